@@ -35,7 +35,7 @@ def check(settings: Settings) -> None:
     _methods(settings)
     _selection(settings)
     _keys(settings)
-    with _said(settings, "scheme"):
+    with _said(settings, "scheme", "clipping", "top_k", "algorithm"):
         if settings.encrypted:
             from flhe_app.tasks.fair import MIN_LIMIT
 
@@ -52,7 +52,9 @@ def _said(settings: Settings, *keys: str) -> Iterator[None]:
         shown = [key for key in keys if key in changed] or keys[:1]
         given = ", ".join(f"{key_of(key)}={getattr(settings, key)!r}" for key in shown)
         names = "|".join(field.name for field in fields(settings) if "_" in field.name)
-        text = re.sub("clip=('history'|'exchange')", r"clipping=\1", str(error))
+        text = str(error).replace(
+            "give clip as a number, or numbers by layer", "use clipping='fixed'"
+        )
         text = re.sub(rf"\b({names})\b", lambda found: key_of(found[1]), text)
         raise ConfigError(f"{given}: {text}") from None
 
@@ -88,7 +90,7 @@ def _methods(settings: Settings) -> None:
     if settings.gradients and settings.server_reads:
         raise ConfigError(
             f"algorithm='fedsgd' with scheme={settings.scheme!r}: every node steps for itself, so "
-            "nodes must read the sums, and the server does"
+            "nodes must read the sums, and the server does; let the nodes (unmask=clients)"
         )
     if settings.fair_q and 0 < settings.max_examples < MIN_LIMIT:
         raise ConfigError(
@@ -128,7 +130,7 @@ def _keys(settings: Settings) -> None:
     if settings.secret_initial and settings.server_reads:
         raise ConfigError(
             f"secret-initial with scheme={settings.scheme!r}: the server reads the sums, and has the "
-            "model"
+            "model; let the nodes read them (unmask=clients), or leave secret-initial out"
         )
     if settings.encrypted and settings.fair_q:
         _fair_bits(settings)
@@ -146,5 +148,5 @@ def _fair_bits(settings: Settings) -> None:
     if bits < FAIR_BITS:
         raise ConfigError(
             f"fair-q with scheme={settings.scheme!r} and {settings.nodes} nodes: {bits} bits a value "
-            f"are left, q-FedAvg's small updates need {FAIR_BITS}"
+            f"are left, q-FedAvg's small updates need {FAIR_BITS}; use fewer nodes, or another scheme"
         )

@@ -110,7 +110,7 @@ def check(settings: Settings, how: How) -> None:
             f"install it: {install_hint('apps')}"
         )
     if settings.encrypted:
-        settings.system.needs.check()
+        settings.system.check_packages()
     if settings.tensorboard:
         from flhe.strategies import tensorboard
 

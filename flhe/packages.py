@@ -55,18 +55,20 @@ class Needs:
         """Those of them that are not installed; none is imported."""
         return tuple(name for name in self.of(role) if find_spec(name) is None)
 
-    def check(self, role: Role = "node") -> None:
-        """Import them; PackageError where one is not installed, or does not load."""
+    def check(self, whose: str, role: Role = "node") -> None:
+        """Import them for `whose` sake; PackageError where one is not installed, or does not load."""
         for name in self.of(role):
             try:
                 import_module(name)
             except ImportError:
-                raise absent(name) from None
+                raise absent(name, whose) from None
 
 
-def absent(package: str) -> PackageError:
-    """Return the error for a package that cannot be imported."""
-    return PackageError(f"{package} is needed, which {sys.prefix} does not have: {how_to(package)}")
+def absent(package: str, whose: str = "this") -> PackageError:
+    """Return the error for a package that cannot be imported, which `whose` scheme needs."""
+    return PackageError(
+        f"{whose} needs {package}, which {sys.prefix} does not have: {how_to(package)}"
+    )
 
 
 def how_to(package: str) -> str:

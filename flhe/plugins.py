@@ -5,11 +5,14 @@ A class is loaded when it is asked for: a node imports the scheme that it runs, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from importlib import import_module, metadata
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from flhe.errors import ConfigError
+
+logger = logging.getLogger("flhe")
 
 T = TypeVar("T")
 
@@ -25,15 +28,28 @@ class Plugins(Generic[T]):
         The entry point by which other distributions name theirs.
     own : mapping of str to str
         "module:Class" of flhe's, by name; no other distribution replaces one of them.
+    check : callable
+        Says in words why a class is none of this kind; "" for one that is.
     """
 
-    def __init__(self, what: str, group: str, own: Mapping[str, str]) -> None:
-        self.what, self.group, self.own = what, group, own
+    def __init__(
+        self, what: str, group: str, own: Mapping[str, str], check: Callable[[Any], str]
+    ) -> None:
+        self.what, self.group, self.own, self._check = what, group, own, check
         self._loaded: dict[str, type[T]] = {}
 
     def _places(self) -> dict[str, str]:
-        others = {point.name: point.value for point in metadata.entry_points(group=self.group)}
-        return {**self.own, **{name: at for name, at in others.items() if name not in self.own}}
+        places = dict(self.own)
+        for point in metadata.entry_points(group=self.group):
+            if places.setdefault(point.name, point.value) != point.value:
+                logger.warning(
+                    "%s %r of %s is ignored: %s has that name",
+                    self.what,
+                    point.name,
+                    point.value,
+                    places[point.name],
+                )
+        return places
 
     def names(self) -> tuple[str, ...]:
         """Every name that is installed, flhe's own first."""
@@ -45,7 +61,7 @@ class Plugins(Generic[T]):
         Raises
         ------
         ConfigError
-            None of that name is installed, or what is there has another one.
+            None of that name is installed, or it does not load, or is none of this kind.
         """
         if name not in self._loaded:
             self._loaded[name] = self._load(name)
@@ -59,11 +75,23 @@ class Plugins(Generic[T]):
                 "beside flhe, on the server and on every node"
             )
         module, _, attribute = places[name].partition(":")
-        found = getattr(import_module(module), attribute, None)
-        if getattr(found, "name", None) != name:
-            raise ConfigError(f"{self.what} {name!r}: {places[name]} is none of that name")
+        try:
+            found = getattr(import_module(module), attribute)
+        except Exception as error:  # whatever somebody else's module does
+            raise ConfigError(
+                f"{self.what} {name!r}: {places[name]} does not load: {type(error).__name__}"
+            ) from error
+        why = "it has another name" if getattr(found, "name", "") != name else self._check(found)
+        if why:
+            raise ConfigError(f"{self.what} {name!r}: {places[name]} is none: {why}")
         return cast("type[T]", found)
 
     def all(self) -> tuple[type[T], ...]:
-        """The classes of all names."""
-        return tuple(map(self.named, self.names()))
+        """The classes of all names; those that do not load are left out, and a warning says why."""
+        found = []
+        for name in self.names():
+            try:
+                found.append(self.named(name))
+            except ConfigError as error:
+                logger.warning("%s", error)
+        return tuple(found)

@@ -4,10 +4,6 @@ What all of them take is in `StrategyOptions`: how updates are encoded, how a ru
 FedAvg's own arguments. FedSGD is a choice of optimizer: with a `ClientOptimizer` (or one of
 torch.optim, whose class and options are taken) apps return the gradient of one batch, under the model's
 names, and every client steps alike with the mean of all.
-
-Under FLASHE, BatchCrypt and FedML-HE members share one key: any of them, together with the server,
-opens the others' updates. Where a member may conspire with the server, take
-`SashFedAvg(unmask="clients")`.
 """
 
 from __future__ import annotations
@@ -34,13 +30,17 @@ class SchemeFedAvg(HEStrategy):
 
     def __init__(self, scheme: Scheme, **options: Unpack[StrategyOptions]) -> None:
         given: dict[str, Any] = dict(options)
-        check_names(type(self), given)
+        check_names(next(kind for kind in type(self).__mro__ if kind.__module__ == __name__), given)
         coding = {name: given.pop(name) for name in CODING if name in given}
         super().__init__(scheme, update_codec(**{"bits": scheme.default_bits, **coding}), **given)
 
 
 class FlasheFedAvg(SchemeFedAvg):
-    """FedAvg under FLASHE; for `masking` see `Flashe`."""
+    """FedAvg under FLASHE; for `masking` see `Flashe`.
+
+    Members share one key: any of them, together with the server, opens the others' updates. Where a
+    member may conspire with the server, take `SashFedAvg(unmask="clients")`.
+    """
 
     def __init__(self, *, masking: Masking = "double", **options: Unpack[StrategyOptions]) -> None:
         super().__init__(Flashe(masking), **options)
@@ -64,7 +64,11 @@ class SashFedAvg(SchemeFedAvg):
 
 
 class BatchCryptFedAvg(SchemeFedAvg):
-    """FedAvg under BatchCrypt; for parameters see `BatchCrypt`. `clip` is "exchange" unless said."""
+    """FedAvg under BatchCrypt; for parameters see `BatchCrypt`. `clip` is "exchange" unless said.
+
+    Members share one key: any of them, together with the server, opens the others' updates. Where a
+    member may conspire with the server, take `SashFedAvg(unmask="clients")`.
+    """
 
     def __init__(
         self,
@@ -94,6 +98,9 @@ class FedmlHeFedAvg(SchemeFedAvg):
     """FedAvg under FedML-HE, for all of an update or its most sensitive part (`select`).
 
     Updates are `weighted` unless a part travels in clear: there, multiples of an example count show it.
+
+    Members share one key: any of them, together with the server, opens the others' updates. Where a
+    member may conspire with the server, take `SashFedAvg(unmask="clients")`.
     """
 
     def __init__(self, *, ring: str = DEFAULT_CKKS, **options: Unpack[StrategyOptions]) -> None:

@@ -1,13 +1,14 @@
-"""Exchange: the stages of a round between training and the update, as the server sees them.
+"""Exchange: the stages of a round after training, as the server sees them.
 
-Mean squares are added, supports collected, and the scheme's mode is announced.
+Mean squares are added, supports collected, the scheme's mode is announced, and updates are added.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from logging import INFO, getLogger
+from logging import INFO, WARNING, getLogger
 from operator import itemgetter
 from typing import TypeVar
 
@@ -26,6 +27,9 @@ from flhe.training.start import Start
 
 log = getLogger("flwr").log
 
+MAX_VIEWS = 3
+"""Models among which the updates of one round are told apart; more than these are left out."""
+
 T = TypeVar("T")
 Reader = Callable[[int, ConfigRecord], T]
 """(node, its answer) -> what it tells, checked."""
@@ -33,7 +37,7 @@ Reader = Callable[[int, ConfigRecord], T]
 
 @dataclass(slots=True)
 class Exchange:
-    """One attempt at a round of several stages.
+    """One attempt at a round.
 
     Parameters
     ----------
@@ -134,6 +138,40 @@ class Exchange:
         if why:
             log(INFO, "supports: %d told; %s", len(ranked), why)
         return list(self.supports)
+
+    def add_updates(self, replies: Iterable[Message]) -> tuple[Sealed, Start]:
+        """Fold the updates in `replies` as they arrive; their sum, and where its senders started.
+
+        Updates that start from different models are never added: those of most senders count, the
+        other senders are named and caught up.
+
+        Raises
+        ------
+        QuorumError
+            Too few of them.
+        """
+        fed = self.fed
+
+        def add(total: Sealed | None, part: Sealed) -> Sealed:
+            began = time.perf_counter()
+            total = fed.adder.add(total, part)
+            fed.round.adding_s += time.perf_counter() - began
+            return total
+
+        def receive(node: int, reply: Message) -> tuple[Sealed, Start]:
+            return fed.receive(node, reply, self.supports)
+
+        views = Views(fed, "aggregate_train", receive, add, MAX_VIEWS)
+        start, total = views.collect(replies)
+        trouble = views.trouble
+        survivors = len(total.senders) if total else 0
+        log(INFO, "aggregate_train: Added %d updates, %d failures", survivors, len(trouble))
+        if total is None or start is None or survivors < self.needed:
+            fed.round.answered.update(*views.senders.values())
+            give_up(f"round {fed.ledger.round}: {survivors} updates, {self.needed} needed", trouble)
+        for node in sorted(fed.round.answered - set(views.senders[start]) - set(trouble)):
+            log(WARNING, "aggregate_train: node %d is left out: it answered only before", node)
+        return total, start
 
     def _collect(self, stage: str, replies: Iterable[Message], read: Reader[T]) -> dict[int, T]:
         """What nodes with one model tell in a stage; the others are named."""

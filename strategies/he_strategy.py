@@ -22,7 +22,7 @@ from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Unpack, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
@@ -30,41 +30,39 @@ from flhe.coding.chain import Chain
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
 from flhe.coding.update import update_codec
-from flhe.errors import ConfigError, ProtocolError, QuorumError
+from flhe.errors import ConfigError, QuorumError
 from flhe.mods import records
 from flhe.schemes.base import Scheme
 from flhe.schemes.registry import DEFAULT, SCHEMES
-from flhe.schemes.sealed import Sealed
 from flhe.strategies.attempts import Attempts
 from flhe.strategies.catch_up import CatchUp
 from flhe.strategies.epochs import Epochs
-from flhe.strategies.evaluations import comparable
+from flhe.strategies.evaluations import comparable, told
 from flhe.strategies.exchange import Exchange
-from flhe.strategies.federation import LOST, Federation
+from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.key_agreement import MIN_MEMBERS
-from flhe.strategies.ledger import Ledger
 from flhe.strategies.masking_agreement import MaskingAgreement
 from flhe.strategies.membership import Membership
-from flhe.strategies.options import FedAvgOptions, check_names
+from flhe.strategies.options import (
+    FedAvgOptions,
+    check_counts,
+    check_names,
+    check_scheme,
+    check_seconds,
+)
 from flhe.strategies.overhead import EVALUATE, Spent
 from flhe.strategies.report import OnRound
+from flhe.strategies.resume import resumed
 from flhe.strategies.sampling import Sampling, sample
 from flhe.strategies.summary import log_encryption, log_result, warn_of_clear
-from flhe.strategies.trouble import give_up, warn
-from flhe.strategies.views import Views
 from flhe.training import optimizers
-from flhe.training.model import Model
 from flhe.training.optimizers import Optimizer
-from flhe.training.start import Start
 from flhe.training.terms import TRAIN_METRICS, Terms
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
-
-MAX_VIEWS = 3
-"""Models among which the updates of one round are told apart; more than these are left out."""
 
 
 class HEStrategy(FedAvg):
@@ -151,21 +149,17 @@ class HEStrategy(FedAvg):
                 "they are averaged by example counts under encryption",
             )
         super().__init__(**fedavg)
-        for name, value in (
-            ("round_timeout", round_timeout),
-            ("stage_timeout", stage_timeout),
-            ("connect_timeout", connect_timeout),
-        ):
-            if not 0 < value < float("inf"):
-                raise ConfigError(f"{name}={value}: must be positive and finite, in seconds")
-        for name, count in (
-            ("retries", retries),
-            ("patience", patience),
-            ("rekey_every", rekey_every),
-            ("checkpoint_every", checkpoint_every),
-        ):
-            if type(count) is not int or count < 0:
-                raise ConfigError(f"{name}={count!r}: must be an integer, 0 or more")
+        check_seconds(
+            round_timeout=round_timeout,
+            stage_timeout=stage_timeout,
+            connect_timeout=connect_timeout,
+        )
+        check_counts(
+            retries=retries,
+            patience=patience,
+            rekey_every=rekey_every,
+            checkpoint_every=checkpoint_every,
+        )
         if min_replies is not None and min_replies < 2:
             raise ConfigError(f"min_replies={min_replies}: a sum of one is that client's update")
         scheme = scheme or SCHEMES.named(DEFAULT)()
@@ -180,13 +174,7 @@ class HEStrategy(FedAvg):
             self.arrayrecord_key,
             self.weighted_by_key,
         )
-        if self.terms.scheme.needs_all_members and self.fraction_train not in (0.0, 1.0):
-            raise ConfigError(
-                f"fraction_train={self.fraction_train} with {self.terms.scheme.title}: keys that last "
-                "longer than a round open sums of all members only; have keys made for each round, or "
-                "use fraction_train=1.0"
-            )
-        self.terms.scheme.needs.check("server")  # rather than at the first sum
+        check_scheme(scheme, self.fraction_train)
         self.round_timeout = round_timeout
         self.stage_timeout = stage_timeout
         self.connect_timeout = connect_timeout
@@ -241,7 +229,9 @@ class HEStrategy(FedAvg):
             Too few nodes connected, agreed or replied.
         """
         self._check_start(evaluate_fn)
-        fed = self._fed = self._open(StreamGrid(grid), initial_arrays, resume)
+        fed = self._fed = resumed(
+            StreamGrid(grid), self.terms, self._membership, initial_arrays, self.state_dir, resume
+        )
         epochs = Epochs(fed, self)
         epochs.connect(
             max(
@@ -295,31 +285,6 @@ class HEStrategy(FedAvg):
             )
         if self._fed is not None:
             raise ConfigError("this strategy has run before: make a new one, in a run of its own")
-
-    def _open(self, grid: StreamGrid, initial: ArrayRecord | None, resume: bool) -> Federation:
-        """A new federation, or the one in `state_dir`."""
-        if resume and self.state_dir is None:
-            raise ConfigError("resume needs state_dir: the directory of the run before")
-        model = None if initial is None else Model.initial(records.to_numpy(initial))
-        if model is None and self.terms.scheme.reader == "server" and not resume:
-            raise ConfigError(
-                "the server reads the sums, so it has the model: give start() initial_arrays, or have "
-                'the clients read them (unmask="clients")'
-            )
-        terms = self.terms.to_bytes()
-        if resume and self.state_dir is not None:
-            ledger = Ledger.load(self.state_dir, terms)
-            if model is not None and ledger.chain.get(0) != model.history:
-                log(WARNING, "initial_arrays are ignored: the federation began with another model")
-                initial = None
-        else:
-            ledger = Ledger.create(self.state_dir, grid.run.run_id, terms)
-            if model is not None and self.terms.scheme.reader == "server":
-                ledger.start_model(model)
-            elif model is not None:
-                ledger.layout, ledger.chain = model.layout, {0: model.history}
-        # Where clients read the sums, only its layout and history are known from here on.
-        return Federation(grid, ledger, self.terms, self._membership, initial)
 
     @property
     def sampling(self) -> Sampling:
@@ -383,33 +348,13 @@ class HEStrategy(FedAvg):
         fed = self._running()
         if self.fraction_train == 0.0:
             return None, None
-        needed = self.sampling.needed(fed)
-        supports = {} if self._exchanged is None else self._exchanged.supports
-
-        def add(total: Sealed | None, part: Sealed) -> Sealed:
-            began = time.perf_counter()
-            total = fed.adder.add(total, part)
-            fed.round.adding_s += time.perf_counter() - began
-            return total
-
-        def receive(node: int, reply: Message) -> tuple[Sealed, Start]:
-            return fed.receive(node, reply, supports)
-
-        views = Views(fed, "aggregate_train", receive, add, MAX_VIEWS)
-        chosen, total = views.collect(replies)
-        trouble = views.trouble
-        survivors = len(total.senders) if total else 0
-        log(INFO, "aggregate_train: Added %d updates, %d failures", survivors, len(trouble))
-        if total is None or chosen is None or survivors < needed:
-            fed.round.answered.update(*views.senders.values())
-            give_up(f"round {server_round}: {survivors} updates, {needed} needed", trouble)
-        for node in sorted(fed.round.answered - set(views.senders[chosen]) - set(trouble)):
-            log(WARNING, "aggregate_train: node %d is left out: it answered only before", node)
+        exchange = self._exchanged or Exchange(fed, self.sampling.needed(fed))
+        total, start = exchange.add_updates(replies)
         release: Sequence[bytes] = ()
         if self.terms.scheme.per_sum_keys:
             agreement = MaskingAgreement(fed, total, self.stage_timeout, self.retries)
             release = agreement.release()
-        return fed.keep(total, release, chosen.app_inputs_hash), None
+        return fed.keep(total, release, start.app_inputs_hash), None
 
     # --- evaluation ---
 
@@ -465,23 +410,11 @@ class HEStrategy(FedAvg):
             No node could evaluate the model.
         """
         fed = self._running()
-        trouble: dict[int, str] = {}
-
-        def told(node: int, reply: Message) -> RecordDict:
-            if reply.has_error():
-                raise ProtocolError(fed.refused(node, reply))
-            fed.heard(node, reply.content)
-            own = {n: r for n, r in reply.content.items() if not n.startswith(records.PREFIX)}
-            return RecordDict(own)
-
-        contents = [content for _, content in fed.grid.fold(replies, trouble, told)]
-        warn("aggregate_evaluate: node %d failed: %s", trouble)
-        refused = any(fed.model_round(node) == LOST for node in trouble)  # the sum, not the app
-        if self.fraction_evaluate > 0 and not contents and not refused:
-            give_up(f"round {server_round}: no evaluations, 1 needed", trouble)
+        asked = self.fraction_evaluate > 0
+        contents = told(fed, replies, f"round {server_round}" if asked else "")
         metrics = None
-        if contents := comparable(contents, self.weighted_by_key):
-            metrics = self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
+        if averaged := comparable(contents, self.weighted_by_key):
+            metrics = self.evaluate_metrics_aggr_fn(averaged, self.weighted_by_key)
         if means := fed.means.get(server_round):
             log(INFO, "\t└──> Aggregated training MetricRecord: %s", means)
         if self.on_round is not None:

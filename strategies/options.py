@@ -18,6 +18,8 @@ from flwr.app import MetricRecord, RecordDict
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
 from flhe.coding.update import Thresholds
+from flhe.errors import ConfigError
+from flhe.schemes.base import Scheme
 from flhe.strategies.report import OnRound
 from flhe.training.optimizers import Optimizer
 
@@ -109,3 +111,35 @@ def check_names(function: Callable[..., Any], given: Iterable[str]) -> None:
             close = get_close_matches(name, known, n=1, cutoff=CLOSE)
             hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}"
             raise TypeError(f"{function.__name__}() takes no argument {name!r}: {hint}")
+
+
+def check_seconds(**given: float) -> None:
+    """Refuse times to wait that are not positive and finite; ConfigError."""
+    for name, value in given.items():
+        if not 0 < value < float("inf"):
+            raise ConfigError(f"{name}={value}: must be positive and finite, in seconds")
+
+
+def check_counts(**given: int) -> None:
+    """Refuse numbers that are not 0 or more; ConfigError."""
+    for name, count in given.items():
+        if type(count) is not int or count < 0:
+            raise ConfigError(f"{name}={count!r}: must be an integer, 0 or more")
+
+
+def check_scheme(scheme: Scheme, fraction_train: float) -> None:
+    """Refuse, rather than at the first sum, what this server cannot add up.
+
+    Raises
+    ------
+    ConfigError
+        A part of the members, where only sums of all open.
+    PackageError
+        A package that the server needs is missing.
+    """
+    if scheme.needs_all_members and fraction_train not in (0.0, 1.0):
+        raise ConfigError(
+            f"fraction_train={fraction_train} with {scheme.title}: keys that last longer than a round "
+            "open sums of all members only; have keys made for each round, or use fraction_train=1.0"
+        )
+    scheme.check_packages("server")

@@ -27,7 +27,7 @@ from flhe.coding.quantize import Quantize
 from flhe.coding.spaces import Integers
 from flhe.coding.sparsify import TopK
 from flhe.coding.weigh import Weigh
-from flhe.errors import ReuseError
+from flhe.errors import ProtocolError, ReuseError
 from flhe.math.permutation import Permutation
 from flhe.math.prg import AesCtr, Rounding, random_elements
 from flhe.math.ring import add
@@ -382,7 +382,7 @@ def _declared_roles(
 
 def _declared(kind: type[Scheme]) -> SchemeCase:
     """A scheme as it is where nobody says more, for one that has no cases of its own here."""
-    nbytes = kind().adder(3).nbytes
+    nbytes, pairs = kind().adder(3).nbytes, kind().agreement == "key-pair"
     block = 1
     while nbytes(block + 1) == nbytes(1):
         block += 1
@@ -390,14 +390,31 @@ def _declared(kind: type[Scheme]) -> SchemeCase:
         kind.name,
         functools.partial(_declared_roles, kind=kind),
         block,
-        wrong_key="refused",
+        wrong_key=_wrong_key(kind),
         reader=kind().reader,
-        secrets=lambda _: [KEY, KEY[:8], *filter(None, [_pair(kind, KEY)[1][-64:-32]])],
+        secrets=lambda _: [KEY, KEY[:8], *([_pair(kind, KEY)[1][-64:-32]] if pairs else [])],
         many=20_000,
         forgets=kind().per_sum_keys,
         sparse=not kind.dense,
-        redraws=True,
+        redraws=_one(kind) != _one(kind),
     )
+
+
+def _one(kind: type[Scheme]) -> bytes:
+    """A ciphertext."""
+    sealer = _declared_roles(2, KEY, 1, None, False, kind=kind).sealers[0]
+    return sealer.encrypt(whole([1, 2, 3]), SLOT).data.tobytes()
+
+
+def _wrong_key(kind: type[Scheme]) -> Literal["garbage", "refused"]:
+    """What opening with another key comes to."""
+    one, other = (_declared_roles(2, key, 1, None, False, kind=kind) for key in (KEY, OTHER_KEY))
+    sealed = one.sealers[0].encrypt(whole(range(100)), SLOT)
+    try:
+        other.opener.decrypt(one.adder.add(None, sealed))
+    except ProtocolError:
+        return "refused"
+    return "garbage"
 
 
 SCHEMES = [

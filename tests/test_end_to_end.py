@@ -206,7 +206,7 @@ def test_every_member_holds_the_bits_that_its_key_opens(encrypted: Outcome, tmp_
 @pytest.fixture(scope="module", params=["server", pytest.param("clients", marks=pytest.mark.sweep)])
 def dropping(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """SASH among eight, two of whom drop out of each round: as many as may."""
-    return Outcome(tmp_path_factory.mktemp("sash"), "sash", 8, drops=2, unmask=request.param)
+    return Outcome(tmp_path_factory.mktemp("sash"), f"sash unmask={request.param}", 8, drops=2)
 
 
 def test_sash_learns_though_two_of_eight_drop_out(dropping: Outcome) -> None:

@@ -708,6 +708,6 @@ def test_no_law_is_left_without_its_module() -> None:
     }
     # What is selected, and noise: before any codec, or beside it.
     helpers |= {"select", "sensitivity", "mixed_derivatives"}
-    helpers |= {"laplace", "spaces"}
+    helpers |= {"laplace", "spaces", "finite"}
     codecs = {f.stem for f in (root / "coding").glob("*.py")} - helpers
     assert codecs <= {word for case in CODECS for word in case.id.split("-")}

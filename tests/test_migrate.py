@@ -15,7 +15,7 @@ from flwr.app import Context, RecordDict
 
 from flhe import strategies
 from flhe.cli import app as cli
-from flhe.node.policy import SETTINGS
+from flhe.node.policy import settings
 from flhe.testing import InProcessGrid
 from flhe.training.model import Model
 from flhe_lab.bench.flower_parts import EXAMPLES, Client
@@ -117,13 +117,13 @@ def test_by_hand_and_after() -> None:
     assert np.allclose(after["mean"], exact, atol=after["step"])
 
 
-def test_settings_presets_and_commands_exist() -> None:
+def test_settings_strategies_and_commands_exist() -> None:
     text = re.sub(r"^```.*?^```", "", PAGE, flags=re.MULTILINE | re.DOTALL)
     for name in re.findall(r"`(flhe-[a-z-]+)[`=]", text):
-        assert name in SETTINGS
-    presets = set(re.findall(r"\b([a-z_]+_fedavg)\b", text))
-    assert presets == {f"{s}_fedavg" for s in ("flashe", "sash", "esafl", "fedml_he", "batchcrypt")}
-    assert all(hasattr(strategies, name) for name in presets)
+        assert name in settings()
+    aliases = set(re.findall(r"\b(\w+FedAvg)\b", text))
+    assert aliases == {f"{s}FedAvg" for s in ("Flashe", "Sash", "Esafl", "FedmlHe", "BatchCrypt")}
+    assert all(hasattr(strategies, name) for name in aliases)
     for line in re.findall(r"`flhe ([a-z ]+?)(?: --[^`]*)?`", text):
         command: click.Command = typer.main.get_command(cli)
         for word in line.split():

@@ -9,6 +9,7 @@ import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
@@ -17,47 +18,53 @@ from flhe import packages
 from flhe.cli import app
 from flhe.errors import ConfigError
 from flhe.math.bigint import gmpy
-from flhe.node.policy import SCHEMES
+from flhe.schemes.batchcrypt.scheme import BatchCrypt
+from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.seal_blocks import tenseal
+from flhe.schemes.registry import SCHEMES
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
-@pytest.mark.parametrize("scheme", packages.NEEDS)
-def test_a_schemes_extra_brings_what_it_needs_and_nothing_more(scheme: str) -> None:
-    needs = packages.NEEDS[scheme]
-    assert scheme in SCHEMES
-    assert {re.split("[^a-z0-9]", each)[0] for each in EXTRAS[needs.extra]} == set(needs.node)
+@pytest.mark.parametrize("name", SCHEMES.own)
+def test_a_schemes_extra_brings_what_it_needs_and_nothing_more(name: str) -> None:
+    needs = SCHEMES.named(name).needs
     assert set(needs.server) <= set(needs.node)
+    for extra in {packages.EXTRA_OF[package] for package in needs.node}:
+        assert {re.split("[^a-z0-9]", each)[0] for each in EXTRAS[extra]} == set(needs.node)
 
 
 def test_what_is_missing_is_named_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "tenseal", None)
-    assert packages.missing("fedml-he") == ("tenseal",)
-    assert packages.missing("fedml-he", "server") == packages.missing("batchcrypt") == ()
+    assert FedmlHe.needs.missing() == ("tenseal",)
+    assert FedmlHe.needs.missing("server") == BatchCrypt.needs.missing() == ()
     with pytest.raises(
-        ConfigError, match=r"needs tenseal, .*pip install 'tenseal>=.*' 'zstandard>"
+        ConfigError, match=r"'fedml-he' needs tenseal, .*pip install 'tenseal>=.*' 'zstandard>"
     ):
-        packages.check_packages("fedml-he")
+        FedmlHe().check_packages()
     with pytest.raises(ConfigError, match="needs tenseal"):
         tenseal()
-    for scheme in (*SCHEMES, "plain"):
-        packages.check_packages(scheme, "server")
-        if scheme != "fedml-he":
-            packages.check_packages(scheme)
+    for kind in SCHEMES.all():
+        kind().check_packages("server")
+        if "tenseal" not in kind.needs.node:
+            kind().check_packages()
 
 
 def test_batchcrypt_needs_gmpy2_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gmpy2", None)
-    for role in ("node", "server"):
-        with pytest.raises(ConfigError, match=r"needs gmpy2, .*pip install 'gmpy2>="):
-            packages.check_packages("batchcrypt", role)
+    for role in get_args(packages.Role):
+        with pytest.raises(ConfigError, match=r"'batchcrypt' needs gmpy2, .*pip install 'gmpy2>="):
+            BatchCrypt().check_packages(role)
     with pytest.raises(ConfigError, match="needs gmpy2"):
         gmpy()
-    packages.check_packages("fedml-he")
+    FedmlHe().check_packages()
+    mine = packages.Needs(node=("no_such_package",))
+    with pytest.raises(ConfigError, match="install no_such_package into the environment of flhe"):
+        mine.check("mine")
+    mine.check("mine", "server")
 
 
 @pytest.mark.parametrize("extra", EXTRAS)

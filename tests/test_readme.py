@@ -14,6 +14,7 @@ from flwr.clientapp import ClientApp
 
 from flhe import strategies
 from flhe.node.checkpoint import open_checkpoint
+from flhe.schemes.sash.scheme import Sash
 from flhe.strategies import SashFedAvg, save_sealed
 from flhe.testing import InProcessGrid
 from flhe_lab.bench.synthetic import client_app
@@ -58,7 +59,7 @@ def test_the_recipe_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with InProcessGrid(client(), 5, homes=tmp_path) as grid:
         scope = {"grid": grid, "arrays": ArrayRecord([np.zeros((4, 3), np.float32)])}
         exec(SERVER, scope)
-    assert (scope["strategy"].terms.scheme, scope["strategy"].terms.reader) == ("sash", "clients")
+    assert scope["strategy"].terms.scheme == Sash(unmask="clients")
     model = open_checkpoint(tmp_path / "model.flhe", tmp_path / "node-0")
     (array,) = model.masters.values()
     assert np.allclose(array, ROUNDS * STEP, atol=1e-3)
@@ -71,9 +72,7 @@ def test_beside_the_recipe_stands_who_may_conspire_with_the_server() -> None:
     assert "`strategy = FlasheFedAvg()`" in said
 
 
-@pytest.mark.parametrize(
-    "name", ["FlasheFedAvg", "BatchCryptFedAvg", "FedmlHeFedAvg"]
-)
+@pytest.mark.parametrize("name", ["FlasheFedAvg", "BatchCryptFedAvg", "FedmlHeFedAvg"])
 def test_schemes_with_one_key_say_so(name: str) -> None:
     said = " ".join(str(getattr(strategies, name).__doc__).split())
     assert "Members share one key: any of them, together with the server, opens" in said

@@ -34,21 +34,19 @@ from numpy.typing import NDArray
 from flhe.coding import aciq, squares
 from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
 from flhe.coding.base import WEIGHT, Codec, Fitting, Fusion, Plain, State
+from flhe.coding.finite import AT_ALPHA, raise_not_finite
 from flhe.coding.flatten import Layout
 from flhe.coding.quantize import Quantize
 from flhe.coding.spaces import Reals, Space
 from flhe.coding.squares import Layers, Segments
 from flhe.coding.weigh import Weigh
-from flhe.errors import ClippedError, ConfigError, MisfitError, NotFiniteError, ProtocolError
+from flhe.errors import ClippedError, ConfigError, MisfitError, ProtocolError
 
 logger = logging.getLogger("flhe")
 
 WARN_CLIPPED = 0.01
 ABORT_CLIPPED = 0.5
 """Fractions of clipped values above which we warn, and above which we refuse."""
-
-AT_ALPHA = np.float32(1 + 2**-22)
-"""What alpha / alpha may come to in float32: a value at the threshold is not beyond it."""
 
 BETA = 0.5
 """Weight of a round in the history's sigma^2."""
@@ -396,10 +394,3 @@ class Clip(Codec):
                 "more than 1%% of the update was clipped; raise the clipping threshold%s",
                 " or max_examples, since this node has more examples" if excess > 1 else "",
             )
-
-
-def raise_not_finite() -> None:
-    """Refuse NaN and infinity: coercing them would send a wrong update without a word."""
-    raise NotFiniteError(
-        "the update holds NaN or infinity; lower the learning rate or clip gradients"
-    )

@@ -11,18 +11,21 @@ import bisect
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain, State
-from flhe.coding.clip import AT_ALPHA, Clip, raise_not_finite
+from flhe.coding.finite import AT_ALPHA, raise_not_finite
 from flhe.coding.quantize import Quantize
 from flhe.coding.squares import Layers, Segments
 from flhe.coding.weigh import Weigh
 from flhe.math.buffers import empty
 from flhe.math.prg import PIECE
+
+if TYPE_CHECKING:
+    from flhe.coding.clip import Clip
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ CODECS: Plugins[Codec] = Plugins(
         "quantize": "flhe.coding.quantize:Quantize",
         "permute": "flhe.coding.permute:Permute",
     },
+    lambda found: "" if Codec in getattr(found, "__mro__", ()) else "it is no Codec",
 )
 
 

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Codec, Plain, State
-from flhe.coding.clip import raise_not_finite
+from flhe.coding.finite import raise_not_finite
 from flhe.coding.flatten import Layout
 from flhe.coding.spaces import Reals, Space
 from flhe.errors import ConfigError, MisfitError, ProtocolError

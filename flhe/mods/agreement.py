@@ -20,7 +20,7 @@ def advertise(node: Node, record: ConfigRecord, _message: Message, _app: App) ->
     terms = Terms.from_bytes(announced)
     node.policy.check_terms(terms)
     node.check_terms(announced)
-    terms.scheme.needs.check()  # before anybody relies on this site
+    terms.scheme.check_packages()  # before anybody relies on this site
     number = records.field(record, "number", int)
     node.check_begun()
     state, envelope = epoch.advertise(node.identity, node.run_id, number, node.policy.roster)

@@ -25,7 +25,7 @@ from flhe.coding.spaces import Integers, Reals
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, MisfitError, NoKeyError, RangeError
 from flhe.math.ring_arrays import Elements
-from flhe.packages import Needs
+from flhe.packages import Needs, Role
 from flhe.schemes.limit import Limit, Value
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.wire.record import Record
@@ -85,7 +85,7 @@ class Scheme(Record):
     """The system as its paper calls it."""
     default_bits: ClassVar[int] = 16
     """Bits of one value where nobody says; 0 takes what there is room for."""
-    dense: ClassVar[str] = ""
+    dense: ClassVar[str] = "its ciphertexts are added up as wholes"
     """Why it carries no sparse vectors; empty where it does."""
     own_tags: ClassVar[bool] = False
     """Whether its ciphertexts carry tags of their own, by which members know a sum for what it is."""
@@ -132,6 +132,10 @@ class Scheme(Record):
     def member_secrets(self) -> bool:
         """Whether members hold keys of the scheme beside the group key, for all of an epoch."""
         return self.agreement in ("key-pair", "joint")
+
+    def check_packages(self, role: Role = "node") -> None:
+        """Import what it needs in this role; PackageError saying how to install what is missing."""
+        self.needs.check(f"scheme {self.name!r}", role)
 
     def summary(self) -> str:
         """Its parameters in words, for logs."""

@@ -8,8 +8,9 @@ See `flhe.plugins`.
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Annotated
+import re
+from dataclasses import MISSING, fields
+from typing import Annotated, Any
 
 from flhe.errors import ConfigError
 from flhe.plugins import Plugins
@@ -22,6 +23,22 @@ DEFAULT = "flashe"
 PLAIN = "plain"
 """What stands in place of a scheme where nothing is encrypted: a node allows it only by name."""
 
+
+def _fault(found: Any) -> str:
+    """Why a class is no scheme, in words; "" for one that is."""
+    if not (isinstance(found, type) and issubclass(found, Scheme)):
+        return "it is no subclass of flhe.schemes.base.Scheme"
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", found.name):
+        return "a name is made of a-z, 0-9 and -"
+    if "FORM" not in vars(found) or found.FORM.error is not ConfigError:
+        return "it needs FORM = Form(NAME, error=ConfigError)"
+    if not getattr(found, "title", ""):
+        return "it needs a title"
+    if any(field.default is MISSING for field in fields(found)):
+        return "its parameters need defaults"
+    return ""
+
+
 SCHEMES: Plugins[Scheme] = Plugins(
     "scheme",
     "flhe.schemes",
@@ -32,6 +49,7 @@ SCHEMES: Plugins[Scheme] = Plugins(
         "esafl": "flhe.schemes.esafl.scheme:Esafl",
         "fedml-he": "flhe.schemes.fedml_he.scheme:FedmlHe",
     },
+    _fault,
 )
 
 

@@ -122,7 +122,7 @@ class _Rank:
 
 @dataclass(slots=True)
 class SealerShell(_Rank):
-    """A sealer but for `prepare` and `_seal`; the base of dataclasses with some of these fields.
+    """A sealer but for `_seal`; the base of dataclasses with some of these fields.
 
     Parameters
     ----------
@@ -146,6 +146,10 @@ class SealerShell(_Rank):
 
     def __post_init__(self) -> None:
         check_senders((self.rank,), self.adder.cohort)
+
+    def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
+        """Nothing: there is nothing to compute before there are values."""
+        self.adder.check_mode(mode)
 
     def encrypt(
         self, plain: Plain, slot: Slot, *, mode: str = "", support: Support | None = None

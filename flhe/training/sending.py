@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain, State
-from flhe.coding.clip import raise_not_finite
 from flhe.coding.extras import CHECK
+from flhe.coding.finite import raise_not_finite
 from flhe.coding.flatten import Arrays
 from flhe.coding.quantize import Quantize
 from flhe.coding.support import Support

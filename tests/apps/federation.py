@@ -88,9 +88,14 @@ def serve(settings: Settings, path: Path, allow: Mapping[str, Any] = NOTHING) ->
         settings.nodes,
         homes=path,
         run_config=config,
-        node_config=lambda _: {"flhe-schemes": settings.scheme, **allow},
+        node_config=lambda _: {"flhe-schemes": name_of(settings), **allow},
     ) as grid:
         server_app.app(grid, server_context(config))
+
+
+def name_of(settings: Settings) -> str:
+    """Name of the scheme, without its parameters."""
+    return settings.scheme.split()[0]
 
 
 class _Keeping(InProcessGrid):
@@ -125,7 +130,7 @@ class Federated:
         allow: Mapping[str, Any] = NOTHING,
         tap: Callable[[str, int, bytes], None] | None = None,
     ) -> None:
-        self.scheme, nodes = settings.scheme, settings.nodes
+        self.scheme, nodes = name_of(settings), settings.nodes
         self.homes = [path / self.scheme / f"node-{i}" for i in range(nodes)]
         self.reports: list[RoundReport] = []
         self.wire: list[bytes] = []

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flhe.keys.agreement.epoch import Epoch
 from flhe.math.ring import Q
 from flhe.node.store import Store
-from flhe.schemes.esafl.keys import EsaflKey
+from flhe.schemes.joint_key import JointKey
 from flhe_app import client_app
 from flhe_app.dropouts import victim
 from flhe_app.settings import Settings
@@ -61,7 +61,7 @@ class Run(Federated):
             for epoch_id in store.epochs():
                 secret = Epoch.from_bytes(store.peek_epoch(epoch_id)).scheme_secret
                 if secret:
-                    key = EsaflKey.from_bytes(secret)
+                    key = JointKey.from_bytes(secret)
                     found |= {f"own {node}": key.own, f"sum {node}": key.total}
         return found
 
@@ -122,11 +122,11 @@ def test_no_key_is_ever_on_the_wire(runs: dict[str, Run]) -> None:
 @pytest.mark.parametrize(
     ("config", "epochs"),
     [
-        ({"per_round_keys": True}, {1}),
+        ({"scheme": "esafl keys=round"}, {1}),
         ({"clipping": "exchange"}, {2, 3}),
         ({"clipping": "history"}, {2, 3}),
-        ({"ring": "rns-8192"}, {2, 3}),
-        ({"ring": "rns-16384", "bits": 32}, {2, 3}),
+        ({"scheme": "esafl ring=rns-8192"}, {2, 3}),
+        ({"scheme": "esafl ring=rns-16384", "bits": 32}, {2, 3}),
         ({"drops": 1}, {3, 4, 5, 6, 7, 8, 9, 10}),
     ],
     ids=str,
@@ -134,7 +134,7 @@ def test_no_key_is_ever_on_the_wire(runs: dict[str, Run]) -> None:
 def test_whatever_else_is_asked_for(
     config: dict[str, Any], epochs: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Run(tmp_path, monkeypatch, "esafl", kill=KILL, **config)
+    run = Run(tmp_path, monkeypatch, **{"scheme": "esafl", "kill": KILL, **config})
     assert run.accuracy >= 0.9
     assert {run.epochs(node) for node in OTHERS} <= epochs
     if "drops" not in config:
@@ -143,14 +143,12 @@ def test_whatever_else_is_asked_for(
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("per_round_keys", [False, True])
-def test_gradients_too(
-    per_round_keys: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("scheme", ["esafl", "esafl keys=round"])
+def test_gradients_too(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """FedSGD with SGD ends where torch does, though one is killed."""
     config = {"kill": KILL, "algorithm": "fedsgd", "client_optimizer": "sgd", "client_lr": 0.1}
     plain = Run(tmp_path, monkeypatch, "plain", **config)
-    mine = Run(tmp_path, monkeypatch, "esafl", per_round_keys=per_round_keys, **config)
+    mine = Run(tmp_path, monkeypatch, scheme, **config)
     assert mine.survivors == plain.survivors == LIVE
     assert mine.together(OTHERS)
     assert abs(mine.accuracy - plain.accuracy) <= 0.01

@@ -117,7 +117,7 @@ def test_encoded_as_under_encryption(q: float) -> None:
     received, trained = models(7, len(LOSSES))
     method = fair(q)
     terms = Terms(codec=update_codec(bits=FAIR_BITS, max_examples=method.limit))
-    layout, codec = layout_of(received), terms.codec()
+    layout, codec = layout_of(received), terms.codec
     state = codec.init(layout)
     values = np.zeros(layout.floats, np.int64)
     extras = np.zeros(terms.extra_lanes(layout), np.int64)

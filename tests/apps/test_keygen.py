@@ -15,6 +15,7 @@ from flhe.keys.agreement.dealt import Dealt
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
 from flhe.provision import keygen
+from flhe.schemes.esafl.scheme import Esafl
 from flhe.wire import files
 from tests.rosters import write_signed
 
@@ -31,11 +32,11 @@ def roster(names: tuple[str, ...] = NAMES, schemes: tuple[str, ...] = ("*",)) ->
 
 
 def deal(tmp: Path, *more: str, sites: Roster | None = None, out: str = "keys") -> Result:
-    """`flhe keygen --scheme eshe ...`; its files go to tmp / out."""
+    """`flhe keygen --scheme esafl ...`; its files go to tmp / out."""
     sites = sites or roster()
     path = tmp / "roster"
     write_signed(path, sites, identities())
-    options = ["--scheme", "eshe", "--roster", str(path), "--roster-hash", sites.hash.hex()]
+    options = ["--scheme", "esafl", "--roster", str(path), "--roster-hash", sites.hash.hex()]
     return CliRunner().invoke(app, ["keygen", *options, "--out", str(tmp / out), *more])
 
 
@@ -69,7 +70,7 @@ def test_each_site_gets_its_file(
     total = np.sum([one.key.own for one in dealt.values()], axis=0, dtype=np.int32)
     for name, one in dealt.items():
         assert sites.name(one.member) == name
-        assert (one.ring, one.roster_hash) == (ring, sites.hash)
+        assert (one.scheme, one.roster_hash) == (Esafl(ring, "dealt"), sites.hash)
         assert {sites.name(member) for member in one.members} == set(names)
         assert one.key.own.shape == (dimension,)
         assert np.array_equal(one.key.total, total)
@@ -92,11 +93,11 @@ def test_a_site_shows_what_it_may(tmp_path: Path) -> None:
     dealt = Dealt.from_bytes(files.read(path))
     result = CliRunner().invoke(app, ["keygen", "--show", str(path)])
     assert result.exit_code == 0
-    for said in (dealt.serial.hex(), dealt.ring, dealt.member.hex()):
+    for said in (dealt.serial.hex(), f"esafl; {dealt.scheme.summary()}", dealt.member.hex()):
         assert said in result.output
-    shown = set("".join(result.output.split()))
+    shown = set("".join(result.output.replace(dealt.scheme.summary(), "").split()))
     assert len(result.output) < 600  # a key has thousands of digits
-    assert shown <= set("0123456789abcdefghijklmnopqrstuvwxyz-")
+    assert shown <= set("0123456789abcdefghijklmnopqrstuvwxyz;")
     path.chmod(0o640)
     assert "chmod 600" in line(CliRunner().invoke(app, ["keygen", "--show", str(path)]))
     path.chmod(0o600)
@@ -138,10 +139,10 @@ def test_half_a_dealing_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("", "keys are dealt for ESAFL only: say --scheme eshe. The identity of a site"),
-        ("--scheme flashe", "--scheme flashe: keys can be dealt for ESAFL only"),
-        ("--scheme eshe", "--roster FILE --roster-hash HEX --out DIR is missing"),
-        ("--scheme eshe --roster r --out o", "--roster-hash HEX is missing"),
+        ("", "keys are dealt for esafl only: say --scheme esafl. The identity of a site"),
+        ("--scheme flashe", "--scheme flashe: keys can be dealt for esafl only"),
+        ("--scheme esafl", "--roster FILE --roster-hash HEX --out DIR is missing"),
+        ("--scheme esafl --roster r --out o", "--roster-hash HEX is missing"),
         ("--show /no/such/file", "--show /no/such/file: the file is missing"),
     ],
     ids=str,
@@ -153,7 +154,7 @@ def test_refuses_what_is_incomplete(options: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "how", "message"),
     [
-        (["--scheme", "esafl", "--ring", "rns-2048"], {}, "ring 'rns-2048': ESHE has goldilocks"),
+        (["--ring", "rns-2048"], {}, "ring 'rns-2048': ESHE has goldilocks"),
         (["--without", "nobody"], {}, "--without nobody: no site of the roster; there are Hosp"),
         (["--without", "lab-9", "--without", "clinic_c"], {}, "keys for 2 members"),
         (["--roster-hash", "00" * 32], {}, "the roster file has hash"),

@@ -79,7 +79,7 @@ def nothing_left() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--scheme rot13", "unknown; use one of flashe"),
+        ("--scheme rot13", "scheme 'rot13': there are flashe, sash"),
         ("--select 0.5 --top-k 0.1", "select with top-k"),
         ("--nodes 2", "a sum of two shows each member the other's update"),
         ("--task cifar10", "--data-dir"),

@@ -13,11 +13,20 @@ from flwr.serverapp.strategy import Result
 
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
+from flhe.coding.update import update_codec
 from flhe.errors import ConfigError, ProtocolError, QuorumError
+from flhe.schemes.base import Scheme
+from flhe.schemes.batchcrypt.scheme import BatchCrypt
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.fedml_he.scheme import FedmlHe
+from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.sash.scheme import Sash
+from flhe.strategies.options import CODING
 from flhe.strategies.plain import MeteredFedAvg
 from flhe.strategies.report import Reporter
 from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.optimizer import DEFAULTS, ServerOptimizer
+from flhe.training.terms import Terms
 from flhe_app import server_app
 from flhe_app.plain_fedsgd import PlainFedSGD
 from flhe_app.settings import Settings
@@ -50,47 +59,63 @@ def made(**config: Any) -> Any:
     return server_app.make_strategy(Settings(**config), task_named("digits"), Reporter(None))
 
 
+def terms(scheme: Scheme | None = None, **said: Any) -> Terms:
+    """What five nodes with an equal share of the digits agree on, but for what is said."""
+    coding = {name: said.pop(name) for name in CODING if name in said}
+    return Terms(scheme or Flashe(), update_codec(**{"max_examples": 288, **coding}), **said)
+
+
 FEDSGD = {"algorithm": "fedsgd"}
 STEPS = {"client_lr": 0.5, "batch_size": 20, "clip": 0.25}
-SPARSE = {"masking": "adaptive", "top_k": 0.1, "warmup": 3, "permute": False}
+SPARSE: dict[str, Any] = {"top_k": 0.1, "warmup": 3, "permute": False}
 PART = {"select": 0.25, "rule": "random", "noise": 0.5}
+SELECTED: dict[str, Any] = {
+    "select": Select(0.25, "random"),
+    "noise": Laplace(0.5),
+    "weighted": False,
+}
+ADAM = ClientOptimizer("adam")
 
 
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        ({}, {"scheme": "flashe", "clip": 1.0, "top_k": None, "sends": "update"}),
-        ({"clip": 0.5}, {"clip": 0.5, "select": Select(), "noise": None, "weighted": True}),
-        ({**SPARSE, "clipping": "exchange"}, {**SPARSE, "clip": "exchange"}),
-        ({"scheme": "esafl"}, {"ring": "goldilocks-4096", "keys": "joint", "bits": 16}),
-        ({"scheme": "esafl", "per_round_keys": True, "bits": 20}, {"keys": "round", "bits": 20}),
-        ({"scheme": "esafl", "ring": "rns-8192"}, {"ring": "rns-8192"}),
-        ({**FEDSGD, **STEPS}, {"optimizer": ClientOptimizer("adam", lr=0.5), "clip": 0.25}),
-        ({**FEDSGD, **STEPS}, {"sends": "gradient", "max_examples": 20}),  # a batch
-        ({**FEDSGD, "batch_size": 10_000}, {"max_examples": 288}),
-        ({**FEDSGD, "max_examples": 99, "masking": "single"}, {"max_examples": 99}),
+        ({}, terms()),
+        ({"clip": 0.5}, terms(clip=0.5)),
         (
-            {"scheme": "sash", "unmask": "clients", **FEDSGD},
-            {"scheme": "sash", "unmask": "clients"},
+            {"scheme": "flashe masking=adaptive", **SPARSE, "clipping": "exchange"},
+            terms(Flashe("adaptive"), **SPARSE, clip="exchange"),
+        ),
+        ({"scheme": "esafl"}, terms(Esafl())),
+        ({"scheme": "esafl keys=round", "bits": 20}, terms(Esafl(keys="round"), bits=20)),
+        ({"scheme": "esafl ring=rns-8192"}, terms(Esafl("rns-8192"))),
+        (
+            {**FEDSGD, **STEPS},  # weighed by a batch
+            terms(optimizer=ClientOptimizer("adam", lr=0.5), clip=0.25, max_examples=20),
+        ),
+        ({**FEDSGD, "batch_size": 10_000}, terms(optimizer=ADAM)),
+        ({**FEDSGD, "max_examples": 99}, terms(optimizer=ADAM, max_examples=99)),
+        (
+            {"scheme": "sash unmask=clients", **FEDSGD},
+            terms(Sash(unmask="clients"), optimizer=ADAM, bits=0, max_examples=32),
         ),
         (
-            {"scheme": "batchcrypt", "key_bits": 2048, "advance": True},
-            {"key_bits": 2048, "advance": True},
+            {"scheme": "batchcrypt key-bits=2048 advance=true"},
+            terms(BatchCrypt(2048, advance=True)),
         ),
-        ({"scheme": "fedml-he", "ckks_ring": "8192"}, {"scheme": "fedml-he", "ckks_ring": "8192"}),
-        (PART, {"select": Select(0.25, "random"), "noise": Laplace(0.5), "weighted": False}),
-        ({"scheme": "batchcrypt", **PART}, {"select": Select(0.25, "random"), "weighted": False}),
-        ({"select": 0.25, "rest": "drop"}, {"weighted": True}),
-        ({"server_optimizer": "fedadam"}, {"optimizer": ServerOptimizer("fedadam")}),
-        ({"fair_q": 1.0}, {"bits": 24, "max_examples": 1 << 20}),
-        ({"max_examples": 500}, {"max_examples": 500}),
-        ({"partition": "dirichlet"}, {"max_examples": 1437}),
+        ({"scheme": "fedml-he ring=8192"}, terms(FedmlHe("8192"))),
+        (PART, terms(**SELECTED)),
+        ({"scheme": "batchcrypt", **PART}, terms(BatchCrypt(), **SELECTED)),
+        ({"select": 0.25, "rest": "drop"}, terms(select=Select(0.25, rest="drop"))),
+        ({"server_optimizer": "fedadam"}, terms(optimizer=ServerOptimizer("fedadam"))),
+        ({"fair_q": 1.0}, terms(bits=24, max_examples=1 << 20)),
+        ({"max_examples": 500}, terms(max_examples=500)),
+        ({"partition": "dirichlet"}, terms(max_examples=1437)),
     ],
     ids=str,
 )
-def test_terms_are_as_the_run_config_says(config: dict[str, Any], expected: dict[str, Any]) -> None:
-    terms = made(**config).terms
-    assert {name: getattr(terms, name) for name in expected} == expected
+def test_terms_are_as_the_run_config_says(config: dict[str, Any], expected: Terms) -> None:
+    assert made(**config).terms == expected
 
 
 def test_the_strategy_keeps_state_as_the_run_config_says(tmp_path: pathlib.Path) -> None:

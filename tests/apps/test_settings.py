@@ -16,11 +16,10 @@ import flhe_app
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
 from flhe.errors import ConfigError
-from flhe.schemes.batchcrypt.scheme import DEFAULT_KEY_BITS
+from flhe.schemes import registry
 from flhe.training import client_optimizer, optimizer
 from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.optimizer import ServerOptimizer
-from flhe.training.terms import BUILT
 from flhe_app import settings
 from flhe_app.option import about, key_of
 from flhe_app.settings import Settings
@@ -38,10 +37,9 @@ def test_pyproject_lists_every_setting_with_its_default() -> None:
 
 
 def test_names_are_those_of_the_library() -> None:
-    assert settings.ENCRYPTED == BUILT
+    assert (settings.PLAIN, Settings().scheme) == (registry.PLAIN, registry.DEFAULT)
     assert set(settings.SERVER_OPTIMIZERS) == set(optimizer.DEFAULTS)
     assert set(settings.CLIENT_OPTIMIZERS) == set(client_optimizer.DEFAULTS)
-    assert settings.KEY_BITS == DEFAULT_KEY_BITS
 
 
 @pytest.mark.parametrize(
@@ -49,13 +47,13 @@ def test_names_are_those_of_the_library() -> None:
     [
         {"data_dir": 'a "b" é\\c', "clip": 0.25, "seed": 7, "download": True},
         {"state_dir": "/s", "resume": True, "secret_initial": True, "rekey_every": 2},
-        {"clipping": "history", "masking": "adaptive", "top_k": 0.1, "permute": False},
-        {"scheme": "fedml-he", "select": 0.1, "noise": 0.01, "ckks_ring": "8192"},
+        {"scheme": "flashe masking=adaptive", "top_k": 0.1, "permute": False},
+        {"scheme": "fedml-he ring=8192", "select": 0.1, "noise": 0.01},
         {"scheme": "esafl", "kill": 2, "nodes": 4},
-        {"scheme": "esafl", "kill": 2, "nodes": 3, "per_round_keys": True},
-        {"scheme": "esafl", "drops": 2, "clipping": "exchange", "ring": "rns-8192"},
-        {"scheme": "esafl", "fraction_train": 0.6, "per_round_keys": True},
-        {"scheme": "esafl", "bits": 32, "ring": "paper-32768"},
+        {"scheme": "esafl keys=round", "kill": 2, "nodes": 3},
+        {"scheme": "esafl ring=rns-8192", "drops": 2, "clipping": "exchange"},
+        {"scheme": "esafl keys=round", "fraction_train": 0.6},
+        {"scheme": "esafl ring=paper-32768", "bits": 32},
     ],
     ids=str,
 )
@@ -90,7 +88,7 @@ def test_values_out_of_range(key: str, value: Any, says: str) -> None:
 
 
 BESIDE = {"fedavg": "fedsgd", "fedsgd": "fedavg", "fedavgm": "fedavg", "dirichlet": "iid"}
-"""A value -> another one of the same setting; of schemes it is plain."""
+"""A value -> another one of the same setting."""
 
 
 @pytest.mark.parametrize(
@@ -100,18 +98,20 @@ def test_what_would_do_nothing(field: Field[Any]) -> None:
     key, said = key_of(field.name), about(field)
     assert said.only is not None
     other, values = key_of(said.only[0]), said.only[1]
-    foreign = BESIDE.get(values[0], "plain")
     free = {bool: not field.default, float: 0.25, int: 2048, str: "x"}[type(field.default)]
     value = next((known for known in said.known if known != field.default), free)
-    says = (
-        f"^{key}={value!r} has no effect with {other}='{foreign}': .* or use {other}='{values[0]}'"
-    )
+    if other == "encrypted":
+        beside = {"scheme": "plain"}
+        says = f"^{key}={value!r} has no effect where nothing is encrypted: leave it out"
+    else:
+        beside = {other: (foreign := BESIDE[values[0]])}
+        says = f"^{key}={value!r} has no effect with {other}='{foreign}': .*{other}='{values[0]}'"
     with pytest.raises(ConfigError, match=says):
-        Settings.from_config({key: value, other: foreign})
+        Settings.from_config({key: value, **beside})
 
 
 ESAFL: dict[str, Any] = {"scheme": "esafl"}
-ROUND_KEYS = {**ESAFL, "per-round-keys": True}
+ROUND_KEYS: dict[str, Any] = {"scheme": "esafl keys=round"}
 FEDSGD: dict[str, Any] = {"algorithm": "fedsgd"}
 NOISE = {"noise": 0.1, "noise-scope": "all"}
 
@@ -123,8 +123,13 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
         ({"nodes": True}, "must be int, got bool"),
         ({"warmup": 1.5}, "warmup=1.5: must be int"),
         ({"permute": "yes"}, "permute='yes': must be bool"),
-        ({"scheme": "fedml-he", "top-k": 0.1}, "top-k=0.1 has no effect with scheme='fedml-he'"),
-        ({"ckks-ring": "8192"}, "ckks-ring='8192' has no effect with .*use scheme='fedml-he'"),
+        # A scheme and its parameters
+        ({"scheme": "rot13"}, "scheme 'rot13': there are flashe, sash"),
+        ({"scheme": ""}, "scheme '': there are flashe, sash"),
+        ({"scheme": "flashe unmask=clients"}, "flashe has no parameter unmask, .*has masking"),
+        ({"scheme": "fedml-he ring=9"}, "ring '9'"),
+        ({"scheme": "plain masking=single"}, "scheme"),
+        ({"scheme": "fedml-he", "top-k": 0.1}, "sparse updates with FedML-HE: .*leave top-k out"),
         ({"nodes": 2}, "a sum of two shows each member the other's update; use 3 nodes or more"),
         ({"nodes": 5, "fraction-train": 0.4}, "use 3 nodes or more"),
         ({"resume": True}, "resume=true needs state-dir"),
@@ -136,36 +141,48 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
         ({"rule": "random"}, "leave them out, or lower it"),
         ({"rest": "drop"}, "leave them out, or lower it"),
         ({"select": 0.5, "top-k": 0.1}, "select with top-k"),
-        ({"scheme": "sash", "select": 0.5}, 'select with unmask="server"'),
+        (
+            {"scheme": "sash", "select": 0.5},
+            "select where the server reads sums.* let the clients read them, or leave select out",
+        ),
         ({"select": 0.5, "fair-q": 1.0}, "fair-q with select"),
         ({"noise": -0.1}, "noise=-0.1"),
         ({"noise": 0.1}, "noise of scope .clear., and nothing travels in clear"),
         ({"noise-scope": "all"}, "noise-scope without noise"),
-        ({**NOISE, "clipping": "history"}, "noise with clipping='history'"),
+        (
+            {**NOISE, "clipping": "history"},
+            "clipping='history': noise with clipping.* use clipping='fixed'",
+        ),
         ({**NOISE, "top-k": 0.1}, "noise with top-k"),
         # SASH
         (
             {"scheme": "sash", "clipping": "history"},
-            "clipping='history' with scheme 'sash': .*clip",
+            "scheme='sash', clipping='history': fitted .* use clipping='fixed'",
         ),
         ({"scheme": "sash", "nodes": 10, "bits": 25}, "bits=25.: .*has room for 2 to 24"),
-        ({"scheme": "sash", "nodes": 50, "fair-q": 1.0}, "use scheme='flashe'"),
-        ({"scheme": "sash", "secret-initial": True}, "use unmask='clients'"),
-        ({"scheme": "sash", **FEDSGD}, "use unmask='clients'"),
+        (
+            {"scheme": "sash", "nodes": 50, "fair-q": 1.0},
+            "need 24; use fewer nodes, or another scheme",
+        ),
+        ({"scheme": "sash", "secret-initial": True}, "let the nodes read them .unmask=clients."),
+        ({"scheme": "sash", **FEDSGD}, "let the nodes .unmask=clients."),
         # Dropouts
         ({"nodes": 4, "drops": 3}, "two must remain"),
         ({"nodes": 4, "drops": 2, "kill": 1}, "drops=2 of 4 nodes and one killed: two must remain"),
         ({"kill": 6}, "kill=6: the run has num-rounds=5; name one of those"),
-        ({**ESAFL, "nodes": 3, "kill": 2}, "2 of 3 nodes left .* 3 must; use more nodes"),
+        ({**ESAFL, "nodes": 3, "kill": 2}, "2 of 3 nodes left .* 3 must; use more"),
         ({**ESAFL, "nodes": 5, "drops": 3}, "2 of 5 nodes left"),
         # ESAFL
         ({**ESAFL, "bits": 33}, "scheme='esafl': .*bits must be 2 to 32"),
-        ({**ESAFL, "fraction-train": 0.6}, "fraction-train=0.6 .*use per-round-keys=true"),
+        (
+            {**ESAFL, "fraction-train": 0.6},
+            "fraction-train=0.6 with scheme='esafl': .*made for each round",
+        ),
         (
             {**ROUND_KEYS, "clipping": "exchange"},
-            "clipping='exchange' with scheme 'esafl' and keys=",
+            "scheme='esafl keys=round', clipping='exchange': fitted .*fresh keys",
         ),
-        ({**ROUND_KEYS, "clipping": "history"}, "clipping='history' with scheme"),
+        ({**ROUND_KEYS, "clipping": "history"}, "keys=round', clipping='history': fitted"),
         # Optimizers and q-FedAvg
         ({"server-eta": 0.1}, "server-eta=0.1: .*fedavg has no eta"),
         (
@@ -177,7 +194,7 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
         ({"fair-q": 1.0, "max-examples": 288}, "max-examples=288 with fair-q=1.0: .*use 1024"),
         ({**FEDSGD, "client-momentum": 0.9}, "client-momentum=0.9: .*adam has no momentum"),
         ({**FEDSGD, "client-optimizer": "sgd", "client-momentum": 1.0}, "=1.0: .*less than 1"),
-        ({**FEDSGD, "top-k": 0.1}, "with the sum of all gradients; leave top-k out"),
+        ({**FEDSGD, "top-k": 0.1}, "top-k=0.1, algorithm='fedsgd': .* leave sparsification out"),
     ],
     ids=str,
 )

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from flhe.cli import app
-from flhe.node.policy import SETTINGS
+from flhe.node.policy import settings
 from flhe.wire import codes
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +83,7 @@ def test_a_second_run_is_explained_where_the_first_one_starts() -> None:
 
 def test_every_setting_of_a_node_is_listed() -> None:
     rows = re.findall(r"^\| `(flhe-[a-z-]+)` \|", PAGE, re.MULTILINE)
-    assert sorted(rows) == sorted(SETTINGS)
+    assert sorted(rows) == sorted(settings())
 
 
 def test_every_refusal_is_listed() -> None:

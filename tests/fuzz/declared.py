@@ -26,6 +26,7 @@ from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.registry import SCHEMES
 from flhe.schemes.sash.scheme import Sash
 from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.optimizer import ServerOptimizer
@@ -70,6 +71,16 @@ def _more() -> list[Record]:
     ]
 
 
+def _of_schemes() -> None:
+    """Make the records of every scheme's own keys."""
+    for kind in SCHEMES.all():
+        scheme = kind()
+        if scheme.agreement == "key-pair":
+            adder: Any = scheme.adder(3)
+            adder.check_pair(*adder.new_pair(source(scheme.name)))
+        Terms(scheme, update_codec(bits=scheme.default_bits))
+
+
 @functools.cache
 def samples() -> dict[str, list[Record]]:
     """Honest records, by the name of their class."""
@@ -87,6 +98,7 @@ def samples() -> dict[str, list[Record]]:
             made.setdefault(name_of(type(record)), []).insert(0, record)
         for decoder in _others():
             take_honest(decoder)
+        _of_schemes()
     return made
 
 

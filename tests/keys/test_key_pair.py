@@ -150,7 +150,7 @@ def test_a_public_key_beside_another_secret_one_is_refused(monkeypatch: pytest.M
 
 
 def test_a_key_that_does_not_fit_the_terms_is_refused() -> None:
-    states, confirms, _, message = made()
+    message = made()[3]
     with pytest.raises(ProtocolError, match="2048 bits, the terms say 3072"):
         take(1, message, BatchCrypt(key_bits=3072).adder(3, 16))
     with pytest.raises(ProtocolError, match="has none"):

@@ -253,7 +253,7 @@ NO_BITS = [{**one, "bits": 0} if one["name"] == "quantize" else one for one in B
         (canonical.dumps({**BODY, "scheme": ["plain", {}]}), 1017),
         (canonical.dumps({**BODY, "scheme": ["flashe", {"masking": "none"}]}), 1014),
         (canonical.dumps({**BODY, "scheme": ["flashe", {}]}), 1014),
-        (canonical.dumps({**BODY, "scheme": "flashe"}), 1017),
+        (canonical.dumps({**BODY, "scheme": "flashe"}), 1014),
     ],
     ids=[
         "empty",

@@ -14,9 +14,11 @@ from flhe.errors import ProtocolError
 from flhe.keys.agreement.answers import pack
 from flhe.keys.agreement.messages import Envelope
 from flhe.mods import records
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.sash.scheme import Sash
 from flhe.sums import receipts
 from flhe.training.terms import Terms
-from tests.mods.harness import TERMS, answer
+from tests.mods.harness import SPARSE, TERMS, answer
 from tests.strategies.heard import Result, Try, said_of
 from tests.strategies.network import SIZE, Letter, Network
 from tests.strategies.watching import Fault
@@ -29,10 +31,10 @@ FLOATS = 13
 
 KINDS: dict[str, Terms] = {
     "dense": TERMS,
-    "sparse": dataclasses.replace(TERMS, top_k=0.5, warmup=0, masking="adaptive"),
-    "sash": dataclasses.replace(TERMS, scheme="sash", unmask="clients"),
-    "esafl": dataclasses.replace(TERMS, scheme="esafl"),
-    "esafl-round": dataclasses.replace(TERMS, scheme="esafl", keys="round"),
+    "sparse": SPARSE,
+    "sash": dataclasses.replace(TERMS, scheme=Sash(unmask="clients")),
+    "esafl": dataclasses.replace(TERMS, scheme=Esafl()),
+    "esafl-round": dataclasses.replace(TERMS, scheme=Esafl(keys="round")),
 }
 
 
@@ -80,14 +82,14 @@ class Relay(Network):
         if said.get("step") == "supports":
             noted.supports[rank] = Support.from_bytes(said["support"], FLOATS)
         elif said.get("step") == "update":
-            if self.terms.sparse and rank not in noted.supports:
+            if self.terms.codec.sparse and rank not in noted.supports:
                 return  # its support was lost on the way: nothing tells what the update is of
-            supports = [noted.supports[rank]] if self.terms.sparse else None
+            supports = [noted.supports[rank]] if self.terms.codec.sparse else None
             part = reply.content[records.UPDATE]
             sealed = records.to_sealed(said["header"], part, supports=supports)
             self.hears(sealed)
             noted.updates[rank], noted.receipts[rank] = sealed, said["receipt"]
-            if self.terms.per_sum_keys:
+            if self.terms.scheme.per_sum_keys:
                 noted.shares[rank] = records.bytes_list(said, "shares")
         elif said.get("step") == "consist" and "signature" in said:
             among = tuple(letter.fields["survivors"])
@@ -102,7 +104,7 @@ class Relay(Network):
         """All relays among those members; whether it came to an end. `stop` ends it after so many."""
         self.number += 1
         # Its sum may have been opened, or survivors signed: what is spent is not asked for again.
-        self.round += self.stage == "evaluate" or self.terms.per_sum_keys
+        self.round += self.stage == "evaluate" or self.terms.scheme.per_sum_keys
         self.forget()
         relays = self._relays(members)
         for step, done in enumerate(relays, 1):
@@ -138,11 +140,11 @@ class Relay(Network):
         told = [c["envelope"] for c in confirms]
         self.least = (
             len(members)
-            if self.terms.needs_all_members
+            if self.terms.scheme.needs_all_members
             else max(c["min-opening"] for c in confirms)
         )
         self.colluders = max(c["colluders"] for c in confirms)
-        if self.terms.needs_all_members:
+        if self.terms.scheme.needs_all_members:
             drawn = relay("joint", confirms=told)
             yield drawn
             sums = relay("joint-sum", confirms=told, messages=[d["envelope"] for d in drawn])
@@ -181,7 +183,7 @@ class Relay(Network):
         """Send one member a stage of the attempt under way."""
         site, here = self.members[rank], self.here
         kind = "evaluate" if stage == "evaluate" else "train"
-        if stage == "update" and not self.terms.sparse:
+        if stage == "update" and not self.terms.codec.sparse:
             stage = "round"
         if stage == "update":
             fields = {"mode": self.mode, **fields}
@@ -213,12 +215,12 @@ class Relay(Network):
         here, enough = self.here, self.least
         survivors = tuple(here.together())
         self.turn += 1
-        if self.stage == "round" and self.terms.sparse and len(here.supports) >= enough:
+        if self.stage == "round" and self.terms.codec.sparse and len(here.supports) >= enough:
             self._at("update")
         elif self.stage in ("round", "update") and len(survivors) >= enough:
-            if self.terms.per_sum_keys and len(survivors) >= self.quorum:
+            if self.terms.scheme.per_sum_keys and len(survivors) >= self.quorum:
                 self._at("consist")
-            elif not self.terms.per_sum_keys:
+            elif not self.terms.scheme.per_sum_keys:
                 self._close(b"")
             else:
                 self._again()
@@ -248,12 +250,12 @@ class Relay(Network):
 
     def result(self, where: tuple[int, int], ranks: Sequence[int], release: bytes = b"") -> Result:
         """The sum of these updates of an attempt; ProtocolError where they are not of one slot."""
-        scheme, total = self.terms.for_cohort(len(self.members)), None
+        adder, total = self.terms.for_cohort(len(self.members)), None
         noted = self.tries[where]
         for rank in ranks:
-            total = scheme.add(total, noted.updates[rank])
+            total = adder.add(total, noted.updates[rank])
         signed = [noted.receipts[rank] for rank in total.senders]
-        return Result(scheme.close(total), release, receipts.pack(signed))
+        return Result(adder.close(total), release, receipts.pack(signed))
 
     def split(
         self, rank: int, where: tuple[int, int], ranks: Sequence[int], fault: Fault | None

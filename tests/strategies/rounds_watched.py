@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.mods import records
 from flhe.node.node import Node as NodeState
-from flhe.schemes.flashe import scheme as flashe
+from flhe.schemes.flashe import adder as flashe
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.strategies import HEStrategy
 from flhe.strategies.grid import StreamGrid
@@ -181,7 +181,7 @@ class Rounds(Watch):
         super().encrypts(sealed, sealer, plain, slot, **how)
         if isinstance(sealer, flashe.FlasheSealer):
             mode = how.get("mode", "")
-            key = flashe._round_key(sealer.scheme, sealer.group_key, slot, mode), sealer.rank
+            key = flashe._round_key(sealer.adder, sealer.group_key, slot, mode), sealer.rank
             if key in self.masks:
                 self.breach(f"a mask is used twice: round {slot.round}, attempt {slot.attempt}")
             self.masks.add(key)
@@ -213,10 +213,10 @@ class Rounds(Watch):
         self.references[federation, after.history] = reference, rounds + 1
         # What was left out comes later, `_drafts` watches over that; and who comes with far larger
         # updates than before is clipped at first.
-        if total.supports or session.terms.clip == "history":
+        if total.supports or session.terms.codec.fitting == "first":
             return
         step = len(nodes) * MAX / weight / (2**15 - 1)
-        if session.terms.clip == "exchange":
+        if session.terms.codec.fitting == "always":
             step *= 4  # thresholds of their own
         for name, expected in reference.items():
             slack = 2e-3 if name == "half" else 0.0

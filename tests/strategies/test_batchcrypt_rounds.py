@@ -15,12 +15,12 @@ import pytest
 from flwr.app import ConfigRecord, RecordDict
 
 from flhe.errors import ConfigError
-from flhe.keys.agreement import key_pair
 from flhe.math.bigint import from_rows, to_rows
 from flhe.mods import records
 from flhe.node.store import Store
 from flhe.schemes.batchcrypt.adder import BatchCryptAdder, BatchCryptSealer
 from flhe.schemes.batchcrypt.keys import SecretKey
+from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.sealed import Sealed
 from flhe.strategies import HEStrategy
 from flhe.training.terms import Terms
@@ -58,7 +58,7 @@ def test_all_members_have_one_key_pair_and_the_server_has_n(tmp_path: Path) -> N
     (secret,) = {bytes(grid.epoch(i).scheme_secret) for i in range(4)}
     key = SecretKey.from_bytes(secret)
     key.check(2048)
-    assert fed.scheme.public == key.public
+    assert fed.adder.public == key.public
     everything = b"".join(wire)
     for number, order in itertools.product((key.p, key.q), ("big", "little")):
         assert number.to_bytes(128, order)[:16] not in everything
@@ -80,13 +80,13 @@ def first_pair(
     monkeypatch: pytest.MonkeyPatch, make: Callable[[BatchCryptAdder, Any], Any]
 ) -> None:
     """The first member that makes a key pair makes this one."""
-    honest, made = key_pair.new_pair, list[int]()
+    honest, made = BatchCryptAdder.new_pair, list[int]()
 
-    def new_pair(scheme: BatchCryptAdder, random: Any) -> Any:
+    def new_pair(adder: BatchCryptAdder, random: Any) -> Any:
         made.append(len(made))
-        return make(scheme, random) if len(made) == 1 else honest(scheme, random)
+        return make(adder, random) if len(made) == 1 else honest(adder, random)
 
-    monkeypatch.setattr(key_pair, "new_pair", new_pair)
+    monkeypatch.setattr(BatchCryptAdder, "new_pair", new_pair)
 
 
 def test_a_pair_that_is_not_sound_is_not_taken(
@@ -94,7 +94,7 @@ def test_a_pair_that_is_not_sound_is_not_taken(
 ) -> None:
     """A member that makes keys of a wrong form is left out, not those who refuse them."""
 
-    def weak(scheme: BatchCryptAdder, random: Any) -> tuple[bytes, bytes]:
+    def weak(adder: BatchCryptAdder, random: Any) -> tuple[bytes, bytes]:
         key = SecretKey.generate(2048)
         p = int(gmpy2.next_prime(key.p))
         while p % 4 != 1 or math.gcd(p - 1, key.q - 1) != 2:
@@ -115,9 +115,10 @@ def test_a_public_key_of_another_length_is_the_makers_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server sees that by itself: nobody is asked to take it."""
-    honest = key_pair.new_pair
-    long = lambda scheme, random: honest(dataclasses.replace(scheme, key_bits=3072), random)  # noqa: E731
-    first_pair(monkeypatch, long)
+    honest, long = BatchCryptAdder.new_pair, BatchCrypt(key_bits=3072)
+    first_pair(
+        monkeypatch, lambda adder, random: honest(dataclasses.replace(adder, scheme=long), random)
+    )
     grid = nodes(tmp_path, 4)
     assert len(members(run(grid, 1))) == 3
     assert "the public key has 3072 bits, the terms say 2048" in caplog.text
@@ -145,7 +146,7 @@ def test_what_is_no_ciphertext_costs_its_sender_alone(
 
     def tampered(self: BatchCryptSealer, *args: Any, **how: Any) -> Sealed:
         sealed = honest(self, *args, **how)
-        if self.rank != 1 or self.key.public != self.scheme.public or sealed.length < 50:
+        if self.rank != 1 or self.key.public != self.adder.public or sealed.length < 50:
             return sealed
         rows = sealed.data.reshape(-1, 512).copy()
         rows[1:2] = np.frombuffer(bad(self.key).to_bytes(512, "little"), np.uint8)
@@ -249,7 +250,7 @@ def test_a_pair_is_for_the_terms_that_it_was_made_for(tmp_path: Path) -> None:
         told.append(node)
         record = content[records.STAGE]
         terms = Terms.from_bytes(records.field(record, "terms", bytes))
-        other = dataclasses.replace(terms, key_bits=3072).to_bytes()
+        other = dataclasses.replace(terms, scheme=BatchCrypt(key_bits=3072)).to_bytes()
         return RecordDict({**content, records.STAGE: ConfigRecord({**record, "terms": other})})
 
     grid.rewrite = rewrite

@@ -45,14 +45,14 @@ SCHEMES = [
 
 Parts = dict[int, Sealed]
 Lie = Callable[[Any, Parts, Sealed], Sealed]
-"""(scheme, parts by rank, their sum) -> what is relayed."""
+"""(adder, parts by rank, their sum) -> what is relayed."""
 
 
-def folded(scheme: Any, parts: list[Sealed]) -> Sealed:
+def folded(adder: Any, parts: list[Sealed]) -> Sealed:
     total: Sealed | None = None
     for part in parts:
-        total = scheme.add(total, replace(part, data=part.data.copy()))
-    return scheme.close(total)
+        total = adder.add(total, replace(part, data=part.data.copy()))
+    return adder.close(total)
 
 
 def in_place(parts: Parts, part: Sealed) -> list[Sealed]:
@@ -60,44 +60,44 @@ def in_place(parts: Parts, part: Sealed) -> list[Sealed]:
     return [part if rank == 1 else own for rank, own in parts.items()]
 
 
-def dropped(scheme: Any, parts: Parts, total: Sealed) -> Sealed:
+def dropped(adder: Any, parts: Parts, total: Sealed) -> Sealed:
     """One contribution is left out, and its sender named all the same."""
     if total.supports:  # its coordinates are those of all
         nothing = replace(parts[1], data=np.zeros_like(parts[1].data))
-        return folded(scheme, in_place(parts, nothing))
-    rest = folded(scheme, [part for rank, part in parts.items() if rank != 1])
+        return folded(adder, in_place(parts, nothing))
+    rest = folded(adder, [part for rank, part in parts.items() if rank != 1])
     return replace(rest, senders=total.senders)
 
 
-def doubled(scheme: Any, parts: Parts, total: Sealed) -> Sealed:
+def doubled(adder: Any, parts: Parts, total: Sealed) -> Sealed:
     """One contribution stands in the place of another one."""
-    return folded(scheme, in_place(parts, replace(parts[2], senders=(1,))))
+    return folded(adder, in_place(parts, replace(parts[2], senders=(1,))))
 
 
-def one_more(scheme: Any, _parts: Parts, total: Sealed) -> Sealed:
+def one_more(adder: Any, _parts: Parts, total: Sealed) -> Sealed:
     """1 is added to one coordinate (under CKKS to all of a block), which takes no key."""
     data = total.data.copy()
-    if isinstance(scheme, Selective):
-        data[-scheme.packing.nbytes(scheme.rest)] ^= 1  # of what is in clear
-    elif isinstance(scheme, FlasheAdder):
-        one = np.zeros(total.length, scheme.packing.signed)
+    if isinstance(adder, Selective):
+        data[-adder.packing.nbytes(adder.rest)] ^= 1  # of what is in clear
+    elif isinstance(adder, FlasheAdder):
+        one = np.zeros(total.length, adder.packing.signed)
         one[0] = 1
-        lanes = scheme.packing.pack(one, np.zeros(one.size, scheme.packing.lane))
-        scheme.packing.add(data, lanes, total.length)
-    elif isinstance(scheme, SashAdder):
-        data.view("<u4")[0] += np.uint32(1 << scheme.guard)
-    elif isinstance(scheme, BatchCryptAdder):
-        numbers = from_rows(data.reshape(-1, scheme.ciphertext_bytes))
-        n = int(scheme.public.n)  # type: ignore[union-attr]
+        lanes = adder.packing.pack(one, np.zeros(one.size, adder.packing.lane))
+        adder.packing.add(data, lanes, total.length)
+    elif isinstance(adder, SashAdder):
+        data.view("<u4")[0] += np.uint32(1 << adder.guard)
+    elif isinstance(adder, BatchCryptAdder):
+        numbers = from_rows(data.reshape(-1, adder.ciphertext_bytes))
+        n = int(adder.public.n)  # type: ignore[union-attr]
         numbers[0] = numbers[0] * (1 + n) % n**2
-        data = to_rows(numbers, scheme.ciphertext_bytes, len(numbers)).reshape(-1)
-    elif isinstance(scheme, FedmlHeAdder):
-        count = scheme.sizes.count(total.length)
+        data = to_rows(numbers, adder.ciphertext_bytes, len(numbers)).reshape(-1)
+    elif isinstance(adder, FedmlHeAdder):
+        count = adder.sizes.count(total.length)
         first = np.zeros(count, np.uint64)
-        scheme.limbs.read(data, count, 0, 0, first)
-        (modulus,) = scheme.limbs.moduli
-        first[0] = (int(first[0]) + (1 << scheme.sizes.scale_bits)) % modulus
-        scheme.limbs.write(first, data, count, 0, 0)
+        adder.limbs.read(data, count, 0, 0, first)
+        (modulus,) = adder.limbs.moduli
+        first[0] = (int(first[0]) + (1 << adder.sizes.scale_bits)) % modulus
+        adder.limbs.write(first, data, count, 0, 0)
     else:
         lanes = data.view("<u8")
         lanes[0] = (int(lanes[0]) + 1) % Q
@@ -125,7 +125,7 @@ class Cheat:
         def kept(fed: Federation, total: Sealed, *args: Any) -> Any:
             if total.slot.round == LIE:
                 self.before.append(self.grid.model(0))
-                total = lie(fed.scheme, parts[LIE], fed.scheme.close(total))
+                total = lie(fed.adder, parts[LIE], fed.adder.close(total))
             return keep(fed, total, *args)
 
         monkeypatch.setattr(Federation, "receive", received)
@@ -197,22 +197,22 @@ def test_two_sums_of_one_round_are_one_too_many(tmp_path: Path) -> None:
 # --- what no sender of it encrypted, added to a sum ---
 
 
-def added(scheme: Any, total: Sealed, more: Any) -> Sealed:
+def added(adder: Any, total: Sealed, more: Any) -> Sealed:
     data = total.data.copy()
-    scheme.packing.add(data, more, total.length)
+    adder.packing.add(data, more, total.length)
     return replace(total, data=data)
 
 
-def injected(scheme: Any, _parts: Parts, total: Sealed) -> Sealed:
+def injected(adder: Any, _parts: Parts, total: Sealed) -> Sealed:
     """A contribution of the server's own, on top of those of all senders."""
-    packing = scheme.packing
+    packing = adder.packing
     own = np.arange(total.length).astype(packing.signed) % 100
-    return added(scheme, total, packing.pack(own, np.zeros(own.size, packing.lane)))
+    return added(adder, total, packing.pack(own, np.zeros(own.size, packing.lane)))
 
 
-def counted_again(scheme: Any, parts: Parts, total: Sealed) -> Sealed:
+def counted_again(adder: Any, parts: Parts, total: Sealed) -> Sealed:
     """One of the contributions, on top of all of them."""
-    return added(scheme, total, parts[2].data)
+    return added(adder, total, parts[2].data)
 
 
 @pytest.mark.parametrize("lie", [injected, counted_again])
@@ -226,9 +226,9 @@ def test_an_update_of_the_round_before_is_refused_by_all(
 ) -> None:
     """In the place of one of this round: under the same key, and genuine once."""
 
-    def replayed(scheme: Any, parts: Parts, _total: Sealed) -> Sealed:
+    def replayed(adder: Any, parts: Parts, _total: Sealed) -> Sealed:
         old = replace(cheat.parts[LIE - 1][1], slot=parts[1].slot)
-        return folded(scheme, in_place(parts, old))
+        return folded(adder, in_place(parts, old))
 
     cheat = Cheat(tmp_path, "flashe", monkeypatch, replayed)
     cheat.is_refused(3)

@@ -17,7 +17,8 @@ from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
 from flhe.node.store import Store
-from flhe.schemes.esafl.keys import EsaflKey
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.joint_key import JointKey
 from flhe.strategies import EsaflFedAvg, HEStrategy
 from tests.rosters import write_signed
 from tests.strategies.meddling import fail_once, lie, lose
@@ -31,8 +32,8 @@ def run(grid: Puppets, rounds: int, start: Any = None, **how: Any) -> HEStrategy
     return play(EsaflFedAvg, grid, rounds, start=start, **how)[0]
 
 
-def key_of(grid: Puppets, node: int) -> EsaflKey:
-    return EsaflKey.from_bytes(grid.epoch(node).scheme_secret)
+def key_of(grid: Puppets, node: int) -> JointKey:
+    return JointKey.from_bytes(grid.epoch(node).scheme_secret)
 
 
 def dying(
@@ -85,7 +86,7 @@ def test_keys_are_agreed_on_once(tmp_path: Path) -> None:
 def test_a_round_goes_on_with_new_keys(tmp_path: Path, how: str) -> None:
     """Killed before it trains, or its answer lost: the others encrypt the same updates again."""
     grid = dying(tmp_path, 5, 2, 2, how)
-    before: list[EsaflKey] = []
+    before: list[JointKey] = []
     grid.before[2] = lambda: before.extend(key_of(grid, i) for i in range(5))
     run(grid, 3)
     rest = [0, 1, 3, 4]
@@ -168,7 +169,7 @@ def with_dealt_keys(tmp_path: Path, size: int, outsiders: int = 0) -> Puppets:
     roster = Roster(members, 0, 2, ("esafl",))
     pinned = write_signed(tmp_path / "roster", roster, ids)
     left_out = [one.public for one in ids[size - outsiders :]]
-    files = dealt.deal(roster, "goldilocks-4096", left_out)
+    files = dealt.deal(roster, Esafl(keys="dealt"), left_out)
     for i, one in enumerate(ids):
         (tmp_path / f"node-{i}").mkdir(mode=0o700)
         kept = {tmp_path / f"node-{i}" / "identity.key": bytes([i + 1]) * 32}

@@ -82,12 +82,12 @@ def test_a_mod_of_the_train_function_works(tmp_path: Path) -> None:
 def test_a_subclass_works(tmp_path: Path) -> None:
     seen: list[int] = []
 
-    class Counting(HEStrategy):
+    class Counting(FlasheFedAvg):
         def configure_train(self, server_round: int, *rest: Any) -> Any:
             seen.append(server_round)
             return super().configure_train(server_round, *rest)
 
-    train(Puppets(tmp_path, 3), Counting(FlasheFedAvg(max_examples=100).terms))
+    train(Puppets(tmp_path, 3), Counting(max_examples=100))
     assert seen == [1, 2]
 
 

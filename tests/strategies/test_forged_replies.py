@@ -19,7 +19,6 @@ from flhe.errors import FlheError
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed
 from flhe.strategies import FlasheFedAvg, HEStrategy
-from flhe.training.terms import Terms
 from flhe.wire import canonical
 from tests.strategies.meddling import lie
 from tests.strategies.puppets import Puppets, initial, play, same, told
@@ -193,7 +192,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Message]:
 
     grid = Puppets(tmp_path_factory.mktemp("honest"), 3)
     with pytest.raises(KeyboardInterrupt):
-        Stops(Terms(codec=update_codec(max_examples=MAX))).start(grid, initial())
+        Stops(codec=update_codec(max_examples=MAX)).start(grid, initial())
     grid.close()
     return taken[0]
 

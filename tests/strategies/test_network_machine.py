@@ -81,7 +81,7 @@ class Machine(watching.Machine):
         """A stage out of turn."""
         network = self.world
         signing = stage in ("consist", "unmask")
-        if signing and (self.honest or not network.terms.per_sum_keys):
+        if signing and (self.honest or not network.terms.scheme.per_sum_keys):
             return  # who signs a set is spent for the round, and an honest relay needs it yet
         if network.confirms:
             here, network.mode = network.mode, mode
@@ -89,7 +89,7 @@ class Machine(watching.Machine):
             network.pass_time(0)
             network.mode = here
 
-    @precondition(lambda self: not self.honest and self.world.terms.per_sum_keys)
+    @precondition(lambda self: not self.honest and self.world.terms.scheme.per_sum_keys)
     @rule(proposals=st.lists(st.tuples(enough, enough), min_size=1, max_size=3))
     def propose(self, proposals: list[tuple[list[int], list[int]]]) -> None:
         """Sets of survivors, each to some members; then who signed one is asked for its sum."""

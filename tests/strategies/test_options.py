@@ -6,6 +6,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, Unpack, get_type_hints
 
 import pytest
@@ -15,21 +16,23 @@ from flwr.serverapp.strategy import FedAvg
 
 from flhe import strategies
 from flhe.coding.select import Select
+from flhe.coding.update import update_codec
 from flhe.errors import ConfigError, MisfitError
+from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.strategies import HEStrategy, EsaflFedAvg, FlasheFedAvg
+from flhe.strategies import EsaflFedAvg, FlasheFedAvg, HEStrategy, SchemeFedAvg
 from flhe.strategies.options import (
-    AverageOptions,
+    CODING,
     FedAvgOptions,
-    RunOptions,
     StrategyOptions,
+    TrainingOptions,
     check_names,
 )
 from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.terms import Terms
 
-ALIASES = [
-    getattr(strategies, name) for name in strategies.__all__ if name.endswith(("avg", "sgd"))
+ALIASES: list[type[SchemeFedAvg]] = [
+    getattr(strategies, name) for name in strategies.__all__ if name.endswith("FedAvg")
 ]
 Alias = Callable[..., HEStrategy]
 
@@ -47,7 +50,7 @@ def hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 def required(alias: Alias) -> dict[str, Any]:
     """Arguments without which an alias cannot be called."""
-    return {"optimizer": ClientOptimizer("sgd", 0.1)} if alias.__name__.endswith("sgd") else {}
+    return {"scheme": Flashe()} if alias is SchemeFedAvg else {}
 
 
 def test_fedavg_takes_what_its_options_say() -> None:
@@ -55,20 +58,41 @@ def test_fedavg_takes_what_its_options_say() -> None:
 
 
 def test_a_strategy_takes_what_its_options_say() -> None:
-    own = {name: kind for name, kind in hints(HEStrategy.__init__).items() if name != "terms"}
-    assert get_type_hints(RunOptions) == hints(FedAvg.__init__) | own
+    own = hints(HEStrategy.__init__)
+    assert {"scheme", "codec"} <= own.keys()
+    shown = {name: kind for name, kind in own.items() if name not in ("scheme", "codec")}
+    assert get_type_hints(TrainingOptions) == hints(FedAvg.__init__) | shown
     last = inspect.signature(HEStrategy.__init__, eval_str=True).parameters["fedavg"]
     assert last.annotation == Unpack[FedAvgOptions]
 
 
+def test_a_codec_takes_what_its_options_say() -> None:
+    known = get_type_hints(StrategyOptions)
+    assert {name: known[name] for name in CODING} == hints(update_codec)
+
+
 @pytest.mark.parametrize("alias", ALIASES)
-def test_an_alias_shows_all_that_it_hands_on(alias: Alias) -> None:
+def test_an_alias_shows_all_that_it_hands_on(alias: type[SchemeFedAvg]) -> None:
     signature = inspect.signature(alias, eval_str=True)
-    own = signature.parameters.keys() - {"strategy"}
-    kind = StrategyOptions if "optimizer" in own else AverageOptions
-    assert signature.parameters["strategy"].annotation == Unpack[kind]
-    assert own.isdisjoint(kind.__annotations__)  # a name that is there twice has two meanings
-    assert f"`{kind.__name__}`" in str(alias.__doc__)
+    own = signature.parameters.keys() - {"options"}
+    assert signature.parameters["options"].annotation == Unpack[StrategyOptions]
+    assert own.isdisjoint(
+        StrategyOptions.__annotations__
+    )  # one that is there twice means two things
+    assert "`StrategyOptions`" in str(inspect.getmodule(alias).__doc__)
+
+
+@pytest.mark.parametrize("alias", [alias for alias in ALIASES if alias is not SchemeFedAvg])
+def test_an_alias_has_the_parameters_of_its_scheme(alias: type[SchemeFedAvg]) -> None:
+    scheme = alias().terms.scheme
+    own = inspect.signature(alias, eval_str=True).parameters
+    for field in fields(scheme):
+        assert (own[field.name].default, own[field.name].kind) == (
+            field.default,
+            inspect.Parameter.KEYWORD_ONLY,
+        )
+    assert hints(alias.__init__) == hints(type(scheme).__init__)
+    assert scheme == type(scheme)()
 
 
 @pytest.mark.parametrize("alias", ALIASES)
@@ -84,11 +108,34 @@ def test_a_misspelled_argument_is_answered_with_the_right_one(
         alias(**required(alias), **{wrong: 1})
 
 
+class Mine(FlasheFedAvg):
+    """A strategy that somebody made of an alias."""
+
+    def __init__(self, *, twice: bool = False, **others: Any) -> None:
+        super().__init__(masking="single", **others)
+        self.twice = twice
+
+
+class Bare(FlasheFedAvg):
+    """One that takes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(bits=12)
+
+
+def test_an_alias_may_be_the_base_of_another_strategy() -> None:
+    made = Mine(twice=True, bits=12)
+    assert (made.twice, made.terms.scheme, made.terms.bits) == (True, Flashe("single"), 12)
+    assert Bare().terms.bits == 12
+    with pytest.raises(TypeError, match=re.escape("FlasheFedAvg() takes no argument 'bitz'")):
+        Mine(bitz=12)
+
+
 def test_a_name_like_no_other_is_answered_with_all() -> None:
     with pytest.raises(
-        TypeError, match=r"'xyz': choose from unmask, .*fraction_train, .*bits, .*noise"
+        TypeError, match=r"'xyz': choose from unmask, .*fraction_train, .*bits, .*permute"
     ):
-        strategies.SashFedAvg(xyz=1)
+        strategies.SashFedAvg(xyz=1)  # type: ignore[call-arg]
     check_names(strategies.SashFedAvg, ["unmask", "retries", "weighted_by_key"])
 
 
@@ -118,9 +165,39 @@ def test_what_is_shown_is_taken(alias: Alias) -> None:
 def test_arguments_of_an_alias_are_terms() -> None:
     how: dict[str, Any] = {"bits": 12, "clip": {"*": 0.5}, "max_examples": 77, "weighted": False}
     made = FlasheFedAvg(**how, masking="single", train_metrics=("loss",), fraction_train=0.5)
-    assert made.terms == Terms(Flashe(), 12, {"*": 0.5}, 77, False, "single", ("loss",))
+    assert made.terms == Terms(Flashe("single"), update_codec(**how), metrics=("loss",))
     assert made.fraction_train == 0.5
-    assert FlasheFedAvg().terms == Terms()
+    assert FlasheFedAvg().terms == HEStrategy().terms == Terms()
+
+
+CLEAR: dict[str, Any] = {"select": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("alias", "how", "codec"),
+    [
+        (strategies.SashFedAvg, {}, {"bits": 0}),
+        (strategies.SashFedAvg, {"bits": 12}, {"bits": 12}),
+        (strategies.BatchCryptFedAvg, {}, {"clip": "exchange"}),
+        (strategies.BatchCryptFedAvg, {"clip": 0.5}, {"clip": 0.5}),
+        (strategies.FedmlHeFedAvg, {}, {}),
+        (strategies.FedmlHeFedAvg, CLEAR, {"weighted": False}),
+        (strategies.FedmlHeFedAvg, {"select": Select(0.5, rest="drop")}, {}),
+    ],
+)
+def test_what_an_alias_takes_where_nobody_says(
+    alias: Alias, how: dict[str, Any], codec: dict[str, Any]
+) -> None:
+    assert alias(**how).terms.codec == update_codec(**codec)
+
+
+def test_a_strategy_of_any_scheme_and_codec() -> None:
+    scheme, codec = Esafl(keys="round"), update_codec(bits=12)
+    made = HEStrategy(scheme, codec, min_train_nodes=3)
+    assert (made.terms.scheme, made.terms.codec) == (scheme, codec)
+    assert SchemeFedAvg(scheme, bits=12).terms == made.terms
+    default = HEStrategy(strategies.SashFedAvg().terms.scheme).terms
+    assert default == strategies.SashFedAvg().terms
 
 
 EQUAL: dict[str, Any] = {"weighted": False}
@@ -142,7 +219,7 @@ CANNOT: list[tuple[Alias, dict[str, Any], str]] = [
     (EsaflFedAvg, {"keys": "weekly"}, "one of joint, round, dealt"),
     (
         strategies.EsaflFedAvg,
-        {"optimizer": SGD, "keys": "round"},
+        {"optimizer": SGD, "keys": "round", "clip": "exchange"},
         "give clip as a number",
     ),
 ]

@@ -107,7 +107,7 @@ def federation(path: pathlib.Path, variant: str, **node_config: Any) -> Puppets:
 def play(grid: Puppets, strategy: HEStrategy, rounds: int = 3) -> list[dict[str, Any]]:
     """The model after each round, as its readers have it."""
     models: list[dict[str, Any]] = []
-    server = strategy.terms.reader == "server"
+    server = strategy.terms.scheme.reader == "server"
 
     def here(_round: int, arrays: ArrayRecord) -> None:
         models.append({n: a.copy() for n, a in records.to_numpy(arrays).items()})

@@ -56,7 +56,7 @@ class Variant:
     @property
     def needs_all_members(self) -> bool:
         """Whether a sum opens only where it is of all members."""
-        return self.make is EsaflFedAvg and "per_round_keys" not in self.how
+        return self.make is EsaflFedAvg and "keys" not in self.how
 
     @property
     def per_sum_keys(self) -> bool:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,10 +36,12 @@ from flhe.math.ring_arrays import Elements
 from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.batchcrypt.batch_mac import TAG_BITS, BatchMac
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
-from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.shell import SealerShell, Shell
 from flhe.wire.secret import Random
+
+if TYPE_CHECKING:
+    from flhe.schemes.batchcrypt.scheme import BatchCrypt
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,12 +43,14 @@ from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.esafl import keys as eshe_keys
 from flhe.schemes.esafl.keys import Own, Total
 from flhe.schemes.esafl.rlwe import Products, Rlwe, most_bits, rlwe_for
-from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.joint_key import JointKey
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.shell import SharedSealerShell, Shell, window, windows
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Random
+
+if TYPE_CHECKING:
+    from flhe.schemes.esafl.scheme import Esafl
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,13 +45,15 @@ from flhe.math.ring_arrays import Elements
 from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.fedml_he.keys import CkksPublic, CkksSecret
 from flhe.schemes.fedml_he.presets import ckks_preset
-from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
 from flhe.schemes.fedml_he.sizes import CkksSizes, sizes_for
 from flhe.schemes.polynomial_masks import PolynomialMasks
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.shell import SealerShell, Shell, window, windows
 from flhe.wire.secret import Random
+
+if TYPE_CHECKING:
+    from flhe.schemes.fedml_he.scheme import FedmlHe
 
 MASKS = "ckks-a"
 """Label of the keys that masks are derived with."""
@@ -191,10 +193,6 @@ class FedmlHeSealer(SealerShell):
     def __post_init__(self) -> None:
         SealerShell.__post_init__(self)
         self._blocks = _blocks_for(self.adder, self.key)
-
-    def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
-        """Nothing: TenSEAL cannot encrypt before it has values, and a s is soon multiplied."""
-        self.adder.check_mode(mode)
 
     def _seal(
         self, plain: Plain, slot: Slot, ready: None, mode: str, support: Support | None

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,12 +38,14 @@ from flhe.math.prg import CHUNK, AesCtr, Prg
 from flhe.math.ring_arrays import Elements
 from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.flashe import sparse
-from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.flashe.sparse import SparseTotal
 from flhe.schemes.flashe.streams import Mode, Terms, masks, telescoped
 from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
 from flhe.schemes.shell import SealerShell, Shell, windows
 from flhe.wire.derive import hkdf
+
+if TYPE_CHECKING:
+    from flhe.schemes.flashe.scheme import Flashe
 
 MODES: tuple[Mode, ...] = ("double", "single")
 

@@ -35,6 +35,7 @@ class Flashe(Scheme):
     FORM = Form("FLASHE", error=ConfigError)
     name: ClassVar[str] = "flashe"
     title: ClassVar[str] = "FLASHE"
+    dense: ClassVar[str] = ""
 
     masking: Masking = "double"
 

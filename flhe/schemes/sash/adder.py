@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +32,12 @@ from flhe.math.prg import AesCtr, Prg, random_elements
 from flhe.math.ring_arrays import Elements
 from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.sash.generator import Seed, Shprg, public_key
-from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.shell import SharedSealerShell, Shell, windows
 from flhe.wire.secret import Random
+
+if TYPE_CHECKING:
+    from flhe.schemes.sash.scheme import Sash
 
 WORD = 32
 """log2(p): bits that one value takes on the wire."""
