@@ -48,6 +48,7 @@ SCHEMES: Plugins[Scheme] = Plugins(
         "batchcrypt": "flhe.schemes.batchcrypt.scheme:BatchCrypt",
         "esafl": "flhe.schemes.esafl.scheme:Esafl",
         "fedml-he": "flhe.schemes.fedml_he.scheme:FedmlHe",
+        "bfv": "flhe.schemes.bfv.scheme:Bfv",
     },
     _fault,
 )

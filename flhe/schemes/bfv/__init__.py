@@ -1,0 +1,1 @@
+"""BFV: integers in the slots of a lattice scheme, by TenSEAL."""
