@@ -78,6 +78,8 @@ class StrategyOptions(TrainingOptions, total=False):
     weighted: bool
     top_k: float | None
     warmup: int
+    whole: tuple[str, ...]
+    small: int
     permute: bool
 
 

@@ -591,7 +591,7 @@ def _chain(
     """A chain; thresholds of a rule were fitted on a round that spread as far as `BOUNDS` has it."""
 
     def build(random: Callable[[], Rounding]) -> Chain:
-        codecs: list[Codec] = [] if ratio is None else [TopK(ratio, warmup=0)]
+        codecs: list[Codec] = [] if ratio is None else [TopK(ratio, warmup=0, small=0)]
         codecs.append(Clip(rule=rule) if rule else Clip(bounds))
         codecs += [] if limit is None else [Weigh(limit)]
         codecs.append(Quantize(bits, rounding, random))

@@ -7,6 +7,10 @@ and the coordinates they belong to.
 The number of values kept is the same whatever the values are, so that it tells nothing of them: of
 equal magnitudes those with the lowest coordinates are kept, and zeros where there is nothing else.
 
+Running statistics travel whole, and so do small arrays. A running variance is no direction to go on in
+later: a residual of it, added rounds after it was measured, overshoots, and one variance below zero is
+a model that predicts nothing. Arrays of a few hundred values cost nothing beside the others.
+
 The law of codecs holds for what was chosen: a decoded sum is the sum of the senders' chosen values,
 and chosen values plus new residuals are updates plus old residuals, exactly.
 
@@ -20,6 +24,7 @@ grows to 20%, 60%, 80% and 90% every 10 rounds.
 
 from __future__ import annotations
 
+import fnmatch
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,6 +54,13 @@ MAX_ROUNDS = 1 << 53
 """Above this a float64 does not hold every number of rounds."""
 
 
+WHOLE = ("*running_*", "*moving_*")
+"""Names of running statistics, as PyTorch and Keras have them."""
+
+SMALL = 256
+"""Values of an array that travels whole by default."""
+
+
 class Progress(NamedTuple):
     """What all readers share.
 
@@ -56,11 +68,14 @@ class Progress(NamedTuple):
     ----------
     bounds : tuple[int, ...]
         Where every layer starts, and where the last one ends.
+    whole : tuple[bool, ...]
+        Which layers travel whole.
     rounds : int
         Rounds opened so far.
     """
 
     bounds: tuple[int, ...]
+    whole: tuple[bool, ...]
     rounds: int
 
 
@@ -75,6 +90,10 @@ class TopK(Codec):
         that 0.1 of 30 values is 3.
     warmup : int
         Rounds for each of the shares 0.8, 0.4 and 0.2 that lie above `ratio`; 0 for none of them.
+    whole : tuple of str
+        Names of arrays that travel whole in every round; `*` and `?` match as in file names.
+    small : int
+        Arrays of so many values, or fewer, travel whole too.
     """
 
     name: ClassVar[str] = "topk"
@@ -83,21 +102,34 @@ class TopK(Codec):
 
     ratio: float
     warmup: int = 10
+    whole: tuple[str, ...] = WHOLE
+    small: int = SMALL
 
     def __post_init__(self) -> None:
         if not 0 < self.ratio <= 1:  # false for NaN
             raise ConfigError(f"TopK(ratio={self.ratio}): ratio must be above 0 and at most 1")
         if type(self.warmup) is not int or self.warmup < 0:
             raise ConfigError(f"TopK(warmup={self.warmup}): rounds cannot be negative")
+        if type(self.small) is not int or self.small < 0:
+            raise ConfigError(f"TopK(small={self.small!r}): a number of values, 0 for none")
+        if type(self.whole) not in (tuple, list) or not all(type(n) is str for n in self.whole):
+            raise ConfigError("TopK: arrays that travel whole are a tuple of names")
+        object.__setattr__(self, "whole", tuple(self.whole))
 
     def parameters(self) -> dict[str, Any]:
-        """Ratio as decimal text, and warm-up."""
-        return {"name": self.name, "ratio": str(float(self.ratio)), "warmup": self.warmup}
+        """Ratio as decimal text, warm-up, and what travels whole."""
+        return {
+            "name": self.name,
+            "ratio": str(float(self.ratio)),
+            "warmup": self.warmup,
+            "whole": list(self.whole),
+            "small": self.small,
+        }
 
     @classmethod
     def from_parameters(cls, stored: Mapping[str, Any]) -> TopK:
         """Inverse of `parameters`, without the name."""
-        return cls(float(stored["ratio"]), stored["warmup"])
+        return cls(**{**stored, "ratio": float(stored["ratio"])})
 
     def summary(self) -> str:
         """The share that is sent."""
@@ -111,10 +143,15 @@ class TopK(Codec):
         ConfigError
             A layout of 2**31 values or more.
         """
-        bounds = (0, *(stop for _, _, stop in layout.segments()))
+        segments = list(layout.segments())
+        bounds = (0, *(stop for _, _, stop in segments))
         if bounds[-1] > MAX_LENGTH:
             raise ConfigError(f"TopK: {bounds[-1]} values, at most {MAX_LENGTH} are taken")
-        return State(shared=Progress(bounds, 0))
+        whole = tuple(
+            stop - start <= self.small or any(fnmatch.fnmatchcase(name, one) for one in self.whole)
+            for name, start, stop in segments
+        )
+        return State(shared=Progress(bounds, whole, 0))
 
     def out(self, space: Space) -> Reals:
         """Reals without a bound, since residuals add up; so Clip goes after this."""
@@ -129,10 +166,13 @@ class TopK(Codec):
         return Fraction(str(float(steps[at] if at < len(steps) else self.ratio)))
 
     def keep(self, progress: Progress) -> NDArray[np.int64]:
-        """How many values each layer sends: the share of its size, rounded up. Shape (layers,)."""
+        """How many values each layer sends: all, or its share, rounded up. Shape (layers,)."""
         share = self.share(progress.rounds)
         sizes = np.diff(np.array(progress.bounds, np.int64)).tolist()
-        return np.array([math.ceil(share * size) for size in sizes], np.int64)
+        kept = zip(sizes, progress.whole, strict=True)
+        return np.array(
+            [size if whole else math.ceil(share * size) for size, whole in kept], np.int64
+        )
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
         """float32 (length,) in; the chosen ones and their coordinates out, float32 and uint32 (k,).

@@ -10,7 +10,7 @@ from flhe.coding.chain import Chain, chain
 from flhe.coding.clip import Clip
 from flhe.coding.permute import Permute
 from flhe.coding.quantize import Quantize
-from flhe.coding.sparsify import TopK
+from flhe.coding.sparsify import SMALL, WHOLE, TopK
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError
 
@@ -26,6 +26,8 @@ def update_codec(
     weighted: bool = True,
     top_k: float | None = None,
     warmup: int = 10,
+    whole: tuple[str, ...] = WHOLE,
+    small: int = SMALL,
     permute: bool = True,
 ) -> Chain:
     """Codecs of an update.
@@ -49,6 +51,11 @@ def update_codec(
         rounds (error feedback). 0.1 saves 90% of the upload.
     warmup : int
         Rounds at shares of 0.8, 0.4 and 0.2 each, before `top_k`.
+    whole : tuple of str
+        Arrays that travel whole in sparse rounds, by name; `*` and `?` match as in file names. Running
+        statistics, such as batch norm's, unless said.
+    small : int
+        Arrays of so many values, or fewer, travel whole too.
     permute : bool
         Hide from the server which coordinates were sent.
 
@@ -59,7 +66,7 @@ def update_codec(
     """
     if type(permute) is not bool or type(weighted) is not bool:
         raise ConfigError(f"permute={permute!r}, weighted={weighted!r}: each is True or False")
-    codecs: list[Codec] = [] if top_k is None else [TopK(float(top_k), warmup)]
+    codecs: list[Codec] = [] if top_k is None else [TopK(float(top_k), warmup, whole, small)]
     codecs += [_clip(clip), Weigh(max_examples if weighted else 1), Quantize(bits)]
     if top_k is not None and permute:
         codecs.append(Permute())

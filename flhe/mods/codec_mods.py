@@ -23,7 +23,7 @@ from flhe.coding import clip, quantize
 from flhe.coding.base import Codec, Plain, State
 from flhe.coding.chain import Chain, chain
 from flhe.coding.flatten import Arrays, Layout, layout_of
-from flhe.coding.sparsify import TopK
+from flhe.coding.sparsify import SMALL, WHOLE, TopK
 from flhe.errors import ConfigError
 from flhe.mods import records
 
@@ -123,8 +123,15 @@ def _arrays(content: RecordDict) -> tuple[str, ArrayRecord] | None:
 class Sparsify(CodecMod):
     """Send the largest values of every layer, and keep the others for the next round; see `TopK`."""
 
-    def __init__(self, ratio: float, *, warmup: int = 0) -> None:
-        super().__init__(TopK(ratio, warmup))
+    def __init__(
+        self,
+        ratio: float,
+        *,
+        warmup: int = 0,
+        whole: tuple[str, ...] = WHOLE,
+        small: int = SMALL,
+    ) -> None:
+        super().__init__(TopK(ratio, warmup, whole, small))
 
 
 class Clip(CodecMod):

@@ -36,7 +36,7 @@ def update(seed: int, size: int = LAYOUT.floats) -> np.ndarray[Any, Any]:
 def build(
     rule: str, bits: int = 16, ratio: float | None = 0.2, fuse: bool = True, draws: Any = None
 ) -> Chain:
-    codecs: list[Codec] = [] if ratio is None else [TopK(ratio, warmup=0)]
+    codecs: list[Codec] = [] if ratio is None else [TopK(ratio, warmup=0, small=0)]
     quantize = Quantize(bits, random=draws or random_source(5, 4 * PIECE))
     return Chain((*codecs, RULES[rule], Weigh(50), quantize), fuse=fuse)
 

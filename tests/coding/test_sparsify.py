@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -23,8 +24,11 @@ EXTRAS = np.array([1, 17], np.int64)
 floats = st.floats(-(2.0**100), 2.0**100, width=32) | st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5])
 
 
-def layout(*sizes: int) -> Layout:
-    return Layout(tuple(Entry(f"layer{i}", (n,), "float32") for i, n in enumerate(sizes)))
+def layout(*sizes: int, names: Sequence[str] = ()) -> Layout:
+    called = names or [f"layer{i}" for i in range(len(sizes))]
+    return Layout(
+        tuple(Entry(*of, "float32") for of in zip(called, [(n,) for n in sizes], strict=True))
+    )
 
 
 def vector(values: Any) -> NDArray[np.float32]:
@@ -70,7 +74,7 @@ def test_chooses_what_sorting_chooses(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(0, 40), min_size=1, max_size=5))
     ratio = data.draw(st.sampled_from([0.001, 0.01, 0.1, 0.3, 0.5, 0.99, 1.0]))
     some = st.lists(floats, min_size=sum(sizes), max_size=sum(sizes)).map(vector)
-    check(TopK(ratio, 0), sizes, data.draw(some), data.draw(st.none() | some))
+    check(TopK(ratio, 0, small=0), sizes, data.draw(some), data.draw(st.none() | some))
 
 
 SHAPES = {
@@ -94,8 +98,10 @@ def test_chooses_what_sorting_chooses_in_large_layers(shape: str, size: int, rat
     rng = np.random.default_rng(size)
     x = SHAPES[shape](rng, size + 5).astype(np.float32)
     sizes = [5, size]
-    check(TopK(ratio, 0), sizes, x)
-    check(TopK(ratio, 0), sizes, x, (rng.standard_normal(size + 5) * 0.1).astype(np.float32))
+    check(TopK(ratio, 0, small=0), sizes, x)
+    check(
+        TopK(ratio, 0, small=0), sizes, x, (rng.standard_normal(size + 5) * 0.1).astype(np.float32)
+    )
 
 
 @pytest.mark.parametrize("stride", [3, 16, 17])
@@ -104,19 +110,25 @@ def test_a_layer_that_fools_the_sample_is_chosen_from_all_the_same(stride: int) 
     x = np.full(4096 * stride, 1.0, np.float32)
     x[::stride] = 1000 + np.arange(4096)
     for values in (x, 1 / x):
-        check(TopK(0.2, 0), [x.size], values)
+        check(TopK(0.2, 0, small=0), [x.size], values)
 
 
 @pytest.mark.parametrize(
     ("ratio", "size", "kept"), [(0.1, 30, 3), (0.1, 31, 4), (0.7, 10, 7), (1, 9, 9), (0.3, 0, 0)]
 )
 def test_shares_are_decimal_numbers(ratio: float, size: int, kept: int) -> None:
-    assert check(TopK(ratio, 0), [size], np.ones(size, np.float32)).values.size == kept
+    assert check(TopK(ratio, 0, small=0), [size], np.ones(size, np.float32)).values.size == kept
 
 
 def test_of_equal_magnitudes_the_first_are_taken() -> None:
-    assert check(TopK(0.5, 0), [6], vector([1, -2, 2, -2, 2, 0])).values.tolist() == [-2, 2, -2]
-    many = check(TopK(0.1, 0), [30_000], np.where(np.arange(30_000) % 2, 1, -1).astype(np.float32))
+    assert check(TopK(0.5, 0, small=0), [6], vector([1, -2, 2, -2, 2, 0])).values.tolist() == [
+        -2,
+        2,
+        -2,
+    ]
+    many = check(
+        TopK(0.1, 0, small=0), [30_000], np.where(np.arange(30_000) % 2, 1, -1).astype(np.float32)
+    )
     assert many.coords is not None
     assert many.coords.tolist() == list(range(3000))
 
@@ -133,13 +145,13 @@ def test_of_equal_magnitudes_the_first_are_taken() -> None:
 )
 def test_sparsity_grows_as_in_the_paper(how: tuple[Any, ...], shares: list[float]) -> None:
     assert [float(TopK(*how).share(r)) for r in range(len(shares))] == shares
-    assert TopK(0.1).share(10**15) == Fraction(1, 10)
+    assert TopK(0.1, small=0).share(10**15) == Fraction(1, 10)
 
 
 def test_what_is_not_sent_is_sent_later() -> None:
     """Over rounds, what was sent and what is left add up to what was trained; integers are exact."""
     rng = np.random.default_rng(3)
-    codec = TopK(0.1, 1)
+    codec = TopK(0.1, 1, small=0)
     state = codec.init(layout(50, 10_000, 3))
     trained, sent = np.zeros(10_053), np.zeros(10_053)
     for _ in range(12):
@@ -159,6 +171,37 @@ def test_what_is_not_sent_is_sent_later() -> None:
     assert state.shared.rounds == 13
 
 
+NAMED = ("conv.weight", "bn.running_mean", "bn.running_var", "bn.bias", "head.mine")
+
+
+@pytest.mark.parametrize(
+    ("how", "kept"),
+    [
+        ({}, [100, 1000, 1000, 16, 100]),
+        ({"small": 0}, [100, 1000, 1000, 2, 100]),
+        ({"whole": ()}, [100, 100, 100, 16, 100]),
+        ({"whole": ("head.*",), "small": 16}, [100, 100, 100, 16, 1000]),
+        ({"whole": ("*",)}, [1000, 1000, 1000, 16, 1000]),
+    ],
+)
+def test_some_arrays_travel_whole(how: dict[str, Any], kept: list[int]) -> None:
+    where = layout(1000, 1000, 1000, 16, 1000, names=NAMED)
+    codec = TopK(0.1, 0, **how)
+    state = codec.init(where)
+    x = np.random.default_rng(5).standard_normal(where.floats).astype(np.float32)
+    for _ in range(3):  # in every round
+        sent, after = codec.encode(Plain(x, NONE), state)
+        assert sent.coords is not None
+        edges = np.searchsorted(sent.coords, state.shared.bounds)
+        assert np.diff(edges).tolist() == kept == codec.keep(state.shared).tolist()
+        for (_, a, b), whole in zip(
+            where.segments(), np.equal(kept, [1000] * 3 + [16, 1000]), strict=True
+        ):
+            assert not whole or not after.local[a:b].any()
+        _, state = codec.decode(sent, (0,), after)
+    assert codec.recall(where, codec.memory(state.shared)) == State(state.shared)
+
+
 @pytest.mark.parametrize(
     ("coords", "says"),
     [
@@ -167,7 +210,7 @@ def test_what_is_not_sent_is_sent_later() -> None:
     ],
 )
 def test_sums_that_senders_cannot_have_made_are_refused(coords: list[int], says: str) -> None:
-    codec = TopK(0.1, 0)
+    codec = TopK(0.1, 0, small=0)
     total = Plain(np.ones(2, np.float32), NONE, np.array(coords, np.uint32))
     with pytest.raises(errors.ProtocolError, match=says):
         codec.decode(total, range(2), codec.init(layout(5)))
@@ -177,7 +220,7 @@ def test_sums_that_senders_cannot_have_made_are_refused(coords: list[int], says:
 @pytest.mark.parametrize("size", [7, 30_000])
 @pytest.mark.parametrize("share", [0.01, 1.0])
 def test_nan_and_infinity_are_refused(bad: float, size: int, share: float) -> None:
-    codec = TopK(share, 0)
+    codec = TopK(share, 0, small=0)
     for at in (0, size // 2, size - 1):
         x = np.ones(size, np.float32)
         x[at] = bad
@@ -190,7 +233,7 @@ def test_nan_and_infinity_are_refused(bad: float, size: int, share: float) -> No
 
 
 def test_misfits_are_refused() -> None:
-    codec = TopK(0.1)
+    codec = TopK(0.1, small=0)
     state = codec.init(layout(5))
     right, long = Plain(np.ones(5, np.float32), NONE), Plain(np.ones(6, np.float32), NONE)
     sparse = Plain(np.ones(2, np.float32), NONE, np.array([0, 1], np.uint32))
@@ -211,17 +254,29 @@ def test_misfits_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("how", "says"),
-    [*(((ratio,), "ratio") for ratio in (0, -0.1, 1.1, math.nan, math.inf)), ((0.1, -1), "warmup")],
+    [
+        *(((ratio,), "ratio") for ratio in (0, -0.1, 1.1, math.nan, math.inf)),
+        ((0.1, -1), "warmup"),
+        ((0.1, 0, "*"), "tuple of names"),
+        ((0.1, 0, (1,)), "tuple of names"),
+        *(((0.1, 0, (), bad), "small") for bad in (-1, True, 1.0)),
+    ],
 )
 def test_impossible_parameters_are_refused(how: tuple[Any, ...], says: str) -> None:
     with pytest.raises(errors.ConfigError, match=says):
         TopK(*how)
-    assert TopK(1).parameters() == {"name": "topk", "ratio": "1.0", "warmup": 10}
+    assert TopK(1).parameters() == {
+        "name": "topk",
+        "ratio": "1.0",
+        "warmup": 10,
+        "whole": ["*running_*", "*moving_*"],
+        "small": 256,
+    }
 
 
 def test_memory_is_recalled() -> None:
-    codec, where = TopK(0.1), layout(5, 3)
-    shared = Progress((0, 5, 8), 12)
+    codec, where = TopK(0.1, small=0), layout(5, 3)
+    shared = Progress((0, 5, 8), (False, False), 12)
     kept = codec.memory(shared)
     assert kept[ROUNDS].tolist() == [12]
     assert codec.recall(where, kept) == State(shared)
@@ -238,4 +293,4 @@ def test_memory_is_recalled() -> None:
 )
 def test_malformed_memory_is_refused(kept: NDArray[Any]) -> None:
     with pytest.raises(errors.ProtocolError, match="TopK's rounds"):
-        TopK(0.1).recall(layout(5), {ROUNDS: kept})
+        TopK(0.1, small=0).recall(layout(5), {ROUNDS: kept})

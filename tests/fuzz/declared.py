@@ -65,7 +65,7 @@ def _more() -> list[Record]:
         Terms(Esafl(), optimizer=ClientOptimizer("adam")),
         Terms(FedmlHe(), update_codec(weighted=False), select=Select(0.1), noise=Laplace(0.01)),
         Terms(
-            codec=update_codec(clip={"w": 0.5, "b": 0.25}, top_k=0.1),
+            codec=update_codec(clip={"w": 0.5, "b": 0.25}, top_k=0.1, small=0),
             optimizer=ServerOptimizer("fedadam"),
         ),
     ]

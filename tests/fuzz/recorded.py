@@ -74,7 +74,9 @@ CASES: dict[str, Case] = {
     "flashe": Case(FlasheFedAvg, {"checkpoint_every": 1, "patience": 5}, away="round", rounds=3),
     "flashe-late": Case(FlasheFedAvg, {"min_available_nodes": 3}, late=True),
     "flashe-secret-start": Case(FlasheFedAvg, served=False),
-    "flashe-sparse": Case(FlasheFedAvg, {"top_k": 0.3, "clip": "exchange", "masking": "adaptive"}),
+    "flashe-sparse": Case(
+        FlasheFedAvg, {"top_k": 0.3, "small": 0, "clip": "exchange", "masking": "adaptive"}
+    ),
     "sash-server": Case(SashFedAvg),
     "sash-clients": Case(SashFedAvg, {"unmask": "clients"}),
     "batchcrypt": Case(

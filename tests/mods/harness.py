@@ -43,7 +43,7 @@ def codec(**how: Any) -> Chain:
 
 
 TERMS = Terms(codec=codec(), metrics=("loss",))
-SPARSE = replace(TERMS, scheme=Flashe("adaptive"), codec=codec(top_k=0.5, warmup=0))
+SPARSE = replace(TERMS, scheme=Flashe("adaptive"), codec=codec(top_k=0.5, small=0, warmup=0))
 RANGED = replace(TERMS, codec=codec(clip="exchange"))
 FLOATS = 13
 """Of the model below."""

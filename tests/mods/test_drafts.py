@@ -31,7 +31,7 @@ from tests.mods.harness import (
     update,
 )
 
-SPARSE = replace(TERMS, codec=codec(top_k=0.25, warmup=0))
+SPARSE = replace(TERMS, codec=codec(top_k=0.25, small=0, warmup=0))
 
 
 @pytest.fixture

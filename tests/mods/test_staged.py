@@ -35,7 +35,7 @@ from tests.mods.harness import (
     wire,
 )
 
-FITTED = replace(SPARSE, codec=codec(top_k=0.25, warmup=0, clip="exchange"))
+FITTED = replace(SPARSE, codec=codec(top_k=0.25, small=0, warmup=0, clip="exchange"))
 
 
 @pytest.fixture
@@ -246,7 +246,7 @@ def test_no_coordinate_is_taken_out_of_a_sparse_sum(sparse: Group) -> None:
 
 
 def test_the_site_decides_whether_its_choice_is_seen(tmp_path: Path) -> None:
-    terms = replace(SPARSE, codec=codec(top_k=0.5, warmup=0, permute=False))
+    terms = replace(SPARSE, codec=codec(top_k=0.5, small=0, warmup=0, permute=False))
     group = Group(tmp_path, 3, terms)
     refused(group.sites[0].ask("advertise", **group.stage()), 1010)
     assert "flhe-unpermuted" in group.sites[0].log

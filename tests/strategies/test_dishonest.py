@@ -244,6 +244,6 @@ def test_mean_squares_that_cannot_be_added_cost_their_sender_alone(
     forge_ciphertexts(monkeypatch, 1, forged)
     if first:
         first_of(monkeypatch, at_rank(grid, 1))
-    run(grid, 3, clip="exchange", masking="adaptive", top_k=0.5)
+    run(grid, 3, clip="exchange", masking="adaptive", top_k=0.5, small=0)
     ends_with(grid, [5, 4, 5], range(5))
     assert f"node {100 + grid.ranked()[1]} is left out" in caplog.text

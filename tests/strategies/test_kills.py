@@ -19,7 +19,13 @@ from tests.strategies.chaos import World
 from tests.strategies.watching import Fault, fast_directory
 
 VICTIM = 1
-STAGED: dict[str, Any] = {"top_k": 0.5, "warmup": 0, "clip": "exchange", "masking": "adaptive"}
+STAGED: dict[str, Any] = {
+    "top_k": 0.5,
+    "small": 0,
+    "warmup": 0,
+    "clip": "exchange",
+    "masking": "adaptive",
+}
 """Mean squares, supports, update: all stages that a round can have."""
 
 SCENES: dict[str, dict[str, Any]] = {

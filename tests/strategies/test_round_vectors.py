@@ -43,10 +43,10 @@ MAKE: dict[str, tuple[Callable[..., HEStrategy], dict[str, Any]]] = {
     "flashe, double": (FlasheFedAvg, {}),
     "flashe, single": (FlasheFedAvg, {"masking": "single"}),
     "flashe, adaptive": (FlasheFedAvg, {"masking": "adaptive"}),
-    "flashe, top half": (FlasheFedAvg, {"top_k": 0.5, "warmup": 0}),
+    "flashe, top half": (FlasheFedAvg, {"top_k": 0.5, "small": 0, "warmup": 0}),
     "flashe, top half, single, in place": (
         FlasheFedAvg,
-        {"top_k": 0.5, "warmup": 0, "masking": "single", "permute": False},
+        {"top_k": 0.5, "small": 0, "warmup": 0, "masking": "single", "permute": False},
     ),
     "flashe, layer w": (FlasheFedAvg, {"select": DROPPED}),
     "sash, server reads": (SashFedAvg, {}),

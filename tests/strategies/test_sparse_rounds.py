@@ -114,7 +114,7 @@ def test_it_is_algorithm_1_whoever_drops_out(
     grid = Sparse(tmp_path, 6)
     grid.unreached, grid.lost = GONE, LOST
     how: dict[str, Any] = {"masking": masking, "permute": permute, "weighted": weighted}
-    run(grid, 5, top_k=0.3, warmup=0, min_replies=2, **how)
+    run(grid, 5, top_k=0.3, small=0, warmup=0, min_replies=2, **how)
     reference = Algorithm1(0.3, weights)
     for round_ in range(1, 6):
         trains = [p for p in range(6) if p not in GONE.get((round_, "round"), ())]
@@ -135,7 +135,7 @@ def test_a_round_that_is_asked_for_again_trains_once(
     """The update is on disk: another attempt encrypts it again, with masks and an order of its own."""
     grid = Sparse(tmp_path, 4)
     once(grid)
-    run(grid, 3, top_k=0.25, warmup=0)
+    run(grid, 3, top_k=0.25, small=0, warmup=0)
     assert "asking again (attempt 2)" in caplog.text
     assert [grid.trainings(p) for p in range(4)] == [3] * 4
     supports = [said["support"] for said in grid.answers(100, "supports")]
@@ -163,7 +163,7 @@ def test_who_comes_late_fits_the_same_thresholds(tmp_path: Path) -> None:
     """Memory of codecs travels in the checkpoint: joiners clip, select and count rounds alike."""
     grid = Puppets(tmp_path, 5)
     grid.away = lambda r: {103, 104} if r < 3 else set()
-    run(grid, 5, top_k=0.3, warmup=1, bits=16, clip="history", masking="adaptive")
+    run(grid, 5, top_k=0.3, small=0, warmup=1, bits=16, clip="history", masking="adaptive")
     model = same(grid, range(5))
     assert grid.survivors[-1] == 5
     assert model.memory["topk.rounds"].tolist() == [5.0]
@@ -194,7 +194,7 @@ def test_a_bound_that_residuals_outgrow_stops_nobody(tmp_path: Path) -> None:
         name: np.asarray(a + (0.3 if a.dtype.kind == "f" else 1), a.dtype)
         for name, a in arrays.items()
     }
-    run(grid, 12, top_k=0.1, warmup=0, clip=0.5)
+    run(grid, 12, top_k=0.1, small=0, warmup=0, clip=0.5)
     assert grid.survivors == [3] * 12
     moved = same(grid, range(3)).masters["w"] - start_arrays()["w"]
     left = grid.residual(0)[:63].reshape(9, 7)
@@ -206,7 +206,7 @@ def test_too_few_supports_end_the_attempt(tmp_path: Path) -> None:
     grid = Sparse(tmp_path, 4)
     grid.unreached = {(1, "round"): [0, 1]}
     with pytest.raises(QuorumError, match="2 nodes answered stage 'supports', 3 needed"):
-        run(grid, 1, top_k=0.25, retries=0)
+        run(grid, 1, top_k=0.25, small=0, retries=0)
 
 
 # --- what the server sees ---
@@ -232,7 +232,7 @@ def watched(path: Path, places: Callable[[int], NDArray[np.int64]], **how: Any) 
         return {**{name: np.array(a) for name, a in arrays.items()}, "w": moved}
 
     grid.app.trained = train
-    run(grid, 6, top_k=10 / 63, warmup=0, clip=1.0, **how)
+    run(grid, 6, top_k=10 / 63, small=0, warmup=0, clip=1.0, **how)
     return grid
 
 
@@ -287,7 +287,7 @@ def test_neither_draft_nor_residual_leaves(tmp_path: Path) -> None:
         return None
 
     grid.fate = look
-    run(grid, 2, top_k=0.4, warmup=0, clip="exchange")
+    run(grid, 2, top_k=0.4, small=0, warmup=0, clip="exchange")
     assert len(seen) > 20
     wire = b"".join(captured)
     assert len(wire) > 10_000

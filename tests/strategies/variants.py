@@ -99,7 +99,7 @@ ALLOWED: dict[str, Any] = {
     "flhe-select-rules": "sensitivity,magnitude,random,layers",
 }
 SHORT: dict[str, Any] = {"key_bits": 2048}
-TOP: dict[str, Any] = {"top_k": 0.3, "warmup": 0}
+TOP: dict[str, Any] = {"top_k": 0.3, "small": 0, "warmup": 0}
 FITTED: dict[str, Any] = {"clip": "exchange", "bits": 20}
 HALF: dict[str, Any] = {"weighted": False, "select": Select(0.5, "random")}
 

@@ -29,11 +29,11 @@ TERMS = Terms(codec=update_codec(**CODING), metrics=("loss",))
 RUN = 77
 
 KINDS: dict[str, dict[str, Any]] = {
-    "sparse": {"top_k": 0.3, "warmup": 0},
-    "sparse, in the clear": {"top_k": 0.3, "warmup": 0, "permute": False},
-    "sparse, all of it": {"top_k": 1.0},
-    "sparse, history": {"top_k": 0.3, "warmup": 0, "clip": "history"},
-    "sparse, exchange": {"top_k": 0.3, "warmup": 0, "clip": "exchange"},
+    "sparse": {"top_k": 0.3, "small": 0, "warmup": 0},
+    "sparse, in the clear": {"top_k": 0.3, "small": 0, "warmup": 0, "permute": False},
+    "sparse, all of it": {"top_k": 1.0, "small": 0},
+    "sparse, history": {"top_k": 0.3, "small": 0, "warmup": 0, "clip": "history"},
+    "sparse, exchange": {"top_k": 0.3, "small": 0, "warmup": 0, "clip": "exchange"},
     "dense, history": {"clip": "history"},
     "dense, exchange": {"clip": "exchange"},
 }
