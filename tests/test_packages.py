@@ -20,8 +20,8 @@ from flhe.errors import ConfigError
 from flhe.math.bigint import gmpy
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.fedml_he.scheme import FedmlHe
-from flhe.schemes.fedml_he.seal_blocks import tenseal
 from flhe.schemes.registry import SCHEMES
+from flhe.schemes.seal_blocks import tenseal
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

@@ -74,6 +74,18 @@ class RingPreset:
             raise ConfigError(f"{type(self).__name__}(dimension={self.dimension}): {says}")
 
 
+@dataclass(frozen=True, slots=True)
+class SealPreset(RingPreset):
+    """A ring of SEAL's, with ternary keys and one modulus that fits its primes."""
+
+    DIMENSIONS = "2048, 4096 or 8192", (2048, 4096, 8192)
+
+    def __post_init__(self) -> None:
+        RingPreset.__post_init__(self)
+        if not 40 <= self.log_q <= 60:
+            raise ConfigError(f"SealPreset(log_q={self.log_q}): 40 to 60")
+
+
 def named(*presets: T) -> dict[str, T]:
     """Presets by their names."""
     return {preset.name: preset for preset in presets}
@@ -84,3 +96,14 @@ def called(name: str, what: str, whose: str, known: Mapping[str, T]) -> T:
     if name not in known:
         raise ConfigError(f"{what} {name!r}: {whose} has {', '.join(known)}")
     return known[name]
+
+
+_STANDARD = "Homomorphic Encryption Standard (2018), Table 1, ternary keys"
+
+SEAL = named(
+    SealPreset("2048", 2048, 54, 128, f"{_STANDARD}: up to 54 bits"),
+    SealPreset("4096", 4096, 60, 192, f"{_STANDARD}: up to 75 bits; 128 up to 109"),
+    SealPreset("8192", 8192, 60, 256, f"{_STANDARD}: up to 118 bits; 128 up to 218"),
+)
+"""Rings of schemes that SEAL encrypts. All take as many bytes a value; larger ones have more margin in
+security."""

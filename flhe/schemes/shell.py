@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
+from flhe.coding.limb_packing import LimbPacking
 from flhe.coding.spaces import Integers
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError, ReuseError
@@ -109,6 +110,45 @@ class Shell:
                 f"{self.name}: a ciphertext of {sealed.data.size} bytes, {sealed.length} values take "
                 f"{self.nbytes(sealed.length)}"
             )
+
+
+class ResidueShell(Shell):
+    """One whose ciphertexts are residues: `sizes.count(length)` of each of `sizes.limbs`."""
+
+    __slots__ = ()
+
+    @property
+    def sizes(self) -> Any:
+        """Rings and limbs."""
+        raise NotImplementedError
+
+    @property
+    def limbs(self) -> LimbPacking:
+        """How residues lie in the ciphertext."""
+        limbs: LimbPacking = self.sizes.limbs
+        return limbs
+
+    def nbytes(self, length: int) -> int:
+        """Bytes of a ciphertext of `length` values."""
+        return self.limbs.nbytes(self.sizes.count(length))
+
+    def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
+        sizes = self.sizes
+        self.limbs.add(total.data, part.data, sizes.count(part.length), sizes.rings)
+        return total.data
+
+    def check(self, sealed: Sealed) -> None:
+        """Refuse what is no ciphertext of this scheme, a residue that is not below its modulus."""
+        Shell.check(self, sealed)
+        try:
+            self.limbs.check(sealed.data, self.sizes.count(sealed.length))
+        except ProtocolError as error:
+            raise ProtocolError(f"{self.name}: the ciphertext {whose(sealed)}: {error}") from None
+
+
+def whose(sealed: Sealed) -> str:
+    """Whose a ciphertext is, in an error."""
+    return f"of sender {sealed.senders[0]}" if len(sealed.senders) == 1 else "of a sum"
 
 
 class _Rank:

@@ -16,11 +16,10 @@ from flhe.coding.base import Plain
 from flhe.errors import ConfigError, NoKeyError, ProtocolError
 from flhe.math.prg import AesCtr
 from flhe.schemes.base import Secrets
-from flhe.schemes.bfv.adder import MASKS, BfvAdder
+from flhe.schemes.bfv.adder import BfvAdder, Blocks
 from flhe.schemes.bfv.keys import BfvPublic, BfvSecret
 from flhe.schemes.bfv.presets import RINGS
 from flhe.schemes.bfv.scheme import Bfv
-from flhe.schemes.bfv.seal_blocks import Blocks
 from flhe.schemes.bfv.sizes import LARGEST, BfvSizes, sizes_for
 from flhe.schemes.polynomial_masks import PolynomialMasks
 from flhe.schemes.sealed import Sealed
@@ -28,10 +27,11 @@ from flhe.wire.canonical import dumps, loads
 from tests.laws import KEY, SLOT, whole
 
 SECRET = BfvSecret.generate("4096")
+SIZES = Bfv().adder(3).sizes
 
 
 def adder_of(cohort: int = 3, bits: int = 16, secret: BfvSecret = SECRET) -> BfvAdder:
-    return Bfv(secret.ring).adder(cohort, bits, secret.public.to_bytes())
+    return Bfv(secret.ring).adder(cohort, bits, secret.public(SIZES).to_bytes())
 
 
 def member(rank: int = 0, secret: BfvSecret = SECRET) -> Secrets:
@@ -77,7 +77,7 @@ def test_equal_vectors_of_a_thousand_senders_are_summed() -> None:
     sizes, blocks = adder.sizes, Blocks.of(adder.sizes, SECRET)
     c = np.empty(sizes.count(50), np.uint64)
     sizes.limbs.read(total.data, c.size, 0, 0, c)
-    a = PolynomialMasks.of(sizes.ring, MASKS, KEY, SLOT, (0,), AesCtr()).blocks(0, 1)
+    a = PolynomialMasks.of(sizes.ring, BfvAdder.MASKS, KEY, SLOT, (0,), AesCtr()).blocks(0, 1)
     of_all = np.zeros_like(a)
     for _ in range(1024):
         sizes.ring.add_into(of_all, a)
@@ -157,7 +157,7 @@ def test_a_residue_beyond_the_modulus_is_refused_and_its_sender_named() -> None:
 def test_keys_come_back_and_show_nothing() -> None:
     again = BfvSecret.from_bytes(SECRET.to_bytes())
     assert np.array_equal(again.coefficients, SECRET.coefficients)
-    assert again.public == SECRET.public != BfvSecret.generate("4096").public
+    assert again.public(SIZES) == SECRET.public(SIZES) != BfvSecret.generate("4096").public(SIZES)
     assert repr(SECRET) == "BfvSecret(<4096 coefficients>)"
     shown = repr((adder_of().sealer(member()), adder_of().opener(member())))
     assert "array" not in shown
@@ -186,12 +186,12 @@ def test_malformed_keys_are_refused(change: dict[str, Any]) -> None:
 
 def test_pairs_that_are_not_sound_are_refused() -> None:
     adder, own = adder_of(), SECRET.to_bytes()
-    adder.check_pair(SECRET.public.to_bytes(), own)
+    adder.check_pair(SECRET.public(SIZES).to_bytes(), own)
     zeros = BfvSecret("4096", np.zeros(4096, np.int8))
     for public, secret, says in (
-        (SECRET.public, BfvSecret.generate("4096"), "does not belong"),
-        (zeros.public, zeros, "not random"),
-        (BfvSecret.generate("8192").public, BfvSecret.generate("8192"), "of ring '8192'"),
+        (SECRET.public(SIZES), BfvSecret.generate("4096"), "does not belong"),
+        (zeros.public(SIZES), zeros, "not random"),
+        (BfvSecret.generate("8192").public(SIZES), BfvSecret.generate("8192"), "of ring '8192'"),
     ):
         with pytest.raises(ProtocolError, match=says):
             adder.check_pair(public.to_bytes(), secret.to_bytes())

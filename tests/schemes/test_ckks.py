@@ -232,9 +232,9 @@ def test_each_sign_that_a_sum_was_altered_is_enough() -> None:
 
     def looked_at(changed: Sealed) -> tuple[bool, bool, bool]:
         masks = PolynomialMasks.of(sizes.ring, "ckks-a", KEY, SLOT, changed.senders, AesCtr())
-        slots, residual = seen._slots(changed, masks, 0)
+        slots, near = seen._slots(seen._opened(changed, masks, 0), 3)
         values, fits = sizes.digits.split(slots, 3)
-        return bool(values[20:].any()), not fits, residual > sizes.residual(3)
+        return bool(values[20:].any()), not fits, not near
 
     upper = 1 << sizes.width
     for at, steps, signs in (

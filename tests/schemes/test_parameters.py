@@ -16,11 +16,11 @@ from flhe.schemes.esafl.keys import check_total
 from flhe.schemes.esafl.presets import ESHE, EshePreset
 from flhe.schemes.esafl.rlwe import Rlwe, rlwe_for
 from flhe.schemes.esafl.scheme import Esafl
-from flhe.schemes.fedml_he.presets import CKKS, CkksPreset
+from flhe.schemes.fedml_he.presets import CKKS
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.sizes import CkksSizes
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.presets import BAR
+from flhe.schemes.presets import BAR, SealPreset
 from flhe.schemes.sash.presets import SASH, SashPreset
 from flhe.schemes.sash.scheme import Sash
 
@@ -64,10 +64,10 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     ),
     (lambda: Rlwe(SIZES.n, 60, SIZES.slots), "longer than 60 bits"),
     (lambda: rlwe_for(eshe(log_q=49), 1024, 32), "does not fit log q = 49"),
-    (lambda: CkksPreset("x", 2048, 60, 127, ""), "127 bits of security, 128 are needed"),
-    (lambda: CkksPreset("x", 1024, 50, 128, ""), "2048, 4096 or 8192"),
-    (lambda: CkksPreset("x", 2048, 39, 128, ""), "40 to 60"),
-    (lambda: CkksPreset("x", 2048, 61, 128, ""), "40 to 60"),
+    (lambda: SealPreset("x", 2048, 60, 127, ""), "127 bits of security, 128 are needed"),
+    (lambda: SealPreset("x", 1024, 50, 128, ""), "2048, 4096 or 8192"),
+    (lambda: SealPreset("x", 2048, 39, 128, ""), "40 to 60"),
+    (lambda: SealPreset("x", 2048, 61, 128, ""), "40 to 60"),
     (lambda: FedmlHe(ring="1024").adder(3), "CKKS has 2048"),
     (lambda: FedmlHe(ring="2048").adder(1024, 32), "fewer bits or a smaller cohort"),
     (lambda: CkksSizes(4096, 45, 50, 32767, 22, 2), "a longer modulus, fewer bits or a smaller"),

@@ -37,7 +37,7 @@ from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.batchcrypt.batch_mac import TAG_BITS, BatchMac
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import SealerShell, Shell
+from flhe.schemes.shell import SealerShell, Shell, whose
 from flhe.wire.secret import Random
 
 if TYPE_CHECKING:
@@ -144,8 +144,7 @@ class BatchCryptAdder(Shell):
             As for any scheme; or a number that is none, which is named.
         """
         Shell.check(self, sealed)
-        whose = f" of sender {sealed.senders[0]}" if len(sealed.senders) == 1 else " of a sum"
-        self._key().check_ciphertexts(self._numbers(sealed), whose)
+        self._key().check_ciphertexts(self._numbers(sealed), f" {whose(sealed)}")
 
     def _numbers(self, sealed: Sealed) -> list[Big]:
         return from_rows(sealed.data.reshape(-1, self.ciphertext_bytes))

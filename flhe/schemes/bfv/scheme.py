@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 from flhe.errors import ConfigError
 from flhe.packages import Needs
 from flhe.schemes.base import Agreement, Scheme
-from flhe.schemes.bfv.presets import RINGS, BfvPreset
-from flhe.schemes.presets import called
+from flhe.schemes.bfv.presets import RINGS
+from flhe.schemes.presets import SealPreset, called
 from flhe.wire.record import Form
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Bfv(Scheme):
         called(self.ring, "ring", self.title, RINGS)
 
     @property
-    def preset(self) -> BfvPreset:
+    def preset(self) -> SealPreset:
         """The ring itself."""
         return RINGS[self.ring]
 

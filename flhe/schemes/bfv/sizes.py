@@ -23,27 +23,20 @@ import functools
 from dataclasses import dataclass
 
 from flhe.coding.digits import Digits
-from flhe.coding.limb_packing import PIECE, LimbPacking
-from flhe.errors import ConfigError
-from flhe.math.prime_ring import PrimeRing, ntt_primes
-from flhe.schemes.bfv.presets import BfvPreset
-
-LARGEST = 22
-"""A coefficient's error and rounding, at most."""
+from flhe.math.prime_ring import ntt_primes
+from flhe.schemes.presets import SealPreset
+from flhe.schemes.seal_format import SealFormat
+from flhe.schemes.seal_sizes import LARGEST, MIN_BITS, SealSizes, shortest
 
 ROOM = 4
 """How many times a sum's largest value, and its error, must fit."""
-
-MIN_BITS = 45
-"""Shortest modulus that is tried: TenSEAL compresses what it hands out, and takes up to four times as
-long over residues of fewer bits."""
 
 MIN_PLAIN, MAX_PLAIN = 20, 50
 """Shortest and longest plain modulus that is tried, bits."""
 
 
 @dataclass(frozen=True, slots=True)
-class BfvSizes:
+class BfvSizes(SealSizes):
     """Sizes of one ring.
 
     Parameters
@@ -62,38 +55,14 @@ class BfvSizes:
     digits: Digits
 
     @property
-    def q(self) -> int:
-        """The modulus: the largest fitting prime of that length."""
-        return ntt_primes(self.n, self.bits, 1)[0]
-
-    @property
     def t(self) -> int:
-        """The plain modulus, likewise."""
+        """The plain modulus: the largest fitting prime of its length."""
         return ntt_primes(self.n, self.plain_bits, 1)[0]
 
     @property
-    def ring(self) -> PrimeRing:
-        """Where residues are computed."""
-        return _ring(self.n, self.q)
-
-    @property
-    def limbs(self) -> LimbPacking:
-        """How residues travel."""
-        return LimbPacking(self.bits, (self.q,))
-
-    @property
-    def block(self) -> int:
-        """Values in one block."""
-        return self.n * self.digits.per
-
-    @property
-    def step(self) -> int:
-        """Residues that are worked on at a time: whole polynomials, whole pieces of the wire."""
-        return max(PIECE, self.n)
-
-    def count(self, length: int) -> int:
-        """Residues of a ciphertext of `length` values: whole polynomials."""
-        return -(-length // self.block) * self.n
+    def seal(self) -> SealFormat:
+        """SEAL's encodings for this ring, and the plain modulus."""
+        return SealFormat(self.n, self.q, plain=self.t)
 
     def fits(self, cohort: int) -> bool:
         """Whether sums of `cohort` ciphertexts open exactly; see the module."""
@@ -101,13 +70,8 @@ class BfvSizes:
         return self.t > largest and self.q > ROOM * cohort * LARGEST * self.t
 
 
-@functools.cache
-def _ring(n: int, q: int) -> PrimeRing:
-    return PrimeRing(n, q)
-
-
 @functools.lru_cache(maxsize=256)
-def sizes_for(preset: BfvPreset, cohort: int, bits: int) -> BfvSizes:
+def sizes_for(preset: SealPreset, cohort: int, bits: int) -> BfvSizes:
     """What a sum of `cohort` vectors of `bits`-bit values takes in the ring of `preset`.
 
     Raises
@@ -117,18 +81,12 @@ def sizes_for(preset: BfvPreset, cohort: int, bits: int) -> BfvSizes:
     """
     bound, n = (1 << (bits - 1)) - 1, preset.dimension
     width = (2 * bound * cohort).bit_length()
-    found: list[tuple[float, BfvSizes]] = []
+    found: list[BfvSizes] = []
     for per in range(1, MAX_PLAIN // width + 1):
         digits = Digits(width, per, bound)
         plain = max((ROOM * cohort * digits.largest).bit_length() + 1, MIN_PLAIN)
-        for length in range(max(MIN_BITS, plain + 2), preset.log_q + 1):
-            sizes = BfvSizes(n, length, plain, digits)
-            if sizes.fits(cohort):
-                found.append((length / per, sizes))
-                break
-    if not found:
-        raise ConfigError(
-            f"ring {preset.name!r}: a sum of {cohort} values of {bits} bits does not fit log q = "
-            f"{preset.log_q}; use fewer bits or a smaller cohort"
-        )
-    return min(found, key=lambda pair: pair[0])[1]
+        lengths = range(max(MIN_BITS, plain + 2), preset.log_q + 1)
+        sizes = (BfvSizes(n, length, plain, digits) for length in lengths)
+        if (fitting := next((one for one in sizes if one.fits(cohort)), None)) is not None:
+            found.append(fitting)
+    return shortest(found, preset, cohort, bits)

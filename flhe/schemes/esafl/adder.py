@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.limb_packing import LimbPacking, Residues
+from flhe.coding.limb_packing import Residues
 from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
@@ -45,7 +45,7 @@ from flhe.schemes.esafl.keys import Own, Total
 from flhe.schemes.esafl.rlwe import Products, Rlwe, most_bits, rlwe_for
 from flhe.schemes.joint_key import JointKey
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import SharedSealerShell, Shell, window, windows
+from flhe.schemes.shell import ResidueShell, SharedSealerShell, window, windows
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Random
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class EsaflAdder(Shell):
+class EsaflAdder(ResidueShell):
     """Public parameters for a cohort; all that the server has.
 
     Parameters
@@ -131,11 +131,6 @@ class EsaflAdder(Shell):
             total = eshe_keys.from_elements(released, self.dimension, self.cohort)
         return EsaflOpener(self, secrets.group_key, total, threads=threads)
 
-    @property
-    def limbs(self) -> LimbPacking:
-        """How residues lie in the ciphertext."""
-        return self.sizes.limbs
-
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout: what the key is called among them."""
         sizes = self.sizes
@@ -152,10 +147,6 @@ class EsaflAdder(Shell):
             "slots": sizes.slots.per,
         }
 
-    def nbytes(self, length: int) -> int:
-        """Bytes of a ciphertext of `length` values; of the last block only what holds values."""
-        return self.limbs.nbytes(self.sizes.slots.count(length))
-
     def products(self, group_key: bytes, slot: Slot, key: NDArray[Any], prg: Prg) -> Products:
         """A s for one slot, s being `key`: signed coefficients, shape (dimension,)."""
         keys = tuple(
@@ -163,19 +154,6 @@ class EsaflAdder(Shell):
             for limb in range(len(self.sizes.slots.moduli))
         )
         return Products.of(self.sizes, keys, key, prg)
-
-    def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
-        count = self.sizes.slots.count(part.length)
-        self.limbs.add(total.data, part.data, count, self.sizes.rings)
-        return total.data
-
-    def check(self, sealed: Sealed) -> None:
-        """Refuse what is no ciphertext of this scheme, a residue that is not below its modulus."""
-        Shell.check(self, sealed)
-        try:
-            self.limbs.check(sealed.data, self.sizes.slots.count(sealed.length))
-        except ProtocolError as error:
-            raise ProtocolError(f"esafl: {error}") from None
 
 
 Draft = tuple[Own, NDArray[np.uint8], list[Residues], NDArray[np.int8]]
@@ -252,7 +230,7 @@ class EsaflSealer(SharedSealerShell):
         own = adder.draw_own(self.random) if self.own is None else self.own
         products = adder.products(self.group_key, slot, own, self.prg)
         data = empty(adder.nbytes(length), np.uint8)
-        count, limbs = adder.sizes.slots.count(length), len(adder.sizes.slots.moduli)
+        count, limbs = adder.sizes.count(length), len(adder.sizes.slots.moduli)
         pieces: list[Residues] = []
         for at, end in windows(0, count, adder.sizes.step):
             if self._in_place:
@@ -292,7 +270,7 @@ class EsaflSealer(SharedSealerShell):
 
     def _each(self, length: int, work: Callable[[int, int, int], None]) -> None:
         """Call `work(i, start, stop)` for each piece of the coefficients, on all threads."""
-        count, step = self.adder.sizes.slots.count(length), self.adder.sizes.step
+        count, step = self.adder.sizes.count(length), self.adder.sizes.step
 
         def run(start: int, stop: int) -> None:
             for at, end in windows(start, stop, step):
@@ -342,7 +320,7 @@ class EsaflOpener:
             )
         eshe_keys.check_total(self.total, senders)
         sizes = adder.sizes
-        slots, count = sizes.slots, sizes.slots.count(total.length)
+        slots, count = sizes.slots, sizes.count(total.length)
         limbs = len(slots.moduli)
         products = adder.products(self.group_key, total.slot, self.total, self.prg)
         out = empty(total.length, slots.dtype)

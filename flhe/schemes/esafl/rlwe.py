@@ -79,6 +79,10 @@ class Rlwe:
         """How residues travel."""
         return LimbPacking(self.limb_bits, self.slots.moduli)
 
+    def count(self, length: int) -> int:
+        """Coefficients of a ciphertext of `length` values; of the last block only what holds values."""
+        return self.slots.count(length)
+
     @property
     def step(self) -> int:
         """Coefficients that are worked on at a time: whole polynomials, whole pieces of the wire."""

@@ -35,17 +35,12 @@ import math
 from dataclasses import dataclass
 
 from flhe.coding.digits import Digits
-from flhe.coding.limb_packing import PIECE, LimbPacking
 from flhe.errors import ConfigError
-from flhe.math.prime_ring import PrimeRing, ntt_primes
-from flhe.schemes.fedml_he.presets import CkksPreset
-from flhe.schemes.seal_format import SealFormat
+from flhe.schemes.presets import SealPreset
+from flhe.schemes.seal_sizes import LARGEST, MIN_BITS, SealSizes, shortest
 
 VARIANCE = 11.0
 """Of a coefficient's error and rounding, at most."""
-
-LARGEST = 22.0
-"""A coefficient's error and rounding, at most."""
 
 TAIL = 10.0
 """Standard deviations that a slot's error may have."""
@@ -56,16 +51,12 @@ FLOATS = 2.0**-48
 ROOM = 0.25
 """Steps of the grid that a slot may be off: half of what would change a value."""
 
-MIN_BITS = 45
-"""Shortest modulus that is tried: TenSEAL compresses what it hands out, and takes up to four times as
-long over residues of fewer bits."""
-
 MAX_WIDTH = 52
 """Bits of a slot's sum, sign included: doubles hold such integers."""
 
 
 @dataclass(frozen=True, slots=True)
-class CkksSizes:
+class CkksSizes(SealSizes):
     """Sizes of one ring, checked.
 
     Parameters
@@ -99,36 +90,6 @@ class CkksSizes:
             )
 
     @property
-    def q(self) -> int:
-        """The modulus: the largest fitting prime of that length."""
-        return ntt_primes(self.n, self.bits, 1)[0]
-
-    @property
-    def ring(self) -> PrimeRing:
-        """Where residues are computed."""
-        return _ring(self.n, self.q)
-
-    @property
-    def limbs(self) -> LimbPacking:
-        """How residues travel."""
-        return LimbPacking(self.bits, (self.q,))
-
-    @property
-    def seal(self) -> SealFormat:
-        """SEAL's encodings for this ring."""
-        return SealFormat(self.n, self.q)
-
-    @property
-    def block(self) -> int:
-        """Values in one ciphertext of the ring."""
-        return self.n // 2 * self.per
-
-    @property
-    def step(self) -> int:
-        """Residues that are worked on at a time: whole polynomials, whole pieces of the wire."""
-        return max(PIECE, self.n)
-
-    @property
     def digits(self) -> Digits:
         """How values lie in a slot."""
         return Digits(self.width, self.per, self.bound)
@@ -149,10 +110,6 @@ class CkksSizes:
         """Units of a coefficient in a step of the grid: the largest power of two that fits."""
         return 2.0**self.scale_bits
 
-    def count(self, length: int) -> int:
-        """Residues of a ciphertext of `length` values: whole polynomials."""
-        return -(-length // self.block) * self.n
-
     def sigma(self, count: int) -> float:
         """Standard deviation of a slot's error in a sum of `count`, in steps of the grid, at most."""
         return math.sqrt(count * VARIANCE * self.n / 2) / self.scale
@@ -162,13 +119,8 @@ class CkksSizes:
         return TAIL * self.sigma(count) + FLOATS * count * self.largest
 
 
-@functools.cache
-def _ring(n: int, q: int) -> PrimeRing:
-    return PrimeRing(n, q)
-
-
 @functools.lru_cache(maxsize=256)
-def sizes_for(preset: CkksPreset, cohort: int, bits: int) -> CkksSizes:
+def sizes_for(preset: SealPreset, cohort: int, bits: int) -> CkksSizes:
     """What a sum of `cohort` vectors of `bits`-bit values takes in the ring of `preset`.
 
     Raises
@@ -178,18 +130,12 @@ def sizes_for(preset: CkksPreset, cohort: int, bits: int) -> CkksSizes:
     """
     bound = (1 << (bits - 1)) - 1
     width = (2 * bound * cohort).bit_length()
-    found: list[tuple[float, CkksSizes]] = []
+    found: list[CkksSizes] = []
     for per in range(1, MAX_WIDTH // width + 1):
         for length in range(MIN_BITS, preset.log_q + 1):
             try:
-                sizes = CkksSizes(preset.dimension, length, cohort, bound, width, per)
+                found.append(CkksSizes(preset.dimension, length, cohort, bound, width, per))
             except ConfigError:
                 continue
-            found.append((length / per, sizes))
             break
-    if not found:
-        raise ConfigError(
-            f"ring {preset.name!r}: a sum of {cohort} values of {bits} bits does not fit log q = "
-            f"{preset.log_q}; use fewer bits or a smaller cohort"
-        )
-    return min(found, key=lambda pair: pair[0])[1]
+    return shortest(found, preset, cohort, bits)

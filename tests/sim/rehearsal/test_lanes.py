@@ -18,12 +18,12 @@ from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.adder import EsaflSealer
 from flhe.schemes.esafl.scheme import Esafl
-from flhe.schemes.fedml_he import adder as ckks_module
 from flhe.schemes.fedml_he.adder import FedmlHeSealer
 from flhe.schemes.fedml_he.keys import CkksSecret
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.adder import FlasheAdder, FlasheSealer
 from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.polynomial_masks import PolynomialMasks
 from flhe.schemes.sash.adder import SashSealer
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed, Slot
@@ -99,9 +99,9 @@ def nothing_hides(monkeypatch: pytest.MonkeyPatch) -> None:
         "_powers",
         lambda self, length, _: [1] * self.adder.batch.batches(length),
     )
-    blocks = ckks_module.PolynomialMasks.blocks
+    blocks = PolynomialMasks.blocks
     monkeypatch.setattr(
-        ckks_module.PolynomialMasks, "blocks", lambda self, at, count: 0 * blocks(self, at, count)
+        PolynomialMasks, "blocks", lambda self, at, count: 0 * blocks(self, at, count)
     )
 
 

@@ -1,0 +1,263 @@
+"""Adders, sealers and openers of schemes that TenSEAL encrypts, block by block, under a shared key.
+
+    c = (ciphertext under SEAL's mask) remasked: its second half `a` is derived, and does not travel
+    sum of c, with the sum of a        opened by TenSEAL
+
+So half of a ciphertext travels, up and down. `a` comes from the group key, per slot and sender
+(`flhe.schemes.polynomial_masks`): two plaintexts under one `a` would show their difference. The server
+adds residues. It holds nothing to decrypt with, and not even TenSEAL.
+
+What lies beyond what its senders add up to, or where nobody put anything, says that a sum was opened
+with another key, round or set of senders: slots are then as good as random. That is no proof of
+authorship, which `flhe.schemes.sum_mac` is there to show.
+
+Vectors are worked on piece by piece: beside a vector and its ciphertext that takes a few megabytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain
+from flhe.coding.pack import spread
+from flhe.coding.support import Support
+from flhe.errors import ConfigError, ProtocolError
+from flhe.math.buffers import empty
+from flhe.math.prg import AesCtr, Prg
+from flhe.math.ring_arrays import Elements
+from flhe.schemes.base import Secrets, check_agrees
+from flhe.schemes.polynomial_masks import PolynomialMasks
+from flhe.schemes.seal_blocks import SealBlocks
+from flhe.schemes.seal_keys import SealPublic, SealSecret
+from flhe.schemes.sealed import Sealed, Slot
+from flhe.schemes.shell import ResidueShell, SealerShell, window, windows
+from flhe.wire.secret import Random
+
+
+@dataclass(frozen=True, slots=True)
+class SealAdder(ResidueShell):
+    """Public parameters for a cohort; all that the server has.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        The scheme's own parameters.
+    cohort : int
+        N, members of the epoch, 2 to 1024.
+    bits : int
+        Bits of one encoded value, sign included, 2 to 32.
+    public : SealPublic, optional
+        Which key the epoch's members use; None before they have one.
+    """
+
+    MASKS: ClassVar[str]
+    """Label of the keys that masks are derived with."""
+    SECRET: ClassVar[type[SealSecret]]
+    PUBLIC: ClassVar[type[SealPublic]]
+    BLOCKS: ClassVar[type[SealBlocks]]
+    SEALER: ClassVar[type[SealSealer]]
+    OPENER: ClassVar[type[SealOpener]]
+
+    scheme: Any
+    cohort: int
+    bits: int = 16
+    public: SealPublic | None = None
+
+    def __post_init__(self) -> None:
+        self._check_cohort()
+        self._check_bits()
+        sizes = self.sizes
+        if self.public is not None:
+            self.public.check(self.scheme.ring, sizes)
+
+    def parameters(self) -> dict[str, Any]:
+        """Public parameters, for hashing into the layout: what the key is called among them."""
+        sizes = self.sizes
+        return {
+            "name": self.name,
+            "cohort": self.cohort,
+            "bits": self.bits,
+            "ring": self.scheme.ring,
+            "key_id": b"" if self.public is None else self.public.key_id,
+            "modulus": sizes.q.to_bytes(8, "big"),
+            "slot_bits": sizes.digits.width,
+            "slots": sizes.digits.per,
+        }
+
+    def check_public(self, data: bytes) -> SealPublic:
+        """The public part that a server was given; ProtocolError unless it holds no key."""
+        public = self.PUBLIC.from_bytes(data)
+        public.check(self.scheme.ring, self.sizes)
+        return public
+
+    def new_pair(self, random: Random) -> tuple[bytes, bytes]:
+        """A fresh key, encoded, and what is public of it."""
+        secret = self.SECRET.generate(self.scheme.ring, random)
+        return secret.public(self.sizes).to_bytes(), secret.to_bytes()
+
+    def check_pair(self, public: bytes, secret: bytes) -> None:
+        """Refuse a key of another ring, one that was not drawn, or another one's public part."""
+        own = self.SECRET.from_bytes(secret)
+        own.check(self.scheme.ring)
+        if own.public(self.sizes) != self.check_public(public):
+            raise ProtocolError(f"{self.name}: the secret key does not belong to the public part")
+
+    def sealer(self, secrets: Secrets, *, threads: int = 1) -> SealSealer:
+        """A member's sealer: with the key, and the group key for masks."""
+        key = self.SECRET.from_bytes(secrets.needed())
+        return self.SEALER(self, key, secrets.group_key, secrets.rank, threads=threads)
+
+    def opener(
+        self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
+    ) -> SealOpener:
+        """A member's opener: likewise."""
+        check_agrees(self.scheme, released)
+        key = self.SECRET.from_bytes(secrets.needed())
+        return self.OPENER(self, key, secrets.group_key, threads=threads)
+
+    def blocks(self, key: SealSecret) -> SealBlocks:
+        """TenSEAL with that key, once it proved to be this adder's; ConfigError for another one."""
+        if key.ring != self.scheme.ring:
+            raise ConfigError(
+                f"{self.name}: a key of ring {key.ring!r}, not of {self.scheme.ring!r}"
+            )
+        if self.public is not None and self.public.key_id != key.key_id:
+            raise ConfigError(
+                f"{self.name}: the secret key is not the one that the public part names"
+            )
+        return self.BLOCKS.of(self.sizes, key)
+
+    def masks(
+        self, group_key: bytes, slot: Slot, senders: tuple[int, ...], prg: Prg
+    ) -> PolynomialMasks:
+        """The sum of the masks of these senders."""
+        return PolynomialMasks.of(self.sizes.ring, self.MASKS, group_key, slot, senders, prg)
+
+
+@dataclass(slots=True)
+class SealSealer(SealerShell):
+    """One client's side.
+
+    Errors, and the masks that are replaced, are drawn by SEAL, from the system's own random source.
+
+    Parameters
+    ----------
+    adder, group_key, rank, prg, threads
+        As for `SealerShell`; `a` is derived from the group key. TenSEAL keeps Python's lock, so more
+        threads than one save little.
+    key : SealSecret
+        The epoch's key.
+    """
+
+    adder: SealAdder
+    key: SealSecret
+    group_key: bytes = field(repr=False)
+    rank: int
+    prg: Prg = field(default_factory=AesCtr)
+    threads: int = 1
+    _blocks: SealBlocks = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        SealerShell.__post_init__(self)
+        self._blocks = self.adder.blocks(self.key)
+
+    def _joining(self) -> Callable[[NDArray[np.int64], int], NDArray[Any]]:
+        """Gives the slots of values, (blocks * block,), from the block of a number on."""
+        digits = self.adder.sizes.digits
+        return lambda values, first: digits.join(values)
+
+    def _seal(
+        self, plain: Plain, slot: Slot, ready: None, mode: str, support: Support | None
+    ) -> NDArray[np.uint8]:
+        sizes, joined = self.adder.sizes, self._joining()
+        length = plain.values.size + plain.extras.size
+        count, data = sizes.count(length), empty(self.adder.nbytes(length), np.uint8)
+        masks = self.adder.masks(self.group_key, slot, (self.rank,), self.prg)
+
+        def work(start: int, stop: int) -> None:
+            for at, end in windows(start, stop, sizes.step):
+                first, size = at // sizes.n, (end - at) // sizes.n
+                values = np.zeros(size * sizes.block, np.int64)
+                known = (first * sizes.block, min((first + size) * sizes.block, length))
+                values[: known[1] - known[0]] = window((plain.values, plain.extras), *known)
+                residues = self._blocks.encrypt(joined(values, first), masks.blocks(first, size))
+                sizes.limbs.write(residues.reshape(-1), data, count, 0, at)
+
+        spread(work, count, sizes.step, self.threads)
+        return data
+
+
+@dataclass(slots=True)
+class SealOpener:
+    """A reader's side.
+
+    Parameters
+    ----------
+    adder, key, group_key, prg, threads
+        As for `SealSealer`.
+    """
+
+    adder: SealAdder
+    key: SealSecret
+    group_key: bytes = field(repr=False)
+    prg: Prg = field(default_factory=AesCtr)
+    threads: int = 1
+    _blocks: SealBlocks = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._blocks = self.adder.blocks(self.key)
+
+    def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
+        """Open a sum: signed integers, shape (total.length,).
+
+        Raises
+        ------
+        ProtocolError
+            Another scheme, a sender outside the cohort, data of another length, a residue that is not
+            below the modulus; what is not the sum of its senders' vectors of this slot.
+        """
+        adder, sizes = self.adder, self.adder.sizes
+        try:
+            adder.check(total)
+        except ProtocolError as error:
+            raise ProtocolError(f"{error}; the round is refused") from None
+        senders, masks = len(total.senders), self._masks(total)
+        out = empty(total.length, np.int32 if sizes.digits.width <= 32 else np.int64)
+
+        def work(start: int, stop: int) -> None:
+            for at in range(start, stop, sizes.step):
+                slots, known = self._slots(self._opened(total, masks, at), senders)
+                values, fits = sizes.digits.split(slots, senders)
+                part = out[at // sizes.n * sizes.block :][: values.size]
+                # One verdict: what exactly was off is not for whoever altered it to learn.
+                if values[part.size :].any() or not (fits and known):
+                    raise ProtocolError(
+                        f"{adder.name}: this is not the sum of what its senders encrypted in this "
+                        "round: it was altered, or is opened with another key or other senders; the "
+                        "round is refused"
+                    )
+                part[:] = values[: part.size]
+
+        spread(work, sizes.count(total.length), sizes.step, self.threads)
+        return out
+
+    def _slots(self, opened: NDArray[Any], senders: int) -> tuple[NDArray[np.int64], bool]:
+        """Slots as integers, and whether so many senders' may have come out like that."""
+        return opened, True
+
+    def _masks(self, total: Sealed) -> PolynomialMasks:
+        return self.adder.masks(self.group_key, total.slot, total.senders, self.prg)
+
+    def _opened(self, total: Sealed, masks: PolynomialMasks, at: int) -> NDArray[Any]:
+        """What TenSEAL makes of the piece from residue `at` on."""
+        sizes = self.adder.sizes
+        count = sizes.count(total.length)
+        c = np.empty(min(sizes.step, count - at), np.uint64)
+        sizes.limbs.read(total.data, count, 0, at, c)
+        rows = c.reshape(-1, sizes.n)
+        return self._blocks.decrypt(rows, masks.blocks(at // sizes.n, len(rows)))

@@ -1,0 +1,132 @@
+"""SealBlocks: TenSEAL, one ciphertext of the ring at a time, with masks of our own.
+
+    (c0, c1) -> (c, a)    c = c0 + (c1 - a) s
+
+is the ciphertext that TenSEAL would have made had it drawn a for c1: what both decrypt to, c0 + c1 s,
+is the same. One block at a time, because TenSEAL prints a warning for vectors of several; and its lists
+of Python's numbers then stay small.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.math.prime_ring import PrimeRing
+from flhe.packages import absent
+from flhe.schemes.seal_format import MAGIC, SealFormat, Words, to_seal_order
+from flhe.schemes.seal_keys import SealSecret, lift
+from flhe.schemes.seal_sizes import SealSizes
+
+Remask = Callable[[Words, Words, Words, Words], None]
+"""Writes c into the last of (c0, c1, a, c), all uint64 (n,)."""
+
+
+def _needed(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise absent(name) from None
+
+
+def tenseal() -> Any:
+    """Return TenSEAL; ConfigError saying how to get it where it is not installed."""
+    return _needed("tenseal")
+
+
+@functools.cache
+def minor_version() -> int:
+    """SEAL's minor version in the TenSEAL that is installed; it loads no other."""
+    ts = tenseal()
+    # Of a small context; its serialization begins with an object of SEAL's.
+    made = ts.context(ts.SCHEME_TYPE.CKKS, 2048, coeff_mod_bit_sizes=[27, 27], n_threads=1)
+    data = made.serialize(save_public_key=False, save_galois_keys=False, save_relin_keys=False)
+    version: int = data[data.index(MAGIC.to_bytes(2, "little")) + 4]
+    return version
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SealBlocks:
+    """Encryption and decryption under one key.
+
+    Parameters
+    ----------
+    seal : SealFormat
+        Encodings of the SEAL that is installed.
+    context : tenseal.Context
+        With the key; secret.
+    remask : callable
+        With the key; secret.
+    scale : float
+        What slots are multiplied by.
+    """
+
+    seal: SealFormat
+    context: Any = field(repr=False)
+    remask: Remask = field(repr=False)
+    scale: float
+
+    @classmethod
+    def of(cls, sizes: SealSizes, secret: SealSecret) -> Self:
+        """TenSEAL with that key."""
+        key = sizes.ring.forward(lift(secret.coefficients, sizes.q))
+        seal = replace(sizes.seal, minor=minor_version())
+        # Blocks come one by one, which is what TenSEAL's threads would share: one is enough.
+        context = tenseal().context_from(seal.context(key[to_seal_order(sizes.ring)]), 1)
+        return cls(seal, context, cls.remasking(sizes.ring, key), sizes.scale)
+
+    @staticmethod
+    def remasking(ring: PrimeRing, key: Words) -> Remask:
+        """What puts masks of ours in place of SEAL's; `key` is the transform of s."""
+        raise NotImplementedError
+
+    def encrypt(self, slots: NDArray[Any], a: Words) -> Words:
+        """Encrypt slots under the masks `a`.
+
+        Parameters
+        ----------
+        slots : NDArray
+            Shape (blocks * slots of one,), each within what the sizes have room for.
+        a : NDArray
+            uint64 (blocks, n), uniform below q, never used before.
+
+        Returns
+        -------
+        NDArray
+            c, uint64 (blocks, n).
+        """
+        # TenSEAL's own Python layer copies the values three times on their way to this class.
+        vector, dtype = self._vector
+        scale = () if self.seal.plain else (self.scale,)
+        decompress = _needed("zstandard").ZstdDecompressor()
+        out = np.empty(a.shape, np.uint64)
+        for values, mask, row in zip(slots.reshape(len(a), -1), a, out, strict=True):
+            listed = values.astype(dtype, copy=False).tolist()
+            fresh = vector(self.context.data, listed, *scale).serialize()
+            self.remask(*self.seal.polynomials(fresh, decompress), mask, row)
+        return out
+
+    def decrypt(self, c: Words, a: Words) -> NDArray[Any]:
+        """What ciphertexts under masks `a` hold, noise and all: (blocks * slots of one,).
+
+        `c` and `a` are uint64 (blocks, n), below q.
+        """
+        vector, dtype = self._vector
+        out = np.empty((len(c), self.seal.slots), dtype)
+        for ours, mask, row in zip(c, a, out, strict=True):
+            row[:] = vector(self.context.data, self.seal.vector(ours, mask, self.scale)).decrypt()
+        return out.reshape(-1)
+
+    @property
+    def _vector(self) -> tuple[Any, Any]:
+        """TenSEAL's own class of vectors, and the type of their slots."""
+        classes = tenseal()._ts_cpp
+        return (
+            (classes.BFVVector, np.int64) if self.seal.plain else (classes.CKKSVector, np.float64)
+        )

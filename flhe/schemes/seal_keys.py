@@ -1,0 +1,151 @@
+"""Keys of SEAL: one ternary polynomial that all members share, and what a server has in its place.
+
+Encryption is under the secret key, so there is no public key. What is public is a digest that says
+which key the members use: nobody can decrypt with it, and members with different keys derive different
+slots.
+
+Coefficients are uniform in {-1, 0, 1}, as SEAL draws them and the Homomorphic Encryption Standard takes
+them to be.
+
+Source: Microsoft SEAL 4.1 (`KeyGenerator`); Homomorphic Encryption Standard (2018), Table 1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ProtocolError
+from flhe.math.prg import drawn
+from flhe.schemes.presets import SealPreset
+from flhe.wire import canonical
+from flhe.wire.derive import PREFIX
+from flhe.wire.fields import Hash
+from flhe.wire.record import Record
+from flhe.wire.secret import Random
+
+if TYPE_CHECKING:
+    from flhe.schemes.seal_sizes import SealSizes
+
+Ternary = NDArray[np.int8]
+
+TRIT = 3
+PER_BYTE = 5
+"""Coefficients in one byte: 3^5 = 243."""
+_PLACES = np.array([3**k for k in range(PER_BYTE)], np.int64)
+
+
+def draw(n: int, random: Random) -> Ternary:
+    """A fresh polynomial, int8 (n,); ConfigError as for `drawn`."""
+    out = np.empty(0, np.int8)
+    while out.size < n:
+        data = np.frombuffer(drawn(random, n), np.uint8)
+        # 255 is a multiple of 3: without the last byte value, all three are equally likely.
+        trits = (data[data < 255] % TRIT).astype(np.int8) - np.int8(1)
+        out = np.concatenate([out, trits])
+    return out[:n].copy()
+
+
+def pack(s: Ternary) -> bytes:
+    """Five coefficients a byte, the first lowest; the bytes are as secret as the polynomial."""
+    trits = np.zeros(-(-s.size // PER_BYTE) * PER_BYTE, np.int64)
+    trits[: s.size] = s.astype(np.int64) + 1
+    return (trits.reshape(-1, PER_BYTE) @ _PLACES).astype(np.uint8).tobytes()
+
+
+def unpack(data: bytes) -> Ternary:
+    """Inverse of `pack`, for a power of two of coefficients; ValueError for anything else."""
+    packed = np.frombuffer(data, np.uint8).astype(np.int64)
+    trits = (packed[:, None] // _PLACES % TRIT).reshape(-1)
+    n = 1 << (max(trits.size, 1).bit_length() - 1)
+    return (trits[:n] - 1).astype(np.int8)  # whoever reads it sees whether it packs to the same
+
+
+def lift(s: Ternary, q: int) -> NDArray[np.uint64]:
+    """The polynomial modulo q, uint64 (n,)."""
+    signed = s.astype(np.int64)  # first: q has no place in 8 bits
+    return np.where(signed < 0, signed + q, signed).astype(np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class SealPublic(Record):
+    """What the server has: the ring, and which key the members use in it.
+
+    Parameters
+    ----------
+    ring : str
+        Preset.
+    key_id : bytes
+        Digest of the secret key, 32 bytes; keys have thousands of bits, so it gives none away.
+    """
+
+    ring: str
+    key_id: Hash
+
+    def check(self, ring: str, sizes: SealSizes) -> None:
+        """Refuse a key of another ring; ProtocolError."""
+        if self.ring != ring:
+            what = self.FORM.what
+            raise ProtocolError(f"{what}: the public part is of ring {self.ring!r}, not {ring!r}")
+
+
+class SealSecret(Record):
+    """What members have: they encrypt and decrypt with it; the base of frozen dataclasses."""
+
+    __slots__ = ()
+
+    RINGS: ClassVar[Mapping[str, SealPreset]]
+    LABEL: ClassVar[str]
+    """Of the digest that stands for the key."""
+
+    ring: str
+    if TYPE_CHECKING:  # a field of some: a property here would be its default
+
+        @property
+        def coefficients(self) -> Ternary:
+            """Shape (dimension,), each -1, 0 or 1; secret."""
+
+    def _validate(self) -> None:
+        known, s = self.RINGS.get(self.ring), self.coefficients
+        shaped = known is not None and s.dtype == np.int8 and s.shape == (known.dimension,)
+        if not shaped or np.abs(s.astype(np.int16)).max() > 1:
+            what = self.FORM.what
+            raise ProtocolError(f"{what}: not the coefficients of one key of a ring, -1, 0 or 1")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(<{self.coefficients.size} coefficients>)"
+
+    @classmethod
+    def generate(cls, ring: str, random: Random = secrets.token_bytes) -> Self:
+        """Draw a key; ConfigError for a random source that gives another number of bytes."""
+        made: Any = cls
+        key: Self = made(ring, draw(cls.RINGS[ring].dimension, random))
+        return key
+
+    @property
+    def key_id(self) -> bytes:
+        """SHA-256 that stands for the key, 32 bytes."""
+        return hashlib.sha256(canonical.dumps([PREFIX + self.LABEL, self.to_bytes()])).digest()
+
+    def public(self, sizes: SealSizes) -> SealPublic:
+        """What the server gets."""
+        raise NotImplementedError
+
+    def check(self, ring: str) -> None:
+        """Refuse a key of another ring, or one that no honest member drew; ProtocolError.
+
+        A third of the coefficients has each value: a share that is ten standard deviations off was not
+        drawn.
+        """
+        what, s = self.FORM.what, self.coefficients
+        if self.ring != ring:
+            raise ProtocolError(f"{what}: the key is of ring {self.ring!r}, not {ring!r}")
+        shares = np.bincount(s.astype(np.int64) + 1, minlength=TRIT)
+        if np.abs(shares - s.size / TRIT).max() > 10 * (s.size * 2 / 9) ** 0.5:
+            raise ProtocolError(f"{what}: the key pair is unusable, its key is not random")
