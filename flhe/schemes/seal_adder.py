@@ -35,7 +35,7 @@ from flhe.schemes.polynomial_masks import PolynomialMasks
 from flhe.schemes.seal_blocks import SealBlocks
 from flhe.schemes.seal_keys import SealPublic, SealSecret
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import ResidueShell, SealerShell, window, windows
+from flhe.schemes.shell import OpenerShell, ResidueShell, SealerShell, window, windows
 from flhe.wire.secret import Random
 
 
@@ -45,12 +45,8 @@ class SealAdder(ResidueShell):
 
     Parameters
     ----------
-    scheme : Scheme
-        The scheme's own parameters.
-    cohort : int
-        N, members of the epoch, 2 to 1024.
-    bits : int
-        Bits of one encoded value, sign included, 2 to 32.
+    scheme, cohort, bits
+        As for `Shell`.
     public : SealPublic, optional
         Which key the epoch's members use; None before they have one.
     """
@@ -193,7 +189,7 @@ class SealSealer(SealerShell):
 
 
 @dataclass(slots=True)
-class SealOpener:
+class SealOpener(OpenerShell):
     """A reader's side.
 
     Parameters
@@ -212,20 +208,8 @@ class SealOpener:
     def __post_init__(self) -> None:
         self._blocks = self.adder.blocks(self.key)
 
-    def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
-        """Open a sum: signed integers, shape (total.length,).
-
-        Raises
-        ------
-        ProtocolError
-            Another scheme, a sender outside the cohort, data of another length, a residue that is not
-            below the modulus; what is not the sum of its senders' vectors of this slot.
-        """
+    def _open(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
         adder, sizes = self.adder, self.adder.sizes
-        try:
-            adder.check(total)
-        except ProtocolError as error:
-            raise ProtocolError(f"{error}; the round is refused") from None
         senders, masks = len(total.senders), self._masks(total)
         out = empty(total.length, np.int32 if sizes.digits.width <= 32 else np.int64)
 
@@ -238,8 +222,7 @@ class SealOpener:
                 if values[part.size :].any() or not (fits and known):
                     raise ProtocolError(
                         f"{adder.name}: this is not the sum of what its senders encrypted in this "
-                        "round: it was altered, or is opened with another key or other senders; the "
-                        "round is refused"
+                        "round: it was altered, or is opened with another key or other senders"
                     )
                 part[:] = values[: part.size]
 

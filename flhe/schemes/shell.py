@@ -24,7 +24,17 @@ MAX_COHORT = 1024
 
 
 class Shell:
-    """An adder but for `parameters`, `nbytes`, `_sum` and its roles; the base of frozen dataclasses."""
+    """An adder but for `parameters`, `nbytes`, `_sum` and its roles; the base of frozen dataclasses.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        The scheme's own parameters.
+    cohort : int
+        N, members of the epoch, 2 to 1024.
+    bits : int
+        Bits of one encoded value, sign included, 2 to 32.
+    """
 
     __slots__ = ()
 
@@ -262,6 +272,33 @@ class SharedSealerShell(SealerShell):
                 name = self.adder.name
                 raise ReuseError(f"{name}: there is no key of this slot, or it was taken before")
             return self._seeds.pop(slot)
+
+
+class OpenerShell:
+    """An opener but for `_open`; the base of dataclasses with an adder."""
+
+    __slots__ = ()
+
+    adder: Any
+
+    def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
+        """Open a sum: signed integers, shape (total.length,), int32 where the largest sum fits.
+
+        Raises
+        ------
+        ProtocolError
+            Another scheme, a sender outside the cohort, data of another length or that the scheme does
+            not write; a sum of other senders than it says, opened with another key, or altered.
+        """
+        try:
+            self.adder.check(total)
+            return self._open(total)
+        except ProtocolError as error:
+            raise ProtocolError(f"{error}; the round is refused") from None
+
+    def _open(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
+        """What a sum that was checked holds."""
+        raise NotImplementedError
 
 
 def windows(start: int, stop: int, step: int) -> Iterator[tuple[int, int]]:

@@ -37,7 +37,7 @@ from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.batchcrypt.batch_mac import TAG_BITS, BatchMac
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import SealerShell, Shell, whose
+from flhe.schemes.shell import OpenerShell, SealerShell, Shell, whose
 from flhe.wire.secret import Random
 
 if TYPE_CHECKING:
@@ -50,12 +50,8 @@ class BatchCryptAdder(Shell):
 
     Parameters
     ----------
-    scheme : BatchCrypt
-        The scheme's own parameters.
-    cohort : int
-        N, members of the epoch, 2 to 1024.
-    bits : int
-        Bits of one encoded value, sign included, 2 to 32.
+    scheme, cohort, bits
+        As for `Shell`.
     public : PublicKey, optional
         The epoch's key; without it, nothing can be added.
     """
@@ -229,7 +225,7 @@ class BatchCryptSealer(SealerShell):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchCryptOpener:
+class BatchCryptOpener(OpenerShell):
     """A reader's side: the key pair.
 
     Parameters
@@ -246,22 +242,9 @@ class BatchCryptOpener:
     def __post_init__(self) -> None:
         _check_pair(self.adder, self.key)
 
-    def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
-        """Open a sum: signed integers, shape (total.length,).
-
-        Raises
-        ------
-        ProtocolError
-            Another scheme, a sender outside the cohort, data of another length, a number that is no
-            ciphertext; what is not the sum of its senders' vectors of this slot; a digit that they
-            cannot have added up to, and in which direction.
-        """
+    def _open(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
         from flhe.schemes.batchcrypt.crt import Crt
 
-        try:
-            self.adder.check(total)
-        except ProtocolError as error:
-            raise ProtocolError(f"{error}; the round is refused") from None
         n = gmpy().mpz(self.key.public.n)
         half = n >> 1
         opened = Crt(self.key.p, self.key.q).decrypt(
@@ -276,7 +259,7 @@ class BatchCryptOpener:
             tags.verify(tops, digits.values, batch.per, senders)
             return digits.check()
         except ProtocolError as error:
-            raise ProtocolError(f"batchcrypt: {error}; the round is refused") from None
+            raise ProtocolError(f"batchcrypt: {error}") from None
 
 
 def _check_pair(adder: BatchCryptAdder, key: SecretKey) -> None:

@@ -45,7 +45,7 @@ from flhe.schemes.esafl.keys import Own, Total
 from flhe.schemes.esafl.rlwe import Products, Rlwe, most_bits, rlwe_for
 from flhe.schemes.joint_key import JointKey
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import ResidueShell, SharedSealerShell, window, windows
+from flhe.schemes.shell import OpenerShell, ResidueShell, SharedSealerShell, window, windows
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Random
 
@@ -59,13 +59,11 @@ class EsaflAdder(ResidueShell):
 
     Parameters
     ----------
-    scheme : Esafl
-        The scheme's own parameters.
-    cohort : int
-        N, members of the epoch, 2 to 1024.
+    scheme, cohort
+        As for `Shell`.
     bits : int
-        Bits of one encoded value, sign included, 2 to 32; 0 takes all that cost no more on the wire
-        than 16 do: with one limb 24 for 10 members, 20 for 100, 16 for 1000.
+        Likewise; 0 takes all that cost no more on the wire than 16 do: with one limb 24 for 10 members,
+        20 for 100, 16 for 1000.
     key_id : bytes
         What the epoch's members say of the sum of their keys, 32 bytes; it tells the server nothing.
         Empty before they have one, and where keys are fresh for each round.
@@ -280,7 +278,7 @@ class EsaflSealer(SharedSealerShell):
 
 
 @dataclass(frozen=True, slots=True)
-class EsaflOpener:
+class EsaflOpener(OpenerShell):
     """A reader's side: s, for the senders whose keys it is the sum of.
 
     Parameters
@@ -301,17 +299,8 @@ class EsaflOpener:
     prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
 
-    def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
-        """Open a sum: signed integers, shape (total.length,), int32 where the largest sum fits.
-
-        Raises
-        ------
-        ProtocolError
-            Another scheme, a sender outside the cohort, data of another length; a sum of some members
-            where the key is that of all; a sum that the key does not belong to, or that was altered.
-        """
+    def _open(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
         adder = self.adder
-        adder.check(total)
         senders = len(total.senders)
         if adder.scheme.needs_all_members and senders != adder.cohort:
             raise ProtocolError(
@@ -339,5 +328,5 @@ class EsaflOpener:
         try:
             spread(work, count, sizes.step, self.threads)
         except ProtocolError as error:
-            raise ProtocolError(f"esafl: {error}; the round is refused") from None
+            raise ProtocolError(f"esafl: {error}") from None
         return out

@@ -34,7 +34,6 @@ from flhe.schemes.fedml_he.presets import ckks_preset
 from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
 from flhe.schemes.fedml_he.sizes import CkksSizes, sizes_for
 from flhe.schemes.seal_adder import SealAdder, SealOpener, SealSealer
-from flhe.schemes.sealed import Sealed
 from flhe.wire.secret import Random
 
 
@@ -59,24 +58,9 @@ class FedmlHeOpener(SealOpener):
 
     def _slots(self, opened: NDArray[Any], senders: int) -> tuple[NDArray[np.int64], bool]:
         """To the nearest integer, where the noise of so many explains the rest."""
-        nearest, residual = _rounded(opened)
-        return nearest.astype(np.int64), residual <= self.adder.sizes.residual(senders)
-
-    def residual(self, total: Sealed) -> float:
-        """How far the furthest slot of a sum lies off the grid, in steps of it; 0.5 at most.
-
-        Below `CkksSizes.residual` for every honest sum: for measurements.
-        """
-        masks, sizes = self._masks(total), self.adder.sizes
-        pieces = range(0, sizes.count(total.length), sizes.step)
-        found = (_rounded(self._opened(total, masks, at))[1] for at in pieces)
-        return max(found, default=0.0)
-
-
-def _rounded(slots: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-    """Slots, which are overwritten, rounded, and how far the furthest was off."""
-    nearest = np.rint(slots)
-    return nearest, float(np.abs(np.subtract(slots, nearest, out=slots)).max())
+        nearest = np.rint(opened)
+        residual = np.abs(np.subtract(opened, nearest, out=opened)).max()
+        return nearest.astype(np.int64), bool(residual <= self.adder.sizes.residual(senders))
 
 
 @dataclass(frozen=True, slots=True)

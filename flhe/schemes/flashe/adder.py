@@ -41,7 +41,7 @@ from flhe.schemes.flashe import sparse
 from flhe.schemes.flashe.sparse import SparseTotal
 from flhe.schemes.flashe.streams import Mode, Terms, masks, telescoped
 from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
-from flhe.schemes.shell import SealerShell, Shell, windows
+from flhe.schemes.shell import OpenerShell, SealerShell, Shell, windows
 from flhe.wire.derive import hkdf
 
 if TYPE_CHECKING:
@@ -52,17 +52,7 @@ MODES: tuple[Mode, ...] = ("double", "single")
 
 @dataclass(frozen=True, slots=True)
 class FlasheAdder(Shell):
-    """Public parameters for a cohort; all that the server has.
-
-    Parameters
-    ----------
-    scheme : Flashe
-        The scheme's own parameters.
-    cohort : int
-        N, members of the epoch, 2 to 1024.
-    bits : int
-        Bits of one encoded value, sign included, 2 to 32.
-    """
+    """Public parameters for a cohort, as for `Shell`; all that the server has."""
 
     scheme: Flashe
     cohort: int
@@ -124,10 +114,10 @@ class FlasheAdder(Shell):
         if (support is None) != (plain.coords is None) or not np.array_equal(told, coords):
             raise ProtocolError("flashe: the values are not those of the support")
 
-    def check(self, sealed: Sealed, what: str = "add") -> None:
+    def check(self, sealed: Sealed) -> None:
         """Refuse what is no ciphertext of this scheme; ProtocolError. A sparse one is not unpacked."""
         if sealed.scheme != self.name:
-            raise ProtocolError(f"flashe: cannot {what} a ciphertext of {sealed.scheme!r}")
+            raise ProtocolError(f"flashe: cannot add and cannot open a ciphertext of {sealed.scheme!r}")
         self.mode_of(sealed.mode)
         check_senders(sealed.senders, self.cohort)
         if not sealed.supports:
@@ -239,13 +229,10 @@ class FlasheSealer(SealerShell):
 
 
 @dataclass(frozen=True, slots=True)
-class FlasheOpener:
-    """A reader's side: the group key.
+class FlasheOpener(OpenerShell):
+    """A reader's side: the group key; parameters as for `SealerShell`.
 
-    Parameters
-    ----------
-    adder, group_key, prg, threads
-        As for `SealerShell`.
+    Of a sparse sum come values of the coordinates that somebody sent, in order, then the extras.
     """
 
     adder: FlasheAdder
@@ -253,17 +240,7 @@ class FlasheOpener:
     prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
 
-    def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
-        """Open a sum: signed integers, shape (total.length,), int32, or int64 where b > 32.
-
-        Of a sparse one: values of the coordinates that somebody sent, in order, then the extras.
-
-        Raises
-        ------
-        ProtocolError
-            Another scheme, a sender outside the cohort, data of another length.
-        """
-        self.adder.check(total, "open")
+    def _open(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
         packing, threads = self.adder.packing, self.threads
         key = _round_key(self.adder, self.group_key, total.slot, total.mode)
         if total.supports:

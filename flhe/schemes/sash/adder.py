@@ -33,7 +33,7 @@ from flhe.math.ring_arrays import Elements
 from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.sash.generator import Seed, Shprg, public_key
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import SharedSealerShell, Shell, windows
+from flhe.schemes.shell import OpenerShell, SharedSealerShell, Shell, windows
 from flhe.wire.secret import Random
 
 if TYPE_CHECKING:
@@ -69,10 +69,8 @@ class SashAdder(Shell):
 
     Parameters
     ----------
-    scheme : Sash
-        The scheme's own parameters.
-    cohort : int
-        N, members of the epoch, 2 to 1024.
+    scheme, cohort
+        As for `Shell`.
     bits : int
         Bits of one encoded value, sign included; 0 takes all that the cohort leaves room for, 24 for 10
         members, 20 for 50, 18 for 100, 15 for 256, 12 for 1000. A value takes 32 bits on the wire
@@ -203,7 +201,7 @@ def _mask_into(values: NDArray[Any], guard: int, lanes: NDArray[np.uint32]) -> N
 
 
 @dataclass(frozen=True, slots=True)
-class SashOpener:
+class SashOpener(OpenerShell):
     """A reader's side: the sum of the senders' seeds, for one sum of their vectors.
 
     Parameters
@@ -221,16 +219,7 @@ class SashOpener:
     prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
 
-    def decrypt(self, total: Sealed) -> NDArray[np.int32]:
-        """Open a sum: signed integers, shape (total.length,), int32.
-
-        Raises
-        ------
-        ProtocolError
-            Another scheme, a sender outside the cohort, data of another length; a sum that the seed
-            does not belong to.
-        """
-        self.adder.check(total)
+    def _open(self, total: Sealed) -> NDArray[np.int32]:
         guard = self.adder.guard
         half = np.int32(1 << (guard - 1))
         bound = (len(total.senders) + 1) // 2
@@ -254,6 +243,6 @@ class SashOpener:
         if max(worst, default=0) > bound:
             raise ProtocolError(
                 f"sash: the sum is off by more than the {bound} that {len(total.senders)} senders "
-                "explain: it was opened with other seeds, or altered; the round is refused"
+                "explain: it was opened with other seeds, or altered"
             )
         return out
