@@ -1,46 +1,8 @@
 """Policy: what this node allows, whatever the server asks for.
 
 It is read from the node's own config and environment only. Flower's run config is no source: the
-server can rewrite it. Keys of the node config (`flower-supernode --node-config`):
-
-    flhe-home          state directory of this node (else $FLHE_HOME/<run>/<node>, else
-                       <user data>/flhe/nodes/<run>/<node>; $FLHE_HOME/node-<partition> in a
-                       simulation, where node ids change from one run to the next)
-    flhe-trust         "pinned" (default) or "first-use"
-    flhe-roster        path of the roster file
-    flhe-roster-hash   its SHA-256, in hexadecimal
-    flhe-schemes       schemes that may run, separated by commas; "plain" must be named to run. Where
-                       it names none, or one that does not exist, the node refuses to start
-    flhe-metrics       metrics that may leave this node, separated by commas (else $FLHE_METRICS)
-    flhe-min-members   fewest members of a group that agrees on keys, 0 unless said: what the roster
-                       says
-    flhe-min-survivors fewest senders of a sum that this node helps to open, likewise
-    flhe-counts        true lets example counts leave, for weighted evaluation
-    flhe-unpermuted    true lets the server see which values of a sparse update were chosen
-    flhe-server-reads  true lets the server read the sum of a round, where the scheme says that it
-                       does: the model, and sums of updates and of example counts, though no single one
-    flhe-fresh-keys    true refuses keys of each member's own that last longer than one round: with
-                       those, the server together with one member could open an update that came too
-                       late
-    flhe-dealt-key     path of the file with this site's keys, where they are dealt
-    flhe-min-select    smallest share of an update that must be encrypted, 1 unless said: below that
-                       the rest of each update is shown to the server, as it is; in each federation
-                       by itself: two of them may show different parts
-    flhe-select-rules  rules that may choose that share, separated by commas: "sensitivity" unless
-                       said; "magnitude", "random" and "layers" are weaker
-    flhe-min-noise     least scale of the Laplace noise on what is shown, in the update's own units
-    flhe-max-releases  most updates with noise that may leave in one federation, 0 unless said: any
-                       number; each tells more of the data, whatever the server says of attempts
-    flhe-max-federations  most federations that may begin under a pinned roster, 1 unless said: a
-                       resumed run goes on with its own; two that start from one model may show, by
-                       their difference, a single site's update; `flhe permit` lets one more begin
-    flhe-durable       true says that this machine's disk is never put back to an older state: keys then
-                       outlive a restart of the machine; otherwise the group agrees on new ones. Where
-                       the kernel says nothing of restarts (no /proc/sys/kernel/random/boot_id: macOS,
-                       ProcSubset=pid of systemd) they outlive one all the same, and doctor fails
-    flhe-leave         true makes this node give up its keys and leave the federation
-
-and the limits that schemes declare, such as flhe-key-bits (`Scheme.limits`).
+server can rewrite it. docs/deploy.md lists the keys of the node config
+(`flower-supernode --node-config`). In the environment $FLHE_HOME and $FLHE_METRICS are read.
 
 A simulation has no node config to pin anything in. There, and only there, trust is first-use, sparse
 updates may be told unpermuted, the server may read sums, any part of an update may travel in clear,

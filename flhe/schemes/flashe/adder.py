@@ -117,7 +117,9 @@ class FlasheAdder(Shell):
     def check(self, sealed: Sealed) -> None:
         """Refuse what is no ciphertext of this scheme; ProtocolError. A sparse one is not unpacked."""
         if sealed.scheme != self.name:
-            raise ProtocolError(f"flashe: cannot add and cannot open a ciphertext of {sealed.scheme!r}")
+            raise ProtocolError(
+                f"flashe: cannot add and cannot open a ciphertext of {sealed.scheme!r}"
+            )
         self.mode_of(sealed.mode)
         check_senders(sealed.senders, self.cohort)
         if not sealed.supports:

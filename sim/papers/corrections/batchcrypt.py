@@ -129,7 +129,8 @@ def _capacity() -> Found:
 
 @shows("batchcrypt-eq-1")
 def _eq_1() -> Found:
-    from flhe.coding.aciq import best, error, ratio, two_tailed
+    from flhe.coding.aciq import ratio
+    from flhe_lab.papers.daciq import best, error, two_tailed
 
     bits = 8
     rounding = (2.0**bits - 2) / 3 * 2.0 ** (1 - 3 * bits)

@@ -1,0 +1,82 @@
+"""dACIQ's ratios: the table of `flhe.coding.aciq`, computed, and BatchCrypt's own equation for them.
+
+Source: BatchCrypt, Sec. 4.3. Its Eq. (1) takes X for uniform within the range and is printed with one
+tail only, where the integrals above it have two; `two_tailed` is that equation with both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+FINE = 1 << 12
+"""Levels beyond which a cell's integral is d**3 f / 6, to more digits than the table has."""
+
+TAIL, CELLS = 12.0, 24
+"""Where a tail is cut off, in standard deviations beyond c, and how many cells integrate it."""
+
+
+def error(bits: int, c: float) -> float:
+    """Expected squared error on N(0, 1) of quantizing to `bits` bits, clipped at c."""
+    levels = (1 << (bits - 1)) - 1
+    step = c / levels
+    cut = _integral(lambda lo, x: (x - c) ** 2 * _density(x), c, TAIL / CELLS, CELLS)
+    if levels > FINE:
+        return 2 * cut + step**2 / 6 * math.erf(c / math.sqrt(2))
+    rounded = _integral(lambda lo, x: (x - lo) * (lo + step - x) * _density(x), 0.0, step, levels)
+    return 2 * (cut + rounded)
+
+
+def two_tailed(bits: int) -> float:
+    """Ratio alpha / sigma by BatchCrypt's Eq. (1) with both tails; its r is `bits`, sign included.
+
+    For comparison with the paper. It is not what `Clip` uses: see above.
+    """
+    rounding = (2.0**bits - 2) / 3 * 2.0 ** (1 - 3 * bits)
+
+    def by_the_paper(a: float) -> float:
+        cut = (a**2 + 1) * math.erfc(a / math.sqrt(2))
+        return cut - 2 * a * math.exp(-(a**2) / 2) / math.sqrt(2 * math.pi) + rounding * a**2
+
+    return best(by_the_paper)
+
+
+def best(cost: Callable[[float], float], low: float = 0.3, high: float = 12.0) -> float:
+    """Where `cost`, falling and then rising between `low` and `high`, is least: golden section."""
+    golden = (math.sqrt(5) - 1) / 2
+    left, right = high - golden * (high - low), low + golden * (high - low)
+    at_left, at_right = cost(left), cost(right)
+    while high - low > 1e-9:
+        if at_left < at_right:
+            high, right, at_right = right, left, at_left
+            left = high - golden * (high - low)
+            at_left = cost(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + golden * (high - low)
+            at_right = cost(right)
+    return (low + high) / 2
+
+
+def _density(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of N(0, 1)."""
+    return np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+
+
+def _integral(
+    f: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]],
+    start: float,
+    width: float,
+    cells: int,
+) -> float:
+    """Sum over `cells` cells from `start` on of the integral of f(lo, x), lo where a cell begins.
+
+    Gauss-Legendre with 24 points a cell, exact to float64 where a cell is a few deviations wide.
+    """
+    points, weights = (np.asarray(a, np.float64) for a in np.polynomial.legendre.leggauss(24))
+    lo = (start + width * np.arange(cells, dtype=np.float64))[:, None]
+    x: NDArray[np.float64] = lo + width / 2 * (points + 1)
+    return float((f(lo, x) @ weights).sum() * width / 2)
