@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.pack import spread
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.limbs import limbs
 from flhe.math.prime_ring import MAX_BITS
@@ -37,9 +36,6 @@ from flhe.math.sampling import SIGMA, Gaussian
 
 MAX_BOUND = (1 << 31) - 1
 MAX_COHORT = 1024
-
-_STEP = 1 << 12
-"""Coefficients that a thread is given at least."""
 
 _DEVIATIONS = 8
 _WORD = 64
@@ -135,13 +131,7 @@ class Coefficients:
         """Coefficients that `length` values take."""
         return -(-length // self.per)
 
-    def lift(
-        self,
-        values: NDArray[Any],
-        noise: NDArray[np.int8],
-        products: Residues,
-        threads: int = 1,
-    ) -> None:
+    def lift(self, values: NDArray[Any], noise: NDArray[np.int8], products: Residues) -> None:
         """Add p e + m to residues, in place.
 
         Parameters
@@ -152,8 +142,6 @@ class Coefficients:
             e, int8 (count,).
         products : NDArray
             uint64 (limbs, count), in one piece, canonical: a s.
-        threads : int
-            Threads to work on.
 
         Raises
         ------
@@ -173,24 +161,20 @@ class Coefficients:
             raise ConfigError(f"Coefficients: noise {noise.shape}, takes {(count,)}")
         narrow = values if values.dtype in (np.int16, np.int32) else values.astype(np.int64)
         held, noise = np.ascontiguousarray(narrow), np.ascontiguousarray(noise)
-        work: Callable[[int, int], Any]
         if len(self.moduli) == 1:
-            work = functools.partial(
-                coefficient_kernels.lift_one,
-                *(held, self.per, self.bound, self.width, self.log_p, noise),
-                *(np.uint64(self.q), products[0]),
+            q, row = np.uint64(self.q), products[0]
+            coefficient_kernels.lift_one(
+                held, self.per, self.bound, self.width, self.log_p, noise, q, row, 0, count
             )
-        else:
-            tables = limbs(self.width, self.per, self.moduli)
-            work = functools.partial(
-                limb_kernels.lift,
-                *(held, self.per, self.bound, self.width, noise),
-                *(tables.lift, tables.noisy, tables.moduli, products),
-            )
-        spread(work, count, _STEP, threads)
+            return
+        tables = limbs(self.width, self.per, self.moduli)
+        constants = tables.lift, tables.noisy, tables.moduli
+        limb_kernels.lift(
+            held, self.per, self.bound, self.width, noise, *constants, products, 0, count
+        )
 
     def lower(
-        self, residues: Residues, length: int, senders: int, threads: int = 1
+        self, residues: Residues, length: int, senders: int
     ) -> tuple[NDArray[Any], NDArray[np.int32]]:
         """What a sum of `senders` vectors holds: sums of values, and of noise.
 
@@ -202,8 +186,6 @@ class Coefficients:
             Values of a vector.
         senders : int
             Vectors that were added, 1 to the cohort.
-        threads : int
-            Threads to work on.
 
         Returns
         -------
@@ -229,13 +211,7 @@ class Coefficients:
         values = np.empty(length, self.dtype)
         noise = np.empty(count, np.int32)
         kernel = self._lowering(residues, most)
-        found: list[tuple[int, int, int]] = []
-
-        def work(start: int, stop: int) -> None:
-            found.append(kernel(self.width, away, most, self.log_p, noise, values, start, stop))
-
-        spread(work, count, _STEP, threads)
-        beyond, above, stray = (max((f[i] for f in found), default=0) for i in range(3))
+        beyond, above, stray = kernel(self.width, away, most, self.log_p, noise, values, 0, count)
         if beyond > 2 * most:
             raise ProtocolError(
                 f"noise beyond the {most} that {senders} senders explain: the sum was opened with "

@@ -52,11 +52,6 @@ def within(least: int, most: int) -> Rule:
     return Rule(f"an integer, {least} to {most}", lambda value: least <= value <= most)
 
 
-def between(least: float, most: float) -> Rule:
-    """A number from `least` to `most`."""
-    return Rule(f"a number, {least:g} to {most:g}", lambda value: least <= value <= most)
-
-
 def bits(count: int) -> Rule:
     """An integer of `count` bits, without a sign."""
     return Rule(f"an unsigned {count}-bit integer", lambda value: 0 <= value < 1 << count)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from flhe import errors
 from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError
 from flhe.keys.agreement.messages import Envelope, Header, open_detached, sign_detached
-from flhe.keys.agreement.pairs import check_order
 from flhe.keys.identity import Identity
 from flhe.wire.canonical import dumps, loads
 from flhe.wire.derive import hkdf
@@ -188,9 +187,3 @@ def test_hkdf_binds_label_context_and_their_borders() -> None:
     ):
         with pytest.raises(ConfigError, match=says):
             call()
-
-
-def test_keys_of_low_order() -> None:
-    check_order(b"\x09" + bytes(31))
-    with pytest.raises(ProtocolError, match="of low order"):
-        check_order(bytes(32))

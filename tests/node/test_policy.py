@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -410,5 +409,5 @@ def test_local_bounds_on_groups_and_sums() -> None:
 
 def test_all_settings_are_described() -> None:
     """In the table where administrators look them up."""
-    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(flhe-[a-z-]+)` \|", page, re.MULTILINE)) == set(settings())

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError, ProtocolError
+from flhe.errors import ConfigError
 from flhe.schemes.flashe.masking import (
     Bitmap,
     Mode,
@@ -131,25 +131,8 @@ def test_the_cheaper_one() -> None:
         ("double", 5, -0.1, "dropout=-0.1"),
         ("single", 5, 1.1, r"dropout=1\.1"),
         ("single", 5, math.nan, "dropout=nan"),
-        ("triple", 5, 0.0, "masking='triple'"),
     ],
 )
 def test_rounds_that_cannot_be(mode: Mode, members: int, dropout: float, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         expected(mode, members, dropout)
-
-
-def test_bitmaps_that_do_not_go_together() -> None:
-    one, two = np.zeros(1, np.uint64), np.zeros(2, np.uint64)
-    for maps, says in (
-        ([(1, one), (0, one)], "ranks must ascend"),
-        ([(1, one), (1, one)], "ranks must ascend"),
-        ([(0, one), (1, two)], r"sender 1 is uint64, shape \(2,\)"),
-        ([(0, one.astype(np.int64))], "is int64"),
-        ([(0, np.zeros((2, 2), np.uint64))], r"shape \(2, 2\)"),
-    ):
-        with pytest.raises(ProtocolError, match=says):
-            for_supports(maps, 0, 1)
-    for extras, readers in ((-1, 1), (0, -1)):
-        with pytest.raises(ConfigError, match="0 or more"):
-            for_supports([], extras, readers)

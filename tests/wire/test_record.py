@@ -20,9 +20,9 @@ from flhe.wire.fields import (
     As,
     Given,
     Hash,
+    Rule,
     ascending,
     at_most,
-    between,
     matching,
     size,
     within,
@@ -53,7 +53,7 @@ class Thing(Record):
 
     key: Annotated[Hash, SECRET] = bytes(32)
     count: U32 = 0
-    share: Annotated[float, between(0, 1)] = 0.5
+    share: Annotated[float, Rule("a number, 0 to 1", lambda share: 0 <= share <= 1)] = 0.5
     mode: Literal["one", "two"] = "one"
     on: bool = False
     point: Point = Point()

@@ -39,21 +39,6 @@ def check_ephemeral(public: bytes) -> None:
         raise ProtocolError("an ephemeral key is not 32 bytes in canonical form")
 
 
-def check_order(public: bytes) -> None:
-    """Raise ProtocolError for a public key of low order, which gives everybody one secret with anybody.
-
-    So its owner is told apart from those who could do nothing with it.
-    """
-    try:  # any secret will do: a point of low order gives zero with all of them (RFC 7748, Sec. 6.1)
-        shared = X25519PrivateKey.from_private_bytes(bytes(range(32))).exchange(
-            X25519PublicKey.from_public_bytes(public)
-        )
-    except ValueError:
-        shared = b""
-    if not any(shared):
-        raise ProtocolError("an ephemeral key is of low order")
-
-
 def pair_key(
     secret: bytes,
     ephemeral: bytes,

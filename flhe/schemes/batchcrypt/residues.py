@@ -23,6 +23,7 @@ import numpy as np
 from flhe.errors import ConfigError
 from flhe.math.bigint import Big, gmpy
 from flhe.math.fault import fault
+from flhe.math.prg import drawn
 from flhe.schemes.batchcrypt import lanes
 from flhe.schemes.batchcrypt.crt import Join, check_primes
 from flhe.schemes.batchcrypt.fixed_base import Digits, GmpTable, LaneTable, Table, window
@@ -154,12 +155,9 @@ class Residues:
         if count <= 0:
             return []
         size = (self._bits + 7) // 8
-        data = self._random(count * size)
-        if len(data) != count * size:
-            raise ConfigError(
-                f"the random source gave {len(data)} bytes, {count * size} were asked for"
-            )
-        rows = np.frombuffer(data, np.uint8).reshape(count, size).copy()
+        rows = (
+            np.frombuffer(drawn(self._random, count * size), np.uint8).reshape(count, size).copy()
+        )
         rows[:, -1] &= 0xFF >> (-self._bits % 8)
         by_p, by_q = (half.powers(rows, self._threads) for half in self._halves)
         residues = [self._join(x, y) for x, y in zip(by_p, by_q, strict=True)]

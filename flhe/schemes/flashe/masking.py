@@ -13,13 +13,12 @@ encrypts, so it counts, and announces the cheaper masking               (FLASHE,
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError, ProtocolError
+from flhe.errors import ConfigError
 from flhe.schemes.flashe.streams import Mode
 
 Bitmap = tuple[int, NDArray[np.uint64]]
@@ -51,8 +50,6 @@ def expected(masking: Mode, members: int, dropout: float) -> float:
     ConfigError
         A parameter out of its range.
     """
-    if masking not in ("double", "single"):
-        raise ConfigError(f"masks of masking={masking!r}: masking is 'double' or 'single'")
     if members < 2:
         raise ConfigError(f"masks among members={members}: must be 2 or more")
     if not 0 <= dropout <= 1:
@@ -91,17 +88,7 @@ def for_supports(bitmaps: Sequence[Bitmap], extras: int, readers: int) -> Choice
         Lanes that every sender sends beside its coordinates.
     readers : int
         Clients that open the sum: each of them all coordinates and extras.
-
-    Raises
-    ------
-    ConfigError
-        Negative `extras` or `readers`.
-    ProtocolError
-        Bitmaps that do not go together.
     """
-    if extras < 0 or readers < 0:
-        raise ConfigError(f"masks of extras={extras}, readers={readers}: must be 0 or more")
-    _check(bitmaps)
     ranks = [rank for rank, _ in bitmaps]
     sent = len(ranks) * extras
     starts = runs(ranks) * extras  # a sender starts a run where the rank before it does not send
@@ -117,15 +104,3 @@ def for_supports(bitmaps: Sequence[Bitmap], extras: int, readers: int) -> Choice
 
 def _ones(words: NDArray[np.uint64]) -> int:
     return int(np.bitwise_count(words).sum(dtype=np.int64))
-
-
-def _check(bitmaps: Sequence[Bitmap]) -> None:
-    for (earlier, _), (later, _) in pairwise(bitmaps):
-        if later <= earlier:
-            raise ProtocolError(f"bitmap of sender {later} after {earlier}: ranks must ascend")
-    for rank, words in bitmaps:
-        if words.dtype != np.uint64 or words.shape != (bitmaps[0][1].size,):
-            raise ProtocolError(
-                f"bitmap of sender {rank} is {words.dtype}, shape {words.shape}; it must be uint64, "
-                f"shape {(bitmaps[0][1].size,)}"
-            )

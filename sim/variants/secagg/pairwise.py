@@ -35,12 +35,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from flhe.errors import ProtocolError, QuorumError
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
-from flhe.keys.agreement.pairs import check_ephemeral, check_order, open_from, seal_to
+from flhe.keys.agreement.pairs import check_ephemeral, open_from, seal_to
 from flhe.keys.identity import Identity
 from flhe.math.prg import random_elements
 from flhe.math.ring import Q
@@ -277,6 +277,21 @@ def read_key(plan: Plan, message: bytes, allowed: Collection[int]) -> tuple[int,
             check_order(public)
             return rank, public, committed
     raise ProtocolError(f"{KEY} message of rank {rank}: not two strings of 32 bytes")
+
+
+def check_order(public: bytes) -> None:
+    """Raise ProtocolError for a public key of low order, which gives everybody one secret with anybody.
+
+    So its owner is told apart from those who could do nothing with it.
+    """
+    try:  # any secret will do: a point of low order gives zero with all of them (RFC 7748, Sec. 6.1)
+        shared = X25519PrivateKey.from_private_bytes(bytes(range(32))).exchange(
+            X25519PublicKey.from_public_bytes(public)
+        )
+    except ValueError:
+        shared = b""
+    if not any(shared):
+        raise ProtocolError("an ephemeral key is of low order")
 
 
 def to_bits(plan: Plan, ranks: Sequence[int]) -> bytes:

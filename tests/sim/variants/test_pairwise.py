@@ -318,3 +318,9 @@ def test_answers_on_a_sparse_graph_are_about_neighbours_only() -> None:
 
     with pytest.raises(ProtocolError, match="others than its own"):
         opened(plan, left, [answer(left, plan, 0, stray)])
+
+
+def test_keys_of_low_order() -> None:
+    pairwise.check_order(b"\x09" + bytes(31))
+    with pytest.raises(ProtocolError, match="of low order"):
+        pairwise.check_order(bytes(32))
