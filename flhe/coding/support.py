@@ -138,13 +138,13 @@ def union_of(supports: Sequence[Support]) -> tuple[NDArray[np.uint64], int]:
 
 def covered(supports: Sequence[Support]) -> NDArray[np.uint32]:
     """Coordinates that somebody sends, ascending, shape (union,)."""
-    from flhe.math import coordinate_kernels
+    from flhe.math import sparse_kernels
 
     if len(supports) == 1:
         return supports[0].coords
     words, count = union_of(supports)
     out = np.empty(count, np.uint32)
-    coordinate_kernels.positions(words, out)
+    sparse_kernels.members(words, out)
     return out
 
 

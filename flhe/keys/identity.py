@@ -51,11 +51,6 @@ class Identity:
         """Make a fresh identity."""
         return cls(random(32))
 
-    @classmethod
-    def from_seed(cls, seed: bytes) -> Identity:
-        """Restore an identity from its 32 secret bytes. Raises ConfigError for another length."""
-        return cls(seed)
-
     def sign(self, message: bytes) -> bytes:
         """Sign `message`; 64 bytes, the same for the same message."""
         return Ed25519PrivateKey.from_private_bytes(self.seed).sign(message)

@@ -160,17 +160,3 @@ def rice_read(words, nbits, parameter, length, coords):
         coords[i] = np.uint32(following)
         following += one
     return np.int64(at)
-
-
-@njit
-def positions(words, out):
-    """Coordinates of all bits, ascending."""
-    at = 0
-    for w in range(words.size):
-        bits = np.uint64(words[w])
-        base = np.uint64(w) * np.uint64(64)
-        while bits != np.uint64(0):
-            out[at] = np.uint32(base + np.uint64(lowest(bits)))
-            at += 1
-            bits = np.uint64(bits & np.uint64(bits - np.uint64(1)))
-    return at

@@ -53,26 +53,12 @@ def subtract(a: Elements, b: Elements) -> Elements:
     return elementwise("subtract", a, b, None)
 
 
-def times(a: Elements, b: Elements) -> Elements:
-    """Products, element by element; shapes as numpy broadcasts them."""
-    return elementwise("times", a, b, None)
-
-
 def powers(base: int, count: int) -> Elements:
     """1, base, base**2, ..., shape (count,)."""
     from flhe.math import prime_kernels
 
     out = np.empty(count, np.uint64)
     prime_kernels.powers(np.uint64(base % Q), np.uint64(0), None, out)
-    return out
-
-
-def rounded(x: Elements) -> NDArray[np.uint32]:
-    """The integers nearest to x * P / Q, modulo P; same shape. None is halfway, since Q is odd."""
-    from flhe.math import field_kernels
-
-    out = np.empty(x.shape, np.uint32)
-    field_kernels.rounded(np.ascontiguousarray(x).ravel(), out.reshape(-1))
     return out
 
 

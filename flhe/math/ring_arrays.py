@@ -87,13 +87,12 @@ class Tables:
 
 
 def elementwise(name: str, a: Elements, b: Elements, modulus: Modulus) -> Elements:
-    """Sums ("add"), differences or products ("times"); shapes as numpy broadcasts them."""
+    """Sums ("add") or differences ("subtract"); shapes as numpy broadcasts them."""
     from flhe.math import prime_kernels
 
     a, b = (np.ascontiguousarray(x, np.uint64) for x in np.broadcast_arrays(a, b))
-    out, flat = np.empty(a.shape, np.uint64), b.reshape(-1)
-    parts = (quotients(flat, modulus),) if name == "times" else ()
-    getattr(prime_kernels, name)(a.reshape(-1), flat, *parts, modulus, out.reshape(-1))
+    out = np.empty(a.shape, np.uint64)
+    getattr(prime_kernels, name)(a.reshape(-1), b.reshape(-1), modulus, out.reshape(-1))
     return out
 
 
@@ -152,20 +151,6 @@ class Polynomials:
         """Transforms of polynomials, uint64 (..., n), as a new array."""
         self._check(x)
         return self._held.forward(x, self._modulus)
-
-    def inverse(self, x_hat: Elements) -> Elements:
-        """Polynomials whose transforms are `x_hat`, uint64 (..., n), as a new array."""
-        from flhe.math import ring_kernels
-
-        self._check(x_hat)
-        tables, out = self._held, np.empty(x_hat.shape, np.uint64)
-        roots, parts, scale = tables.inverse_roots, tables.inverse_parts, self._scale
-        ring_kernels.inverse(_rows(x_hat), roots, parts, *scale, self._modulus, _rows(out))
-        return out
-
-    def multiply(self, a: Elements, b: Elements) -> Elements:
-        """Products modulo x**n + 1; shapes (..., n) as numpy broadcasts them."""
-        return self.inverse(elementwise("times", self.forward(a), self.forward(b), self._modulus))
 
     def products(self, s_hat: Elements, a_hat: Elements, out: Elements | None = None) -> Elements:
         """The polynomials a_j s.

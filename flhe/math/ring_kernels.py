@@ -87,17 +87,6 @@ def _back(x, y, roots, parts, q):
 
 
 @njit
-def inverse(rows, roots, parts, scale, scale_quotient, q, out):
-    """Inverse of `forward`; `roots` are the inverses in order of use, `scale` is 1 / n."""
-    n = rows.shape[1]
-    one = np.empty(n, np.uint64)
-    two = np.empty(n, np.uint64)
-    for r in range(rows.shape[0]):
-        prime.scaled(rows[r], scale, scale_quotient, q, one)
-        out[r] = _back(one, two, roots, parts, q)
-
-
-@njit
 def products(s, s_quotients, a, roots, parts, q, rounding, out):
     """Inverse transforms of a * s: s (n,) with 1 / n in it, a and out (count, n).
 

@@ -125,7 +125,7 @@ class Backup:
                 "the backup does not open: another passphrase, or the file was changed"
             ) from None
         inside = _Content.from_bytes(plain)
-        return cls(Identity.from_seed(inside.seed), inside.models)
+        return cls(Identity(inside.seed), inside.models)
 
 
 def _key(passphrase: str, salt: bytes) -> bytes:

@@ -33,14 +33,6 @@ def count(config: Config, key: str) -> int:
     return value
 
 
-def number(config: Config, key: str, default: float, most: float) -> float:
-    """A number of 0 to `most`. ConfigError for anything else."""
-    value = config.get(key, default)
-    if type(value) not in (int, float) or not 0 <= value <= most:  # type: ignore[operator]
-        raise ConfigError(f"{key} must be a number of 0 to {most:g}")
-    return float(value)  # type: ignore[arg-type]
-
-
 def names(config: Mapping[str, object], key: str) -> tuple[str, ...]:
     """Names, separated by commas; those that are empty are none."""
     return tuple(name.strip() for name in text(config, key).split(",") if name.strip())

@@ -22,6 +22,7 @@ from flhe.keys.roster.roster import Roster
 from flhe.node.high_water_marks import HighWaterMarks
 from flhe.node.keyfile import KeyFile
 from flhe.node.stored import StoredNote
+from flhe.schemes.batchcrypt import residue_worker
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.scheme import FedmlHe
@@ -56,6 +57,7 @@ def _more() -> list[Record]:
         Limits({"min-select": 0.25, "counts": False, "min-members": 4}),
         *(KeyFile(b"epoch", "1-2"), KeyFile(b"epoch", "1-2", (3, 1, 2), 2, 3)),
         *(HighWaterMarks(), HighWaterMarks(3, 2, 400)),
+        residue_worker._Order(11, 13, 139, 3),
         *(dealt_shares(0), agreed(0)[0], StoredNote(bytes(32), b"", "double", bytes(32))),
         dealt.deal(ROSTER, Esafl("rns-4096", "dealt"), random=source("dealt"))[IDS[0].public],
         Terms(Flashe(masking="adaptive"), update_codec(clip="exchange")),

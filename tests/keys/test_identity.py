@@ -21,7 +21,7 @@ SIGNATURE = (
 
 
 def test_rfc_8032_vector() -> None:
-    identity = Identity.from_seed(bytes.fromhex(SEED))
+    identity = Identity(bytes.fromhex(SEED))
     assert identity.public.hex() == PUBLIC
     assert identity.sign(b"\x72").hex() == SIGNATURE
     verify(identity.public, bytes.fromhex(SIGNATURE), b"\x72")

@@ -480,7 +480,7 @@ def pinned(
 ) -> None:
     """Pin a roster of these sites, and of some strangers, on each of them."""
     identities = [Store(site.home).identity() for site in sites]
-    identities += [Identity.from_seed(bytes([i + 1]) * 32) for i in range(strangers)]
+    identities += [Identity(bytes([i + 1]) * 32) for i in range(strangers)]
     members = tuple(Member(f"site-{i}", one.public) for i, one in enumerate(identities))
     roster = Roster(members, collusion, min_survivors, schemes)
     config = write_signed(path / "roster", roster, identities)

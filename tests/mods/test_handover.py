@@ -315,7 +315,7 @@ def test_an_app_that_makes_no_initial_model(secret: Group, made: Any, code: int,
 
 
 def public(site: Site) -> bytes:
-    return Identity.from_seed((site.home / "identity.key").read_bytes()).public
+    return Identity((site.home / "identity.key").read_bytes()).public
 
 
 def status(site: Site) -> dict[str, Any]:

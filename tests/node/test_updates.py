@@ -48,7 +48,7 @@ def sealed(round_: int) -> Sealed:
 def node(tmp_path: Path) -> Node:
     home = tmp_path / "node"
     policy = Policy(home, trust="first-use")
-    return Node(policy, Store(home), Identity.from_seed(bytes(32)), RUN)
+    return Node(policy, Store(home), Identity(bytes(32)), RUN)
 
 
 def files(node: Node) -> dict[str, bytes]:

@@ -20,6 +20,7 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.wire.derive import hkdf
 from flhe_lab.papers.esafl import Poly, multiply, times_ones
+from tests.rings import inverse as inverse_transform
 
 SLOT = Slot(7, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
 NOTHING = np.empty(0, np.int64)
@@ -203,7 +204,7 @@ class Ours:
     def a(self, block: int, slot: Slot = SLOT) -> Poly:
         key = hkdf(self.group_key, "eshe-a", *slot.context(), self.scheme.scheme.ring, 0)
         hat = FieldElements(AesCtr(), key, Q).block(block, self.n)
-        found: Poly = Ring(self.n).inverse(hat).tolist()
+        found: Poly = inverse_transform(Ring(self.n), hat).tolist()
         return found
 
     def plaintext(self, rank: int, block: int) -> Poly:

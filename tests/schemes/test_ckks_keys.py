@@ -26,6 +26,7 @@ from flhe.schemes.seal_format import HEADER, MAX_CONTEXT, SealFormat, to_seal_or
 from flhe.schemes.seal_keys import lift
 from flhe.wire.canonical import dumps, loads
 from tests.laws import KEY, SLOT, whole
+from tests.rings import inverse
 
 SCHEME = FedmlHe().adder(2, 20)
 """Its modulus has 56 bits, which leaves room for the second prime that TenSEAL wants."""
@@ -61,7 +62,7 @@ def their_key() -> CkksSecret:
     words = np.frombuffer(unpacked(data[secret:]), "<u8", 2 * n, offset=72)[:n]
     transform = np.empty(n, np.uint64)
     transform[to_seal_order(ring)] = words
-    lifted = ring.inverse(transform)
+    lifted = inverse(ring, transform)
     return CkksSecret(
         "4096", np.where(lifted == ring.q - 1, -1, lifted.view(np.int64)).astype(np.int8)
     )

@@ -313,7 +313,7 @@ def restaged(content: RecordDict, **fields: Any) -> RecordDict:
 
 def pin(grid: Puppets, nodes: Sequence[int], listed: int, name: str = "roster", **how: Any) -> None:
     """Pin one roster on nodes, which lists the first so many, each with an identity of its own."""
-    ids = [Identity.from_seed(bytes([i + 1]) * 32) for i in range(len(grid.homes))]
+    ids = [Identity(bytes([i + 1]) * 32) for i in range(len(grid.homes))]
     members = tuple(Member(f"site-{i}", each.public) for i, each in enumerate(ids[:listed]))
     roster = Roster(members, **{"collusion": 0, "min_survivors": 2, "schemes": ("*",), **how})
     config = write_signed(grid.homes[0].parent / name, roster, ids)

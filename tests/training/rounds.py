@@ -43,14 +43,14 @@ KINDS: dict[str, dict[str, Any]] = {
 @functools.cache
 def identities(size: int) -> list[Identity]:
     """Members by rank."""
-    made = [Identity.from_seed(bytes([i + 1]) * 32) for i in range(size)]
+    made = [Identity(bytes([i + 1]) * 32) for i in range(size)]
     return sorted(made, key=lambda identity: identity.public)
 
 
 @functools.cache
 def group(size: int = 3, number: int = 1, collusion: int = 0) -> tuple[Epoch, ...]:
     """An epoch of `size` members, as each of them holds it; the same one each time."""
-    made = [Identity.from_seed(bytes([i + 1]) * 32) for i in range(size)]
+    made = [Identity(bytes([i + 1]) * 32) for i in range(size)]
     members = tuple(Member(f"site-{i}", one.public) for i, one in enumerate(made))
     return agreed(made, RUN, number, Roster(members, collusion, 2, ("flashe",)))
 

@@ -18,7 +18,12 @@ import os
 import sys
 import threading
 import time
-from typing import BinaryIO, NoReturn
+from dataclasses import dataclass, field
+from typing import Annotated, BinaryIO, NoReturn
+
+from flhe.errors import ConfigError, FaultError, ProtocolError
+from flhe.wire.fields import BIG, within
+from flhe.wire.record import Form, Record
 
 READY = b"flhe residues 1\n"
 PIECE = 512
@@ -31,33 +36,29 @@ REFUSED, FAULT, ABANDONED, FAILED = 64, 65, 66, 67
 """Exit: a malformed order; a result that failed its verification; nobody waits; anything else."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Order(Record):
+    FORM = Form("residue order", MAX_ORDER)
+
+    p: Annotated[int, BIG] = field(repr=False)
+    q: Annotated[int, BIG] = field(repr=False)
+    h: Annotated[int, BIG] = field(repr=False)
+    count: Annotated[int, within(1, MAX_COUNT)]
+
+
 def order(p: int, q: int, h: int, count: int) -> bytes:
     """What is sent to a worker. The bytes are secret."""
-    from flhe.wire.canonical import dumps
-
-    numbers = {
-        name: number.to_bytes((number.bit_length() + 7) // 8, "big")
-        for name, number in (("p", p), ("q", q), ("h", h))
-    }
-    body = dumps({**numbers, "count": count})
+    body = _Order(p, q, h, count).to_bytes()
     return len(body).to_bytes(4, "little") + body
 
 
 def read_order(stream: BinaryIO) -> tuple[int, int, int, int]:
     """Inverse of `order`: p, q, h, count; ProtocolError for anything else."""
-    from flhe.errors import ProtocolError
-    from flhe.wire.canonical import loads, record
-
-    what = "residue order"
     length = int.from_bytes(stream.read(4), "little")
     if length > MAX_ORDER:
-        raise ProtocolError(f"{what}: {length} bytes, at most {MAX_ORDER} are accepted")
-    kinds = {"p": bytes, "q": bytes, "h": bytes, "count": int}
-    body = record(loads(stream.read(length), MAX_ORDER, what), what, kinds)
-    p, q, h = (int.from_bytes(body[name], "big") for name in ("p", "q", "h"))
-    if not 0 < body["count"] <= MAX_COUNT:
-        raise ProtocolError(f"{what}: count must be 1 to {MAX_COUNT}")
-    return p, q, h, body["count"]
+        raise ProtocolError(f"residue order: {length} bytes, at most {MAX_ORDER} are accepted")
+    found = _Order.from_bytes(stream.read(length))
+    return found.p, found.q, found.h, found.count
 
 
 def width(p: int, q: int) -> int:
@@ -109,7 +110,6 @@ def main() -> NoReturn:
         _watch_parent()
         if hasattr(os, "nice"):
             os.nice(NICENESS)
-        from flhe.errors import ConfigError, FaultError, ProtocolError
         from flhe.math.bigint import gmpy
 
         gmpy()

@@ -21,7 +21,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError, ProtocolError, QuorumError, ReuseError
-from flhe.math.prime_ring import PrimeRing
 from flhe.math.sampling import SIGMA
 from flhe.schemes.esafl.presets import ESHE
 from flhe.schemes.presets import BAR
@@ -35,6 +34,7 @@ from flhe_lab.variants.threshold.sealer import ThresholdSealer
 from flhe_lab.variants.threshold.sharing import at_zero
 from flhe_lab.variants.threshold.sizes import Flooded, ciphertext_noise, sizes_for
 from tests.laws import OTHER_SLOTS, SLOT
+from tests.rings import multiply
 from tests.sim.variants.parties import (
     CRS,
     SMALL,
@@ -102,7 +102,7 @@ def test_ciphertexts_hold_values_below_noise() -> None:
     scheme, slots, xs = some.scheme, some.scheme.slots, vectors(some.scheme, length(some.scheme))
     c0, c1 = halves(scheme, some.total(xs))
     key = lifted(scheme, some.secret.tolist())
-    numbers = small(scheme, added(scheme, c0, each(scheme, PrimeRing.multiply, c1, key)))
+    numbers = small(scheme, added(scheme, c0, each(scheme, multiply, c1, key)))
     noise = [x >> slots.log_p for x in numbers]
     mask, away = (1 << slots.width) - 1, 3 * slots.bound
     values = [(x >> slots.width * k & mask) - away for x in numbers for k in range(slots.per)]

@@ -26,6 +26,8 @@ from flhe_lab.variants.threshold.scheme import PublicKey, ThresholdRlwe, common_
 from flhe_lab.variants.threshold.sealer import ThresholdSealer
 from flhe_lab.variants.threshold.sharing import scaled
 from tests.laws import SLOT
+from tests.rings import inverse as inverse_transform
+from tests.rings import multiply
 from tests.sim.variants.parties import (
     CRS,
     NOTHING,
@@ -53,7 +55,7 @@ def key_of(scheme: ThresholdRlwe, product: Rows, c1: Rows) -> list[int]:
     def divided(ring: PrimeRing, above: Any, below: Any) -> NDArray[np.uint64]:
         pairs = zip(ring.forward(above).tolist(), ring.forward(below).tolist(), strict=True)
         quotients = [a * pow(b, -1, ring.q) % ring.q for a, b in pairs]
-        return ring.inverse(np.array(quotients, np.uint64))
+        return inverse_transform(ring, np.array(quotients, np.uint64))
 
     return small(scheme, each(scheme, divided, product, c1))
 
@@ -145,7 +147,7 @@ def from_one_answer(
     rest = summed(scheme, [partial])
     for rank in outside:
         factor = own * weight(partial.rank + 1, known, rank + 1)
-        part = each(scheme, PrimeRing.multiply, c1, list(group.keys[rank].share))
+        part = each(scheme, multiply, c1, list(group.keys[rank].share))
         part = [
             scaled(x, modulo(factor, r.q), r.q) for x, r in zip(part, scheme.rings, strict=True)
         ]
@@ -202,7 +204,7 @@ def test_the_last_to_speak_cannot_choose_the_key() -> None:
     sealed = ThresholdSealer(scheme, joint, 0).encrypt(Plain(x, NOTHING), SLOT)
     c0, c1 = halves(scheme, sealed)
     own = lifted(scheme, rogue.own.tolist())
-    alone = np.array(added(scheme, c0, each(scheme, PrimeRing.multiply, c1, own)))
+    alone = np.array(added(scheme, c0, each(scheme, multiply, c1, own)))
     values, _ = scheme.slots.lower(alone, x.size, 1)
     assert np.array_equal(values, x)
 
@@ -217,13 +219,11 @@ def test_the_public_key_is_an_encryption_of_nothing_known() -> None:
     """b + a s = p e: with s only; with the key of any t - 1 parties that pool theirs it is no noise."""
     some = group(3, 3)
     scheme = some.scheme
-    a = each(scheme, PrimeRing.inverse, list(common_hats(scheme, CRS)))
+    a = each(scheme, inverse_transform, list(common_hats(scheme, CRS)))
     bound = 3 * Gaussian().bound << scheme.slots.log_p
     for owns, opens in ((some.drawn, True), (some.drawn[:2], False)):
         key = lifted(scheme, np.sum([d.own for d in owns], axis=0, dtype=int).tolist())
-        left = small(
-            scheme, added(scheme, list(some.public.b), each(scheme, PrimeRing.multiply, a, key))
-        )
+        left = small(scheme, added(scheme, list(some.public.b), each(scheme, multiply, a, key)))
         assert (max(map(abs, left)) <= bound) == opens
 
 
