@@ -123,29 +123,13 @@ def sensitivity(
         raise ConfigError(f'sensitivity: of={of!r}, must be "labels" or "inputs"')
     if probes is not None and probes < 1:
         raise ConfigError(f"sensitivity: probes={probes}, must be at least 1, or None for all")
-    how = of, None if of == "labels" else probes, random
-    total, count = _summed(model, loss, batches, how, classes, chunk, device, progress)
-    return _mean(model, total, count, of)
-
-
-def _summed(
-    model: nn.Module,
-    loss: Loss,
-    batches: Iterable[tuple[Inputs, Tensor]],
-    how: tuple[Of, int | None, torch.Generator | None],
-    classes: int | None,
-    chunk: int | None,
-    device: torch.device | str | None,
-    progress: Progress | None,
-) -> tuple[Weights, int]:
-    """Sum over all samples, of those weights that have one, and how many samples there are."""
-    torch, (of, probes, random) = _torch(), how
+    torch = _torch()
     if random is None:
         random = torch.Generator().manual_seed(secrets.randbits(63))
     total: Weights = {}
     count, expected = 0, operator.length_hint(batches)
     with _evaluating(model), torch.enable_grad():
-        job = _job(model, loss, device, of, probes, random)
+        job = _job(model, loss, device, of, None if of == "labels" else probes, random)
         for done, (inputs, targets) in enumerate(batches, 1):
             if len(targets):
                 ready = of_all(lambda t: _widened(t).to(job.like.device), inputs)
@@ -157,7 +141,7 @@ def _summed(
                 count += len(targets)
             if progress is not None:
                 progress(done, max(expected, done), "sensitivity")
-    return total, count
+    return _mean(model, total, count, of)
 
 
 def _mean(model: nn.Module, total: Weights, count: int, of: Of) -> dict[str, Tensor]:

@@ -48,14 +48,7 @@ def is_prime(number: int) -> bool:
 def ntt_primes(n: int, bits: int, count: int) -> tuple[int, ...]:
     """The `count` largest primes below 2**bits that are 1 modulo 2 n, largest first.
 
-    Parameters
-    ----------
-    n : int
-        Dimension, a power of two, 2 to 32768.
-    bits : int
-        Bits of the primes, at most 63.
-    count : int
-        How many.
+    `n` is a power of two, 2 to 32768, `bits` at most 63.
 
     Raises
     ------

@@ -242,15 +242,7 @@ def _under_way(like: Sealed, inner: Sealed, rest: NDArray[np.uint8]) -> Selectiv
 
 @dataclass(slots=True)
 class SelectiveSealer:
-    """One client's side: the sealer inside, and the mask, which all clients have in common.
-
-    Parameters
-    ----------
-    adder : Selective
-        Public parameters, and the mask.
-    inner : Sealer
-        Of the adder inside.
-    """
+    """One client's side: the sealer inside; the adder has the mask, as that of all clients."""
 
     adder: Selective
     inner: Sealer
@@ -305,15 +297,7 @@ class SelectiveSharedSealer(SelectiveSealer):
 
 @dataclass(slots=True)
 class SelectiveOpener:
-    """A reader's side: the opener inside, and the mask.
-
-    Parameters
-    ----------
-    adder : Selective
-        Public parameters, and the mask.
-    inner : Opener
-        Of the adder inside.
-    """
+    """A reader's side: the opener inside; the adder has the mask."""
 
     adder: Selective
     inner: Opener

@@ -72,8 +72,6 @@ class SumMac:
         ----------
         plain : Plain
             The vector, encoded: signed integers of at most `bits` bits.
-        rank : int
-            The sender's.
         bits : int
             Bits of one value, sign included.
         bound : bytes

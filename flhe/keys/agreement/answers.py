@@ -118,14 +118,7 @@ def combine(
 ) -> Elements:
     """The sum of the survivors' seeds, shape (elements,), out of t answers or more.
 
-    Parameters
-    ----------
-    circle, slot, survivors
-        Who, which round, whose seeds.
-    answers : sequence of bytes
-        From `release`.
-    epoch : Epoch, optional
-        A member's, where answers are sealed for members.
+    `answers` are those of `release`; `epoch` is a member's, where they are sealed for members.
 
     Raises
     ------

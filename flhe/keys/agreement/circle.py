@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from flhe.errors import AuthenticationError, ProtocolError, QuorumError
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
-from flhe.keys.agreement.shares import OVERHEAD
+from flhe.keys.agreement.pairs import OVERHEAD
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.math.shamir import Shamir
 from flhe.schemes.sealed import Slot

@@ -89,14 +89,7 @@ def deal(
 ) -> dict[bytes, Dealt]:
     """Deal keys to the members of a roster, or to some of them; by identity key.
 
-    Parameters
-    ----------
-    roster : Roster
-        Who there is.
-    scheme : Scheme
-        What the keys are for: one whose keys are dealt.
-    without : collection of bytes
-        Identity keys of members that are left out.
+    `without` are identity keys of members that are left out.
 
     Raises
     ------

@@ -86,16 +86,7 @@ def share(
 ) -> tuple[Confirmed, bytes]:
     """Draw s_i for an epoch that all have confirmed; returns the state to keep and the JOINT.
 
-    Parameters
-    ----------
-    state : Confirmed
-        The member's own.
-    confirms : list of bytes
-        Everyone's CONFIRM.
-    adder : JointAdder
-        For the epoch's members.
-    policy_hash : bytes
-        Hash of the terms.
+    `confirms` are everyone's, `policy_hash` is that of the terms.
 
     Raises
     ------

@@ -57,16 +57,7 @@ def make(
 ) -> tuple[Confirmed, bytes]:
     """Make the pair of an epoch that all have confirmed; returns the state to keep and the message.
 
-    Parameters
-    ----------
-    state : Confirmed
-        Of the member of the lowest rank.
-    confirms : list of bytes
-        Everyone's CONFIRM.
-    adder : KeyPairAdder
-        For the epoch's members, without a key.
-    policy_hash : bytes
-        Hash of the terms.
+    `confirms` are everyone's, the adder has no key yet, `policy_hash` is that of the terms.
 
     Raises
     ------

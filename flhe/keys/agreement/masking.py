@@ -125,10 +125,6 @@ def agree(
 
     Parameters
     ----------
-    epoch, identity
-        The member's own.
-    dealt : Dealt
-        From `deal`.
     survivors : sequence of int
         U, ascending ranks.
     boxes : sequence of bytes
@@ -138,10 +134,8 @@ def agree(
 
     Returns
     -------
-    Agreed
-        To be kept.
-    bytes
-        The signature, 64 bytes.
+    Agreed, bytes
+        What is to be kept; the signature, 64 bytes.
 
     Raises
     ------
@@ -234,8 +228,6 @@ def release(
 
     Parameters
     ----------
-    epoch, identity, agreed
-        The member's own; `agreed` is the one set of this round.
     signers, signatures
         Who signed it: ranks, and 64 bytes each.
     elements : int

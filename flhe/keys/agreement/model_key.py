@@ -28,24 +28,7 @@ MAX_FILE = 512
 
 @dataclass(frozen=True, slots=True)
 class ModelKey(Record):
-    """What opens the sealed models of one epoch.
-
-    Parameters
-    ----------
-    epoch : bytes
-        The epoch's id, 16 bytes.
-    run_id : int
-        The run that it was agreed in.
-    roster_hash : bytes
-        SHA-256 of its roster, 32 bytes.
-    key : bytes
-        32 bytes, secret.
-
-    Raises
-    ------
-    ProtocolError
-        A part of another length, or a run that is none.
-    """
+    """What opens the sealed models of one epoch: its id, run, roster and key, which is secret."""
 
     FORM = Form("model key", MAX_FILE, KIND, VERSION)
 

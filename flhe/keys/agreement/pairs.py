@@ -70,23 +70,31 @@ def seal_to(
     key: bytes, header: Header, plaintext: bytes, random: Random = secrets.token_bytes
 ) -> bytes:
     """Encrypt `plaintext` for `header.receiver` under k_ij; the payload of an envelope."""
-    nonce = random(_NONCE)
     aad = header.to_bytes()
-    return nonce + ChaCha20Poly1305(hkdf(key, "pair-aead", aad)).encrypt(nonce, plaintext, aad)
+    return boxed(hkdf(key, "pair-aead", aad), plaintext, aad, random)
 
 
 def open_from(key: bytes, header: Header, box: bytes) -> Secret:
     """Decrypt what `header.sender` sealed. Raises AuthenticationError naming it."""
     aad = header.to_bytes()
+    says = (
+        f"{header.stage} message by {header.sender.hex()[:16]}: it does not decrypt, it was "
+        "changed or its sender saw other messages than we did: start over"
+    )
+    return unboxed(hkdf(key, "pair-aead", aad), box, aad, says)
+
+
+def boxed(key: bytes, plaintext: bytes, aad: bytes, random: Random) -> bytes:
+    """Seal under a key of one message, behind a random nonce; see the module."""
+    nonce = random(_NONCE)
+    return nonce + ChaCha20Poly1305(key).encrypt(nonce, plaintext, aad)
+
+
+def unboxed(key: bytes, box: bytes, aad: bytes, says: str) -> Secret:
+    """Inverse of `boxed`; AuthenticationError, which `says` what, for anything else."""
     try:
         if len(box) < OVERHEAD:
             raise InvalidTag
-        plain = ChaCha20Poly1305(hkdf(key, "pair-aead", aad)).decrypt(
-            box[:_NONCE], box[_NONCE:], aad
-        )
+        return Secret(ChaCha20Poly1305(key).decrypt(box[:_NONCE], box[_NONCE:], aad))
     except InvalidTag:
-        raise AuthenticationError(
-            f"{header.stage} message by {header.sender.hex()[:16]}: it does not decrypt, it was "
-            "changed or its sender saw other messages than we did: start over"
-        ) from None
-    return Secret(plain)
+        raise AuthenticationError(says) from None

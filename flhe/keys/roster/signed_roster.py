@@ -117,12 +117,7 @@ class SignedRoster(Record):
 def load_pinned(path: str | Path, expected_hash: bytes | str) -> Roster:
     """Read the roster in the file `path` if it has the pinned hash and all its members have signed.
 
-    Parameters
-    ----------
-    path : str or Path
-        The roster file.
-    expected_hash : bytes or str
-        Hash of the roster in it, 32 bytes, or 64 hexadecimal digits.
+    `expected_hash` is 32 bytes, or 64 hexadecimal digits.
 
     Raises
     ------

@@ -63,17 +63,7 @@ class BatchMac:
     slot: Slot
 
     def make(self, values: NDArray[Any], per: int, rank: int) -> list[int]:
-        """One sender's tags, one a batch, below Q.
-
-        Parameters
-        ----------
-        values : NDArray of signed integers
-            Its vector, shape (length,).
-        per : int
-            Values of one batch.
-        rank : int
-            The sender's.
-        """
+        """Tags of one sender's vector, signed integers (length,): one a batch of `per`, below Q."""
         products = self._products(values, per)
         masks = self._masks(rank, products.size)
         return [(int(p) + int(m)) % Q for p, m in zip(products, masks, strict=True)]
@@ -95,8 +85,6 @@ class BatchMac:
             What lies above the slots of each batch, whatever it is.
         values : NDArray of signed integers
             What lies in the slots, whatever it is, shape (length,).
-        per : int
-            As for `make`.
         senders : sequence of int
             Who the sum says that it is of, each once.
 

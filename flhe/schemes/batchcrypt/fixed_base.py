@@ -48,16 +48,7 @@ Digits = NDArray[np.uint8]
 def window(p: int, bits: int, count: int, in_lanes: bool) -> int:
     """Bits of a window with which `count` powers cost least; 0: no table, it would not pay.
 
-    Parameters
-    ----------
-    p : int
-        The prime.
-    bits : int
-        Bits of an exponent.
-    count : int
-        Powers that will be raised, about.
-    in_lanes : bool
-        By which table.
+    Exponents have `bits` bits; `in_lanes` says by which table.
     """
     if in_lanes:
         build, power = _LANE_COSTS

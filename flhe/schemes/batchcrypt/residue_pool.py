@@ -60,8 +60,6 @@ def draw(
 
     Parameters
     ----------
-    p, q, h, count
-        As for `Residues`.
     workers : int
         So many compute: threads where it is done in lanes, without Python's lock; else child processes
         of low priority. 0: this thread.
@@ -88,16 +86,9 @@ def seconds(bits: int, count: int) -> float:
 def draw_in_children(
     p: int, q: int, h: int, count: int, workers: int, timeout: float | None = None
 ) -> list[Big]:
-    """Draw `count` residues on `workers` child processes.
+    """Draw `count` residues on `workers` child processes, 1 at least.
 
-    Parameters
-    ----------
-    p, q, h, count
-        As for `Residues`.
-    workers : int
-        Children, at least 1.
-    timeout : float, optional
-        Seconds until the children are killed; `seconds` by default.
+    They are killed after `timeout` seconds, those of `seconds` by default.
 
     Raises
     ------

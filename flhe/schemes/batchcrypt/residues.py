@@ -41,19 +41,7 @@ def in_lanes(p: int, q: int) -> bool:
 
 
 class _Half:
-    """Powers of h^n modulo the square of one prime.
-
-    Parameters
-    ----------
-    p, n, h : mpz
-        The prime, the modulus, the base.
-    bits : int
-        Bits of an exponent.
-    count : int
-        Powers that will be raised, about.
-    by_lanes : bool
-        Whether to raise them in lanes.
-    """
+    """Powers of h^n modulo the square of one prime: about `count`, exponents of `bits` bits."""
 
     __slots__ = ("_base", "_p", "_square", "_table")
 

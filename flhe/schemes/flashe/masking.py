@@ -36,19 +36,7 @@ class Choice(NamedTuple):
 def expected(masking: Mode, members: int, dropout: float) -> float:
     """Masks that a surviving client makes for one value of a dense round (FLASHE, Theorem 2).
 
-    Parameters
-    ----------
-    masking : "double" or "single"
-        See `Flashe`.
-    members : int
-        N, members of the epoch, 2 or more.
-    dropout : float
-        d, share of them whose upload is missing, 0 to 1.
-
-    Raises
-    ------
-    ConfigError
-        A parameter out of its range.
+    N `members`, 2 or more, of whom a share d, 0 to 1, does not upload; ConfigError for others.
     """
     if members < 2:
         raise ConfigError(f"masks among members={members}: must be 2 or more")
