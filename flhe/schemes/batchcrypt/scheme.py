@@ -38,6 +38,7 @@ class BatchCrypt(Scheme):
     FORM = Form("BatchCrypt", error=ConfigError)
     name: ClassVar[str] = "batchcrypt"
     title: ClassVar[str] = "BatchCrypt"
+    agreement: ClassVar[Agreement] = "key-pair"
     dense: ClassVar[str] = "batches are added up as wholes"
     own_tags: ClassVar[bool] = True
     slow: ClassVar[bool] = True
@@ -59,11 +60,6 @@ class BatchCrypt(Scheme):
 
     def _validate(self) -> None:
         check_key_bits(self.key_bits)
-
-    @property
-    def agreement(self) -> Agreement:
-        """Members share Paillier's key pair."""
-        return "key-pair"
 
     def summary(self) -> str:
         """The length of its key."""

@@ -32,6 +32,7 @@ class Bfv(Scheme):
     FORM = Form("BFV", error=ConfigError)
     name: ClassVar[str] = "bfv"
     title: ClassVar[str] = "BFV"
+    agreement: ClassVar[Agreement] = "key-pair"
     dense: ClassVar[str] = "blocks of values are added up as wholes"
     slow: ClassVar[bool] = True
     # The server adds residues with NumPy.
@@ -46,11 +47,6 @@ class Bfv(Scheme):
     def preset(self) -> SealPreset:
         """The ring itself."""
         return RINGS[self.ring]
-
-    @property
-    def agreement(self) -> Agreement:
-        """Members share one key."""
-        return "key-pair"
 
     def summary(self) -> str:
         """Its ring."""

@@ -31,6 +31,7 @@ class FedmlHe(Scheme):
     FORM = Form("FedML-HE", error=ConfigError)
     name: ClassVar[str] = "fedml-he"
     title: ClassVar[str] = "FedML-HE"
+    agreement: ClassVar[Agreement] = "key-pair"
     dense: ClassVar[str] = "blocks of values are added up as wholes"
     slow: ClassVar[bool] = True
     # The server adds residues with NumPy.
@@ -40,11 +41,6 @@ class FedmlHe(Scheme):
 
     def _validate(self) -> None:
         ckks_preset(self.ring)
-
-    @property
-    def agreement(self) -> Agreement:
-        """Members share one key."""
-        return "key-pair"
 
     def summary(self) -> str:
         """Its ring."""

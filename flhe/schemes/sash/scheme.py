@@ -36,6 +36,7 @@ class Sash(Scheme):
     FORM = Form("SASH", error=ConfigError)
     name: ClassVar[str] = "sash"
     title: ClassVar[str] = "SASH"
+    agreement: ClassVar[Agreement] = "masking"
     default_bits: ClassVar[int] = 0
     dense: ClassVar[str] = "one sum of seeds opens every coordinate"
 
@@ -44,11 +45,6 @@ class Sash(Scheme):
 
     def _validate(self) -> None:
         sash_preset(self.preset)
-
-    @property
-    def agreement(self) -> Agreement:
-        """Members agree on the sum of the seeds of each sum."""
-        return "masking"
 
     @property
     def reader(self) -> Reader:
