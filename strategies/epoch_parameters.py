@@ -1,30 +1,32 @@
-"""What the terms come to in an epoch: its scheme, lengths of vectors, slots of rounds."""
+"""What the terms come to in an epoch: its sums, as the server knows them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from flhe.coding.flatten import Layout
 from flhe.keys.agreement.circle import SharingParameters
-from flhe.schemes.base import Adder
-from flhe.schemes.sealed import Slot, from_bytes
+from flhe.schemes.sealed import from_bytes
 from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import Ledger
-from flhe.training.start import Start, fitted_layout, mean_squares_layout
+from flhe.sums.secure_sum import SecureSum
+from flhe.training.epoch_sums import EpochSums
+from flhe.training.kind import Kind
+from flhe.training.mean_squares import MEAN_SQUARES
+from flhe.training.sensitivity import SENSITIVITY
+from flhe.training.start import Start
 from flhe.training.terms import Terms
+from flhe.training.update import UPDATE
 
 
 @dataclass(slots=True)
 class EpochParameters:
-    """Public parameters of the ledger's epoch and round, derived when cohort or layout change."""
+    """Public parameters of the ledger's epoch and round."""
 
     ledger: Ledger
     terms: Terms
     _for: tuple[object, ...] = field(default=(), init=False)
-    _resolved: Terms = field(init=False)
-    _whole: Adder = field(init=False)
-    _adder: Adder = field(init=False)
-    _layout_hash: bytes = field(default=b"", init=False)
+    _sums: EpochSums = field(init=False)
 
     @property
     def epoch(self) -> Agreed:
@@ -39,16 +41,23 @@ class EpochParameters:
         return self.ledger.layout
 
     @property
-    def whole(self) -> Adder:
-        """The adder of whole vectors, and of all that is no update, for this epoch's cohort."""
-        self._derive()
-        return self._whole
-
-    @property
-    def adder(self) -> Adder:
-        """The adder of the round under way."""
-        self._derive()
-        return self._whole if self.maps else self._adder
+    def sums(self) -> EpochSums:
+        """The epoch's sums, derived once for each cohort and layout."""
+        agreed, layout = self.epoch, self.layout
+        key = (agreed.epoch, layout)
+        if self._for != key:
+            self._sums = EpochSums(
+                self.terms,
+                layout,
+                self.ledger.federation,
+                agreed.roster_hash,
+                agreed.epoch,
+                agreed.number,
+                len(agreed.members),
+                agreed.public,
+            )
+            self._for = key
+        return self._sums
 
     @property
     def maps(self) -> bool:
@@ -56,10 +65,9 @@ class EpochParameters:
         return self.terms.select.mapped and self.ledger.base == 0
 
     @property
-    def resolved(self) -> Terms:
-        """The terms, for this epoch's cohort."""
-        self._derive()
-        return self._resolved
+    def ending(self) -> Kind:
+        """What the round under way ends with."""
+        return SENSITIVITY if self.maps else UPDATE
 
     @property
     def circle(self) -> SharingParameters:
@@ -79,31 +87,12 @@ class EpochParameters:
             self.terms.scheme.elements(len(members)),
         )
 
-    def lanes(self) -> int:
-        """Length of what each sender of the round under way adds, where it is not sparse."""
-        return (self.resolved.map_lanes if self.maps else self.resolved.lanes)(self.layout)
-
-    def slot(self, start: Start) -> Slot:
-        """The slot of the round under way, for those who start there."""
-        self._derive()
-        ledger, agreed = self.ledger, self.epoch
-        layout_hash = start.layout(self._layout_hash)
-        if fitted_on := ledger.mean_squares.get(ledger.round):
-            layout_hash = fitted_layout(layout_hash, from_bytes(fitted_on).digest())
-        return Slot(
-            ledger.federation,
-            agreed.roster_hash,
-            agreed.epoch,
-            ledger.round,
-            ledger.attempt,
-            layout_hash,
-            ledger.history,
-        )
-
-    def mean_squares_slot(self, start: Start) -> Slot:
-        """The slot of the mean squares of the round under way, before their sum is known."""
-        slot = self.slot(start)
-        return replace(slot, layout_hash=mean_squares_layout(start.layout(self._layout_hash)))
+    def sum(self, kind: Kind, start: Start) -> SecureSum:
+        """A sum of the round under way, for those who start there."""
+        ledger = self.ledger
+        kept = None if kind is MEAN_SQUARES else ledger.mean_squares.get(ledger.round)
+        fitted_on = from_bytes(kept).digest() if kept else b""
+        return self.sums.sum(kind, ledger.round, ledger.attempt, ledger.history, start, fitted_on)
 
     @property
     def needs_mean_squares(self) -> bool:
@@ -112,15 +101,3 @@ class EpochParameters:
         first = len(ledger.chain) == (2 if self.terms.select.mapped else 1)
         due = (fitting == "always" and not self.maps) or (fitting == "first" and first)
         return due and ledger.round not in ledger.mean_squares
-
-    def _derive(self) -> None:
-        """Compute what depends on cohort and layout, once an epoch."""
-        layout, agreed = self.layout, self.ledger.agreed
-        cohort, public = (0, b"") if agreed is None else (len(agreed.members), agreed.public)
-        key = (cohort, layout, public)
-        if self._for != key:
-            self._resolved = terms = self.terms.resolved(cohort)
-            self._whole = terms.for_cohort(cohort, public)
-            self._adder = terms.selective(self._whole, layout)
-            self._layout_hash = terms.layout_hash(layout, self._adder)
-            self._for = key

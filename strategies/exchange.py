@@ -17,12 +17,14 @@ from flwr.app import ConfigRecord, Message
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.mods import records
-from flhe.schemes.sealed import Sealed, from_bytes
+from flhe.schemes.base import Adder
+from flhe.schemes.sealed import Sealed
 from flhe.strategies import updates
 from flhe.strategies.federation import Federation
-from flhe.strategies.overhead import ADD
 from flhe.strategies.trouble import give_up
 from flhe.strategies.views import Views
+from flhe.training.kind import Kind
+from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.start import Start
 
 log = getLogger("flwr").log
@@ -51,6 +53,7 @@ class Exchange:
     needed: int
     supports: dict[int, Support] = field(default_factory=dict)
     """What each node told of its coordinates."""
+    _trouble: dict[int, str] = field(default_factory=dict)
 
     def updates(self, replies: Iterable[Message], timeout: float) -> Iterable[Message]:
         """The replies that hold updates: `replies`, or those to the last stage of the round.
@@ -88,31 +91,11 @@ class Exchange:
         QuorumError
             Too few of them.
         """
-        fed, of_epoch = self.fed, self.fed.parameters
-        length = of_epoch.resolved.range_lanes(of_epoch.layout)
-
-        def read(node: int, answer: ConfigRecord) -> Sealed:
-            part = from_bytes(records.field(answer, "sealed", bytes))
-            if part.supports:
-                raise ProtocolError("its mean squares are sparse")
-            if part.mode != fed.terms.scheme.mode_ahead:
-                raise ProtocolError(
-                    "its mean squares are masked in another mode than they should be"
-                )
-            slot = of_epoch.mean_squares_slot(updates.start_in(answer))
-            updates.check_part(of_epoch, node, answer, part, slot, length, "mean-squares")
-            of_epoch.whole.add(None, part)  # what is refused here costs its sender alone
-            return part
-
-        parts = self._collect("mean-squares", replies, read)
-        total = None
-        with fed.grid.meter.doing(ADD):
-            for part in parts.values():
-                total = of_epoch.whole.add(total, part)
-        assert total is not None
-        fed.ledger.keep_mean_squares(of_epoch.whole.close(total))
-        log(INFO, "mean squares: Added those of %d nodes", len(parts))
-        return list(parts)
+        fed, whole = self.fed, self.fed.parameters.sums.whole
+        mode = fed.terms.scheme.mode_ahead
+        total, _, nodes = self._add(MEAN_SQUARES, whole, replies, mode, "mean squares")
+        fed.ledger.keep_mean_squares(whole.close(total))
+        return nodes
 
     def collect_supports(self, replies: Iterable[Message]) -> list[int]:
         """Collect the supports in `replies`, and choose the mode; returns the nodes.
@@ -133,7 +116,7 @@ class Exchange:
         ranked = sorted(
             ((rank(node), support) for node, support in self.supports.items()), key=itemgetter(0)
         )
-        trailer = of_epoch.resolved.trailer_lanes(of_epoch.layout)
+        trailer = of_epoch.sums.terms.trailer_lanes(of_epoch.layout)
         fed.attempt.mode, why = fed.terms.scheme.mode_of(ranked, trailer, len(fed.members))
         if why:
             log(INFO, "supports: %d told; %s", len(ranked), why)
@@ -142,36 +125,49 @@ class Exchange:
     def add_updates(self, replies: Iterable[Message]) -> tuple[Sealed, Start]:
         """Fold the updates in `replies` as they arrive; their sum, and where its senders started.
 
-        Updates that start from different models are never added: those of most senders count, the
-        other senders are named and caught up.
-
         Raises
         ------
         QuorumError
             Too few of them.
         """
+        fed, kind = self.fed, self.fed.parameters.ending
+        total, start, nodes = self._add(
+            kind, fed.adder, replies, fed.attempt.mode, "aggregate_train"
+        )
+        for node in sorted(fed.round.answered - set(nodes) - set(self._trouble)):
+            log(WARNING, "aggregate_train: node %d is left out: it answered only before", node)
+        return total, start
+
+    def _add(
+        self, kind: Kind, adder: Adder, replies: Iterable[Message], mode: str, where: str
+    ) -> tuple[Sealed, Start, list[int]]:
+        """Fold contributions as they arrive; their sum, where its senders started, and who they are.
+
+        Those that start from different models are never added: those of most senders count, the other
+        senders are named and caught up.
+        """
         fed = self.fed
 
         def add(total: Sealed | None, part: Sealed) -> Sealed:
             began = time.perf_counter()
-            total = fed.adder.add(total, part)
+            total = adder.add(total, part)
             fed.round.adding_s += time.perf_counter() - began
             return total
 
         def receive(node: int, reply: Message) -> tuple[Sealed, Start]:
-            return fed.receive(node, reply, self.supports)
+            return fed.contribution(node, reply, kind, mode, self.supports.get(node))
 
-        views = Views(fed, "aggregate_train", receive, add, MAX_VIEWS)
+        views = Views(fed, where, receive, add, MAX_VIEWS)
         start, total = views.collect(replies)
-        trouble = views.trouble
+        self._trouble = views.trouble
         survivors = len(total.senders) if total else 0
-        log(INFO, "aggregate_train: Added %d updates, %d failures", survivors, len(trouble))
+        log(INFO, "%s: Added %d updates, %d failures", where, survivors, len(views.trouble))
         if total is None or start is None or survivors < self.needed:
-            fed.round.answered.update(*views.senders.values())
-            give_up(f"round {fed.ledger.round}: {survivors} updates, {self.needed} needed", trouble)
-        for node in sorted(fed.round.answered - set(views.senders[start]) - set(trouble)):
-            log(WARNING, "aggregate_train: node %d is left out: it answered only before", node)
-        return total, start
+            if kind is not MEAN_SQUARES:
+                fed.round.answered.update(*views.senders.values())
+            what = f"round {fed.ledger.round}: {survivors} updates, {self.needed} needed"
+            give_up(what, views.trouble)
+        return total, start, views.senders[start]
 
     def _collect(self, stage: str, replies: Iterable[Message], read: Reader[T]) -> dict[int, T]:
         """What nodes with one model tell in a stage; the others are named."""

@@ -6,7 +6,7 @@ The ledger holds what must not be forgotten; here is what can be asked again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from logging import WARNING, getLogger
 from typing import Any, TypeVar
 
@@ -29,6 +29,8 @@ from flhe.strategies.report import RoundReport
 from flhe.strategies.round_state import Attempt, RoundState
 from flhe.sums import receipts
 from flhe.training.facts import THREADS
+from flhe.training.kind import Kind
+from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.model import next_history
 from flhe.training.reading import ServerReader, finite
 from flhe.training.start import Start
@@ -142,7 +144,8 @@ class Federation:
     @property
     def adder(self) -> Adder:
         """The adder of the round under way."""
-        return self.parameters.adder
+        sums = self.parameters.sums
+        return sums.whole if self.parameters.maps else sums.adder
 
     @property
     def circle(self) -> SharingParameters:
@@ -267,44 +270,38 @@ class Federation:
             self.at[node] = LOST
         return explain(code, reply.error.reason)
 
-    def receive(
-        self, node: int, reply: Message, supports: Mapping[int, Support] | None = None
+    def contribution(
+        self, node: int, reply: Message, kind: Kind, mode: str, support: Support | None = None
     ) -> tuple[Sealed, Start]:
-        """The verified update in a reply, and what it starts from.
+        """The verified ciphertext in a reply, and what its sender starts from.
 
-        `supports` are those that nodes told in this attempt, where updates are sparse.
+        `kind` is what is added up, `mode` the scheme's that was announced, `support` what the node told
+        of its coordinates in this attempt.
 
         Raises
         ------
         ProtocolError
-            An error reply, or an update that is not this node's for this round.
+            An error reply, or a ciphertext that is not this node's for this sum.
         """
         content, answer = self.opened(node, reply)
         start = updates.start_in(answer)
-        slot = self.parameters.slot(start)
+        of = self.parameters.sum(kind, start)
         arrays = content.get(records.UPDATE)
         if not isinstance(arrays, ArrayRecord):
             raise ProtocolError("the reply holds no encrypted update")
-        known = None
-        if self.terms.codec.sparse:
-            if supports is None or node not in supports:
-                raise ProtocolError("an update without a support")
-            known = [supports[node]]
+        if of.sparse and support is None:
+            raise ProtocolError("an update without a support")
+        known = [support] if support is not None else None
         header = records.field(answer, "header", bytes)
         part = records.to_sealed(header, arrays, take=True, supports=known, floats=0)
-        lanes = self.parameters.lanes()
-        if known is not None:
-            trailer = self.parameters.resolved.trailer_lanes(self.parameters.layout)
-            lanes = known[0].count + trailer
-        if bool(part.supports) != self.terms.codec.sparse:
-            raise ProtocolError("the update is sparse, or should be")
-        if part.mode != self.attempt.mode:
-            raise ProtocolError("the update is masked in another mode than was announced")
-        updates.check_part(self.parameters, node, answer, part, slot, lanes, "update")
-        rank = self.parameters.epoch.rank(node)
-        self.attempt.receipts[rank] = updates.receipt_in(self.parameters, node, answer, slot)
-        if self.terms.scheme.per_sum_keys:
-            self.attempt.shares[node] = updates.shares_in(self.parameters, node, answer)
+        agreed = self.parameters.epoch
+        rank, envelope = agreed.rank(node), records.field(answer, "envelope", bytes)
+        of.check_part(part, envelope, rank, agreed.members[node], mode)
+        if kind is not MEAN_SQUARES:
+            receipt = updates.receipt_in(self.parameters, node, answer, of)
+            self.attempt.receipts[rank] = receipt
+            if self.terms.scheme.per_sum_keys:
+                self.attempt.shares[node] = updates.shares_in(self.parameters, node, answer)
         self.heard(node, content)
         return part, start
 
@@ -395,7 +392,7 @@ class Federation:
         assert model is not None
         began = time.perf_counter()
         released = combine(self.circle, total.slot, total.senders, release)
-        reader = ServerReader(self.parameters.resolved, self.adder)
+        reader = ServerReader(self.parameters.sums.terms, self.adder)
         after, totals = reader.open(model, total, released, threads=THREADS)
         self.round.adding_s += time.perf_counter() - began
         self.ledger.keep_model(after)

@@ -72,6 +72,7 @@ OTHER_SLOTS = {
     "attempt": dataclasses.replace(SLOT, attempt=1),
     "layout_hash": dataclasses.replace(SLOT, layout_hash=bytes(32)),
     "history": dataclasses.replace(SLOT, history=bytes(32)),
+    "purpose": dataclasses.replace(SLOT, purpose="mean-squares"),
 }
 """One slot for each field that differs; a test checks that none of the fields is missing here."""
 

@@ -19,9 +19,11 @@ from flhe.keys.agreement.model_key import ModelKey
 from flhe.mods import agreement, records
 from flhe.mods.stages import Stopwatch, reply
 from flhe.node.node import Node
-from flhe.schemes.sealed import Sealed, from_bytes
+from flhe.schemes.sealed import Sealed, Slot, from_bytes
 from flhe.sums import receipts
-from flhe.training.due import SUM, Record, check_ahead
+from flhe.sums.secure_sum import Record
+from flhe.training.due import check_ahead
+from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.model import Model, next_history
 from flhe.training.reading import finite, served
 from flhe.training.session import Session
@@ -75,7 +77,7 @@ class Follower:
             raise ProtocolError("the checkpoint is of another optimizer")
         return model
 
-    def recorder(self, session: Session, expected: bytes | None = None) -> Record:
+    def recorder(self, expected: bytes | None = None) -> Record:
         """Writes down what is about to be opened.
 
         `expected` is the history with the sum in it, where a message names one. A sum that was damaged
@@ -84,12 +86,13 @@ class Follower:
         """
         before = b"" if self.model is None else self.model.history
 
-        def record(round_: int, digest: bytes, what: str) -> None:
-            if what == SUM and expected is not None and next_history(before, digest) != expected:
+        def record(slot: Slot, digest: bytes) -> None:
+            ends = slot.purpose != MEAN_SQUARES.purpose
+            if ends and expected is not None and next_history(before, digest) != expected:
                 raise AlteredError(
-                    f"the sum of round {round_} is not the one that the message names"
+                    f"the sum of round {slot.round} is not the one that the message names"
                 )
-            self.node.record_opening(session, round_, digest, what)
+            self.node.record_opening(slot, digest)
 
         return record
 
@@ -164,7 +167,7 @@ class Follower:
         lost = node.tried(slot) and not sent
         with self.watch:
             # By the digest of the model that is here: the one of a claim may have been given up.
-            record = self.recorder(session, expected)
+            record = self.recorder(expected)
             answers = unpack(release) if release else ()
             self.model, totals = session.open(
                 model, total, record, digest, fitted_on, answers, app_inputs_hash

@@ -19,6 +19,7 @@ from flhe.mods import records
 from flhe.mods.shown import app_message
 from flhe.mods.stages import App
 from flhe.training.model import Model
+from flhe.training.sensitivity import map_of, map_of_change
 from flhe.training.session import Session
 
 
@@ -41,11 +42,12 @@ def own_map(session: Session, model: Model, message: Message, app: App) -> NDArr
         arrays = list(answer.array_records.values())
         if len(arrays) != 1:
             raise ReplyError("the app must reply with one ArrayRecord")
-        values = session.map_of_change(model, records.to_numpy(arrays[0]))
+        values = map_of_change(session.terms, model, records.to_numpy(arrays[0]))
     else:
         found = app.sensitivity(shown)
         message.content = RecordDict()
-        values = session.map_of({name: _array(value) for name, value in found.items()})
+        arrays_found = {name: _array(value) for name, value in found.items()}
+        values = map_of(session.terms.select, session.layout, arrays_found)
     give_back()
     return values
 

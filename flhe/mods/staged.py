@@ -20,14 +20,16 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flhe.coding.base import State
 from flhe.errors import ProtocolError, ReuseError
 from flhe.mods import records, survivors
+from flhe.mods.contribution import Contribution
 from flhe.mods.follow import Follower, follow
 from flhe.mods.stages import App
-from flhe.mods.updates import deliver, kept, sign
 from flhe.node.node import Node
-from flhe.schemes.sealed import Sealed, Slot, from_bytes, to_bytes
+from flhe.schemes.sealed import Sealed, from_bytes
+from flhe.sums.secure_sum import SecureSum
 from flhe.training.draft import Draft
 from flhe.training.due import check_ahead
-from flhe.training.mean_squares import encode, fit
+from flhe.training.kind import Kind
+from flhe.training.mean_squares import MEAN_SQUARES, encode, fit
 from flhe.training.model import Model
 from flhe.training.session import Session
 
@@ -52,10 +54,8 @@ def begin(
     draft = node.load_draft()
     if draft is None or not draft.is_of(round_, model, app_inputs_hash):
         if session.terms.scheme.per_sum_keys:
-            slot = session.slot(
-                model, round_, attempt, app_inputs_hash=app_inputs_hash, digest=digest
-            )
-            survivors.check_ready(node, session, slot)
+            of = session.sum(model, round_, attempt, app_inputs_hash=app_inputs_hash, digest=digest)
+            survivors.check_ready(node, session, of.slot)
         if session.terms.noise is not None and not session.maps(model):
             node.check_unclaimed(session.epoch.id, round_, attempt)
             node.count_release()
@@ -123,30 +123,14 @@ class _Turn:
 
     def tell_mean_squares(self) -> RecordDict:
         """The draft's mean squares, encrypted."""
-        node, session = self.node, self.session
-        slot = session.mean_squares_slot(
-            self.model,
-            self.draft.round,
-            self.attempt,
-            app_inputs_hash=self.draft.app_inputs_hash,
-            digest=self.digest,
-        )
-        output = node.load_output(slot, "mean-squares")
-        if output is None:
-            with self.follower.watch:
-                encoded = encode(session, self.model, self.draft, self.digest)
-                sealed = session.seal(
-                    session.sealer(),
-                    encoded,
-                    slot,
-                    lambda r, a: node.claim(
-                        session, r, a, self.digest, slot.history, step="mean-squares"
-                    ),
-                    session.terms.scheme.mode_ahead,
-                )
-                output = sealed, sign(node, session, sealed, "mean-squares")
-            node.save_output(*output, "mean-squares")
-        return self._reply("mean-squares", sealed=to_bytes(output[0]), envelope=output[1])
+        session = self.session
+        own = self._own(self._sum(MEAN_SQUARES), session.terms.scheme.mode_ahead)
+        if (again := own.again()) is not None:
+            return again
+        with self.follower.watch:
+            encoded = encode(session, self.model, self.draft, self.digest)
+        sealer = session.sealer(own.of)
+        return own.deliver(sealer, own.encrypt(sealer, encoded))
 
     def tell_support(self) -> RecordDict:
         """Which coordinates the update has, as the server knows them in this attempt."""
@@ -155,62 +139,41 @@ class _Turn:
             raise ProtocolError("asked for a support, and updates are dense")
         with self.follower.watch:
             self._fit()  # opens and checks the mean squares, before anything is told
-            slot = self._slot()
+            slot = self._sum().slot
             support = session.support(self.draft, slot)
         known, digest = self.node.known_support(slot), support.digest()
         if known is None:
-            self.node.claim(
-                session,
-                slot.round,
-                slot.attempt,
-                self.digest,
-                slot.history,
-                step="supports",
-                support=digest,
-            )
+            self.node.claim(session, slot, self.digest, step="supports", support=digest)
         elif known != digest:
             raise ReuseError("another support was told in this attempt: ask under a new one")
         return self._reply("supports", support=support.data)
 
     def tell_update(self, mode: str) -> RecordDict:
         """The update, encrypted in `mode`."""
-        node, session, slot = self.node, self.session, self._slot()
-        again = kept(self.follower, session, slot, self.digest, self.draft.app_inputs_hash)
-        if again is not None:
+        session, own = self.session, self._own(self._sum(), mode)
+        if (again := own.again()) is not None:
             return again
-        survivors.check_ready(node, session, slot)
-        node.bind_mask(self.model.mask)
-        session.adder_of(self.model).check_mode(mode)
+        own.check_ready()
         with self.follower.watch:
             encoded, support = session.encode_draft(
-                self.draft, self.model, self._fit(), slot, self.digest
+                self.draft, self.model, self._fit(), own.of.slot, self.digest
             )
-        chosen = b"" if support is None else support.digest()
-        if support is not None and node.known_support(slot) != chosen:
-            raise ReuseError("another support was told in this attempt: ask under a new one")
-        with self.follower.watch:
-            sealer = session.sealer(self.model)
-            sealed = session.seal(
-                sealer,
-                encoded,
-                slot,
-                lambda r, a: node.claim(
-                    session, r, a, self.digest, slot.history, support=chosen, mode=mode
-                ),
-                mode,
-                support,
-            )
-        return deliver(
-            self.follower, session, sealer, sealed, self.digest, self.draft.app_inputs_hash
+        sealer = session.sealer(own.of)
+        return own.deliver(sealer, own.encrypt(sealer, encoded, support))
+
+    def _own(self, of: SecureSum, mode: str) -> Contribution:
+        return Contribution(
+            self.follower, self.session, of, self.digest, self.draft.app_inputs_hash, mode
         )
 
-    def _slot(self) -> Slot:
-        """The slot of the update."""
-        return self.session.slot(
+    def _sum(self, kind: Kind | None = None) -> SecureSum:
+        """The sum of this attempt; of what ends the round unless said."""
+        return self.session.sum(
             self.model,
             self.draft.round,
             self.attempt,
-            self.mean_squares,
+            None if kind else self.mean_squares,
+            kind=kind,
             app_inputs_hash=self.draft.app_inputs_hash,
             digest=self.digest,
         )
@@ -219,7 +182,7 @@ class _Turn:
         """The codecs' state in this round; see `flhe.training.mean_squares`."""
         if self.mean_squares is not None:
             self.node.policy.check_survivors(len(self.mean_squares.senders))
-        record, round_ = self.follower.recorder(self.session), self.draft.round
+        record, round_ = self.follower.recorder(), self.draft.round
         return fit(
             self.session,
             self.model,

@@ -8,15 +8,16 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from flhe.errors import ReplyError
 from flhe.math.buffers import give_back
-from flhe.mods import records, staged, survivors
+from flhe.mods import records, staged
+from flhe.mods.contribution import Contribution
 from flhe.mods.follow import Follower, follow
 from flhe.mods.mapping import own_map
 from flhe.mods.shown import app_inputs_of, app_message
 from flhe.mods.stages import App, say_once
-from flhe.mods.updates import deliver, kept
 from flhe.node.node import Node
 from flhe.training.draft import Draft
 from flhe.training.due import check_ahead
+from flhe.training.sensitivity import draft_map
 from flhe.training.terms import Terms
 
 COUNTS = ("num-examples", "num_examples")
@@ -45,18 +46,17 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
             lambda: _draft(node, follower, message, app, round_, app_inputs_hash),
         )
     mode = records.optional(record, "mode", "")
-    session.adder_of(model).check_mode(mode)
     with watch:
         digest = node.claimed(session.place(model, round_, attempt)) or session.digest(model)
-        slot = session.slot(model, round_, attempt, app_inputs_hash=app_inputs_hash, digest=digest)
-    if (again := kept(follower, session, slot, digest, app_inputs_hash)) is not None:
+        of = session.sum(model, round_, attempt, app_inputs_hash=app_inputs_hash, digest=digest)
+    own = Contribution(follower, session, of, digest, app_inputs_hash, mode)
+    if (again := own.again()) is not None:
         return again
-    survivors.check_ready(node, session, slot)
-    node.check_unclaimed(slot.epoch, slot.round, slot.attempt)  # before the app trains
-    node.bind_mask(model.mask)
-    sealer = session.sealer(model)
+    own.check_ready()
+    node.check_unclaimed(of.slot.epoch, round_, attempt)  # before the app trains
+    sealer = session.sealer(of)
     ahead = threading.Thread(
-        target=session.prepare, args=(sealer, model, slot, mode), name="flhe-masks", daemon=True
+        target=sealer.prepare, args=(of.slot, of.length, mode), name="flhe-masks", daemon=True
     )
     ahead.start()  # while the app trains
     try:
@@ -71,15 +71,9 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
         encoded = session.encode(model, records.to_numpy(trained), examples, metrics, digest)
         del answer, trained, model  # a model each, and no longer needed
         follower.model = None
-        sealed = session.seal(
-            sealer,
-            encoded,
-            slot,
-            lambda r, a: node.claim(session, r, a, digest, slot.history, mode=mode),
-            mode,
-        )
+        sealed = own.encrypt(sealer, encoded)
         del encoded
-    return deliver(follower, session, sealer, sealed, digest, app_inputs_hash)
+    return own.deliver(sealer, sealed)
 
 
 def _draft(
@@ -90,7 +84,7 @@ def _draft(
     if session.maps(model):
         found = own_map(session, model, message, app)
         with follower.watch:
-            return session.draft_map(model, found, round_, app_inputs_hash)
+            return draft_map(session.terms, model, found, round_, app_inputs_hash)
     answer = app.run(app_message(session.terms, message, model))
     message.content = RecordDict()
     give_back()

@@ -17,7 +17,7 @@ from flhe.node.folder import Folder
 from flhe.node.high_water_marks import HighWaterMarks
 from flhe.node.stored import StoredNote
 from flhe.schemes.sealed import Slot
-from flhe.training.due import MEAN_SQUARES, SUM
+from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.session import Session
 
 Step = Literal["mean-squares", "supports", "update", "consist"]
@@ -37,10 +37,8 @@ class Claims(Folder):
     def claim(
         self,
         session: Session,
-        round_: int,
-        attempt: int,
+        slot: Slot,
         digest: bytes,
-        history: bytes,
         *,
         step: Step = "update",
         support: bytes = b"",
@@ -48,8 +46,8 @@ class Claims(Folder):
     ) -> None:
         """Claim the one use of a mask, on disk, before anything is encrypted.
 
-        `digest` and `history` are of the model that the update starts from; they, the digest of the
-        support that the server was told and the mode that it announced are kept with the claim.
+        `digest` is of the model that the update starts from; it, the digest of the support that the
+        server was told and the mode that it announced are kept with the claim.
 
         Raises
         ------
@@ -57,9 +55,9 @@ class Claims(Folder):
             This step or a later one was claimed before; the round's survivors were signed.
         """
         if session.terms.scheme.per_sum_keys:
-            self.check_unsigned(session.epoch.id, round_)
-        note = StoredNote(digest, support, mode, history).to_bytes()
-        self.store.claim(session.epoch.id, round_, attempt, note, STEPS.index(step))
+            self.check_unsigned(slot.epoch, slot.round)
+        note = StoredNote(digest, support, mode, slot.history).to_bytes()
+        self.store.claim(slot.epoch, slot.round, slot.attempt, note, STEPS.index(step))
 
     def claimed(self, slot: Slot) -> bytes | None:
         """Digest of the model that a claimed attempt started from; None if it is not the last one."""
@@ -200,12 +198,11 @@ class Claims(Folder):
             return self.store.claimed_round(epoch_id)
         return round_ if step == CONSIST else max(round_ - 1, 0)
 
-    def record_opening(self, session: Session, round_: int, digest: bytes, what: str = SUM) -> None:
+    def record_opening(self, slot: Slot, digest: bytes) -> None:
         """Record the one sum of a round, on disk, before it is decrypted; mean squares likewise."""
-        record = (
-            self.store.record_mean_squares if what == MEAN_SQUARES else self.store.record_opening
-        )
-        record(session.epoch.id, round_, digest)
+        first = slot.purpose == MEAN_SQUARES.purpose
+        record = self.store.record_mean_squares if first else self.store.record_opening
+        record(slot.epoch, slot.round, digest)
 
     def skip_openings(self, epoch_id: bytes, round_: int) -> None:
         """A model of `round_` was taken from another member: no sum up to there is opened here."""

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError, ReuseError
 from flhe.wire import canonical
-from flhe.wire.fields import U32, U64, Hash, bits, size
+from flhe.wire.fields import U32, U64, Hash, bits, matching, size
 from flhe.wire.record import Form, Record
 
-VERSION = 2
+VERSION = 3
+UPDATE = "update"
 MAX_HEADER = 64 * 1024
 """Largest accepted header, in bytes: 1024 senders take under 4 KiB, with their supports under 52."""
 
@@ -37,7 +38,7 @@ MAX_LENGTH = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Slot(Record):
-    """The one round, of one epoch, of one run that a mask belongs to.
+    """The one sum, of one round, epoch and run, that a mask belongs to.
 
     Parameters
     ----------
@@ -55,6 +56,8 @@ class Slot(Record):
         SHA-256 chain over the initial model and every sum opened since, 32 bytes. All of it is
         known to the server anyway; members who were shown different ones derive different masks, so
         their updates cannot be added up unnoticed.
+    purpose : str
+        What the sum is of: sums of one attempt have masks of their own.
     """
 
     FORM = Form("slot", row=True)
@@ -66,10 +69,23 @@ class Slot(Record):
     attempt: U32
     layout_hash: Hash
     history: Hash
+    purpose: Annotated[str, matching("[a-z-]{1,16}", "1 to 16 of a-z -")] = UPDATE
 
-    def context(self) -> tuple[int | bytes, ...]:
-        """Everything a key of this round is derived from."""
-        return tuple(self.to_fields())
+    def context(self) -> tuple[int | bytes | str, ...]:
+        """Everything a key of this sum is derived from.
+
+        Seven values for an update, and the purpose as an eighth for any other sum: no two are equal.
+        """
+        values = (
+            self.run_id,
+            self.roster_hash,
+            self.epoch,
+            self.round,
+            self.attempt,
+            self.layout_hash,
+            self.history,
+        )
+        return values if self.purpose == UPDATE else (*values, self.purpose)
 
     def digest(self) -> bytes:
         """SHA-256 of all of it, 32 bytes: names the slot in signed messages."""

@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from flhe.errors import ProtocolError, QuorumError
-from flhe.schemes.base import Adder
-from flhe.schemes.sealed import Sealed, Slot, check_senders
+from flhe.errors import ProtocolError
+from flhe.schemes.sealed import Sealed
 from flhe.training.model import Model
-
-Record = Callable[[int, bytes, str], None]
-"""(round, digest of the sum, what of) -> None once on disk; ReuseError for another such sum.
-
-What of: SUM of updates, or MEAN_SQUARES."""
-
-SUM, MEAN_SQUARES = "sum", "mean-squares"
 
 MAX_AHEAD = 32
 """Most rounds that may have come to nothing in between: each number that is claimed or recorded as
@@ -33,42 +23,9 @@ def check_ahead(model: Model, round_: int, reached: int = 0) -> None:
         )
 
 
-def check_slot(model: Model, slot: Slot, expected: Slot) -> None:
-    """Refuse a sum of another round, or of what is not expected; ProtocolError."""
-    if slot.round <= model.round:
+def check_due(model: Model, total: Sealed) -> None:
+    """Refuse a sum of a round that is over for `model`; ProtocolError."""
+    if total.slot.round <= model.round:
         raise ProtocolError(
-            f"got the sum of round {slot.round}, this node's model is at round {model.round}"
-        )
-    if slot != expected:
-        raise ProtocolError(
-            f"the sum of round {slot.round} belongs to another run, epoch, parameter set, or to "
-            "a model with another history or other weights, or its senders were told otherwise"
-        )
-
-
-def check_shape(total: Sealed, adder: Adder, length: int, need: int, *, sparse: bool) -> None:
-    """Refuse a sum of another scheme, form or length, or of fewer than `need` senders.
-
-    Raises
-    ------
-    ProtocolError
-        Another scheme, form or length.
-    QuorumError
-        Too few senders.
-    """
-    round_ = total.slot.round
-    if total.scheme != adder.name:
-        raise ProtocolError(f"the sum of round {round_} is of another scheme")
-    adder.check_mode(total.mode)
-    check_senders(total.senders, adder.cohort)
-    if bool(total.supports) != sparse:
-        raise ProtocolError(f"the sum of round {round_} is sparse, or should be")
-    if total.length != length:
-        raise ProtocolError(f"the sum of round {round_} has another length than the model")
-    if total.data.size != adder.nbytes(total.length):
-        raise ProtocolError(f"the sum of round {round_} was cut short or extended")
-    if len(total.senders) < need:
-        raise QuorumError(
-            f"the sum of round {round_} has {len(total.senders)} senders, this roster "
-            f"opens none of fewer than {need}"
+            f"got the sum of round {total.slot.round}, this node's model is at round {model.round}"
         )

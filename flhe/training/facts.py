@@ -8,26 +8,35 @@ clipped otherwise.
 
 from __future__ import annotations
 
+import functools
 import hmac
 import os
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, cast
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from flhe.coding.flatten import Layout
+from flhe.coding.select import Select
 from flhe.coding.support import Support
 from flhe.keys.agreement.epoch import Epoch
 from flhe.math.permutation import Permutation
-from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.selective import Selective
-from flhe.schemes.sum_mac import SumMac
+from flhe.sums.secure_sum import SecureSum
+from flhe.training.epoch_sums import EpochSums
+from flhe.training.kind import Ending, Kind
 from flhe.training.model import Model
-from flhe.training.selection import fixed_mask
-from flhe.training.start import NO_APP_INPUTS, fitted_layout, mean_squares_layout, start_layout
+from flhe.training.sensitivity import SENSITIVITY
+from flhe.training.start import NO_APP_INPUTS, Start
 from flhe.training.terms import Terms
+from flhe.training.update import UPDATE
 from flhe.wire.derive import hkdf
 
 THREADS = min(4, os.cpu_count() or 1)
+
+
+@functools.lru_cache(maxsize=2)
+def fixed_mask(select: Select, layout: Layout) -> Support:
+    """The selection of a rule that needs no map; see `Select.fixed`."""
+    return select.fixed(layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,46 +56,51 @@ class Facts:
     epoch: Epoch
     terms: Terms
     layout: Layout
-    whole: Adder = field(init=False)
-    """The adder of whole vectors, and of all that is no update."""
-    adder: Adder = field(init=False)
-    """The adder of an update: that of the selected part of it, where a part is selected."""
-    layout_hash: bytes = field(init=False)
+    sums: EpochSums = field(init=False)
+    """What the server knows of the epoch's sums, too."""
     threads: ClassVar[int] = THREADS
 
     def __post_init__(self) -> None:
-        terms = self.terms.resolved(self.epoch.size)
-        whole = terms.for_cohort(self.epoch.size, self.epoch.scheme_public)
-        adder = terms.selective(whole, self.layout)
-        object.__setattr__(self, "terms", terms)
-        object.__setattr__(self, "whole", whole)
-        object.__setattr__(self, "adder", adder)
-        object.__setattr__(self, "layout_hash", self.terms.layout_hash(self.layout, adder))
+        epoch = self.epoch
+        sums = EpochSums(
+            self.terms,
+            self.layout,
+            epoch.run_id,
+            epoch.roster.hash,
+            epoch.id,
+            epoch.number,
+            epoch.size,
+            epoch.scheme_public,
+        )
+        object.__setattr__(self, "sums", sums)
+        object.__setattr__(self, "terms", sums.terms)
 
     def place(self, model: Model, round_: int, attempt: int) -> Slot:
         """Which attempt at which round, whatever was told: for looking up claims, never for masks."""
         epoch = self.epoch
+        sums = self.sums
         return Slot(
             epoch.run_id,
             epoch.roster.hash,
             epoch.id,
             round_,
             attempt,
-            self.layout_hash,
+            sums.layout_hash,
             model.history,
         )
 
-    def slot(
+    def sum(
         self,
         model: Model,
         round_: int,
         attempt: int,
         mean_squares: Sealed | None = None,
         *,
+        kind: Kind | None = None,
         app_inputs_hash: bytes = NO_APP_INPUTS,
         digest: bytes | None = None,
-    ) -> Slot:
-        """The slot of one attempt at a round that starts from `model`.
+    ) -> SecureSum:
+        """A sum of one attempt at a round that starts from `model`.
 
         Parameters
         ----------
@@ -96,29 +110,23 @@ class Facts:
             Which.
         mean_squares : Sealed, optional
             The sum that the round's thresholds are fitted on, where they are.
+        kind : Kind, optional
+            What it is of; the one that ends the round unless said.
         app_inputs_hash : bytes
             Hash of what the app was told; see `flhe.training.start`.
         digest : bytes, optional
             `digest(model)`, where it is known; computed otherwise.
         """
-        base = self.digest(model) if digest is None else digest
-        layout_hash = start_layout(self.layout_hash, app_inputs_hash, base)
-        if mean_squares is not None:
-            layout_hash = fitted_layout(layout_hash, mean_squares.digest())
-        return replace(self.place(model, round_, attempt), layout_hash=layout_hash)
-
-    def mean_squares_slot(
-        self,
-        model: Model,
-        round_: int,
-        attempt: int,
-        *,
-        app_inputs_hash: bytes = NO_APP_INPUTS,
-        digest: bytes | None = None,
-    ) -> Slot:
-        """The slot of an attempt's mean squares: they have masks of their own."""
-        slot = self.slot(model, round_, attempt, app_inputs_hash=app_inputs_hash, digest=digest)
-        return replace(slot, layout_hash=mean_squares_layout(slot.layout_hash))
+        kind = kind or self.ending(model)
+        return self.sums.sum(
+            kind,
+            round_,
+            attempt,
+            model.history,
+            Start(app_inputs_hash, self.digest(model) if digest is None else digest),
+            b"" if mean_squares is None else mean_squares.digest(),
+            self.mask(model) if kind.partial and self.terms.select.partial else None,
+        )
 
     def permutation(self, slot: Slot) -> Permutation | None:
         """The secret order of coordinates in one attempt; None where they keep their places."""
@@ -143,12 +151,6 @@ class Facts:
             mac.update(chunk)
         return mac.digest()
 
-    def tags(self, slot: Slot) -> SumMac | None:
-        """Tags of one sum; None where these terms have none."""
-        if not self.terms.tagged:
-            return None
-        return SumMac(self.epoch.group_key, slot, self.layout.floats, self.threads)
-
     def check_of(self, digest: bytes, rank: int = 0, support: Support | None = None) -> int:
         """What stands for a digest inside the sum: 31 bits that nobody outside the group knows.
 
@@ -166,6 +168,10 @@ class Facts:
 
     # --- which part of an update is encrypted ---
 
+    def ending(self, model: Model) -> Ending:
+        """What a round from `model` ends with."""
+        return SENSITIVITY if self.maps(model) else UPDATE
+
     def maps(self, model: Model) -> bool:
         """Whether a round from `model` adds up the map that says what is selected."""
         return self.terms.select.mapped and model.mask is None
@@ -176,20 +182,6 @@ class Facts:
             assert model.mask is not None
             return model.mask
         return fixed_mask(self.terms.select, self.layout)
-
-    def _selects(self, model: Model) -> bool:
-        return self.terms.select.partial and not self.maps(model)
-
-    def adder_of(self, model: Model) -> Adder:
-        """The adder of a round from `model`, with the mask of what is selected."""
-        if not self._selects(model):
-            return self.whole
-        return replace(cast(Selective, self.adder), mask=self.mask(model))
-
-    def _lanes(self, model: Model) -> int:
-        """Integers that are encrypted in a dense round from `model`."""
-        lanes = self.terms.map_lanes if self.maps(model) else self.terms.lanes
-        return lanes(self.layout)
 
     # --- what is fitted on earlier sums ---
 

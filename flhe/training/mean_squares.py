@@ -1,4 +1,4 @@
-"""The sum of mean squares that a round's clipping thresholds are fitted on.
+"""MeanSquares: the sum that a round's clipping thresholds are fitted on.
 
 Each client encrypts its own, layer by layer, before its update; only their sum is opened, and one of a
 round. The round's slot names that sum, so nobody's update is added to one that was clipped otherwise.
@@ -6,20 +6,39 @@ round. The round's slot names that sum, so nobody's update is added to one that 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from flhe.coding.base import Plain, State
 from flhe.coding.extras import FIXED, Extras
+from flhe.coding.flatten import Layout
 from flhe.coding.quantize import Quantize
 from flhe.errors import ProtocolError
-from flhe.keys.roles import opener_for
 from flhe.schemes.sealed import Sealed
-from flhe.sums.verdict import open_verified
+from flhe.sums.secure_sum import Record
 from flhe.training.draft import Draft
-from flhe.training.due import MEAN_SQUARES, Record, check_shape, check_slot
+from flhe.training.due import check_due
 from flhe.training.facts import Facts
+from flhe.training.kind import Kind
 from flhe.training.model import Model
 from flhe.training.start import NO_APP_INPUTS
+from flhe.training.terms import Terms
+
+
+class MeanSquares(Kind):
+    """What comes before an update whose thresholds are fitted."""
+
+    purpose: ClassVar[str] = "mean-squares"
+    valued: ClassVar[bool] = False
+
+    def extras(self, terms: Terms, layout: Layout) -> int:
+        """Two exact numbers a layer, behind count, weight and check."""
+        squares = 2 * len(list(layout.segments()))
+        return Quantize(terms.bits).lanes(FIXED + squares, layout)
+
+
+MEAN_SQUARES = MeanSquares()
 
 
 def encode(session: Facts, model: Model, draft: Draft, digest: bytes) -> Plain:
@@ -82,20 +101,18 @@ def fit(
         return state
     if mean_squares is None:
         raise ProtocolError("the sum of mean squares that this round's thresholds need is missing")
-    slot = mean_squares.slot
-    expected = session.mean_squares_slot(
-        model, round_, slot.attempt, app_inputs_hash=app_inputs_hash, digest=base
+    of = session.sum(
+        model,
+        round_,
+        mean_squares.slot.attempt,
+        kind=MEAN_SQUARES,
+        app_inputs_hash=app_inputs_hash,
+        digest=base,
     )
-    check_slot(model, slot, expected)
-    lanes_due = session.terms.range_lanes(session.layout)
-    check_shape(
-        mean_squares, session.whole, lanes_due, session.epoch.roster.min_opening, sparse=False
-    )
-    record(slot.round, mean_squares.digest(), MEAN_SQUARES)
-    opener = opener_for(session.whole, session.epoch, mean_squares, threads=1)
-    bits = session.terms.bits
-    lanes = open_verified(opener, session.tags(slot), bits, mean_squares, 0)
-    quantize = Quantize(bits)
+    check_due(model, mean_squares)
+    of.check(mean_squares, session.epoch.roster.min_opening)
+    lanes = of.open(session.epoch, mean_squares, record)
+    quantize = Quantize(of.bits)
     quantize.check_sum(int(np.abs(lanes.astype(np.int64)).max()), len(mean_squares.senders))
     sums = quantize.join(lanes)
     totals = Extras().decode(sums[:FIXED])

@@ -1,16 +1,14 @@
-"""Sending: from what the app trained to a ciphertext, in three steps.
+"""Sending: from what the app trained to integers that add, in two steps.
 
     draft      old model, trained arrays -> what is to be sent   select, on the client's own disk
     encode     draft -> integers, and their support             clip, weigh, quantize, permute
-    seal       integers -> ciphertext                           claim, encrypt
 
-A vector is encoded, and NaN refused, before its mask is claimed; the claim is on disk before anything
-is encrypted.
+A vector is encoded, and NaN refused, before its mask is claimed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,17 +23,13 @@ from flhe.coding.weigh import most_examples
 from flhe.errors import ExamplesError, ProtocolError
 from flhe.keys.roles import sealer_for
 from flhe.schemes.base import Sealer
-from flhe.schemes.sealed import Sealed, Slot
-from flhe.sums.verdict import tagged
+from flhe.schemes.sealed import Slot
+from flhe.sums.secure_sum import SecureSum
 from flhe.training.draft import Draft
 from flhe.training.facts import Facts
 from flhe.training.model import Model
 from flhe.training.noising import add_noise
-from flhe.training.selection import map_of
 from flhe.training.start import NO_APP_INPUTS
-
-Claim = Callable[[int, int], None]
-"""(round, attempt) -> None once it is on disk; ReuseError when it was there before."""
 
 
 class Sending(Facts):
@@ -43,15 +37,10 @@ class Sending(Facts):
 
     __slots__ = ()
 
-    def sealer(self, model: Model | None = None) -> Sealer:
-        """This member's sealer: of updates to `model`, or of all that is none."""
-        if model is None:
-            return sealer_for(self.whole, self.epoch, threads=self.threads)
-        return sealer_for(self.adder_of(model), self.epoch, threads=self.threads)
-
-    def prepare(self, sealer: Sealer, model: Model, slot: Slot, mode: str) -> None:
-        """Compute a dense round's masks ahead of time; meant for another thread."""
-        sealer.prepare(slot, self._lanes(model), mode)
+    def sealer(self, of: SecureSum | None = None) -> Sealer:
+        """This member's sealer of a sum, or of whole vectors."""
+        adder = self.sums.whole if of is None else of.adder
+        return sealer_for(adder, self.epoch, threads=self.threads)
 
     def encode(
         self,
@@ -182,12 +171,8 @@ class Sending(Facts):
         digest : bytes
             Keyed digest of the model that the draft starts from.
         """
-        if self.maps(model):
-            codec = self.terms.map_codec()
-            encoded, _ = codec.encode(draft.plain(), codec.init(self.layout))
-        else:
-            codec = self.terms.codec.keyed(self.permutation(slot))
-            encoded, _ = codec.finish(draft.plain(), state)
+        kind, order = self.ending(model), self.permutation(slot)
+        encoded = kind.encode(self.terms, self.layout, draft.plain(), state, order)
         support = None
         if encoded.coords is not None:
             support = Support.of(encoded.coords, self.layout.floats)
@@ -201,7 +186,8 @@ class Sending(Facts):
 
     def _sent_only(self, encoded: Plain, model: Model) -> Plain:
         """An encoded update with zeros where its scheme sends nothing: tags are of what is sent."""
-        if not self._selects(model) or self.terms.select.clear:
+        select = self.terms.select
+        if not select.partial or select.clear or self.maps(model):
             return encoded
         coords = self.mask(model).coords
         values = np.zeros_like(encoded.values)
@@ -215,44 +201,3 @@ class Sending(Facts):
         if (permutation := self.permutation(slot)) is not None:
             coords = np.sort(permutation.forward(coords))
         return Support.of(coords, self.layout.floats)
-
-    def seal(
-        self,
-        sealer: Sealer,
-        encoded: Plain,
-        slot: Slot,
-        claim: Claim,
-        mode: str = "",
-        support: Support | None = None,
-    ) -> Sealed:
-        """Encrypt an encoded update, tagged; `claim` is called first and must have reached the disk."""
-        whole = tagged(encoded, self.tags(slot), self.epoch.rank, self.terms.bits, support)
-        claim(slot.round, slot.attempt)
-        return sealer.encrypt(whole, slot, mode=mode, support=support)
-
-    # --- in the round for the map ---
-
-    def map_of(self, found: Arrays) -> NDArray[np.float32]:
-        """A member's sensitivities, by the model's names, as they are added up; see `map_of`."""
-        return map_of(self.terms.select, self.layout, found)
-
-    def map_of_change(self, model: Model, trained: Arrays) -> NDArray[np.float32]:
-        """How much training changed each value, as such maps are added up; errors as `encode`."""
-        gradients = self.terms.sends_gradients
-        change, _ = self.layout.change(trained, model.masters, gradients=gradients)
-        return self.terms.select.normalized(change, reuse=True)
-
-    def draft_map(
-        self,
-        model: Model,
-        values: NDArray[np.float32],
-        round_: int,
-        app_inputs_hash: bytes = NO_APP_INPUTS,
-    ) -> Draft:
-        """A map, shape (layout.floats,), as it is encrypted, however often it is asked for."""
-        zeros = [0] * self.layout.integers
-        extras = self.terms.extras(self.layout).encode(1, {}, zeros)
-        base = model.fingerprint()
-        return Draft(
-            round_, model.history, values, extras, base=base, app_inputs_hash=app_inputs_hash
-        )

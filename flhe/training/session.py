@@ -11,15 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flhe.coding.extras import Totals
-from flhe.coding.support import union_of
-from flhe.errors import ProtocolError
-from flhe.keys.roles import opener_for
 from flhe.schemes.sealed import Sealed
-from flhe.sums.verdict import open_verified
-from flhe.training.due import SUM, Record, check_shape, check_slot
+from flhe.sums.secure_sum import Record, SecureSum
+from flhe.training.due import check_due
 from flhe.training.mean_squares import fit
 from flhe.training.model import Model
-from flhe.training.reading import apply, choose
 from flhe.training.sending import Sending
 from flhe.training.start import NO_APP_INPUTS
 
@@ -71,19 +67,11 @@ class Session(Sending):
             which a sender started from another model.
         """
         base = self.digest(model) if digest is None else digest
-        self.check(model, total, mean_squares, app_inputs_hash, base)
+        of = self.check(model, total, mean_squares, app_inputs_hash, base)
         state = fit(self, model, total.slot.round, mean_squares, record, base, app_inputs_hash)
-        result = total.digest()
-        record(total.slot.round, result, SUM)
-        adder = self.adder_of(model)
-        opener = opener_for(adder, self.epoch, total, release, threads=self.threads)
-        values = union_of(total.supports)[1] if total.supports else self.layout.floats
-        lanes = open_verified(opener, self.tags(total.slot), self.terms.bits, total, values)
-        check = self._expected_check(base, total)
-        if self.maps(model):
-            return choose(self.terms, model, total, lanes, check)
-        codec = self.terms.codec.keyed(self.permutation(total.slot))
-        return apply(self.terms, codec, model, total, lanes, state, check)
+        lanes = of.open(self.epoch, total, record, release, threads=self.threads)
+        check, order = self._expected_check(base, total), self.permutation(total.slot)
+        return self.ending(model).read(self.terms, model, total, lanes, state, check, order)
 
     def _expected_check(self, base: bytes, total: Sealed) -> int:
         if not total.supports:
@@ -98,10 +86,10 @@ class Session(Sending):
         mean_squares: Sealed | None = None,
         app_inputs_hash: bytes = NO_APP_INPUTS,
         digest: bytes | None = None,
-    ) -> None:
-        """Refuse a sum that may not be opened; see `open`."""
+    ) -> SecureSum:
+        """What `total` is the sum of; refuses one that may not be opened, as `open` says."""
         slot = total.slot
-        expected = self.slot(
+        of = self.sum(
             model,
             slot.round,
             slot.attempt,
@@ -109,11 +97,6 @@ class Session(Sending):
             app_inputs_hash=app_inputs_hash,
             digest=digest,
         )
-        check_slot(model, slot, expected)
-        length = self._lanes(model)
-        if total.supports:
-            if total.supports[0].length != self.layout.floats:
-                raise ProtocolError(f"the sum of round {slot.round} is of another model")
-            length = union_of(total.supports)[1] + self.terms.trailer_lanes(self.layout)
-        need = self.epoch.roster.min_opening
-        check_shape(total, self.adder_of(model), length, need, sparse=self.terms.codec.sparse)
+        check_due(model, total)
+        of.check(total, self.epoch.roster.min_opening)
+        return of

@@ -75,11 +75,6 @@ def start_layout(layout_hash: bytes, app_inputs_hash: bytes, digest: bytes) -> b
     ).digest()
 
 
-def mean_squares_layout(layout_hash: bytes) -> bytes:
-    """Layout hash of a round's mean squares: they have masks of their own."""
-    return hashlib.sha256(canonical.dumps([PREFIX + "mean-squares", layout_hash])).digest()
-
-
 def fitted_layout(layout_hash: bytes, digest: bytes) -> bytes:
     """Layout hash of a round whose thresholds are fitted on the sum with this `digest`."""
     return hashlib.sha256(canonical.dumps([PREFIX + "ranged", layout_hash, digest])).digest()

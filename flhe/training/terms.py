@@ -10,16 +10,12 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from flhe.coding.chain import Chain, chain
-from flhe.coding.clip import Clip
-from flhe.coding.extras import FIXED, Extras
+from flhe.coding.extras import Extras
 from flhe.coding.flatten import Layout
 from flhe.coding.laplace import Laplace
-from flhe.coding.quantize import Quantize
 from flhe.coding.registry import ChainField
 from flhe.coding.select import Select
 from flhe.coding.update import update_codec
-from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError
 from flhe.schemes import sum_mac
 from flhe.schemes.base import Adder, fits
@@ -146,10 +142,6 @@ class Terms(Record):
         """
         return self.scheme.reader == "clients" and (not self.scheme.own_tags or self.select.clear)
 
-    def map_codec(self) -> Chain:
-        """Quantize a member's map, which is within [-1, 1] and counts as much as everybody's."""
-        return chain(Clip(1.0), Weigh(1), Quantize(self.bits))
-
     def for_cohort(self, cohort: int, public: bytes = b"") -> Adder:
         """The adder for `cohort` members, checked against the codec.
 
@@ -195,11 +187,6 @@ class Terms(Record):
         values = self.select.count(layout) if self.select.partial else layout.floats
         return values + self.trailer_lanes(layout)
 
-    def map_lanes(self, layout: Layout) -> int:
-        """Integers in an encoded map, with its extras and tags."""
-        extras = self.map_codec().lanes(self.extras(layout).length, layout)
-        return layout.floats + extras + self.tag_lanes
-
     def extra_lanes(self, layout: Layout) -> int:
         """Integers that carry the extras of an update."""
         return self.codec.lanes(self.extras(layout).length, layout)
@@ -212,12 +199,6 @@ class Terms(Record):
     def trailer_lanes(self, layout: Layout) -> int:
         """Integers behind the values of an update: extras, then tags."""
         return self.extra_lanes(layout) + self.tag_lanes
-
-    def range_lanes(self, layout: Layout) -> int:
-        """Integers in what a client sends in the `mean-squares` step."""
-        quantize = Quantize(self.bits)
-        squares = 2 * len(list(layout.segments()))
-        return quantize.lanes(FIXED + squares, layout) + self.tag_lanes
 
     def layout_hash(self, layout: Layout, adder: Adder) -> bytes:
         """SHA-256 over names, shapes, dtypes, these terms, and the adder's parameters."""

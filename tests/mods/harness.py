@@ -25,7 +25,7 @@ from flhe.keys.roster.roster import Member, Roster
 from flhe.mods import HEMod, records
 from flhe.node.store import Store
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
+from flhe.schemes.sealed import Sealed, to_bytes
 from flhe.sums import receipts
 from flhe.training.draft import Draft
 from flhe.training.model import Model
@@ -379,7 +379,7 @@ def support(message: Message) -> Support:
 def mean_squares(message: Message) -> Sealed:
     """The mean squares in a reply."""
     assert answer(message)["step"] == "mean-squares"
-    return from_bytes(answer(message)["sealed"])  # type: ignore[arg-type]
+    return update(message)
 
 
 def sealed(message: Message) -> ArrayRecord:

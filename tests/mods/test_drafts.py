@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flhe.mods import records, updates
+from flhe.mods import records
 from flhe.node.node import Node
 from flhe.schemes.flashe.adder import FlasheSealer
+from flhe.sums.secure_sum import SecureSum
 from flhe.training.draft import Draft
 from flhe.training.model import Model
 from tests.mods.apps import Moves, Raises
@@ -139,7 +140,7 @@ def test_a_crash_between_the_sum_and_the_model(sparse: Group) -> None:
     sparse.open(total)
 
 
-@pytest.mark.parametrize("where", [(updates, "sign"), (FlasheSealer, "encrypt")])
+@pytest.mark.parametrize("where", [(SecureSum, "sign"), (FlasheSealer, "encrypt")])
 def test_a_crash_after_the_claim_needs_another_attempt(sparse: Group, where: Any) -> None:
     site = sparse.sites[0]
     support(sparse.ask(site))

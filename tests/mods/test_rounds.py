@@ -14,10 +14,11 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from flhe.coding.support import Support
-from flhe.mods import HEMod, records, updates
+from flhe.mods import HEMod, records
 from flhe.schemes.flashe.adder import FlasheSealer
 from flhe.schemes.sealed import Sealed
-from flhe.training import session as session_module
+from flhe.sums import secure_sum
+from flhe.sums.secure_sum import SecureSum
 from tests.mods.harness import (
     App,
     Group,
@@ -89,7 +90,7 @@ def test_an_update_that_is_lost_is_not_made_again(group: Group) -> None:
 def test_a_crash_between_claim_and_sending(group: Group) -> None:
     """The mask may have been used and the result is lost: only another attempt may follow."""
     site = group.sites[0]
-    with dying(updates, "sign"):
+    with dying(SecureSum, "sign"):
         group.ask(site)
     refused(group.ask(site), 1022)
     update(group.ask(site, attempt=1))
@@ -100,7 +101,7 @@ def test_claims_and_records_are_on_disk_before_the_keys_are_used(
 ) -> None:
     site = group.sites[0]
     seen = list[object]()
-    encrypt, opener_for = FlasheSealer.encrypt, session_module.opener_for
+    encrypt, opener_for = FlasheSealer.encrypt, secure_sum.opener_for
 
     def encrypting(self: FlasheSealer, *args: Any, **kwargs: Any) -> Sealed:
         seen.append(site.claims)
@@ -115,7 +116,7 @@ def test_claims_and_records_are_on_disk_before_the_keys_are_used(
     assert seen == [["1-0-2"]]
     total = group.total()
     seen.clear()
-    monkeypatch.setattr(session_module, "opener_for", opening)
+    monkeypatch.setattr(secure_sum, "opener_for", opening)
     answer(group.evaluate(site, total))
     assert seen == [total.digest()]
 

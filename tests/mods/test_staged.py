@@ -90,7 +90,7 @@ def test_stages_that_a_round_has_not(group: Group, sparse: Group, ranged: Group)
 def test_all_three_steps_are_claimed_in_order(fitted: Group) -> None:
     site = fitted.sites[0]
     first = fitted.ask(site)
-    assert set(first.content) == {records.REPLY}
+    assert set(first.content) == {records.REPLY, records.UPDATE}
     assert site.claims == ["1-0-0"]
     assert private(site.run / "mean-squares")
     refused(fitted.ask(site, "supports"), 1014)  # not without the sum

@@ -22,7 +22,7 @@ from flhe.math.ring import Ring
 from flhe.math.shamir import Shamir
 from flhe.schemes.sealed import Slot
 from flhe.training.session import Session
-from flhe.training.start import fitted_layout, mean_squares_layout
+from flhe.training.start import fitted_layout
 from tests.reference.field import (
     P,
     Q,
@@ -421,8 +421,6 @@ class DerivedKind:
         return {"check": int.from_bytes(key[:4], "big") // 2}
 
     def library(self, case: Case) -> Case:
-        if case["name"] == "mean-squares":
-            return {"becomes": mean_squares_layout(bytes.fromhex(case["layout_hash"])).hex()}
         if case["name"] == "ranged":
             bound = (bytes.fromhex(case[k]) for k in ("layout_hash", "sum_digest"))
             return {"becomes": fitted_layout(*bound).hex()}

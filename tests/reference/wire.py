@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
-VERSION = 2
+VERSION = 3
 COLUMNS = 256
 
 Item = int | bytes | str | list[Any]
@@ -99,8 +99,9 @@ NEAR = slot_fields(7, 3, 0, bytes([1]) * 32, bytes([2]) * 16, bytes([4]) * 32, b
 
 
 def context(fields: dict[str, Any]) -> list[Any]:
-    """What keys of a slot are bound to, in order."""
-    return [bytes.fromhex(v) if isinstance(v, str) else v for v in fields.values()]
+    """What keys of a slot are bound to, in order: its purpose too, where it is no update's."""
+    hashes = {n: bytes.fromhex(v) for n, v in fields.items() if n != "purpose" and type(v) is str}
+    return [hashes.get(name, value) for name, value in fields.items()]
 
 
 # --- numbers in bytes ---
@@ -249,7 +250,8 @@ class Book:
 
     def header(self, wire: Wire, mode: str = "", told: Sequence[Any] = ()) -> bytes:
         """Everything but the ciphertext; `told` is what it says of the supports."""
-        bound, senders = context(self.slot), list(wire.senders)
+        bound, senders = context({"purpose": "update"} | self.slot), list(wire.senders)
+        bound = [*bound[1:], bound[0]]
         return cbor([VERSION, self.name, mode, bound, senders, wire.length, list(told)])
 
     # --- what a file says besides ---

@@ -30,7 +30,7 @@ from tests.laws import OTHER_SLOTS, SLOT
 
 DATA = np.arange(12, dtype=np.uint8)
 SEALED = Sealed("flashe", SLOT, (0, 2, 5), 30, DATA)
-CONTEXT = list(SLOT.context())
+CONTEXT = SLOT.to_fields()
 FIELDS = [VERSION, "flashe", "", CONTEXT, [0, 2, 5], 30, []]
 
 WIDTH = 40
@@ -42,7 +42,8 @@ TOLD = [[s.length, len(s.data), s.digest()] for s in SUPPORTS]
 
 U32, HASH = st.integers(0, 2**32 - 1), st.binary(min_size=32, max_size=32)
 EPOCH = st.binary(min_size=16, max_size=16)
-SLOTS = st.builds(Slot, st.integers(0, 2**64 - 1), HASH, EPOCH, U32, U32, HASH, HASH)
+PURPOSES = st.sampled_from(["update", "mean-squares", "z"])
+SLOTS = st.builds(Slot, st.integers(0, 2**64 - 1), HASH, EPOCH, U32, U32, HASH, HASH, PURPOSES)
 
 
 @given(

@@ -114,7 +114,7 @@ class Cheat:
         self.variant, self.grid = VARIANTS[name], VARIANTS[name].nodes(path, NODES)
         self.before: list[Model] = []
         self.parts = parts = dict[int, Parts]()
-        receive, keep = Federation.receive, Federation.keep
+        receive, keep = Federation.contribution, Federation.keep
 
         def received(fed: Federation, *args: Any) -> Any:
             part, start = receive(fed, *args)
@@ -128,7 +128,7 @@ class Cheat:
                 total = lie(fed.adder, parts[LIE], fed.adder.close(total))
             return keep(fed, total, *args)
 
-        monkeypatch.setattr(Federation, "receive", received)
+        monkeypatch.setattr(Federation, "contribution", received)
         monkeypatch.setattr(Federation, "keep", kept)
 
     def is_refused(self, rounds: int) -> str:

@@ -16,11 +16,13 @@ from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.states import Epoch
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed
 from flhe.strategies import FlasheFedAvg
 from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
+from flhe.sums.secure_sum import SecureSum
 from flhe.training.session import Session
 from flhe.wire import canonical
 from tests.strategies.puppets import Log, Patch, Puppets, play, same, told
@@ -164,18 +166,18 @@ def test_three_lone_models_do_not_shut_out_the_others(tmp_path: Path) -> None:
 
 
 def forge_ciphertexts(
-    monkeypatch: Patch, rank: int, change: Callable[[Session, Sealed], Sealed]
+    monkeypatch: Patch, rank: int, change: Callable[[SecureSum, Sealed], Sealed]
 ) -> dict[int, Sealed]:
     """A member signs and sends what `change` makes of its ciphertexts of round 2."""
-    honest, made = Session.seal, dict[int, Sealed]()
+    honest, made = SecureSum.contribute, dict[int, Sealed]()
 
-    def seal_(self: Session, *args: Any, **kwargs: Any) -> Sealed:
-        part = honest(self, *args, **kwargs)
-        if self.epoch.rank == rank:
+    def contribute(self: SecureSum, epoch: Epoch, *args: Any, **kwargs: Any) -> Sealed:
+        part = honest(self, epoch, *args, **kwargs)
+        if epoch.rank == rank:
             part = made[rank] = change(self, part) if part.slot.round == 2 else part
         return part
 
-    monkeypatch.setattr(Session, "seal", seal_)
+    monkeypatch.setattr(SecureSum, "contribute", contribute)
     return made
 
 
@@ -196,12 +198,12 @@ def test_coordinates_in_a_dense_round_cost_their_sender_alone(
     tmp_path: Path, monkeypatch: Patch, rank: int, count: int, caplog: Log
 ) -> None:
     """Even if its update comes first: nothing is added to it then."""
-    grid, order, received = Puppets(tmp_path, 4), list[int](), Federation.receive
+    grid, order, received = Puppets(tmp_path, 4), list[int](), Federation.contribution
     liar = at_rank(grid, rank)
 
-    def sparse(session: Session, part: Sealed) -> Sealed:
+    def sparse(of: SecureSum, part: Sealed) -> Sealed:
         coords = np.arange(count, dtype=np.uint32)
-        return replace(part, supports=(Support.of(coords, session.layout.floats),))
+        return replace(part, supports=(Support.of(coords, of.floats),))
 
     def as_made(_: int, reply: Message) -> None:  # the node itself would leave them out
         reply.content[records.UPDATE] = records.from_sealed(made[rank])
@@ -212,7 +214,7 @@ def test_coordinates_in_a_dense_round_cost_their_sender_alone(
 
     made = forge_ciphertexts(monkeypatch, rank, sparse)
     grid.lies(liar, "round", as_made)
-    monkeypatch.setattr(Federation, "receive", receive)
+    monkeypatch.setattr(Federation, "contribution", receive)
     first_of(monkeypatch, liar)
     run(grid, 3)
     assert liar(order[0])
@@ -236,8 +238,8 @@ FORGED: dict[str, Callable[[Sealed], dict[str, Any]]] = {
 def test_mean_squares_that_cannot_be_added_cost_their_sender_alone(
     tmp_path: Path, monkeypatch: Patch, name: str, first: bool, caplog: Log
 ) -> None:
-    def forged(session: Session, part: Sealed) -> Sealed:
-        mean_squares = part.length == session.terms.range_lanes(session.layout)
+    def forged(_of: SecureSum, part: Sealed) -> Sealed:
+        mean_squares = part.slot.purpose == "mean-squares"
         return replace(part, **FORGED[name](part)) if mean_squares else part
 
     grid = Puppets(tmp_path, 5)

@@ -19,6 +19,7 @@ from flhe.errors import FlheError
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed
 from flhe.strategies import FlasheFedAvg, HEStrategy
+from flhe.training.update import UPDATE
 from flhe.wire import canonical
 from tests.strategies.meddling import lie
 from tests.strategies.puppets import Puppets, initial, play, same, told
@@ -218,10 +219,11 @@ def test_any_reply_record_is_refused_or_right(
     content = RecordDict({records.REPLY: record, records.UPDATE: ArrayRecord(dict(arrays.items()))})
     node = reply.metadata.src_node_id
     with pytest.raises(FlheError):
-        state.receive(node, Message(content, reply_to=reply))
+        state.contribution(node, Message(content, reply_to=reply), UPDATE, state.attempt.mode)
     content = RecordDict({records.REPLY: good, records.UPDATE: ArrayRecord(dict(arrays.items()))})
     reply = Message(content, reply_to=reply)
-    assert state.receive(node, reply)[0].senders == (state.ledger.agreed.rank(node),)
+    part, _ = state.contribution(node, reply, UPDATE, state.attempt.mode)
+    assert part.senders == (state.ledger.agreed.rank(node),)
 
 
 def altered(data: bytes, at: int, flip: int) -> bytes:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from flhe.training import mean_squares, session
+from flhe.sums import secure_sum
 
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Takes down every decryption, wherever a session opens a sum."""
-    events, real = list[str](), session.opener_for
+    """Takes down every decryption, wherever a sum is opened."""
+    events, real = list[str](), secure_sum.opener_for
 
     def opener_for(*args: Any, **kwargs: Any) -> Any:
         opener = real(*args, **kwargs)
@@ -24,6 +24,5 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return Watched()
 
-    for module in (session, mean_squares):
-        monkeypatch.setattr(module, "opener_for", opener_for)
+    monkeypatch.setattr(secure_sum, "opener_for", opener_for)
     return events

@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flhe.coding.base import Plain
+from flhe.coding.support import Support
 from flhe.coding.update import update_codec
 from flhe.errors import ReuseError
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.sealed import Sealed
+from flhe.schemes.sealed import Sealed, Slot
+from flhe.sums.secure_sum import SecureSum
 from flhe.training.draft import Draft
-from flhe.training.mean_squares import encode, fit
+from flhe.training.mean_squares import MEAN_SQUARES, encode, fit
 from flhe.training.model import Model
 from flhe.training.session import Session
 from flhe.training.terms import Terms
@@ -100,8 +103,8 @@ class OneOpening:
     def __init__(self) -> None:
         self.seen: dict[tuple[int, str], bytes] = {}
 
-    def __call__(self, round_: int, digest: bytes, what: str) -> None:
-        if self.seen.setdefault((round_, what), digest) != digest:
+    def __call__(self, slot: Slot, digest: bytes) -> None:
+        if self.seen.setdefault((slot.round, slot.purpose), digest) != digest:
             raise ReuseError("another result of this round was opened before")
 
 
@@ -125,8 +128,14 @@ def part(
     told = {"loss": rank + 0.5, "patients": 3.0}
     found = trained(rank) if sent is None else sent
     plain = session.encode(model, found, examples, told, session.digest(model))
-    slot = session.slot(model, round_, attempt)
-    return session.seal(session.sealer(model), plain, slot, ignore)
+    return contributed(session, session.sum(model, round_, attempt), plain)
+
+
+def contributed(
+    session: Session, of: SecureSum, plain: Plain, mode: str = "", support: Support | None = None
+) -> Sealed:
+    """A member's ciphertext of an encoded vector."""
+    return of.contribute(session.epoch, session.sealer(of), plain, ignore, mode, support)
 
 
 @dataclasses.dataclass
@@ -143,7 +152,7 @@ class Round:
         return self.sessions[0]
 
     def sum_of(self, parts: Sequence[Sealed]) -> Sealed:
-        scheme, total = self.first.adder_of(self.model), None
+        scheme, total = self.first.sum(self.model, 1, 0).adder, None
         for one in parts:
             total = scheme.add(total, one)
         assert total is not None
@@ -211,16 +220,17 @@ class Staged(Round):
 
     def encrypt(self) -> None:
         """Everybody's update, under the thresholds that are fitted on `mean_squares`."""
-        self.slot = self.first.slot(self.model, self.round, self.attempt, self.mean_squares)
+        self.of = self.first.sum(self.model, self.round, self.attempt, self.mean_squares)
+        self.slot = self.of.slot
         self.parts = [self.part(*one) for one in self.pairs()]
 
     def pairs(self) -> list[tuple[Session, Draft]]:
         return list(zip(self.sessions, self.drafts, strict=True))
 
     def square(self, session: Session, draft: Draft) -> Sealed:
-        slot = session.mean_squares_slot(self.model, self.round, self.attempt)
+        of = session.sum(self.model, self.round, self.attempt, kind=MEAN_SQUARES)
         plain = encode(session, self.model, draft, session.digest(self.model))
-        return session.seal(session.sealer(), plain, slot, ignore, session.terms.scheme.mode_ahead)
+        return contributed(session, of, plain, session.terms.scheme.mode_ahead)
 
     def part(self, session: Session, draft: Draft) -> Sealed:
         digest = session.digest(self.model)
@@ -229,7 +239,7 @@ class Staged(Round):
         assert (support is None) == (not session.terms.codec.sparse)
         if support is not None:
             assert support == session.support(draft, self.slot)
-        return session.seal(session.sealer(), plain, self.slot, ignore, self.mode, support)
+        return contributed(session, self.of, plain, self.mode, support)
 
     def fit(self, mean_squares: Sealed | None, record: Any = ignore) -> Any:
         """Fit the thresholds of the round on a sum of mean squares."""

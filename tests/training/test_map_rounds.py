@@ -18,10 +18,11 @@ from flhe.errors import ProtocolError
 from flhe.schemes.sealed import Sealed
 from flhe.training.model import Model
 from flhe.training.optimizer import ServerOptimizer
+from flhe.training.sensitivity import draft_map, map_of
 from flhe.training.session import Session
 from flhe.training.terms import Terms
 from tests.training import rounds
-from tests.training.rounds import Round, ignore
+from tests.training.rounds import Round, contributed
 
 TERMS = Terms(codec=update_codec(weighted=False), select=Select(0.25), metrics=())
 
@@ -48,16 +49,17 @@ def own(rank: int) -> dict[str, NDArray[Any]]:
 
 def encoded(session: Session) -> Plain:
     model = start()
-    draft = session.draft_map(model, session.map_of(own(session.epoch.rank)), 1)
+    found = map_of(session.terms.select, session.layout, own(session.epoch.rank))
+    draft = draft_map(session.terms, model, found, 1)
     state = session.terms.codec.recall(model.layout, {})
-    slot = session.slot(model, 1, 0)
+    slot = session.sum(model, 1, 0).slot
     return session.encode_draft(draft, model, state, slot, session.digest(model))[0]
 
 
 def part(session: Session, plain: Plain | None = None) -> Sealed:
     model = start()
     plain = encoded(session) if plain is None else plain
-    return session.seal(session.sealer(model), plain, session.slot(model, 1, 0), ignore)
+    return contributed(session, session.sum(model, 1, 0), plain)
 
 
 def mapped(terms: Terms = TERMS) -> Round:
@@ -80,11 +82,11 @@ def test_arrays_that_the_map_does_not_name_are_encrypted_first() -> None:
     """Running statistics come from the data as directly as anything."""
     session = sessions()[0]
     found = {"w": own(0)["w"]}
-    values = session.map_of(found)
+    values = map_of(session.terms.select, session.layout, found)
     assert np.array_equal(values[32:], np.ones(8, np.float32))
     assert values[:32].min() == -1
     frozen = {**found, "base.weight": np.zeros(99, np.float32)}
-    assert np.array_equal(session.map_of(frozen), values)
+    assert np.array_equal(map_of(session.terms.select, session.layout, frozen), values)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_arrays_that_the_map_does_not_name_are_encrypted_first() -> None:
 )
 def test_a_map_of_another_model(found: Any, message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
-        sessions()[0].map_of(found)
+        map_of(TERMS.select, start().layout, found)
 
 
 LIMBS = Quantize(16).limbs
@@ -122,7 +124,7 @@ def test_a_sum_that_nobody_reaches_is_refused() -> None:
     """Under FLASHE whoever relays a sum can add to it, and it is seen."""
     played = mapped()
     summed = played.total()
-    packing: Any = played.first.whole.packing  # type: ignore[attr-defined]
+    packing: Any = played.first.sums.whole.packing  # type: ignore[attr-defined]
     shift = np.zeros(summed.length, packing.signed)
     shift[0] = -20_000
     data = summed.data.copy()
@@ -136,11 +138,11 @@ def test_maps_and_updates_are_not_taken_for_each_other() -> None:
     summed, first = played.total(), played.first
     chosen = played.open(summed)
     assert not first.maps(chosen)
-    assert first.adder_of(played.model).name != first.adder_of(chosen).name
+    assert first.sum(played.model, 1, 0).adder.name != first.sum(chosen, 2, 0).adder.name
     with pytest.raises(ProtocolError):
         played.open(summed, model=chosen)
     with pytest.raises(ProtocolError):
-        played.open(dataclasses.replace(summed, scheme=first.adder.name))
+        played.open(dataclasses.replace(summed, scheme=first.sums.adder.name))
 
 
 @pytest.mark.parametrize("select", [Select(0.25), Select(0.25, "random")])

@@ -17,9 +17,10 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.training.draft import Draft
 from flhe.training.model import Model
+from flhe.training.sensitivity import draft_map, map_of
 from flhe.training.session import Session
 from flhe.training.terms import Terms
-from tests.training.rounds import group, ignore
+from tests.training.rounds import contributed, group
 
 SIZE, LEVELS = 200_000, 2**15 - 1
 SCALE = 0.02
@@ -52,7 +53,8 @@ def encoded(one: Session, draft: Draft | None = None, attempt: int = 0) -> NDArr
     """An update in its own units, as it is encoded."""
     start, draft = model(), drafted(one) if draft is None else draft
     state = one.terms.codec.recall(start.layout, {})
-    plain, _ = one.encode_draft(draft, start, state, one.slot(start, 1, attempt), bytes(32))
+    slot = one.sum(start, 1, attempt).slot
+    plain, _ = one.encode_draft(draft, start, state, slot, bytes(32))
     alphas = np.repeat([1.0, 2.0], SIZE // 2)
     return plain.values.astype(np.float64) / LEVELS * alphas
 
@@ -135,10 +137,10 @@ def test_a_map_has_no_noise() -> None:
     start = model()
     assert one.maps(start)
     own = np.linspace(0, 1, SIZE, dtype=np.float32)
-    values = one.map_of({"a": own[: SIZE // 2], "b": own[SIZE // 2 :]})
-    draft = one.draft_map(start, values, 1)
+    found = {"a": own[: SIZE // 2], "b": own[SIZE // 2 :]}
+    values = map_of(one.terms.select, one.layout, found)
+    draft, of = draft_map(one.terms, start, values, 1), one.sum(start, 1, 0)
     state = one.terms.codec.recall(start.layout, {})
-    plain, _ = one.encode_draft(draft, start, state, one.slot(start, 1, 0), bytes(32))
+    plain, _ = one.encode_draft(draft, start, state, of.slot, bytes(32))
     assert np.abs(plain.values - values * LEVELS).max() <= 1.01
-    sealed = one.seal(one.sealer(start), plain, one.slot(start, 1, 0), ignore)
-    assert sealed.scheme == one.whole.name
+    assert contributed(one, of, plain).scheme == one.sums.whole.name

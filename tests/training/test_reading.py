@@ -57,15 +57,16 @@ class Masked(Round):
             told = {"loss": rank + 0.5, "patients": 3.0}
             digest = session.digest(model)
             plain = session.encode(model, trained(rank), examples[rank], told, digest)
-            slot, sealer = session.slot(model, round_, 0), session.sealer()
+            of, sealer = session.sum(model, round_, 0), session.sealer()
             assert isinstance(sealer, SashSealer)
-            self.parts.append(session.seal(sealer, plain, slot, ignore))
-            self.dealt.append(masking.deal(session.epoch, slot, sealer.take_seed(slot)))
+            self.parts.append(of.contribute(session.epoch, sealer, plain, ignore))
+            self.dealt.append(masking.deal(session.epoch, of.slot, sealer.take_seed(of.slot)))
 
     @property
     def reader(self) -> ServerReader:
-        assert isinstance(self.first.adder, SashAdder)
-        return ServerReader(self.first.terms, self.first.adder)
+        adder = self.first.sums.adder
+        assert isinstance(adder, SashAdder)
+        return ServerReader(self.first.terms, adder)
 
     @property
     def circle(self) -> SharingParameters:
@@ -162,7 +163,7 @@ def test_terms_and_digests_where_the_server_reads() -> None:
     [digest] = {session.digest(there.model) for session in there.sessions}
     assert digest != there.model.history
     assert all(session.check_of(digest) > 0 for session in there.sessions)
-    assert here.first.layout_hash != there.first.layout_hash
+    assert here.first.sums.layout_hash != there.first.sums.layout_hash
 
 
 def test_members_that_are_told_other_models_are_not_added_up() -> None:

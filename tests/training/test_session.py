@@ -25,8 +25,8 @@ from flhe.errors import (
 )
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.training.due import MAX_AHEAD, SUM, check_ahead
-from flhe.training.mean_squares import encode, fit
+from flhe.training.due import MAX_AHEAD, check_ahead
+from flhe.training.mean_squares import MEAN_SQUARES, encode, fit
 from flhe.training.model import Model, next_history
 from flhe.training.optimizer import ServerOptimizer
 from flhe.training.session import Session
@@ -83,11 +83,12 @@ def test_unweighted_terms_let_no_count_travel() -> None:
 
 def test_prepared_masks_are_the_ones_used() -> None:
     session, model = sessions()[1], start()
-    slot = session.slot(model, 1, 0)
+    of = session.sum(model, 1, 0)
     plain = session.encode(model, trained(1), 10, {}, bytes(32))
-    ahead = session.sealer()
-    session.prepare(ahead, model, slot, "")
-    digests = {session.seal(s, plain, slot, ignore).digest() for s in (ahead, session.sealer())}
+    ahead = session.sealer(of)
+    ahead.prepare(of.slot, of.length, "")
+    sealers = ahead, session.sealer(of)
+    digests = {of.contribute(session.epoch, s, plain, ignore).digest() for s in sealers}
     assert len(digests) == 1
 
 
@@ -192,13 +193,13 @@ REFUSED: dict[str, tuple[dict[str, NDArray[Any]], int, type[FlheError], str]] = 
 def test_refused_before_a_mask_is_claimed(name: str) -> None:
     """A client that may not send must not have spent its mask, or its round would be lost."""
     sent, examples, error, message = REFUSED[name]
-    session, model, claims = sessions()[0], start(), list[tuple[int, int]]()
+    session, model, claims = sessions()[0], start(), list[str]()
     with pytest.raises(error, match=message):
-        session.seal(
+        session.sum(model, 1, 0).contribute(
+            session.epoch,
             session.sealer(),
             session.encode(model, sent, examples, {}, session.digest(model)),
-            session.slot(model, 1, 0),
-            lambda *claim: claims.append(claim),
+            lambda: claims.append("claim"),
         )
     assert claims == []
 
@@ -216,7 +217,8 @@ def test_no_draft_is_made_of_what_cannot_be_sent(kind: str, name: str) -> None:
         if mean_squares is not None:
             encode(session, model, draft, digest)
         state = fit(session, model, 1, mean_squares, ignore, digest)
-        session.encode_draft(draft, model, state, session.slot(model, 1, 0, mean_squares), digest)
+        slot = session.sum(model, 1, 0, mean_squares).slot
+        session.encode_draft(draft, model, state, slot, digest)
 
     with pytest.raises(error):
         send()
@@ -226,7 +228,7 @@ def test_claim_comes_before_encryption(log: list[str]) -> None:
     played = play()
     session = played.first
     plain = session.encode(played.model, trained(0), 10, {}, bytes(32))
-    slot = session.slot(played.model, 1, 4)
+    of = session.sum(played.model, 1, 4)
 
     class Watched:
         rank = 0
@@ -235,15 +237,15 @@ def test_claim_comes_before_encryption(log: list[str]) -> None:
             log.append("encrypt")
             return session.sealer().encrypt(plain, slot, **how)
 
-    session.seal(Watched(), plain, slot, lambda *claim: log.append(f"claim {claim}"))  # type: ignore[arg-type]
-    assert log == ["claim (1, 4)", "encrypt"]
+    of.contribute(session.epoch, Watched(), plain, lambda: log.append("claim"))  # type: ignore[arg-type]
+    assert log == ["claim", "encrypt"]
 
-    def taken(round_: int, attempt: int) -> None:
+    def taken() -> None:
         raise ReuseError("claimed before")
 
     log.clear()
     with pytest.raises(ReuseError, match="claimed before"):
-        session.seal(Watched(), plain, slot, taken)  # type: ignore[arg-type]
+        of.contribute(session.epoch, Watched(), plain, taken)  # type: ignore[arg-type]
     assert log == []
 
 
@@ -251,15 +253,15 @@ def test_claim_comes_before_encryption(log: list[str]) -> None:
 
 
 def test_a_sum_is_recorded_before_it_is_decrypted(log: list[str]) -> None:
-    played, records = play(), list[tuple[int, bytes, str]]()
+    played, records = play(), list[tuple[Slot, bytes]]()
 
-    def record(*what: Any) -> None:
+    def record(slot: Slot, digest: bytes) -> None:
         log.append("record")
-        records.append(what)
+        records.append((slot, digest))
 
     played.open(record=record)
     assert log == ["record", "decrypt"]
-    assert records == [(1, played.total().digest(), SUM)]
+    assert records == [(played.total().slot, played.total().digest())]
 
 
 def test_a_second_sum_of_a_round_is_never_decrypted(log: list[str]) -> None:
@@ -294,7 +296,7 @@ def flipped(total: Sealed, bit: int) -> Sealed:
 
 def doubled(total: Sealed) -> Sealed:
     twice = total.data.copy()
-    sessions()[0].adder.packing.add(twice, total.data, total.length)  # type: ignore[attr-defined]
+    sessions()[0].sums.adder.packing.add(twice, total.data, total.length)  # type: ignore[attr-defined]
     return dataclasses.replace(total, data=twice)
 
 
@@ -387,14 +389,18 @@ def test_a_sum_of_something_else_is_refused(name: str) -> None:
 def test_the_slot_says_everything() -> None:
     members, model = sessions(), start()
     session, other, epoch = members[1], drifted(model), members[1].epoch
-    slot = session.slot(model, 9, 5)
-    begins = start_layout(session.layout_hash, NO_APP_INPUTS, session.digest(model))
+    slot = session.sum(model, 9, 5).slot
+    begins = start_layout(session.sums.layout_hash, NO_APP_INPUTS, session.digest(model))
     assert slot == Slot(RUN, epoch.roster.hash, epoch.id, 9, 5, begins, model.history)
-    assert session.place(model, 9, 5) == dataclasses.replace(slot, layout_hash=session.layout_hash)
-    told = session.slot(model, 9, 5, app_inputs_hash=bytes([1]) * 32)
-    hashes = {slot.layout_hash, told.layout_hash, session.slot(other, 9, 5).layout_hash}
+    assert session.place(model, 9, 5) == dataclasses.replace(
+        slot, layout_hash=session.sums.layout_hash
+    )
+    told = session.sum(model, 9, 5, app_inputs_hash=bytes([1]) * 32).slot
+    hashes = {slot.layout_hash, told.layout_hash, session.sum(other, 9, 5).slot.layout_hash}
     assert len(hashes) == 3
-    assert {s.slot(model, 9, 5) for s in members} == {slot}
+    assert {s.sum(model, 9, 5).slot for s in members} == {slot}
+    squares = session.sum(model, 9, 5, kind=MEAN_SQUARES).slot
+    assert squares == dataclasses.replace(slot, purpose="mean-squares") != slot
 
 
 def test_no_repr_shows_a_key() -> None:

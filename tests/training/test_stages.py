@@ -14,10 +14,9 @@ from flhe.coding.extras import CHECK
 from flhe.coding.quantize import Quantize
 from flhe.coding.support import Support
 from flhe.errors import FlheError, ProtocolError, QuorumError, ReuseError
-from flhe.schemes.sealed import Sealed
-from flhe.training import mean_squares
-from flhe.training.due import MEAN_SQUARES, SUM
-from flhe.training.mean_squares import encode
+from flhe.schemes.sealed import Sealed, Slot
+from flhe.sums import secure_sum
+from flhe.training.mean_squares import MEAN_SQUARES, encode
 from flhe.training.model import Model
 from flhe.training.session import Session
 from tests.training.rounds import (
@@ -25,6 +24,7 @@ from tests.training.rounds import (
     OneOpening,
     Staged,
     coded,
+    contributed,
     drifted,
     encoded,
     group,
@@ -99,15 +99,15 @@ def test_both_sums_are_recorded_before_they_are_decrypted(kind: str, log: list[s
     assert played.mean_squares is not None
     log.clear()
 
-    def record(*what: Any) -> None:
+    def record(slot: Slot, digest: bytes) -> None:
         log.append("record")
-        records.append(what)
+        records.append((slot.round, digest, slot.purpose))
 
     played.open(record=record)
     assert log == ["record", "decrypt", "record", "decrypt"]
     assert records == [
-        (1, played.mean_squares.digest(), MEAN_SQUARES),
-        (1, played.total().digest(), SUM),
+        (1, played.mean_squares.digest(), "mean-squares"),
+        (1, played.total().digest(), "update"),
     ]
 
 
@@ -207,15 +207,15 @@ def test_mean_squares_of_a_member_that_lies(more: int, message: str) -> None:
     told[COUNT] += more
     told[CHECK] += liar.check_of(digest) if more else 1
     lie = plain._replace(extras=quantize.split(told))
-    part = liar.seal(liar.sealer(), lie, liar.mean_squares_slot(model, 1, 0), lambda *_: None)
+    part = contributed(liar, liar.sum(model, 1, 0, kind=MEAN_SQUARES), lie)
     with pytest.raises(ProtocolError, match=message):
         played.fit(played.sum_of([part, *played.squares[1:]]))
 
 
 def test_mean_squares_that_no_senders_could_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     played = stage(3, "sparse, exchange")
-    honest = mean_squares.open_verified
-    monkeypatch.setattr(mean_squares, "open_verified", lambda *told: honest(*told) + 3 * 32767 + 1)
+    honest = secure_sum.open_verified
+    monkeypatch.setattr(secure_sum, "open_verified", lambda *told: honest(*told) + 3 * 32767 + 1)
     with pytest.raises(ProtocolError, match="holds values that 3 senders cannot reach"):
         played.fit(played.mean_squares)
 
@@ -260,7 +260,7 @@ def test_two_supports_swapped_are_refused(masking: Any) -> None:
 def test_the_order_of_coordinates_is_a_secret_of_the_attempt() -> None:
     played = stage(3, "sparse")
     model, coords = played.model, np.arange(15, dtype=np.uint32)
-    slots = [played.first.slot(model, r, a) for r, a in ((1, 0), (1, 1), (2, 0))]
+    slots = [played.first.sum(model, r, a).slot for r, a in ((1, 0), (1, 1), (2, 0))]
     orders = set()
     for slot in slots:
         seen = {bytes(s.permutation(slot).forward(coords)) for s in played.sessions}  # type: ignore[union-attr]

@@ -1,0 +1,244 @@
+"""SecureSum: one sum, as the server and every member of an epoch know it.
+
+    contribute    a member's vector -> ciphertext       tag, claim, encrypt
+    check_part    one member's ciphertext               whose it is, and for which sum
+    open          the sum of ciphertexts -> integers    check, record, decrypt, verify tags
+
+Every member contributes one vector; the total of the contributors that are agreed on is opened once.
+Order is the point: a claim is on disk before anything is encrypted, and what is opened before it is
+decrypted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain
+from flhe.coding.support import Support, union_of
+from flhe.errors import DriftError, ProtocolError, QuorumError
+from flhe.keys.agreement.messages import EVERYONE, Header, open_detached, sign_detached
+from flhe.keys.agreement.states import Epoch
+from flhe.keys.identity import Identity
+from flhe.keys.roles import opener_for
+from flhe.schemes.base import Adder, Sealer
+from flhe.schemes.sealed import Sealed, Slot, check_senders
+from flhe.schemes.sum_mac import SumMac
+from flhe.sums.verdict import open_verified, tagged
+
+Record = Callable[[Slot, bytes], None]
+"""(slot, digest) -> None once on disk; ReuseError for another sum of that round and purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecureSum:
+    """What everybody knows of a sum before anything is contributed.
+
+    Parameters
+    ----------
+    slot : Slot
+        Run, roster, epoch, round, attempt, purpose, and what it starts from.
+    adder : Adder
+        Of its epoch's scheme and cohort.
+    number : int
+        Of the epoch.
+    policy_hash : bytes
+        Of the terms, 32 bytes.
+    length : int
+        Integers that a contribution is encrypted as; of a sparse one, those behind its values.
+    values : int
+        Values in what opens, before the extras.
+    bits : int
+        Of one value, sign included.
+    sparse : bool
+        Whether each contribution holds some of the values only.
+    tagged : bool
+        Whether contributions end with tags, by which members know the sum for what it is.
+    floats : int
+        The model's values, which tags and supports count in.
+    """
+
+    slot: Slot
+    adder: Adder
+    number: int
+    policy_hash: bytes
+    length: int
+    values: int
+    bits: int
+    sparse: bool
+    tagged: bool
+    floats: int
+
+    # --- a member ---
+
+    def contribute(
+        self,
+        epoch: Epoch,
+        sealer: Sealer,
+        encoded: Plain,
+        claim: Callable[[], None],
+        mode: str = "",
+        support: Support | None = None,
+        *,
+        threads: int = 1,
+    ) -> Sealed:
+        """Encrypt an encoded vector, with tags; `claim` is called before, and must reach the disk."""
+        bits, tags = self.bits, self._tags(epoch, threads)
+        whole = tagged(encoded, tags, epoch.rank, bits, support)
+        claim()
+        return sealer.encrypt(whole, self.slot, mode=mode, support=support)
+
+    def sign(self, identity: Identity, sealed: Sealed) -> bytes:
+        """The detached envelope of a contribution."""
+        return sign_detached(identity, self._header(identity.public), sealed.digest())
+
+    # --- the server ---
+
+    def check_part(
+        self,
+        part: Sealed,
+        envelope: bytes,
+        rank: int,
+        sender: bytes,
+        mode: str,
+    ) -> None:
+        """Refuse a ciphertext that is not the contribution of the member of `rank`.
+
+        Parameters
+        ----------
+        part : Sealed
+            The ciphertext.
+        envelope : bytes
+            What its sender signed.
+        rank, sender : int, bytes
+            The member's rank and public key.
+        mode : str
+            The scheme's mode that was announced.
+
+        Raises
+        ------
+        DriftError
+            It is for another history of the model.
+        ProtocolError
+            It is for another sum, another member's, or of another form or length.
+        """
+        slot = self.slot
+        if replace(part.slot, history=slot.history) != slot:
+            raise ProtocolError("the update belongs to another round, epoch or parameter set")
+        if part.slot.history != slot.history:
+            raise DriftError("its model has drifted: it has seen another initial model or sum")
+        if part.senders != (rank,):
+            raise ProtocolError("the update says that it is another member's")
+        if bool(part.supports) != self.sparse:
+            raise ProtocolError("the update is sparse, or should be")
+        if part.mode != mode:
+            raise ProtocolError("the update is masked in another mode than was announced")
+        if part.length != self._lanes(part):
+            raise ProtocolError("the update has another length than the model")
+        header = self._header(sender)
+        expected = {field.name: getattr(header, field.name) for field in fields(header)}
+        open_detached(envelope, part.digest(), expected, senders=[sender])
+
+    # --- who opens ---
+
+    def check(self, total: Sealed, need: int) -> None:
+        """Refuse a sum of anything else, or of fewer than `need` senders.
+
+        Raises
+        ------
+        ProtocolError
+            Another slot, scheme, form or length.
+        QuorumError
+            Too few senders.
+        """
+        round_ = total.slot.round
+        if total.slot != self.slot:
+            raise ProtocolError(
+                f"the sum of round {round_} belongs to another run, epoch, parameter set, or to "
+                "a model with another history or other weights, or its senders were told otherwise"
+            )
+        if total.scheme != self.adder.name:
+            raise ProtocolError(f"the sum of round {round_} is of another scheme")
+        self.adder.check_mode(total.mode)
+        check_senders(total.senders, self.adder.cohort)
+        if total.supports and total.supports[0].length != self.floats:
+            raise ProtocolError(f"the sum of round {round_} is of another model")
+        if bool(total.supports) != self.sparse:
+            raise ProtocolError(f"the sum of round {round_} is sparse, or should be")
+        if total.length != self._lanes(total):
+            raise ProtocolError(f"the sum of round {round_} has another length than the model")
+        if total.data.size != self.adder.nbytes(total.length):
+            raise ProtocolError(f"the sum of round {round_} was cut short or extended")
+        if len(total.senders) < need:
+            raise QuorumError(
+                f"the sum of round {round_} has {len(total.senders)} senders, this roster "
+                f"opens none of fewer than {need}"
+            )
+
+    def open(
+        self,
+        epoch: Epoch,
+        total: Sealed,
+        record: Record,
+        release: Sequence[bytes] = (),
+        *,
+        threads: int = 1,
+    ) -> NDArray[Any]:
+        """What a sum holds: signed values, then extras, without the tags.
+
+        Parameters
+        ----------
+        epoch : Epoch
+            The member's.
+        total : Sealed
+            The sum, checked.
+        record : callable
+            Called before anything is decrypted.
+        release : sequence of bytes
+            What the senders' masking-key agreement released, where the scheme has one.
+
+        Raises
+        ------
+        ReuseError
+            Another sum of this round and purpose was opened before.
+        AlteredError
+            It is not the sum of what its senders encrypted.
+        """
+        record(self.slot, total.digest())
+        opener = opener_for(self.adder, epoch, total, release, threads=threads)
+        values = self._sent(total) if self.sparse else self.values
+        return open_verified(opener, self._tags(epoch, threads), self.bits, total, values)
+
+    # --- what both sides derive ---
+
+    def _lanes(self, sealed: Sealed) -> int:
+        """Integers in a ciphertext of such senders."""
+        return self.length + self._sent(sealed)
+
+    def _sent(self, sealed: Sealed) -> int:
+        """Coordinates of a sparse sum that somebody sent."""
+        supports = sealed.supports
+        return supports[0].count if len(supports) == 1 else union_of(supports)[1] if supports else 0
+
+    def _tags(self, epoch: Epoch, threads: int) -> SumMac | None:
+        if not self.tagged:
+            return None
+        return SumMac(epoch.group_key, self.slot, self.floats, threads)
+
+    def _header(self, sender: bytes) -> Header:
+        slot = self.slot
+        return Header(
+            roster_hash=slot.roster_hash,
+            run_id=slot.run_id,
+            epoch=self.number,
+            round=slot.round,
+            attempt=slot.attempt,
+            stage=slot.purpose,
+            sender=sender,
+            receiver=EVERYONE,
+            policy_hash=self.policy_hash,
+            layout_hash=slot.layout_hash,
+        )

@@ -1,0 +1,120 @@
+"""EpochSums: the sums of one epoch, by what its members and the server know of them alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from flhe.coding.flatten import Layout
+from flhe.coding.support import Support
+from flhe.schemes.base import Adder
+from flhe.schemes.sealed import Slot
+from flhe.schemes.selective import Selective
+from flhe.sums.secure_sum import SecureSum
+from flhe.training.kind import Kind
+from flhe.training.start import Start, fitted_layout
+from flhe.training.terms import Terms
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSums:
+    """Public facts of an epoch.
+
+    Parameters
+    ----------
+    terms : Terms
+        As announced; kept as they are resolved for this cohort.
+    layout : Layout
+        The model's arrays.
+    run_id, roster_hash, epoch : int, bytes, bytes
+        As in a `Slot`.
+    number, cohort : int
+        The epoch's number, and how many members it has.
+    public : bytes
+        The scheme's public key of the epoch, where it has one.
+    """
+
+    terms: Terms
+    layout: Layout
+    run_id: int
+    roster_hash: bytes
+    epoch: bytes
+    number: int
+    cohort: int
+    public: bytes
+    whole: Adder = field(init=False)
+    """The adder of whole vectors, and of all that is no update."""
+    adder: Adder = field(init=False)
+    """The adder of an update: that of the selected part of it, where a part is selected."""
+    layout_hash: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        terms = self.terms.resolved(self.cohort)
+        whole = terms.for_cohort(self.cohort, self.public)
+        adder = terms.selective(whole, self.layout)
+        object.__setattr__(self, "terms", terms)
+        object.__setattr__(self, "whole", whole)
+        object.__setattr__(self, "adder", adder)
+        object.__setattr__(self, "layout_hash", terms.layout_hash(self.layout, adder))
+
+    def sum(
+        self,
+        kind: Kind,
+        round_: int,
+        attempt: int,
+        history: bytes,
+        start: Start,
+        fitted_on: bytes = b"",
+        mask: Support | None = None,
+    ) -> SecureSum:
+        """A sum of one attempt at a round.
+
+        Parameters
+        ----------
+        kind : Kind
+            What it is of.
+        round_, attempt : int
+            Which.
+        history : bytes
+            Of the model that the round starts from.
+        start : Start
+            What its members say that they start from.
+        fitted_on : bytes
+            Digest of the mean squares that the round's thresholds are fitted on, where they are.
+        mask : Support, optional
+            What is selected, where a part is, and this side knows it.
+        """
+        terms, layout = self.terms, self.layout
+        layout_hash = start.layout(self.layout_hash)
+        if fitted_on:
+            layout_hash = fitted_layout(layout_hash, fitted_on)
+        slot = Slot(
+            self.run_id,
+            self.roster_hash,
+            self.epoch,
+            round_,
+            attempt,
+            layout_hash,
+            history,
+            kind.purpose,
+        )
+        sparse = kind.partial and terms.codec.sparse
+        selected = kind.partial and terms.select.partial
+        adder = self.adder if selected else self.whole
+        if selected and mask is not None:
+            adder = replace(cast(Selective, adder), mask=mask)
+        values = terms.select.count(layout) if selected else layout.floats
+        if sparse or not kind.valued:
+            values = 0
+        return SecureSum(
+            slot=slot,
+            adder=adder,
+            number=self.number,
+            policy_hash=terms.hash(),
+            length=values + kind.extras(terms, layout) + terms.tag_lanes,
+            values=layout.floats if kind.valued else 0,
+            bits=terms.bits,
+            sparse=sparse,
+            tagged=terms.tagged,
+            floats=layout.floats,
+        )

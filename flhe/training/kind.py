@@ -1,0 +1,102 @@
+"""Kind: what a sum is of, as its readers know it: an update, a sensitivity map, or mean squares.
+
+A round is a short program over such sums:
+
+    sensitivity (once) -> mean squares (where thresholds are fitted) -> update
+
+A kind says how long a vector is; one that ends its round also how a draft is encoded, and which model
+its total makes. Each is in a module of its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain, State
+from flhe.coding.extras import Totals
+from flhe.coding.flatten import Layout
+from flhe.errors import ProtocolError
+from flhe.math.permutation import Permutation
+from flhe.schemes.sealed import Sealed
+from flhe.training.model import Model
+from flhe.training.terms import Terms
+
+
+class Kind(ABC):
+    """One kind of sum; for `purpose` see `Slot`."""
+
+    purpose: ClassVar[str]
+    partial: ClassVar[bool] = False
+    """Whether it may be sparse, or hold a selected part of the values only."""
+    valued: ClassVar[bool] = True
+    """Whether it has a value for each of the model's, before its extras."""
+
+    @abstractmethod
+    def extras(self, terms: Terms, layout: Layout) -> int:
+        """Integers behind its values, without tags."""
+
+
+class Ending(Kind):
+    """A kind whose total ends a round: it makes the next model."""
+
+    @abstractmethod
+    def encode(
+        self,
+        terms: Terms,
+        layout: Layout,
+        draft: Plain,
+        state: State,
+        permutation: Permutation | None,
+    ) -> Plain:
+        """What is to be sent, as integers that add.
+
+        Parameters
+        ----------
+        terms : Terms
+            The epoch's, bits and all.
+        draft : Plain
+            float32, and exact extras.
+        state : State
+            The codec's, in this round.
+        permutation : Permutation or None
+            The secret order of coordinates in this attempt, where the codec hides them.
+        """
+
+    @abstractmethod
+    def read(
+        self,
+        terms: Terms,
+        model: Model,
+        total: Sealed,
+        lanes: NDArray[Any],
+        state: State,
+        check: int,
+        permutation: Permutation | None = None,
+    ) -> tuple[Model, Totals]:
+        """The model after a round from `model`, by what its sum holds.
+
+        Parameters
+        ----------
+        total : Sealed
+            The sum.
+        lanes : NDArray
+            What is in it: signed values, then extras, shape (values + extras,); overwritten.
+        check : int
+            What the senders' checks must add up to.
+
+        Raises
+        ------
+        ProtocolError
+            Integers that these senders cannot have added up to, or a check that differs.
+        """
+
+
+def check_totals(totals: Totals, check: int) -> None:
+    """Refuse a sum whose senders started elsewhere than its reader; ProtocolError."""
+    if totals.check != check:
+        raise ProtocolError(
+            "a sender of the sum started from another model, or sent other coordinates; it is refused"
+        )
