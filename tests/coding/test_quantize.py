@@ -107,6 +107,12 @@ def test_a_sum_that_senders_cannot_reach_is_refused(where: str, sign: int) -> No
         decode(3 * codec.levels + 1)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1.001, -1.001])
+def test_a_value_beyond_1_is_not_coerced(value: float) -> None:
+    with pytest.raises(errors.RangeError, match="clip before quantizing"):
+        encode(Quantize(16), [0.5, value])
+
+
 def test_what_goes_before_it() -> None:
     with pytest.raises(errors.MisfitError, match=r"put Clip\(\) before it"):
         Quantize(8).out(Reals(1.0000001))
