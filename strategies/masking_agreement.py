@@ -153,8 +153,6 @@ class MaskingAgreement:
         """Send; returns by rank what `read` makes of each answer, with its seconds noted."""
 
         def answered(node: int, content: RecordDict) -> bytes:
-            if node not in self.nodes:
-                raise ProtocolError("it answers in an exchange that is over")
             answer = records.find_reply(content)
             if answer is None:
                 raise ProtocolError("the reply holds nothing of ours")

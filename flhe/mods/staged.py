@@ -27,7 +27,6 @@ from flhe.node.node import Node
 from flhe.schemes.sealed import Sealed, from_bytes
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.draft import Draft
-from flhe.training.due import check_ahead
 from flhe.training.kind import Kind
 from flhe.training.mean_squares import MEAN_SQUARES, encode, fit
 from flhe.training.model import Model
@@ -87,7 +86,6 @@ def _resumed(node: Node, record: ConfigRecord, message: Message) -> _Turn:
     session.sealer()
     round_ = records.field(record, "round", int)
     attempt = records.field(record, "attempt", int)
-    check_ahead(model, round_, node.reached(session.epoch.id))
     if not session.staged(model):
         raise ProtocolError("a stage that this round does not have")
     digest = node.claimed(session.place(model, round_, attempt))

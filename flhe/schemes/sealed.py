@@ -214,8 +214,6 @@ class Sealed:
         """
         head = _Header.from_bytes(header)
         if supports is None:
-            if len(head.supports) not in (0, len(head.senders)):
-                raise ProtocolError("sealed header: there must be one support for each sender")
             body, supports = _split(body, head.supports, floats)
         sealed = cls(
             head.scheme, head.slot, head.senders, head.length, body, head.mode, tuple(supports)

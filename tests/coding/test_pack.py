@@ -103,3 +103,17 @@ def test_data_of_another_length_is_refused(extra: int) -> None:
         packing.add(bad, good, 10)
     with pytest.raises(errors.ProtocolError, match="take 25"):
         packing.add(good, bad, 10)
+
+
+def test_data_says_nothing_after_its_last_value() -> None:
+    """Two ciphertexts of the same values would have two digests."""
+    packing = Packing(20)
+    good, bad = np.zeros(23, np.uint8), np.zeros(23, np.uint8)
+    bad[-1] = 1 << 4  # 9 values are 22.5 bytes
+    for refused in (
+        lambda: unpacked(bad, 9, 20),
+        lambda: packing.add(bad, good, 9),
+        lambda: packing.add(good, bad, 9),
+    ):
+        with pytest.raises(errors.ProtocolError, match="bits after the last value"):
+            refused()

@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 
 from flhe import errors
 from flhe.coding.base import Plain, State
-from flhe.coding.flatten import Layout
+from flhe.coding.chain import Chain
+from flhe.coding.clip import Clip
+from flhe.coding.flatten import Entry, Layout
 from flhe.coding.quantize import EXTRA_BITS, Quantize
 from flhe.coding.spaces import Integers, Reals
+from flhe.coding.weigh import Weigh
 from flhe.math.prg import PIECE, SecureRounding
 from tests.reference.part_formats import Given
 from tests.reference.part_formats import rounded as reference
@@ -94,17 +97,27 @@ def test_summed_limbs_recompose(bits: int, clients: list[list[int]]) -> None:
 
 @pytest.mark.parametrize("where", ["values", "extras"])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_sum_that_senders_cannot_reach_is_refused(where: str, sign: int) -> None:
-    codec = Quantize(16)
+@pytest.mark.parametrize("fuse", [True, False])
+def test_a_sum_that_senders_cannot_reach_is_refused(where: str, sign: int, fuse: bool) -> None:
+    quantize = Quantize(16)
+    codec = Chain((Clip(1.0), Weigh(50), quantize), fuse=fuse)
+    state = codec.init(Layout((Entry("w", (2,), "float32"),)))
 
     def decode(largest: int) -> None:
-        total = Plain(np.zeros(2, np.int32), np.zeros(codec.limbs, np.int32))
+        extras = quantize.split(np.array([3, 30], np.int64)).astype(np.int32)
+        total = Plain(np.zeros(2, np.int32), extras)
         getattr(total, where)[-1] = sign * largest
-        codec.decode(total, (0, 1, 2), State())
+        codec.decode(total, (0, 1, 2), state)
 
-    decode(3 * codec.levels if where == "values" else 1)
+    decode(3 * quantize.levels if where == "values" else 0)
     with pytest.raises(errors.ProtocolError, match="3 senders cannot reach"):
-        decode(3 * codec.levels + 1)
+        decode(3 * quantize.levels + 1)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1.001, -1.001])
+def test_a_value_beyond_1_is_not_coerced(value: float) -> None:
+    with pytest.raises(errors.RangeError, match="clip before quantizing"):
+        encode(Quantize(16), [0.5, value])
 
 
 def test_what_goes_before_it() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from flhe.node.keyfile import KeyFile
 from flhe.node.node import Node
+from flhe.node.policy import Policy
 from flhe.node.store import Store
 from tests.mods.harness import (
     BEFORE_THE_SESSION,
+    RUN,
     TERMS,
     Group,
     answer,
@@ -106,6 +110,20 @@ def test_a_crash_forgets_no_opening(group: Group) -> None:
     for s in group.sites:
         s.put(before)
     refused(group.evaluate(site, group.total()), 1012)
+
+
+def test_keys_that_cannot_be_read_are_erased_and_their_rounds_stay_over(group: Group) -> None:
+    group.play()
+    site = group.sites[0]
+    [name] = site.epochs
+    keys = site.home / "epochs" / name
+    damaged = replace(KeyFile.from_bytes(keys.read_bytes()), epoch=b"?")
+    keys.write_bytes(damaged.to_bytes())
+    store = Store(site.home)
+    node = Node(Policy(site.home, trust="first-use"), store, store.identity(), RUN)
+    node.erase_keys()
+    assert site.epochs == []
+    assert node.floor().opened == 1
 
 
 # --- leaving ---

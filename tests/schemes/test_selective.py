@@ -147,6 +147,8 @@ def test_what_is_refused_leaves_the_sum_as_it_was() -> None:
                 scheme.add(sum_, bad)
         with pytest.raises(ProtocolError):
             made.opener.decrypt(bad)
+    with pytest.raises(ProtocolError, match="the masking is fixed"):
+        scheme.check_mode("single")
     with pytest.raises(ProtocolError, match="slot"):
         scheme.add(total, dataclasses.replace(sealed[2], slot=OTHER_SLOTS["attempt"]))
     with pytest.raises(ReuseError):

@@ -26,7 +26,6 @@ from flhe.errors import FlheError
 from flhe.math.bigint import Big, gmpy
 from flhe.math.fault import fault
 from flhe.schemes.batchcrypt import residue_worker
-from flhe.schemes.batchcrypt.crt import check_primes
 from flhe.schemes.batchcrypt.residues import Residues, in_lanes
 from flhe.wire.secret import Random
 
@@ -97,7 +96,6 @@ def draw_in_children(
     FlheError
         A child was not done in time, or stopped.
     """
-    check_primes(p, q, "residues")
     p, q, h = int(p), int(q), int(h)
     shares = [count // workers + (i < count % workers) for i in range(workers)]
     children: list[_Child] = []
