@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import click
 from typer.core import TyperCommand
 
+from flhe.schemes import PLAIN
 from flhe_app.option import key_of, said
-from flhe_app.settings import PLAIN
 
 OWN = "scheme_"
 """What stands before the names of a scheme's own parameters among the command's."""

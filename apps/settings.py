@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from flhe.errors import ConfigError
+from flhe.schemes import DEFAULT, PLAIN
 from flhe_app.option import check, key_of, option
 
 if TYPE_CHECKING:
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from flhe.training.optimizers import Optimizer
     from flhe.training.terms import Terms
     from flhe_app.tasks.fair import Fair
-
-PLAIN = "plain"
-"""What encrypts nothing; as the library calls it, which takes long to import: a test compares."""
 
 SERVER_OPTIMIZERS = ("fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi")
 CLIENT_OPTIMIZERS = ("sgd", "adam", "rmsprop")
@@ -71,8 +69,8 @@ class Settings:
     """
 
     scheme: str = option(
-        "flashe",
-        "Scheme and its own parameters, as in 'sash unmask=clients'; plain for ordinary FedAvg.",
+        DEFAULT,
+        f"Scheme and its own parameters, as in {DEFAULT!r}; {PLAIN} for ordinary FedAvg.",
         shown=False,
     )
     task: str = option(

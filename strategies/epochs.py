@@ -10,21 +10,16 @@ from flhe.errors import ConfigError, QuorumError
 from flhe.strategies.catch_up import CatchUp
 from flhe.strategies.federation import Federation
 from flhe.strategies.key_agreement import MIN_MEMBERS, Agreed, agree
+from flhe.strategies.run_settings import RunSettings
 from flhe.strategies.sampling import Sampling
 
 log = getLogger("flwr").log
 
 
-class Settings(Protocol):
-    """What a strategy is set to now: a subclass may change it between rounds.
+class Strategy(Protocol):
+    """What a strategy is set to now: a subclass may change it between rounds."""
 
-    Timeouts are in seconds: of each relay and sealed checkpoint, and of waiting for nodes. `retries` is
-    how often a round with too few updates is asked for again.
-    """
-
-    stage_timeout: float
-    connect_timeout: float
-    retries: int
+    settings: RunSettings
 
     @property
     def sampling(self) -> Sampling:
@@ -36,7 +31,12 @@ class Epochs:
     """Settles before each round who takes part in it, under which key, and from which model."""
 
     fed: Federation
-    settings: Settings
+    strategy: Strategy
+
+    @property
+    def settings(self) -> RunSettings:
+        """As the strategy has them now."""
+        return self.strategy.settings
 
     def connect(self, need: int) -> None:
         """Wait for `need` nodes before the first round; QuorumError where they do not come."""
@@ -94,14 +94,14 @@ class Epochs:
         """
         if self.fed.terms.scheme.dealt:
             return False
-        least = max(MIN_MEMBERS, self.settings.sampling.min_replies or 0)
+        least = max(MIN_MEMBERS, self.strategy.sampling.min_replies or 0)
         return self.fed.membership.lose(nodes, self.fed.members, least)
 
     def _await_members(self) -> None:
         """Wait until as many nodes are there as a round needs; they need not be members yet."""
         fed, seconds = self.fed, self.settings.connect_timeout
         alone = MIN_MEMBERS if fed.terms.scheme.needs_all_members or not fed.members else 2
-        need = max(self.settings.sampling.quorum(fed), alone)
+        need = max(self.strategy.sampling.quorum(fed), alone)
         if len(connected := fed.wait_for(need, seconds)) < need:
             raise QuorumError(
                 f"{len(connected)} nodes are connected after {seconds:g} s, a round "
@@ -128,13 +128,13 @@ class Epochs:
             )
         except (QuorumError, ConfigError) as error:  # also a group that has outgrown its terms
             ledger.skip_agreements()
-            if ledger.agreed is None or len(fed.present()) < self.settings.sampling.quorum(fed):
+            if ledger.agreed is None or len(fed.present()) < self.strategy.sampling.quorum(fed):
                 raise
             self._stay(number, asked, str(error))
             return
         if ledger.chain and not self._is_held(catch_up, agreed):
             ledger.skip_agreements()
-            if len(fed.present()) < self.settings.sampling.quorum(fed):
+            if len(fed.present()) < self.strategy.sampling.quorum(fed):
                 raise QuorumError(
                     f"nobody who is connected holds the model of round {ledger.base}: start those "
                     "that do, then resume the run"
@@ -144,7 +144,7 @@ class Epochs:
         ledger.change_epoch(agreed, number)
         membership.changed(number, asked, agreed.members)
         fed.confirmed.clear()
-        self.settings.sampling.check(fed)
+        self.strategy.sampling.check(fed)
         if ledger.layout is None:
             catch_up.fetch_initial()
         if not fed.server_reads and (ledger.base > 0 or fed.initial is None):

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from functools import partial
 from logging import INFO, WARNING, getLogger
-from pathlib import Path
-from typing import Unpack, cast
+from typing import Any, Unpack, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -32,8 +32,9 @@ from flhe.coding.select import Select
 from flhe.coding.update import update_codec
 from flhe.errors import ConfigError, QuorumError
 from flhe.mods import records
+from flhe.schemes import DEFAULT
 from flhe.schemes.base import Scheme
-from flhe.schemes.registry import DEFAULT, SCHEMES
+from flhe.schemes.registry import SCHEMES
 from flhe.strategies.attempts import Attempts
 from flhe.strategies.catch_up import CatchUp
 from flhe.strategies.epochs import Epochs
@@ -44,16 +45,10 @@ from flhe.strategies.grid import StreamGrid
 from flhe.strategies.key_agreement import MIN_MEMBERS
 from flhe.strategies.masking_agreement import MaskingAgreement
 from flhe.strategies.membership import Membership
-from flhe.strategies.options import (
-    FedAvgOptions,
-    check_counts,
-    check_names,
-    check_scheme,
-    check_seconds,
-)
+from flhe.strategies.options import RunOptions, check_names, check_scheme
 from flhe.strategies.overhead import EVALUATE, Spent
-from flhe.strategies.report import OnRound
 from flhe.strategies.resume import resumed
+from flhe.strategies.run_settings import RunSettings
 from flhe.strategies.sampling import Sampling, sample
 from flhe.strategies.summary import log_encryption, log_result, warn_of_clear
 from flhe.training import optimizers
@@ -88,31 +83,9 @@ class HEStrategy(FedAvg):
         Noise that clients add, to what travels in clear or to all.
     train_metrics : tuple[str, ...]
         Training metrics that are averaged under encryption.
-    round_timeout : float
-        Seconds that a round waits for updates, and an evaluation for metrics.
-    stage_timeout : float
-        Seconds that each relay of the key agreement, each stage of a round after training, and each
-        sealed checkpoint, waits.
-    connect_timeout : float
-        Seconds to wait for `min_available_nodes`, and in a later round for as many members as it needs.
-    min_replies : int, optional
-        Updates that a round needs. By default (N - 1) // 3 + 2 of N members, the number that clients of
-        an unpinned roster insist on anyway.
-    retries : int
-        How often a round with fewer updates is asked for again before the run ends with an error.
-    patience : int
-        Rounds that a member may be away before the group agrees on a key without it.
-    rekey_every : int
-        Rounds after which the group agrees on fresh keys; 0 for never. See also `rekey`.
-    checkpoint_every : int
-        Rounds after which a member seals the model for those that come later; 0 for only when needed.
-    state_dir : str or Path, optional
-        Directory in which the server keeps what it needs to go on after a crash.
-    on_round : callable, optional
-        Receives a RoundReport after each round, with what each phase of it took; what comes after the
-        last one is in `ending` when `start` has returned.
-    **fedavg
-        FedAvg's own arguments, with FedAvg's meaning.
+    **options
+        How the run waits, repeats and keeps its state, as `RunSettings` says; and FedAvg's own
+        arguments, with FedAvg's meaning.
 
     Raises
     ------
@@ -129,39 +102,19 @@ class HEStrategy(FedAvg):
         select: float | Select | None = None,
         noise: Laplace | None = None,
         train_metrics: tuple[str, ...] = TRAIN_METRICS,
-        round_timeout: float = 3600.0,
-        stage_timeout: float = 300.0,
-        connect_timeout: float = 300.0,
-        min_replies: int | None = None,
-        retries: int = 2,
-        patience: int = 3,
-        rekey_every: int = 0,
-        checkpoint_every: int = 10,
-        state_dir: str | Path | None = None,
-        on_round: OnRound | None = None,
-        **fedavg: Unpack[FedAvgOptions],
+        **options: Unpack[RunOptions],
     ) -> None:
-        check_names(HEStrategy, fedavg)
-        if fedavg.get("train_metrics_aggr_fn") is not None:
+        check_names(HEStrategy, options)
+        given: dict[str, Any] = dict(options)
+        if given.get("train_metrics_aggr_fn") is not None:
             log(
                 WARNING,
                 "train_metrics_aggr_fn is not called: the server never sees single training metrics, "
                 "they are averaged by example counts under encryption",
             )
-        super().__init__(**fedavg)
-        check_seconds(
-            round_timeout=round_timeout,
-            stage_timeout=stage_timeout,
-            connect_timeout=connect_timeout,
-        )
-        check_counts(
-            retries=retries,
-            patience=patience,
-            rekey_every=rekey_every,
-            checkpoint_every=checkpoint_every,
-        )
-        if min_replies is not None and min_replies < 2:
-            raise ConfigError(f"min_replies={min_replies}: a sum of one is that client's update")
+        running = {field.name for field in fields(RunSettings)} & given.keys()
+        self.settings = RunSettings(**{name: given.pop(name) for name in running})
+        super().__init__(**given)
         scheme = scheme or SCHEMES.named(DEFAULT)()
         self.terms = Terms(
             scheme,
@@ -175,17 +128,9 @@ class HEStrategy(FedAvg):
             self.weighted_by_key,
         )
         check_scheme(scheme, self.fraction_train)
-        self.round_timeout = round_timeout
-        self.stage_timeout = stage_timeout
-        self.connect_timeout = connect_timeout
-        self.min_replies = min_replies
-        self.retries = retries
-        self.checkpoint_every = checkpoint_every
-        self.state_dir = None if state_dir is None else Path(state_dir)
-        self.on_round = on_round
         self.ending: Spent | None = None
         """What came after the last round's report: its end, and the sealed checkpoint of the model."""
-        self._membership = Membership(patience, rekey_every)
+        self._membership = Membership(self.settings.patience, self.settings.rekey_every)
         self._fed: Federation | None = None
         self._exchanged: Exchange | None = None
 
@@ -229,15 +174,13 @@ class HEStrategy(FedAvg):
             Too few nodes connected, agreed or replied.
         """
         self._check_start(evaluate_fn)
+        kept_in = self.settings.state_dir
         fed = self._fed = resumed(
-            StreamGrid(grid), self.terms, self._membership, initial_arrays, self.state_dir, resume
+            StreamGrid(grid), self.terms, self._membership, initial_arrays, kept_in, resume
         )
         epochs = Epochs(fed, self)
-        epochs.connect(
-            max(
-                self.min_available_nodes, self.min_train_nodes, self.min_evaluate_nodes, MIN_MEMBERS
-            )
-        )
+        fewest = max(self.min_available_nodes, self.min_train_nodes, self.min_evaluate_nodes)
+        epochs.connect(max(fewest, MIN_MEMBERS))
         log(INFO, "Starting %s strategy:", type(self).__name__)
         first = fed.ledger.round + (fed.ledger.phase == "done")
         epochs.prepare(first)
@@ -248,7 +191,7 @@ class HEStrategy(FedAvg):
             self._evaluate_here(fed, 0, evaluate_fn, result)
         attempts = Attempts(fed, epochs)
         last = num_rounds + self.terms.select.mapped  # the map takes a round of its own
-        seconds = min(timeout, self.round_timeout)
+        seconds = min(timeout, self.settings.round_timeout)
         for number in range(first, last + 1):
             log(INFO, "")
             what = " the map of what is selected" if fed.parameters.maps else ""
@@ -289,7 +232,8 @@ class HEStrategy(FedAvg):
     @property
     def sampling(self) -> Sampling:
         """What a round needs, by what this strategy is set to now."""
-        return Sampling(self.terms, self.min_replies, self.fraction_train, self.min_train_nodes)
+        replies = self.settings.min_replies
+        return Sampling(self.terms, replies, self.fraction_train, self.min_train_nodes)
 
     def _sample(self, fraction: float, minimum: int) -> list[int]:
         return sample(self._running(), fraction, minimum)
@@ -315,7 +259,7 @@ class HEStrategy(FedAvg):
         messages = list(asked)
         fed.attempt.asked = len(messages)
         replies: Iterable[Message] = fed.grid.send_and_receive(messages, timeout=timeout)
-        limit = timeout if self.terms.scheme.slow else min(timeout, self.stage_timeout)
+        limit = timeout if self.terms.scheme.slow else min(timeout, self.settings.stage_timeout)
         if self.fraction_train > 0.0:
             replies = exchange.updates(replies, limit)
         self.aggregate_train(number, replies)
@@ -352,8 +296,10 @@ class HEStrategy(FedAvg):
         total, start = exchange.add_updates(replies)
         release: Sequence[bytes] = ()
         if self.terms.scheme.per_sum_keys:
-            agreement = MaskingAgreement(fed, total, self.stage_timeout, self.retries)
-            release = agreement.release()
+            settings = self.settings
+            release = MaskingAgreement(
+                fed, total, settings.stage_timeout, settings.retries
+            ).release()
         return fed.keep(total, release, start.app_inputs_hash), None
 
     # --- evaluation ---
@@ -417,8 +363,8 @@ class HEStrategy(FedAvg):
             metrics = self.evaluate_metrics_aggr_fn(averaged, self.weighted_by_key)
         if means := fed.means.get(server_round):
             log(INFO, "\t└──> Aggregated training MetricRecord: %s", means)
-        if self.on_round is not None:
-            self.on_round(fed.report(server_round, metrics))
+        if self.settings.on_round is not None:
+            self.settings.on_round(fed.report(server_round, metrics))
         return metrics
 
     # --- the end of a round, and of all ---
@@ -426,9 +372,10 @@ class HEStrategy(FedAvg):
     def _close(self, fed: Federation, number: int) -> None:
         """A round is over."""
         fed.ledger.done()
-        if not fed.server_reads and self.checkpoint_every and number % self.checkpoint_every == 0:
+        every = self.settings.checkpoint_every
+        if not fed.server_reads and every and number % every == 0:
             try:
-                CatchUp(fed, self.stage_timeout).fetch_box()
+                CatchUp(fed, self.settings.stage_timeout).fetch_box()
             except QuorumError as error:
                 log(WARNING, "no checkpoint after round %d: %s", number, error)
         fed.drop_sums()
@@ -439,7 +386,7 @@ class HEStrategy(FedAvg):
             assert fed.initial is not None
             result.arrays = fed.initial
         else:
-            box = CatchUp(fed, self.stage_timeout).finish()
+            box = CatchUp(fed, self.settings.stage_timeout).finish()
             result.arrays = records.SealedArrays(dict(box))
         self.ending = fed.grid.take()
         result.train_metrics_clientapp.update(fed.means)

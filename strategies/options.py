@@ -46,7 +46,7 @@ class FedAvgOptions(TypedDict, total=False):
 
 
 class RunOptions(FedAvgOptions, total=False):
-    """How an encrypted run waits, repeats, changes keys, and keeps and reports its state."""
+    """How an encrypted run goes; see `RunSettings`."""
 
     round_timeout: float
     stage_timeout: float
@@ -113,20 +113,6 @@ def check_names(function: Callable[..., Any], given: Iterable[str]) -> None:
             close = get_close_matches(name, known, n=1, cutoff=CLOSE)
             hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}"
             raise TypeError(f"{function.__name__}() takes no argument {name!r}: {hint}")
-
-
-def check_seconds(**given: float) -> None:
-    """Refuse times to wait that are not positive and finite; ConfigError."""
-    for name, value in given.items():
-        if not 0 < value < float("inf"):
-            raise ConfigError(f"{name}={value}: must be positive and finite, in seconds")
-
-
-def check_counts(**given: int) -> None:
-    """Refuse numbers that are not 0 or more; ConfigError."""
-    for name, count in given.items():
-        if type(count) is not int or count < 0:
-            raise ConfigError(f"{name}={count!r}: must be an integer, 0 or more")
 
 
 def check_scheme(scheme: Scheme, fraction_train: float) -> None:

@@ -24,7 +24,7 @@ def resumed(
     terms: Terms,
     membership: Membership,
     initial: ArrayRecord | None,
-    state_dir: Path | None,
+    state_dir: str | Path | None,
     resume: bool,
 ) -> Federation:
     """The federation in `state_dir` where it is to `resume`, otherwise a new one.

@@ -14,8 +14,9 @@ from flhe.coding.registry import CODECS
 from flhe.errors import ConfigError, PolicyError
 from flhe.node.policy import Policy, allowed
 from flhe.plugins import Plugins
+from flhe.schemes import PLAIN
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.registry import PLAIN, SCHEMES, parse
+from flhe.schemes.registry import SCHEMES, parse
 from flhe.strategies import SchemeFedAvg
 from flhe.training.terms import Terms
 

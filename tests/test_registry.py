@@ -7,12 +7,13 @@ from dataclasses import fields
 import pytest
 
 from flhe.errors import ConfigError, FlheError
+from flhe.schemes import DEFAULT, PLAIN
 from flhe.schemes.base import Scheme
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.registry import DEFAULT, PLAIN, SCHEMES, key_of, parse, written
+from flhe.schemes.registry import SCHEMES, key_of, parse, written
 from flhe.schemes.sash.scheme import Sash
 
 WRITTEN: list[tuple[str, Scheme]] = [

@@ -24,7 +24,7 @@ from flhe.node.folder import log_failure
 from flhe.node.node import Node, open_store
 from flhe.node.policy import Policy, configured
 from flhe.node.store import Store
-from flhe.schemes.registry import PLAIN
+from flhe.schemes import PLAIN
 from flhe.wire.codes import APP, Refusal, refusal_for
 
 logger = logging.getLogger("flhe")

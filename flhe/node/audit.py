@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 
 from flhe.errors import ConfigError, ProtocolError, StoreError
 from flhe.node.store import Store
-from flhe.schemes.registry import PLAIN
+from flhe.schemes import PLAIN
 from flhe.wire.codes import find
 
 NAME, OLDER = "audit.log", "audit.log.1"

@@ -31,8 +31,9 @@ from flhe.keys.roster import limits
 from flhe.keys.roster.roster import Roster
 from flhe.keys.roster.signed_roster import MANY, load_pinned
 from flhe.node import config as read
+from flhe.schemes import PLAIN
 from flhe.schemes.limit import Limit, Value
-from flhe.schemes.registry import PLAIN, SCHEMES
+from flhe.schemes.registry import SCHEMES
 from flhe.training.terms import Terms
 
 Trust = Literal["pinned", "first-use"]

@@ -15,7 +15,7 @@ from flhe.node import config as node_config
 from flhe.node.policy import Policy, misspelt, settings
 from flhe.provision import rosters
 from flhe.provision.checks import Check, Checks
-from flhe.schemes.registry import PLAIN
+from flhe.schemes import PLAIN
 from flhe.wire import files
 
 _AGREE = (

@@ -14,7 +14,8 @@ from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import ANY, Member, Roster
 from flhe.keys.roster.signed_roster import MAX_FILE, SignedRoster, check_pinned, parse_hash
 from flhe.provision import public_files, sites
-from flhe.schemes.registry import PLAIN, SCHEMES
+from flhe.schemes import PLAIN
+from flhe.schemes.registry import SCHEMES
 
 MANY = 100
 """Sites from which on their table has no lines between them."""

@@ -1,1 +1,7 @@
-"""Systems that add what they cannot read, one file each."""
+"""Systems that add what they cannot read, a folder each."""
+
+DEFAULT = "flashe"
+"""The scheme where nobody names one."""
+
+PLAIN = "plain"
+"""What stands in place of a scheme where nothing is encrypted: a node allows it only by name."""

@@ -17,12 +17,6 @@ from flhe.plugins import Plugins
 from flhe.schemes.base import Scheme
 from flhe.wire.fields import As, Rule
 
-DEFAULT = "flashe"
-"""The scheme where nobody names one."""
-
-PLAIN = "plain"
-"""What stands in place of a scheme where nothing is encrypted: a node allows it only by name."""
-
 
 def _fault(found: Any) -> str:
     """Why a class is no scheme, in words; "" for one that is."""

@@ -17,9 +17,9 @@ from flhe.coding.registry import ChainField
 from flhe.coding.select import Select
 from flhe.coding.update import update_codec
 from flhe.errors import ConfigError
-from flhe.schemes import sum_mac
+from flhe.schemes import DEFAULT, sum_mac
 from flhe.schemes.base import Adder, fits
-from flhe.schemes.registry import DEFAULT, SCHEMES, SchemeField
+from flhe.schemes.registry import SCHEMES, SchemeField
 from flhe.schemes.selective import Selective
 from flhe.schemes.shell import MAX_COHORT
 from flhe.training import select_terms

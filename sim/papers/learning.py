@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flhe.errors import ConfigError, FlheError
-from flhe.schemes.registry import DEFAULT
+from flhe.schemes import DEFAULT
 
 if TYPE_CHECKING:
     from flhe.strategies.report import RoundReport

@@ -10,9 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from flhe.cli import app
+from flhe.schemes import PLAIN
 from flhe.schemes.registry import SCHEMES
 from flhe_app import launch
-from flhe_app.settings import PLAIN, Settings
+from flhe_app.settings import Settings
 
 
 def run(*args: str) -> Any:

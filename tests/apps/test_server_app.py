@@ -120,8 +120,13 @@ def test_terms_are_as_the_run_config_says(config: dict[str, Any], expected: Term
 
 def test_the_strategy_keeps_state_as_the_run_config_says(tmp_path: pathlib.Path) -> None:
     strategy = made(state_dir=str(tmp_path), checkpoint_every=4, retries=6)
-    assert (strategy.state_dir, strategy.checkpoint_every, strategy.retries) == (tmp_path, 4, 6)
-    assert made().state_dir is None
+    how = strategy.settings
+    assert (how.state_dir, how.checkpoint_every, how.retries) == (
+        tmp_path,
+        4,
+        6,
+    )
+    assert made().settings.state_dir is None
 
 
 @pytest.mark.parametrize("name", DEFAULTS)

@@ -16,7 +16,6 @@ import flhe_app
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
 from flhe.errors import ConfigError
-from flhe.schemes import registry
 from flhe.training import client_optimizer, optimizer
 from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.optimizer import ServerOptimizer
@@ -37,7 +36,6 @@ def test_pyproject_lists_every_setting_with_its_default() -> None:
 
 
 def test_names_are_those_of_the_library() -> None:
-    assert (settings.PLAIN, Settings().scheme) == (registry.PLAIN, registry.DEFAULT)
     assert set(settings.SERVER_OPTIMIZERS) == set(optimizer.DEFAULTS)
     assert set(settings.CLIENT_OPTIMIZERS) == set(client_optimizer.DEFAULTS)
 

@@ -207,7 +207,7 @@ class World(Rounds):
         nodes, rounds = len(self.sites), self.target
         settle = STAGE * (4 + nodes)
         prepare = CONNECT + STAGE * (1 + 3 * 3 + nodes) + 3 * settle
-        attempts = strategy.retries + 1
+        attempts = strategy.settings.retries + 1
         each = attempts * (prepare + ROUND + 2 * STAGE) + ROUND + nodes * STAGE
         return CONNECT + prepare + rounds * each + settle + nodes * STAGE + 1.0
 

@@ -347,9 +347,10 @@ def test_what_a_strategy_is_set_to_between_rounds_counts(tmp_path: Path) -> None
 
     def lowered(report: RoundReport) -> None:
         grid.after(report)
-        strategy.min_replies = strategy.min_train_nodes = 2
+        strategy.settings = dataclasses.replace(strategy.settings, min_replies=2)
+        strategy.min_train_nodes = 2
 
-    strategy.on_round = lowered
+    strategy.settings = dataclasses.replace(strategy.settings, on_round=lowered)
     strategy.start(grid, initial(), num_rounds=3)
     grid.close()
     assert strategy._fed is not None

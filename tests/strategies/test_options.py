@@ -24,10 +24,12 @@ from flhe.strategies import EsaflFedAvg, FlasheFedAvg, HEStrategy, SchemeFedAvg
 from flhe.strategies.options import (
     CODING,
     FedAvgOptions,
+    RunOptions,
     StrategyOptions,
     TrainingOptions,
     check_names,
 )
+from flhe.strategies.run_settings import RunSettings
 from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.terms import Terms
 
@@ -61,9 +63,11 @@ def test_a_strategy_takes_what_its_options_say() -> None:
     own = hints(HEStrategy.__init__)
     assert {"scheme", "codec"} <= own.keys()
     shown = {name: kind for name, kind in own.items() if name not in ("scheme", "codec")}
-    assert get_type_hints(TrainingOptions) == hints(FedAvg.__init__) | shown
-    last = inspect.signature(HEStrategy.__init__, eval_str=True).parameters["fedavg"]
-    assert last.annotation == Unpack[FedAvgOptions]
+    run = hints(FedAvg.__init__) | hints(RunSettings.__init__)
+    assert get_type_hints(RunOptions) == run
+    assert get_type_hints(TrainingOptions) == run | shown
+    last = inspect.signature(HEStrategy.__init__, eval_str=True).parameters["options"]
+    assert last.annotation == Unpack[RunOptions]
 
 
 def test_a_codec_takes_what_its_options_say() -> None:
@@ -157,7 +161,8 @@ def test_what_is_shown_is_taken(alias: Alias) -> None:
     assert OF_FEDAVG.keys() == FedAvgOptions.__annotations__.keys() - {"fraction_train"}
     own = {**required(alias), "noise": None} if alias in ALIASES else {}
     made = alias(round_timeout=7.0, fraction_train=1.0, **OF_FEDAVG, **own)
-    assert (made.round_timeout, made.terms.arrays_key, made.terms.weight_key) == (7.0, "a", "n")
+    assert made.settings.round_timeout == 7.0
+    assert (made.terms.arrays_key, made.terms.weight_key) == ("a", "n")
     for name, value in OF_FEDAVG.items():
         assert getattr(made, name) == value
 

@@ -27,7 +27,7 @@ from typing import Annotated
 from flhe.errors import ConfigError, ProtocolError, QuorumError
 from flhe.keys.identity import check_public
 from flhe.keys.roster.limits import NONE, Limits
-from flhe.schemes.registry import PLAIN
+from flhe.schemes import PLAIN
 from flhe.wire.fields import Hash, matching, within
 from flhe.wire.record import Form, Record
 
