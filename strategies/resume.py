@@ -44,13 +44,14 @@ def resumed(
             "the server reads the sums, so it has the model: give start() initial_arrays, or have "
             'the clients read them (unmask="clients")'
         )
-    if resume and state_dir is not None:
-        ledger = Ledger.load(state_dir, terms.to_bytes())
+    kept_in = None if state_dir is None else Path(state_dir)
+    if resume and kept_in is not None:
+        ledger = Ledger.load(kept_in, terms.to_bytes())
         if model is not None and ledger.chain.get(0) != model.history:
             log(WARNING, "initial_arrays are ignored: the federation began with another model")
             initial = None
     else:
-        ledger = Ledger.create(state_dir, grid.run.run_id, terms.to_bytes())
+        ledger = Ledger.create(kept_in, grid.run.run_id, terms.to_bytes())
         if model is not None and server_reads:
             ledger.start_model(model)
         elif model is not None:

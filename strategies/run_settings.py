@@ -67,5 +67,3 @@ class RunSettings:
             raise ConfigError(
                 f"min_replies={self.min_replies}: a sum of one is that client's update"
             )
-        if self.state_dir is not None:
-            object.__setattr__(self, "state_dir", Path(self.state_dir))

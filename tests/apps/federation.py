@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
 from flhe.mods import HEMod, records
+from flhe.strategies import HEStrategy
 from flhe.strategies.report import Reporter, RoundReport
 from flhe.testing import InProcessGrid
 from flhe.training.model import Model
@@ -145,8 +147,10 @@ class Federated:
         grid.replies = self.replies = []
         task = task_named(settings.task)
         strategy = make_strategy(settings, task, Reporter(None))
-        hook = "_on_round" if self.scheme == "plain" else "on_round"
-        setattr(strategy, hook, self.reports.append)
+        if isinstance(strategy, HEStrategy):
+            strategy.settings = replace(strategy.settings, on_round=self.reports.append)
+        else:
+            strategy._on_round = self.reports.append
         self.initial = ArrayRecord(new_model(task, settings.seed).state_dict())
         result = strategy.start(
             grid=grid, initial_arrays=self.initial, num_rounds=settings.num_rounds, timeout=120
