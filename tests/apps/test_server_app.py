@@ -122,7 +122,7 @@ def test_the_strategy_keeps_state_as_the_run_config_says(tmp_path: pathlib.Path)
     strategy = made(state_dir=str(tmp_path), checkpoint_every=4, retries=6)
     how = strategy.settings
     assert (how.state_dir, how.checkpoint_every, how.retries) == (
-        tmp_path,
+        str(tmp_path),
         4,
         6,
     )
