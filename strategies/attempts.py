@@ -70,7 +70,7 @@ class Attempts:
     @property
     def _known_later(self) -> bool:
         """Whether it shows only when the next round begins that clients opened a sum."""
-        return self.fed.terms.scheme.per_sum_keys and not self.fed.server_reads
+        return self.fed.terms.scheme.opened_together and not self.fed.server_reads
 
     def _cost(self) -> float:
         """How many of the retries the failed attempt takes; all where another one is hopeless."""
@@ -128,7 +128,7 @@ class Attempts:
             So many rounds in a row were.
         """
         why = "the group changed in the middle of it"
-        if self.fed.terms.scheme.per_sum_keys:
+        if self.fed.terms.scheme.opened_together:
             why = "too few opened it to the end, and nobody signs two sets of survivors of a round"
         log(ERROR, "round %d is void: %s", number, why)
         self.fed.ledger.done()  # or a run that is resumed would come upon it for ever

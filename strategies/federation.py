@@ -300,7 +300,7 @@ class Federation:
         if kind is not MEAN_SQUARES:
             receipt = updates.receipt_in(self.parameters, node, answer, of)
             self.attempt.receipts[rank] = receipt
-            if self.terms.scheme.per_sum_keys:
+            if self.terms.scheme.opened_together:
                 self.attempt.shares[node] = updates.shares_in(self.parameters, node, answer)
         self.heard(node, content)
         return part, start

@@ -295,7 +295,7 @@ class HEStrategy(FedAvg):
         exchange = self._exchanged or Exchange(fed, self.sampling.needed(fed))
         total, start = exchange.add_updates(replies)
         release: Sequence[bytes] = ()
-        if self.terms.scheme.per_sum_keys:
+        if self.terms.scheme.opened_together:
             settings = self.settings
             release = MaskingAgreement(
                 fed, total, settings.stage_timeout, settings.retries

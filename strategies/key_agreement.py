@@ -10,15 +10,16 @@ starts over, with fresh keys, among those that answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from logging import INFO, WARNING, getLogger
 from typing import Any, TypeVar
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe.errors import ProtocolError, QuorumError
-from flhe.keys.agreement import joint, key_pair
+from flhe.keys.agreement import joint, key_pair, shared_key
 from flhe.keys.agreement.epoch import CONTRIBUTORS, MAX_MESSAGE, announced
 from flhe.keys.agreement.messages import Envelope, Header
 from flhe.mods import records
@@ -37,6 +38,7 @@ REFUSALS = (1013, 1014)
 RAISED = 2
 """Flower's code for an exception in the app, which HEMod lets nobody see."""
 
+NOTHING: Mapping[int, Mapping[str, Any]] = {}
 NO_MOD = "its app has no HEMod: put HEMod() first in ClientApp(mods=[...])"
 MIN_MEMBERS = 3
 """A sum over two shows each of them the other's update."""
@@ -165,6 +167,8 @@ class _Attempt:
             public = self._key_pair(order, third, epoch_id)
         elif self.terms.scheme.agreement == "joint":
             public = self._sum_of_keys(order, third, epoch_id)
+        elif self.terms.scheme.agreement == "shares":
+            public = self._shared_key(order, third, epoch_id)
         return Agreed(
             self.number,
             epoch_id,
@@ -223,6 +227,50 @@ class _Attempt:
         log(INFO, "key agreement: %d members have one sum of keys", len(order))
         return common
 
+    def _shared_key(self, order: list[int], confirms: tuple[bytes, ...], epoch_id: bytes) -> bytes:
+        """Have a key drawn that nobody has, and its shares dealt; returns what it is called."""
+        scope = self.run_id, self.number, epoch_id, self.terms.hash()
+        fields: dict[str, Any] = {"confirms": list(confirms)}
+        keys = {self.members[node]: node for node in order}
+
+        def of(stage: str, node: int, reply: ConfigRecord) -> tuple[bytes, bytes]:
+            message: bytes = records.field(reply, "envelope", bytes)
+            return message, shared_key.announced(message, stage, self.members[node], *scope)
+
+        def boxes(node: int, reply: ConfigRecord) -> dict[int, bytes]:
+            messages = records.bytes_list(reply, "envelopes")
+            to = [Envelope.from_bytes(m, shared_key.MAX_BOX).header.receiver for m in messages]
+            found = {
+                keys[key]: message for key, message in zip(to, messages, strict=True) if key in keys
+            }
+            if len(messages) != len(order) - 1 or found.keys() != set(order) - {node}:
+                raise ProtocolError("it did not send one KEY-REVEAL to each other member")
+            return found
+
+        told = self._relay_to_all(
+            shared_key.COMMIT, order, partial(of, shared_key.COMMIT), **fields
+        )
+        fields["messages"] = [told[node][0] for node in order]
+        sent = self._relay_to_all(shared_key.REVEAL, order, boxes, **fields)
+        own = {n: {"messages": [sent[by][n] for by in order if by != n]} for n in order}
+        try:
+            named = self._relay_to_all(
+                shared_key.SHARED,
+                order,
+                partial(of, shared_key.SHARED),
+                own,
+                confirms=list(confirms),
+            )
+        except ProtocolError:
+            self._acquit(order)  # nobody can tell whose share it is
+            raise
+        names = {node: name for node, (_, name) in named.items()}
+        common = _same(
+            names, self.trouble, "it has another key than most do", "have different keys"
+        )
+        log(INFO, "key agreement: %d members have shares of one key", len(order))
+        return common
+
     def _acquit(self, nodes: list[int]) -> int:
         """Where most of `nodes` refused, it is not they who are at fault; returns how many they are."""
         refusers = self.refused & set(nodes)
@@ -233,18 +281,31 @@ class _Attempt:
         return len(refusers)
 
     def _relay(
-        self, stage: str, to: list[int], read: Callable[[int, ConfigRecord], Any], **fields: Any
+        self,
+        stage: str,
+        to: list[int],
+        read: Callable[[int, ConfigRecord], Any],
+        own: Mapping[int, Mapping[str, Any]] = NOTHING,
+        **fields: Any,
     ) -> dict[int, Any]:
-        """Send one stage to all of `to`, read the replies, note who had trouble."""
-        record = records.stage_record(
-            stage,
-            federation=records.federation_name(self.run_id),
-            number=self.number,
-            terms=self.terms.to_bytes(),
-            **fields,
-        )
-        content = RecordDict({records.STAGE: record})
-        messages = [Message(content, node, "train") for node in to]
+        """Send one stage to all of `to`, read the replies, note who had trouble.
+
+        `own` is what goes to one node each, `fields` what goes to all.
+        """
+
+        def content(node: int) -> RecordDict:
+            record = records.stage_record(
+                stage,
+                federation=records.federation_name(self.run_id),
+                number=self.number,
+                terms=self.terms.to_bytes(),
+                **fields,
+                **own.get(node, {}),
+            )
+            return RecordDict({records.STAGE: record})
+
+        common = RecordDict() if own else content(0)
+        messages = [Message(content(node) if own else common, node, "train") for node in to]
 
         def checked(node: int, message: Message) -> Any:
             if message.has_error() and message.error.code in REFUSALS:
@@ -260,11 +321,12 @@ class _Attempt:
         stage: str,
         order: list[int],
         read: Callable[[int, ConfigRecord], Any],
+        own: Mapping[int, Mapping[str, Any]] = NOTHING,
         **fields: Any,
     ) -> dict[int, Any]:
         """A relay that all of `order` must answer."""
         before = set(self.trouble)
-        replies = self._relay(stage, order, read, **fields)
+        replies = self._relay(stage, order, read, own, **fields)
         if missing := [node for node in order if node not in replies]:
             why = {node: self.trouble[node] for node in missing if node in self.trouble}
             raise ProtocolError(

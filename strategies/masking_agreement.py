@@ -2,21 +2,24 @@
 
 Two relays after the update: CONSIST hands each survivor its shares and asks it to sign the set, UNMASK
 shows t signatures and asks for the sum of its shares. What it gives back opens the sum of exactly those
-updates, for whoever may read it.
+updates, for whoever may read it. Where members hold shares of a key, CONSIST shows the sum, and some of
+them decrypt it in part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from logging import INFO, WARNING, getLogger
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe.errors import ProtocolError
 from flhe.keys.agreement.answers import check_answer
-from flhe.keys.agreement.circle import CONSIST, statement
+from flhe.keys.agreement.circle import CONSIST
 from flhe.mods import records
+from flhe.schemes.base import SharesAdder
 from flhe.schemes.sealed import Sealed
 from flhe.strategies.federation import Federation
 from flhe.strategies.overhead import sound
@@ -45,9 +48,18 @@ class MaskingAgreement:
 
     def __init__(self, fed: Federation, total: Sealed, timeout: float, retries: int) -> None:
         self.fed, self.timeout, self.retries = fed, timeout, retries
-        self.circle, self.slot = fed.circle, total.slot
+        self.circle, self.slot, self.total = fed.circle, total.slot, total
         self.survivors = total.senders
         """U: ranks of those whose updates are in the sum."""
+        self.openers = self.survivors
+        """Ranks of those that are asked for what opens it."""
+        self.all_open = not fed.terms.scheme.per_sum_keys
+        """Whether it takes all of them, not only as many as sign."""
+        if self.all_open:
+            adder = cast(SharesAdder, fed.adder)
+            size = adder.partial_bytes(total.length)
+            self.circle = replace(self.circle, total=total.digest(), partial=size)
+            self.openers = adder.openers(total.senders)
         ranks = {node: fed.parameters.epoch.rank(node) for node in fed.attempt.shares}
         self.nodes = {node: rank for node, rank in ranks.items() if rank in total.senders}
         """Node id to rank, of the same members."""
@@ -89,12 +101,19 @@ class MaskingAgreement:
     def _consist(self) -> dict[int, bytes]:
         survivors = self.survivors
         by_rank = {rank: self.fed.attempt.shares[node] for node, rank in self.nodes.items()}
-        said = statement(survivors)
+        said = self.circle.statement(survivors)
         messages = []
+        arrays = records.from_sealed(self.total) if self.all_open else None
         for node, rank in self.nodes.items():
-            inbox = [by_rank[u][rank] for u in survivors]
-            fields = {"survivors": list(survivors), "shares": inbox}
-            messages.append(self._message("consist", node, **fields))
+            fields: dict[str, Any] = {"survivors": list(survivors)}
+            if arrays is None:
+                fields["shares"] = [by_rank[u][rank] for u in survivors]
+            else:
+                fields["sum"] = self.total.header()
+            message = self._message("consist", node, **fields)
+            if arrays is not None:
+                message.content[records.UPDATE] = arrays
+            messages.append(message)
 
         def read(node: int, answer: ConfigRecord) -> bytes:
             rank = self.nodes[node]
@@ -106,7 +125,7 @@ class MaskingAgreement:
             return signature
 
         signatures = self._ask("consist", messages, read)
-        self._enough("consist", len(signatures))
+        self._enough("consist", len(signatures), self.circle.thresholds.threshold)
         return signatures
 
     def _unmask(self, signatures: Mapping[int, bytes]) -> list[bytes]:
@@ -115,7 +134,11 @@ class MaskingAgreement:
         fields = {"signers": signers, "signatures": [signatures[rank] for rank in signers]}
         content = self._message("unmask", 0, **fields).content
         answers: dict[int, bytes] = {}
-        asked = [node for node, rank in self.nodes.items() if rank in signatures]
+        asked = [node for node, rank in self.nodes.items() if rank in self.openers]
+        if self.all_open:
+            need = len(self.openers)
+        else:
+            asked = [node for node in asked if self.nodes[node] in signatures]
 
         def read(node: int, answer: ConfigRecord) -> bytes:
             encoded: bytes = records.field(answer, "answer", bytes)
@@ -132,7 +155,7 @@ class MaskingAgreement:
             self._trouble.clear()
             messages = [Message(content, node, "train") for node in silent]
             answers |= self._ask("unmask", messages, read)
-        self._enough("unmask", len(answers))
+        self._enough("unmask", len(answers), need)
         return [answers[rank] for rank in sorted(answers)]
 
     def _note_bad(self, rank: int, answer: ConfigRecord) -> NoReturn:
@@ -168,8 +191,7 @@ class MaskingAgreement:
         warn(f"{stage}: node %d: %s", self._trouble)
         return found
 
-    def _enough(self, stage: str, count: int) -> None:
-        need = self.circle.thresholds.threshold
+    def _enough(self, stage: str, count: int, need: int) -> None:
         if count < need:
             give_up(
                 f"round {self.slot.round}: {count} of {len(self.nodes)} survivors answered stage "

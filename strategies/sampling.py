@@ -29,7 +29,7 @@ class Sampling:
     def quorum(self, fed: Federation | None) -> int:
         """Members that a round needs."""
         members = 0 if fed is None else len(fed.members)
-        if not self.terms.scheme.per_sum_keys or members == 0:
+        if not self.terms.scheme.opened_together or members == 0:
             return self.min_replies or (members - 1) // 3 + 2
         assert fed is not None
         least = fed.circle.thresholds.min_set

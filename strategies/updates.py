@@ -34,7 +34,12 @@ def receipt_in(
 
 
 def shares_in(parameters: EpochParameters, node: int, answer: ConfigRecord) -> list[bytes]:
-    """The shares of an update's seed; ProtocolError unless there is one for each other member."""
+    """The shares of an update's seed, where there are seeds.
+
+    ProtocolError unless there is one for each other member.
+    """
+    if not parameters.terms.scheme.per_sum_keys:
+        return []
     agreed, size = parameters.epoch, parameters.circle.box_bytes
     shares, rank = records.bytes_list(answer, "shares"), agreed.rank(node)
     if [len(s) for s in shares] != [size * (i != rank) for i in range(len(agreed.members))]:

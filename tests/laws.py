@@ -365,6 +365,8 @@ def _declared_roles(
     cohort: int, key: bytes, threads: int, _backend: Any, _replay: bool, *, kind: type[Scheme]
 ) -> Roles:
     """Everybody's part by what the scheme declares of its keys."""
+    if kind().agreement == "shares":
+        return _sharing(kind, cohort, key)
     pairs = kind().agreement == "key-pair"
     public, own = _pair(kind, key) if pairs else (b"", b"")
     adder = kind().adder(cohort, public=public)
@@ -379,6 +381,41 @@ def _declared_roles(
         lambda seed: adder.server_opener(seed) if reads else adder.opener(held[0], seed),
     )
     return Roles(adder, sealers, reader)
+
+
+@dataclasses.dataclass
+class ShareReader:
+    """Opens by the members' partial decryptions."""
+
+    adder: Any
+    held: list[Secrets]
+
+    def decrypt(self, total: Sealed) -> Any:
+        partials = {m.rank: self.adder.partial(m, total) for m in self.held}
+        return self.adder.opener(
+            self.held[0], {rank: data for rank, data in partials.items() if data}
+        ).decrypt(total)
+
+
+@functools.cache
+def _shares(kind: type[Scheme], cohort: int, key: bytes) -> list[tuple[bytes, bytes]]:
+    """Each member's secret, and the public key's name, of a key that stands for `key`."""
+    bare: Any = kind().adder(cohort)
+    random = drawn(key, 1 << 22)
+    drew, told = zip(*(bare.draw(rank, key, random) for rank in range(cohort)), strict=True)
+    boxes = [bare.reveal(part, told) for part in drew]
+    return [
+        bare.finish(part, told, [sent[rank] for sent in boxes]) for rank, part in enumerate(drew)
+    ]
+
+
+def _sharing(kind: type[Scheme], cohort: int, key: bytes) -> Roles:
+    """Members with shares of that key."""
+    made = _shares(kind, cohort, key)
+    assert len({name for _, name in made}) == 1
+    adder = kind().adder(cohort, public=made[0][1])
+    held = [Secrets(key, rank, own) for rank, (own, _) in enumerate(made)]
+    return Roles(adder, [adder.sealer(each) for each in held], ShareReader(adder, held))
 
 
 def _declared(kind: type[Scheme]) -> SchemeCase:

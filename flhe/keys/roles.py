@@ -6,15 +6,16 @@ The only place where a scheme meets a key. The server never calls it: it has no 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 
 from flhe.coding.base import Plain
 from flhe.errors import ProtocolError
-from flhe.keys.agreement.answers import combine
+from flhe.keys.agreement.answers import combine, opened
 from flhe.keys.agreement.circle import SharingParameters
 from flhe.keys.agreement.states import Epoch
-from flhe.schemes.base import Adder, KeyPairAdder, Opener, Sealer, Secrets
+from flhe.schemes.base import Adder, KeyPairAdder, Opener, Sealer, Secrets, SharesAdder
 from flhe.schemes.sealed import Sealed, Slot
 
 
@@ -33,16 +34,25 @@ def opener_for(
 ) -> Opener:
     """The opener of a member of `epoch` for `total`.
 
-    `release` is what the senders' masking-key agreement released for that sum, where the scheme has
-    one.
+    `release` is what its senders released of that sum, where they open it together.
     """
-    scheme, released = adder.scheme, None
+    scheme, slot, senders = adder.scheme, total.slot, total.senders
+    released: Any = None
     if scheme.per_sum_keys:
         circle = SharingParameters.of(epoch, scheme.elements(adder.cohort))
-        released = combine(circle, total.slot, total.senders, release, epoch=epoch)
+        released = combine(circle, slot, senders, release, epoch=epoch)
+    elif scheme.opened_together:
+        size = cast(SharesAdder, adder).partial_bytes(total.length)
+        circle = SharingParameters.of(epoch, 0, total.digest(), size)
+        released = opened(circle, slot, senders, release, epoch=epoch)
     elif release:
         raise ProtocolError("a release of masking keys, and the scheme agrees on none")
     return adder.opener(secrets_of(epoch), released, threads=threads)
+
+
+def partial_of(adder: Adder, epoch: Epoch, total: Sealed) -> bytes:
+    """A member's partial decryption of a closed sum, where it holds a share of the key."""
+    return cast(SharesAdder, adder).partial(secrets_of(epoch), total)
 
 
 def check_pair(adder: KeyPairAdder, public: bytes, secret: bytes) -> None:

@@ -1,33 +1,34 @@
 """Stages by which the members of a new epoch come to the keys of a scheme's own.
 
-One key pair for all: `flhe.keys.agreement.key_pair`. Or a key for each member:
-`flhe.keys.agreement.joint`. Of those, once everybody has confirmed, and before a member draws a key, it
-erases the ones of the epoch before: from then on nobody here opens what was sealed for another set of
-senders. (Dealt keys are for one set only.) Its model stays, and so does the update that is under way:
-it is encrypted again, for those that are left.
+One key pair for all: `flhe.keys.agreement.key_pair`. Shares of a key that nobody has:
+`flhe.keys.agreement.shared_key`. Or a key for each member: `flhe.keys.agreement.joint`. Of the last,
+once everybody has confirmed, and before a member draws a key, it erases the ones of the epoch before:
+from then on nobody here opens what was sealed for another set of senders. (Dealt keys are for one set
+only.) Its model stays, and so does the update that is under way: it is encrypted again, for those that
+are left.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe.errors import ProtocolError
-from flhe.keys.agreement import dealt, joint, key_pair
+from flhe.keys.agreement import dealt, joint, key_pair, shared_key
 from flhe.keys.agreement.epoch import finish
 from flhe.keys.agreement.states import Confirmed
 from flhe.mods import records
 from flhe.mods.stages import App, Stopwatch, reply
 from flhe.node.node import Node
-from flhe.schemes.base import JointAdder, KeyPairAdder
+from flhe.schemes.base import Agreement
 from flhe.training.terms import Terms
 
 
 def make_pair(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
     """Make the pair, as the member of the lowest rank, and seal it for the others."""
     with (watch := Stopwatch()):
-        state, adder, terms, confirms = _pair(node, record)
+        state, adder, terms, confirms = _begun(node, record, "key-pair")
         state, envelope = key_pair.make(state, confirms, adder, terms.hash())
         node.save_agreement(state)
     return reply(watch, envelope=envelope)
@@ -36,7 +37,7 @@ def make_pair(node: Node, record: ConfigRecord, _message: Message, _app: App) ->
 def take_pair(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
     """Take the pair that another member made, and try it out."""
     with (watch := Stopwatch()):
-        state, adder, terms, confirms = _pair(node, record)
+        state, adder, terms, confirms = _begun(node, record, "key-pair")
         made = records.field(record, "key-pair", bytes)
         node.save_agreement(key_pair.take(state, confirms, made, adder, terms.hash()))
     return reply(watch)
@@ -45,7 +46,7 @@ def take_pair(node: Node, record: ConfigRecord, _message: Message, _app: App) ->
 def share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
     """Draw a key, and send it under the masks of all pairs."""
     with (watch := Stopwatch()):
-        state, adder, terms, confirms = _joint(node, record)
+        state, adder, terms, confirms = _begun(node, record, "joint")
         if terms.scheme.dealt:
             raise ProtocolError("asked to draw a key, and keys are dealt here")
         finish(state, confirms)  # or anybody could have keys erased
@@ -58,7 +59,7 @@ def share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> Rec
 def add(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
     """Add up everybody's keys, or take those that were dealt, and say what the sum is called."""
     with (watch := Stopwatch()):
-        state, adder, terms, confirms = _joint(node, record)
+        state, adder, terms, confirms = _begun(node, record, "joint")
         if terms.scheme.dealt:
             key = dealt.load(node.policy.dealt_key, state, adder)
             state, envelope = joint.take(state, confirms, key, adder, terms.hash())
@@ -70,30 +71,45 @@ def add(node: Node, record: ConfigRecord, _message: Message, _app: App) -> Recor
     return reply(watch, envelope=envelope)
 
 
-def _terms(node: Node, record: ConfigRecord) -> Terms:
-    """What the keys are for."""
+def commit(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """Draw a part of a key that nobody will have, and bind its public side."""
+    with (watch := Stopwatch()):
+        state, adder, terms, confirms = _begun(node, record, "shares")
+        state, envelope = shared_key.commit(state, confirms, adder, terms.hash())
+        node.save_agreement(state)
+    return reply(watch, envelope=envelope)
+
+
+def reveal(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """Once all have committed: the public side, and each member's share of the secret one."""
+    with (watch := Stopwatch()):
+        state, adder, terms, confirms = _begun(node, record, "shares")
+        messages = records.bytes_list(record, "messages")
+        state, envelopes = shared_key.reveal(state, confirms, messages, adder, terms.hash())
+        node.save_agreement(state)
+    return reply(watch, envelopes=envelopes)
+
+
+def finish_shared(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """Add up the shares, and say what the public key is called."""
+    with (watch := Stopwatch()):
+        state, adder, terms, confirms = _begun(node, record, "shares")
+        messages = records.bytes_list(record, "messages")
+        state, envelope = shared_key.finish(state, confirms, messages, adder, terms.hash())
+        node.save_agreement(state)
+    return reply(watch, envelope=envelope)
+
+
+def _begun(
+    node: Node, record: ConfigRecord, agreement: Agreement
+) -> tuple[Confirmed, Any, Terms, list[bytes]]:
+    """Where an agreement of this kind stands, what it is for, and everyone's confirmation."""
     announced = records.field(record, "terms", bytes)
     node.check_terms(announced)
     terms = Terms.from_bytes(announced)
     node.policy.check_terms(terms)
-    return terms
-
-
-def _pair(node: Node, record: ConfigRecord) -> tuple[Confirmed, KeyPairAdder, Terms, list[bytes]]:
-    """Where the agreement stands, what the pair is for, and everyone's confirmation."""
-    terms = _terms(node, record)
-    if terms.scheme.agreement != "key-pair":
-        raise ProtocolError("asked for a key pair, and the scheme has none")
+    if terms.scheme.agreement != agreement:
+        raise ProtocolError(f"asked for keys of the kind {agreement!r}, and the scheme has none")
     state = node.load_agreement(Confirmed)
-    adder = cast(KeyPairAdder, terms.for_cohort(len(state.members)))
-    return state, adder, terms, records.bytes_list(record, "confirms")
-
-
-def _joint(node: Node, record: ConfigRecord) -> tuple[Confirmed, JointAdder, Terms, list[bytes]]:
-    """Likewise, of a sum of keys."""
-    terms = _terms(node, record)
-    if terms.scheme.agreement != "joint":
-        raise ProtocolError("asked for a sum of keys, and the scheme has none")
-    state = node.load_agreement(Confirmed)
-    adder = cast(JointAdder, terms.for_cohort(len(state.members)))
+    adder = terms.for_cohort(len(state.members))
     return state, adder, terms, records.bytes_list(record, "confirms")

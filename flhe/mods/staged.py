@@ -52,7 +52,7 @@ def begin(
     digest = node.claimed(session.place(model, round_, attempt)) or session.digest(model)
     draft = node.load_draft()
     if draft is None or not draft.is_of(round_, model, app_inputs_hash):
-        if session.terms.scheme.per_sum_keys:
+        if session.terms.scheme.opened_together:
             of = session.sum(model, round_, attempt, app_inputs_hash=app_inputs_hash, digest=digest)
             survivors.check_ready(node, session, of.slot)
         if session.terms.noise is not None and not session.maps(model):

@@ -3,6 +3,8 @@
     consist    a set of survivors, and their shares for this node   -> its signature, one a round
     unmask     t signatures on that set                             -> the sum of its shares
 
+Where members hold shares of a key, CONSIST brings the sum, and UNMASK asks for a partial decryption.
+
 Both go by what the node keeps of its own upload, and by nothing that the server says of it. A node
 signs one set a round: on disk before the signature leaves, and from then on it encrypts nothing
 more in that round. What it answered it answers again, for the same set only.
@@ -10,21 +12,21 @@ more in that round. What it answered it answers again, for the same set only.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from flhe.errors import ProtocolError, SharesError
 from flhe.keys.agreement import masking
-from flhe.keys.agreement.circle import statement
 from flhe.keys.agreement.epoch import Epoch
+from flhe.keys.roles import partial_of
 from flhe.mods import agreement, records
 from flhe.mods.stages import App, Stopwatch, reply
 from flhe.node.folder import log_failure
 from flhe.node.node import Node
 from flhe.schemes.base import Sealer, SharedSealer
-from flhe.schemes.sealed import Slot
+from flhe.schemes.sealed import Sealed, Slot
 from flhe.training.session import Session
 from flhe.training.terms import Terms
 
@@ -40,24 +42,27 @@ def check_ready(node: Node, session: Session, slot: Slot) -> None:
     ReuseError
         The round's survivors were signed, or its sum was given up.
     """
-    if session.terms.scheme.per_sum_keys:
+    if session.terms.scheme.opened_together:
         node.check_unsigned(slot.epoch, slot.round)
         node.check_unclaimed(slot.epoch, slot.round, slot.attempt)
 
 
 def deal(node: Node, session: Session, sealer: Sealer, slot: Slot) -> Fields:
-    """Share the seed of what was just encrypted; {} where the scheme has none."""
-    if not session.terms.scheme.per_sum_keys:
+    """Share the seed of what was just encrypted; {} where its senders do not open the sum."""
+    if not session.terms.scheme.opened_together:
         return {}
-    assert isinstance(sealer, SharedSealer)
-    dealt = masking.deal(session.epoch, slot, sealer.take_seed(slot))
+    if session.terms.scheme.per_sum_keys:
+        assert isinstance(sealer, SharedSealer)
+        dealt = masking.deal(session.epoch, slot, sealer.take_seed(slot))
+    else:
+        dealt = masking.Dealt(slot, (), b"")  # of the key, every member has a share already
     node.save_dealt(dealt)
     return {"shares": list(dealt.boxes)}
 
 
 def dealt(node: Node, session: Session, slot: Slot) -> Fields:
-    """The shares of an update that is sent again; {} where the scheme has none."""
-    if not session.terms.scheme.per_sum_keys:
+    """The shares of an update that is sent again; {} as above."""
+    if not session.terms.scheme.opened_together:
         return {}
     kept = node.load_dealt()
     if kept is None or kept.slot != slot:
@@ -65,7 +70,7 @@ def dealt(node: Node, session: Session, slot: Slot) -> Fields:
     return {"shares": list(kept.boxes)}
 
 
-def consist(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+def consist(node: Node, record: ConfigRecord, message: Message, _app: App) -> RecordDict:
     """Sign the set of survivors that the server proposes."""
     with (watch := Stopwatch()):
         epoch, terms = _epoch(node, record)
@@ -76,16 +81,28 @@ def consist(node: Node, record: ConfigRecord, _message: Message, _app: App) -> R
             raise ProtocolError(
                 "nothing was encrypted here for this attempt: ask for the round first"
             )
-        boxes = records.bytes_list(record, "shares")
         try:
-            agreed, signature = masking.agree(
-                epoch, node.identity, kept, proposed, boxes, terms.scheme.elements(epoch.size)
-            )
+            if terms.scheme.per_sum_keys:
+                boxes = records.bytes_list(record, "shares")
+                elements = terms.scheme.elements(epoch.size)
+                agreed, signature = masking.agree(
+                    epoch, node.identity, kept, proposed, boxes, elements
+                )
+            else:
+                total = _sum_in(message, record)
+                if list(total.senders) != proposed:
+                    raise ProtocolError("the sum to be opened is not that of these survivors")
+                decrypt = partial(
+                    partial_of, terms.for_cohort(epoch.size, epoch.scheme_public), epoch
+                )
+                agreed, signature = masking.agree_on_sum(
+                    epoch, node.identity, kept.slot, total, decrypt
+                )
         except SharesError as error:
             # Whose they are is no secret: the server must know whom to leave out.
             log_failure(node.store, "consist", error)
             return reply(step="consist", bad=list(error.ranks))
-        node.claim_set(kept.slot, set_digest(proposed), lambda: node.save_survivors(agreed))
+        node.claim_set(kept.slot, set_digest(epoch, agreed), lambda: node.save_survivors(agreed))
     return reply(watch, step="consist", signature=signature)
 
 
@@ -96,7 +113,7 @@ def unmask(node: Node, record: ConfigRecord, _message: Message, _app: App) -> Re
         agreed = node.load_survivors()
         if agreed is None or not _is_of(agreed.slot, epoch, record):
             raise ProtocolError("this node has signed no survivors in this attempt")
-        if node.signed(agreed.slot) != set_digest(agreed.survivors):
+        if node.signed(agreed.slot) != set_digest(epoch, agreed):
             raise ProtocolError("the survivors that are kept here are not those that were signed")
         answer = masking.release(
             epoch,
@@ -113,14 +130,22 @@ def unmask(node: Node, record: ConfigRecord, _message: Message, _app: App) -> Re
 def _epoch(node: Node, record: ConfigRecord) -> tuple[Epoch, Terms]:
     """The node's own epoch and terms, where they have such stages."""
     agreed, terms = agreement.current(node, record)
-    if not terms.scheme.per_sum_keys:
+    if not terms.scheme.opened_together:
         raise ProtocolError("a stage that this scheme does not have")
     return agreed, terms
 
 
-def set_digest(survivors: Sequence[int]) -> bytes:
+def set_digest(epoch: Epoch, agreed: masking.Agreed) -> bytes:
     """What a claim keeps of a set of survivors."""
-    return hashlib.sha256(statement(survivors)).digest()
+    return agreed.circle(epoch).about(agreed.survivors)
+
+
+def _sum_in(message: Message, record: ConfigRecord) -> Sealed:
+    """The sum that a message shows; ProtocolError where it shows none."""
+    arrays = message.content.get(records.UPDATE)
+    if not isinstance(arrays, ArrayRecord):
+        raise ProtocolError("the sum to be opened is missing")
+    return records.to_sealed(records.field(record, "sum", bytes), arrays, take=True, floats=0)
 
 
 def ranks_in(record: ConfigRecord, name: str) -> list[int]:

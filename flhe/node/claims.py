@@ -54,7 +54,7 @@ class Claims(Folder):
         ReuseError
             This step or a later one was claimed before; the round's survivors were signed.
         """
-        if session.terms.scheme.per_sum_keys:
+        if session.terms.scheme.opened_together:
             self.check_unsigned(slot.epoch, slot.round)
         note = StoredNote(digest, support, mode, slot.history).to_bytes()
         self.store.claim(slot.epoch, slot.round, slot.attempt, note, STEPS.index(step))

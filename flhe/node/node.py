@@ -134,7 +134,7 @@ class Node(Updates):
         """
         old = [epoch_id for epoch_id in self._epochs() if epoch_id != agreed.id]
         model = self.load_model()
-        self._raise_marks(old, masked=terms.scheme.per_sum_keys)
+        self._raise_marks(old, masked=terms.scheme.opened_together)
         floor = self.floor()
         opened, ranged = max(floor.opened, 0 if model is None else model.round), floor.ranged
         if self.store.has_epoch(agreed.id, agreed.to_bytes()):

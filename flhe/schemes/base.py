@@ -32,9 +32,9 @@ from flhe.wire.record import Record
 from flhe.wire.secret import Random
 
 Reader = Literal["clients", "server"]
-Agreement = Literal["group", "key-pair", "joint", "masking"]
+Agreement = Literal["group", "key-pair", "joint", "masking", "shares"]
 """What members agree on beside the group key: nothing, a key pair that they share, a key for each
-member and the sum of all, or the keys of each sum by itself."""
+member and the sum of all, the keys of each sum by itself, or shares of a key that nobody has."""
 
 
 class Choice(NamedTuple):
@@ -124,6 +124,11 @@ class Scheme(Record):
         return self.agreement == "masking"
 
     @property
+    def opened_together(self) -> bool:
+        """Whether the senders of a sum release what opens it, once they are agreed on who they are."""
+        return self.agreement in ("masking", "shares")
+
+    @property
     def needs_all_members(self) -> bool:
         """Whether only sums of all members are opened: where each has a key that lasts."""
         return self.agreement == "joint"
@@ -131,7 +136,7 @@ class Scheme(Record):
     @property
     def member_secrets(self) -> bool:
         """Whether members hold keys of the scheme beside the group key, for all of an epoch."""
-        return self.agreement in ("key-pair", "joint")
+        return self.agreement in ("key-pair", "joint", "shares")
 
     def check_packages(self, role: Role = "node") -> None:
         """Import what it needs in this role; PackageError saying how to install what is missing."""
@@ -238,12 +243,11 @@ class Adder(Protocol):
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> Sealer:
         """The sealer of the member that holds `secrets`."""
 
-    def opener(
-        self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
-    ) -> Opener:
+    def opener(self, secrets: Secrets, released: Any = None, *, threads: int = 1) -> Opener:
         """The opener of the member that holds `secrets`.
 
-        `released` is the sum of the senders' keys of the sum to open, where masking keys are agreed on.
+        `released` is what its senders released of the sum to open, where they open it together: the
+        sum of their keys of it, or partial decryptions by rank.
         """
 
     def server_opener(self, released: Elements, *, threads: int = 1) -> Opener:
@@ -275,6 +279,43 @@ class JointAdder(Adder, Protocol):
 
     def check_total(self, total: NDArray[np.int32]) -> None:
         """Refuse what is no sum of all members' keys, int32 (dimension,); ProtocolError."""
+
+
+class SharesAdder(Adder, Protocol):
+    """One of a key that nobody has: each member holds a share, and some of them open a sum together."""
+
+    @property
+    def threshold(self) -> int:
+        """Members that open a sum together; fewer learn nothing."""
+
+    def draw(self, rank: int, common: bytes, random: Random) -> tuple[bytes, bytes]:
+        """A member's part of the key, to be kept, secret; and a commitment to its public side.
+
+        `common` are 32 public bytes that nobody chose alone.
+        """
+
+    def reveal(self, drawn: bytes, commitments: Sequence[bytes]) -> Sequence[bytes]:
+        """What each rank alone may see, this one too; commitments by rank. The same each time."""
+
+    def finish(
+        self, drawn: bytes, commitments: Sequence[bytes], boxes: Sequence[bytes]
+    ) -> tuple[bytes, bytes]:
+        """The member's secret, and a name of the public key, which all have the same, 32 bytes.
+
+        `boxes` are what each rank revealed to this one; ProtocolError for what was not committed to.
+        """
+
+    def openers(self, senders: Sequence[int]) -> tuple[int, ...]:
+        """Who opens a sum of these senders: some of them, and others where they are too few."""
+
+    def partial_bytes(self, length: int) -> int:
+        """Bytes of a partial decryption of a sum of `length` values."""
+
+    def partial(self, secrets: Secrets, total: Sealed) -> bytes:
+        """This member's partial decryption of a closed sum; empty where others open it.
+
+        The same each time: two that differ in noise would show more than the sum.
+        """
 
 
 @runtime_checkable
@@ -356,7 +397,7 @@ def fits(codec: Codec, adder: Adder, cohort: int) -> None:
 
 
 def check_agrees(scheme: Scheme, released: object) -> None:
-    """Refuse keys of one sum where the scheme has none, and none where it has; ConfigError."""
-    if (released is not None) != scheme.per_sum_keys:
+    """Refuse what opens one sum where nothing does, and nothing where it takes it; ConfigError."""
+    if (released is not None) != scheme.opened_together:
         said = "keys of one sum, and it has none" if released is not None else "no keys of this sum"
         raise ConfigError(f"{scheme.name}: {said}")

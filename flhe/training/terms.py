@@ -108,7 +108,7 @@ class Terms(Record):
                 f"sparse updates with {scheme.title}: {scheme.dense}, so all clients must send all "
                 "values; leave top_k out, or use a scheme that carries sparse updates"
             )
-        if codec.fitting and scheme.per_sum_keys:
+        if codec.fitting and scheme.opened_together:
             raise ConfigError(
                 f"fitted clipping thresholds with {scheme.title} and fresh keys for each sum: they are "
                 "fitted on sums that members open among themselves; give clip as a number, or numbers "

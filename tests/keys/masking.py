@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import random as plain_random
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import combine
-from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters, statement
+from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.masking import Agreed, Dealt
 from flhe.keys.agreement.messages import Envelope
@@ -125,12 +124,12 @@ class Told:
         self, rank: int, survivors: Sequence[int] = (), *, about: bytes = b"", **how: Any
     ) -> bytes:
         """A signature on a set, whatever the member has signed."""
-        said = statement(survivors or self.survivors)
+        said = self.circle.statement(survivors or self.survivors)
         return self._signed(rank, said, about, **{"stage": CONSIST, **how})
 
     def answer(self, rank: int, payload: bytes, survivors: Sequence[int] = (), **how: Any) -> bytes:
         """An answer that the member itself signed, whatever is in it."""
-        about = hashlib.sha256(statement(survivors or self.survivors)).digest()
+        about = self.circle.about(survivors or self.survivors)
         signature = self._signed(rank, payload, about, **{"stage": UNMASK, **how})
         return dumps([rank, payload, signature])
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from flhe.errors import AuthenticationError, FlheError, ProtocolError, QuorumError, RangeError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import check_answer, pack, unpack
-from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters, statement
+from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters
 from flhe.keys.agreement.messages import Envelope
 from flhe.wire.canonical import dumps, loads
 from flhe.wire.derive import hkdf
@@ -248,7 +248,9 @@ def test_signers_that_are_too_few_repeated_or_strangers(
 
 def of_another_epoch(told: Told) -> bytes:
     header = replace(told.circle, number=told.circle.number + 1).header(told.slot, CONSIST, 4)
-    return Envelope.seal(told.identities[4], header, statement(told.survivors)).signature
+    return Envelope.seal(
+        told.identities[4], header, told.circle.statement(told.survivors)
+    ).signature
 
 
 BAD_SIGNATURES: dict[str, Callable[[Told], bytes]] = {
@@ -353,9 +355,9 @@ def test_sealed_answers_are_for_members_and_clear_ones_for_the_server() -> None:
     told = six()
     clear = told.releases(told.survivors)
     sealed = told.releases(told.survivors, sealed=True)
-    with pytest.raises(ProtocolError, match="88 bytes, a share has 40"):
+    with pytest.raises(ProtocolError, match="88 bytes, it takes 40"):
         told.combine(sealed)
-    with pytest.raises(ProtocolError, match="40 bytes, a share has 88"):
+    with pytest.raises(ProtocolError, match="40 bytes, it takes 88"):
         told.combine(clear, told.epochs[0])
     for rank in range(6):  # also who is not among the survivors reads the sum
         assert told.combine(sealed, told.epochs[rank]) == told.total()

@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord
 from flhe.errors import QuorumError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import _Answer, answer_of
-from flhe.keys.agreement.circle import UNMASK, SharingParameters, about
+from flhe.keys.agreement.circle import UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.mods import records, survivors
@@ -58,7 +58,7 @@ def other_share(grid: Puppets, answer: bytes) -> bytes:
     node = Store(grid.homes[LIAR])
     epoch_bytes = node.get_epoch(node.epochs()[0])
     circle = SharingParameters.of(Epoch.from_bytes(epoch_bytes), 2048)
-    header = circle.header(kept.slot, UNMASK, said.rank, about(kept.survivors))
+    header = circle.header(kept.slot, UNMASK, said.rank, circle.about(kept.survivors))
     return answer_of(said.rank, Envelope.seal(node.identity(), header, elements.tobytes()))
 
 

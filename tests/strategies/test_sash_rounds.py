@@ -152,7 +152,7 @@ def test_the_server_sees_no_model_where_clients_read(tmp_path: Path) -> None:
     assert record is not None
     answers = unpack(records.bytes_list(record, "releases")[-1])
     assert len(answers) >= fed.circle.thresholds.threshold
-    with pytest.raises(Exception, match="bytes, a share has"):
+    with pytest.raises(Exception, match="bytes, it takes"):
         combine(fed.circle, slot_of(grid, 2), range(4), answers)
 
 

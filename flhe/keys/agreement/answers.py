@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from flhe.errors import AuthenticationError, ProtocolError, QuorumError, SharesError
-from flhe.keys.agreement.circle import UNMASK, SharingParameters, about
+from flhe.keys.agreement.circle import UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope, Header
 from flhe.keys.agreement.shares import unpack_elements
@@ -96,16 +96,50 @@ def check_answer(
     AuthenticationError
         Not signed by that member for this set.
     """
-    length = circle.share_bytes + (_SALT + _TAG if sealed else 0)
+    length = circle.answer_bytes + (_SALT + _TAG if sealed else 0)
     found = _Answer.from_bytes(answer, length + 256)
     rank, payload = found.rank, found.payload
     if rank not in survivors:
         raise ProtocolError("answer to unmask: it is by none of the survivors")
     if len(payload) != length:
-        raise ProtocolError(f"answer to unmask: {len(payload)} bytes, a share has {length}")
-    header = circle.header(slot, UNMASK, rank, about(survivors))
+        raise ProtocolError(f"answer to unmask: {len(payload)} bytes, it takes {length}")
+    header = circle.header(slot, UNMASK, rank, circle.about(survivors))
     circle.verify(header, payload, found.signature)
     return rank, payload
+
+
+def opened(
+    circle: SharingParameters,
+    slot: Slot,
+    survivors: Sequence[int],
+    answers: Sequence[bytes],
+    *,
+    epoch: Epoch | None = None,
+) -> dict[int, bytes]:
+    """What survivors released of their sum, by rank.
+
+    `answers` are those of `release`; `epoch` is a member's, where they are sealed for members.
+
+    Raises
+    ------
+    QuorumError
+        Fewer survivors than any sum has.
+    ProtocolError, AuthenticationError
+        An answer that is not a survivor's, or given twice.
+    """
+    circle.check_set(survivors)
+    found: dict[int, bytes] = {}
+    if len(answers) > len(survivors):
+        raise ProtocolError("more answers to unmask than survivors")
+    for answer in answers:
+        rank, payload = check_answer(circle, slot, survivors, answer, sealed=epoch is not None)
+        if rank in found:
+            raise ProtocolError(f"two answers to unmask by the member of rank {rank}")
+        if epoch is not None:
+            header = circle.header(slot, UNMASK, rank, circle.about(survivors))
+            payload = _open_group(epoch, slot, header, rank, payload)
+        found[rank] = payload
+    return found
 
 
 def combine(
@@ -116,33 +150,19 @@ def combine(
     *,
     epoch: Epoch | None = None,
 ) -> Elements:
-    """The sum of the survivors' seeds, shape (elements,), out of t answers or more.
-
-    `answers` are those of `release`; `epoch` is a member's, where they are sealed for members.
+    """The sum of the survivors' seeds, shape (elements,), out of t answers or more, as `opened`.
 
     Raises
     ------
     QuorumError
         Fewer than t answers.
-    ProtocolError, AuthenticationError
-        An answer that is not a survivor's, or given twice.
     SharesError, ProtocolError
         Answers that do not fit each other, and without those that are known to be wrong too few are
         left. (Those that are known to be wrong are named in the log, and left out.)
     """
-    circle.check_set(survivors)
-    shares: dict[int, Elements] = {}
     width = circle.sharing.width(circle.elements)
-    if len(answers) > len(survivors):
-        raise ProtocolError("more answers to unmask than survivors")
-    for answer in answers:
-        rank, payload = check_answer(circle, slot, survivors, answer, sealed=epoch is not None)
-        if rank in shares:
-            raise ProtocolError(f"two answers to unmask by the member of rank {rank}")
-        if epoch is not None:
-            header = circle.header(slot, UNMASK, rank, about(survivors))
-            payload = _open_group(epoch, slot, header, rank, payload)
-        shares[rank] = _share_of(rank, payload, width)
+    found = opened(circle, slot, survivors, answers, epoch=epoch)
+    shares = {rank: _share_of(rank, payload, width) for rank, payload in found.items()}
     need = circle.thresholds.threshold
     if len(shares) < need:
         raise QuorumError(f"{len(shares)} answers to unmask, {need} are needed")

@@ -43,7 +43,11 @@ class SharingParameters:
     colluders : int
         c: members that may pool what they know with the relay.
     elements : int
-        Field elements of a seed.
+        Field elements of a seed, where seeds are what is released.
+    total : bytes
+        Digest of the sum, 32 bytes, where partial decryptions of it are what is released.
+    partial : int
+        Bytes of one of them.
     """
 
     run_id: int
@@ -52,14 +56,17 @@ class SharingParameters:
     members: tuple[bytes, ...]
     colluders: int
     elements: int
+    total: bytes = b""
+    partial: int = 0
 
     @classmethod
-    def of(cls, epoch: Epoch, elements: int) -> SharingParameters:
+    def of(
+        cls, epoch: Epoch, elements: int, total: bytes = b"", partial: int = 0
+    ) -> SharingParameters:
         """The circle of an epoch's members, by the roster's own bound on collusion."""
-        roster = epoch.roster
-        return cls(
-            epoch.run_id, epoch.number, roster.hash, epoch.members, roster.collusion, elements
-        )
+        bound, members = epoch.roster.collusion, epoch.members
+        scope = epoch.run_id, epoch.number, epoch.roster.hash
+        return cls(*scope, members, bound, elements, total, partial)
 
     @property
     def thresholds(self) -> Thresholds:
@@ -78,6 +85,11 @@ class SharingParameters:
     def share_bytes(self) -> int:
         """Bytes of one share."""
         return 8 * self.sharing.width(self.elements)
+
+    @property
+    def answer_bytes(self) -> int:
+        """Bytes of what a member releases: a sum of shares, or a partial decryption."""
+        return self.partial if self.total else self.share_bytes
 
     @property
     def box_bytes(self) -> int:
@@ -120,6 +132,14 @@ class SharingParameters:
             layout_hash=slot.digest(),
         )
 
+    def statement(self, survivors: Sequence[int]) -> bytes:
+        """What members sign of a set; the header around it names slot and stage."""
+        return dumps([list(survivors), self.total] if self.total else list(survivors))
+
+    def about(self, survivors: Sequence[int]) -> bytes:
+        """Hash of a set, 32 bytes: what answers are about."""
+        return _about(self.statement(survivors))
+
     def verify(self, header: Header, payload: bytes, signature: bytes) -> None:
         """Verify a member's signature; AuthenticationError if it is not."""
         if len(signature) != _SIGNATURE:
@@ -127,16 +147,6 @@ class SharingParameters:
         Envelope(header, payload, signature).verify({}, senders=[header.sender])
 
 
-def statement(survivors: Sequence[int]) -> bytes:
-    """What members sign of a set; the header around it names slot and stage."""
-    return dumps(list(survivors))
-
-
-def about(survivors: Sequence[int]) -> bytes:
-    """Hash of a set, 32 bytes: what answers are about."""
-    return _about(tuple(survivors))
-
-
 @functools.lru_cache(maxsize=16)
-def _about(survivors: tuple[int, ...]) -> bytes:
-    return hashlib.sha256(statement(survivors)).digest()
+def _about(statement: bytes) -> bytes:
+    return hashlib.sha256(statement).digest()

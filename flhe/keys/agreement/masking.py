@@ -20,6 +20,9 @@ anybody. But where only a few answers are missing, so is little of the sum of se
 reduction finds it: a set that t members have signed must be taken as opened, whether or not the
 last answer came.
 
+Where the key of a scheme is shared instead (`shared_key.py`), KSHARE falls away. CONSIST shows the sum
+itself, whose digest is signed with the set, and what UNMASK returns is a partial decryption of it.
+
 Steps are functions from a state and what came in to a state and what goes out. Here are a member's;
 `circle.py` has what the relay knows too, `shares.py` a share as it travels, and `answers.py` what
 whoever may read the sum makes of the answers.
@@ -31,7 +34,7 @@ Franklin and Yung, STOC 1992 (packed sharing); docs/protocol.md.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -39,14 +42,14 @@ import numpy as np
 
 from flhe.errors import AuthenticationError, ProtocolError, QuorumError, SharesError
 from flhe.keys.agreement.answers import answer_of, seal_answer
-from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters, about, statement
+from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.shares import open_share, pack_elements, seal_share, unpack_elements
 from flhe.keys.identity import Identity
 from flhe.math.ring import add
 from flhe.math.ring_arrays import Elements
-from flhe.schemes.sealed import Slot
+from flhe.schemes.sealed import Sealed, Slot
 from flhe.wire.fields import SECRET, U32
 from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
@@ -87,14 +90,21 @@ class Agreed(Record):
     survivors : tuple of int
         U, ranks.
     share : bytes
-        Sum of the own shares over U, secret until U is agreed on.
+        Sum of the own shares over U, or partial decryption of their sum: secret until U is agreed on.
+    total : bytes
+        Digest of that sum, where it is a partial decryption.
     """
 
-    FORM = Form("stored agreement on survivors", MAX_STATE, "agreed", 1, row=True)
+    FORM = Form("stored agreement on survivors", MAX_STATE, "agreed", 2, row=True)
 
     slot: Slot
     survivors: tuple[U32, ...]
     share: Annotated[bytes, SECRET]
+    total: bytes = b""
+
+    def circle(self, epoch: Epoch, elements: int = 0) -> SharingParameters:
+        """Whose agreement it is."""
+        return SharingParameters.of(epoch, elements, self.total, len(self.share))
 
 
 def deal(epoch: Epoch, slot: Slot, seed: Elements, random: Random = secrets.token_bytes) -> Dealt:
@@ -145,14 +155,7 @@ def agree(
         Shares that do not open: whose.
     """
     circle, slot = SharingParameters.of(epoch, elements), dealt.slot
-    circle.check_set(survivors)
-    if len(survivors) < epoch.roster.min_opening:
-        raise QuorumError(
-            f"{len(survivors)} survivors, this roster opens no sum of fewer than "
-            f"{epoch.roster.min_opening}"
-        )
-    if epoch.rank not in survivors:
-        raise ProtocolError("this member's update is not in the sum that is to be opened")
+    check_survivors(circle, epoch, survivors)
     if len(boxes) != len(survivors):
         raise ProtocolError(f"{len(boxes)} shares for {len(survivors)} survivors")
     name = slot.digest()
@@ -177,9 +180,52 @@ def agree(
             "changed on the way, or sealed for another round",
             tuple(bad),
         )
+    return (
+        Agreed(slot, tuple(survivors), pack_elements(total)),
+        signed(circle, epoch, identity, slot, survivors),
+    )
+
+
+def agree_on_sum(
+    epoch: Epoch, identity: Identity, slot: Slot, total: Sealed, decrypt: Callable[[Sealed], bytes]
+) -> tuple[Agreed, bytes]:
+    """CONSIST where a key is shared: check whose sum the server shows, `decrypt` it in part, sign it.
+
+    Raises
+    ------
+    ProtocolError, QuorumError
+        As `agree`; a sum of another slot, or none that can be decrypted.
+    """
+    if total.slot != slot:
+        raise ProtocolError("the sum to be opened is of another round than this node's update")
+    circle = SharingParameters.of(epoch, 0, total.digest())
+    check_survivors(circle, epoch, total.senders)
+    agreed = Agreed(slot, total.senders, decrypt(total), circle.total)
+    return agreed, signed(circle, epoch, identity, slot, total.senders)
+
+
+def check_survivors(circle: SharingParameters, epoch: Epoch, survivors: Sequence[int]) -> None:
+    """Refuse a set that this member must not sign; see `agree`."""
+    circle.check_set(survivors)
+    if len(survivors) < epoch.roster.min_opening:
+        raise QuorumError(
+            f"{len(survivors)} survivors, this roster opens no sum of fewer than "
+            f"{epoch.roster.min_opening}"
+        )
+    if epoch.rank not in survivors:
+        raise ProtocolError("this member's update is not in the sum that is to be opened")
+
+
+def signed(
+    circle: SharingParameters,
+    epoch: Epoch,
+    identity: Identity,
+    slot: Slot,
+    survivors: Sequence[int],
+) -> bytes:
+    """This member's signature on a set, 64 bytes."""
     header = circle.header(slot, CONSIST, epoch.rank)
-    signature = Envelope.seal(identity, header, statement(survivors)).signature
-    return Agreed(slot, tuple(survivors), pack_elements(total)), signature
+    return Envelope.seal(identity, header, circle.statement(survivors)).signature
 
 
 def check_agreement(
@@ -208,7 +254,7 @@ def check_agreement(
     need = circle.thresholds.threshold
     if len(signers) < need:
         raise QuorumError(f"{len(signers)} members agree on the survivors, {need} must")
-    said = statement(survivors)
+    said = circle.statement(survivors)
     for signer, signature in zip(signers, signatures, strict=True):
         circle.verify(circle.header(slot, CONSIST, signer), said, signature)
 
@@ -240,9 +286,11 @@ def release(
     ProtocolError, QuorumError, AuthenticationError
         As `check_agreement`.
     """
-    circle, slot = SharingParameters.of(epoch, elements), agreed.slot
+    circle, slot = agreed.circle(epoch, elements), agreed.slot
     check_agreement(circle, slot, agreed.survivors, signers, signatures)
-    header = circle.header(slot, UNMASK, epoch.rank, about(agreed.survivors))
+    if agreed.total and not agreed.share:
+        raise ProtocolError("this member is not one of those that open the sum")
+    header = circle.header(slot, UNMASK, epoch.rank, circle.about(agreed.survivors))
     if sealed:
         return seal_answer(epoch, identity, slot, header, agreed.share, random)
     return answer_of(epoch.rank, Envelope.seal(identity, header, bytes(agreed.share)))

@@ -39,8 +39,8 @@ from flhe.schemes.esafl.rlwe import lifted
 from flhe.schemes.sealed import check_senders
 from flhe.wire import canonical
 from flhe.wire.derive import hkdf
-from flhe.wire.secret import Secret
-from flhe_lab.variants.threshold.scheme import PublicKey, ThresholdRlwe, common_hats
+from flhe.wire.secret import Random, Secret
+from flhe_lab.variants.threshold.adder import PublicKey, ThresholdRlwe, common_hats
 from flhe_lab.variants.threshold.sharing import scaled, shares
 
 Box = tuple[Residues, Secret]
@@ -90,15 +90,20 @@ class ThresholdKey:
         k_jk by rank, 32 bytes each; empty for itself.
     public : PublicKey
         The joint public key.
+    noise : bytes
+        What the noise of its answers is derived from, 32 bytes.
     """
 
     rank: int
     share: Residues = field(repr=False)
     pairs: tuple[bytes, ...] = field(repr=False)
     public: PublicKey
+    noise: Secret = field(repr=False)
 
 
-def begin(scheme: ThresholdRlwe, rank: int, crs: bytes) -> tuple[Drawn, bytes]:
+def begin(
+    scheme: ThresholdRlwe, rank: int, crs: bytes, random: Random = secrets.token_bytes
+) -> tuple[Drawn, bytes]:
     """Draw s_i and e_i; returns the state to keep and the COMMIT, 32 bytes, for all.
 
     Parameters
@@ -115,14 +120,14 @@ def begin(scheme: ThresholdRlwe, rank: int, crs: bytes) -> tuple[Drawn, bytes]:
         raise ConfigError(
             "threshold keys: takes a crs of 32 bytes, and parameters without a key_id"
         )
-    own = draw_own(scheme.sizes.n)
+    own = draw_own(scheme.sizes.n, random)
     check_own(own)
-    error, rows = Gaussian().draw(scheme.sizes.n, secrets.token_bytes), []
+    error, rows = Gaussian().draw(scheme.sizes.n, random), []
     for ring, a_hat in zip(scheme.rings, common_hats(scheme, crs), strict=True):
         product = ring.products(ring.forward(lifted(own, ring.q)), a_hat[np.newaxis])[0]
         noise = scaled(lifted(error, ring.q), 1 << scheme.slots.log_p, ring.q)
         rows.append(ring.subtract(noise, product))
-    drawn = Drawn(rank, crs, own, np.array(rows), Secret(secrets.token_bytes(32)))
+    drawn = Drawn(rank, crs, own, np.array(rows), Secret(random(32)))
     return drawn, _commitment(crs, rank, drawn.b)
 
 
@@ -198,7 +203,8 @@ def finish(
         # The lower rank's half first, so that both derive the same.
         (low, first), (high, second) = sorted([(drawn.rank, _seed(drawn, rank)), (rank, seed)])
         pairs.append(hkdf(first + second, "threshold-pair", drawn.crs, low, high))
-    return ThresholdKey(drawn.rank, share, tuple(pairs), PublicKey(drawn.crs, b))
+    noise = hkdf(drawn.key, "threshold-noise", drawn.crs)
+    return ThresholdKey(drawn.rank, share, tuple(pairs), PublicKey(drawn.crs, b), noise)
 
 
 def _seed(drawn: Drawn, rank: int) -> Secret:

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,9 +50,9 @@ from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.prime_ring import PrimeRing
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.wire.derive import hkdf
+from flhe_lab.variants.threshold.adder import CHECKS, NAME, ThresholdRlwe
 from flhe_lab.variants.threshold.answers import Answered, Claim, Partial, opening_name
 from flhe_lab.variants.threshold.keys import ThresholdKey
-from flhe_lab.variants.threshold.scheme import CHECKS, NAME, ThresholdRlwe
 from flhe_lab.variants.threshold.sharing import at_zero, scaled
 
 
@@ -124,7 +124,16 @@ class Party:
             )
         state = Answered(state.names | names)
         claim(state)
-        return self._answer(total, chosen), state
+        return self._answer(total, chosen, secrets.token_bytes(32)), state
+
+    def again(self, total: Sealed, chosen: tuple[int, ...]) -> Partial:
+        """The answer to `total` with noise that is a function of c1 and T: the same each time.
+
+        For a caller that keeps no state but signs one set of senders a round (`flhe.keys.agreement`).
+        """
+        self._check(total, total.slot, chosen)
+        c1 = hashlib.sha256(self.scheme.halves(total)[1].tobytes()).digest()
+        return self._answer(total, chosen, hkdf(self.key.noise, "threshold-flood", c1, *chosen))
 
     def _check(self, total: Sealed, slot: Slot, chosen: tuple[int, ...]) -> None:
         scheme = self.scheme
@@ -139,7 +148,7 @@ class Party:
         if self.key.rank not in chosen:
             raise ProtocolError(f"{NAME}: party {self.key.rank} is not one of those who open")
 
-    def _answer(self, total: Sealed, chosen: tuple[int, ...]) -> Partial:
+    def _answer(self, total: Sealed, chosen: tuple[int, ...], noise_key: bytes) -> Partial:
         scheme, opening = self.scheme, opening_name(total, chosen)
         limbs, counts = scheme.limbs, scheme.counts(total.length)
         n, step, (_, c1) = scheme.sizes.n, scheme.sizes.step, scheme.halves(total)
@@ -148,8 +157,8 @@ class Party:
             ring.forward(scaled(share, at_zero(self.key.rank, chosen, ring.q), ring.q))
             for ring, share in zip(scheme.rings, self.key.share, strict=True)
         ]
-        # Uniform below 2 B, so in [-B, B) once B is taken off; the key is for this answer alone.
-        smudging = FieldElements(AesCtr(), secrets.token_bytes(32), 2 << scheme.slots.smudging)
+        # Uniform below 2 B, so in [-B, B) once B is taken off; the key is for this c1 and T alone.
+        smudging = FieldElements(AesCtr(), noise_key, 2 << scheme.slots.smudging)
         masks = [self._masks(opening, chosen, limb, r) for limb, r in enumerate(scheme.rings)]
 
         for at in range(0, counts[0], step):
@@ -185,6 +194,24 @@ class Party:
                 key = hkdf(self.key.pairs[other], "threshold-mask", opening, limb)
                 out.append((other - self.key.rank, FieldElements(AesCtr(), key, ring.q)))
         return out
+
+
+@dataclass(frozen=True, slots=True)
+class TogetherOpener:
+    """A reader's side of a release: partial decryptions by rank, and no secret."""
+
+    scheme: ThresholdRlwe
+    released: Mapping[int, bytes] = field(repr=False)
+
+    def decrypt(self, total: Sealed) -> NDArray[Any]:
+        """Open a closed sum; raises as `combine`."""
+        chosen = self.scheme.openers(total.senders)
+        name = opening_name(total, chosen)
+        partials = [
+            Partial(rank, chosen, name, np.frombuffer(data, np.uint8))
+            for rank, data in self.released.items()
+        ]
+        return combine(self.scheme, total, partials)
 
 
 def check_chosen(scheme: ThresholdRlwe, chosen: Sequence[int]) -> None:

@@ -1,191 +1,61 @@
-"""ThresholdRlwe: learning with errors over a ring, one public key, and t of N parties to open a sum.
+"""ThresholdCkks: the scheme of FedML-HE's Appendix B, for federations that want to measure it.
 
-    a public,   b = sum of b_i,   b_i = p e_i - a s_i         in Z_q[x] / (x^n + 1)
-    (c0, c1) = (u b + p e' + m,   u a + p e'')                for each block of n coefficients
-    c0 + c1 s = p (u e + e'' s + e') + m                      s = sum of s_i, e = sum of e_i
+    [project.entry-points."flhe.schemes"]
+    threshold-ckks = "flhe_lab.variants.threshold.scheme:ThresholdCkks"
 
-Anybody encrypts under (a, b), for any set of senders; sums of ciphertexts are ciphertexts of sums,
-exact integers. Nobody holds s: each party has a Shamir share of it (`keys`), and t of them open a sum
-together (`opening`). With one CKKS key that all clients hold, one client and the server open every
-update; here it takes t parties.
-
-Senders are taken to encrypt as they are told, and the server to add up what it was sent. A server that
-has something else opened in the name of a sum is not found out by those who open it, unlike with
-`flhe.schemes.esafl.scheme`, where such a sum does not open: one update, or, of a few "sums" of its
-own making, the key itself. docs/threshold.md says what stopping that would take.
-
-Source: FedML-HE, Sec. 2.2 and Fig. 12 (threshold keys); Asharov et al., EUROCRYPT 2012 (a joint public
-key, flooding); Brakerski, Gentry and Vaikuntanathan, ITCS 2012 (p e below the plaintext); slots:
-`flhe.coding.coefficients`, as ESAFL packs.
+No node that is deployed runs it unless its config names it: `adder` says what a server that lies, and
+one member that helps it, can have opened. SASH with `unmask=clients`, or ESAFL, is what stands against
+both.
 """
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from flhe.coding.limb_packing import LimbPacking, Residues
 from flhe.errors import ConfigError
-from flhe.math.prg import AesCtr, FieldElements
-from flhe.math.prime_ring import PrimeRing
-from flhe.schemes.base import Scheme
-from flhe.schemes.esafl.presets import EshePreset, eshe_preset
-from flhe.schemes.esafl.rlwe import Rlwe
-from flhe.schemes.sealed import Sealed
-from flhe.schemes.shell import Shell
-from flhe.wire import canonical
-from flhe.wire.derive import hkdf
+from flhe.schemes.base import Adder, Agreement, Scheme
 from flhe.wire.record import Form
-from flhe_lab.variants.threshold.sizes import Flooded, sizes_for
-
-NAME = "threshold-rlwe"
-DEFAULT_RING = "rns-8192"
-
-CHECKS = 8
-"""Zeros that follow the values: what was opened with a wrong key, or other answers, has none there. The
-modulus is hardly larger than noise, so noise alone would tell that for long vectors only."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Scheme):
-    """What it says of itself; what there is to choose, `ThresholdRlwe` has."""
+class ThresholdCkks(Scheme):
+    """Threshold encryption over a ring: one public key, and t members to open a sum.
 
-    FORM = Form("threshold RLWE", error=ConfigError)
-    name: ClassVar[str] = NAME
-    title: ClassVar[str] = "threshold RLWE"
-    dense: ClassVar[str] = "slots hold dense vectors only"
-
-
-@dataclass(frozen=True, slots=True)
-class ThresholdRlwe(Shell):
-    """Public parameters.
+    Values are exact integers, and noise lies above them, where CKKS puts it into the lowest bits: what
+    is opened is the sum, and no approximation of it.
 
     Parameters
     ----------
-    cohort : int
-        N, parties that hold shares, and senders of a sum at most; 2 or more.
     threshold : int
-        t, parties that open a sum together, 2 to N. Fewer learn nothing.
-    bits : int
-        Bits of one encoded value, sign included, 2 to 32.
-    ring : str
-        Parameters of the ring; see `flhe.schemes.esafl.presets`. One limb of 64 bits is too small.
-    key_id : bytes
-        `PublicKey.key_id`, 32 bytes; empty before there is one.
+        Members that open a sum together, 2 or more; 0 for a majority of all. Fewer learn nothing.
     """
 
-    cohort: int
-    threshold: int
-    bits: int = 16
-    ring: str = DEFAULT_RING
-    key_id: bytes = b""
-    scheme: Scheme = field(default=Kind(), init=False, repr=False, compare=False)
+    FORM = Form("threshold CKKS", error=ConfigError)
+    name: ClassVar[str] = "threshold-ckks"
+    title: ClassVar[str] = "threshold CKKS"
+    agreement: ClassVar[Agreement] = "shares"
+    dense: ClassVar[str] = "slots hold dense vectors only"
+    slow: ClassVar[bool] = True
+    deployed: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        if not 2 <= self.threshold <= self.cohort:
+    threshold: int = 0
+
+    def _validate(self) -> None:
+        if type(self.threshold) is not int or self.threshold < 0 or self.threshold == 1:
             raise ConfigError(
-                f"ThresholdRlwe(cohort={self.cohort}, threshold={self.threshold}): the threshold must "
-                "be 2 to the cohort; with 1, each party alone opens everything"
+                f"threshold CKKS: threshold={self.threshold!r}, must be 2 or more, or 0 for a "
+                "majority; with 1, each member alone opens everything"
             )
-        if not 2 <= self.bits <= 32:
-            raise ConfigError(f"ThresholdRlwe(bits={self.bits}): bits must be 2 to 32")
-        if len(self.key_id) not in (0, 32):
-            raise ConfigError("ThresholdRlwe(key_id=...): 32 bytes, as `PublicKey.key_id` has them")
-        sizes_for(self.preset, self.cohort, self.threshold, self.bits)
 
-    @property
-    def preset(self) -> EshePreset:
-        """The preset itself."""
-        return eshe_preset(self.ring)
+    def summary(self) -> str:
+        """Who opens."""
+        who = str(self.threshold) if self.threshold else "a majority"
+        return f"threshold CKKS: {who} of the members open a sum"
 
-    @property
-    def sizes(self) -> Rlwe:
-        """Ring, moduli and slots."""
-        return sizes_for(self.preset, self.cohort, self.threshold, self.bits)
+    def adder(self, cohort: int, bits: int | None = None, public: bytes = b"") -> Adder:
+        """The adder; `public` is what members call the public key. See `Scheme.adder`."""
+        from flhe_lab.variants.threshold.adder import ThresholdRlwe
 
-    @property
-    def slots(self) -> Flooded:
-        """Slots, and how large noise is."""
-        slots = self.sizes.slots
-        assert isinstance(slots, Flooded)
-        return slots
-
-    @property
-    def rings(self) -> tuple[PrimeRing, ...]:
-        """One ring for each limb."""
-        return tuple(ring for ring in self.sizes.rings if isinstance(ring, PrimeRing))
-
-    @property
-    def limbs(self) -> LimbPacking:
-        """How residues travel."""
-        return self.sizes.limbs
-
-    def counts(self, length: int) -> tuple[int, int]:
-        """Residues a limb of c0, and of c1: of the last block c0 has only what holds something."""
-        count, n = self.slots.count(length + CHECKS), self.sizes.n
-        return count, -(-count // n) * n
-
-    def nbytes(self, length: int) -> int:
-        """Bytes of a ciphertext of `length` values."""
-        return sum(map(self.limbs.nbytes, self.counts(length)))
-
-    def halves(self, sealed: Sealed) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """The bytes of c0 and of c1, views."""
-        at = self.limbs.nbytes(self.counts(sealed.length)[0])
-        return sealed.data[:at], sealed.data[at:]
-
-    def check(self, sealed: Sealed) -> None:
-        """Refuse what is no ciphertext of this scheme, a residue that is not below its modulus."""
-        Shell.check(self, sealed)
-        for half, count in zip(self.halves(sealed), self.counts(sealed.length), strict=True):
-            self.limbs.check(half, count)
-
-    def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
-        halves = zip(self.halves(total), self.halves(part), self.counts(part.length), strict=True)
-        for own, other, count in halves:
-            self.limbs.add(own, other, count, self.rings)
-        return total.data
-
-
-def common_hats(scheme: ThresholdRlwe, crs: bytes) -> tuple[Residues, ...]:
-    """Transforms of `a`, uint64 (n,) for each limb, out of 32 public bytes that nobody chose alone."""
-    return tuple(
-        FieldElements(AesCtr(), hkdf(crs, "threshold-a", scheme.ring, limb), ring.q).block(
-            0, ring.n
-        )
-        for limb, ring in enumerate(scheme.rings)
-    )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PublicKey:
-    """What everybody encrypts under.
-
-    Parameters
-    ----------
-    crs : bytes
-        What `a` is expanded from, 32 bytes.
-    b : NDArray[uint64]
-        p e - a s, shape (limbs, n).
-    """
-
-    crs: bytes
-    b: Residues = field(repr=False)
-
-    @property
-    def key_id(self) -> bytes:
-        """SHA-256 of both, 32 bytes: `ThresholdRlwe.key_id`."""
-        data = canonical.dumps(["flhe/v1/threshold-key", self.crs, self.b.astype("<u8").tobytes()])
-        return hashlib.sha256(data).digest()
-
-    def check(self, scheme: ThresholdRlwe) -> None:
-        """Refuse a key that is not the one of these parameters; ConfigError."""
-        if self.b.shape != (len(scheme.rings), scheme.sizes.n) or self.key_id != scheme.key_id:
-            raise ConfigError(
-                f"{NAME}: the public key is not the one that the parameters name; make them with "
-                "dataclasses.replace(scheme, key_id=key.key_id)"
-            )
+        threshold = self.threshold or cohort // 2 + 1
+        return ThresholdRlwe(cohort, threshold, self.or_default(bits), key_id=public, scheme=self)

@@ -24,7 +24,7 @@ from flhe.math.sampling import Gaussian
 from flhe.schemes.esafl.rlwe import lifted
 from flhe.schemes.sealed import Slot, check_senders
 from flhe.schemes.shell import SealerShell
-from flhe_lab.variants.threshold.scheme import CHECKS, PublicKey, ThresholdRlwe, common_hats
+from flhe_lab.variants.threshold.adder import CHECKS, PublicKey, ThresholdRlwe, common_hats
 from flhe_lab.variants.threshold.sharing import scaled
 
 

@@ -27,9 +27,9 @@ from flhe.schemes.presets import BAR
 from flhe.schemes.sealed import Sealed, Slot
 from flhe_lab.papers.lattice import primal_errors
 from flhe_lab.variants.threshold import keys as threshold_keys
+from flhe_lab.variants.threshold.adder import ThresholdRlwe
 from flhe_lab.variants.threshold.answers import Answered
 from flhe_lab.variants.threshold.opening import Party, combine
-from flhe_lab.variants.threshold.scheme import ThresholdRlwe
 from flhe_lab.variants.threshold.sealer import ThresholdSealer
 from flhe_lab.variants.threshold.sharing import at_zero
 from flhe_lab.variants.threshold.sizes import Flooded, ciphertext_noise, sizes_for
@@ -182,7 +182,7 @@ def test_nothing_is_answered_that_was_not_kept(monkeypatch: pytest.MonkeyPatch) 
     def full(_state: Answered) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(Party, "_answer", lambda _self, total, _chosen: asked.append(total))
+    monkeypatch.setattr(Party, "_answer", lambda *_: asked.append(total))
     party, total = both.party(0), both.total(vectors(both.scheme, 9))
     with pytest.raises(OSError, match="no space"):
         party.partial(Answered(), total, SLOT, (0, 1), full)

@@ -1,0 +1,228 @@
+"""A key that nobody has: each member draws a part of it, and holds a share of the whole.
+
+    KEY-COMMIT   i -> all   32 bytes, by which the public side of i's part is bound
+    KEY-REVEAL   i -> j     that public side, and j's share of the secret side: sealed for j alone
+    KEY-SHARED   i -> all   the name of the public key, 32 bytes
+
+What parts and shares are, the scheme says (`flhe.schemes.base.SharesAdder`); here they travel. Without
+KEY-COMMIT the last one to speak could choose its part so that the sum of all is a key of its own.
+Members with different keys have different names of it, which go into the layout hash of every slot, so
+nobody adds up what they encrypt.
+
+A state asked twice answers the same, but for the nonces of boxes. A share that does not fit makes sums
+that do not open; nothing here tells whose it was.
+
+Each step is a pure function like those of `flhe.keys.agreement.key_pair`, between CONFIRM and `finish`.
+
+Source: docs/protocol.md; commitments before shares: Asharov et al., EUROCRYPT 2012.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated
+
+from flhe.errors import AuthenticationError, ProtocolError
+from flhe.keys.agreement import broadcast, epoch
+from flhe.keys.agreement.messages import Envelope, Header
+from flhe.keys.agreement.pairs import open_from, seal_to
+from flhe.keys.agreement.states import MAX_STATE, Confirmed, Epoch
+from flhe.schemes.base import SharesAdder
+from flhe.wire.fields import SECRET, Hash
+from flhe.wire.record import Form, Record
+from flhe.wire.secret import Random
+
+KIND = COMMIT = "key-commit"
+REVEAL, SHARED = "key-reveal", "key-shared"
+MAX_BOX = 1 << 21
+"""Longest KEY-REVEAL, bytes: a public side and a share, of some 200 KB each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bytes32(Record):
+    """Payload of KEY-COMMIT and KEY-SHARED."""
+
+    FORM = Form("shared key", 1024, row=True)
+
+    value: Hash
+
+
+@dataclass(frozen=True, slots=True)
+class _Part(Record):
+    """What is kept before the key is known; commitments by rank, once all are there."""
+
+    FORM = Form("stored part of a key", MAX_STATE, "key-part", 1, row=True)
+
+    part: Annotated[bytes, SECRET]
+    commitment: Hash
+    commitments: tuple[Hash, ...] = ()
+
+
+def commit(
+    state: Confirmed,
+    confirms: list[bytes],
+    adder: SharesAdder,
+    policy_hash: bytes,
+    random: Random = secrets.token_bytes,
+) -> tuple[Confirmed, bytes]:
+    """Draw this member's part; returns the state to keep and the KEY-COMMIT.
+
+    `confirms` are everyone's, the adder knows no key yet, `policy_hash` is that of the terms.
+
+    Raises
+    ------
+    ProtocolError
+        The roster reckons with so many colluders that they could open sums by themselves; the key is
+        known in this agreement, or was begun for other terms.
+    """
+    agreed = epoch.finish(state, confirms)
+    if adder.threshold <= agreed.roster.collusion:
+        raise ProtocolError(
+            f"{adder.threshold} members open a sum together, and this roster reckons with "
+            f"{agreed.roster.collusion} that collude: raise the scheme's threshold"
+        )
+    if not state.scheme_secret:
+        common = broadcast.scope(KIND, agreed.id)  # every member had a say in the epoch's id
+        drawn, commitment = adder.draw(agreed.rank, common, random)
+        kept = _Part(drawn, commitment).to_bytes()
+        state = replace(state, scheme_secret=kept, scheme_terms=policy_hash)
+    part = _part(state, policy_hash)
+    return state, _sealed(state, agreed, COMMIT, part.commitment, policy_hash)
+
+
+def reveal(
+    state: Confirmed,
+    confirms: list[bytes],
+    messages: list[bytes],
+    adder: SharesAdder,
+    policy_hash: bytes,
+    random: Random = secrets.token_bytes,
+) -> tuple[Confirmed, list[bytes]]:
+    """Take everyone's KEY-COMMIT, own included, in any order; a KEY-REVEAL for each other member.
+
+    Raises
+    ------
+    AuthenticationError
+        A signature that does not verify; the own message was changed.
+    ProtocolError
+        A message missing, repeated or of another exchange; other commitments than were answered before.
+    """
+    agreed, part = epoch.finish(state, confirms), _part(state, policy_hash)
+    by_rank = _by_rank(
+        agreed, messages, broadcast.expected(agreed, KIND, COMMIT, policy_hash), 1024
+    )
+    told = [_Bytes32.from_bytes(by_rank[rank].payload).value for rank in range(len(by_rank))]
+    if told[agreed.rank] != part.commitment:
+        raise AuthenticationError("own KEY-COMMIT was changed on the way: start over")
+    if part.commitments and list(part.commitments) != told:
+        raise ProtocolError("other commitments than before in this key agreement: start over")
+    out = []
+    for rank, box in enumerate(adder.reveal(part.part, told)):
+        if rank != agreed.rank:
+            header = _addressed(agreed, agreed.rank, rank, policy_hash)
+            payload = seal_to(agreed.pair_keys[rank], header, box, random)
+            out.append(Envelope.seal(state.identity, header, payload).to_bytes())
+    kept = replace(part, commitments=tuple(told))
+    return replace(state, scheme_secret=kept.to_bytes()), out
+
+
+def finish(
+    state: Confirmed,
+    confirms: list[bytes],
+    messages: list[bytes],
+    adder: SharesAdder,
+    policy_hash: bytes,
+) -> tuple[Confirmed, bytes]:
+    """Take the KEY-REVEALs for this member, in any order; returns the state and the KEY-SHARED.
+
+    Raises
+    ------
+    AuthenticationError
+        A signature or a box that does not verify.
+    ProtocolError
+        A message missing, repeated, of another exchange or for somebody else; a public side that is not
+        the one that was committed to.
+    """
+    agreed = epoch.finish(state, confirms)
+    if not state.scheme_public:
+        part = _part(state, policy_hash)
+        if not part.commitments:
+            raise ProtocolError("nothing was revealed in this key agreement: start over")
+        expect = asdict(_addressed(agreed, 0, agreed.rank, policy_hash))
+        del expect["sender"]
+        found = _by_rank(agreed, messages, expect, MAX_BOX, without=agreed.rank)
+        boxes = list(adder.reveal(part.part, part.commitments))
+        for rank, envelope in found.items():
+            boxes[rank] = open_from(agreed.pair_keys[rank], envelope.header, envelope.payload)
+        secret, name = adder.finish(part.part, part.commitments, boxes)
+        state = replace(state, scheme_public=name, scheme_secret=secret)
+    if state.scheme_terms != policy_hash:
+        raise ProtocolError("the key was made for other terms in this key agreement: start over")
+    return state, _sealed(state, agreed, SHARED, state.scheme_public, policy_hash)
+
+
+def announced(
+    message: bytes,
+    stage: str,
+    sender: bytes,
+    run_id: int,
+    number: int,
+    epoch_id: bytes,
+    policy: bytes,
+) -> bytes:
+    """The 32 bytes of a KEY-COMMIT or KEY-SHARED, as a relay can verify it.
+
+    Raises
+    ------
+    ProtocolError, AuthenticationError
+        A message of another exchange, or not by `sender`.
+    """
+    payload = broadcast.read(message, 1024, KIND, stage, sender, run_id, number, epoch_id, policy)
+    return _Bytes32.from_bytes(payload).value
+
+
+def _part(state: Confirmed, policy_hash: bytes) -> _Part:
+    """What was drawn in this agreement, for these terms."""
+    if state.scheme_public:
+        raise ProtocolError("the key is known in this key agreement: start over")
+    if not state.scheme_secret:
+        raise ProtocolError("no part of a key was drawn in this key agreement: start over")
+    if state.scheme_terms != policy_hash:
+        raise ProtocolError("a key was begun for other terms in this key agreement: start over")
+    return _Part.from_bytes(state.scheme_secret)
+
+
+def _sealed(state: Confirmed, agreed: Epoch, stage: str, value: bytes, policy_hash: bytes) -> bytes:
+    header = broadcast.header(agreed, KIND, stage, state.identity.public, policy_hash)
+    return Envelope.seal(state.identity, header, _Bytes32(value).to_bytes()).to_bytes()
+
+
+def _addressed(agreed: Epoch, sender: int, receiver: int, policy_hash: bytes) -> Header:
+    """The header of a KEY-REVEAL."""
+    header = broadcast.header(agreed, KIND, REVEAL, agreed.members[sender], policy_hash)
+    return replace(header, receiver=agreed.members[receiver])
+
+
+def _by_rank(
+    agreed: Epoch,
+    messages: Sequence[bytes],
+    expect: broadcast.Expect,
+    limit: int,
+    without: int | None = None,
+) -> dict[int, Envelope]:
+    """One message of each member, but for the one of rank `without`."""
+    need = agreed.size - (without is not None)
+    if len(messages) != need:
+        raise ProtocolError(f"{len(messages)} messages of {need} members: start over")
+    found: dict[int, Envelope] = {}
+    for data in messages:
+        envelope = Envelope.from_bytes(data, limit)
+        envelope.verify(expect, senders=agreed.members)
+        rank = agreed.members.index(envelope.header.sender)
+        if rank in found or rank == without:
+            name = agreed.roster.name(envelope.header.sender)
+            raise ProtocolError(f"a second message by {name}, or an own one: start over")
+        found[rank] = envelope
+    return found
