@@ -10,36 +10,29 @@ starts over, with fresh keys, among those that answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from logging import INFO, WARNING, getLogger
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord
 
 from flhe.errors import ProtocolError, QuorumError
-from flhe.keys.agreement import joint, key_pair, shared_key
 from flhe.keys.agreement.epoch import CONTRIBUTORS, MAX_MESSAGE, announced
 from flhe.keys.agreement.messages import Envelope, Header
 from flhe.mods import records
 from flhe.strategies.grid import StreamGrid
-from flhe.strategies.trouble import give_up, most_common, reasons, warn
+from flhe.strategies.relay import Relay
+from flhe.strategies.scheme_keys import SchemeKeys
+from flhe.strategies.trouble import give_up, most_common, warn
 from flhe.training.terms import Terms
-from flhe.wire.codes import explain
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
 
 T = TypeVar("T", bound=Hashable)
 
 ATTEMPTS = 3
-REFUSALS = (1013, 1014)
-"""Codes of `flhe.wire.codes` by which a node says that what came to it is wrong."""
-RAISED = 2
-"""Flower's code for an exception in the app, which HEMod lets nobody see."""
 
-NOTHING: Mapping[int, Mapping[str, Any]] = {}
-NO_MOD = "its app has no HEMod: put HEMod() first in ClientApp(mods=[...])"
 MIN_MEMBERS = 3
 """A sum over two shows each of them the other's update."""
 
@@ -123,23 +116,15 @@ def agree(
 
 
 @dataclass(slots=True)
-class _Attempt:
-    """One exchange of messages; `trouble` says which nodes to leave out of the next."""
+class _Attempt(Relay):
+    """One attempt at an epoch."""
 
-    grid: StreamGrid
-    terms: Terms
-    run_id: int
-    number: int
-    timeout: float
-    trouble: dict[int, str]
     members: dict[int, bytes] = field(default_factory=dict)
     bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
-    refused: set[int] = field(default_factory=set)
-    """Nodes that found something wrong with what a relay brought."""
 
     def run(self, asked: list[int]) -> Agreed:
         """All three relays."""
-        hellos = self._relay("advertise", asked, self._advertised)
+        hellos = self.ask("advertise", asked, self._advertised)
         _outvote(hellos, self.trouble)
         members = self.members = {node: header.sender for node, (header, _) in hellos.items()}
         if len(set(members.values())) < len(members):
@@ -154,187 +139,25 @@ class _Attempt:
         warn("key agreement: node %d is left out: %s", self.trouble)
         order = sorted(members, key=members.__getitem__)
         first = [hellos[node][1] for node in order]
-        shares = self._relay_to_all("share", order, self._shared, messages=first)
+        shares = self.ask_all("share", order, self._shared, messages=first)
         second = [message for node in order for message in shares[node]]
-        confirms = self._relay_to_all("confirm", order, self._confirmed, messages=second)
+        confirms = self.ask_all("confirm", order, self._confirmed, messages=second)
         views = {node: announced([message]) for node, message in confirms.items()}
         odd, what = "it confirms other messages than most do", "confirmed different messages"
-        roster_hash, epoch_id = _same(views, self.trouble, odd, what)
+        roster_hash, epoch_id = self.same(views, odd, what)
         third = tuple(confirms[node] for node in order)
         log(INFO, "key agreement: %d members, epoch %s", len(order), epoch_id.hex()[:8])
-        public = b""
-        if self.terms.scheme.agreement == "key-pair":
-            public = self._key_pair(order, third, epoch_id)
-        elif self.terms.scheme.agreement == "joint":
-            public = self._sum_of_keys(order, third, epoch_id)
-        elif self.terms.scheme.agreement == "shares":
-            public = self._shared_key(order, third, epoch_id)
+        by_rank = {node: members[node] for node in order}
+        public = SchemeKeys(self, by_rank, third, epoch_id).agreed()
         return Agreed(
             self.number,
             epoch_id,
             roster_hash,
-            {n: members[n] for n in order},
+            by_rank,
             third,
             *most_common(self.bounds.values()),
             public,
         )
-
-    def _key_pair(self, order: list[int], confirms: tuple[bytes, ...], epoch_id: bytes) -> bytes:
-        """Have the scheme's key pair made and taken; returns its public key."""
-        first, scope = order[0], (self.run_id, self.number, epoch_id, self.terms.hash())
-
-        def read(node: int, reply: ConfigRecord) -> tuple[bytes, bytes]:
-            message: bytes = records.field(reply, "envelope", bytes)
-            public = key_pair.announced(message, self.members[node], *scope)
-            self.terms.for_cohort(len(order), public=public)  # what we could not add with
-            return message, public
-
-        made = self._relay_to_all(key_pair.STAGE, [first], read, confirms=list(confirms))
-        message: bytes
-        public: bytes
-        message, public = made[first]
-        fields = {"confirms": list(confirms), "key-pair": message}
-        try:
-            self._relay_to_all("take-pair", order[1:], lambda *_: True, **fields)
-        except ProtocolError:
-            if refusers := self._acquit(order[1:]):
-                self.trouble[first] = f"{refusers} members refuse the key pair that it made"
-            raise
-        log(INFO, "key agreement: a key pair was made by node %d and taken by all", first)
-        return public
-
-    def _sum_of_keys(self, order: list[int], confirms: tuple[bytes, ...], epoch_id: bytes) -> bytes:
-        """Have each member's key drawn, or taken, and all added up; returns what the sum is called."""
-        scope = self.run_id, self.number, epoch_id, self.terms.hash()
-        fields: dict[str, Any] = {"confirms": list(confirms)}
-
-        def named(node: int, reply: ConfigRecord) -> bytes:
-            message: bytes = records.field(reply, "envelope", bytes)
-            return joint.announced(message, self.members[node], *scope)
-
-        if not self.terms.scheme.dealt:
-            drawn = self._relay_to_all(
-                joint.STAGE, order, lambda _, r: records.field(r, "envelope", bytes), **fields
-            )
-            fields["messages"] = [drawn[node] for node in order]
-        try:
-            names: dict[int, bytes] = self._relay_to_all(joint.SUM, order, named, **fields)
-        except ProtocolError:
-            self._acquit(order)  # nobody can tell whose key it is
-            raise
-        odd, what = "it has another sum of keys than most do", "have different sums of keys"
-        common = _same(names, self.trouble, odd, what)
-        log(INFO, "key agreement: %d members have one sum of keys", len(order))
-        return common
-
-    def _shared_key(self, order: list[int], confirms: tuple[bytes, ...], epoch_id: bytes) -> bytes:
-        """Have a key drawn that nobody has, and its shares dealt; returns what it is called."""
-        scope = self.run_id, self.number, epoch_id, self.terms.hash()
-        fields: dict[str, Any] = {"confirms": list(confirms)}
-        keys = {self.members[node]: node for node in order}
-
-        def of(stage: str, node: int, reply: ConfigRecord) -> tuple[bytes, bytes]:
-            message: bytes = records.field(reply, "envelope", bytes)
-            return message, shared_key.announced(message, stage, self.members[node], *scope)
-
-        def boxes(node: int, reply: ConfigRecord) -> dict[int, bytes]:
-            messages = records.bytes_list(reply, "envelopes")
-            to = [Envelope.from_bytes(m, shared_key.MAX_BOX).header.receiver for m in messages]
-            found = {
-                keys[key]: message for key, message in zip(to, messages, strict=True) if key in keys
-            }
-            if len(messages) != len(order) - 1 or found.keys() != set(order) - {node}:
-                raise ProtocolError("it did not send one KEY-REVEAL to each other member")
-            return found
-
-        told = self._relay_to_all(
-            shared_key.COMMIT, order, partial(of, shared_key.COMMIT), **fields
-        )
-        fields["messages"] = [told[node][0] for node in order]
-        sent = self._relay_to_all(shared_key.REVEAL, order, boxes, **fields)
-        own = {n: {"messages": [sent[by][n] for by in order if by != n]} for n in order}
-        try:
-            named = self._relay_to_all(
-                shared_key.SHARED,
-                order,
-                partial(of, shared_key.SHARED),
-                own,
-                confirms=list(confirms),
-            )
-        except ProtocolError:
-            self._acquit(order)  # nobody can tell whose share it is
-            raise
-        names = {node: name for node, (_, name) in named.items()}
-        common = _same(
-            names, self.trouble, "it has another key than most do", "have different keys"
-        )
-        log(INFO, "key agreement: %d members have shares of one key", len(order))
-        return common
-
-    def _acquit(self, nodes: list[int]) -> int:
-        """Where most of `nodes` refused, it is not they who are at fault; returns how many they are."""
-        refusers = self.refused & set(nodes)
-        if 2 * len(refusers) <= len(nodes):
-            return 0
-        for node in refusers:
-            self.trouble.pop(node, None)
-        return len(refusers)
-
-    def _relay(
-        self,
-        stage: str,
-        to: list[int],
-        read: Callable[[int, ConfigRecord], Any],
-        own: Mapping[int, Mapping[str, Any]] = NOTHING,
-        **fields: Any,
-    ) -> dict[int, Any]:
-        """Send one stage to all of `to`, read the replies, note who had trouble.
-
-        `own` is what goes to one node each, `fields` what goes to all.
-        """
-
-        def content(node: int) -> RecordDict:
-            record = records.stage_record(
-                stage,
-                federation=records.federation_name(self.run_id),
-                number=self.number,
-                terms=self.terms.to_bytes(),
-                **fields,
-                **own.get(node, {}),
-            )
-            return RecordDict({records.STAGE: record})
-
-        common = RecordDict() if own else content(0)
-        messages = [Message(content(node) if own else common, node, "train") for node in to]
-
-        def checked(node: int, message: Message) -> Any:
-            if message.has_error() and message.error.code in REFUSALS:
-                self.refused.add(node)
-            return read(node, _reply_in(message))
-
-        sent = self.grid.send_and_receive(messages, timeout=self.timeout)
-        silent = f"no answer within {self.timeout:g} s"
-        return dict(self.grid.fold(sent, self.trouble, checked, silent))
-
-    def _relay_to_all(
-        self,
-        stage: str,
-        order: list[int],
-        read: Callable[[int, ConfigRecord], Any],
-        own: Mapping[int, Mapping[str, Any]] = NOTHING,
-        **fields: Any,
-    ) -> dict[int, Any]:
-        """A relay that all of `order` must answer."""
-        before = set(self.trouble)
-        replies = self._relay(stage, order, read, own, **fields)
-        if missing := [node for node in order if node not in replies]:
-            why = {node: self.trouble[node] for node in missing if node in self.trouble}
-            raise ProtocolError(
-                f"{len(missing)} of {len(order)} nodes did not answer {stage!r} ({reasons(why)})"
-            )
-        for node in set(self.trouble) - before:  # a late reply of an earlier exchange is no reason
-            del self.trouble[node]
-        return replies
 
     def _opened(self, message: bytes, stage: str, sender: bytes | None) -> Header:
         """A message that its sender signed for this very exchange; members check the rest."""
@@ -369,17 +192,6 @@ class _Attempt:
         return message
 
 
-def _reply_in(message: Message) -> ConfigRecord:
-    """Our record in a reply; ProtocolError saying what there is instead."""
-    if message.has_error():
-        code = message.error.code
-        raise ProtocolError(NO_MOD if code == RAISED else explain(code, message.error.reason))
-    reply = records.find_reply(message.content)
-    if reply is None:
-        raise ProtocolError(NO_MOD)
-    return reply
-
-
 def _outvote(hellos: dict[int, tuple[Header, bytes]], trouble: dict[int, str]) -> None:
     """Leave out nodes that pin another roster than most do: no key is agreed across two rosters."""
     hashes = [header.roster_hash for header, _ in hellos.values()]
@@ -388,12 +200,3 @@ def _outvote(hellos: dict[int, tuple[Header, bytes]], trouble: dict[int, str]) -
         if header.roster_hash != common:
             trouble[node] = "it pins another roster than most do: compare flhe-roster-hash"
             del hellos[node]
-
-
-def _same(told: dict[int, T], trouble: dict[int, str], odd: str, what: str) -> T:
-    """What all members say; those that say something else than most are left out next time."""
-    common = most_common(told.values())
-    if others := [node for node, value in told.items() if value != common]:
-        trouble |= dict.fromkeys(others, odd)
-        raise ProtocolError(f"members {what} ({reasons(trouble)})")
-    return common

@@ -40,6 +40,7 @@ PHASES = {
 STAGES = {
     **dict.fromkeys(("advertise", "share", "confirm"), KEYS),
     **dict.fromkeys(("key-pair", "take-pair", "joint", "joint-sum"), KEYS),
+    **dict.fromkeys(("key-commit", "key-reveal", "key-shared"), KEYS),
     **dict.fromkeys(("status", "initial", "sync", "checkpoint", "verify"), CATCH_UP),
     **dict.fromkeys(("consist", "unmask"), MASKING),
     "round": TRAIN,

@@ -34,6 +34,7 @@ MAX_LINE = 512
 UNKNOWN = "unknown"
 """What is recorded for a word that is not in its set."""
 _AGREEMENT = {"advertise", "share", "confirm", "key-pair", "take-pair", "joint", "joint-sum"}
+_AGREEMENT |= {"key-commit", "key-reveal", "key-shared"}
 _HANDOVER = {"status", "initial", "sync", "checkpoint", "verify"}
 _TRAINING = {"round", "supports", "update"}
 _OPENING = {"consist", "unmask"}

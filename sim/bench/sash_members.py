@@ -18,7 +18,7 @@ from flhe.coding.base import Plain
 from flhe.errors import ConfigError, FlheError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import answer_of, combine
-from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters, about, statement
+from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.shares import pack_elements, seal_share
@@ -185,13 +185,13 @@ class SashMembers(Members):
             b"" if rank == 0 else seal_share(self._epoch.pair_keys[rank], name, rank, 0, share)
             for rank in senders
         ]
-        said = statement(senders)
+        said = self.circle.statement(senders)
         self._signatures = [self._signed(CONSIST, rank, said, b"").signature for rank in senders]
         rows = self.circle.sharing.share(self._seeds)
         self._answers = [
             answer_of(
                 rank,
-                self._signed(UNMASK, rank, pack_elements(rows[rank]), about(senders)),
+                self._signed(UNMASK, rank, pack_elements(rows[rank]), self.circle.about(senders)),
             )
             for rank in senders
         ]

@@ -16,7 +16,7 @@ from flhe.training.optimizer import ServerOptimizer
 from flhe.wire import canonical
 from tests.mods.harness import RUN, TERMS, Group, Site, answer, codec, pinned, refused, update
 
-KEYS = ("key-pair", "take-pair", "joint", "joint-sum")
+KEYS = ("key-pair", "take-pair", "joint", "joint-sum", "key-commit", "key-reveal", "key-shared")
 FIRST = ("share", "confirm", *KEYS)
 """Stages of an agreement that has begun."""
 

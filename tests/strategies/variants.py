@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flwr.serverapp.strategy import Result
 
 from flhe.coding.select import Select
+from flhe.schemes.registry import SCHEMES
 from flhe.strategies import (
     BatchCryptFedAvg,
     EsaflFedAvg,
@@ -17,7 +19,9 @@ from flhe.strategies import (
     FlasheFedAvg,
     HEStrategy,
     SashFedAvg,
+    SchemeFedAvg,
 )
+from flhe_lab.variants.threshold.scheme import ThresholdCkks
 from tests.strategies.puppets import MASKED, Puppets, play, same
 from tests.strategies.reference import EQUAL, WEIGHTS, Reference, assert_like, close, tolerance
 
@@ -38,6 +42,8 @@ class Variant:
         Those of a round.
     loose : float
         How far from FedAvg's mean it may be, in each weight; 0 is what quantization takes.
+    openers : int
+        Of four members, those that are asked for what opens a sum.
     exact : bool
         Whether a round's sum is that of all that was trained, as no error feedback is in between.
     """
@@ -46,6 +52,7 @@ class Variant:
     how: dict[str, Any] = field(default_factory=dict)
     stages: tuple[str, ...] = ("round",)
     loose: float = 0.0
+    openers: int = 4
     exact: bool = True
 
     @property
@@ -97,6 +104,7 @@ ALLOWED: dict[str, Any] = {
     "flhe-unpermuted": True,
     "flhe-min-select": 0.01,
     "flhe-select-rules": "sensitivity,magnitude,random,layers",
+    "flhe-schemes": ",".join(SCHEMES.names()),
 }
 SHORT: dict[str, Any] = {"key_bits": 2048}
 TOP: dict[str, Any] = {"top_k": 0.3, "small": 0, "warmup": 0}
@@ -124,6 +132,7 @@ VARIANTS: dict[str, Variant] = {
     "esafl, fitted": Variant(EsaflFedAvg, FITTED, ("round", "update"), 0.05),
     "esafl, keys of a round": Variant(EsaflFedAvg, {"keys": "round"}, MASKED),
     "fedml-he": Variant(FedmlHeFedAvg),
+    "threshold-ckks": Variant(partial(SchemeFedAvg, ThresholdCkks()), stages=MASKED, openers=3),
     "fedml-he, half in clear": Variant(FedmlHeFedAvg, HALF),
 }
 MAIN = [name for name in VARIANTS if "fitted" not in name and "clear" not in name]

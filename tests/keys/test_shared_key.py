@@ -1,0 +1,301 @@
+"""A key that nobody has, against a server that carries what it likes and members that lie."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flhe.coding.base import Plain
+from flhe.errors import AuthenticationError, FlheError, ProtocolError
+from flhe.keys.agreement import shared_key
+from flhe.keys.agreement.epoch import Confirmed, Epoch, finish
+from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.pairs import seal_to
+from flhe.keys.roles import secrets_of
+from flhe.schemes.sealed import Sealed
+from flhe_lab.variants.threshold import stored
+from flhe_lab.variants.threshold.scheme import ThresholdCkks
+from tests.keys import agreement
+from tests.laws import SLOT
+
+SIZE, RUN, TERMS = 4, 77, bytes(range(32))
+IDS = agreement.sites(SIZE)
+ADDER: Any = ThresholdCkks().adder(SIZE)
+confirmed = functools.partial(agreement.confirmed, IDS, RUN)
+NONE = np.empty(0, np.int64)
+
+
+@dataclasses.dataclass
+class Made:
+    """One agreement up to the KEY-REVEALs."""
+
+    states: list[Confirmed]
+    confirms: list[bytes]
+    commits: list[bytes]
+    boxes: list[list[bytes]]
+
+    @property
+    def epoch(self) -> Epoch:
+        return finish(self.states[0], self.confirms)
+
+    def inbox(self, rank: int) -> list[bytes]:
+        return [sent[rank - (rank > by)] for by, sent in enumerate(self.boxes) if by != rank]
+
+    def finish(self, rank: int, inbox: list[bytes] | None = None) -> tuple[Confirmed, bytes]:
+        told = self.inbox(rank) if inbox is None else inbox
+        return shared_key.finish(self.states[rank], self.confirms, told, ADDER, TERMS)
+
+
+def made(number: int = 0) -> Made:
+    states, confirms = confirmed(number)
+    first = [shared_key.commit(state, confirms, ADDER, TERMS) for state in states]
+    commits = [message for _, message in first]
+    both = [shared_key.reveal(s, confirms, commits, ADDER, TERMS) for s, _ in first]
+    return Made([s for s, _ in both], confirms, commits, [boxes for _, boxes in both])
+
+
+@functools.cache
+def once() -> Made:
+    return made()
+
+
+@functools.cache
+def other() -> Made:
+    return made(1)
+
+
+@functools.cache
+def epochs() -> list[Epoch]:
+    return [finish(once().finish(rank)[0], once().confirms) for rank in range(SIZE)]
+
+
+def sums(epochs: list[Epoch]) -> tuple[Any, Sealed, Any]:
+    """Two members' vectors added up: the adder, the sum, and what it must open to."""
+    adder: Any = ThresholdCkks().adder(SIZE, public=epochs[0].scheme_public)
+    vectors = np.arange(-30, 30, dtype=np.int32).reshape(2, 30)
+    total = None
+    for epoch, values in zip(epochs, vectors, strict=False):
+        part = adder.sealer(secrets_of(epoch)).encrypt(Plain(values, NONE), SLOT)
+        total = adder.add(total, part)
+    return adder, total, vectors.sum(axis=0)
+
+
+def test_majorities_open_sums_and_nobody_alone() -> None:
+    assert len({epoch.scheme_public for epoch in epochs()}) == 1
+    adder, total, expected = sums(epochs())
+    chosen = adder.openers(total.senders)
+    assert len(chosen) == adder.threshold == 3
+    partials = {e.rank: adder.partial(secrets_of(e), total) for e in epochs()}
+    assert {rank for rank, data in partials.items() if data} == set(chosen)
+    assert all(len(partials[rank]) == adder.partial_bytes(total.length) for rank in chosen)
+    released = {rank: partials[rank] for rank in chosen}
+    opener = adder.opener(secrets_of(epochs()[3]), released)
+    assert opener.decrypt(total).tolist() == expected.tolist()
+    for missing in chosen:
+        few = {rank: data for rank, data in released.items() if rank != missing}
+        with pytest.raises(FlheError, match="missing"):
+            adder.opener(secrets_of(epochs()[3]), few).decrypt(total)
+    with pytest.raises(FlheError):
+        adder.opener(secrets_of(epochs()[3]))
+
+
+def test_asked_twice_a_member_tells_the_same() -> None:
+    """And where only c0 differs, which is free to choose: two noises on one c1 could be averaged."""
+    adder, total, _ = sums(epochs())
+    mine = secrets_of(epochs()[0])
+    assert adder.partial(mine, total) == adder.partial(mine, total)
+    state, confirms = once().states[1], once().confirms
+    again, _ = shared_key.commit(state, confirms, ADDER, TERMS)
+    assert again == state
+    told, boxes = shared_key.reveal(state, confirms, once().commits, ADDER, TERMS)
+    assert told == state
+    assert boxes != once().boxes[1]
+    ended, _ = shared_key.finish(once().states[0], confirms, once().inbox(0), ADDER, TERMS)
+    assert shared_key.finish(ended, confirms, [], ADDER, TERMS)[0] == ended
+
+
+def test_states_outlive_a_process_and_show_nothing() -> None:
+    for state in (once().states[2], once().finish(2)[0]):
+        assert Confirmed.from_bytes(state.to_bytes(), identity=IDS[2]) == state
+        assert state.scheme_secret.hex()[200:232] not in repr(state)
+    key = stored.key_in(ADDER, epochs()[0].scheme_secret)
+    assert str(int(key.share[0, 0])) not in repr(key)
+
+
+def test_the_relay_sees_no_share() -> None:
+    wire = b"".join(itertools.chain(once().commits, *once().boxes, [once().finish(0)[1]]))
+    for epoch in epochs():
+        share = stored.key_in(ADDER, epoch.scheme_secret).share.tobytes()
+        for at in range(0, len(share), 997):
+            assert share[at : at + 16] not in wire
+    for state in once().states:
+        drawn = shared_key._Part.from_bytes(state.scheme_secret).part
+        for box in ADDER.reveal(
+            drawn, shared_key._Part.from_bytes(state.scheme_secret).commitments
+        ):
+            assert box[-24:] not in wire
+
+
+def changed(message: bytes, by: int, **header: Any) -> bytes:
+    """A message with another header, signed by its own sender."""
+    envelope = Envelope.from_bytes(message, shared_key.MAX_BOX)
+    whole = dataclasses.replace(envelope.header, **header)
+    return Envelope.seal(IDS[by], whole, envelope.payload).to_bytes()
+
+
+def reboxed(by: int, to: int, box: bytes) -> bytes:
+    """A KEY-REVEAL with something else in it."""
+    epoch = finish(once().states[by], once().confirms)
+    header = shared_key._addressed(epoch, by, to, TERMS)
+    payload = seal_to(epoch.pair_keys[to], header, box)
+    return Envelope.seal(IDS[by], header, payload).to_bytes()
+
+
+def shown(by: int, to: int, made: Made | None = None) -> bytes:
+    """What a member has for another, before it is sealed."""
+    part = shared_key._Part.from_bytes((made or once()).states[by].scheme_secret)
+    boxes: list[bytes] = list(ADDER.reveal(part.part, part.commitments))
+    return boxes[to]
+
+
+def last(message: Callable[[], bytes]) -> Callable[[], list[bytes]]:
+    """Rank 0's inbox, with another message of rank 3."""
+    return lambda: [*once().inbox(0)[:2], message()]
+
+
+def _own() -> bytes:
+    """A message by rank 0 to itself."""
+    epoch = finish(once().states[0], once().confirms)
+    header = shared_key._addressed(epoch, 0, 0, TERMS)
+    return Envelope.seal(IDS[0], header, b"x").to_bytes()
+
+
+REVEALED: dict[str, tuple[Callable[[], list[bytes]], type[FlheError], str]] = {
+    "one missing": (lambda: once().inbox(0)[:-1], ProtocolError, "2 messages of 3"),
+    "one more": (lambda: once().inbox(0) * 2, ProtocolError, "6 messages of 3"),
+    "one twice": (last(lambda: once().inbox(0)[0]), ProtocolError, "a second message by"),
+    "an own one": (last(_own), ProtocolError, "own one"),
+    "for another member": (last(lambda: once().inbox(1)[2]), ProtocolError, "receiver"),
+    "of another agreement": (last(lambda: other().inbox(0)[2]), ProtocolError, "epoch"),
+    "other terms": (
+        last(lambda: changed(once().inbox(0)[2], 3, policy_hash=bytes(32))),
+        ProtocolError,
+        "policy_hash",
+    ),
+    "bits flipped": (
+        last(lambda: once().inbox(0)[2][:-9] + bytes(9)),
+        AuthenticationError,
+        "signature",
+    ),
+    "another's box": (
+        last(lambda: changed(once().inbox(0)[1], 3, sender=IDS[3].public)),
+        AuthenticationError,
+        "does not decrypt",
+    ),
+    "no box at all": (last(lambda: reboxed(3, 0, b"")), ProtocolError, "threshold key"),
+    "another public part": (
+        last(lambda: reboxed(3, 0, shown(3, 0, other()))),
+        ProtocolError,
+        "not the one that it committed to",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REVEALED)
+def test_what_may_not_be_revealed(name: str) -> None:
+    inbox, error, says = REVEALED[name]
+    with pytest.raises(error, match=says):
+        once().finish(0, inbox())
+
+
+COMMITTED: dict[str, tuple[Callable[[], list[bytes]], type[FlheError], str]] = {
+    "one missing": (lambda: once().commits[:-1], ProtocolError, "3 messages of 4"),
+    "one twice": (lambda: [*once().commits[:3], once().commits[2]], ProtocolError, "a second"),
+    "of another agreement": (
+        lambda: [*once().commits[:3], other().commits[3]],
+        ProtocolError,
+        "epoch",
+    ),
+    "the own one changed": (
+        lambda: [_forged(0, bytes(32)), *once().commits[1:]],
+        AuthenticationError,
+        "own KEY-COMMIT",
+    ),
+    "another than before": (
+        lambda: [*once().commits[:3], _forged(3, bytes(32))],
+        ProtocolError,
+        "other commitments than before",
+    ),
+}
+
+
+def _forged(by: int, value: bytes) -> bytes:
+    """A KEY-COMMIT to something else, signed by its member."""
+    header = Envelope.from_bytes(once().commits[by], 1024).header
+    return Envelope.seal(IDS[by], header, shared_key._Bytes32(value).to_bytes()).to_bytes()
+
+
+@pytest.mark.parametrize("name", COMMITTED)
+def test_what_may_not_be_committed_to(name: str) -> None:
+    messages, error, says = COMMITTED[name]
+    with pytest.raises(error, match=says):
+        shared_key.reveal(once().states[0], once().confirms, messages(), ADDER, TERMS)
+
+
+def test_steps_out_of_order() -> None:
+    states, confirms = confirmed(3)
+    with pytest.raises(ProtocolError, match="no part of a key was drawn"):
+        shared_key.reveal(states[0], confirms, once().commits, ADDER, TERMS)
+    with pytest.raises(ProtocolError, match="no part of a key was drawn"):
+        shared_key.finish(states[0], confirms, once().inbox(0), ADDER, TERMS)
+    begun, _ = shared_key.commit(states[0], confirms, ADDER, TERMS)
+    with pytest.raises(ProtocolError, match="nothing was revealed"):
+        shared_key.finish(begun, confirms, once().inbox(0), ADDER, TERMS)
+    for step in (
+        lambda: shared_key.commit(begun, confirms, ADDER, bytes(32)),
+        lambda: shared_key.reveal(begun, confirms, once().commits, ADDER, bytes(32)),
+    ):
+        with pytest.raises(ProtocolError, match="other terms"):
+            step()
+    ended, _ = once().finish(0)
+    with pytest.raises(ProtocolError, match="the key is known"):
+        shared_key.commit(ended, once().confirms, ADDER, TERMS)
+    with pytest.raises(ProtocolError, match="other terms"):
+        shared_key.finish(ended, once().confirms, [], ADDER, bytes(32))
+    with pytest.raises(FlheError):
+        shared_key.commit(states[0], confirms[:-1], ADDER, TERMS)
+
+
+def test_so_many_that_collude_could_open_alone() -> None:
+    roster = agreement.roster_of(agreement.sites(7), 4)
+    states, confirms = agreement.confirmed(agreement.sites(7), RUN, 0, roster)
+    adder: Any = ThresholdCkks().adder(7)
+    with pytest.raises(ProtocolError, match="4 members open a sum together, and this roster"):
+        shared_key.commit(states[0], confirms, adder, TERMS)
+    higher: Any = ThresholdCkks(threshold=5).adder(7)
+    assert shared_key.commit(states[0], confirms, higher, TERMS)
+
+
+def test_members_with_different_keys_have_different_names_of_them() -> None:
+    """A server that shows another commitment to one of them: no two ciphertexts add up."""
+    names = {other().finish(0)[0].scheme_public, once().finish(0)[0].scheme_public}
+    assert len(names) == 2
+    keys = {ThresholdCkks().adder(SIZE, public=name).parameters()["key"] for name in names}
+    assert keys == names
+
+
+def test_what_a_relay_reads_is_signed_by_its_sender() -> None:
+    _, message = once().finish(0)
+    scope = (shared_key.SHARED, IDS[0].public, RUN, 0, once().epoch.id, TERMS)
+    assert shared_key.announced(message, *scope) == epochs()[0].scheme_public
+    foreign = (shared_key.COMMIT, IDS[1].public, RUN + 1, 1, bytes(16), bytes(32))
+    for i, each in enumerate(foreign):
+        told: Any = [*scope[:i], each, *scope[i + 1 :]]
+        with pytest.raises(FlheError):
+            shared_key.announced(message, *told)

@@ -1,0 +1,132 @@
+"""Rounds under a key that nobody has: who drops out when, what a server may show, and who allows it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flhe.errors import QuorumError
+from flhe.schemes.sealed import Sealed
+from flhe.strategies import SchemeFedAvg
+from flhe.strategies.exchange import Exchange
+from flhe.strategies.masking_agreement import MaskingAgreement
+from flhe_lab.variants.threshold.scheme import ThresholdCkks
+from tests.strategies.puppets import Patch, Puppets, play, same, told
+from tests.strategies.reference import Reference, close, tolerance
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+NODES = 5
+"""One may collude: 4 sign whose updates are in a sum, and the first 3 of them open it."""
+MAKE = partial(SchemeFedAvg, ThresholdCkks())
+
+
+def nodes(path: Path, **config: Any) -> Puppets:
+    """Nodes whose sites allow it."""
+    return Puppets(path, NODES, config=lambda _: {"flhe-schemes": "threshold-ckks", **config})
+
+
+def check(grid: Puppets, rounds: list[set[int]], members: set[int] | None = None) -> None:
+    """Members have the mean of rounds with these updates in them."""
+    bound = 2 * sum(tolerance(list(senders), 1) for senders in rounds)
+    close(same(grid, members or set(range(NODES))), Reference.of(rounds), bound)
+
+
+def place(grid: Puppets, rank: int) -> int:
+    """The node of a rank, as it is known once identities are."""
+    return 100 + grid.ranked()[rank]
+
+
+@pytest.mark.parametrize(("rank", "stage"), [(4, "consist"), (3, "unmask")])
+def test_who_leaves_after_its_update_is_in_the_sum(tmp_path: Path, rank: int, stage: str) -> None:
+    """But for those of the lowest ranks among its senders, who open it."""
+    grid = nodes(tmp_path)
+    grid.fate = lambda node, at, round_: (
+        "dead" if (at, round_) == (stage, 1) and node == place(grid, rank) else None
+    )
+    play(MAKE, grid, 2)
+    assert grid.survivors == [NODES] * 2
+    check(grid, [set(range(NODES))] * 2)
+
+
+def test_who_leaves_before_it_opens_costs_the_round(tmp_path: Path) -> None:
+    grid = nodes(tmp_path)
+    grid.fate = lambda node, stage, round_: (
+        "dead" if (stage, round_) == ("unmask", 1) and node == place(grid, 0) else None
+    )
+    play(MAKE, grid, 3)
+    check(grid, [set(range(NODES))] * 2)  # round 1 is void
+
+
+def other(total: Sealed, part: str) -> Sealed:
+    """What a server shows in place of a sum."""
+    data, slot, senders = total.data.copy(), total.slot, total.senders
+    if part == "c0":
+        data[0] ^= 1
+    elif part == "c1":
+        data[data.size // 2 + 64] ^= 1
+    elif part == "slot":
+        slot = replace(slot, layout_hash=bytes(32))
+    else:
+        senders = senders[1:]
+    return Sealed(total.scheme, slot, senders, total.length, data, total.mode)
+
+
+@pytest.mark.parametrize("part", ["c0", "c1", "senders", "slot"])
+@pytest.mark.parametrize("sends", [False, True])
+def test_another_sum_than_that_of_the_senders(
+    tmp_path: Path, monkeypatch: Patch, part: str, sends: bool
+) -> None:
+    """Nobody reads it: members refuse to decrypt it, or to take what comes of it.
+
+    `sends` is whether the server sends the same to be opened, or the sum as it is.
+    """
+    grid, added = nodes(tmp_path), Exchange.add_updates
+
+    def lied(self: Exchange, replies: Any) -> tuple[Sealed, Any]:
+        total, start = added(self, replies)
+        return other(total, part), start
+
+    def agreed(self: MaskingAgreement, fed: Any, total: Sealed, *more: Any) -> None:
+        honest(self, fed, other(total, part), *more)
+
+    if sends:
+        monkeypatch.setattr(Exchange, "add_updates", lied)
+    else:
+        honest = MaskingAgreement.__init__
+        monkeypatch.setattr(MaskingAgreement, "__init__", agreed)
+    with suppress(QuorumError):
+        play(MAKE, grid, 1, retries=0)
+    assert [model.round for model in map(grid.model, range(NODES))] == [0] * NODES
+
+
+def test_answers_are_sealed_for_members(tmp_path: Path) -> None:
+    """What a member answers is the same each time it is asked; to the server it is noise."""
+    grid = nodes(tmp_path)
+    play(MAKE, grid, 1)
+    answers = [told(reply)["answer"] for _, stage, reply in grid.replies if stage == "unmask"]
+    assert len(answers) == 3
+    for answer in answers:
+        bits = np.unpackbits(np.frombuffer(answer[-4096:], np.uint8))
+        assert abs(bits.mean() - 0.5) < 0.02
+
+
+@pytest.mark.parametrize("allows", [False, True])
+def test_a_deployed_node_runs_it_only_where_its_config_names_it(
+    tmp_path: Path, allows: bool
+) -> None:
+    named = {"flhe-schemes": "threshold-ckks"} if allows else {}
+    grid = Puppets(tmp_path, NODES, config=lambda _: named)
+    if allows:
+        play(MAKE, grid, 1)
+        check(grid, [set(range(NODES))])
+        return
+    with pytest.raises(QuorumError, match="policy"):
+        play(MAKE, grid, 1)
+    assert "threshold-ckks" in (grid.homes[0] / "errors.log").read_text()
