@@ -16,6 +16,9 @@ logger = logging.getLogger("flhe")
 
 T = TypeVar("T")
 
+MOST = 64
+"""Characters of an unknown name that an error repeats."""
+
 
 class Plugins(Generic[T]):
     """Classes of one kind, by name.
@@ -71,8 +74,8 @@ class Plugins(Generic[T]):
         places = {name: self.own[name]} if name in self.own else self._places()
         if name not in places:
             raise ConfigError(
-                f"{self.what} {name!r}: there are {', '.join(places)}; another one must be installed "
-                "beside flhe, on the server and on every node"
+                f"{self.what} {name[:MOST]!r}: there are {', '.join(places)}; another one must be "
+                "installed beside flhe, on the server and on every node"
             )
         module, _, attribute = places[name].partition(":")
         try:

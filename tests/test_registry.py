@@ -55,6 +55,8 @@ def test_the_order_and_the_room_between_do_not_matter() -> None:
     [
         ("", "scheme '': there are flashe, sash"),
         ("rot13", "scheme 'rot13': there are flashe, sash"),
+        ("x" * 1000, f"scheme '{'x' * 64}': there are flashe, sash"),
+        ("sash " + "y" * 1000, f"sash has no parameter {'y' * 64}, or twice"),
         ("Flashe", "scheme 'Flashe': there are flashe, sash"),
         (PLAIN, "scheme 'plain': there are flashe, sash"),
         ("masking=single", "scheme 'masking=single': there are"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from typing import Literal
 
@@ -66,7 +67,11 @@ def update_codec(
     """
     if type(permute) is not bool or type(weighted) is not bool:
         raise ConfigError(f"permute={permute!r}, weighted={weighted!r}: each is True or False")
-    codecs: list[Codec] = [] if top_k is None else [TopK(float(top_k), warmup, whole, small)]
+    codecs: list[Codec] = []
+    if top_k is not None:
+        if isinstance(top_k, bool) or not isinstance(top_k, numbers.Real):
+            raise ConfigError(f"top_k={top_k!r}: must be a share of the values, as in 0.1")
+        codecs.append(TopK(float(top_k), warmup, whole, small))
     codecs += [_clip(clip), Weigh(max_examples if weighted else 1), Quantize(bits)]
     if top_k is not None and permute:
         codecs.append(Permute())

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
 
 from flhe.errors import ConfigError
+from flhe.plugins import MOST
 
 BAR = 128
 """Bits of security below which a parameter set is refused."""
@@ -94,7 +95,7 @@ def named(*presets: T) -> dict[str, T]:
 def called(name: str, what: str, whose: str, known: Mapping[str, T]) -> T:
     """The preset called `name`; ConfigError naming those that there are."""
     if name not in known:
-        raise ConfigError(f"{what} {name!r}: {whose} has {', '.join(known)}")
+        raise ConfigError(f"{what} {name[:MOST]!r}: {whose} has {', '.join(known)}")
     return known[name]
 
 

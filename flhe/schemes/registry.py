@@ -13,7 +13,7 @@ from dataclasses import MISSING, fields
 from typing import Annotated, Any
 
 from flhe.errors import ConfigError
-from flhe.plugins import Plugins
+from flhe.plugins import MOST, Plugins
 from flhe.schemes.base import Scheme
 from flhe.wire.fields import As, Rule
 
@@ -84,7 +84,9 @@ def parse(text: str) -> Scheme:
         key, _, value = one.partition("=")
         if key not in own or own[key].name in given:
             has = f"it has {', '.join(own)}" if own else "it has none"
-            raise ConfigError(f"scheme {text!r}: {name} has no parameter {key}, or twice; {has}")
+            raise ConfigError(
+                f"scheme {text[:MOST]!r}: {name} has no parameter {key[:MOST]}, or twice; {has}"
+            )
         given[own[key].name] = _read(text, key, value, type(own[key].default))
     return kind(**given)
 
@@ -107,7 +109,9 @@ def _read(text: str, key: str, value: str, kind: type) -> object:
             return {"true": True, "false": False}[value]
         return kind(value)
     except (KeyError, ValueError):
-        raise ConfigError(f"scheme {text!r}: {value or 'nothing'} is no value of {key}") from None
+        raise ConfigError(
+            f"scheme {text[:MOST]!r}: {value[:MOST] or 'nothing'} is no value of {key}"
+        ) from None
 
 
 def _text(value: object) -> str:

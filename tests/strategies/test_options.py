@@ -210,6 +210,8 @@ SGD = ClientOptimizer("sgd", 0.1)
 AMSGRAD = torch.optim.Adam([torch.zeros(1)], amsgrad=True)
 CANNOT: list[tuple[Alias, dict[str, Any], str]] = [
     (FlasheFedAvg, {"bits": 1}, "bits"),
+    (FlasheFedAvg, {"top_k": "a"}, "top_k='a': must be a share"),
+    (FlasheFedAvg, {"top_k": True}, "top_k=True: must be a share"),
     (FlasheFedAvg, {"min_replies": 1}, "a sum of one is that client's update"),
     (FlasheFedAvg, {"round_timeout": 0}, "round_timeout=0: must be positive and finite"),
     (FlasheFedAvg, {"round_timeout": math.inf}, "round_timeout=inf"),

@@ -41,7 +41,7 @@ def check_own(own: Own) -> None:
     """Refuse what is no key of one member; ProtocolError."""
     bound = Gaussian().bound
     if own.dtype != np.int8 or own.ndim != 1 or int(np.abs(own.astype(np.int16)).max()) > bound:
-        raise ProtocolError("eshe: a key of another shape, or with a coefficient beyond 9 sigma")
+        raise ProtocolError("esafl: a key of another shape, or with a coefficient beyond 9 sigma")
     _check_width(own, 1)
 
 
@@ -53,11 +53,11 @@ def total_bound(cohort: int) -> int:
 def check_total(total: Total, cohort: int) -> None:
     """Refuse what is no sum of `cohort` keys; ProtocolError."""
     if total.dtype != np.int32 or total.ndim != 1:
-        raise ProtocolError("eshe: a sum of keys of another shape")
+        raise ProtocolError("esafl: a sum of keys of another shape")
     if int(np.abs(total.astype(np.int64)).max()) > total_bound(cohort):
         raise ProtocolError(
-            f"eshe: the sum of keys has a coefficient beyond 9 sigma sqrt({cohort}): somebody's key is "
-            "not as the protocol says, or was changed on the way; start over"
+            f"esafl: the sum of keys has a coefficient beyond 9 sigma sqrt({cohort}): somebody's key "
+            "is not as the protocol says, or was changed on the way; start over"
         )
     _check_width(total, cohort)
 
@@ -67,7 +67,7 @@ def _check_width(key: NDArray[np.signedinteger], cohort: int) -> None:
     expected = cohort * SIGMA**2
     if not (1 - WIDTH) * expected <= mean_square <= (1 + WIDTH) * expected:
         raise ProtocolError(
-            "eshe: the coefficients of a key are too small, too few or too large: it must be a "
+            "esafl: the coefficients of a key are too small, too few or too large: it must be a "
             f"discrete Gaussian of sigma {SIGMA}, a sparse or ternary one falls to curious members; "
             "start over"
         )
@@ -108,7 +108,7 @@ def from_elements(summed: NDArray[np.uint64], dimension: int, cohort: int) -> To
     bits = _digit_bits(cohort)
     per = 63 // bits
     if summed.shape != (elements(dimension, cohort),):
-        raise ProtocolError(f"eshe: a sum of keys of {summed.shape} field elements")
+        raise ProtocolError(f"esafl: a sum of keys of {summed.shape} field elements")
     above = summed > np.uint64(Q // 2)
     rest = np.where(above, summed - np.uint64(Q), summed).view(np.int64)
     digits = np.empty((summed.size, per), np.int64)
@@ -117,5 +117,5 @@ def from_elements(summed: NDArray[np.uint64], dimension: int, cohort: int) -> To
         rest = (rest - digits[:, j]) >> bits
     flat = digits.reshape(-1)
     if rest.any() or flat[dimension:].any():
-        raise ProtocolError("eshe: a sum of keys that no members' keys have")
+        raise ProtocolError("esafl: a sum of keys that no members' keys have")
     return flat[:dimension].astype(np.int32)
