@@ -48,6 +48,11 @@ def _check_select(terms: Terms) -> None:
             "select where the server reads sums: it reads the sum of everything anyway; let the "
             "clients read them, or leave select out"
         )
+    if terms.scheme.agreement == "shares":
+        raise ConfigError(
+            f"select with {terms.scheme.title}: members decrypt whole sums, and do not know "
+            "a part of one; leave select out, or use another scheme"
+        )
     if terms.select.clear and terms.codec.weighted:
         raise ConfigError(
             "select with weighted=True: values in clear are multiples of a client's example count, and "

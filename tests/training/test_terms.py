@@ -28,6 +28,7 @@ from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.optimizer import ServerOptimizer
 from flhe.training.terms import MAX_BYTES, Terms
 from flhe.wire import canonical
+from flhe_lab.variants.threshold.scheme import ThresholdCkks
 from tests.laws import paillier_key
 
 LAYOUT = Layout((Entry("w", (5,), "float32"), Entry("steps", (), "int64")))
@@ -136,6 +137,8 @@ REFUSED: list[tuple[Callable[[], Terms], str]] = [
     (lambda: coded(Esafl(), top_k=0.1), "coefficients are added up as wholes"),
     (lambda: coded(Esafl(), bits=1), "bits"),
     (lambda: coded(Esafl(keys="round"), clip="exchange"), "fitted on sums that.*clip as a number"),
+    (lambda: coded(ThresholdCkks(), clip="exchange"), "fitted on sums that.*clip as a number"),
+    (lambda: Terms(ThresholdCkks(), select=HALF), "select with threshold CKKS"),
     (lambda: coded(bits=0), "bits must be 2 to 32"),
     (lambda: coded(permute=1), "each is True or False"),
     (lambda: Terms(codec=chain(Clip(1.0), Quantize(16))), "put Weigh"),

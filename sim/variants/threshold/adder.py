@@ -200,7 +200,7 @@ class ThresholdRlwe(Shell):
         chosen = self.openers(total.senders)
         if secrets.rank not in chosen:
             return b""
-        party = opening.Party(self, stored.key_in(self, secrets.needed()), 2)
+        party = opening.Party(self, stored.key_in(self, secrets.needed()))
         return party.again(total, chosen).data.tobytes()
 
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> Sealer:

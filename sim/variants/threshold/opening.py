@@ -129,9 +129,11 @@ class Party:
     def again(self, total: Sealed, chosen: tuple[int, ...]) -> Partial:
         """The answer to `total` with noise that is a function of c1 and T: the same each time.
 
-        For a caller that keeps no state but signs one set of senders a round (`flhe.keys.agreement`).
+        For a caller that signs one set of senders a round, and knows how many it takes
+        (`flhe.keys.agreement.masking`).
         """
-        self._check(total, total.slot, chosen)
+        self.scheme.check(total)
+        check_chosen(self.scheme, chosen)
         c1 = hashlib.sha256(self.scheme.halves(total)[1].tobytes()).digest()
         return self._answer(total, chosen, hkdf(self.key.noise, "threshold-flood", c1, *chosen))
 
