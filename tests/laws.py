@@ -118,6 +118,8 @@ class SchemeCase:
         Values that keep several threads busy.
     forgets : bool
         Whether a sealer's secret is taken from it once, after it has encrypted.
+    shared : bool
+        Whether nobody has the key: sealers hold no secret, and only tags say whose sum it is.
     sparse : bool
         Whether it carries sparse vectors.
     redraws : bool
@@ -134,6 +136,7 @@ class SchemeCase:
     secrets: Callable[[Any], list[bytes]] = lambda _sealer: [KEY, KEY[:8]]
     many: int = 70_000
     forgets: bool = False
+    shared: bool = False
     sparse: bool = False
     redraws: bool = False
 
@@ -402,7 +405,7 @@ def _shares(kind: type[Scheme], cohort: int, key: bytes) -> list[tuple[bytes, by
     """Each member's secret, and the public key's name, of a key that stands for `key`."""
     bare: Any = kind().adder(cohort)
     random = drawn(key, 1 << 22)
-    drew, told = zip(*(bare.draw(rank, key, random) for rank in range(cohort)), strict=True)
+    drew, told = zip(*(bare.draw(rank, key[::-1], random) for rank in range(cohort)), strict=True)
     boxes = [bare.reveal(part, told) for part in drew]
     return [
         bare.finish(part, told, [sent[rank] for sent in boxes]) for rank, part in enumerate(drew)
@@ -433,6 +436,7 @@ def _declared(kind: type[Scheme]) -> SchemeCase:
         secrets=lambda _: [KEY, KEY[:8], *([_pair(kind, KEY)[1][-64:-32]] if pairs else [])],
         many=20_000,
         forgets=kind().per_sum_keys,
+        shared=kind().agreement == "shares",
         sparse=not kind.dense,
         redraws=_one(kind) != _one(kind),
     )

@@ -22,7 +22,9 @@ def words() -> re.Pattern[str]:
     """Names on the wire, of classes and of folders, and of a system's parts in its paper."""
     known = {"eshe"}
     for kind in SCHEMES.all():
-        known |= {kind.name, kind.__name__, kind.__module__.split(".")[2]}
+        known |= {kind.name, kind.__name__}
+        if kind.__module__.startswith("flhe."):
+            known.add(kind.__module__.split(".")[2])
     return re.compile(f"(?i)(?<![a-z])({'|'.join(sorted(known))})")
 
 

@@ -282,7 +282,10 @@ class JointAdder(Adder, Protocol):
 
 
 class SharesAdder(Adder, Protocol):
-    """One of a key that nobody has: each member holds a share, and some of them open a sum together."""
+    """One of a key that nobody has: each member holds a share, and some of them open a sum together.
+
+    Its ciphertexts need not say whose they are a sum of: flhe's tags do.
+    """
 
     @property
     def threshold(self) -> int:

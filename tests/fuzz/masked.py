@@ -12,7 +12,7 @@ import numpy as np
 
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import answer_of, check_answer, combine
-from flhe.keys.agreement.circle import UNMASK, about
+from flhe.keys.agreement.circle import UNMASK
 from flhe.keys.agreement.masking import SharingParameters
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.shares import open_share, seal_share
@@ -82,7 +82,7 @@ def _combine(data: bytes) -> None:
 
 
 def _liar_answers(share: bytes) -> None:
-    head = _circle().header(slot(), UNMASK, 1, about(ALL))
+    head = _circle().header(slot(), UNMASK, 1, _circle().about(ALL))
     lie = answer_of(1, Envelope.seal(IDS[1], head, share))
     combine(_circle(), slot(), ALL, replaced(answers(False), answer(1, False), lie))
 

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -31,8 +32,10 @@ from flhe.strategies import (
     FedmlHeFedAvg,
     FlasheFedAvg,
     SashFedAvg,
+    SchemeFedAvg,
 )
 from flhe.wire import files
+from flhe_lab.variants.threshold.scheme import ThresholdCkks
 from tests.fuzz.group import scratch
 from tests.fuzz.messages import copied
 from tests.strategies.conftest import quickly
@@ -84,6 +87,9 @@ CASES: dict[str, Case] = {
     ),
     "esafl": Case(EsaflFedAvg, nodes=3),
     "esafl-round": Case(EsaflFedAvg, {"keys": "round"}),
+    "threshold-ckks": Case(
+        partial(SchemeFedAvg, ThresholdCkks()), config={"flhe-schemes": "threshold-ckks"}, nodes=3
+    ),
     "fedml-he": Case(
         FedmlHeFedAvg,
         {"select": Select(0.5, "sensitivity"), "weighted": False},

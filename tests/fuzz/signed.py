@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flhe.keys import seal
-from flhe.keys.agreement import epoch, joint, key_pair, pairs
+from flhe.keys.agreement import epoch, joint, key_pair, pairs, shared_key
 from flhe.keys.agreement import messages as envelopes
 from flhe.keys.agreement.broadcast import box_header
 from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
@@ -21,6 +21,7 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.keys import CkksSecret
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.wire import canonical
+from flhe_lab.variants.threshold.scheme import ThresholdCkks
 from tests.fuzz.decoders import ANY, NEVER, Decoder
 from tests.fuzz.group import IDS, ROSTER, RUN, SIZE, TERMS, exchange, replaced, source
 
@@ -106,6 +107,7 @@ def _liar_shares(contribution: bytes) -> None:
 PAILLIER = BatchCrypt(key_bits=2048).adder(SIZE, 16)
 CKKS = FedmlHe(ring="2048").adder(SIZE, 16)
 ESAFL = Esafl().adder(SIZE)
+THRESHOLD: Any = ThresholdCkks().adder(SIZE)
 
 
 @functools.cache
@@ -161,6 +163,53 @@ def joint_sum(number: int = 0) -> bytes:
 
 def _sum_announced(data: bytes) -> None:
     joint.announced(data, IDS[1].public, RUN, 0, E.epochs[0].id, TERMS)
+
+
+@functools.cache
+def commits(number: int = 0) -> tuple[list[epoch.Confirmed], list[bytes]]:
+    e, draw = exchange(number), source(f"shared {number}")
+    made = [shared_key.commit(s, e.confirms, THRESHOLD, TERMS, draw) for s in e.confirmed]
+    return [state for state, _ in made], [message for _, message in made]
+
+
+@functools.cache
+def reveals(number: int = 0) -> tuple[list[epoch.Confirmed], list[bytes]]:
+    """Every state, and what is for rank 0."""
+    states, told = commits(number)
+    e, draw = exchange(number), source(f"revealed {number}")
+    made = [shared_key.reveal(s, e.confirms, told, THRESHOLD, TERMS, draw) for s in states]
+    return [state for state, _ in made], [messages[0] for _, messages in made[1:]]
+
+
+def _reveal(data: bytes) -> None:
+    states, told = commits()
+    shared_key.reveal(states[0], E.confirms, replaced(told, told[1], data), THRESHOLD, TERMS)
+
+
+def _finish_shared(data: bytes) -> None:
+    states, told = reveals()
+    shared_key.finish(states[0], E.confirms, replaced(told, told[0], data), THRESHOLD, TERMS)
+
+
+def _liar_reveals(box: bytes) -> None:
+    head = Envelope.from_bytes(reveals()[1][0], shared_key.MAX_BOX).header
+    payload = pairs.seal_to(E.confirmed[1].pair_keys[0], head, box, source("shared lie"))
+    _finish_shared(Envelope.seal(IDS[1], head, payload).to_bytes())
+
+
+def _shown() -> list[bytes]:
+    part = shared_key._Part.from_bytes(reveals()[0][1].scheme_secret)
+    return [THRESHOLD.reveal(part.part, part.commitments)[0]]
+
+
+def shared_name(number: int = 0) -> bytes:
+    states, told = reveals(number)
+    return shared_key.finish(states[0], exchange(number).confirms, told, THRESHOLD, TERMS)[1]
+
+
+def _shared_announced(data: bytes) -> None:
+    scope = IDS[0].public, RUN, 0, E.epochs[0].id, TERMS
+    shared_key.announced(data, shared_key.SHARED, *scope)
 
 
 # --- sealed boxes ---
@@ -233,6 +282,31 @@ def entries() -> Sequence[Decoder]:
             _sum_announced,
             NEVER,
             lambda: [joint_sum(1)],
+        ),
+        Decoder(
+            "KEY-COMMIT", lambda: [commits()[1][1]], _reveal, NEVER, lambda: [commits(1)[1][1]]
+        ),
+        Decoder(
+            "KEY-COMMIT by a liar",
+            lambda: [payload_of(commits()[1][1])],
+            lambda payload: _reveal(resigned(commits()[1][1], payload)),
+            ANY,
+        ),
+        Decoder(
+            "KEY-REVEAL",
+            lambda: [reveals()[1][0]],
+            _finish_shared,
+            NEVER,
+            lambda: [reveals(1)[1][0]],
+            room=room,
+        ),
+        Decoder("KEY-REVEAL by a liar", _shown, _liar_reveals, ANY, room=room),
+        Decoder(
+            "KEY-SHARED at the relay",
+            lambda: [shared_name()],
+            _shared_announced,
+            NEVER,
+            lambda: [shared_name(1)],
         ),
         Decoder("sealed box", [_box(bytes(40))], _unseal, NEVER, [_box(bytes(40), 4)], magic),
         Decoder("sealed box, unread", [_box(b"x")], seal.peek, ANY, head=magic),

@@ -308,7 +308,7 @@ BAD_ANSWERS: dict[str, tuple[Callable[[Told, bytes], bytes], type[FlheError], st
         f"{n} bytes": (
             lambda t, s, n=n: t.answer(0, bytes(n)),
             ProtocolError,
-            f"{n} bytes, a share",
+            f"{n} bytes, it takes",
         )
         for n in (0, 8, 39, 41, 88)
     },

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from flwr.app import Message
 
-from flhe.keys.agreement.circle import CONSIST, SharingParameters, statement
+from flhe.keys.agreement.circle import CONSIST, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.masking import Agreed, Dealt
 from flhe.keys.agreement.messages import Envelope
@@ -134,7 +134,9 @@ class Masked(Group):
     def forged(self, rank: int, survivors: Sequence[int], slot: Slot) -> bytes:
         """A signature made with a site's key, whatever the site says."""
         header = self.circle.header(slot, CONSIST, rank)
-        return Envelope.seal(self.identity(rank), header, statement(survivors)).signature
+        return Envelope.seal(
+            self.identity(rank), header, self.circle.statement(survivors)
+        ).signature
 
 
 def signature_in(reply: Message) -> bytes:

@@ -120,7 +120,7 @@ class ThresholdRlwe(Shell):
         """Public parameters, for hashing into the layout."""
         slots = self.slots
         return {
-            "scheme": NAME,
+            "name": NAME,
             "cohort": self.cohort,
             "threshold": self.threshold,
             "bits": self.bits,
