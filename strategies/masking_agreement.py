@@ -48,7 +48,7 @@ class MaskingAgreement:
 
     def __init__(self, fed: Federation, total: Sealed, timeout: float, retries: int) -> None:
         self.fed, self.timeout, self.retries = fed, timeout, retries
-        self.circle, self.slot, self.total = fed.circle, total.slot, total
+        self.circle, self.slot, self.total = fed.circle, total.slot, fed.adder.close(total)
         self.survivors = total.senders
         """U: ranks of those whose updates are in the sum."""
         self.openers = self.survivors
@@ -58,7 +58,7 @@ class MaskingAgreement:
         if self.all_open:
             adder = cast(SharesAdder, fed.adder)
             size = adder.partial_bytes(total.length)
-            self.circle = replace(self.circle, total=total.digest(), partial=size)
+            self.circle = replace(self.circle, total=self.total.digest(), partial=size)
             self.openers = adder.openers(total.senders)
         ranks = {node: fed.parameters.epoch.rank(node) for node in fed.attempt.shares}
         self.nodes = {node: rank for node, rank in ranks.items() if rank in total.senders}

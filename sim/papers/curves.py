@@ -8,10 +8,10 @@ value.
 What differs from the papers: three or four clients instead of nine or ten, and rounds of a few batches,
 as many as a desk does in minutes: curves bend, and do not end where the papers' do. Optimizers are
 theirs, learning rates are higher. All federations here average models; BatchCrypt's and ESAFL's step
-with gradients. Batch norm's running statistics are sent as weights are; under error feedback those of
-which only the largest 10% are sent overshoot for some rounds, and that curve's loss leaves the figure.
-FCN and CNN learn scikit-learn's digits, enlarged, and the figure says so, unless DATA has
-Fashion-MNIST or FEMNIST.
+with gradients. Batch norm's running statistics are sent as weights are, and whole where of others only
+the largest 10% are sent: under error feedback they would overshoot (`flhe.coding.sparsify`). FCN and
+CNN learn scikit-learn's digits, enlarged, and the figure says so, unless DATA has Fashion-MNIST or
+FEMNIST.
 """
 
 from __future__ import annotations
