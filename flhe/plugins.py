@@ -75,18 +75,24 @@ class Plugins(Generic[T]):
         if name not in places:
             raise ConfigError(
                 f"{self.what} {name[:MOST]!r}: there are {', '.join(places)}; another one must be "
-                "installed beside flhe, on the server and on every node"
+                f"installed beside flhe, on the server and on every node (entry point {self.group!r})"
             )
         module, _, attribute = places[name].partition(":")
         try:
             found = getattr(import_module(module), attribute)
         except Exception as error:  # whatever somebody else's module does
+            missing = getattr(error, "name", None) if isinstance(error, ImportError) else None
+            which = f" ({missing})" if missing else ""
             raise ConfigError(
-                f"{self.what} {name!r}: {places[name]} does not load: {type(error).__name__}"
+                f"{self.what} {name!r}: {places[name]} does not load: {type(error).__name__}{which}"
             ) from error
-        why = "it has another name" if getattr(found, "name", "") != name else self._check(found)
+        own = getattr(found, "name", "")
+        try:
+            why = self._check(found) if own == name else f"its own name is {own!r}"
+        except Exception as error:  # likewise
+            why = f"looking at it ended in {type(error).__name__}"
         if why:
-            raise ConfigError(f"{self.what} {name!r}: {places[name]} is none: {why}")
+            raise ConfigError(f"{self.what} {name!r}: {places[name]} is no {self.what}: {why}")
         return cast("type[T]", found)
 
     def all(self) -> tuple[type[T], ...]:

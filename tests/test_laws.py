@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import pathlib
+import zlib
 from collections.abc import Callable
 from secrets import token_bytes
 from typing import Any
@@ -189,6 +190,39 @@ def test_every_part_of_a_slot_changes_the_mask(case: SchemeCase) -> None:
     assert len(seen) == len(slots) + 3
     again = case.roles(3)[1][0].encrypt(plain, SLOT).data.tobytes()
     assert (again in seen) is not case.fresh
+
+
+@some_schemes
+def test_zeros_look_like_chance(case: SchemeCase) -> None:
+    """No two coordinates share a mask, near or far: what is sent of zeros does not compress."""
+    adder, sealers, _ = case.roles(3)
+    length = next(size for size in (600, 6000, 60000) if adder.nbytes(size) > 1000)
+    plain = Plain(np.zeros(length, np.int32), np.empty(0, np.int64))
+    data = sealers[0].encrypt(plain, SLOT).data.tobytes()
+    assert len(zlib.compress(data, 9)) > 0.9 * len(data)
+
+
+@some_schemes
+def test_what_carries_sparse_vectors_opens_them(case: SchemeCase) -> None:
+    """And what does not says why."""
+    adder, sealers, opener = case.roles(3)
+    if adder.scheme.dense:
+        pytest.skip("dense vectors only")
+    supports = [
+        Support.of(np.arange(rank, 90, 3 + rank, dtype=np.uint32), 100) for rank in range(2)
+    ]
+    total = None
+    for sealer, support in zip(sealers, supports, strict=False):
+        values = np.full(support.count, 1 - 2 * sealer.rank, np.int32)
+        plain = Plain(values, np.array([1], np.int64), support.coords)
+        part = sealer.encrypt(plain, SLOT, mode=adder.scheme.mode_ahead, support=support)
+        total = adder.add(total, part)
+    assert total is not None
+    dense = np.zeros(100, np.int64)
+    for rank, support in enumerate(supports):
+        dense[support.coords] += 1 - 2 * rank
+    union = np.unique(np.concatenate([s.coords for s in supports]))
+    assert opener.decrypt(adder.close(total)).tolist() == [*dense[union], 2]
 
 
 @every_scheme

@@ -75,10 +75,10 @@ def test_ours_come_first_and_others_after_them(words: Plugins[Any]) -> None:
     ("name", "says"),
     [
         ("three", "word 'three': there are one, moved, two, .*installed beside flhe"),
-        ("moved", "word 'moved': flhe_words:Other is none"),
+        ("moved", "word 'moved': flhe_words:Other is no word: its own name is .other"),
         ("gone", "word 'gone': flhe_words:Gone"),
         ("away", "word 'away': flhe_no_such_module:Two"),
-        ("thing", "word 'thing': flhe_words:name is none"),
+        ("thing", "word 'thing': flhe_words:name is no word"),
     ],
 )
 def test_what_is_none_is_refused_by_name(words: Plugins[Any], name: str, says: str) -> None:

@@ -16,6 +16,7 @@ from flhe.errors import ConfigError
 from flhe.plugins import MOST, Plugins
 from flhe.schemes.base import Scheme
 from flhe.wire.fields import As, Rule
+from flhe.wire.record import Form
 
 
 def _fault(found: Any) -> str:
@@ -24,12 +25,13 @@ def _fault(found: Any) -> str:
         return "it is no subclass of flhe.schemes.base.Scheme"
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", found.name):
         return "a name is made of a-z, 0-9 and -"
-    if "FORM" not in vars(found) or found.FORM.error is not ConfigError:
+    form = vars(found).get("FORM")
+    if not isinstance(form, Form) or form.error is not ConfigError:
         return "it needs FORM = Form(NAME, error=ConfigError)"
     if not getattr(found, "title", ""):
         return "it needs a title"
     if any(field.default is MISSING for field in fields(found)):
-        return "its parameters need defaults"
+        return "its parameters need defaults (a default, no default_factory)"
     return ""
 
 

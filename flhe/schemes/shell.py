@@ -19,6 +19,7 @@ from flhe.math.ring_arrays import Elements
 from flhe.schemes.base import Opener, check_integers
 from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
 
+NO_SUPPORT = "its adder takes none, and its scheme does not say so (dense)"
 MAX_COHORT = 1024
 """The systems are for federations of organizations; FLASHE's paper speaks of 2 to 100 (Sec. 2.1)."""
 
@@ -74,7 +75,7 @@ class Shell:
     def check_support(self, plain: Plain, support: Support | None) -> None:
         """Refuse values of some coordinates; ProtocolError."""
         if support is not None or plain.coords is not None:
-            raise ProtocolError(f"{self.name}: sparse values; {self.scheme.dense}")
+            raise ProtocolError(f"{self.name}: sparse values; {self.scheme.dense or NO_SUPPORT}")
 
     def add(self, total: Sealed | None, part: Sealed) -> Sealed:
         """Fold `part` into `total`; `total` is consumed, its buffer may live on in the result.
