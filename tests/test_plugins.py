@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,30 @@ def test_a_scheme_that_is_installed_works_like_ours() -> None:
     terms = SchemeFedAvg(scheme, bits=12).terms
     assert Terms.from_bytes(terms.to_bytes()) == terms
     assert terms != Terms(Flashe("single"), terms.codec)
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        ('"Theirs"', "needs FORM = Form"),
+        ('Form("Theirs")', "needs FORM = Form"),
+        ("property(lambda self: 1)", "needs FORM = Form"),
+    ],
+)
+def test_a_scheme_that_is_none_harms_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, says: str
+) -> None:
+    source = SCHEME.replace('Form("Theirs", error=ConfigError)', form)
+    install(
+        tmp_path, "flhe.schemes", {"theirs": "flhe_theirs_none:Theirs"}, "flhe_theirs_none", source
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "flhe_theirs_none", raising=False)
+    monkeypatch.setattr(SCHEMES, "_loaded", {})
+    with pytest.raises(ConfigError, match=says):
+        SCHEMES.named("theirs")
+    assert Flashe in SCHEMES.all()
+    assert parse("flashe") == Flashe()
 
 
 @pytest.mark.usefixtures("theirs")
