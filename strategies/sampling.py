@@ -32,7 +32,7 @@ class Sampling:
         if not self.terms.scheme.opened_together or members == 0:
             return self.min_replies or (members - 1) // 3 + 2
         assert fed is not None
-        least = fed.circle.thresholds.min_set
+        least = max(fed.circle.thresholds.min_set, self.terms.scheme.threshold_of(members))
         return max(self.min_replies or 0, least, fed.parameters.epoch.min_opening)
 
     def check(self, fed: Federation) -> None:

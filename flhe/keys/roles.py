@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from flhe.coding.base import Plain
-from flhe.errors import ProtocolError
+from flhe.errors import ProtocolError, QuorumError
 from flhe.keys.agreement.answers import combine, opened
 from flhe.keys.agreement.circle import SharingParameters
 from flhe.keys.agreement.states import Epoch
@@ -51,7 +51,16 @@ def opener_for(
 
 
 def partial_of(adder: Adder, epoch: Epoch, total: Sealed) -> bytes:
-    """A member's partial decryption of a closed sum, where it holds a share of the key."""
+    """A member's partial decryption of a closed sum, where it holds a share of the key.
+
+    Raises
+    ------
+    QuorumError
+        Fewer senders than open a sum.
+    """
+    need = adder.scheme.threshold_of(adder.cohort)
+    if len(total.senders) < need:
+        raise QuorumError(f"{len(total.senders)} senders, {need} open a sum together")
     return cast(SharesAdder, adder).partial(secrets_of(epoch), total)
 
 

@@ -90,7 +90,12 @@ def consist(node: Node, record: ConfigRecord, message: Message, _app: App) -> Re
                 )
             else:
                 total = _sum_in(message, record)
-                if list(total.senders) != proposed:
+                sent = node.load_output(kept.slot, "outbox")
+                if (
+                    sent is None
+                    or total.length != sent[0].length
+                    or list(total.senders) != proposed
+                ):
                     raise ProtocolError("the sum to be opened is not that of these survivors")
                 decrypt = partial(
                     partial_of, terms.for_cohort(epoch.size, epoch.scheme_public), epoch

@@ -154,6 +154,10 @@ class Scheme(Record):
         """Field elements of the key of one ciphertext, where masking keys are agreed on."""
         return 0
 
+    def threshold_of(self, cohort: int) -> int:
+        """Members of `cohort` that open a sum together, where they hold shares of the key; else 0."""
+        return 0
+
     def adder(self, cohort: int, bits: int | None = None, public: bytes = b"") -> Adder:
         """Public parameters for `cohort` members.
 
@@ -286,10 +290,6 @@ class SharesAdder(Adder, Protocol):
 
     Its ciphertexts need not say whose they are a sum of: flhe's tags do.
     """
-
-    @property
-    def threshold(self) -> int:
-        """Members that open a sum together; fewer learn nothing."""
 
     def draw(self, rank: int, common: bytes, random: Random) -> tuple[bytes, bytes]:
         """A member's part of the key, to be kept, secret; and a commitment to its public side.

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from flhe.coding.base import COUNT, Plain
 from flhe.coding.quantize import Quantize
 from flhe.coding.support import Support, covered
-from flhe.errors import AlteredError, ProtocolError
+from flhe.errors import AlteredError, ProtocolError, QuorumError
 from flhe.schemes.base import Opener
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.sum_mac import SumMac
@@ -59,6 +59,8 @@ def open_verified(
     """
     try:
         lanes: NDArray[Any] = opener.decrypt(total)
+    except QuorumError:
+        raise  # too little was released: that says nothing of the sum
     except ProtocolError as error:
         raise _altered(total, str(error)) from None
     if tags is None:

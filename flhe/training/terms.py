@@ -83,7 +83,7 @@ class Terms(Record):
             )
         select_terms.check(self)
         self._check_scheme()
-        self.for_cohort(2)
+        self.for_cohort(max(2, self.scheme.threshold_of(2)))  # the smallest that it takes
         Extras(self.metrics)
 
     def _check_scheme(self) -> None:

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from flhe.coding.base import Plain
-from flhe.errors import AuthenticationError, FlheError, ProtocolError
+from flhe.errors import AuthenticationError, FlheError, ProtocolError, QuorumError
 from flhe.keys.agreement import shared_key
 from flhe.keys.agreement.epoch import Confirmed, Epoch, finish
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.pairs import seal_to
-from flhe.keys.roles import secrets_of
+from flhe.keys.roles import partial_of, secrets_of
 from flhe.schemes.sealed import Sealed
 from flhe_lab.variants.threshold import stored
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
@@ -97,6 +97,8 @@ def test_majorities_open_sums_and_nobody_alone() -> None:
     released = {rank: partials[rank] for rank in chosen}
     opener = adder.opener(secrets_of(epochs()[3]), released)
     assert opener.decrypt(total).tolist() == expected.tolist()
+    with pytest.raises(QuorumError, match="2 senders, 3 open a sum"):
+        partial_of(adder, epochs()[0], total)
     for missing in chosen:
         few = {rank: data for rank, data in released.items() if rank != missing}
         with pytest.raises(FlheError, match="missing"):

@@ -64,6 +64,31 @@ def test_who_leaves_before_it_opens_costs_the_round(tmp_path: Path) -> None:
     check(grid, [set(range(NODES))] * 2)  # round 1 is void
 
 
+def test_as_many_open_as_the_scheme_says(tmp_path: Path) -> None:
+    """A round waits for so many, more than its bounds ask for; with one away there is none."""
+    all_five = partial(SchemeFedAvg, ThresholdCkks(threshold=5))
+    grid = nodes(tmp_path / "all")
+    play(all_five, grid, 2)
+    check(grid, [set(range(NODES))] * 2)
+    assert len(grid.stages("unmask")) == 2 * NODES
+
+    grid = nodes(tmp_path / "four")
+    grid.fate = lambda node, stage, _: "dead" if stage == "round" and node == 104 else None
+    with pytest.raises(QuorumError, match="4 updates, 5 needed"):
+        play(all_five, grid, 1, retries=0)
+    assert not grid.stages("consist")
+
+
+def test_an_answer_that_the_server_keeps_back(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Too little was released: nothing is said of the sum, and nobody has the model of the round."""
+    grid, released = nodes(tmp_path), MaskingAgreement.release
+    monkeypatch.setattr(MaskingAgreement, "release", lambda self: released(self)[:-1])
+    with suppress(QuorumError):
+        play(MAKE, grid, 1, retries=0)
+    assert [model.round for model in map(grid.model, range(NODES))] == [0] * NODES
+    assert "partial decryptions of parties 2 are missing" in grid.log(0)
+
+
 def other(total: Sealed, part: str) -> Sealed:
     """What a server shows in place of a sum."""
     data, slot, senders = total.data.copy(), total.slot, total.senders
@@ -71,6 +96,8 @@ def other(total: Sealed, part: str) -> Sealed:
         data[0] ^= 1
     elif part == "c1":
         data[data.size // 2 + 64] ^= 1
+    elif part == "length":
+        return replace(total, length=total.length - 1)
     elif part == "slot":
         slot = replace(slot, layout_hash=bytes(32))
     else:
@@ -78,7 +105,7 @@ def other(total: Sealed, part: str) -> Sealed:
     return Sealed(total.scheme, slot, senders, total.length, data, total.mode)
 
 
-@pytest.mark.parametrize("part", ["c0", "c1", "senders", "slot"])
+@pytest.mark.parametrize("part", ["c0", "c1", "senders", "slot", "length"])
 @pytest.mark.parametrize("sends", [False, True])
 def test_another_sum_than_that_of_the_senders(
     tmp_path: Path, monkeypatch: Patch, part: str, sends: bool

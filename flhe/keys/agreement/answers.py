@@ -29,7 +29,7 @@ from flhe.wire.secret import Random
 
 logger = logging.getLogger("flhe")
 
-MAX_RELEASE = 256 << 20
+MAX_RELEASE = 1 << 30
 """Longest release, bytes: as many answers as there are survivors."""
 
 _NONCE, _TAG, _SALT = 12, 16, 32

@@ -54,7 +54,7 @@ from flhe.wire.fields import SECRET, U32
 from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
 
-MAX_STATE = 256 << 20
+MAX_STATE = 1 << 30
 """Longest stored state, bytes: shares for 64 members take 1 MB, at 2048 elements."""
 
 

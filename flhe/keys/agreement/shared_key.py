@@ -78,9 +78,10 @@ def commit(
         known in this agreement, or was begun for other terms.
     """
     agreed = epoch.finish(state, confirms)
-    if adder.threshold <= agreed.roster.collusion:
+    need = adder.scheme.threshold_of(agreed.size)
+    if need <= agreed.roster.collusion:
         raise ProtocolError(
-            f"{adder.threshold} members open a sum together, and this roster reckons with "
+            f"{need} members open a sum together, and this roster reckons with "
             f"{agreed.roster.collusion} that collude: raise the scheme's threshold"
         )
     if not state.scheme_secret:

@@ -3,9 +3,8 @@
     [project.entry-points."flhe.schemes"]
     threshold-ckks = "flhe_lab.variants.threshold.scheme:ThresholdCkks"
 
-No node that is deployed runs it unless its config names it: `adder` says what a server that lies, and
-one member that helps it, can have opened. SASH with `unmask=clients`, or ESAFL, is what stands against
-both.
+No node that is deployed runs it unless its config names it: one member that lies has the key after a
+round or a few (docs/threshold.md). SASH with `unmask=clients`, or ESAFL, is what stands against that.
 """
 
 from __future__ import annotations
@@ -53,9 +52,13 @@ class ThresholdCkks(Scheme):
         who = str(self.threshold) if self.threshold else "a majority"
         return f"threshold CKKS: {who} of the members open a sum"
 
+    def threshold_of(self, cohort: int) -> int:
+        """Those that were asked for, or a majority."""
+        return self.threshold or cohort // 2 + 1
+
     def adder(self, cohort: int, bits: int | None = None, public: bytes = b"") -> Adder:
         """The adder; `public` is what members call the public key. See `Scheme.adder`."""
         from flhe_lab.variants.threshold.adder import ThresholdRlwe
 
-        threshold = self.threshold or cohort // 2 + 1
+        threshold = self.threshold_of(cohort)
         return ThresholdRlwe(cohort, threshold, self.or_default(bits), key_id=public, scheme=self)
