@@ -111,6 +111,11 @@ def check(settings: Settings, how: How) -> None:
         )
     if settings.encrypted:
         settings.system.check_packages()
+        if settings.system.dealt:
+            raise ConfigError(
+                f"scheme {settings.scheme!r}: somebody trusted deals its keys before a deployment "
+                "(`flhe keygen`), and a simulation has nobody who does; have nodes make theirs"
+            )
     if settings.tensorboard:
         from flhe.strategies import tensorboard
 

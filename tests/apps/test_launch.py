@@ -82,6 +82,7 @@ def nothing_left() -> Iterator[None]:
         ("--scheme rot13", "scheme 'rot13': there are flashe, sash"),
         ("--select 0.5 --top-k 0.1", "select with top-k"),
         ("--nodes 2", "a sum of two shows each member the other's update"),
+        ("esafl --keys dealt", "a simulation has nobody who does; have nodes make theirs"),
         ("--task cifar10", "--data-dir"),
         ("--output /no/such/place/model", "name a file in a directory that exists"),
         ("--resume /no/such/run", "--resume /no/such/run: holds no run that can be resumed"),
