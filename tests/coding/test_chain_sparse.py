@@ -56,27 +56,6 @@ def alike(one: Plain, other: Plain) -> bool:
     return all(a is b or (a.dtype == b.dtype and np.array_equal(a, b)) for a, b in pairs)
 
 
-@every_rule
-def test_both_halves_make_one_encoding(rule: str) -> None:
-    plain, codec = Plain(update(1), EXTRAS), build(rule)
-    assert codec.sparse
-    state = started(codec, LAYOUT, plain)
-    selected, tentative = codec.select(plain, state)
-    assert selected.coords is not None
-    assert selected.values.dtype == np.float32
-    halves, after = codec.finish(selected, tentative)
-    whole, also = codec.encode(plain, state)
-    assert alike(halves, whole)
-    assert np.array_equal(whole.coords, selected.coords)
-    assert after.shared == also.shared == state.shared
-    assert after.local[0].tolist() == also.local[0].tolist()
-    assert state.local[0] is None, "the residual is tentative"
-    dense = build(rule, ratio=None)
-    start = started(dense, LAYOUT, plain)
-    assert not dense.sparse
-    assert dense.select(plain, start) == (plain, start)
-
-
 def test_error_feedback_keeps_what_a_lower_threshold_cuts() -> None:
     codec = build("fixed")
     for examples in (50, 400):

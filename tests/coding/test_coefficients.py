@@ -117,27 +117,6 @@ def test_borders(bits: int, cohort: int, moduli: tuple[int, ...]) -> None:
             assert noise.tolist() == [e] * count
 
 
-@pytest.mark.parametrize("moduli", [MODULI[0], MODULI[2]], ids=["one", "several"])
-@pytest.mark.parametrize("per", [1, 2, 3])
-def test_long_vectors(moduli: tuple[int, ...], per: int) -> None:
-    """More than one tile and one thread, a last coefficient in part: as on one thread."""
-    on = layout(12, 10, moduli, per)
-    length = 3 * 4096 * per + 517 * per - 1
-    count = on.count(length)
-    rng = np.random.default_rng(per)
-    values = rng.integers(-on.bound, on.bound, length, np.int32, endpoint=True)
-    noise = rng.integers(-40, 40, count, np.int8, endpoint=True)
-    held = np.zeros((len(moduli), count), np.uint64)
-    on.lift(values, noise, held)
-    assert np.array_equal(held, residues(on, numbers(on, values.tolist(), noise.tolist())))
-    noise[np.abs(noise) > on.noise_bound(1)] = 0
-    held[:] = 0
-    on.lift(values[::-1], noise, held)
-    opened, errors = on.lower(held, length, 1)
-    assert np.array_equal(opened, values[::-1])
-    assert np.array_equal(errors, noise)
-
-
 # --- figures ---
 
 

@@ -36,24 +36,6 @@ def test_what_goes_in_comes_out(bits: int, count_of_limbs: int, count: int, seed
         assert np.array_equal(out, rows[limb])
 
 
-@pytest.mark.parametrize("bits", [63, 64])
-def test_pieces_are_those_of_the_whole(bits: int) -> None:
-    moduli = ((1 << bits) - 1,) * (1 if bits == 64 else 3)
-    limbs, count = LimbPacking(bits, moduli), 2 * PIECE + 77
-    rng = np.random.default_rng(1)
-    rows = rng.integers(0, moduli[0], (len(moduli), count), np.uint64)
-    data = packed(limbs, rows)
-    whole = np.zeros_like(data)
-    for limb in range(len(moduli)):
-        limbs.write(rows[limb], whole, count, limb, 0)
-    assert np.array_equal(data, whole)
-    if bits == 64:
-        assert data.tobytes() == rows.astype("<u8").tobytes()
-    out = np.empty(77, np.uint64)
-    limbs.read(data, count, len(moduli) - 1, 2 * PIECE, out)
-    assert np.array_equal(out, rows[-1, 2 * PIECE :])
-
-
 @pytest.mark.parametrize("place", [0, PIECE - 1, PIECE, 2 * PIECE + 4])
 def test_a_residue_beyond_its_modulus_is_found(place: int) -> None:
     moduli = ((1 << 60) - 1, (1 << 60) - 5)

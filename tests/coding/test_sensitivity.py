@@ -14,7 +14,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from flhe.coding.sensitivity import sensitivity
 from flhe.errors import ConfigError, RangeError
-from flhe_lab.audit.lenet import lenet
 from tests.coding.models import Attending, Mixed, Recurrent, Shared, Sum, Tokens, mlp, random
 
 Loss = Callable[[Any, Tensor], Tensor]
@@ -131,18 +130,6 @@ def test_a_map_is_the_definition(name: str, chunk: int | None, of: Any) -> None:
         rows = functional.one_hot(targets, classes).movedim(-1, 1).float()
     expected = by_double_backward(model, loss, inputs, rows, of=of)
     assert_close(flat({name: found[name] for name in after}), expected)
-
-
-@pytest.mark.parametrize(
-    ("of", "every", "count"),
-    [("labels", 131, 2), ("inputs", 397, 1), pytest.param("labels", 1, 2, marks=pytest.mark.sweep)],
-)
-def test_lenet(of: Any, every: int, count: int) -> None:
-    model, images, labels = lenet(1), random(2, count, 3, 32, 32), torch.arange(count)
-    loss = functional.cross_entropy
-    found = flat(sensitivity(model, loss, [(images, labels)], of=of, probes=None))
-    rows = functional.one_hot(labels, 10).float()
-    assert_close(found[::every], by_double_backward(model, loss, images, rows, every, of))
 
 
 @pytest.mark.parametrize(("of", "targets"), [("labels", ROWS), ("inputs", INDICES)])

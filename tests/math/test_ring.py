@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from flhe import errors
 from flhe.math import field_kernels, prime_kernels, ring, ring_kernels
-from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.ring import Q, Ring, root_of_unity
 from tests.reference.field import P, at, nearest
 from tests.reference.field import product as by_definition
@@ -118,14 +117,6 @@ def test_ring_masks_are_the_definition(n: int) -> None:
     made = on.masks(on.forward(array(k)), on.forward(a))
     assert made.dtype == np.uint32
     assert made.tolist() == [[nearest(x) for x in by_definition(row, k, Q)] for row in a.tolist()]
-
-
-def test_ring_masks_are_written_where_they_are_to_go() -> None:
-    on = Ring(1024)
-    k_hat, a_hat = array(polynomial(1024, 10)), FieldElements(AesCtr(), KEY).blocks(0, 5, 1024)
-    out = np.zeros((5, 1024), np.uint32)
-    assert on.masks(k_hat, a_hat[2:4], out[2:4]).base is out
-    assert np.array_equal(out[2:4], on.masks(k_hat, a_hat)[2:4])
 
 
 @pytest.mark.parametrize("mu", [1, 7, 64, 736, 1023, 1024, 1025, 2500])
