@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.limbs import limbs
 from flhe.math.prime_ring import MAX_BITS
-from flhe.math.sampling import SIGMA, Gaussian
+from flhe.math.sampling import BOUND, SIGMA
 
 MAX_BOUND = (1 << 31) - 1
 MAX_COHORT = 1024
@@ -125,7 +125,7 @@ class Coefficients:
         """Largest noise in a sum of `count`: 8 standard deviations, or what it cannot exceed."""
         squared = Fraction(str(SIGMA)) ** 2 * _DEVIATIONS**2 * count
         above = math.isqrt(math.ceil(squared) - 1) + 1  # the root, rounded up
-        return min(Gaussian().bound * count, above)
+        return min(BOUND * count, above)
 
     def count(self, length: int) -> int:
         """Coefficients that `length` values take."""

@@ -19,8 +19,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import Codec, Plain, State
-from flhe.coding.spaces import Space
+from flhe.coding.base import Codec, Plain, Space, State
 from flhe.errors import ConfigError, MisfitError, ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.permutation import Permutation

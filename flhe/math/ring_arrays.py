@@ -18,6 +18,24 @@ Modulus = np.uint64 | None
 _WORD = 1 << 64
 
 
+def root(q: int, order: int) -> int:
+    """A primitive root of unity modulo a prime; `order` is a power of two that divides q - 1.
+
+    It is g**((q - 1) / order) for the least g of 2, 3, ... that gives one: everybody finds the same.
+    """
+    if order < 1 or order & (order - 1) or (q - 1) % order:
+        raise ConfigError(
+            f"root({q}, {order}): the order must be a power of two that divides q - 1"
+        )
+    if order == 1:
+        return 1
+    for g in range(2, 1000):
+        w = pow(g, (q - 1) // order, q)
+        if pow(w, order // 2, q) == q - 1:
+            return w
+    raise ConfigError(f"root({q}, {order}): found none, q must be prime")
+
+
 def quotient(w: int, q: int) -> np.uint64:
     """floor(w 2**64 / q), with which `prime_kernels.mul` multiplies by w."""
     return np.uint64(w * _WORD // q)

@@ -21,7 +21,7 @@ from flhe.errors import ConfigError, ProtocolError, QuorumError, SharesError
 from flhe.math import ring
 from flhe.math.prg import random_elements
 from flhe.math.ring import Q
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring_arrays import Elements, root
 from flhe.wire.secret import Random
 
 
@@ -119,7 +119,7 @@ class Shamir:
             beyond the threshold.
         """
         self._check(ranks, shares, count)
-        powers = ring.powers(ring.root_of_unity(self.points), self.points)
+        powers = ring.powers(root(Q, self.points), self.points)
         at = np.array(ranks, np.int64)
         points, inverses = powers[at], powers[-at % self.points]
         if len(ranks) > self.threshold:

@@ -57,6 +57,10 @@ class EpochSums:
         object.__setattr__(self, "adder", adder)
         object.__setattr__(self, "layout_hash", terms.layout_hash(self.layout, adder))
 
+    def slot(self, round_: int, attempt: int, *more: bytes | str) -> Slot:
+        """A slot of the epoch; `more` as in a `Slot`: layout hash, history, purpose."""
+        return Slot(self.run_id, self.roster_hash, self.epoch, round_, attempt, *more)  # type: ignore[arg-type]
+
     def sum(
         self,
         kind: Kind,
@@ -69,35 +73,15 @@ class EpochSums:
     ) -> SecureSum:
         """A sum of one attempt at a round.
 
-        Parameters
-        ----------
-        kind : Kind
-            What it is of.
-        round_, attempt : int
-            Which.
-        history : bytes
-            Of the model that the round starts from.
-        start : Start
-            What its members say that they start from.
-        fitted_on : bytes
-            Digest of the mean squares that the round's thresholds are fitted on, where they are.
-        mask : Support, optional
-            What is selected, where a part is, and this side knows it.
+        The round starts from the model with that `history`, its members say that they start from
+        `start`. `fitted_on` is the digest of the mean squares that the round's thresholds are fitted
+        on, where they are; `mask` what is selected, where a part is, and this side knows it.
         """
         terms, layout = self.terms, self.layout
         layout_hash = start.layout(self.layout_hash)
         if fitted_on:
             layout_hash = fitted_layout(layout_hash, fitted_on)
-        slot = Slot(
-            self.run_id,
-            self.roster_hash,
-            self.epoch,
-            round_,
-            attempt,
-            layout_hash,
-            history,
-            kind.purpose,
-        )
+        slot = self.slot(round_, attempt, layout_hash, history, kind.purpose)
         sparse = kind.partial and terms.codec.sparse
         selected = kind.partial and terms.select.partial
         adder = self.adder if selected else self.whole

@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe import errors
-from flhe.coding.base import Plain, State
+from flhe.coding.base import Integers, Plain, Reals, State
 from flhe.coding.chain import Chain
 from flhe.coding.clip import Clip
 from flhe.coding.flatten import Entry, Layout
 from flhe.coding.quantize import EXTRA_BITS, Quantize
-from flhe.coding.spaces import Integers, Reals
 from flhe.coding.weigh import Weigh
 from flhe.math.prg import PIECE, SecureRounding
 from tests.reference.part_formats import Given

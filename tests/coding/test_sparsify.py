@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe import errors
-from flhe.coding.base import Plain, State
+from flhe.coding.base import Integers, Plain, Reals, State
 from flhe.coding.flatten import Entry, Layout
-from flhe.coding.spaces import Integers, Reals
 from flhe.coding.sparsify import ROUNDS, Progress, TopK, merged
 
 NONE = np.empty(0, np.int64)

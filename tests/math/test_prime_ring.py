@@ -14,16 +14,12 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
 from flhe.math import prime_kernels
-from flhe.math.prime_ring import PrimeRing, is_prime, ntt_primes, root
+from flhe.math.prime_ring import PrimeRing, is_prime, ntt_primes
 from flhe.math.ring import Q, Ring
-from flhe.math.ring_arrays import quotient, quotients
+from flhe.math.ring_arrays import quotient, quotients, root
 from tests.reference.field import at
 from tests.reference.field import product as by_definition
 from tests.rings import inverse, multiply
-
-"""Bits that hold a sum of 32768 products of 64-bit numbers."""
-
-"""Dimension, bits of a limb, limbs."""
 
 
 def array(numbers: list[int]) -> NDArray[np.uint64]:
@@ -69,7 +65,7 @@ def test_roots_are_primitive_and_the_first() -> None:
     assert root(1009, 8) == next(
         w for g in range(2, 1009) if pow(w := pow(g, 126, 1009), 4, 1009) == 1008
     )
-    for q, order in ((1009, 32), (1009, 3), (1009, 0), (1009, -2)):
+    for q, order in ((1009, 32), (1009, 3), (1009, 0), (1009, -2), (Q, 1 << 33)):
         with pytest.raises(ConfigError, match="a power of two that divides"):
             root(q, order)
     with pytest.raises(ConfigError, match="q must be prime"):

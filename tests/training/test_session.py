@@ -30,7 +30,7 @@ from flhe.training.mean_squares import MEAN_SQUARES, encode, fit
 from flhe.training.model import Model, next_history
 from flhe.training.optimizer import ServerOptimizer
 from flhe.training.session import Session
-from flhe.training.start import NO_APP_INPUTS, start_layout
+from flhe.training.start import NO_APP_INPUTS, Start
 from tests.training.rounds import (
     RUN,
     TERMS,
@@ -390,7 +390,7 @@ def test_the_slot_says_everything() -> None:
     members, model = sessions(), start()
     session, other, epoch = members[1], drifted(model), members[1].epoch
     slot = session.sum(model, 9, 5).slot
-    begins = start_layout(session.sums.layout_hash, NO_APP_INPUTS, session.digest(model))
+    begins = Start(NO_APP_INPUTS, session.digest(model)).layout(session.sums.layout_hash)
     assert slot == Slot(RUN, epoch.roster.hash, epoch.id, 9, 5, begins, model.history)
     assert session.place(model, 9, 5) == dataclasses.replace(
         slot, layout_hash=session.sums.layout_hash

@@ -15,7 +15,7 @@ from flhe.coding.quantize import Quantize
 from flhe.coding.support import Support
 from flhe.errors import FlheError, ProtocolError, QuorumError, ReuseError
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.sums import secure_sum
+from flhe.sums.secure_sum import SecureSum
 from flhe.training.mean_squares import MEAN_SQUARES, encode
 from flhe.training.model import Model
 from flhe.training.session import Session
@@ -214,8 +214,8 @@ def test_mean_squares_of_a_member_that_lies(more: int, message: str) -> None:
 
 def test_mean_squares_that_no_senders_could_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     played = stage(3, "sparse, exchange")
-    honest = secure_sum.open_verified
-    monkeypatch.setattr(secure_sum, "open_verified", lambda *told: honest(*told) + 3 * 32767 + 1)
+    honest = SecureSum._verified
+    monkeypatch.setattr(SecureSum, "_verified", lambda *told: honest(*told) + 3 * 32767 + 1)
     with pytest.raises(ProtocolError, match="holds values that 3 senders cannot reach"):
         played.fit(played.mean_squares)
 
