@@ -16,7 +16,7 @@ from flhe.coding.permute import Permute
 from flhe.coding.quantize import Quantize
 from flhe.coding.sparsify import TopK
 from flhe.coding.weigh import Weigh
-from flhe.errors import MisfitError, ProtocolError
+from flhe.errors import MisfitError
 from flhe.math.prg import PIECE
 from tests.laws import BOUNDS, LAYOUT, random_source, summed
 
@@ -144,21 +144,3 @@ def test_parts_are_encoded_like_a_whole_vector(rule: str, ratio: float | None, s
 def test_an_order_that_cannot_work(codecs: tuple[Codec, ...], mend: str) -> None:
     with pytest.raises(MisfitError, match=mend):
         chain(*codecs)
-
-
-def test_what_a_sparse_history_remembers() -> None:
-    codec = build("history")
-    plain = Plain(update(8), EXTRAS)
-    state = started(codec, LAYOUT, plain)
-    part, tentative = codec.encode(plain, state)
-    _, after = codec.decode(part, (0,), tentative)
-    memory = codec.memory(after)
-    assert set(memory) == {"topk.rounds", "clip.mean-square"}
-    again = codec.recall(LAYOUT, memory)
-    assert again.shared == after.shared
-    assert again.local == codec.init(LAYOUT).local, "a residual is no memory that readers share"
-    assert codec.recall(LAYOUT, {}).shared == codec.init(LAYOUT).shared
-    with pytest.raises(ProtocolError, match="do not know"):
-        build("history", ratio=None).recall(LAYOUT, memory)
-    with pytest.raises(ProtocolError, match="do not know"):
-        codec.recall(LAYOUT, {**memory, "topk.other": np.ones(1)})

@@ -119,19 +119,6 @@ def test_shares_are_decimal_numbers(ratio: float, size: int, kept: int) -> None:
     assert check(TopK(ratio, 0, small=0), [size], np.ones(size, np.float32)).values.size == kept
 
 
-def test_of_equal_magnitudes_the_first_are_taken() -> None:
-    assert check(TopK(0.5, 0, small=0), [6], vector([1, -2, 2, -2, 2, 0])).values.tolist() == [
-        -2,
-        2,
-        -2,
-    ]
-    many = check(
-        TopK(0.1, 0, small=0), [30_000], np.where(np.arange(30_000) % 2, 1, -1).astype(np.float32)
-    )
-    assert many.coords is not None
-    assert many.coords.tolist() == list(range(3000))
-
-
 @pytest.mark.parametrize(
     ("how", "shares"),
     [

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
 from flhe.math.prg import CHUNK, AesCtr, FieldElements, random_elements
@@ -16,17 +14,6 @@ from tests.scripted import PyCryptodome, Scripted
 
 KEY = bytes(range(32))
 ONES = 2**64 - 1
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.integers(0, 2**40), st.integers(0, 4), st.integers(1, 40))
-def test_blocks_are_the_definition(first: int, count: int, n: int) -> None:
-    made = FieldElements(AesCtr(), KEY).blocks(first, count, n)
-    assert made.shape == (count, n)
-    assert made.dtype == np.uint64
-    assert made.tolist() == [by_definition(KEY, first + j, n) for j in range(count)]
-    for j in range(count):
-        assert np.array_equal(FieldElements(AesCtr(), KEY).block(first + j, n), made[j])
 
 
 @pytest.mark.parametrize("n", [2048, 2047])

@@ -17,9 +17,8 @@ from flhe.math import prime_kernels
 from flhe.math.prime_ring import PrimeRing, is_prime, ntt_primes
 from flhe.math.ring import Q, Ring
 from flhe.math.ring_arrays import quotient, quotients, root
-from tests.reference.field import at
 from tests.reference.field import product as by_definition
-from tests.rings import inverse, multiply
+from tests.rings import multiply
 
 
 def array(numbers: list[int]) -> NDArray[np.uint64]:
@@ -151,27 +150,6 @@ def test_extremes(on: PrimeRing | Ring) -> None:
     shift[n - 1] = 1
     a = array(integers(n, on.q, 3))
     assert multiply(on, a, shift).tolist() == [*(on.q - a[1:]).tolist(), int(a[0])]
-
-
-@pytest.mark.parametrize("on", [PrimeRing(2, 5), ring(512, 63), Ring(2), Ring(4096)], ids=str)
-def test_there_and_back(on: PrimeRing | Ring) -> None:
-    x = array(integers(3 * on.n, on.q, 5)).reshape(3, 1, on.n)
-    x[1] = on.q - 1
-    before = x.copy()
-    assert np.array_equal(inverse(on, on.forward(x)), x)
-    assert np.array_equal(on.forward(inverse(on, x)), x)
-    assert np.array_equal(x, before)
-    assert np.array_equal(inverse(on, x[::-2])[0], inverse(on, x[2]))
-
-
-@pytest.mark.parametrize("n", [4, 64, 1024])
-def test_a_transform_is_the_values_at_odd_powers(n: int) -> None:
-    on, bits = ring(n, 50), n.bit_length() - 1
-    x = integers(n, on.q, 6)
-    x_hat = on.forward(array(x)).tolist()
-    for i in {*range(8), n // 2, n - 1} & set(range(n)):
-        point = pow(root(on.q, 2 * n), 2 * int(f"{i:0{bits}b}"[::-1], 2) + 1, on.q)
-        assert x_hat[i] == at(x, point, on.q)
 
 
 # --- refusals ---

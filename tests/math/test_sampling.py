@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from itertools import pairwise
 
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
 from flhe.math import sampling
-from flhe.math.prg import CHUNK
 from flhe.math.sampling import Noise
 from tests.reference.gaussian import WORDS, probabilities, sample, thresholds
 from tests.reference.wire import word
@@ -60,19 +58,6 @@ def test_sample_i_is_made_of_word_i(start: int, count: int) -> None:
     out = np.empty(count, np.int8)
     Noise(KEY).into(start, out)
     assert out.tolist() == [sample(word(KEY, 0, start + i), thresholds()) for i in range(count)]
-
-
-def test_slices_on_threads_are_the_whole() -> None:
-    count = 3 * CHUNK // 8 + 5
-    noise, whole, parts = Noise(KEY), np.empty(count, np.int8), np.zeros(count, np.int8)
-    noise.into(0, whole)
-    cuts = [0, 1, 1000, 1000, 1003, CHUNK // 8 + 1, 2 * CHUNK // 8 + 7, count]
-    with ThreadPoolExecutor(3) as pool:
-        pairs = pairwise(cuts)
-        list(pool.map(lambda cut: noise.into(cut[0], parts[cut[0] : cut[1]]), pairs))
-    assert np.array_equal(parts, whole)
-    tail = [sample(word(KEY, 0, i), thresholds()) for i in range(count - 40, count)]
-    assert whole[-40:].tolist() == tail
 
 
 def test_the_key_is_fresh_unless_it_is_given() -> None:

@@ -13,7 +13,7 @@ from flhe.coding.base import COUNT
 from flhe.coding.extras import CHECK
 from flhe.coding.quantize import Quantize
 from flhe.coding.support import Support
-from flhe.errors import FlheError, ProtocolError, QuorumError, ReuseError
+from flhe.errors import FlheError, ProtocolError, QuorumError
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.mean_squares import MEAN_SQUARES, encode
@@ -21,7 +21,6 @@ from flhe.training.model import Model
 from flhe.training.session import Session
 from tests.training.rounds import (
     KINDS,
-    OneOpening,
     Staged,
     coded,
     contributed,
@@ -109,20 +108,6 @@ def test_both_sums_are_recorded_before_they_are_decrypted(kind: str, log: list[s
         (1, played.mean_squares.digest(), "mean-squares"),
         (1, played.total().digest(), "update"),
     ]
-
-
-def test_a_second_sum_of_mean_squares_is_never_decrypted(log: list[str]) -> None:
-    played, record = stage(4, "sparse, exchange"), OneOpening()
-    played.fit(played.mean_squares, record)
-    retry = stage(4, "sparse, exchange", attempt=1)
-    log.clear()
-    for other in (played.sum_of(played.squares[:3]), retry.mean_squares):
-        with pytest.raises(ReuseError):
-            played.fit(other, record)
-    assert log == []
-    played.fit(played.mean_squares, record)
-    assert log == ["decrypt"]
-    assert played.open(played.total(0, 1, 2), record=record).round == 1
 
 
 def test_mean_squares_of_an_earlier_attempt_will_do() -> None:
@@ -233,14 +218,6 @@ def test_updates_clipped_otherwise_do_not_add_up() -> None:
 
 
 # --- supports ---
-
-
-def test_supports_of_another_model_are_refused() -> None:
-    played = stage(3, "sparse")
-    total = played.total()
-    longer = tuple(Support.of(support.coords, 16) for support in total.supports)
-    with pytest.raises(ProtocolError, match="of another model"):
-        played.open(dataclasses.replace(total, supports=longer))
 
 
 @pytest.mark.parametrize("masking", ["double", "single"])
