@@ -20,7 +20,7 @@ Each gives the change and the next moments, under PyTorch's names for them. Wher
 v - a**2 below zero, PyTorch gives NaN and this takes zero.
 
 Why not torch itself: its last bits differ between processors and builds, and all clients must come to
-the same model, to the bit (see `flhe.training.blockwise`). Ours differ from torch's by rounding
+the same model, to the bit (see `flhe.training.optimizer_base`). Ours differ from torch's by rounding
 alone, as long as float32 can hold the square of a gradient. Beyond, at 1.8e19, torch's Adam and
 RMSprop stop moving a weight for good, and these go on from the largest number that it can hold.
 
@@ -38,8 +38,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from flhe.errors import ConfigError
-from flhe.training.blockwise import Wide, power
-from flhe.training.optimizer_base import BaseOptimizer, Moments, Rule, Step
+from flhe.training.optimizer_base import BaseOptimizer, Moments, Rule, Step, Wide, power
 
 Name = Literal["sgd", "adam", "rmsprop"]
 

@@ -47,13 +47,12 @@ from flhe.sums.secure_sum import Record, SecureSum
 from flhe.training.draft import Draft
 from flhe.training.due import check_due
 from flhe.training.epoch_sums import EpochSums
-from flhe.training.kind import Ending, Kind
+from flhe.training.kind import UPDATE, Ending, Kind
 from flhe.training.mean_squares import fit
 from flhe.training.model import Model
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.start import NO_APP_INPUTS, Start
 from flhe.training.terms import Terms
-from flhe.training.update import UPDATE
 from flhe.wire.derive import hkdf
 
 logger = logging.getLogger("flhe")
@@ -71,14 +70,7 @@ def fixed_mask(select: Select, layout: Layout) -> Support:
 class Session:
     """One member's side of the rounds of one epoch.
 
-    Parameters
-    ----------
-    epoch : Epoch
-        Group key, members and own rank.
-    terms : Terms
-        Public parameters.
-    layout : Layout
-        The model's arrays.
+    Its epoch has the group key, the members and the own rank; the layout is the model's.
     """
 
     epoch: Epoch

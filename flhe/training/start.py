@@ -29,14 +29,9 @@ Records = Mapping[str, Mapping[str, object]]
 
 
 class Start(NamedTuple):
-    """What one node says that a round starts from: as the relay knows it.
+    """What one node says that a round starts from, as the relay knows it.
 
-    Parameters
-    ----------
-    app_inputs_hash : bytes
-        Hash of what its app was told, 32 bytes.
-    digest : bytes
-        Keyed digest of its model.
+    The hash of what its app was told, 32 bytes, and the keyed digest of its model.
     """
 
     app_inputs_hash: bytes
