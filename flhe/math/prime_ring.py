@@ -90,10 +90,6 @@ def _tables(n: int, q: int) -> Tables:
 class PrimeRing(Polynomials):
     """Z_q[x] / (x**n + 1).
 
-    A transform holds a polynomial's values at the odd powers of `root(q, 2 n)`, in the order in which
-    the factors of x**n + 1 split (bit-reversed). Transforms of random polynomials are random: who
-    needs a uniform one can draw its transform.
-
     Parameters
     ----------
     n : int

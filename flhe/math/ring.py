@@ -34,12 +34,12 @@ def check(elements: Elements) -> None:
 
 
 def add(a: Elements, b: Elements) -> Elements:
-    """Sums, element by element; shapes as numpy broadcasts them."""
+    """Sums, element by element, of arrays of one shape."""
     return elementwise("add", a, b, None)
 
 
 def subtract(a: Elements, b: Elements) -> Elements:
-    """Differences a - b, element by element; shapes as numpy broadcasts them."""
+    """Differences a - b, element by element, of arrays of one shape."""
     return elementwise("subtract", a, b, None)
 
 
@@ -112,10 +112,6 @@ def evaluate(coefficients: Elements) -> Elements:
 @dataclass(frozen=True, slots=True)
 class Ring(Polynomials):
     """Z_Q[x] / (x**n + 1).
-
-    A transform holds a polynomial's values at the odd powers of a root of order 2 n, in the order in
-    which the factors of x**n + 1 split (bit-reversed). Transforms of random polynomials are random:
-    who needs a uniform one can draw its transform.
 
     Parameters
     ----------

@@ -20,18 +20,9 @@ from flhe.training.terms import Terms
 class EpochSums:
     """Public facts of an epoch.
 
-    Parameters
-    ----------
-    terms : Terms
-        As announced; kept as they are resolved for this cohort.
-    layout : Layout
-        The model's arrays.
-    run_id, roster_hash, epoch : int, bytes, bytes
-        As in a `Slot`.
-    number, cohort : int
-        The epoch's number, and how many members it has.
-    public : bytes
-        The scheme's public key of the epoch, where it has one.
+    Terms are kept as they are resolved for this cohort; `run_id`, `roster_hash` and `epoch` are those
+    of a `Slot`, `number` and `cohort` the epoch's number and how many members it has, and `public` the
+    scheme's public key of the epoch, where it has one.
     """
 
     terms: Terms

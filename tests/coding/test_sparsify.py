@@ -91,8 +91,8 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("size", [8191, 8193, 20_000, 65_537])
-@pytest.mark.parametrize("ratio", [0.001, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("size", [8193, 20_000])
+@pytest.mark.parametrize("ratio", [0.001, 0.1, 0.5])
 def test_chooses_what_sorting_chooses_in_large_layers(shape: str, size: int, ratio: float) -> None:
     rng = np.random.default_rng(size)
     x = SHAPES[shape](rng, size + 5).astype(np.float32)

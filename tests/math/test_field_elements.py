@@ -10,7 +10,7 @@ from flhe.math.prg import CHUNK, AesCtr, FieldElements, random_elements
 from flhe.math.ring import Q
 from tests.reference.field import elements as by_definition
 from tests.reference.wire import word
-from tests.scripted import PyCryptodome, Scripted
+from tests.scripted import Scripted
 
 KEY = bytes(range(32))
 ONES = 2**64 - 1
@@ -28,15 +28,6 @@ def test_more_than_one_call_of_aes(first: int, n: int) -> None:
     border = CHUNK // 8
     expected = [word(KEY, 0, first * n + border + i) for i in range(-3, 3)]
     assert made.ravel()[border - 3 : border + 3].tolist() == expected
-
-
-def test_both_backends_and_a_scratch_give_the_same() -> None:
-    made = FieldElements(AesCtr(), KEY).blocks(3, 5, 7)
-    assert np.array_equal(FieldElements(PyCryptodome(), KEY).blocks(3, 5, 7), made)
-    scratch = np.zeros(5 * 7 + 3, np.uint64)
-    again = FieldElements(AesCtr(), KEY).blocks(3, 5, 7, scratch)
-    assert np.shares_memory(again, scratch)
-    assert np.array_equal(again, made)
 
 
 # --- words that are no use ---

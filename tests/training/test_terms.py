@@ -310,10 +310,3 @@ def test_malformed_terms(body: Any, message: str) -> None:
 def test_well_formed_terms_that_cannot_work(body: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Terms.from_bytes(canonical.dumps(body))
-
-
-def test_bytes_that_are_no_terms() -> None:
-    good = Terms().to_bytes()
-    for bad in (b"", good[:-1], good + b"\x00", b"\xff", bytes(MAX_BYTES + 1)):
-        with pytest.raises(ProtocolError):
-            Terms.from_bytes(bad)
