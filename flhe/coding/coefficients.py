@@ -164,14 +164,12 @@ class Coefficients:
         if len(self.moduli) == 1:
             q, row = np.uint64(self.q), products[0]
             coefficient_kernels.lift_one(
-                held, self.per, self.bound, self.width, self.log_p, noise, q, row, 0, count
+                held, self.per, self.bound, self.width, self.log_p, noise, q, row
             )
             return
         tables = limbs(self.width, self.per, self.moduli)
         constants = tables.lift, tables.noisy, tables.moduli
-        limb_kernels.lift(
-            held, self.per, self.bound, self.width, noise, *constants, products, 0, count
-        )
+        limb_kernels.lift(held, self.per, self.bound, self.width, noise, *constants, products)
 
     def lower(
         self, residues: Residues, length: int, senders: int
@@ -211,7 +209,7 @@ class Coefficients:
         values = np.empty(length, self.dtype)
         noise = np.empty(count, np.int32)
         kernel = self._lowering(residues, most)
-        beyond, above, stray = kernel(self.width, away, most, self.log_p, noise, values, 0, count)
+        beyond, above, stray = kernel(self.width, away, most, self.log_p, noise, values)
         if beyond > 2 * most:
             raise ProtocolError(
                 f"noise beyond the {most} that {senders} senders explain: the sum was opened with "

@@ -223,11 +223,6 @@ def test_a_processor_that_flushes_small_numbers_gives_the_same(name: str) -> Non
         torch.set_flush_denormal(False)
 
 
-@pytest.mark.parametrize("exponent", [0, 1, 2, 3, 11, 1000, 10**12])
-def test_powers(exponent: int) -> None:
-    assert math.isclose(optimizer_base.power(0.99, exponent), 0.99**exponent, rel_tol=1e-12)
-
-
 REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (ServerOptimizer, {"name": "sgd"}, "use one of fedavg, fedavgm"),
     (ServerOptimizer, {"name": None}, "use one of"),

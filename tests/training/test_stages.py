@@ -33,11 +33,12 @@ from tests.training.rounds import (
     with_slot,
 )
 
-MASKINGS = [("double", ""), ("single", ""), ("adaptive", "double"), ("adaptive", "single")]
+MASKINGS = [("single", ""), ("adaptive", "double"), ("adaptive", "single")]
+CASES = [(kind, "double", "") for kind in KINDS]
+CASES += [(kind, *how) for kind in ("sparse", "dense, exchange") for how in MASKINGS]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("masking", "mode"), MASKINGS)
+@pytest.mark.parametrize(("kind", "masking", "mode"), CASES)
 def test_all_members_open_one_model_of_a_staged_round(kind: str, masking: Any, mode: str) -> None:
     played = stage(4, kind, masking, mode=mode)
     total = played.total(0, 1, 3)

@@ -103,13 +103,6 @@ def test_terms_come_back_as_they_are_and_have_hashes_of_their_own(terms: Terms) 
     assert hashed not in [t.layout_hash(LAYOUT, resolved.for_cohort(3)) for t in others]
 
 
-def test_the_cohort_is_in_the_layout_hash() -> None:
-    terms = Terms()
-    assert terms.layout_hash(LAYOUT, terms.for_cohort(3)) != terms.layout_hash(
-        LAYOUT, terms.for_cohort(4)
-    )
-
-
 @pytest.mark.parametrize(
     ("terms", "tagged"),
     [
