@@ -131,27 +131,13 @@ class BaseOptimizer:
     ) -> tuple[Vector, dict[str, Vector]]:
         """One step. Inputs are not modified, unless `out` is one of them.
 
-        What is too large for float32 is its largest number.
+        All vectors are float32 (length,): the mean of a round, finite, moments as `init` or the last
+        `step` gave them, and `out`, where the change goes: `mean` itself, to save its size in memory,
+        or memory of its own. `number` counts from 1: the round, for a server's optimizer; for a
+        client's, the step. Rounds that came to nothing are no steps.
 
-        Parameters
-        ----------
-        mean : NDArray[float32]
-            The mean of a round, finite, shape (length,).
-        moments : mapping of str to NDArray[float32]
-            What `init` or the last `step` gave, shape (length,) each.
-        number : int
-            From 1: the round, for a server's optimizer; for a client's, the step. Rounds that came to
-            nothing are no steps.
-        out : NDArray[float32], optional
-            Where the change goes, shape (length,): `mean` itself, to save its size in memory, or
-            memory of its own.
-
-        Returns
-        -------
-        change : NDArray[float32]
-            What to add to the model, shape (length,). For fedavg it is `mean`, whatever `out` is.
-        moments : dict[str, NDArray[float32]]
-            The next moments, in new arrays.
+        Gives what to add to the model, in which what is too large for float32 is its largest number
+        (for fedavg it is `mean`, whatever `out` is), and the next moments, in new arrays.
 
         Raises
         ------
