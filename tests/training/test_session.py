@@ -201,20 +201,16 @@ SEEN: dict[str, tuple[Callable[[Sealed], Sealed], str]] = {
 """What can be seen to be wrong; to be said before anything is recorded or decrypted."""
 OPENED: dict[str, Callable[[Sealed], Sealed]] = {
     "another attempt": slot(attempt=1),
-    "a later attempt": slot(attempt=7),
     "the next round": slot(round=2),
-    "a later round": slot(round=9),
     "keys of another epoch under this slot": lambda t: with_slot(
         another_epoch(t), **{n: getattr(t.slot, n) for n in ("epoch", "layout_hash")}
     ),
     "a sender less": of(senders=(0, 1)),
-    "another sender less": of(senders=(0, 2)),
     "a sender more": of(senders=(0, 1, 2, 3)),
     "another sender": of(senders=(0, 1, 3)),
     "other senders": of(senders=(1, 2, 3, 4)),
     "a value out of reach": lambda t: flipped(t, LANE - 1),
     "a count": lambda t: flipped(t, FLOATS * LANE),
-    "a far count": lambda t: flipped(t, FLOATS * LANE + 5),
     "a weight": lambda t: flipped(t, FLOATS * LANE + 2 * LANE - 1),
     "noise": noise,
     "zeros": lambda t: dataclasses.replace(t, data=np.zeros_like(t.data)),
