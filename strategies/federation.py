@@ -28,11 +28,11 @@ from flhe.strategies.overhead import OPEN, sound
 from flhe.strategies.report import RoundReport
 from flhe.strategies.round_state import Attempt, RoundState
 from flhe.sums import receipts
-from flhe.training.facts import THREADS
 from flhe.training.kind import Kind
 from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.model import next_history
 from flhe.training.reading import ServerReader, finite
+from flhe.training.session import THREADS
 from flhe.training.start import Start
 from flhe.training.terms import Terms
 from flhe.wire.codes import explain

@@ -18,13 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding import aciq, squares
-from flhe.coding.base import Codec, Plain, State
+from flhe.coding.base import Codec, Integers, Plain, State
 from flhe.coding.chain import Chain, chain
 from flhe.coding.clip import Clip
 from flhe.coding.flatten import Entry, Layout
 from flhe.coding.permute import Permute
 from flhe.coding.quantize import Quantize
-from flhe.coding.spaces import Integers
 from flhe.coding.sparsify import TopK
 from flhe.coding.weigh import Weigh
 from flhe.errors import ProtocolError, ReuseError

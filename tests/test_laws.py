@@ -16,11 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from flhe.coding.base import Plain
+from flhe.coding.base import Integers, Plain
 from flhe.coding.chain import Chain, chain
 from flhe.coding.clip import Clip
 from flhe.coding.quantize import Quantize
-from flhe.coding.spaces import Integers
 from flhe.coding.support import Support
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, MisfitError, ProtocolError, RangeError, ReuseError
@@ -745,6 +744,6 @@ def test_no_law_is_left_without_its_module() -> None:
     }
     # What is selected, and noise: before any codec, or beside it.
     helpers |= {"select", "sensitivity", "mixed_derivatives"}
-    helpers |= {"laplace", "spaces", "finite"}
+    helpers |= {"laplace"}
     codecs = {f.stem for f in (root / "coding").glob("*.py")} - helpers
     assert codecs <= {word for case in CODECS for word in case.id.split("-")}

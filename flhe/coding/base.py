@@ -19,6 +19,7 @@ from typing import (
     ClassVar,
     Literal,
     NamedTuple,
+    NoReturn,
     Protocol,
     runtime_checkable,
 )
@@ -26,8 +27,7 @@ from typing import (
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.spaces import Space
-from flhe.errors import MisfitError
+from flhe.errors import MisfitError, NotFiniteError
 
 if TYPE_CHECKING:
     from flhe.coding.flatten import Layout
@@ -39,6 +39,34 @@ Fitting = Literal["", "first", "always"]
 
 COUNT, WEIGHT = 0, 1
 """Where `extras` holds the number of contributions and their total weight."""
+
+
+AT_ALPHA = np.float32(1 + 2**-22)
+"""What alpha / alpha may come to in float32: a value at the threshold is not beyond it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reals:
+    """Real numbers with absolute value at most `bound` (may be infinite)."""
+
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """Integers with absolute value at most `bound`, before any are added; schemes carry these."""
+
+    bound: int
+
+
+Space = Reals | Integers
+
+
+def raise_not_finite() -> NoReturn:
+    """Refuse NaN and infinity: coercing them would send a wrong update without a word."""
+    raise NotFiniteError(
+        "the update holds NaN or infinity; lower the learning rate or clip gradients"
+    )
 
 
 class Plain(NamedTuple):
@@ -130,8 +158,8 @@ class Codec(Protocol):
         """The step with the secret order of one attempt, where it hides coordinates."""
         return self
 
-    def fused(self, behind: Sequence[Codec]) -> Fusion | None:
-        """This step and the first of those behind it as one pass; None where there is no such pass."""
+    def fused(self, behind: Sequence[Codec]) -> tuple[Any, int] | None:
+        """One pass for this step and some behind it, and how many it stands for; None without one."""
         return None
 
     def init(self, layout: Layout) -> State:
@@ -202,10 +230,3 @@ class Codec(Protocol):
     def recall(self, layout: Layout, memory: Mapping[str, NDArray[np.float64]]) -> State:
         """Inverse of `memory`; what is each client's own starts anew. ProtocolError if malformed."""
         return self.init(layout)
-
-
-class Fusion(NamedTuple):
-    """Several steps of a chain as one: `step` does what the first `steps` of them do."""
-
-    step: Any
-    steps: int

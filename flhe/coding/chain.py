@@ -20,9 +20,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import Codec, Fitting, Plain, State
+from flhe.coding.base import Codec, Fitting, Plain, Reals, Space, State
 from flhe.coding.flatten import Layout, joined
-from flhe.coding.spaces import Reals, Space
 from flhe.coding.squares import Segments
 from flhe.errors import ConfigError, MisfitError, ProtocolError
 from flhe.math.permutation import Permutation

@@ -33,11 +33,19 @@ from numpy.typing import NDArray
 
 from flhe.coding import aciq, squares
 from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
-from flhe.coding.base import WEIGHT, Codec, Fitting, Fusion, Plain, State
-from flhe.coding.finite import AT_ALPHA, raise_not_finite
+from flhe.coding.base import (
+    AT_ALPHA,
+    WEIGHT,
+    Codec,
+    Fitting,
+    Plain,
+    Reals,
+    Space,
+    State,
+    raise_not_finite,
+)
 from flhe.coding.flatten import Layout
 from flhe.coding.quantize import Quantize
-from flhe.coding.spaces import Reals, Space
 from flhe.coding.squares import Layers, Segments
 from flhe.coding.weigh import Weigh
 from flhe.errors import ClippedError, ConfigError, MisfitError, ProtocolError
@@ -151,13 +159,13 @@ class Clip(Codec):
             )
         return replace(self, full_weight=full_weight, precision=bits if self.adaptive else 0)
 
-    def fused(self, behind: Sequence[Codec]) -> Fusion | None:
+    def fused(self, behind: Sequence[Codec]) -> tuple[Any, int] | None:
         """With Weigh and Quantize behind it, one pass in place of six."""
         from flhe.coding.fused import Fused
 
         match behind:
             case [Weigh() as weigh, Quantize() as quantize, *_]:
-                return Fusion(Fused(self, weigh, quantize), 3)
+                return Fused(self, weigh, quantize), 3
         return None
 
     def init(self, layout: Layout) -> State:

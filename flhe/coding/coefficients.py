@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.limbs import limbs
 from flhe.math.prime_ring import MAX_BITS
-from flhe.math.sampling import SIGMA, Gaussian
+from flhe.math.sampling import BOUND, SIGMA
 
 MAX_BOUND = (1 << 31) - 1
 MAX_COHORT = 1024
@@ -125,7 +125,7 @@ class Coefficients:
         """Largest noise in a sum of `count`: 8 standard deviations, or what it cannot exceed."""
         squared = Fraction(str(SIGMA)) ** 2 * _DEVIATIONS**2 * count
         above = math.isqrt(math.ceil(squared) - 1) + 1  # the root, rounded up
-        return min(Gaussian().bound * count, above)
+        return min(BOUND * count, above)
 
     def count(self, length: int) -> int:
         """Coefficients that `length` values take."""
@@ -164,14 +164,12 @@ class Coefficients:
         if len(self.moduli) == 1:
             q, row = np.uint64(self.q), products[0]
             coefficient_kernels.lift_one(
-                held, self.per, self.bound, self.width, self.log_p, noise, q, row, 0, count
+                held, self.per, self.bound, self.width, self.log_p, noise, q, row
             )
             return
         tables = limbs(self.width, self.per, self.moduli)
         constants = tables.lift, tables.noisy, tables.moduli
-        limb_kernels.lift(
-            held, self.per, self.bound, self.width, noise, *constants, products, 0, count
-        )
+        limb_kernels.lift(held, self.per, self.bound, self.width, noise, *constants, products)
 
     def lower(
         self, residues: Residues, length: int, senders: int
@@ -211,7 +209,7 @@ class Coefficients:
         values = np.empty(length, self.dtype)
         noise = np.empty(count, np.int32)
         kernel = self._lowering(residues, most)
-        beyond, above, stray = kernel(self.width, away, most, self.log_p, noise, values, 0, count)
+        beyond, above, stray = kernel(self.width, away, most, self.log_p, noise, values)
         if beyond > 2 * most:
             raise ProtocolError(
                 f"noise beyond the {most} that {senders} senders explain: the sum was opened with "

@@ -41,20 +41,10 @@ MAX_CHECK = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What a round's extras say, once opened.
+    """What a round's extras say, once opened: contributions, and the sum of their example counts.
 
-    Parameters
-    ----------
-    count : int
-        Contributions.
-    weight : int
-        Sum of the example counts.
-    metrics : dict[str, float]
-        Weighted means; NaN where nobody reported one.
-    integers : list[int]
-        Weighted mean changes of the integer lane, rounded half up.
-    check : int
-        Sum of the senders' checks.
+    Metrics are weighted means, NaN where nobody reported one; integers are weighted mean changes of the
+    integer lane, rounded half up; `check` is the sum of the senders' checks.
     """
 
     count: int
@@ -66,14 +56,9 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """Names and places of the extras.
+    """Names and places of the extras: of the training metrics that are averaged, in order.
 
-    Parameters
-    ----------
-    metrics : tuple[str, ...]
-        Names of the training metrics that are averaged, in order.
-    integers : int
-        Length of the integer lane.
+    `integers` is the length of the integer lane.
     """
 
     metrics: tuple[str, ...] = ()

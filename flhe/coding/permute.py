@@ -19,8 +19,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import Codec, Plain, State
-from flhe.coding.spaces import Space
+from flhe.coding.base import Codec, Plain, Space, State
 from flhe.errors import ConfigError, MisfitError, ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.permutation import Permutation
@@ -96,7 +95,7 @@ class Permute(Codec):
 
 def _sorted(plain: Plain, coords: NDArray[np.uint32], length: int) -> Plain:
     """`plain` with these coordinates instead of its own, in ascending order."""
-    from flhe.math import sparse_kernels
+    from flhe.math import coordinate_kernels, sparse_kernels
 
     if plain.values.shape != coords.shape:
         raise ProtocolError("Permute: not one value a coordinate")
@@ -105,15 +104,8 @@ def _sorted(plain: Plain, coords: NDArray[np.uint32], length: int) -> Plain:
     ordered, ranks = empty(coords.size, np.uint32), empty(coords.size, np.uint32)
     if not sparse_kernels.rank(coords, words, starts, ordered, ranks):
         raise ProtocolError("Permute: a coordinate stands twice")
-    return plain._replace(values=_placed(plain.values, ranks), coords=ordered)
-
-
-def _placed(items: NDArray[Any], ranks: NDArray[np.uint32]) -> NDArray[Any]:
-    """Every item at its rank."""
-    from flhe.math import coordinate_kernels
-
-    out = empty(items.size, items.dtype)
     # As plain words, so that the loop is compiled for three widths and not for every type.
-    word = f"u{items.dtype.itemsize}"
-    coordinate_kernels.place(np.ascontiguousarray(items).view(word), ranks, out.view(word))
-    return out
+    values, word = np.ascontiguousarray(plain.values), f"u{plain.values.dtype.itemsize}"
+    placed = empty(values.size, values.dtype)
+    coordinate_kernels.place(values.view(word), ranks, placed.view(word))
+    return plain._replace(values=placed, coords=ordered)

@@ -20,9 +20,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import Codec, Plain, State
+from flhe.coding.base import Codec, Integers, Plain, Reals, Space, State
 from flhe.coding.flatten import Layout
-from flhe.coding.spaces import Integers, Reals, Space
 from flhe.errors import ConfigError, MisfitError, ProtocolError, RangeError
 from flhe.math.prg import PIECE, Rounding, SecureRounding
 

@@ -180,10 +180,7 @@ class Select(Record):
     def of_map(self, sums: NDArray[Any], layout: Layout) -> Support:
         """The selection that a summed map gives: the largest, of equals those of lowest index.
 
-        Parameters
-        ----------
-        sums : NDArray of integers
-            The map as it was opened, shape (layout.floats,): exact, so that all come to the same.
+        The map is as it was opened, integers (layout.floats,): exact, so that all come to the same.
         """
         size, count = sums.size, self.count(layout)
         if count == size:

@@ -19,9 +19,8 @@ Source: FedML-HE, Sec. 2.4, step 1.
 
 from __future__ import annotations
 
-import operator
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -36,16 +35,13 @@ if TYPE_CHECKING:
     from flhe.coding.mixed_derivatives import Inputs, Loss, Weights
 
 BUDGET = 32 << 20
-"""Bytes of gradients that are made at a time, unless `chunk` says how many: more are slower."""
+"""Bytes of gradients that are made at a time: more are slower."""
 
 MOST = 256
 """Gradients of the smallest models that are made at a time."""
 
 PROBES = 8
 """Random combinations of the inputs' components, for each sample."""
-
-Progress = Callable[[int, int, str], None]
-"""(batches done, batches in all, what is going on) -> None; in all: those done, where nobody knows."""
 
 
 def sensitivity(
@@ -56,10 +52,6 @@ def sensitivity(
     of: Of = "labels",
     probes: int | None = PROBES,
     random: torch.Generator | None = None,
-    classes: int | None = None,
-    chunk: int | None = None,
-    device: torch.device | str | None = None,
-    progress: Progress | None = None,
 ) -> dict[str, Tensor]:
     """Mean sensitivity of each parameter over all samples.
 
@@ -83,7 +75,7 @@ def sensitivity(
     batches : iterable of (inputs, targets)
         Inputs: a tensor, or a tuple or mapping of tensors, passed as `model(*inputs)` or
         `model(**inputs)`; their first dimension counts samples. Targets: class indices, integers
-        (count, ...), or floats (count, ...).
+        (count, ...), of as many classes as the output's second dimension has, or floats (count, ...).
     of : {"labels", "inputs"}
         What gradients are differentiated by. "labels", the paper's map: which gradients tell the
         label. "inputs": which tell the inputs; it hid more of them from gradient inversion, and takes
@@ -93,14 +85,6 @@ def sensitivity(
         is exact and slow. More than there are components are not taken. Labels are always exact.
     random : torch.Generator, optional
         Of the probes; one with a secret seed unless given.
-    classes : int, optional
-        How many there are; otherwise the length of the output's second dimension.
-    chunk : int, optional
-        Gradients, each of the size of the model, that are made at a time; 1 takes them one by one.
-    device : torch.device, optional
-        Where to compute; otherwise where the parameters are.
-    progress : callable, optional
-        Is told of every batch.
 
     Returns
     -------
@@ -117,8 +101,6 @@ def sensitivity(
     RangeError
         NaN or infinity in the map.
     """
-    if chunk is not None and chunk < 1:
-        raise ConfigError(f"sensitivity: chunk={chunk}, must be at least 1")
     if of not in ("labels", "inputs"):
         raise ConfigError(f'sensitivity: of={of!r}, must be "labels" or "inputs"')
     if probes is not None and probes < 1:
@@ -127,20 +109,18 @@ def sensitivity(
     if random is None:
         random = torch.Generator().manual_seed(secrets.randbits(63))
     total: Weights = {}
-    count, expected = 0, operator.length_hint(batches)
+    count, classes = 0, None
     with _evaluating(model), torch.enable_grad():
-        job = _job(model, loss, device, of, None if of == "labels" else probes, random)
-        for done, (inputs, targets) in enumerate(batches, 1):
+        job = _job(model, loss, of, None if of == "labels" else probes, random)
+        for inputs, targets in batches:
             if len(targets):
                 ready = of_all(lambda t: _widened(t).to(job.like.device), inputs)
                 _check(ready, targets, of)
-                job.chunk = chunk or _chunk(job, ready)
+                job.chunk = _chunk(job, ready)
                 if not count:
-                    classes = _try(job, ready, targets, classes)
+                    classes = _try(job, ready, targets)
                 add(total, job.norms(ready, _floats(targets, classes, job.like)))
                 count += len(targets)
-            if progress is not None:
-                progress(done, max(expected, done), "sensitivity")
     return _mean(model, total, count, of)
 
 
@@ -191,20 +171,15 @@ def _widened(tensor: Tensor) -> Tensor:
 
 
 def _job(
-    model: nn.Module,
-    loss: Loss,
-    device: torch.device | str | None,
-    of: Of,
-    probes: int | None,
-    random: torch.Generator,
+    model: nn.Module, loss: Loss, of: Of, probes: int | None, random: torch.Generator
 ) -> MixedDerivatives:
     weights: Weights = {}
     others: Weights = {}
     for name, parameter in model.named_parameters():
         kind = weights if parameter.requires_grad else others
-        kind[name] = _widened(parameter.detach()).to(device)
+        kind[name] = _widened(parameter.detach())
     for name, buffer in model.named_buffers():
-        others[name] = _widened(buffer.detach()).to(device)
+        others[name] = _widened(buffer.detach())
     if not any(weight.numel() for weight in weights.values()):
         raise ConfigError("sensitivity: the model has no parameter that requires a gradient")
     return MixedDerivatives(model, loss, weights, others, _places(model), of, probes, random)
@@ -248,13 +223,13 @@ def _check(inputs: Inputs, targets: Tensor, of: Of) -> None:
         )
 
 
-def _try(job: MixedDerivatives, inputs: Inputs, targets: Tensor, classes: int | None) -> int | None:
+def _try(job: MixedDerivatives, inputs: Inputs, targets: Tensor) -> int | None:
     """The number of classes, after a look at what the loss makes of the first sample."""
     torch = _torch()
     with torch.no_grad():
         output = job.output(job.weights, of_all(lambda t: t[:1], inputs))
-        if classes is None and isinstance(output, torch.Tensor) and output.ndim > 1:
-            classes = output.shape[1]
+        many = isinstance(output, torch.Tensor) and output.ndim > 1
+        classes = output.shape[1] if many else None
         one = _floats(targets[:1], classes, job.like)
         try:
             shape = tuple(job.loss(output, one).shape)
@@ -278,7 +253,7 @@ def _floats(targets: Tensor, classes: int | None, like: Tensor) -> Tensor:
         if classes is None or classes < 2:
             raise ConfigError(
                 "sensitivity: targets are class indices, but the output has no second dimension of "
-                "two classes or more; give `classes`, or targets as floats"
+                "two classes or more; give targets as floats"
             )
         if not 0 <= int(targets.min()) <= int(targets.max()) < classes:
             raise ConfigError(f"sensitivity: class indices must be 0 to {classes - 1}")

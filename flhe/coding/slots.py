@@ -168,14 +168,8 @@ class Slots:
     def digits(self, numbers: Sequence[Big], length: int, count: int) -> Digits:
         """Digits of the sums of `count` vectors' batches, whatever they are; see `Digits.check`.
 
-        Parameters
-        ----------
-        numbers : sequence of mpz
-            Signed: what lies beyond half of n stands for a negative number.
-        length : int
-            Length of the vectors.
-        count : int
-            Vectors that were added, at most the cohort.
+        Numbers are mpz, and signed: what lies beyond half of n stands for a negative one. `length` is
+        that of the vectors, of which at most the cohort were added.
 
         Raises
         ------

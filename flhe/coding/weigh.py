@@ -17,10 +17,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import COUNT, WEIGHT, Codec, Plain, State
+from flhe.coding.base import COUNT, WEIGHT, Codec, Plain, Reals, Space, State
 from flhe.coding.extras import MAX_PRODUCT
 from flhe.coding.flatten import Layout
-from flhe.coding.spaces import Reals, Space
 from flhe.errors import ConfigError, ExamplesError, MisfitError, ProtocolError, RangeError
 
 

@@ -1,6 +1,5 @@
 """Compiled loops of `flhe.coding.coefficients` for one modulus below 2**64: a coefficient is a word.
 
-Arrays come whole, with the coefficients [start, stop) to work on, so that several threads share them.
 Two slots a coefficient, which is what Goldilocks' preset has, go through vector units. Loops run
 without the GIL.
 """
@@ -45,15 +44,13 @@ def _lift_words(values, per, bound, width, log_p, noise, q, row):
 
 
 @njit
-def lift_one(values, per, bound, width, log_p, noise, q, row, start, stop):
+def lift_one(values, per, bound, width, log_p, noise, q, row):
     """Add p e + m to `row` (count,) modulo q."""
-    pairs = start
+    pairs = 0
     if per == 2:
-        pairs = min(stop, values.size // 2)
-        part = values[2 * start : 2 * pairs]
-        _lift_pairs(part, bound, width, log_p, noise[start:pairs], q, row[start:pairs])
-    rest = values[per * pairs : min(per * stop, values.size)]
-    _lift_words(rest, per, bound, width, log_p, noise[pairs:stop], q, row[pairs:stop])
+        pairs = values.size // 2
+        _lift_pairs(values[: 2 * pairs], bound, width, log_p, noise[:pairs], q, row[:pairs])
+    _lift_words(values[per * pairs :], per, bound, width, log_p, noise[pairs:], q, row[pairs:])
 
 
 @njit
@@ -95,21 +92,20 @@ def _lower_words(row, per, offset, q, width, away, most, top, noise, out):
 
 
 @njit
-def lower_one(row, per, offset, q, width, away, most, log_p, noise, out, start, stop):
+def lower_one(row, per, offset, q, width, away, most, log_p, noise, out):
     """Coefficients into noise and slot sums; gives the largest noise, sum and slot beyond the end.
 
     The offset is p `most`, so that what is right is not negative; noise comes back less `most`, sums
     less `away`. The largest ones are before that.
     """
-    pairs, beyond, above = start, _ZERO, _ZERO
+    pairs, beyond, above = 0, _ZERO, _ZERO
     if per == 2:
-        pairs = min(stop, out.size // 2)
-        part = out[2 * start : 2 * pairs]
+        pairs = out.size // 2
         beyond, above = _lower_pairs(
-            row[start:pairs], offset, q, width, away, most, log_p, noise[start:pairs], part
+            row[:pairs], offset, q, width, away, most, log_p, noise[:pairs], out[: 2 * pairs]
         )
-    rest = out[per * pairs : min(per * stop, out.size)]
+    rest = out[per * pairs :]
     e, slot, stray = _lower_words(
-        row[pairs:stop], per, offset, q, width, away, most, log_p, noise[pairs:stop], rest
+        row[pairs:], per, offset, q, width, away, most, log_p, noise[pairs:], rest
     )
     return max(beyond, e), max(above, slot), stray

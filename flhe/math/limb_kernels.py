@@ -1,7 +1,6 @@
 """Compiled loops of `flhe.coding.coefficients` for several moduli: a coefficient has several words.
 
-Arrays come whole, with the coefficients [start, stop) to work on, so that several threads share them
-and rows stay contiguous. Loops go through TILE coefficients at a time, slot by slot, so that vector
+Loops go through TILE coefficients at a time, slot by slot, so that vector
 units work on many coefficients at once. They run without the GIL.
 """
 
@@ -56,15 +55,15 @@ def _add_noise(noise, p, quotient, shift_p, q, row):
 
 
 @njit
-def lift(values, per, bound, width, noise, powers, noisy, moduli, rows, start, stop):
+def lift(values, per, bound, width, noise, powers, noisy, moduli, rows):
     """Add p e + m to `rows` (limbs, count), each modulo its own.
 
     Constants are those of `Limbs`: `powers` its `lift`, and `noisy`.
     """
     held = np.empty(TILE, np.uint64)
     group = 64 // width
-    for at in range(start, stop, TILE):
-        size = min(TILE, stop - at)
+    for at in range(0, noise.size, TILE):
+        size = min(TILE, noise.size - at)
         for w in range(powers.shape[1]):
             held[:size] = _ZERO
             for k in range(w * group, min((w + 1) * group, per)):
@@ -177,9 +176,7 @@ def _numbers(rows, order, offsets, moduli, garner, at, digits, words, carry):
 
 
 @njit
-def lower(
-    rows, per, order, offsets, moduli, garner, width, away, most, log_p, noise, out, start, stop
-):
+def lower(rows, per, order, offsets, moduli, garner, width, away, most, log_p, noise, out):
     """As `coefficient_kernels.lower_one`, for `rows` (limbs, count).
 
     `moduli` ascend, `order` says which row has which; `offsets`: p `most` modulo each. `order` and
@@ -191,8 +188,8 @@ def lower(
     space = np.empty(TILE, np.uint64)
     mask = np.uint64(np.uint64(_ONE << np.uint64(width)) - _ONE)
     beyond, above, stray = _ZERO, _ZERO, _ZERO
-    for at in range(start, stop, TILE):
-        size = min(TILE, stop - at)
+    for at in range(0, noise.size, TILE):
+        size = min(TILE, noise.size - at)
         field = space[:size]
         _numbers(rows, order, offsets, moduli, garner, at, digits, words, field)
         _bits(words, log_p, field)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flhe.errors import ConfigError
-from flhe.math.ring_arrays import Polynomials, Tables, quotient
+from flhe.math.ring_arrays import Polynomials, Tables, quotient, root
 
 MAX_DIMENSION = 1 << 15
 
@@ -73,24 +73,6 @@ def ntt_primes(n: int, bits: int, count: int) -> tuple[int, ...]:
     )
 
 
-def root(q: int, order: int) -> int:
-    """A primitive root of unity modulo a prime; `order` is a power of two that divides q - 1.
-
-    It is g**((q - 1) / order) for the least g of 2, 3, ... that gives one: everybody finds the same.
-    """
-    if order < 1 or order & (order - 1) or (q - 1) % order:
-        raise ConfigError(
-            f"root({q}, {order}): the order must be a power of two that divides q - 1"
-        )
-    if order == 1:
-        return 1
-    for g in range(2, 1000):
-        w = pow(g, (q - 1) // order, q)
-        if pow(w, order // 2, q) == q - 1:
-            return w
-    raise ConfigError(f"root({q}, {order}): found none, q must be prime")
-
-
 def _dimension(n: int) -> bool:
     return 2 <= n <= MAX_DIMENSION and not n & (n - 1)
 
@@ -107,10 +89,6 @@ def _tables(n: int, q: int) -> Tables:
 @dataclass(frozen=True, slots=True)
 class PrimeRing(Polynomials):
     """Z_q[x] / (x**n + 1).
-
-    A transform holds a polynomial's values at the odd powers of `root(q, 2 n)`, in the order in which
-    the factors of x**n + 1 split (bit-reversed). Transforms of random polynomials are random: who
-    needs a uniform one can draw its transform.
 
     Parameters
     ----------

@@ -14,25 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, RangeError
-from flhe.math.ring_arrays import Elements, Polynomials, Tables, elementwise
+from flhe.math.ring_arrays import Elements, Polynomials, Tables, elementwise, root
 
 Q = (1 << 64) - (1 << 32) + 1
 """The Goldilocks prime."""
-
-GENERATOR = 7
-"""Of the multiplicative group of Z_Q."""
 
 P = 1 << 32
 """What masks are rounded to: Z_P."""
 
 MAX_POINTS = 1 << 16
-
-
-def root_of_unity(order: int) -> int:
-    """A primitive root of unity; `order` is a power of two up to 2**32."""
-    if order < 1 or order & (order - 1) or order > 1 << 32:
-        raise ConfigError(f"root_of_unity({order}): the order must be a power of two up to 2**32")
-    return pow(GENERATOR, (Q - 1) // order, Q)
 
 
 def check(elements: Elements) -> None:
@@ -44,12 +34,12 @@ def check(elements: Elements) -> None:
 
 
 def add(a: Elements, b: Elements) -> Elements:
-    """Sums, element by element; shapes as numpy broadcasts them."""
+    """Sums, element by element, of arrays of one shape."""
     return elementwise("add", a, b, None)
 
 
 def subtract(a: Elements, b: Elements) -> Elements:
-    """Differences a - b, element by element; shapes as numpy broadcasts them."""
+    """Differences a - b, element by element, of arrays of one shape."""
     return elementwise("subtract", a, b, None)
 
 
@@ -98,11 +88,11 @@ def lwr_masks(
 
 @functools.cache
 def _tables(n: int, *, cyclic: bool) -> Tables:
-    return Tables.of(powers(root_of_unity(2 * n), 2 * n), None, cyclic=cyclic)
+    return Tables.of(powers(root(Q, 2 * n), 2 * n), None, cyclic=cyclic)
 
 
 def evaluate(coefficients: Elements) -> Elements:
-    """Values of polynomials at 1, w, ..., w**(N - 1), w = root_of_unity(N), in that order.
+    """Values of polynomials at 1, w, ..., w**(N - 1), w = root(Q, N), in that order.
 
     Parameters
     ----------
@@ -122,10 +112,6 @@ def evaluate(coefficients: Elements) -> Elements:
 @dataclass(frozen=True, slots=True)
 class Ring(Polynomials):
     """Z_Q[x] / (x**n + 1).
-
-    A transform holds a polynomial's values at the odd powers of a root of order 2 n, in the order in
-    which the factors of x**n + 1 split (bit-reversed). Transforms of random polynomials are random:
-    who needs a uniform one can draw its transform.
 
     Parameters
     ----------

@@ -18,6 +18,24 @@ Modulus = np.uint64 | None
 _WORD = 1 << 64
 
 
+def root(q: int, order: int) -> int:
+    """A primitive root of unity modulo a prime; `order` is a power of two that divides q - 1.
+
+    It is g**((q - 1) / order) for the least g of 2, 3, ... that gives one: everybody finds the same.
+    """
+    if order < 1 or order & (order - 1) or (q - 1) % order:
+        raise ConfigError(
+            f"root({q}, {order}): the order must be a power of two that divides q - 1"
+        )
+    if order == 1:
+        return 1
+    for g in range(2, 1000):
+        w = pow(g, (q - 1) // order, q)
+        if pow(w, order // 2, q) == q - 1:
+            return w
+    raise ConfigError(f"root({q}, {order}): found none, q must be prime")
+
+
 def quotient(w: int, q: int) -> np.uint64:
     """floor(w 2**64 / q), with which `prime_kernels.mul` multiplies by w."""
     return np.uint64(w * _WORD // q)
@@ -86,18 +104,31 @@ class Tables:
         return out
 
 
-def elementwise(name: str, a: Elements, b: Elements, modulus: Modulus) -> Elements:
-    """Sums ("add") or differences ("subtract"); shapes as numpy broadcasts them."""
+def elementwise(
+    name: str, x: Elements, y: Elements, modulus: Modulus, out: Elements | None = None
+) -> Elements:
+    """Sums ("add") or differences ("subtract") of arrays of one shape; `out` must lie in one piece."""
     from flhe.math import prime_kernels
 
-    a, b = (np.ascontiguousarray(x, np.uint64) for x in np.broadcast_arrays(a, b))
-    out = np.empty(a.shape, np.uint64)
-    getattr(prime_kernels, name)(a.reshape(-1), b.reshape(-1), modulus, out.reshape(-1))
+    out = np.empty(x.shape, np.uint64) if out is None else out
+    if x.shape != y.shape or not x.dtype == y.dtype == np.uint64:
+        raise ConfigError(
+            f"elements of a ring: got {x.dtype} {x.shape} and {y.dtype} {y.shape}, takes uint64 "
+            "of one shape"
+        )
+    if not (out.flags.c_contiguous and out.flags.writeable):
+        raise ConfigError("elements of a ring: what is written to must lie in one piece")
+    flat, other = (np.ascontiguousarray(a).reshape(-1) for a in (x, y))
+    getattr(prime_kernels, name)(flat, other, modulus, out.reshape(-1))
     return out
 
 
 class Polynomials:
     """A ring of polynomials modulo x**n + 1: what its two kinds share.
+
+    A transform holds a polynomial's values at the odd powers of a root of order 2 n (`root`), in the
+    order in which the factors of x**n + 1 split (bit-reversed). Transforms of random polynomials are
+    random: who needs a uniform one can draw its transform.
 
     Sums and differences are of arrays of one shape, element by element, whatever the shape is. They
     raise ConfigError for arrays of two shapes, or types but uint64.
@@ -119,33 +150,19 @@ class Polynomials:
 
     def add(self, x: Elements, y: Elements) -> Elements:
         """Sums, as a new array."""
-        return self._run("add", x, y, np.empty(x.shape, np.uint64))
+        return elementwise("add", x, y, self._modulus)
 
     def subtract(self, x: Elements, y: Elements) -> Elements:
         """Differences x - y, as a new array."""
-        return self._run("subtract", x, y, np.empty(x.shape, np.uint64))
+        return elementwise("subtract", x, y, self._modulus)
 
     def add_into(self, total: Elements, part: Elements) -> None:
         """Add `part` to `total`, which must lie in one piece."""
-        self._run("add", total, part, total)
+        elementwise("add", total, part, self._modulus, total)
 
     def subtract_into(self, total: Elements, part: Elements) -> None:
         """Take `part` from `total`, which must lie in one piece."""
-        self._run("subtract", total, part, total)
-
-    def _run(self, name: str, x: Elements, y: Elements, out: Elements) -> Elements:
-        from flhe.math import prime_kernels
-
-        if x.shape != y.shape or not x.dtype == y.dtype == np.uint64:
-            raise ConfigError(
-                f"elements of a ring: got {x.dtype} {x.shape} and {y.dtype} {y.shape}, takes uint64 "
-                "of one shape"
-            )
-        if not (out.flags.c_contiguous and out.flags.writeable):
-            raise ConfigError("elements of a ring: what is written to must lie in one piece")
-        flat, other = (np.ascontiguousarray(a).reshape(-1) for a in (x, y))
-        getattr(prime_kernels, name)(flat, other, self._modulus, out.reshape(-1))
-        return out
+        elementwise("subtract", total, part, self._modulus, total)
 
     def forward(self, x: Elements) -> Elements:
         """Transforms of polynomials, uint64 (..., n), as a new array."""

@@ -47,8 +47,12 @@ Samples = NDArray[np.int8]
 
 
 @functools.cache
-def _thresholds() -> tuple[int, ...]:
-    """Entry k: 2**63 times the probability that a magnitude is at most k, rounded; k below BOUND."""
+def thresholds() -> tuple[int, ...]:
+    """Entry k: 2**63 times the probability that a magnitude is at most k, rounded; k below BOUND.
+
+    The statistical distance of one sample from the Gaussian over all integers is 2^-59.8: 2^-61.4 is
+    cut off, the rest is thresholds rounded to 63 bits.
+    """
     with decimal.localcontext(decimal.Context(prec=_DIGITS)):
         width = 2 * decimal.Decimal(repr(SIGMA)) ** 2
         weights = [
@@ -64,46 +68,11 @@ def _thresholds() -> tuple[int, ...]:
 @functools.cache
 def _table() -> NDArray[np.int64]:
     """Thresholds less 1, as the kernel compares them, filled up with what no word exceeds."""
-    entries = _thresholds()
+    entries = thresholds()
     table = np.full(-(-len(entries) // GROUP) * GROUP, (1 << PRECISION) - 1, np.int64)
     table[: len(entries)] = [t - 1 for t in entries]
     table.flags.writeable = False
     return table
-
-
-@dataclass(frozen=True, slots=True)
-class Gaussian:
-    """The discrete Gaussian over the integers, cut at its bound.
-
-    The statistical distance of one sample from the Gaussian over all integers is 2^-59.8: 2^-61.4 is
-    cut off, the rest is thresholds rounded to 63 bits.
-    """
-
-    @property
-    def bound(self) -> int:
-        """Largest magnitude of a sample."""
-        return BOUND
-
-    @property
-    def thresholds(self) -> tuple[int, ...]:
-        """Entry k, for k below `bound`: of 2**63 words, how many give a magnitude of at most k."""
-        return _thresholds()
-
-    def draw(self, count: int, random: Random = secrets.token_bytes) -> Samples:
-        """Independent samples, int8 (count,).
-
-        Raises
-        ------
-        ConfigError
-            A random source that gives another number of bytes than it was asked for.
-        """
-        out = np.empty(count, np.int8)
-        self.noise(random).into(0, out)
-        return out
-
-    def noise(self, random: Random = secrets.token_bytes) -> Noise:
-        """Samples under a fresh key, for threads that each make a slice of them."""
-        return Noise(drawn(random, 32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +112,15 @@ class Noise:
         # every sample has a word of its own: no word is used for two.
         for at, part in words(self.prg, self.key, start, out.size):
             sampling_kernels.sample(part, _table(), out[at : at + part.size])
+
+
+def fresh(random: Random = secrets.token_bytes) -> Noise:
+    """Samples under a fresh key; ConfigError for a source that gives another number of bytes."""
+    return Noise(drawn(random, 32))
+
+
+def draw(count: int, random: Random = secrets.token_bytes) -> Samples:
+    """Independent samples under a fresh key, int8 (count,); raises as `fresh`."""
+    out = np.empty(count, np.int8)
+    fresh(random).into(0, out)
+    return out

@@ -21,7 +21,7 @@ from flhe.errors import ConfigError, ProtocolError, QuorumError, SharesError
 from flhe.math import ring
 from flhe.math.prg import random_elements
 from flhe.math.ring import Q
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring_arrays import Elements, root
 from flhe.wire.secret import Random
 
 
@@ -84,28 +84,12 @@ class Shamir:
         coefficients[:, self.packing : self.threshold] = fresh
         return np.ascontiguousarray(ring.evaluate(coefficients)[:, : self.members].T)
 
-    def combine(
-        self,
-        ranks: Sequence[int],
-        shares: Elements,
-        count: int,
-        random: Random = system.token_bytes,
-    ) -> Elements:
-        """The secrets, uint64 (count,).
+    def combine(self, ranks: Sequence[int], shares: Elements, count: int) -> Elements:
+        """The `count` secrets, uint64 (count,), of shares uint64 (len(ranks), width(count)).
 
         More than `threshold` shares are checked against each other: one random combination of all
-        polynomials must be a polynomial of that degree, which a wrong share passes once in Q.
-
-        Parameters
-        ----------
-        ranks : sequence of int
-            Whose shares they are, distinct.
-        shares : NDArray
-            uint64 (len(ranks), width(count)).
-        count : int
-            How many secrets were shared.
-        random : callable
-            Where that combination comes from: whoever sends a share must not foresee it.
+        polynomials must be a polynomial of that degree, which a wrong share passes once in Q. Whoever
+        sends a share must not foresee it.
 
         Raises
         ------
@@ -119,11 +103,11 @@ class Shamir:
             beyond the threshold.
         """
         self._check(ranks, shares, count)
-        powers = ring.powers(ring.root_of_unity(self.points), self.points)
+        powers = ring.powers(root(Q, self.points), self.points)
         at = np.array(ranks, np.int64)
         points, inverses = powers[at], powers[-at % self.points]
         if len(ranks) > self.threshold:
-            self._fit(ranks, points, inverses, shares, random)
+            self._fit(ranks, points, inverses, shares)
         matrix = _lagrange(points, inverses, self.threshold, self.packing)
         coefficients = _product(matrix, shares[: self.threshold])
         return coefficients.T.reshape(-1)[:count].copy()
@@ -144,15 +128,10 @@ class Shamir:
             raise ProtocolError(f"shares of ranks {names} are no field elements")
 
     def _fit(
-        self,
-        ranks: Sequence[int],
-        points: Elements,
-        inverses: Elements,
-        shares: Elements,
-        random: Random,
+        self, ranks: Sequence[int], points: Elements, inverses: Elements, shares: Elements
     ) -> None:
         """ProtocolError unless all shares are values of polynomials of degree < threshold."""
-        factors = random_elements(shares.shape[1], random)
+        factors = random_elements(shares.shape[1])
         values = _product(shares, factors[:, np.newaxis])
         matrix = _lagrange(points, inverses, self.threshold, self.threshold)
         coefficients = np.zeros(self.points, np.uint64)

@@ -20,8 +20,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_c
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import Codec, Plain
-from flhe.coding.spaces import Integers, Reals
+from flhe.coding.base import Codec, Integers, Plain, Reals
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, MisfitError, NoKeyError, RangeError
 from flhe.math.ring_arrays import Elements

@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
-from flhe.math.prime_ring import PrimeRing, root
+from flhe.math.prime_ring import PrimeRing
+from flhe.math.ring_arrays import root
 
 Words = NDArray[np.uint64]
 

@@ -18,9 +18,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import Plain
+from flhe.coding.base import Integers, Plain
 from flhe.coding.pack import Packing, spread
-from flhe.coding.spaces import Integers
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import Plain
+from flhe.coding.base import Integers, Plain
 from flhe.coding.limb_packing import LimbPacking
-from flhe.coding.spaces import Integers
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError, ReuseError
 from flhe.math.ring_arrays import Elements

@@ -65,27 +65,17 @@ class _Receipts(Record):
 
 def sign(identity: Identity, slot: Slot, number: int, policy_hash: bytes, missed: int = 0) -> bytes:
     """The receipt that goes with an update in `slot`; parameters as of `opened`."""
-    header = _header(identity.public, slot, number, policy_hash)
+    header = header_of(identity.public, slot, number, policy_hash)
     payload = _payload(slot, slot.history, missed)
     signature = Envelope.seal(identity, header, payload).signature
     return Receipt(slot.history, missed, signature).to_bytes()
 
 
 def opened(data: bytes, sender: bytes, slot: Slot, number: int, policy_hash: bytes) -> Receipt:
-    """What a member has signed with its update.
+    """What the member with the public key `sender` has signed with its update.
 
-    Parameters
-    ----------
-    data : bytes
-        The receipt.
-    sender : bytes
-        The member's public key.
-    slot : Slot
-        The attempt; its layout and history are not looked at.
-    number : int
-        Of the epoch.
-    policy_hash : bytes
-        Of the terms.
+    `number` is the epoch's, `policy_hash` that of the terms; the slot's layout and history are not
+    looked at.
 
     Raises
     ------
@@ -95,7 +85,7 @@ def opened(data: bytes, sender: bytes, slot: Slot, number: int, policy_hash: byt
         It is another member's, of another attempt, or was changed.
     """
     receipt = Receipt.from_bytes(data)
-    header = _header(sender, slot, number, policy_hash)
+    header = header_of(sender, slot, number, policy_hash)
     payload = _payload(slot, receipt.history, receipt.missed)
     Envelope(header, payload, receipt.signature).verify({}, senders=[sender])
     return receipt
@@ -111,18 +101,8 @@ def check(
 ) -> Mapping[int, Receipt]:
     """The receipts of a sum's senders, by rank, all of them for the reader's own history.
 
-    Parameters
-    ----------
-    epoch : Epoch
-        The reader's.
-    slot : Slot
-        Of the sum, as the reader expects it.
-    policy_hash : bytes
-        Of the terms.
-    senders : sequence of int
-        Ranks of the senders, ascending.
-    packed : bytes
-        What came with the sum.
+    `epoch` is the reader's, `slot` that of the sum, as the reader expects it; ranks of `senders`
+    ascend, and `packed` is what came with the sum.
 
     Raises
     ------
@@ -156,16 +136,24 @@ def _payload(slot: Slot, history: bytes, missed: int) -> bytes:
     return dumps([slot.epoch, history, missed])
 
 
-def _header(sender: bytes, slot: Slot, number: int, policy_hash: bytes) -> Header:
+def header_of(
+    sender: bytes,
+    slot: Slot,
+    number: int,
+    policy_hash: bytes,
+    stage: str = STAGE,
+    layout_hash: bytes = NONE,
+) -> Header:
+    """What a member signs of a slot: its receipt, unless `stage` is another; `number` the epoch's."""
     return Header(
         roster_hash=slot.roster_hash,
         run_id=slot.run_id,
         epoch=number,
         round=slot.round,
         attempt=slot.attempt,
-        stage=STAGE,
+        stage=stage,
         sender=sender,
         receiver=EVERYONE,
         policy_hash=policy_hash,
-        layout_hash=NONE,
+        layout_hash=layout_hash,
     )

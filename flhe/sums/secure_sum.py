@@ -7,6 +7,13 @@
 Every member contributes one vector; the total of the contributors that are agreed on is opened once.
 Order is the point: a claim is on disk before anything is encrypted, and what is opened before it is
 decrypted.
+
+One verdict for all that is opened. Whether a scheme's own bounds do not hold, the number of
+contributions is not that of the senders, or a tag does not match: the error is of one class, so a relay
+that alters a sum learns that it is refused, which it knows, and not how far off it was. Which check
+failed is for the member's own log.
+
+Source: docs/protocol.md (Tags); `flhe.schemes.sum_mac`.
 """
 
 from __future__ import annotations
@@ -17,20 +24,23 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from flhe.coding.base import Plain
-from flhe.coding.support import Support, union_of
-from flhe.errors import DriftError, ProtocolError, QuorumError
-from flhe.keys.agreement.messages import EVERYONE, Header, open_detached, sign_detached
+from flhe.coding.base import COUNT, Plain
+from flhe.coding.quantize import Quantize
+from flhe.coding.support import Support, covered, union_of
+from flhe.errors import AlteredError, DriftError, ProtocolError, QuorumError
+from flhe.keys.agreement.messages import Header, open_detached, sign_detached
 from flhe.keys.agreement.states import Epoch
 from flhe.keys.identity import Identity
 from flhe.keys.roles import opener_for
-from flhe.schemes.base import Adder, Sealer
+from flhe.schemes.base import Adder, Opener, Sealer
 from flhe.schemes.sealed import Sealed, Slot, check_senders
 from flhe.schemes.sum_mac import SumMac
-from flhe.sums.verdict import open_verified, tagged
+from flhe.sums.receipts import header_of
 
 Record = Callable[[Slot, bytes], None]
 """(slot, digest) -> None once on disk; ReuseError for another sum of that round and purpose."""
+
+TAGS = ("first tag", "second tag")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +96,11 @@ class SecureSum:
         threads: int = 1,
     ) -> Sealed:
         """Encrypt an encoded vector, with tags; `claim` is called before, and must reach the disk."""
-        bits, tags = self.bits, self._tags(epoch, threads)
-        whole = tagged(encoded, tags, epoch.rank, bits, support)
+        if (tags := self._tags(epoch, threads)) is not None:
+            bound = b"" if support is None else support.digest()
+            encoded = tags.tagged(encoded, epoch.rank, self.bits, bound)
         claim()
-        return sealer.encrypt(whole, self.slot, mode=mode, support=support)
+        return sealer.encrypt(encoded, self.slot, mode=mode, support=support)
 
     def sign(self, identity: Identity, sealed: Sealed) -> bytes:
         """The detached envelope of a contribution."""
@@ -107,16 +118,8 @@ class SecureSum:
     ) -> None:
         """Refuse a ciphertext that is not the contribution of the member of `rank`.
 
-        Parameters
-        ----------
-        part : Sealed
-            The ciphertext.
-        envelope : bytes
-            What its sender signed.
-        rank, sender : int, bytes
-            The member's rank and public key.
-        mode : str
-            The scheme's mode that was announced.
+        `sender` is that member's public key, `envelope` what it signed, `mode` the scheme's mode that
+        was announced.
 
         Raises
         ------
@@ -187,18 +190,10 @@ class SecureSum:
         *,
         threads: int = 1,
     ) -> NDArray[Any]:
-        """What a sum holds: signed values, then extras, without the tags.
+        """What a checked sum holds: signed values, then extras, without the tags.
 
-        Parameters
-        ----------
-        epoch : Epoch
-            The member's.
-        total : Sealed
-            The sum, checked.
-        record : callable
-            Called before anything is decrypted.
-        release : sequence of bytes
-            What the senders' masking-key agreement released, where the scheme has one.
+        `record` is called before anything is decrypted; `release` is what the senders' masking-key
+        agreement released, where the scheme has one.
 
         Raises
         ------
@@ -209,8 +204,29 @@ class SecureSum:
         """
         record(self.slot, total.digest())
         opener = opener_for(self.adder, epoch, total, release, threads=threads)
+        return self._verified(opener, self._tags(epoch, threads), total)
+
+    def _verified(self, opener: Opener, tags: SumMac | None, total: Sealed) -> NDArray[Any]:
+        """What `open` gives; AlteredError."""
+        try:
+            lanes: NDArray[Any] = opener.decrypt(total)
+        except QuorumError:
+            raise  # too little was released: that says nothing of the sum
+        except ProtocolError as error:
+            raise _altered(total, str(error)) from None
+        if tags is None:
+            return lanes
         values = self._sent(total) if self.sparse else self.values
-        return open_verified(opener, self._tags(epoch, threads), self.bits, total, values)
+        coords = covered(total.supports) if total.supports else None
+        whole = Plain(lanes[:values], lanes[values:], coords)
+        bounds = [support.digest() for support in total.supports]
+        plain, fits = tags.matching(whole, total.senders, self.bits, bounds)
+        if not all(fits):
+            what = [name for name, right in zip(TAGS, fits, strict=True) if not right]
+            if not _counts(plain, len(total.senders), self.bits):
+                what.insert(0, "count of contributions")
+            raise _altered(total, "what does not match: " + ", ".join(what))
+        return lanes[: values + plain.extras.size]
 
     # --- what both sides derive ---
 
@@ -230,15 +246,21 @@ class SecureSum:
 
     def _header(self, sender: bytes) -> Header:
         slot = self.slot
-        return Header(
-            roster_hash=slot.roster_hash,
-            run_id=slot.run_id,
-            epoch=self.number,
-            round=slot.round,
-            attempt=slot.attempt,
-            stage=slot.purpose,
-            sender=sender,
-            receiver=EVERYONE,
-            policy_hash=self.policy_hash,
-            layout_hash=slot.layout_hash,
+        return header_of(
+            sender, slot, self.number, self.policy_hash, slot.purpose, slot.layout_hash
         )
+
+
+def _counts(plain: Plain, senders: int, bits: int) -> bool:
+    """Whether a sum's count slot says as many contributions as it has senders."""
+    quantize = Quantize(bits)
+    digits = plain.extras[COUNT * quantize.limbs : (COUNT + 1) * quantize.limbs]
+    return sum(int(d) << ((bits - 1) * k) for k, d in enumerate(digits)) == senders
+
+
+def _altered(total: Sealed, what: str) -> AlteredError:
+    return AlteredError(
+        f"the sum of round {total.slot.round} is not that of what its {len(total.senders)} senders "
+        f"encrypted ({what}): a contribution was left out, counted twice, changed or brought in on the "
+        "way; the round is refused"
+    )

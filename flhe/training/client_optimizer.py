@@ -20,7 +20,7 @@ Each gives the change and the next moments, under PyTorch's names for them. Wher
 v - a**2 below zero, PyTorch gives NaN and this takes zero.
 
 Why not torch itself: its last bits differ between processors and builds, and all clients must come to
-the same model, to the bit (see `flhe.training.blockwise`). Ours differ from torch's by rounding
+the same model, to the bit (see `flhe.training.optimizer_base`). Ours differ from torch's by rounding
 alone, as long as float32 can hold the square of a gradient. Beyond, at 1.8e19, torch's Adam and
 RMSprop stop moving a weight for good, and these go on from the largest number that it can hold.
 
@@ -31,14 +31,14 @@ Kingma and Ba (ICLR 2015); for `decay`, Keras' rule.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from flhe.errors import ConfigError
-from flhe.training.blockwise import Wide, power
-from flhe.training.optimizer_base import BaseOptimizer, Moments, Rule, Step
+from flhe.training.optimizer_base import BaseOptimizer, Moments, Rule, Step, Wide, power
 
 Name = Literal["sgd", "adam", "rmsprop"]
 
@@ -158,7 +158,7 @@ class ClientOptimizer(BaseOptimizer):
 
     @classmethod
     def like(cls, optimizer: Any, *, decay: float = 0.0) -> ClientOptimizer:
-        """The same rule as a torch.optim.SGD, Adam or RMSprop; see `flhe.training.torch_options`.
+        """The same rule as a torch.optim.SGD, Adam or RMSprop.
 
         Its learning rate and parameters are taken over, its state and its model's weights are not.
 
@@ -167,6 +167,69 @@ class ClientOptimizer(BaseOptimizer):
         ConfigError
             Another optimizer, or an option of it that has no counterpart here, by name.
         """
-        from flhe.training.torch_options import options_of
+        return cls(**_options_of(optimizer), decay=decay)
 
-        return cls(**options_of(optimizer, DEFAULTS), decay=decay)
+
+# --- what a torch.optim optimizer was made with ---
+
+NEUTRAL: dict[str, Any] = {
+    "weight_decay": 0,
+    "amsgrad": False,
+    "maximize": False,
+    "capturable": False,
+    "differentiable": False,
+    "decoupled_weight_decay": False,
+}
+"""Options that have no counterpart here, with the values that change nothing."""
+
+IMPLEMENTATION = ("params", "foreach", "fused")
+"""What a param group holds beside its rule: the weights, and how torch computes."""
+
+
+def _options_of(optimizer: Any) -> dict[str, Any]:
+    """Name and parameters of an optimizer of torch as it would step now, read without importing torch.
+
+    Its param groups are read: a learning rate that was set after it was made counts. ConfigError for
+    another optimizer, param groups that differ, an option that has no counterpart.
+    """
+    kind = type(optimizer)
+    name = kind.__name__.lower()
+    if kind.__module__.partition(".")[0] != "torch" or name not in RULES:
+        raise ConfigError(
+            f"ClientOptimizer.like({kind.__module__}.{kind.__qualname__}): give a torch.optim.SGD, "
+            "Adam or RMSprop itself; others, and classes derived from these, have rules of their own"
+        )
+    groups = [_options(kind.__name__, name, group) for group in optimizer.param_groups]
+    for other in groups[1:]:
+        if odd := [key for key in groups[0] if other[key] != groups[0][key]]:
+            raise ConfigError(
+                f"torch.optim.{kind.__name__}: its param groups differ in {odd[0]}; every weight of "
+                "the model is stepped alike here, give them one value"
+            )
+    return {"name": name, **groups[0]}
+
+
+def _options(kind: str, name: str, group: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of one param group."""
+    if "initial_lr" in group:
+        raise ConfigError(
+            f"torch.optim.{kind}: a schedule changes its learning rate; leave it out, and give a "
+            "constant rate, or decay"
+        )
+    found = {}
+    for key, value in group.items():
+        if key in DEFAULTS[name]:
+            found[key] = _number(value)
+        elif key not in IMPLEMENTATION and (key not in NEUTRAL or value != NEUTRAL[key]):
+            mend = f"leave it at {NEUTRAL[key]!r}" if key in NEUTRAL else "leave it out"
+            raise ConfigError(
+                f"torch.optim.{kind}({key}={value!r}): {name} here has no {key}; {mend}"
+            )
+    return found
+
+
+def _number(value: Any) -> Any:
+    """A number, or a pair of them, out of what may be a tensor of one value."""
+    if isinstance(value, tuple | list):
+        return tuple(_number(part) for part in value)
+    return value.item() if hasattr(value, "item") else value

@@ -20,18 +20,9 @@ from flhe.training.terms import Terms
 class EpochSums:
     """Public facts of an epoch.
 
-    Parameters
-    ----------
-    terms : Terms
-        As announced; kept as they are resolved for this cohort.
-    layout : Layout
-        The model's arrays.
-    run_id, roster_hash, epoch : int, bytes, bytes
-        As in a `Slot`.
-    number, cohort : int
-        The epoch's number, and how many members it has.
-    public : bytes
-        The scheme's public key of the epoch, where it has one.
+    Terms are kept as they are resolved for this cohort; `run_id`, `roster_hash` and `epoch` are those
+    of a `Slot`, `number` and `cohort` the epoch's number and how many members it has, and `public` the
+    scheme's public key of the epoch, where it has one.
     """
 
     terms: Terms
@@ -57,6 +48,10 @@ class EpochSums:
         object.__setattr__(self, "adder", adder)
         object.__setattr__(self, "layout_hash", terms.layout_hash(self.layout, adder))
 
+    def slot(self, round_: int, attempt: int, *more: bytes | str) -> Slot:
+        """A slot of the epoch; `more` as in a `Slot`: layout hash, history, purpose."""
+        return Slot(self.run_id, self.roster_hash, self.epoch, round_, attempt, *more)  # type: ignore[arg-type]
+
     def sum(
         self,
         kind: Kind,
@@ -69,35 +64,15 @@ class EpochSums:
     ) -> SecureSum:
         """A sum of one attempt at a round.
 
-        Parameters
-        ----------
-        kind : Kind
-            What it is of.
-        round_, attempt : int
-            Which.
-        history : bytes
-            Of the model that the round starts from.
-        start : Start
-            What its members say that they start from.
-        fitted_on : bytes
-            Digest of the mean squares that the round's thresholds are fitted on, where they are.
-        mask : Support, optional
-            What is selected, where a part is, and this side knows it.
+        The round starts from the model with that `history`, its members say that they start from
+        `start`. `fitted_on` is the digest of the mean squares that the round's thresholds are fitted
+        on, where they are; `mask` what is selected, where a part is, and this side knows it.
         """
         terms, layout = self.terms, self.layout
         layout_hash = start.layout(self.layout_hash)
         if fitted_on:
             layout_hash = fitted_layout(layout_hash, fitted_on)
-        slot = Slot(
-            self.run_id,
-            self.roster_hash,
-            self.epoch,
-            round_,
-            attempt,
-            layout_hash,
-            history,
-            kind.purpose,
-        )
+        slot = self.slot(round_, attempt, layout_hash, history, kind.purpose)
         sparse = kind.partial and terms.codec.sparse
         selected = kind.partial and terms.select.partial
         adder = self.adder if selected else self.whole

@@ -6,7 +6,7 @@ round. The round's slot names that sum, so nobody's update is added to one that 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -19,11 +19,13 @@ from flhe.schemes.sealed import Sealed
 from flhe.sums.secure_sum import Record
 from flhe.training.draft import Draft
 from flhe.training.due import check_due
-from flhe.training.facts import Facts
 from flhe.training.kind import Kind
 from flhe.training.model import Model
 from flhe.training.start import NO_APP_INPUTS
 from flhe.training.terms import Terms
+
+if TYPE_CHECKING:
+    from flhe.training.session import Session
 
 
 class MeanSquares(Kind):
@@ -41,7 +43,7 @@ class MeanSquares(Kind):
 MEAN_SQUARES = MeanSquares()
 
 
-def encode(session: Facts, model: Model, draft: Draft, digest: bytes) -> Plain:
+def encode(session: Session, model: Model, draft: Draft, digest: bytes) -> Plain:
     """A draft's mean squares, layer by layer, as exact integers: no values, extras only.
 
     `digest` is the keyed digest of `model`, from which the draft started.
@@ -55,7 +57,7 @@ def encode(session: Facts, model: Model, draft: Draft, digest: bytes) -> Plain:
 
 
 def fit(
-    session: Facts,
+    session: Session,
     model: Model,
     round_: int,
     mean_squares: Sealed | None,
@@ -65,22 +67,8 @@ def fit(
 ) -> State:
     """The codecs' state in a round from `model`, thresholds fitted on `mean_squares` where due.
 
-    Parameters
-    ----------
-    session : Facts
-        The member's.
-    model : Model
-        The model before the round.
-    round_ : int
-        The round.
-    mean_squares : Sealed or None
-        The round's sum of mean squares, where one is needed.
-    record : callable
-        Called before anything is decrypted.
-    base : bytes
-        Keyed digest of `model`.
-    app_inputs_hash : bytes
-        Hash of what the senders' apps were told.
+    `record` is called before anything is decrypted; `base` is the keyed digest of `model`,
+    `app_inputs_hash` that of what the senders' apps were told.
 
     Raises
     ------

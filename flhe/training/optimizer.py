@@ -14,8 +14,8 @@ must come to the same bits. With d the mean update and r the round, from 1:
 
     eta_r = eta * sqrt(1 - beta_2**(r + 1)) / (1 - beta_1**(r + 1))
 
-The same bits everywhere: see `flhe.training.blockwise`. Where clients send gradients, they step with a
-`ClientOptimizer` instead.
+The same bits everywhere: see `flhe.training.optimizer_base`. Where clients send gradients, they step
+with a `ClientOptimizer` instead.
 
 Source: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), Alg. 2; Hsu et al., "Measuring
 the Effects of Non-Identical Data Distribution" (2019), for fedavgm. Defaults, bias correction with
@@ -30,8 +30,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from flhe.training.blockwise import Wide, power
-from flhe.training.optimizer_base import BaseOptimizer, Moments, Rule, Step
+from flhe.training.optimizer_base import BaseOptimizer, Moments, Rule, Step, Wide, power
 
 Name = Literal["fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi"]
 

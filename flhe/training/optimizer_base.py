@@ -1,4 +1,11 @@
-"""What optimizers of both kinds share: a table of rules, checked parameters, one step of any rule."""
+"""What optimizers of both kinds share: a table of rules, checked parameters, one step of any rule.
+
+Every client applies the rule to the same mean and must come to the same model, for members compare
+keyed digests of theirs. So a rule uses +, -, *, /, sqrt and comparisons only, one element at a time,
+which IEEE 754 rounds in one way alone; powers are repeated products. A block is computed in float64 and
+rounded to float32 once. Numbers too small to be normal become zero, because some programs make the
+processor flush them to zero and others do not. Blocks may fall anywhere: a rule treats elements alike.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +14,21 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
-from flhe.training import blockwise
-from flhe.training.blockwise import Vector, Wide
 from flhe.wire import canonical
+
+Vector = NDArray[np.float32]
+Wide = NDArray[np.float64]
+"""What a block is computed in: a float32 moment is then rounded once a step."""
+
+BLOCK = 1 << 14
+"""Values at a time: temporaries then stay in the processor's cache, and few."""
+
+TINY = float(np.finfo(np.float32).tiny)
+HUGE = float(np.finfo(np.float32).max)
+"""Smallest and largest normal float32."""
 
 Moments = Mapping[str, Wide]
 Step = tuple[Wide, Moments]
@@ -114,38 +131,46 @@ class BaseOptimizer:
     ) -> tuple[Vector, dict[str, Vector]]:
         """One step. Inputs are not modified, unless `out` is one of them.
 
-        Parameters
-        ----------
-        mean : NDArray[float32]
-            The mean of a round, finite, shape (length,).
-        moments : mapping of str to NDArray[float32]
-            What `init` or the last `step` gave, shape (length,) each.
-        number : int
-            From 1: the round, for a server's optimizer; for a client's, the step. Rounds that came to
-            nothing are no steps.
-        out : NDArray[float32], optional
-            Where the change goes, shape (length,): `mean` itself, to save its size in memory, or
-            memory of its own.
+        All vectors are float32 (length,): the mean of a round, finite, moments as `init` or the last
+        `step` gave them, and `out`, where the change goes: `mean` itself, to save its size in memory,
+        or memory of its own. `number` counts from 1: the round, for a server's optimizer; for a
+        client's, the step. Rounds that came to nothing are no steps.
 
-        Returns
-        -------
-        change : NDArray[float32]
-            What to add to the model, shape (length,). For fedavg it is `mean`, whatever `out` is.
-        moments : dict[str, NDArray[float32]]
-            The next moments, in new arrays.
+        Gives what to add to the model, in which what is too large for float32 is its largest number
+        (for fedavg it is `mean`, whatever `out` is), and the next moments, in new arrays.
 
         Raises
         ------
         ProtocolError
             A mean or moments of another type or shape, moments of another optimizer, a number below 1.
         """
-        blockwise.check(f"{self.kind} {self.name}", self.moments, mean, moments, out)
+        self._check(mean, moments, out)
         if number < 1:
             raise ProtocolError(f"{self.kind}: {self.counts} {number}, {self.counts}s count from 1")
         block = self.rules[self.name].block
         if block is None:
             return mean, {}
-        return blockwise.run(lambda x, old: block(x, old, number, self), mean, moments, out)
+        change: Vector = np.empty(mean.size, np.float32) if out is None else out
+        after: dict[str, Vector] = {name: np.empty(mean.size, np.float32) for name in moments}
+        for at in range(0, mean.size, BLOCK):
+            part = slice(at, at + BLOCK)
+            wide = {name: moments[name][part].astype(np.float64) for name in after}
+            step, kept = block(_normal(mean[part].astype(np.float64)), wide, number, self)
+            for name in after:
+                _store(kept[name], after[name][part])
+            _store(step, change[part])
+        return change, after
+
+    def _check(self, mean: Vector, moments: Mapping[str, Vector], out: Vector | None) -> None:
+        what, names = f"{self.kind} {self.name}", self.moments
+        if set(moments) != set(names):
+            raise ProtocolError(
+                f"{what} keeps {', '.join(names) or 'no moments'}; the model comes with "
+                f"{', '.join(sorted(moments)) or 'none'}: it was trained with another"
+            )
+        vectors = [mean, *moments.values(), *([] if out is None else [out])]
+        if any(v.dtype != np.float32 or v.shape != (mean.size,) for v in vectors):
+            raise ProtocolError(f"{what}: mean and moments must be float32 vectors of one length")
 
     def parameters(self) -> dict[str, Any]:
         """Name and parameters for canonical CBOR, floats as exact text."""
@@ -190,3 +215,25 @@ def _read(written: Any) -> Any:
     if isinstance(written, list):
         return tuple(_read(part) for part in written)
     return written if isinstance(written, bool) else float.fromhex(written)
+
+
+def power(base: float, exponent: int) -> float:
+    """`base` to a power of 0 or more by squaring: libraries' pow() differ in the last bit."""
+    result = 1.0
+    while exponent:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result
+
+
+def _normal(block: Wide) -> Wide:
+    """`block` with everything below float32's normal range set to zero, in place."""
+    block[np.abs(block) < TINY] = 0
+    return block
+
+
+def _store(block: Wide, out: Vector) -> None:
+    """Round a block to float32; what is too large for it becomes its largest number."""
+    out[...] = np.clip(_normal(block), -HUGE, HUGE)

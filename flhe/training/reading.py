@@ -15,9 +15,9 @@ from flhe.coding.flatten import Arrays
 from flhe.math.ring_arrays import Elements
 from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed
+from flhe.training.kind import UPDATE
 from flhe.training.model import Model
 from flhe.training.terms import Terms
-from flhe.training.update import UPDATE
 
 
 def served(arrays: Arrays, round_: int) -> Model:
@@ -38,14 +38,8 @@ def served(arrays: Arrays, round_: int) -> Model:
 class ServerReader:
     """The server's side of rounds whose sums it reads.
 
-    It holds no key; the members release one sum of seeds a round.
-
-    Parameters
-    ----------
-    terms : Terms
-        The epoch's, bits and all.
-    adder : Adder
-        For the epoch's cohort, of a scheme that lets the server read.
+    It holds no key; the members release one sum of seeds a round. Terms are the epoch's, bits and all;
+    the adder is for its cohort, of a scheme that lets the server read.
     """
 
     terms: Terms

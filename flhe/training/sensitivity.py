@@ -105,12 +105,8 @@ def map_of(select: Select, layout: Layout, found: Arrays) -> NDArray[np.float32]
 
     What the map does not name, such as the running statistics of batch norm, counts as most sensitive:
     they come from the data as directly as anything. Parameters that are frozen, whose map is zero, may
-    be named though they are no part of the model that travels, as with adapters.
-
-    Parameters
-    ----------
-    found : mapping of str to NDArray
-        By the model's names, in their shapes.
+    be named though they are no part of the model that travels, as with adapters. What is `found` is by
+    the model's names, in their shapes.
 
     Raises
     ------

@@ -1,29 +1,360 @@
 """Session: one member's rounds within one epoch, as steps without Flower.
 
-    sending    what the app trained -> ciphertext             see `flhe.training.sending`
-    open       model, sealed sum -> next model                check, record, decrypt, decode, apply
+    draft      old model, trained arrays -> what is to be sent   select, on the client's own disk
+    encode     draft -> integers, and their support             clip, weigh, quantize, permute
+    open       model, sealed sum -> next model                  check, record, decrypt, decode, apply
 
-Order is the point: a sum's hash is on disk before it is decrypted.
+Order is the point: a vector is encoded, and NaN refused, before its mask is claimed, and a sum's hash
+is on disk before it is decrypted.
+
+A round starts from the model with the history that its slot names. Rounds that came to nothing leave no
+trace in it: the next one starts from the same model under the next number. A round whose thresholds are
+fitted on a sum of mean squares names that sum in its slot, so nobody's update is added to one that was
+clipped otherwise.
+
+Noise is added to what is clipped already, and cut again; so the codec's own clipping finds nothing to
+cut, and what training itself put beyond the thresholds is counted here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import hmac
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-from flhe.coding.extras import Totals
-from flhe.schemes.sealed import Sealed
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain, State, raise_not_finite
+from flhe.coding.clip import WARN_CLIPPED
+from flhe.coding.extras import CHECK, Totals
+from flhe.coding.flatten import Arrays, Layout
+from flhe.coding.quantize import Quantize
+from flhe.coding.select import Select
+from flhe.coding.support import Support
+from flhe.coding.weigh import most_examples
+from flhe.errors import ExamplesError, ProtocolError
+from flhe.keys.agreement.epoch import Epoch
+from flhe.keys.roles import sealer_for
+from flhe.math.permutation import Permutation
+from flhe.schemes.base import Sealer
+from flhe.schemes.sealed import Sealed, Slot
 from flhe.sums.secure_sum import Record, SecureSum
+from flhe.training.draft import Draft
 from flhe.training.due import check_due
+from flhe.training.epoch_sums import EpochSums
+from flhe.training.kind import UPDATE, Ending, Kind
 from flhe.training.mean_squares import fit
 from flhe.training.model import Model
-from flhe.training.sending import Sending
-from flhe.training.start import NO_APP_INPUTS
+from flhe.training.sensitivity import SENSITIVITY
+from flhe.training.start import NO_APP_INPUTS, Start
+from flhe.training.terms import Terms
+from flhe.wire.derive import hkdf
+
+logger = logging.getLogger("flhe")
+
+THREADS = min(4, os.cpu_count() or 1)
 
 
-class Session(Sending):
-    """One member's side of the rounds of one epoch; for its parameters see `Facts`."""
+@functools.lru_cache(maxsize=2)
+def fixed_mask(select: Select, layout: Layout) -> Support:
+    """The selection of a rule that needs no map; see `Select.fixed`."""
+    return select.fixed(layout)
 
-    __slots__ = ()
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One member's side of the rounds of one epoch.
+
+    Its epoch has the group key, the members and the own rank; the layout is the model's.
+    """
+
+    epoch: Epoch
+    terms: Terms
+    layout: Layout
+    sums: EpochSums = field(init=False)
+    """What the server knows of the epoch's sums, too."""
+    threads: ClassVar[int] = THREADS
+
+    def __post_init__(self) -> None:
+        epoch = self.epoch
+        of = epoch.run_id, epoch.roster.hash, epoch.id, epoch.number, epoch.size
+        sums = EpochSums(self.terms, self.layout, *of, epoch.scheme_public)
+        object.__setattr__(self, "sums", sums)
+        object.__setattr__(self, "terms", sums.terms)
+
+    def place(self, model: Model, round_: int, attempt: int) -> Slot:
+        """Which attempt at which round, whatever was told: for looking up claims, never for masks."""
+        return self.sums.slot(round_, attempt, self.sums.layout_hash, model.history)
+
+    def sum(
+        self,
+        model: Model,
+        round_: int,
+        attempt: int,
+        mean_squares: Sealed | None = None,
+        *,
+        kind: Kind | None = None,
+        app_inputs_hash: bytes = NO_APP_INPUTS,
+        digest: bytes | None = None,
+    ) -> SecureSum:
+        """A sum of one attempt at a round that starts from `model`.
+
+        Of the `kind` that ends the round, unless said. `mean_squares` is the sum that the round's
+        thresholds are fitted on, where they are; `app_inputs_hash` that of what the app was told (see
+        `flhe.training.start`); `digest` is `digest(model)`, where it is known.
+        """
+        kind = kind or self.ending(model)
+        return self.sums.sum(
+            kind,
+            round_,
+            attempt,
+            model.history,
+            Start(app_inputs_hash, self.digest(model) if digest is None else digest),
+            b"" if mean_squares is None else mean_squares.digest(),
+            self.mask(model) if kind.partial and self.terms.select.partial else None,
+        )
+
+    def permutation(self, slot: Slot) -> Permutation | None:
+        """The secret order of coordinates in one attempt; None where they keep their places."""
+        if not self.terms.codec.hides:
+            return None
+        key = hkdf(self.epoch.group_key, "permutation", *slot.context())
+        return Permutation(key, self.layout.floats)
+
+    def digest(self, model: Model) -> bytes:
+        """Keyed digest of a model, 32 bytes: equal for members that have the same, to the last bit.
+
+        HMAC-SHA256 over the model's encoding (round, history, layout, arrays, moments) under a key of
+        the group. The server sees which members agree and cannot test guesses. Where it reads the sums,
+        it has the model anyway: then this is the model's public history.
+        """
+        if self.terms.scheme.reader == "server":
+            return model.history
+        epoch = self.epoch
+        key = hkdf(epoch.group_key, "digest", epoch.run_id, epoch.roster.hash, epoch.id)
+        mac = hmac.new(key, digestmod="sha256")
+        for chunk in model.chunks():
+            mac.update(chunk)
+        return mac.digest()
+
+    def check_of(self, digest: bytes, rank: int = 0, support: Support | None = None) -> int:
+        """What stands for a digest inside the sum: 31 bits that nobody outside the group knows.
+
+        The digest itself travels in clear; a relay that knew this would mend a sum over two models. Of
+        a sparse vector it stands for the sender's support too, which a relay might otherwise change.
+        Where the server reads, it is 0: nobody keeps anything from it.
+        """
+        if self.terms.scheme.reader == "server":
+            return 0
+        epoch = self.epoch
+        bound = () if support is None else (rank, support.digest())
+        scope = (epoch.run_id, epoch.roster.hash, epoch.id)
+        derived = hkdf(epoch.group_key, "check", *scope, digest, *bound)
+        return int.from_bytes(derived[:4], "big") >> 1
+
+    # --- which part of an update is encrypted ---
+
+    def ending(self, model: Model) -> Ending:
+        """What a round from `model` ends with."""
+        return SENSITIVITY if self.maps(model) else UPDATE
+
+    def maps(self, model: Model) -> bool:
+        """Whether a round from `model` adds up the map that says what is selected."""
+        return self.terms.select.mapped and model.mask is None
+
+    def mask(self, model: Model) -> Support:
+        """Which values of an update to `model` are encrypted, where a part is selected."""
+        if self.terms.select.mapped:
+            assert model.mask is not None
+            return model.mask
+        return fixed_mask(self.terms.select, self.layout)
+
+    # --- what is fitted on earlier sums ---
+
+    def needs_mean_squares(self, model: Model) -> bool:
+        """Whether a round from `model` begins with a sum of mean squares."""
+        if self.maps(model):
+            return False
+        codec = self.terms.codec
+        return codec.needs_mean_squares(codec.recall(self.layout, model.memory))
+
+    def staged(self, model: Model) -> bool:
+        """Whether a round from `model` has more than one stage, or may have to be encrypted again.
+
+        Where only sums of all members open, one that drops out makes the others agree on new keys, and
+        encrypt the same update under those. And an update with noise is drawn once: asked for anew in
+        every attempt, the same update under fresh noise would be shown by the mean of all. A map is
+        made once too: it takes longer than anything.
+        """
+        terms = self.terms
+        once = terms.noise is not None or self.maps(model)
+        return (
+            terms.codec.sparse
+            or terms.scheme.needs_all_members
+            or once
+            or self.needs_mean_squares(model)
+        )
+
+    # --- what it sends ---
+
+    def sealer(self, of: SecureSum | None = None) -> Sealer:
+        """This member's sealer of a sum, or of whole vectors."""
+        adder = self.sums.whole if of is None else of.adder
+        return sealer_for(adder, self.epoch, threads=self.threads)
+
+    def encode(
+        self,
+        old: Model,
+        trained: Arrays,
+        examples: int,
+        metrics: Mapping[str, float],
+        digest: bytes,
+    ) -> Plain:
+        """Encode what training changed, or a gradient, in a round of one stage.
+
+        The app started from `old`, whose `digest` is given, and `trained` are its arrays after
+        training; where the terms say that gradients are sent, those in place of the floats, under the
+        same names. Metrics that the terms do not name stay here.
+
+        Raises
+        ------
+        ProtocolError
+            Arrays that do not match the layout; noise, which a draft has, once.
+        NotFiniteError
+            NaN or infinity.
+        ClippedError
+            Too many clipped values.
+        ExamplesError
+            An example count that cannot be weighed.
+        """
+        if self.terms.noise is not None:
+            raise ProtocolError("an update with noise is a draft first, or it would be drawn anew")
+        codec = self.terms.codec
+        extras = self._extras(old, trained, examples, metrics, self.check_of(digest))
+        gradients = self.terms.sends_gradients
+        parts = self.layout.float_change(trained, old.masters, gradients=gradients)  # never whole
+        state = codec.recall(self.layout, old.memory)
+        encoded, _ = codec.encode_parts(parts, self.layout.floats, extras, state)
+        return self._sent_only(encoded, old)
+
+    def _extras(
+        self,
+        old: Model,
+        trained: Arrays,
+        examples: int,
+        metrics: Mapping[str, float],
+        check: int = 0,
+    ) -> NDArray[np.int64]:
+        integers = self.layout.integer_change(trained, old.masters)
+        weight = examples if self.terms.codec.weighted else min(examples, 1)
+        most = most_examples(self.epoch.size)
+        if not 0 <= weight <= most:
+            raise ExamplesError(f"the app reported a number of examples that is not 0 to {most}")
+        if self.terms.noise is not None and weight > self.terms.codec.max_examples:
+            raise ExamplesError(
+                "noise is made for updates that weigh max_examples at most, and this node has more "
+                "examples: raise max_examples in the strategy"
+            )
+        extras = self.terms.extras(self.layout)
+        return extras.encode(weight, metrics, integers.tolist(), check)
+
+    def draft(
+        self,
+        old: Model,
+        trained: Arrays,
+        examples: int,
+        metrics: Mapping[str, float],
+        round_: int,
+        residual: NDArray[np.float32] | None,
+        app_inputs_hash: bytes = NO_APP_INPUTS,
+    ) -> Draft:
+        """What training changed, or a gradient, and of it, where updates are sparse, what is sent.
+
+        As `encode`, for a round of several stages; `residual` is what earlier rounds did not send,
+        `app_inputs_hash` the hash of what the app was told.
+        """
+        codec = self.terms.codec
+        extras = self._extras(old, trained, examples, metrics)
+        gradients = self.terms.sends_gradients
+        change, _ = self.layout.change(trained, old.masters, gradients=gradients)
+        state = codec.recall(self.layout, old.memory)
+        if not codec.sparse:
+            if self.terms.noise is not None:
+                # Here, and once: what is encrypted again is the same, noise and all.
+                self._add_noise(old, change)
+            if not np.all(np.isfinite(change)):
+                raise_not_finite()
+            base = old.fingerprint()
+            return Draft(
+                round_, old.history, change, extras, base=base, app_inputs_hash=app_inputs_hash
+            )
+        _, *rest = state.local
+        start = State(state.shared, (residual, *rest))
+        sent, after = codec.select(Plain(change, extras), start)
+        known = sent.coords, after.local[0], old.fingerprint(), app_inputs_hash
+        return Draft(round_, old.history, sent.values, extras, *known)
+
+    def _add_noise(self, model: Model, values: NDArray[np.float32]) -> None:
+        """Cut an update to its thresholds and add the terms' noise, in place, shape (floats,).
+
+        However much lies beyond the thresholds is cut: a refusal, which the server hears of, would tell
+        of the update what no noise hides. RangeError for NaN or infinity.
+        """
+        terms = self.terms
+        assert terms.noise is not None
+        segments = terms.codec.segments(self.layout)
+        spare = self.mask(model).coords if terms.noise.scope == "clear" else None
+        beyond = terms.noise.add(values, segments, spare=spare)
+        for start, stop, alpha in segments:  # also what is spared, or the codec would refuse
+            np.clip(values[start:stop], -alpha, alpha, out=values[start:stop])
+        if beyond > WARN_CLIPPED * values.size:
+            logger.warning("more than 1% of the update was clipped; raise the clipping threshold")
+
+    def encode_draft(
+        self, draft: Draft, model: Model, state: State, slot: Slot, digest: bytes
+    ) -> tuple[Plain, Support | None]:
+        """A draft as integers, and which coordinates they are of as the server knows them.
+
+        `model`, with this keyed `digest`, is what it starts from, `state` from `fit`, and `slot` the
+        attempt that it is sent in.
+        """
+        kind, order = self.ending(model), self.permutation(slot)
+        encoded = kind.encode(self.terms, self.layout, draft.plain(), state, order)
+        support = None
+        if encoded.coords is not None:
+            support = Support.of(encoded.coords, self.layout.floats)
+        # The check depends on the support; until here its digits were zero.
+        quantize = Quantize(self.terms.bits)
+        check = np.array([self.check_of(digest, self.epoch.rank, support)], np.int64)
+        digits = slice(CHECK * quantize.limbs, (CHECK + 1) * quantize.limbs)
+        extras = encoded.extras.copy()
+        extras[digits] = quantize.split(check)
+        return self._sent_only(encoded._replace(extras=extras), model), support
+
+    def _sent_only(self, encoded: Plain, model: Model) -> Plain:
+        """An encoded update with zeros where its scheme sends nothing: tags are of what is sent."""
+        select = self.terms.select
+        if not select.partial or select.clear or self.maps(model):
+            return encoded
+        coords = self.mask(model).coords
+        values = np.zeros_like(encoded.values)
+        values[coords] = encoded.values[coords]
+        return encoded._replace(values=values)
+
+    def support(self, draft: Draft, slot: Slot) -> Support:
+        """Which coordinates a draft has, as the server is told in one attempt."""
+        assert draft.coords is not None
+        coords = draft.coords
+        if (permutation := self.permutation(slot)) is not None:
+            coords = np.sort(permutation.forward(coords))
+        return Support.of(coords, self.layout.floats)
+
+    # --- what it opens ---
 
     def open(
         self,
@@ -37,22 +368,8 @@ class Session(Sending):
     ) -> tuple[Model, Totals]:
         """Open the sum of a round that started from `model` and apply its mean.
 
-        Parameters
-        ----------
-        model : Model
-            The model before the round.
-        total : Sealed
-            The round's sum.
-        record : callable
-            Called before anything is decrypted.
-        digest : bytes, optional
-            `digest(model)`, where it is known; computed otherwise.
-        mean_squares : Sealed, optional
-            The sum that the round's thresholds were fitted on, where they were.
-        release : sequence of bytes
-            What the senders' masking-key agreement released, where the scheme has one.
-        app_inputs_hash : bytes
-            Hash of what the senders' apps were told.
+        `record` is called before anything is decrypted; `release` is what the senders' masking-key
+        agreement released, where the scheme has one. For the others see `sum`.
 
         Raises
         ------

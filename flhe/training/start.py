@@ -29,22 +29,18 @@ Records = Mapping[str, Mapping[str, object]]
 
 
 class Start(NamedTuple):
-    """What one node says that a round starts from: as the relay knows it.
+    """What one node says that a round starts from, as the relay knows it.
 
-    Parameters
-    ----------
-    app_inputs_hash : bytes
-        Hash of what its app was told, 32 bytes.
-    digest : bytes
-        Keyed digest of its model.
+    The hash of what its app was told, 32 bytes, and the keyed digest of its model.
     """
 
     app_inputs_hash: bytes
     digest: bytes
 
     def layout(self, layout_hash: bytes) -> bytes:
-        """Layout hash of a round that starts from there."""
-        return start_layout(layout_hash, self.app_inputs_hash, self.digest)
+        """Layout hash of a round that starts from there; see the module."""
+        fields = [PREFIX + "start", layout_hash, self.app_inputs_hash, self.digest]
+        return hashlib.sha256(canonical.dumps(fields)).digest()
 
 
 def hash_app_inputs(records: Records, run_config: Mapping[str, object]) -> bytes:
@@ -66,13 +62,6 @@ def hash_app_inputs(records: Records, run_config: Mapping[str, object]) -> bytes
     run = hashlib.sha256(config).digest()
     said = [[name, _pairs(record)] for name, record in sorted(records.items())]
     return hashlib.sha256(canonical.dumps([PREFIX + "app-inputs", said, run])).digest()
-
-
-def start_layout(layout_hash: bytes, app_inputs_hash: bytes, digest: bytes) -> bytes:
-    """Layout hash of a round that starts from the model with this keyed `digest`; see the module."""
-    return hashlib.sha256(
-        canonical.dumps([PREFIX + "start", layout_hash, app_inputs_hash, digest])
-    ).digest()
 
 
 def fitted_layout(layout_hash: bytes, digest: bytes) -> bytes:

@@ -145,13 +145,8 @@ class Terms(Record):
     def for_cohort(self, cohort: int, public: bytes = b"") -> Adder:
         """The adder for `cohort` members, checked against the codec.
 
-        Parameters
-        ----------
-        cohort : int
-            N.
-        public : bytes
-            The epoch's public key, encoded, where the scheme has one: nothing is added without it. Or
-            what its members call the sum of their keys.
+        `public` is the epoch's public key, encoded, where the scheme has one: nothing is added without
+        it. Or what its members call the sum of their keys.
 
         Raises
         ------

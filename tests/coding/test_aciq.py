@@ -9,11 +9,6 @@ from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA, RATIOS
 from flhe.errors import ConfigError
 
 
-@pytest.mark.parametrize("bits", range(2, 33))
-def test_ratios_are_those_of_the_table(bits: int) -> None:
-    assert aciq.ratio(bits) == RATIOS[bits]
-
-
 def test_thresholds_of_layers() -> None:
     c = RATIOS[8]
     assert aciq.thresholds(8, [4.0, 0.25]) == (2 * c, c / 2)

@@ -16,7 +16,7 @@ from flhe.coding.permute import Permute
 from flhe.coding.quantize import Quantize
 from flhe.coding.sparsify import TopK
 from flhe.coding.weigh import Weigh
-from flhe.errors import MisfitError, ProtocolError
+from flhe.errors import MisfitError
 from flhe.math.prg import PIECE
 from tests.laws import BOUNDS, LAYOUT, random_source, summed
 
@@ -54,27 +54,6 @@ def alike(one: Plain, other: Plain) -> bool:
     """Type and value of everything."""
     pairs = list(zip(one, other, strict=True))
     return all(a is b or (a.dtype == b.dtype and np.array_equal(a, b)) for a, b in pairs)
-
-
-@every_rule
-def test_both_halves_make_one_encoding(rule: str) -> None:
-    plain, codec = Plain(update(1), EXTRAS), build(rule)
-    assert codec.sparse
-    state = started(codec, LAYOUT, plain)
-    selected, tentative = codec.select(plain, state)
-    assert selected.coords is not None
-    assert selected.values.dtype == np.float32
-    halves, after = codec.finish(selected, tentative)
-    whole, also = codec.encode(plain, state)
-    assert alike(halves, whole)
-    assert np.array_equal(whole.coords, selected.coords)
-    assert after.shared == also.shared == state.shared
-    assert after.local[0].tolist() == also.local[0].tolist()
-    assert state.local[0] is None, "the residual is tentative"
-    dense = build(rule, ratio=None)
-    start = started(dense, LAYOUT, plain)
-    assert not dense.sparse
-    assert dense.select(plain, start) == (plain, start)
 
 
 def test_error_feedback_keeps_what_a_lower_threshold_cuts() -> None:
@@ -165,21 +144,3 @@ def test_parts_are_encoded_like_a_whole_vector(rule: str, ratio: float | None, s
 def test_an_order_that_cannot_work(codecs: tuple[Codec, ...], mend: str) -> None:
     with pytest.raises(MisfitError, match=mend):
         chain(*codecs)
-
-
-def test_what_a_sparse_history_remembers() -> None:
-    codec = build("history")
-    plain = Plain(update(8), EXTRAS)
-    state = started(codec, LAYOUT, plain)
-    part, tentative = codec.encode(plain, state)
-    _, after = codec.decode(part, (0,), tentative)
-    memory = codec.memory(after)
-    assert set(memory) == {"topk.rounds", "clip.mean-square"}
-    again = codec.recall(LAYOUT, memory)
-    assert again.shared == after.shared
-    assert again.local == codec.init(LAYOUT).local, "a residual is no memory that readers share"
-    assert codec.recall(LAYOUT, {}).shared == codec.init(LAYOUT).shared
-    with pytest.raises(ProtocolError, match="do not know"):
-        build("history", ratio=None).recall(LAYOUT, memory)
-    with pytest.raises(ProtocolError, match="do not know"):
-        codec.recall(LAYOUT, {**memory, "topk.other": np.ones(1)})

@@ -8,12 +8,11 @@ import re
 import numpy as np
 import pytest
 
-from flhe.coding.base import Plain
+from flhe.coding.base import Plain, Reals
 from flhe.coding.chain import Chain
 from flhe.coding.clip import Clip
 from flhe.coding.flatten import Entry, Layout
 from flhe.coding.quantize import Quantize
-from flhe.coding.spaces import Reals
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, RangeError
 

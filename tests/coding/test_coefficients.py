@@ -6,12 +6,9 @@ import functools
 import math
 import random
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe.coding.coefficients import Coefficients, opens, slot_width
@@ -59,45 +56,7 @@ def residues(on: Coefficients, xs: list[int]) -> NDArray[np.uint64]:
     return np.array([[x % q for x in xs] for q in on.moduli], np.uint64)
 
 
-def noisy(count: int, draws: random.Random) -> list[int]:
-    return [max(-40, min(40, round(draws.gauss(0, 4.53)))) for _ in range(count)]
-
-
 # --- the law ---
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    st.sampled_from(MODULI),
-    st.integers(2, 32),
-    st.sampled_from(COHORTS),
-    st.integers(0, 70),
-    st.sampled_from([np.int16, np.int32, np.int64]),
-    st.integers(0, 2**32),
-)
-def test_sums_come_out_exactly(
-    moduli: tuple[int, ...], bits: int, cohort: int, length: int, dtype: Any, seed: int
-) -> None:
-    draws = random.Random(seed)
-    on = layout(min(bits, 16) if dtype is np.int16 else bits, cohort, moduli)
-    on = layout(on.bound.bit_length() + 1, cohort, moduli, draws.randint(1, on.per))
-    senders = draws.randint(1, min(cohort, 12))
-    count = on.count(length)
-    start = [draws.randrange(on.q) for _ in range(count)]
-    held, total = residues(on, start), [0] * count
-    values, errors = np.zeros(length, np.int64), np.zeros(count, np.int64)
-    for _ in range(senders):
-        v = [draws.randint(-on.bound, on.bound) for _ in range(length)]
-        e = noisy(count, draws)
-        on.lift(np.array(v, dtype), np.array(e, np.int8), held)
-        total = [a + b for a, b in zip(total, numbers(on, v, e), strict=True)]
-        values, errors = values + np.array(v, np.int64), errors + np.array(e, np.int64)
-    assert np.array_equal(held, residues(on, [a + b for a, b in zip(start, total, strict=True)]))
-    opened, noise = on.lower(residues(on, total), length, senders)
-    assert opened.dtype == on.dtype
-    assert opened.tolist() == values.tolist()
-    assert noise.dtype == np.int32
-    assert noise.tolist() == errors.tolist()
 
 
 @pytest.mark.parametrize("moduli", MODULI, ids=lambda m: f"{len(m)}x{m[0].bit_length()}")
@@ -115,27 +74,6 @@ def test_borders(bits: int, cohort: int, moduli: tuple[int, ...]) -> None:
             opened, noise = on.lower(residues(on, total), length, cohort)
             assert opened.tolist() == [cohort * sign * on.bound] * length
             assert noise.tolist() == [e] * count
-
-
-@pytest.mark.parametrize("moduli", [MODULI[0], MODULI[2]], ids=["one", "several"])
-@pytest.mark.parametrize("per", [1, 2, 3])
-def test_long_vectors(moduli: tuple[int, ...], per: int) -> None:
-    """More than one tile and one thread, a last coefficient in part: as on one thread."""
-    on = layout(12, 10, moduli, per)
-    length = 3 * 4096 * per + 517 * per - 1
-    count = on.count(length)
-    rng = np.random.default_rng(per)
-    values = rng.integers(-on.bound, on.bound, length, np.int32, endpoint=True)
-    noise = rng.integers(-40, 40, count, np.int8, endpoint=True)
-    held = np.zeros((len(moduli), count), np.uint64)
-    on.lift(values, noise, held)
-    assert np.array_equal(held, residues(on, numbers(on, values.tolist(), noise.tolist())))
-    noise[np.abs(noise) > on.noise_bound(1)] = 0
-    held[:] = 0
-    on.lift(values[::-1], noise, held)
-    opened, errors = on.lower(held, length, 1)
-    assert np.array_equal(opened, values[::-1])
-    assert np.array_equal(errors, noise)
 
 
 # --- figures ---

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe.coding.limb_packing import PIECE, LimbPacking
@@ -18,40 +16,6 @@ def packed(limbs: LimbPacking, rows: NDArray[np.uint64]) -> NDArray[np.uint8]:
     for limb, at, end in limbs.pieces(count):
         limbs.write(rows[limb, at:end].copy(), data, count, limb, at)
     return data
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.integers(33, 64), st.integers(1, 4), st.integers(0, 400), st.integers(0, 2**32 - 1))
-def test_what_goes_in_comes_out(bits: int, count_of_limbs: int, count: int, seed: int) -> None:
-    moduli = tuple((1 << bits) - 2 * i - 1 for i in range(count_of_limbs))
-    limbs = LimbPacking(bits, moduli)
-    rng = np.random.default_rng(seed)
-    rows = np.stack([rng.integers(0, q, count, np.uint64) for q in moduli])
-    data = packed(limbs, rows)
-    assert data.size == count_of_limbs * ((count * bits + 7) // 8)
-    limbs.check(data, count)
-    out = np.empty(count, np.uint64)
-    for limb in range(count_of_limbs):
-        limbs.read(data, count, limb, 0, out)
-        assert np.array_equal(out, rows[limb])
-
-
-@pytest.mark.parametrize("bits", [63, 64])
-def test_pieces_are_those_of_the_whole(bits: int) -> None:
-    moduli = ((1 << bits) - 1,) * (1 if bits == 64 else 3)
-    limbs, count = LimbPacking(bits, moduli), 2 * PIECE + 77
-    rng = np.random.default_rng(1)
-    rows = rng.integers(0, moduli[0], (len(moduli), count), np.uint64)
-    data = packed(limbs, rows)
-    whole = np.zeros_like(data)
-    for limb in range(len(moduli)):
-        limbs.write(rows[limb], whole, count, limb, 0)
-    assert np.array_equal(data, whole)
-    if bits == 64:
-        assert data.tobytes() == rows.astype("<u8").tobytes()
-    out = np.empty(77, np.uint64)
-    limbs.read(data, count, len(moduli) - 1, 2 * PIECE, out)
-    assert np.array_equal(out, rows[-1, 2 * PIECE :])
 
 
 @pytest.mark.parametrize("place", [0, PIECE - 1, PIECE, 2 * PIECE + 4])

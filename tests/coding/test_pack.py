@@ -33,7 +33,8 @@ def unpacked(data: NDArray[np.uint8], length: int, bits: int) -> list[int]:
 @pytest.mark.parametrize("bits", range(1, 65))
 def test_packs_unpacks_and_adds_like_big_integers(bits: int) -> None:
     packing = Packing(bits)
-    for length in (0, 1, packing.block - 1, packing.block, packing.block + 1):
+    some = bits in (1, 20, 33, 64)
+    for length in (0, 1, packing.block - 1, packing.block, packing.block + 1)[0 if some else 4 :]:
         ours = formula(length, bits)
         data = packing.pack(array(ours, bits), no_mask(length, bits))
         assert data.tobytes() == reference(ours, bits)

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe import errors
-from flhe.coding.base import Plain, State
+from flhe.coding.base import Integers, Plain, Reals, State
 from flhe.coding.permute import Permute
-from flhe.coding.spaces import Integers, Reals
 from flhe.math.permutation import SMALL, Permutation
 
 KEY = bytes(range(32))

@@ -147,25 +147,6 @@ def test_what_cannot_be_selected(how: dict[str, Any]) -> None:
         Select(**how)
 
 
-@pytest.mark.parametrize(
-    ("select", "partial", "clear", "mapped"),
-    [
-        (Select(), False, False, False),
-        (Select(1.0, "random", "drop"), False, False, False),
-        (Select(0.5), True, True, True),
-        (Select(0.5, rest="drop"), True, False, True),
-        (Select(0.5, "random"), True, True, False),
-        (Select(rule="layers:fc"), True, True, False),
-        (Select(0.5, "magnitude"), True, True, True),
-    ],
-    ids=str,
-)
-def test_what_is_partial_and_what_is_in_clear(
-    select: Select, partial: bool, clear: bool, mapped: bool
-) -> None:
-    assert (select.partial, select.clear, select.mapped) == (partial, clear, mapped)
-
-
 def test_words_for_logs() -> None:
     assert describe(Select(0.1)) == "10% by sensitivity; the rest is in clear"
     assert describe(Select(rule="layers:fc", rest="drop")) == "by layers:fc; the rest is not sent"

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from flhe.coding import sensitivity as module
 from flhe.coding.sensitivity import sensitivity
 from flhe.errors import ConfigError, RangeError
-from flhe_lab.audit.lenet import lenet
 from tests.coding.models import Attending, Mixed, Recurrent, Shared, Sum, Tokens, mlp, random
 
 Loss = Callable[[Any, Tensor], Tensor]
@@ -56,6 +56,19 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
 INDICES = torch.tensor([0, 3, 1, 1, 2, 0, 3])
 ROWS = functional.one_hot(INDICES, 4).float()
 X = random(3, 7, 5)
+
+
+@pytest.fixture
+def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many gradients at a time; as many as usual, where none are said."""
+    if request.param is not None:
+        monkeypatch.setattr(module, "MOST", request.param)
+
+
+def at_a_time(*chunks: int | None) -> Callable[[Any], Any]:
+    """A test with each of these."""
+    each = pytest.mark.parametrize("chunk", chunks, indirect=True)
+    return lambda test: pytest.mark.usefixtures("chunk")(each(test))
 
 
 def generator(seed: int) -> torch.Generator:
@@ -109,9 +122,9 @@ MAPS: dict[str, tuple[Callable[[], nn.Module], Loss, Tensor, Tensor]] = {
 
 
 @pytest.mark.parametrize("of", ["labels", "inputs"])
-@pytest.mark.parametrize("chunk", [None, 1, 2, 7])
+@at_a_time(None, 1, 2)
 @pytest.mark.parametrize("name", MAPS)
-def test_a_map_is_the_definition(name: str, chunk: int | None, of: Any) -> None:
+def test_a_map_is_the_definition(name: str, of: Any) -> None:
     """However samples come in batches and chunks; and the model is as it was."""
     build, loss, inputs, targets = MAPS[name]
     torch.manual_seed(3)
@@ -120,7 +133,7 @@ def test_a_map_is_the_definition(name: str, chunk: int | None, of: Any) -> None:
     values = {n: p.detach().clone() for n, p in before.items()}
     cuts = [slice(0, 1), slice(1, 1), slice(1, 4), slice(4, None)]
     batches = ((inputs[cut], targets[cut]) for cut in cuts)
-    found = sensitivity(model, loss, batches, of=of, probes=None, chunk=chunk)
+    found = sensitivity(model, loss, batches, of=of, probes=None)
     assert {n: p.shape for n, p in found.items()} == {n: p.shape for n, p in before.items()}
     after = dict(model.named_parameters())
     assert list(after) == list(before)
@@ -133,46 +146,34 @@ def test_a_map_is_the_definition(name: str, chunk: int | None, of: Any) -> None:
     assert_close(flat({name: found[name] for name in after}), expected)
 
 
-@pytest.mark.parametrize(
-    ("of", "every", "count"),
-    [("labels", 131, 2), ("inputs", 397, 1), pytest.param("labels", 1, 2, marks=pytest.mark.sweep)],
-)
-def test_lenet(of: Any, every: int, count: int) -> None:
-    model, images, labels = lenet(1), random(2, count, 3, 32, 32), torch.arange(count)
-    loss = functional.cross_entropy
-    found = flat(sensitivity(model, loss, [(images, labels)], of=of, probes=None))
-    rows = functional.one_hot(labels, 10).float()
-    assert_close(found[::every], by_double_backward(model, loss, images, rows, every, of))
-
-
+@at_a_time(4)
 @pytest.mark.parametrize(("of", "targets"), [("labels", ROWS), ("inputs", INDICES)])
 def test_what_vmap_refuses_is_done_one_by_one(
     of: Any, targets: Tensor, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, inputs, loss = Recurrent(), random(3, 7, 2, 3), functional.cross_entropy
     with caplog.at_level(logging.WARNING, "flhe"):
-        found = sensitivity(model, loss, [(inputs, INDICES)], of=of, probes=None, chunk=4)
+        found = sensitivity(model, loss, [(inputs, INDICES)], of=of, probes=None)
     assert [r.message[:28] for r in caplog.records] == ["vmap does not take this mode"]
     assert_close(flat(found), by_double_backward(model, loss, inputs, targets, of=of))
 
 
-@pytest.mark.parametrize("chunk", [None, 1])
-def test_several_inputs_are_one_long_one(chunk: int | None) -> None:
-    """The norm goes over all of them."""
-    model, one, a, b = Mixed(), random(1, 7, 3), random(2, 7), random(4, 7, 2)
-    batches = [((one, {"a": a, "b": b}), INDICES)]
-    found = by_inputs(model, batches, probes=None, chunk=chunk)
-    joined, loss = torch.cat([one, a[:, None], b], 1), functional.cross_entropy
-    assert_close(flat(found), by_double_backward(model, loss, joined, INDICES, of="inputs"))
-
-
-@pytest.mark.parametrize("chunk", [None, 1])
-def test_attention_is_differentiated_twice(chunk: int | None) -> None:
-    model, plain, inputs = Attending(), Attending(by_hand=True), random(3, 3, 2, 4)
+@at_a_time(None, 1)
+@pytest.mark.parametrize("name", ["several inputs", "attention"])
+def test_by_inputs_as_a_plainer_model(name: str) -> None:
+    """The norm goes over all inputs; attention is differentiated twice."""
+    if name == "attention":
+        model: nn.Module = Attending()
+        plain: nn.Module = Attending(by_hand=True)
+        inputs = joined = random(3, 7, 2, 4)
+    else:
+        one, a, b = random(1, 7, 3), random(2, 7), random(4, 7, 2)
+        model = plain = Mixed()
+        inputs, joined = (one, {"a": a, "b": b}), torch.cat([one, a[:, None], b], 1)
     plain.load_state_dict(model.state_dict())
-    found = by_inputs(model, [(inputs, INDICES[:3])], probes=None, chunk=chunk)
-    expected = by_double_backward(plain, functional.cross_entropy, inputs, INDICES[:3], of="inputs")
-    assert_close(flat(found), expected)
+    found = by_inputs(model, [(inputs, INDICES)], probes=None)
+    loss = functional.cross_entropy
+    assert_close(flat(found), by_double_backward(plain, loss, joined, INDICES, of="inputs"))
 
 
 def test_mappings_and_tied_weights() -> None:
@@ -181,7 +182,8 @@ def test_mappings_and_tied_weights() -> None:
     def loss(output: dict[str, Tensor], target: Tensor) -> Tensor:
         return functional.cross_entropy(output["logits"], target)
 
-    found = sensitivity(model, loss, [(TOKENS, torch.tensor([4, 0]))], classes=6)
+    rows = functional.one_hot(torch.tensor([4, 0]), 6).float()
+    found = sensitivity(model, loss, [(TOKENS, rows)])
     assert list(found) == ["embed.weight"]
     whole = torch.zeros(6, 4)
     for i, label in enumerate((4, 0)):
@@ -194,10 +196,10 @@ def test_mappings_and_tied_weights() -> None:
     assert_close(found["embed.weight"], whole)
 
 
-@pytest.mark.parametrize("chunk", [None, 1])
-def test_weights_that_share_a_gradient_or_have_none(chunk: int | None) -> None:
+@at_a_time(None, 1)
+def test_weights_that_share_a_gradient_or_have_none() -> None:
     model, loss = Sum(), functional.cross_entropy
-    found = sensitivity(model, loss, [(X, INDICES)], chunk=chunk)
+    found = sensitivity(model, loss, [(X, INDICES)])
     plain = nn.Linear(5, 4, bias=False)
     plain.weight = nn.Parameter((model.one + model.two).detach().T.clone())
     expected = sensitivity(plain, loss, [(X, INDICES)])["weight"].T
@@ -216,15 +218,6 @@ def test_reductions_do_not_matter(reduction: str) -> None:
 
     expected = sensitivity(mlp(), functional.cross_entropy, [(X, INDICES)])
     assert_close(flat(sensitivity(mlp(), loss, [(X, INDICES)])), flat(expected))
-
-
-@pytest.mark.parametrize("counted", [True, False])
-def test_progress(counted: bool) -> None:
-    told: list[tuple[int, int, str]] = []
-    batches = [(random(i, 2, 5), INDICES[:2]) for i in range(3)]
-    source = batches if counted else (each for each in batches)
-    sensitivity(mlp(), functional.cross_entropy, source, progress=lambda *args: told.append(args))
-    assert told == [(i, 3 if counted else i, "sensitivity") for i in (1, 2, 3)]
 
 
 def test_frozen_parameters() -> None:
@@ -255,7 +248,7 @@ def test_types(of: Any, dtype: torch.dtype) -> None:
 # --- random probes ---
 
 
-def relative_errors(probes: int, count: int, chunk: int | None = None) -> Tensor:
+def relative_errors(probes: int, count: int) -> Tensor:
     """Of all parameters, from `count` copies of one sample, so that norms are alike."""
     model = nn.Sequential(nn.Linear(40, 30), nn.Tanh(), nn.Linear(30, 4)).double()
     nn.init.normal_(model[0].weight, std=40**-0.5, generator=generator(1))
@@ -263,30 +256,33 @@ def relative_errors(probes: int, count: int, chunk: int | None = None) -> Tensor
     x = random(3, 1, 40).double()
     exact = flat(by_inputs(model, [(x, INDICES[:1])], probes=None))
     batches = [(x.expand(count, 40), INDICES[:1].expand(count))]
-    found = flat(by_inputs(model, batches, probes=probes, random=generator(5), chunk=chunk))
+    found = flat(by_inputs(model, batches, probes=probes, random=generator(5)))
     return found / exact - 1
 
 
+@pytest.mark.usefixtures("chunk")
 @pytest.mark.parametrize(
-    ("probes", "count", "chunk"), [(8, 1, None), (8, 1, 1), (8, 16, 24), (32, 1, 5)]
+    ("probes", "count", "chunk"),
+    [(8, 1, None), (8, 1, 1), (8, 16, 24), (32, 1, 5)],
+    indirect=["chunk"],
 )
-def test_the_error_of_random_probes(probes: int, count: int, chunk: int | None) -> None:
+def test_the_error_of_random_probes(probes: int, count: int) -> None:
     """It is as large as is said: 1 / sqrt(2 P K), and on the average 1 / (4 P) too small.
 
     Were probes shared by samples, copies of one sample would err as one does.
     """
-    errors = relative_errors(probes, count, chunk)
+    errors = relative_errors(probes, count)
     said = (2 * probes * count) ** -0.5
     assert 0.4 * said < errors.std() < 1.4 * said
     assert abs(errors.mean() + 1 / (4 * probes)) < said
 
 
-@pytest.mark.parametrize("chunk", [None, 1])
-def test_as_many_probes_as_components_are_exact(chunk: int | None) -> None:
+@at_a_time(None, 1)
+def test_as_many_probes_as_components_are_exact() -> None:
     exact = flat(by_inputs(mlp(), [(X, INDICES)], probes=None))
     for probes in (5, 99):
-        assert_close(flat(by_inputs(mlp(), [(X, INDICES)], probes=probes, chunk=chunk)), exact)
-    fewer = flat(by_inputs(mlp(), [(X, INDICES)], probes=4, chunk=chunk))
+        assert_close(flat(by_inputs(mlp(), [(X, INDICES)], probes=probes)), exact)
+    fewer = flat(by_inputs(mlp(), [(X, INDICES)], probes=4))
     assert (fewer - exact).abs().max() > 1e-3 * exact.max()
     of_labels = [
         flat(sensitivity(mlp(), functional.cross_entropy, [(X, INDICES)], **how))
@@ -330,8 +326,7 @@ REFUSED: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (BOTH, {"batches": [(X[:3], INDICES[:2])]}, r"\[3\] inputs and 2 targets"),
     (BOTH, of_class(4), "must be 0 to 3"),
     (BOTH, of_class(-100), "must be 0 to 3"),
-    (BOTH, {"model": mlp(outputs=1)}, "give `classes`"),
-    (BOTH, {"chunk": 0}, "at least 1"),
+    (BOTH, {"model": mlp(outputs=1)}, "give targets as floats"),
     (BOTH, {"probes": 0}, "probes=0, must be at least 1, or None"),
     (("weights",), {}, 'must be "labels" or "inputs"'),
     (

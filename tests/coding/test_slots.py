@@ -3,58 +3,12 @@ sign."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import gmpy2
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from flhe.coding.slots import MAX_WIDTH, Slots
 from flhe.errors import ConfigError, ProtocolError
-
-
-def batched(values: list[int], width: int, per: int) -> list[int]:
-    """The law itself: sum of v_k 2^(L k), batch by batch."""
-    return [
-        sum(v << (width * k) for k, v in enumerate(values[at : at + per]))
-        for at in range(0, len(values), per)
-    ]
-
-
-def digits(number: int, width: int, count: int) -> list[int]:
-    """Balanced digits by long division."""
-    out = []
-    for _ in range(count):
-        digit = (number + (1 << (width - 1))) % (1 << width) - (1 << (width - 1))
-        out.append(digit)
-        number = (number - digit) >> width
-    assert number == 0
-    return out
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    st.integers(2, 1024),
-    st.integers(2, 32),
-    st.integers(60, 4095),
-    st.integers(0, 300),
-    st.randoms(),
-)
-def test_a_batch_is_what_the_law_says(
-    cohort: int, bits: int, capacity: int, length: int, random: Any
-) -> None:
-    bound = (1 << (bits - 1)) - 1
-    slots = Slots(bound, cohort, capacity)
-    values = [random.randint(-bound, bound) for _ in range(length)]
-    packed = slots.pack(np.array(values, np.int32))
-    assert [int(number) for number in packed] == batched(values, slots.width, slots.per)
-    assert all(abs(number) < 1 << (capacity - 2) for number in packed)
-    assert slots.unpack(packed, length, 1).tolist() == values
-    for number, at in zip(packed, range(0, length, slots.per), strict=True):
-        part = values[at : at + slots.per]
-        assert digits(int(number), slots.width, len(part)) == part
 
 
 @pytest.mark.parametrize("capacity", [2047, 3071])

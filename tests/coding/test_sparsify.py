@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe import errors
-from flhe.coding.base import Plain, State
+from flhe.coding.base import Integers, Plain, Reals, State
 from flhe.coding.flatten import Entry, Layout
-from flhe.coding.spaces import Integers, Reals
 from flhe.coding.sparsify import ROUNDS, Progress, TopK, merged
 
 NONE = np.empty(0, np.int64)
@@ -92,8 +91,8 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("size", [8191, 8193, 20_000, 65_537])
-@pytest.mark.parametrize("ratio", [0.001, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("size", [8193, 20_000])
+@pytest.mark.parametrize("ratio", [0.001, 0.1, 0.5])
 def test_chooses_what_sorting_chooses_in_large_layers(shape: str, size: int, ratio: float) -> None:
     rng = np.random.default_rng(size)
     x = SHAPES[shape](rng, size + 5).astype(np.float32)
@@ -118,19 +117,6 @@ def test_a_layer_that_fools_the_sample_is_chosen_from_all_the_same(stride: int) 
 )
 def test_shares_are_decimal_numbers(ratio: float, size: int, kept: int) -> None:
     assert check(TopK(ratio, 0, small=0), [size], np.ones(size, np.float32)).values.size == kept
-
-
-def test_of_equal_magnitudes_the_first_are_taken() -> None:
-    assert check(TopK(0.5, 0, small=0), [6], vector([1, -2, 2, -2, 2, 0])).values.tolist() == [
-        -2,
-        2,
-        -2,
-    ]
-    many = check(
-        TopK(0.1, 0, small=0), [30_000], np.where(np.arange(30_000) % 2, 1, -1).astype(np.float32)
-    )
-    assert many.coords is not None
-    assert many.coords.tolist() == list(range(3000))
 
 
 @pytest.mark.parametrize(

@@ -68,42 +68,6 @@ def test_random_sets_take_little_more_than_their_entropy(share: float, over: flo
     assert Support.from_bytes(support.data, length) == support
 
 
-def is_refused_or_the_one_encoding(told: bytes, length: int) -> None:
-    try:
-        support = Support.from_bytes(told, length)
-    except errors.ProtocolError:
-        return
-    assert support.data == Support.of(support.coords, length).data == told
-    assert reference(support.coords.tolist(), length) == told
-
-
-@given(sets(200), st.data())
-@settings(max_examples=150, deadline=None)
-def test_mutations_are_refused_or_the_one_encoding(
-    given_set: tuple[list[int], int], data: st.DataObject
-) -> None:
-    coords, length = given_set
-    told = bytearray(Support.of(array(coords), length).data)
-    for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(told) - 1)) if told else 0
-        match data.draw(st.sampled_from(["flip", "set", "cut", "grow"])):
-            case "flip" if told:
-                told[at] ^= 1 << data.draw(st.integers(0, 7))
-            case "set" if told:
-                told[at] = data.draw(st.sampled_from([0, 1, 2, 3, 32, 33, 128, 255]))
-            case "cut":
-                del told[at:]
-            case "grow":
-                told += data.draw(st.binary(min_size=1, max_size=9))
-    is_refused_or_the_one_encoding(bytes(told), length)
-
-
-@given(st.binary(max_size=40), st.integers(0, 300))
-@settings(max_examples=150, deadline=None)
-def test_noise_is_refused_or_the_one_encoding(told: bytes, length: int) -> None:
-    is_refused_or_the_one_encoding(told, length)
-
-
 LENGTH = 100
 
 

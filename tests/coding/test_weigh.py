@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flhe.coding.base import Plain, State
+from flhe.coding.base import Plain, Reals, State
 from flhe.coding.chain import Chain
 from flhe.coding.clip import Clip
 from flhe.coding.extras import MAX_PRODUCT
 from flhe.coding.flatten import Entry, Layout
 from flhe.coding.quantize import Quantize
-from flhe.coding.spaces import Reals
 from flhe.coding.weigh import Weigh, most_examples
 from flhe.errors import (
     ClippedError,

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
 from flhe.math.prg import CHUNK, AesCtr, FieldElements, random_elements
 from flhe.math.ring import Q
 from tests.reference.field import elements as by_definition
 from tests.reference.wire import word
-from tests.scripted import PyCryptodome, Scripted
+from tests.scripted import Scripted
 
 KEY = bytes(range(32))
 ONES = 2**64 - 1
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.integers(0, 2**40), st.integers(0, 4), st.integers(1, 40))
-def test_blocks_are_the_definition(first: int, count: int, n: int) -> None:
-    made = FieldElements(AesCtr(), KEY).blocks(first, count, n)
-    assert made.shape == (count, n)
-    assert made.dtype == np.uint64
-    assert made.tolist() == [by_definition(KEY, first + j, n) for j in range(count)]
-    for j in range(count):
-        assert np.array_equal(FieldElements(AesCtr(), KEY).block(first + j, n), made[j])
 
 
 @pytest.mark.parametrize("n", [2048, 2047])
@@ -41,15 +28,6 @@ def test_more_than_one_call_of_aes(first: int, n: int) -> None:
     border = CHUNK // 8
     expected = [word(KEY, 0, first * n + border + i) for i in range(-3, 3)]
     assert made.ravel()[border - 3 : border + 3].tolist() == expected
-
-
-def test_both_backends_and_a_scratch_give_the_same() -> None:
-    made = FieldElements(AesCtr(), KEY).blocks(3, 5, 7)
-    assert np.array_equal(FieldElements(PyCryptodome(), KEY).blocks(3, 5, 7), made)
-    scratch = np.zeros(5 * 7 + 3, np.uint64)
-    again = FieldElements(AesCtr(), KEY).blocks(3, 5, 7, scratch)
-    assert np.shares_memory(again, scratch)
-    assert np.array_equal(again, made)
 
 
 # --- words that are no use ---

@@ -1,7 +1,9 @@
-"""Field, ring and masks: against Python's integers, whole products by way of one long integer."""
+"""Rings over primes and the Goldilocks field, against Python's integers."""
 
 from __future__ import annotations
 
+import functools
+import math
 import random
 from fractions import Fraction
 
@@ -11,50 +13,216 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from flhe import errors
-from flhe.math import field_kernels, prime_kernels, ring, ring_kernels
-from flhe.math.prg import AesCtr, FieldElements
-from flhe.math.ring import Q, Ring, root_of_unity
+from flhe.errors import ConfigError, RangeError
+from flhe.math import field_kernels, prime_kernels
+from flhe.math import ring as field
+from flhe.math.prime_ring import PrimeRing, is_prime, ntt_primes
+from flhe.math.ring import Q, Ring
+from flhe.math.ring_arrays import quotient, quotients, root
 from tests.reference.field import P, at, nearest
 from tests.reference.field import product as by_definition
-
-EDGES = [0, 1, 2, P - 2, P - 1, P, P + 1, Q // 2, Q // 2 + 1, 2**63 - 1, 2**63, 2**63 + 1]
-EDGES += [Q - x for x in (P + 1, P, P - 1, 2, 1)]
-ELEMENTS = st.one_of(st.sampled_from(EDGES), st.integers(0, Q - 1))
+from tests.rings import multiply
 
 
 def array(numbers: list[int]) -> NDArray[np.uint64]:
     return np.array(numbers, np.uint64)
 
 
-def polynomial(n: int, seed: int) -> list[int]:
+def integers(n: int, limit: int, seed: int) -> list[int]:
     draws = random.Random(seed)
-    return [draws.randrange(Q) for _ in range(n)]
+    return [draws.randrange(limit) for _ in range(n)]
 
 
-# --- the field ---
+@functools.cache
+def ring(n: int, bits: int) -> PrimeRing:
+    return PrimeRing(n, ntt_primes(n, bits, 1)[0])
+
+
+every_ring = pytest.mark.parametrize("on", [ring(8, 40), ring(64, 63), Ring(64)], ids=str)
+
+# --- primes and roots ---
+
+
+def test_primes_are_the_largest_and_all_of_them() -> None:
+    for n, bits in [(2, 8), (4, 10), (64, 14), (256, 20)]:
+        candidates = range(2 * n + 1, 1 << bits, 2 * n)
+        below = [q for q in candidates if all(q % d for d in range(2, math.isqrt(q) + 1))]
+        assert ntt_primes(n, bits, len(below)) == tuple(below[::-1])
+        with pytest.raises(ConfigError, match="take more bits"):
+            ntt_primes(n, bits, len(below) + 1)
+
+
+def test_primality_where_it_is_hard() -> None:
+    sieve = [n for n in range(2, 3000) if all(n % d for d in range(2, math.isqrt(n) + 1))]
+    assert [n for n in range(-3, 3000) if is_prime(n)] == sieve
+    # Strong pseudoprimes to the first 4, 8 and 9 prime bases; Carmichael; squares and products.
+    strong = (3215031751, 341550071728321, 3825123056546413051)
+    assert not any(map(is_prime, (*strong, 561, 1000003**2, 4294967291 * 4294967279)))
+    assert all(map(is_prime, (Q, 2**61 - 1, 2**63 - 25, 2**64 - 59)))
+
+
+def test_roots_are_primitive_and_the_first() -> None:
+    assert root(1009, 1) == 1
+    assert root(1009, 2) == 1008
+    assert root(1009, 8) == next(
+        w for g in range(2, 1009) if pow(w := pow(g, 126, 1009), 4, 1009) == 1008
+    )
+    for q, order in ((1009, 32), (1009, 3), (1009, 0), (1009, -2), (Q, 1 << 33)):
+        with pytest.raises(ConfigError, match="a power of two that divides"):
+            root(q, order)
+    with pytest.raises(ConfigError, match="q must be prime"):
+        root(21, 4)
+
+
+# --- arithmetic ---
+
+
+@st.composite
+def factors(draw: st.DrawFn) -> tuple[int, int, list[int]]:
+    """A modulus, a canonical factor, and any 64-bit numbers."""
+    q = draw(st.sampled_from([3, 5, 1009, 2**31 - 1, 2**62 + 1, 2**63 - 25, 2**63 - 1]))
+    w = draw(st.sampled_from([0, 1, q - 1, q // 2]) | st.integers(0, q - 1))
+    edges = st.sampled_from([0, 1, q - 1, q, 2**32 - 1, 2**32, 2**63, 2**64 - 1])
+    return q, w, draw(st.lists(edges | st.integers(0, 2**64 - 1), min_size=1, max_size=40))
+
+
+@settings(deadline=None, max_examples=80)
+@given(factors())
+def test_kernels_are_those_of_integers(case: tuple[int, int, list[int]]) -> None:
+    q, w, xs = case
+    x, modulus = array(xs), np.uint64(q)
+    out = np.empty_like(x)
+    prime_kernels.scaled(x, np.uint64(w), quotient(w, q), modulus, out)
+    assert out.tolist() == [v * w % q for v in xs]
+    assert quotients(array([v % q for v in xs]), modulus).tolist() == [
+        v % q * 2**64 // q for v in xs
+    ]
+
+
+@every_ring
+def test_sums_and_differences_of_any_shape(on: PrimeRing | Ring) -> None:
+    x, y = (array([0, on.q - 1, *integers(118, on.q, s)]).reshape(3, 40) for s in (1, 2))
+    pairs = list(zip(x.ravel().tolist(), y.ravel().tolist(), strict=True))
+    assert on.add(x, y).ravel().tolist() == [(a + b) % on.q for a, b in pairs]
+    assert on.subtract(x, y).ravel().tolist() == [(a - b) % on.q for a, b in pairs]
+    assert np.array_equal(on.add(x.T, y.T), on.add(x, y).T)
+    total = x.copy()
+    on.add_into(total, y)
+    assert np.array_equal(total, on.add(x, y))
+    on.subtract_into(total, x)
+    assert np.array_equal(total, y)
+    for wrong in (y[:2], y.astype(np.int64), y.ravel()):
+        for step in (on.add, on.subtract, on.add_into, on.subtract_into):
+            with pytest.raises(ConfigError, match="one shape"):
+                step(x, wrong)
+    total.flags.writeable = False
+    for wrong in (x.T, total):
+        with pytest.raises(ConfigError, match="one piece"):
+            on.add_into(wrong, wrong.copy())
+
+
+# --- products ---
+
+
+@pytest.mark.parametrize(
+    ("n", "bits"),
+    [(2, 3), (2, 63), (4, 10), (64, 40), (1024, 63), *((n, 64) for n in (2, 4, 16, 256, 1024))],
+)
+def test_products_are_schoolbook(n: int, bits: int) -> None:
+    """64 bits: the Goldilocks field."""
+    on = Ring(n) if bits == 64 else ring(n, bits)
+    a, s, most = integers(n, on.q, 1), integers(n, on.q, 2), [on.q - 1] * n
+    for x, y in ((a, s), (most, s), (most, most)):
+        expected = by_definition(x, y, on.q)
+        assert multiply(on, array(x), array(y)).tolist() == expected
+        rows, out = array([x, y, x]), np.empty((3, n), np.uint64)
+        assert on.products(on.forward(array(y)), on.forward(rows), out) is out
+        assert out[0].tolist() == out[2].tolist() == expected
+        assert out[1].tolist() == by_definition(y, y, on.q)
+
+
+@pytest.mark.parametrize(
+    "on", [ring(128, 63), ring(32768, 63), ring(8192, 52), Ring(8192)], ids=str
+)
+def test_extremes(on: PrimeRing | Ring) -> None:
+    """(q - 1)**2 (1 + x + ...)**2 has coefficients 2 d + 2 - n; and monomials turn around."""
+    n = on.n
+    most = np.full(n, on.q - 1, np.uint64)
+    assert multiply(on, most, most).tolist() == [(2 * d + 2 - n) % on.q for d in range(n)]
+    shift = np.zeros(n, np.uint64)
+    shift[n - 1] = 1
+    a = array(integers(n, on.q, 3))
+    assert multiply(on, a, shift).tolist() == [*(on.q - a[1:]).tolist(), int(a[0])]
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    ("n", "q"),
+    [
+        (1, 5), (3, 7), (0, 5), (-4, 1009), (1 << 16, 2**61 - 1), (4, 1011), (4, 1013), (4, 1017),
+        (4, 17 * 41), (2, 2), (2, 1), (2, 0), (4, Q), (64, 2**63 + 129),
+    ],
+)  # fmt: skip
+def test_rings_that_are_refused(n: int, q: int) -> None:
+    with pytest.raises(ConfigError, match="must be"):
+        PrimeRing(n, q)
+
+
+@pytest.mark.parametrize("wrong", [(3, 40, 1), (4, 64, 1), (4, 0, 1), (4, 20, 0), (1 << 16, 40, 1)])
+def test_primes_that_are_refused(wrong: tuple[int, int, int]) -> None:
+    with pytest.raises(ConfigError, match="takes a power of two"):
+        ntt_primes(*wrong)
+
+
+@every_ring
+def test_arrays_that_are_refused(on: PrimeRing | Ring) -> None:
+    x = array([1] * on.n)
+    rows = x[None]
+    for wrong in (x[:4], x.astype(np.int64), array([1] * 2 * on.n)):
+        for step in (on.forward, lambda w: on.products(w, rows)):
+            with pytest.raises(ConfigError, match="takes uint64"):
+                step(wrong)
+    makers = [(on.products, np.uint64, np.uint32)]
+    makers += [(on.masks, np.uint32, np.uint64)] if isinstance(on, Ring) else []
+    for make, right, wrong_type in makers:
+        outs = (np.empty((2, on.n), right), np.empty((1, on.n), wrong_type))
+        for args in (
+            (x, rows, outs[0]),
+            (x, rows, outs[1]),
+            (x, x),
+            (rows, rows),
+            (x, rows[:, :4]),
+        ):
+            with pytest.raises(ConfigError, match="takes uint64"):
+                make(*args)
+
+
+# --- the Goldilocks field ---
+
+EDGES = [0, 1, 2, P - 2, P - 1, P, P + 1, Q // 2, Q // 2 + 1, 2**63 - 1, 2**63, 2**63 + 1]
+EDGES += [Q - x for x in (P + 1, P, P - 1, 2, 1)]
+ELEMENTS = st.one_of(st.sampled_from(EDGES), st.integers(0, Q - 1))
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(ELEMENTS, ELEMENTS), max_size=70))
 def test_operations_are_those_of_integers(pairs: list[tuple[int, int]]) -> None:
     a, b = array([x for x, _ in pairs]), array([y for _, y in pairs])
-    assert ring.add(a, b).tolist() == [(x + y) % Q for x, y in pairs]
-    assert ring.subtract(a, b).tolist() == [(x - y) % Q for x, y in pairs]
+    assert field.add(a, b).tolist() == [(x + y) % Q for x, y in pairs]
+    assert field.subtract(a, b).tolist() == [(x - y) % Q for x, y in pairs]
     product = np.empty_like(a)
     prime_kernels.times(a, b, b, None, product)
     assert product.tolist() == [x * y % Q for x, y in pairs]
 
 
 def test_powers_and_roots() -> None:
-    assert ring.powers(7, 100).tolist() == [pow(7, i, Q) for i in range(100)]
+    assert field.powers(7, 100).tolist() == [pow(7, i, Q) for i in range(100)]
     for bits in range(33):
-        w = root_of_unity(1 << bits)
+        w = root(Q, 1 << bits)
         assert pow(w, 1 << bits, Q) == 1
         assert bits == 0 or pow(w, 1 << (bits - 1), Q) == Q - 1
-    for order in (0, 3, -4, 1 << 33):
-        with pytest.raises(errors.ConfigError):
-            root_of_unity(order)
 
 
 # --- rounding ---
@@ -73,19 +241,19 @@ def test_rounding_is_the_definition(xs: list[int]) -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 4, 8, 128, 1024, 2**16])
 def test_evaluate_is_in_natural_order(n: int) -> None:
-    x = polynomial(2 * n, 7)
-    values = ring.evaluate(array(x).reshape(2, n))
-    w = root_of_unity(n)
+    x = integers(2 * n, Q, 7)
+    values = field.evaluate(array(x).reshape(2, n))
+    w = root(Q, n)
     for row, made in zip((x[:n], x[n:]), values.tolist(), strict=True):
         for i in {0, 1, 2, 3, n // 2, n - 1} & set(range(n)):
             assert made[i] == at(row, pow(w, i, Q))
 
 
-def test_arrays_that_are_refused() -> None:
+def test_field_arrays_that_are_refused() -> None:
     x = array([1] * 8)
     rows = x.reshape(1, 8)
-    with pytest.raises(errors.ConfigError, match="must be a power of two up to"):
-        ring.evaluate(np.zeros(1 << 17, np.uint64))
+    with pytest.raises(ConfigError, match="must be a power of two up to"):
+        field.evaluate(np.zeros(1 << 17, np.uint64))
     for k, a, lanes in [
         (x, x, np.uint32([0])),
         (x[:7], rows, np.uint32([0])),
@@ -94,15 +262,15 @@ def test_arrays_that_are_refused() -> None:
         (x.astype(np.int64), rows, np.uint32([0])),
         (rows, rows, np.uint32([0])),
     ]:
-        with pytest.raises(errors.ConfigError, match="lwr_masks: got"):
-            ring.lwr_masks(k, a, lanes)
+        with pytest.raises(ConfigError, match="lwr_masks: got"):
+            field.lwr_masks(k, a, lanes)
     for n in (0, 1, 3, 1 << 14):
-        with pytest.raises(errors.ConfigError, match="2 to 8192"):
+        with pytest.raises(ConfigError, match="2 to 8192"):
             Ring(n)
-    with pytest.raises(errors.RangeError, match="are uint64"):
-        ring.check(x.astype(np.int64))
-    with pytest.raises(errors.RangeError, match="is not below"):
-        ring.check(array([Q]))
+    with pytest.raises(RangeError, match="are uint64"):
+        field.check(x.astype(np.int64))
+    with pytest.raises(RangeError, match="is not below"):
+        field.check(array([Q]))
 
 
 # --- masks ---
@@ -110,43 +278,12 @@ def test_arrays_that_are_refused() -> None:
 KEY = bytes(range(32))
 
 
-@pytest.mark.parametrize("n", [2, 4, 256, 2048, 4096])
-def test_ring_masks_are_the_definition(n: int) -> None:
-    on = Ring(n)
-    a, k = array(polynomial(3 * n, 8)).reshape(3, n), polynomial(n, 9)
-    a[1] = Q - 1
-    made = on.masks(on.forward(array(k)), on.forward(a))
-    assert made.dtype == np.uint32
-    assert made.tolist() == [[nearest(x) for x in by_definition(row, k, Q)] for row in a.tolist()]
-
-
-def test_ring_masks_are_written_where_they_are_to_go() -> None:
-    on = Ring(1024)
-    k_hat, a_hat = array(polynomial(1024, 10)), FieldElements(AesCtr(), KEY).blocks(0, 5, 1024)
-    out = np.zeros((5, 1024), np.uint32)
-    assert on.masks(k_hat, a_hat[2:4], out[2:4]).base is out
-    assert np.array_equal(out[2:4], on.masks(k_hat, a_hat)[2:4])
-
-
 @pytest.mark.parametrize("mu", [1, 7, 64, 736, 1023, 1024, 1025, 2500])
 def test_matrix_masks_are_the_definition(mu: int) -> None:
     """Extremes too: 1024 products of the largest must not run over."""
-    a, k = array(polynomial(5 * mu, 11)).reshape(5, mu), array(polynomial(mu, 12))
+    a, k = array(integers(5 * mu, Q, 11)).reshape(5, mu), array(integers(mu, Q, 12))
     a[0], a[1] = Q - 1, P - 1
     for key in (k, np.full(mu, Q - 1, np.uint64), np.full(mu, (1 << 44) - 1, np.uint64)):
         sums = [sum(x * y for x, y in zip(row, key.tolist(), strict=True)) for row in a.tolist()]
-        assert ring.lwr_masks(key, a).tolist() == [nearest(x % Q) for x in sums]
-        assert ring.lwr_masks(key, a, floor=True).tolist() == [x % 2**64 // P for x in sums]
-
-
-@pytest.mark.parametrize("dtype", [np.int16, np.int32])
-@pytest.mark.parametrize("size", [0, 5, 2047])
-def test_values_are_masked(dtype: type, size: int) -> None:
-    info, rng = np.iinfo(dtype), np.random.default_rng(size)
-    values = rng.integers(info.min, info.max, size, dtype, endpoint=True)
-    masks = rng.integers(0, P, size, np.uint32)
-    for shift in (0, 4, 10, 31):
-        out = np.empty(size, np.uint32)
-        ring_kernels.masked(values, shift, masks, out)
-        pairs = zip(values.tolist(), masks.tolist(), strict=True)
-        assert out.tolist() == [((x << shift) + m) % P for x, m in pairs]
+        assert field.lwr_masks(key, a).tolist() == [nearest(x % Q) for x in sums]
+        assert field.lwr_masks(key, a, floor=True).tolist() == [x % 2**64 // P for x in sums]

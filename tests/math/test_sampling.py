@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from itertools import pairwise
 
@@ -13,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
-from flhe.math.prg import CHUNK
-from flhe.math.sampling import Gaussian, Noise
+from flhe.math import sampling
+from flhe.math.sampling import Noise
 from tests.reference.gaussian import WORDS, probabilities, sample, thresholds
 from tests.reference.wire import word
 from tests.scripted import Scripted
@@ -26,12 +25,12 @@ KEY = bytes(range(32))
 
 
 def test_thresholds_are_the_rounded_distribution() -> None:
-    assert (Gaussian().bound, Gaussian().thresholds) == (40, thresholds())
+    assert (sampling.BOUND, sampling.thresholds()) == (40, thresholds())
 
 
 def test_distance_is_what_the_documentation_says() -> None:
     ideal = probabilities("4.53")
-    borders = [0, *Gaussian().thresholds, WORDS]
+    borders = [0, *sampling.thresholds(), WORDS]
     made = [Fraction(b - a, WORDS) for a, b in pairwise(borders)]
     made += [Fraction(0)] * (len(ideal) - len(made))
     distance = sum(abs(x - y) for x, y in zip(made, ideal, strict=True)) / 2
@@ -41,7 +40,7 @@ def test_distance_is_what_the_documentation_says() -> None:
 
 def test_words_at_every_threshold() -> None:
     """Just below, at and above each entry, with both signs; no word is beyond the bound."""
-    entries = Gaussian().thresholds
+    entries = sampling.thresholds()
     at = [0, 1, WORDS - 1, *(t + d for t in entries for d in (-1, 0, 1) if t + d < WORDS)]
     script = [2 * x + sign for x in at for sign in (0, 1)]
     out = np.empty(len(script), np.int8)
@@ -61,26 +60,13 @@ def test_sample_i_is_made_of_word_i(start: int, count: int) -> None:
     assert out.tolist() == [sample(word(KEY, 0, start + i), thresholds()) for i in range(count)]
 
 
-def test_slices_on_threads_are_the_whole() -> None:
-    count = 3 * CHUNK // 8 + 5
-    noise, whole, parts = Noise(KEY), np.empty(count, np.int8), np.zeros(count, np.int8)
-    noise.into(0, whole)
-    cuts = [0, 1, 1000, 1000, 1003, CHUNK // 8 + 1, 2 * CHUNK // 8 + 7, count]
-    with ThreadPoolExecutor(3) as pool:
-        pairs = pairwise(cuts)
-        list(pool.map(lambda cut: noise.into(cut[0], parts[cut[0] : cut[1]]), pairs))
-    assert np.array_equal(parts, whole)
-    tail = [sample(word(KEY, 0, i), thresholds()) for i in range(count - 40, count)]
-    assert whole[-40:].tolist() == tail
-
-
 def test_the_key_is_fresh_unless_it_is_given() -> None:
-    fixed = Gaussian().draw(500, lambda size: KEY[:size])
+    fixed = sampling.draw(500, lambda size: KEY[:size])
     assert fixed.dtype == np.int8
-    assert np.array_equal(fixed, Gaussian().draw(500, lambda size: KEY[:size]))
-    one, two = Gaussian().draw(500), Gaussian().draw(500)
+    assert np.array_equal(fixed, sampling.draw(500, lambda size: KEY[:size]))
+    one, two = sampling.draw(500), sampling.draw(500)
     assert not np.array_equal(one, two)
-    assert Gaussian().draw(0).size == 0
+    assert sampling.draw(0).size == 0
 
 
 # --- refusals ---
@@ -88,7 +74,7 @@ def test_the_key_is_fresh_unless_it_is_given() -> None:
 
 def test_sources_and_arrays_that_are_refused() -> None:
     with pytest.raises(ConfigError, match="gave 16 bytes, 32 were asked for"):
-        Gaussian().draw(4, lambda size: bytes(16))
+        sampling.draw(4, lambda size: bytes(16))
     out = np.zeros(8, np.int8)
     wrongs = [out.view(np.uint8), out[::2], out.reshape(2, 4), out.astype(np.int16)]
     for start, wrong in [(-1, out), *((0, wrong) for wrong in wrongs)]:

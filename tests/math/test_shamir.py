@@ -52,20 +52,6 @@ def test_shares_are_the_definition(scheme: Shamir, count: int, seed: int) -> Non
     assert made.tolist() == shared(*three, secrets, Tape(data))
 
 
-@settings(deadline=None, max_examples=100)
-@given(SCHEMES, st.integers(0, 30), st.data())
-def test_any_threshold_of_them_and_more_give_the_secrets(
-    scheme: Shamir, count: int, data: st.DataObject
-) -> None:
-    secrets = random_elements(count)
-    shares = scheme.share(secrets)
-    assert shares.shape == (scheme.members, scheme.width(count))
-    assert shares.flags.c_contiguous
-    everyone = data.draw(st.permutations(range(scheme.members)))
-    ranks = everyone[: data.draw(st.integers(scheme.threshold, scheme.members))]
-    assert np.array_equal(scheme.combine(ranks, shares[ranks], count), secrets)
-
-
 @settings(deadline=None, max_examples=60)
 @given(SCHEMES, st.data())
 def test_privacy_many_shares_fit_any_secrets(scheme: Shamir, data: st.DataObject) -> None:

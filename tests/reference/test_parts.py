@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flhe.coding.quantize import EXTRA_BITS, Quantize
 from flhe.math.permutation import SMALL, Permutation
-from tests.reference.part_formats import digits
 from tests.reference.permutation import permutation
 
 KEYS = st.binary(min_size=32, max_size=32)
@@ -31,15 +29,3 @@ def test_permutations(lengths: st.SearchStrategy[int], examples: int) -> None:
         assert ours.inverse(where).tolist() == [theirs.inverse(d) for d in coords]
 
     alike()
-
-
-MOST = 2**EXTRA_BITS - 1
-EXTRAS = st.integers(-MOST, MOST) | st.sampled_from([0, 1, -1, MOST, -MOST])
-
-
-@settings(deadline=None, max_examples=150)
-@given(st.integers(2, 32), st.lists(EXTRAS, max_size=5))
-def test_digits_of_extras(bits: int, extras: list[int]) -> None:
-    codec, expected = Quantize(bits), [d for e in extras for d in digits(bits, e)]
-    assert codec.split(np.array(extras, np.int64)).tolist() == expected
-    assert codec.join(np.array(expected, np.int64)).tolist() == extras

@@ -53,7 +53,7 @@ def test_the_worked_example() -> None:
     c = ring.products(ring.forward(s), ring.forward(a))
     e, m = np.array([1, -1, 0, 2], np.int8), np.array([1, 2, 3, 4], np.int32)
     # One slot of 4 bits, p = 2^4, and values that are not shifted.
-    coefficient_kernels.lift_one(m, 1, 0, 4, 4, e, np.uint64(1009), c[0], 0, 4)
+    coefficient_kernels.lift_one(m, 1, 0, 4, 4, e, np.uint64(1009), c[0])
     assert c[0].tolist() == [473, 653, 678, 703]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flhe.coding.spaces import Integers
+from flhe.coding.base import Integers
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.ring import Q, add
 from flhe.schemes.sash.adder import SashAdder, SashOpener, SashSealer, guard_bits, most_bits

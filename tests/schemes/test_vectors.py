@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from flhe import errors
-from flhe.math.sampling import Gaussian
+from flhe.math import sampling
 from flhe.schemes.esafl.scheme import Esafl
 from tests.reference.esafl import EsaflBook
 from tests.reference.gaussian import thresholds
@@ -105,7 +105,7 @@ def test_the_second_implementation_refuses_the_same() -> None:
 
 def test_tables_of_esafl() -> None:
     told = READ["eshe"]
-    for table in (thresholds(), Gaussian().thresholds):
+    for table in (thresholds(), sampling.thresholds()):
         assert words(table) == told["thresholds"]
     for ring, cohort, bits, *expected in told["sizes"]:
         book = EsaflBook(cohort=cohort, bits=bits, ring=ring)

@@ -69,14 +69,6 @@ def test_200_steps_give_what_torch_gives(case: str, decay: float, dtype: torch.d
     assert model[0] == -2
 
 
-def test_the_rate_falls_by_steps() -> None:
-    optimizer = ClientOptimizer("sgd", lr=1.0, decay=0.5)
-    one = np.ones(1, np.float32)
-    assert [optimizer.step(one, {}, step)[0].item() for step in (1, 2, 3, 7)] == [
-        -1.0, -np.float32(1 / 1.5), -0.5, -0.25,
-    ]  # fmt: skip
-
-
 def test_a_variance_that_rounding_takes_below_zero_is_none() -> None:
     """A gradient that never changes has no deviation: torch divides by NaN sooner or later."""
     optimizer = ClientOptimizer("rmsprop", centered=True, alpha=0.3)

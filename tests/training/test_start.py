@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import ProtocolError
-from flhe.training.start import NO_APP_INPUTS, Start, hash_app_inputs, start_layout
+from flhe.training.start import NO_APP_INPUTS, Start, hash_app_inputs
 
 KINDS: list[Any] = [1, 1.0, True, "1", b"1", [1], [1.0], 0, False, "", b"", []]
 VALUES = st.one_of(
@@ -50,10 +50,6 @@ def test_types_are_told_apart() -> None:
 
 def test_start_names_all_of_it() -> None:
     one, other = bytes(32), bytes([1]) * 32
-    layouts = {
-        start_layout(one, one, one),
-        start_layout(other, one, one),
-        start_layout(one, other, one),
-        Start(one, other).layout(one),
-    }
+    layouts = {Start(one, one).layout(layout) for layout in (one, other)}
+    layouts |= {Start(other, one).layout(one), Start(one, other).layout(one)}
     assert len(layouts) == 4

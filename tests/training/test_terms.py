@@ -103,13 +103,6 @@ def test_terms_come_back_as_they_are_and_have_hashes_of_their_own(terms: Terms) 
     assert hashed not in [t.layout_hash(LAYOUT, resolved.for_cohort(3)) for t in others]
 
 
-def test_the_cohort_is_in_the_layout_hash() -> None:
-    terms = Terms()
-    assert terms.layout_hash(LAYOUT, terms.for_cohort(3)) != terms.layout_hash(
-        LAYOUT, terms.for_cohort(4)
-    )
-
-
 @pytest.mark.parametrize(
     ("terms", "tagged"),
     [
@@ -164,19 +157,8 @@ REFUSED: list[tuple[Callable[[], Terms], str]] = [
     (lambda: coded(Sash(), bits=1), "bits"),
     (lambda: coded(Sash(), bits=30), "room for 2 to 29 bits"),
     (lambda: Terms(Sash("all")), "unmask must be one of server, clients"),  # type: ignore[arg-type]
-    (lambda: coded(bits=33), "bits must be 2 to 32"),
-    (lambda: coded(clip=0.0), "alpha must"),
-    (lambda: coded(clip=float("nan")), "alpha must"),
-    (lambda: coded(clip={"a": -1.0}), "alpha must"),
     (lambda: coded(clip="median"), "'history' or 'exchange'"),
-    (lambda: coded(max_examples=0), "1 to 2"),
-    (lambda: coded(max_examples=1 << 29), "1 to 2"),
     (lambda: Terms(Flashe("triple")), "masking must be one of"),  # type: ignore[arg-type]
-    (lambda: coded(top_k=0.0), "above 0 and at most 1"),
-    (lambda: coded(top_k=1.5), "above 0 and at most 1"),
-    (lambda: coded(top_k=float("nan")), "above 0 and at most 1"),
-    (lambda: coded(top_k=0.1, warmup=-1), "cannot be negative"),
-    (lambda: Terms(metrics=("loss", "loss")), "twice"),
     (lambda: Terms(metrics=tuple(str(i) for i in range(65))), "at most 64"),
     (lambda: Terms(metrics=("",)), "1 to 128"),
     (lambda: Terms(arrays_key=""), "1 to 128"),
@@ -219,14 +201,7 @@ def test_bits_are_resolved_for_a_cohort(cohort: int, bits: int, unmask: Any) -> 
     assert resolved.resolved(cohort + 1) is resolved
     assert terms.bits == 0  # what is signed before the cohort is known
     scheme = terms.for_cohort(cohort)
-    assert (
-        scheme
-        == resolved.for_cohort(cohort)
-        == Sash(unmask=unmask, preset="lwr-736").adder(cohort, bits)
-    )
-    assert Terms.from_bytes(resolved.to_bytes()) == resolved
-    assert Terms.from_bytes(terms.to_bytes()) == terms
-    assert resolved.codec.parameters() != terms.resolved(2).codec.parameters()
+    assert scheme == terms.scheme.adder(cohort, bits)
     narrower = dataclasses.replace(resolved, codec=update_codec(bits=9))
     hashes = [t.layout_hash(LAYOUT, scheme) for t in (resolved, narrower)]
     assert len({*hashes}) == 2
@@ -255,27 +230,6 @@ def test_numbers_may_be_numpys() -> None:
 def test_a_cohort_that_sash_has_no_place_for(cohort: int) -> None:
     with pytest.raises(ConfigError, match="cohort must be 2 to 1024"):
         Terms(Sash(), update_codec(bits=0)).for_cohort(cohort)
-
-
-@pytest.mark.parametrize(
-    ("terms", "reader", "masked", "sparse", "hidden"),
-    [
-        (Terms(), "clients", False, False, False),
-        (coded(permute=False), "clients", False, False, False),
-        (coded(top_k=1.0), "clients", False, True, True),
-        (coded(top_k=0.1, permute=False), "clients", False, True, False),
-        (Terms(Sash()), "server", True, False, False),
-        (Terms(Sash("clients")), "clients", True, False, False),
-        (Terms(Esafl(keys="round")), "clients", True, False, False),
-        (Terms(Esafl()), "clients", False, False, False),
-    ],
-)
-def test_who_reads_what(
-    terms: Terms, reader: str, masked: bool, sparse: bool, hidden: bool
-) -> None:
-    scheme, codec = terms.scheme, terms.codec
-    found = scheme.reader, scheme.per_sum_keys, codec.sparse, codec.hides
-    assert found == (reader, masked, sparse, hidden)
 
 
 BODY = canonical.loads(Terms().to_bytes(), MAX_BYTES, "terms")
@@ -342,10 +296,3 @@ def test_malformed_terms(body: Any, message: str) -> None:
 def test_well_formed_terms_that_cannot_work(body: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Terms.from_bytes(canonical.dumps(body))
-
-
-def test_bytes_that_are_no_terms() -> None:
-    good = Terms().to_bytes()
-    for bad in (b"", good[:-1], good + b"\x00", b"\xff", bytes(MAX_BYTES + 1)):
-        with pytest.raises(ProtocolError):
-            Terms.from_bytes(bad)

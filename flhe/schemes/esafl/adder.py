@@ -38,7 +38,7 @@ from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.prg import AesCtr, Prg
 from flhe.math.ring_arrays import Elements
-from flhe.math.sampling import Gaussian
+from flhe.math.sampling import fresh
 from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.esafl import keys as eshe_keys
 from flhe.schemes.esafl.keys import Own, Total
@@ -236,7 +236,7 @@ class EsaflSealer(SharedSealerShell):
             else:
                 pieces.append(np.empty((limbs, end - at), np.uint64))
         noise = np.empty(count, np.int8)
-        draw = Gaussian().noise(self.random)
+        draw = fresh(self.random)
         local = threading.local()
 
         def work(i: int, at: int, end: int) -> None:

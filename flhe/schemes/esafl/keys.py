@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ProtocolError
 from flhe.math.ring import Q
-from flhe.math.sampling import SIGMA, Gaussian
+from flhe.math.sampling import BOUND, SIGMA, draw
 from flhe.schemes.esafl.rlwe import lifted
 from flhe.wire.secret import Random
 
@@ -34,12 +34,12 @@ Total = NDArray[np.int32]
 
 def draw_own(dimension: int, random: Random = secrets.token_bytes) -> Own:
     """A fresh s_i, int8 (dimension,)."""
-    return Gaussian().draw(dimension, random)
+    return draw(dimension, random)
 
 
 def check_own(own: Own) -> None:
     """Refuse what is no key of one member; ProtocolError."""
-    bound = Gaussian().bound
+    bound = BOUND
     if own.dtype != np.int8 or own.ndim != 1 or int(np.abs(own.astype(np.int16)).max()) > bound:
         raise ProtocolError("esafl: a key of another shape, or with a coefficient beyond 9 sigma")
     _check_width(own, 1)
@@ -47,7 +47,7 @@ def check_own(own: Own) -> None:
 
 def total_bound(cohort: int) -> int:
     """Largest coefficient of the sum of `cohort` keys: 9 sigma sqrt(N)."""
-    return min(cohort * Gaussian().bound, math.ceil(9 * SIGMA * math.sqrt(cohort)))
+    return min(cohort * BOUND, math.ceil(9 * SIGMA * math.sqrt(cohort)))
 
 
 def check_total(total: Total, cohort: int) -> None:
@@ -78,7 +78,7 @@ def _check_width(key: NDArray[np.signedinteger], cohort: int) -> None:
 
 def _digit_bits(cohort: int) -> int:
     """Bits of one coefficient of a sum of `cohort` keys, sign included."""
-    return (cohort * Gaussian().bound).bit_length() + 1
+    return (cohort * BOUND).bit_length() + 1
 
 
 def elements(dimension: int, cohort: int) -> int:

@@ -33,7 +33,7 @@ import numpy as np
 from flhe.coding.limb_packing import Residues
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.prg import AesCtr, FieldElements
-from flhe.math.sampling import Gaussian
+from flhe.math.sampling import draw
 from flhe.schemes.esafl.keys import Own, check_own, draw_own
 from flhe.schemes.esafl.rlwe import lifted
 from flhe.schemes.sealed import check_senders
@@ -122,7 +122,7 @@ def begin(
         )
     own = draw_own(scheme.sizes.n, random)
     check_own(own)
-    error, rows = Gaussian().draw(scheme.sizes.n, random), []
+    error, rows = draw(scheme.sizes.n, random), []
     for ring, a_hat in zip(scheme.rings, common_hats(scheme, crs), strict=True):
         product = ring.products(ring.forward(lifted(own, ring.q)), a_hat[np.newaxis])[0]
         noise = scaled(lifted(error, ring.q), 1 << scheme.slots.log_p, ring.q)

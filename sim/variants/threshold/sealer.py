@@ -20,7 +20,7 @@ from flhe.coding.base import Plain
 from flhe.coding.limb_packing import Residues
 from flhe.coding.support import Support
 from flhe.math.buffers import empty
-from flhe.math.sampling import Gaussian
+from flhe.math.sampling import fresh
 from flhe.schemes.esafl.rlwe import lifted
 from flhe.schemes.sealed import Slot, check_senders
 from flhe.schemes.shell import SealerShell
@@ -64,7 +64,7 @@ class ThresholdSealer(SealerShell):
         data = empty(adder.nbytes(length), np.uint8)
         count, n = adder.counts(length)[0], adder.sizes.n
         # Streams of u, e' and e'': each has a fresh key of its own.
-        streams = [Gaussian().noise(secrets.token_bytes) for _ in range(3)]
+        streams = [fresh(secrets.token_bytes) for _ in range(3)]
         for at in range(0, count, adder.sizes.step):
             end = min(at + adder.sizes.step, count)
             whole = -(-(end - at) // n) * n

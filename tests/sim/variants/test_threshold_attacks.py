@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.errors import ProtocolError
 from flhe.math.prime_ring import PrimeRing
-from flhe.math.sampling import Gaussian
+from flhe.math.sampling import BOUND
 from flhe.schemes.esafl.keys import total_bound
 from flhe.schemes.sealed import Sealed
 from flhe_lab.variants.threshold import keys as threshold_keys
@@ -220,7 +220,7 @@ def test_the_public_key_is_an_encryption_of_nothing_known() -> None:
     some = group(3, 3)
     scheme = some.scheme
     a = each(scheme, inverse_transform, list(common_hats(scheme, CRS)))
-    bound = 3 * Gaussian().bound << scheme.slots.log_p
+    bound = 3 * BOUND << scheme.slots.log_p
     for owns, opens in ((some.drawn, True), (some.drawn[:2], False)):
         key = lifted(scheme, np.sum([d.own for d in owns], axis=0, dtype=int).tolist())
         left = small(scheme, added(scheme, list(some.public.b), each(scheme, multiply, a, key)))
