@@ -12,6 +12,7 @@ import pytest
 from flhe.errors import ConfigError, ProtocolError
 from flhe.schemes.base import Scheme
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
+from flhe.schemes.bfv.scheme import Bfv
 from flhe.schemes.esafl.keys import check_total
 from flhe.schemes.esafl.presets import ESHE, EshePreset
 from flhe.schemes.esafl.rlwe import Rlwe, rlwe_for
@@ -26,7 +27,7 @@ from flhe.schemes.sash.scheme import Sash
 
 
 @pytest.mark.parametrize(
-    "scheme", [Flashe(), BatchCrypt(), Esafl(), FedmlHe()], ids=lambda scheme: scheme.name
+    "scheme", [Flashe(), BatchCrypt(), Esafl(), FedmlHe(), Bfv()], ids=lambda scheme: scheme.name
 )
 @pytest.mark.parametrize(
     ("name", "value"),
@@ -68,6 +69,8 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: SealPreset("x", 1024, 50, 128, ""), "2048, 4096 or 8192"),
     (lambda: SealPreset("x", 2048, 39, 128, ""), "40 to 60"),
     (lambda: SealPreset("x", 2048, 61, 128, ""), "40 to 60"),
+    (lambda: Bfv().adder(1024, 32), "fewer bits or a smaller cohort"),
+    (lambda: Bfv("2048"), "BFV has 4096, 8192"),
     (lambda: FedmlHe(ring="1024").adder(3), "CKKS has 2048"),
     (lambda: FedmlHe(ring="2048").adder(1024, 32), "fewer bits or a smaller cohort"),
     (lambda: CkksSizes(4096, 45, 50, 32767, 22, 2), "a longer modulus, fewer bits or a smaller"),

@@ -447,13 +447,6 @@ MALFORMED = {
     "too long": (1 << 15).to_bytes(4, "little") + bytes(1 << 15),
     "cut": order()[:-1],
     "not CBOR": framed(b"\xff\xff"),
-    "a list": framed(canonical.dumps([1, 2])),
-    "no count": order(count=None),
-    "one more": order(x=1),
-    "text": order(p="11"),
-    "none": order(count=0),
-    "negative": order(count=-1),
-    "too many": order(count=2**24 + 1),
 }
 
 
