@@ -20,10 +20,9 @@ from flhe.schemes.fedml_he.keys import CkksSecret
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.seal_blocks import Blocks
 from flhe.schemes.fedml_he.sizes import FLOATS
-from flhe.schemes.polynomial_masks import PolynomialMasks
+from flhe.schemes.polynomial_masks import PolynomialMasks, lifted
 from flhe.schemes.seal_blocks import minor_version
 from flhe.schemes.seal_format import HEADER, MAX_CONTEXT, SealFormat, to_seal_order
-from flhe.schemes.seal_keys import lift
 from tests.laws import KEY, SLOT, whole
 from tests.rings import inverse
 
@@ -153,7 +152,7 @@ def test_the_server_refuses_a_context_with_a_key() -> None:
     assert made.public == public
     flags = dict.fromkeys(("save_public_key", "save_galois_keys", "save_relin_keys"), False)
     for context in (
-        sizes.seal.context(sizes.ring.forward(lift(key.coefficients, sizes.q))),
+        sizes.seal.context(sizes.ring.forward(lifted(key.coefficients, sizes.q))),
         theirs().serialize(save_secret_key=True, **flags),
         theirs().serialize(save_secret_key=True),
     ):
@@ -197,7 +196,7 @@ def test_the_server_adds_under_no_context_with_a_key() -> None:
     public = key.public(small.adder(3).sizes)
     assert Terms(small).for_cohort(3, public=public.to_bytes()).name == "fedml-he"
     sizes = small.adder(3).sizes
-    whole_ = sizes.seal.context(sizes.ring.forward(lift(key.coefficients, sizes.q)))
+    whole_ = sizes.seal.context(sizes.ring.forward(lifted(key.coefficients, sizes.q)))
     with pytest.raises(ProtocolError, match="secret key"):
         Terms(small).for_cohort(3, public=dataclasses.replace(public, context=whole_).to_bytes())
     with pytest.raises(ProtocolError, match="ring"):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from flhe.errors import AuthenticationError, ProtocolError, QuorumError
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
+from flhe.keys.agreement.messages import NONE, Envelope, Header
 from flhe.keys.agreement.pairs import OVERHEAD
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.math.shamir import Shamir
@@ -127,7 +127,6 @@ class SharingParameters:
             attempt=slot.attempt,
             stage=stage,
             sender=self.members[sender],
-            receiver=EVERYONE,
             policy_hash=about,
             layout_hash=slot.digest(),
         )

@@ -61,13 +61,17 @@ class Header(Record):
     roster_hash: Hash
     run_id: U64
     epoch: U32
-    round: U32
-    attempt: U32
+    round: U32 = 0
+    attempt: U32 = 0
     stage: Annotated[str, matching("[a-z-]{1,16}", "1 to 16 of a-z -")]
     sender: Hash
-    receiver: _OrNone
-    policy_hash: _OrNone
-    layout_hash: _OrNone
+    receiver: _OrNone = EVERYONE
+    policy_hash: _OrNone = NONE
+    layout_hash: _OrNone = NONE
+
+    def expected(self, *without: str) -> dict[str, int | str | bytes]:
+        """Its fields by name, but for these and the sender: what messages of a stage have in common."""
+        return {n: getattr(self, n) for n in _NAMES if n not in ("sender", *without)}
 
     def check(self, expect: Expected) -> None:
         """Raise ProtocolError naming the first field that differs from `expect`.

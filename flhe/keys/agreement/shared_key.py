@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from flhe.errors import AuthenticationError, ProtocolError
@@ -151,8 +151,7 @@ def finish(
         part = _part(state, policy_hash)
         if not part.commitments:
             raise ProtocolError("nothing was revealed in this key agreement: start over")
-        expect = asdict(_addressed(agreed, 0, agreed.rank, policy_hash))
-        del expect["sender"]
+        expect = _addressed(agreed, 0, agreed.rank, policy_hash).expected()
         found = _by_rank(agreed, messages, expect, MAX_BOX, without=agreed.rank)
         boxes = list(adder.reveal(part.part, part.commitments))
         for rank, envelope in found.items():

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from flhe.errors import ProtocolError
 from flhe.math.ring import Q
 from flhe.math.sampling import SIGMA, Gaussian
-from flhe.schemes.esafl.rlwe import lifted
+from flhe.schemes.polynomial_masks import lifted
 from flhe.wire.secret import Random
 
 WIDTH = 0.25

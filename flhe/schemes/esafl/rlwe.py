@@ -33,6 +33,7 @@ from flhe.math.prime_ring import PrimeRing, ntt_primes
 from flhe.math.ring import Q, Ring
 from flhe.math.sampling import SIGMA
 from flhe.schemes.esafl.presets import EshePreset
+from flhe.schemes.polynomial_masks import lifted
 
 MAX_LIMB = 63
 """Bits of a prime: products are reduced with 64-bit words."""
@@ -138,14 +139,6 @@ class Products:
                 ring.products(self.hats[limb], a_hat, out[limb].reshape(blocks, n))
             else:
                 out[limb] = ring.products(self.hats[limb], a_hat).reshape(-1)[:count]
-
-
-def lifted(key: NDArray[Any], q: int) -> Residues:
-    """Small signed coefficients modulo q."""
-    wide = key.astype(np.int64)
-    # NumPy takes a bare q of 64 bits for a C long, which it does not fit.
-    residues: Residues = wide.view(np.uint64) + np.where(wide < 0, np.uint64(q), np.uint64(0))
-    return residues
 
 
 @functools.cache
