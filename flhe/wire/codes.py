@@ -109,7 +109,8 @@ _ROWS: tuple[tuple[type[e.FlheError], int, str, str], ...] = (
         e.ExamplesError,
         1029,
         "examples",
-        "its example count cannot be weighed: none, or more than sums have room for; see its errors.log",
+        "its example count cannot be weighed: none, or more than sums have room for; see its "
+        "errors.log",
     ),
     (e.RangeError, 1016, "range", "a number of its is out of range; see its errors.log"),
     (
