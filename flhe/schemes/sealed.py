@@ -193,6 +193,9 @@ class Sealed:
     ) -> Sealed:
         """Rebuild from `header()` and `body()` in one piece; the ciphertext is not copied.
 
+        Raises ProtocolError: when the header is not exactly what `header()` writes, or the supports
+        are not its.
+
         Parameters
         ----------
         header, body
@@ -202,11 +205,6 @@ class Sealed:
         floats : int, optional
             Length of the vectors that supports may be of; 0 for none. Whoever reads what others wrote
             must say it: a few bytes may stand for many coordinates.
-
-        Raises
-        ------
-        ProtocolError
-            When the header is not exactly what `header()` writes, or the supports are not its.
         """
         head = _Header.from_bytes(header)
         if supports is None:
@@ -254,12 +252,8 @@ def _split(
 def merged_senders(total: Sealed, part: Sealed, cohort: int) -> tuple[int, ...]:
     """Senders of `total + part`, after checking that the two may be added.
 
-    Raises
-    ------
-    ProtocolError
-        Another scheme, round, parameter set, length or a sender outside the cohort.
-    ReuseError
-        A sender that is already in the total.
+    Raises ProtocolError: another scheme, round, parameter set, length or a sender outside the cohort;
+    ReuseError: a sender that is already in the total.
     """
     if [s.length for s in total.supports[:1]] != [s.length for s in part.supports[:1]]:
         raise ProtocolError("add: one of the two is sparse, or of a vector of another length")

@@ -66,10 +66,8 @@ def read(
 ) -> bytes:
     """The payload of a message as a relay can verify it, which has no epoch.
 
-    Raises
-    ------
-    ProtocolError, AuthenticationError
-        A message of another exchange, longer than `limit` bytes, or not by `sender`.
+    Raises ProtocolError, AuthenticationError: a message of another exchange, longer than `limit`
+    bytes, or not by `sender`.
     """
     envelope = Envelope.from_bytes(message, limit)
     expect: Expect = {

@@ -99,12 +99,8 @@ class SharingParameters:
     def check_set(self, survivors: Sequence[int]) -> None:
         """Refuse a set that no honest member signs.
 
-        Raises
-        ------
-        ProtocolError
-            Ranks that are not members', out of order or repeated.
-        QuorumError
-            Fewer survivors than it takes.
+        Raises ProtocolError: ranks that are not members', out of order or repeated; QuorumError: fewer
+        survivors than it takes.
         """
         size = len(self.members)
         if not all(type(rank) is int and 0 <= rank < size for rank in survivors):

@@ -121,6 +121,9 @@ class Envelope(Record):
     def verify(self, expect: Expected, *, senders: Collection[bytes] | None) -> None:
         """Return if this is the message that the receiver waits for, signed by its sender.
 
+        Raises ProtocolError: a field differs (it is named), or the sender is not among `senders`;
+        AuthenticationError: the signature does not verify.
+
         Parameters
         ----------
         expect : mapping
@@ -128,13 +131,6 @@ class Envelope(Record):
         senders : collection of bytes, or None
             Public keys that may have sent it. None accepts any key, which only the first message of
             a first-use federation should do.
-
-        Raises
-        ------
-        ProtocolError
-            A field differs (it is named), or the sender is not among `senders`.
-        AuthenticationError
-            The signature does not verify.
         """
         digest = hashlib.sha256(self.payload).digest()
         _verify(self.header, digest, self.signature, expect, senders)

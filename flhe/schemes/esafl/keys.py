@@ -100,10 +100,7 @@ def to_elements(own: Own, cohort: int) -> NDArray[np.uint64]:
 def from_elements(summed: NDArray[np.uint64], dimension: int, cohort: int) -> Total:
     """The sum of keys in a sum of their field elements, int32 (dimension,).
 
-    Raises
-    ------
-    ProtocolError
-        It is no sum of at most `cohort` keys.
+    Raises ProtocolError: it is no sum of at most `cohort` keys.
     """
     bits = _digit_bits(cohort)
     per = 63 // bits

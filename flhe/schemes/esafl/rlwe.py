@@ -150,10 +150,7 @@ def _ring(n: int, q: int) -> Ring | PrimeRing:
 def rlwe_for(preset: EshePreset, cohort: int, bits: int) -> Rlwe:
     """What a sum of `cohort` vectors of `bits`-bit values takes in the rings of `preset`.
 
-    Raises
-    ------
-    ConfigError
-        Not even one slot fits.
+    Raises ConfigError: not even one slot fits.
     """
     bound = (1 << (bits - 1)) - 1
     width = slot_width(bound, cohort)
