@@ -21,7 +21,7 @@ from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
 from flhe.node.high_water_marks import HighWaterMarks
 from flhe.node.keyfile import KeyFile
-from flhe.node.stored import StoredNote
+from flhe.node.stored import StoredNote, StoredSession
 from flhe.schemes.batchcrypt import residue_worker
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
@@ -60,6 +60,7 @@ def _more() -> list[Record]:
         residue_worker._Order(11, 13, 139, 3),
         *(dealt_shares(0), agreed(0)[0], StoredNote(bytes(32), b"", "double", bytes(32))),
         dealt.deal(ROSTER, Esafl("rns-4096", "dealt"), random=source("dealt"))[IDS[0].public],
+        StoredSession(bytes(16), Terms().to_bytes()),
         Terms(Flashe(masking="adaptive"), update_codec(clip="exchange")),
         Terms(Sash(unmask="clients"), update_codec(bits=0)),
         Terms(BatchCrypt(), update_codec(clip="history")),
