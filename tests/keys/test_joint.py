@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flhe.errors import FlheError, NoKeyError, ProtocolError
+from flhe.errors import FlheError, ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement import joint
 from flhe.keys.agreement.broadcast import box_header
 from flhe.keys.agreement.epoch import Confirmed, Epoch, finish
 from flhe.keys.agreement.messages import Envelope
-from flhe.keys.roles import secrets_of
 from flhe.schemes.esafl.adder import EsaflAdder
 from flhe.schemes.esafl.keys import draw_own
 from flhe.schemes.esafl.scheme import Esafl
@@ -275,19 +274,6 @@ def test_what_a_relay_reads_is_signed_by_its_sender() -> None:
     short = Envelope.seal(IDS[0], header, dumps([bytes(31)])).to_bytes()
     with pytest.raises(ProtocolError, match="32 bytes"):
         joint.announced(short, *scope)
-
-
-def test_states_and_keys_show_nothing() -> None:
-    made = once()
-    state, _ = made.add(0)
-    key = key_of(finish(state, made.confirms))
-    for shown in (repr(state), repr(key), repr(made.states[0])):
-        assert "own" not in shown or "array" not in shown
-        assert str(key.own[:4].tolist())[1:-1] not in shown
-        assert key.own.tobytes()[:8].hex() not in shown
-    bare = dataclasses.replace(finish(state, made.confirms), scheme_secret=b"")
-    with pytest.raises(NoKeyError, match="no keys of the scheme any more"):
-        SCHEME.sealer(secrets_of(bare))
 
 
 def test_keys_that_were_dealt_take_no_joint() -> None:

@@ -122,14 +122,6 @@ def test_asked_twice_a_member_tells_the_same() -> None:
     assert shared_key.finish(ended, confirms, [], ADDER, TERMS)[0] == ended
 
 
-def test_states_outlive_a_process_and_show_nothing() -> None:
-    for state in (once().states[2], once().finish(2)[0]):
-        assert Confirmed.from_bytes(state.to_bytes(), identity=IDS[2]) == state
-        assert state.scheme_secret.hex()[200:232] not in repr(state)
-    key = stored.key_in(ADDER, epochs()[0].scheme_secret)
-    assert str(int(key.share[0, 0])) not in repr(key)
-
-
 def test_the_relay_sees_no_share() -> None:
     wire = b"".join(itertools.chain(once().commits, *once().boxes, [once().finish(0)[1]]))
     for epoch in epochs():
