@@ -173,12 +173,18 @@ def commits(number: int = 0) -> tuple[list[epoch.Confirmed], list[bytes]]:
 
 
 @functools.cache
-def reveals(number: int = 0) -> tuple[list[epoch.Confirmed], list[bytes]]:
-    """Every state, and what is for rank 0."""
+def revealed(number: int = 0) -> tuple[list[epoch.Confirmed], list[list[bytes]]]:
+    """Every state, and what each member has for the others."""
     states, told = commits(number)
     e, draw = exchange(number), source(f"revealed {number}")
     made = [shared_key.reveal(s, e.confirms, told, THRESHOLD, TERMS, draw) for s in states]
-    return [state for state, _ in made], [messages[0] for _, messages in made[1:]]
+    return [state for state, _ in made], [messages for _, messages in made]
+
+
+def reveals(number: int = 0) -> tuple[list[epoch.Confirmed], list[bytes]]:
+    """Every state, and what is for rank 0."""
+    states, sent = revealed(number)
+    return states, [messages[0] for messages in sent[1:]]
 
 
 def _reveal(data: bytes) -> None:

@@ -22,50 +22,26 @@ from flhe.schemes.esafl.keys import draw_own
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.joint_key import JointKey
 from flhe.wire.canonical import dumps
-from tests.keys import agreement
+from tests.fuzz.group import IDS, RUN, SIZE, TERMS, exchange
+from tests.fuzz.signed import ESAFL as SCHEME
+from tests.fuzz.signed import joints
 
-SIZE = 4
-IDS = agreement.sites(SIZE)
-SCHEME = Esafl().adder(SIZE)
 N = SCHEME.sizes.n
-TERMS = bytes(range(32))
-RUN = 77
 
 
-confirmed = functools.partial(agreement.confirmed, IDS, RUN)
-
-
-@dataclasses.dataclass
 class Made:
     """One agreement up to the JOINT messages."""
 
-    states: list[Confirmed]
-    confirms: list[bytes]
-    messages: list[bytes]
-
-    @property
-    def epoch(self) -> Epoch:
-        return finish(self.states[0], self.confirms)
+    def __init__(self, number: int) -> None:
+        self.states, self.messages = joints(number)
+        self.confirms, self.epoch = exchange(number).confirms, exchange(number).epochs[0]
 
     def add(self, rank: int, messages: list[bytes] | None = None) -> tuple[Confirmed, bytes]:
         inbox = self.messages if messages is None else messages
         return joint.add(self.states[rank], self.confirms, inbox, SCHEME, TERMS)
 
 
-def drawn(number: int = 0) -> Made:
-    states, confirms = confirmed(number)
-    made = [joint.share(state, confirms, SCHEME, TERMS) for state in states]
-    return Made([state for state, _ in made], confirms, [message for _, message in made])
-
-
-@functools.cache
-def once() -> Made:
-    return drawn()
-
-
-@functools.cache
-def other() -> Made:
-    return drawn(1)
+once, other = functools.partial(Made, 0), functools.partial(Made, 1)
 
 
 def own_of(state: Confirmed) -> np.ndarray[Any, Any]:
@@ -255,7 +231,7 @@ def test_other_terms_start_over() -> None:
 
 
 def test_nothing_is_drawn_before_everybody_confirmed() -> None:
-    states, confirms = confirmed(5)
+    states, confirms = exchange(5).confirmed, exchange(5).confirms
     with pytest.raises(FlheError):
         joint.share(states[0], confirms[:-1], SCHEME, TERMS)
     with pytest.raises(ProtocolError, match=r"no key was drawn|other terms"):
@@ -277,7 +253,7 @@ def test_what_a_relay_reads_is_signed_by_its_sender() -> None:
 
 
 def test_keys_that_were_dealt_take_no_joint() -> None:
-    states, confirms = confirmed(9)
+    states, confirms = exchange(9).confirmed, exchange(9).confirms
     owns = [draw_own(N) for _ in range(SIZE)]
     total = np.sum(owns, axis=0, dtype=np.int32)
     done = [

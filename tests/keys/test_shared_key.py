@@ -21,28 +21,22 @@ from flhe.keys.roles import partial_of, secrets_of
 from flhe.schemes.sealed import Sealed
 from flhe_lab.variants.threshold import stored
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
+from tests.fuzz.group import IDS, RUN, SIZE, TERMS, exchange
+from tests.fuzz.signed import THRESHOLD as ADDER
+from tests.fuzz.signed import commits, revealed
 from tests.keys import agreement
 from tests.laws import SLOT
 
-SIZE, RUN, TERMS = 4, 77, bytes(range(32))
-IDS = agreement.sites(SIZE)
-ADDER: Any = ThresholdCkks().adder(SIZE)
-confirmed = functools.partial(agreement.confirmed, IDS, RUN)
 NONE = np.empty(0, np.int64)
 
 
-@dataclasses.dataclass
 class Made:
     """One agreement up to the KEY-REVEALs."""
 
-    states: list[Confirmed]
-    confirms: list[bytes]
-    commits: list[bytes]
-    boxes: list[list[bytes]]
-
-    @property
-    def epoch(self) -> Epoch:
-        return finish(self.states[0], self.confirms)
+    def __init__(self, number: int) -> None:
+        self.states, self.boxes = revealed(number)
+        self.confirms, self.epoch = exchange(number).confirms, exchange(number).epochs[0]
+        self.commits = commits(number)[1]
 
     def inbox(self, rank: int) -> list[bytes]:
         return [sent[rank - (rank > by)] for by, sent in enumerate(self.boxes) if by != rank]
@@ -52,22 +46,7 @@ class Made:
         return shared_key.finish(self.states[rank], self.confirms, told, ADDER, TERMS)
 
 
-def made(number: int = 0) -> Made:
-    states, confirms = confirmed(number)
-    first = [shared_key.commit(state, confirms, ADDER, TERMS) for state in states]
-    commits = [message for _, message in first]
-    both = [shared_key.reveal(s, confirms, commits, ADDER, TERMS) for s, _ in first]
-    return Made([s for s, _ in both], confirms, commits, [boxes for _, boxes in both])
-
-
-@functools.cache
-def once() -> Made:
-    return made()
-
-
-@functools.cache
-def other() -> Made:
-    return made(1)
+once, other = functools.partial(Made, 0), functools.partial(Made, 1)
 
 
 @functools.cache
@@ -231,7 +210,7 @@ def test_what_may_not_be_committed_to(name: str) -> None:
 
 
 def test_steps_out_of_order() -> None:
-    states, confirms = confirmed(3)
+    states, confirms = exchange(3).confirmed, exchange(3).confirms
     with pytest.raises(ProtocolError, match="no part of a key was drawn"):
         shared_key.reveal(states[0], confirms, once().commits, ADDER, TERMS)
     with pytest.raises(ProtocolError, match="no part of a key was drawn"):

@@ -24,7 +24,7 @@ from flhe.schemes.sealed import Sealed
 from flhe_lab.papers.corrections.esafl import odd, printed
 from flhe_lab.papers.esafl import Poly, multiply
 from flhe_lab.papers.packing import PaperPacking
-from tests.keys.test_key_pair import confirmed
+from tests.keys.agreement import confirmed, sites
 from tests.schemes.eshe_attacks import (
     SLOT,
     Ours,
@@ -243,7 +243,7 @@ def test_no_two_sums_have_one_key() -> None:
     scheme, terms = Esafl().adder(3), bytes(32)
     drawn = []
     for number in range(2):
-        states, confirms = confirmed(number)
+        states, confirms = confirmed(sites(3), 77, number)
         drawn.append([joint.share(state, confirms, scheme, terms) for state in states])
         again = joint.share(drawn[-1][0][0], confirms, scheme, terms)
         assert again[0].scheme_secret == drawn[-1][0][0].scheme_secret
