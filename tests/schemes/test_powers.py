@@ -198,9 +198,6 @@ def test_which_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     for there, taken in ((True, [True, False, False]), (False, [False] * 3)):
         monkeypatch.setattr(lanes, "available", lambda there=there: there)
         assert [powers.fits(*one) for one in asked] == taken
-    monkeypatch.undo()
-    monkeypatch.setenv("FLHE_IFMA", "0")
-    assert not lanes.available.__wrapped__()
 
 
 @pytest.mark.parametrize(
