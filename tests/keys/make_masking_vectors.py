@@ -1,7 +1,7 @@
 """A second implementation of masking-key agreement, from the formulas alone: no flhe code.
 
-CBOR is written by hand, field elements are Python's integers; Ed25519, HKDF and ChaCha20-Poly1305 are
-PyCryptodome's. It makes the good cases of tests/vectors/masking.json; what must fail is data.
+CBOR and HKDF are written by hand, field elements are Python's integers; Ed25519 and ChaCha20-Poly1305
+are PyCryptodome's. It makes the good cases of tests/vectors/masking.json; what must fail is data.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 from Crypto.Cipher import ChaCha20_Poly1305
 from Crypto.PublicKey import ECC
 
-from tests.keys.make_vectors import SUITE, cbor, hkdf, signed
+from tests.keys.make_vectors import SUITE, cbor, signed
 from tests.reference.field import Q
 from tests.reference.shamir import shared
-from tests.reference.wire import Tape, columns, little, little_read
+from tests.reference.wire import Tape, columns, hkdf, little, little_read
 
 
 def sha(*parts: Any) -> bytes:

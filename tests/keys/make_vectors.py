@@ -1,8 +1,8 @@
 """A second implementation of boxes, envelopes and rosters, from the formulas alone: no flhe code.
 
-CBOR is written by hand; Ed25519, HKDF and AES-GCM are PyCryptodome's. From the inputs of a good case in
-tests/vectors it makes the outputs, and tests hold the file and the library to them. What must fail is
-data. `python -m tests.keys.make_vectors` writes the outputs anew.
+CBOR and HKDF are written by hand; Ed25519 and AES-GCM are PyCryptodome's. From the inputs of a good
+case in tests/vectors it makes the outputs, and tests hold the file and the library to them. What must
+fail is data. `python -m tests.keys.make_vectors` writes the outputs anew.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pathlib
 from typing import Any
 
 from Crypto.Cipher import AES
-from Crypto.Hash import SHA256
-from Crypto.Protocol.KDF import HKDF
 from Crypto.PublicKey import ECC
 from Crypto.Signature import eddsa
+
+from tests.reference.wire import hkdf
 
 SUITE = "x25519-ed25519-chacha20poly1305-sha256"
 VECTORS = pathlib.Path(__file__).parents[1] / "vectors"
@@ -49,10 +49,6 @@ def cbor(x: Any) -> bytes:
         return head(4, len(x)) + b"".join(map(cbor, x))
     pairs = sorted((cbor(key), cbor(value)) for key, value in x.items())
     return head(5, len(x)) + b"".join(key + value for key, value in pairs)
-
-
-def hkdf(secret: bytes, label: str, *context: Any) -> bytes:
-    return HKDF(secret, 32, b"", SHA256, context=cbor(["flhe/v1/" + label, *context]))  # type: ignore[return-value]
 
 
 def unhex(value: Any) -> Any:
