@@ -146,12 +146,14 @@ MANY = tuple(i.to_bytes(32, "big") for i in range(1025))
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
+        ({"collusion": -1}, "collusion must be"),
         ({"collusion": 3}, "need 6"),
         ({"min_survivors": 1}, "min_survivors must be"),
         ({"min_survivors": 6}, "need 6"),
         ({"limits": Limits({"min-members": 6})}, r"need 6 to 1024 members \(min-members=6\)"),
         ({"schemes": ()}, "scheme once"),
         ({"schemes": ("eshe", "eshe")}, "scheme once"),
+        ({"schemes": ("ESHE",)}, "schemes must be a list"),
         ({"members": ()}, "0 members"),
         ({"members": (*ONE.members, Member("again", KEYS[0]))}, "one public key"),
         ({"members": (*ONE.members, Member("site-0", KEYS[9]))}, "one name"),

@@ -118,6 +118,8 @@ def boxed(length: int, *fields: dict[str, Any]) -> bytes:
         (b"flhe-seal/2\n\x00\x00\x00\x00", "CBOR ends early"),
         (boxed(1), "head is longer than it may be"),
         (boxed(MAX_HEAD) + bytes(MAX_HEAD), "head is longer than it may be"),
+        (boxed(0, {"salt": bytes(31)}), "salt must be 32 bytes"),
+        (boxed(0, {"chunk_bytes": 0}), "chunk_bytes must be an integer, 1 to"),
         (boxed(0, {"chunk_bytes": CHUNK + 1}), "chunk_bytes must be an integer, 1 to"),
         (boxed(0, {"header": [1, 2]}), "header must be a map of named fields"),
         (boxed(0, {"header": HEADER | {"round": "4"}}), "header field round must be int"),

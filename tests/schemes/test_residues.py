@@ -384,6 +384,8 @@ MALFORMED = {
     "too long": (1 << 15).to_bytes(4, "little") + bytes(1 << 15),
     "cut": order()[:-1],
     "not CBOR": framed(b"\xff\xff"),
+    "none": order(count=0),
+    "too many": order(count=2**24 + 1),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,6 +89,19 @@ def test_the_digest_is_over_everything() -> None:
     digests = {SEALED.digest(), *(other.digest() for other in others)}
     assert len(digests) == len(others) + 1
     assert all(len(d) == 32 for d in digests)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("run_id", 1 << 64), ("round", 1 << 32), ("attempt", -1), ("purpose", "Z")),
+        *(("roster_hash", b""), ("epoch", bytes(32)), ("layout_hash", bytes(16))),
+        ("history", bytes(31)),
+    ],
+)
+def test_slots_that_cannot_be(field: str, value: Any) -> None:
+    with pytest.raises(ProtocolError, match="slot"):
+        dataclasses.replace(SLOT, **{field: value})
 
 
 def test_what_is_merged() -> None:
