@@ -53,10 +53,7 @@ def opener_for(
 def partial_of(adder: Adder, epoch: Epoch, total: Sealed) -> bytes:
     """A member's partial decryption of a closed sum, where it holds a share of the key.
 
-    Raises
-    ------
-    QuorumError
-        Fewer senders than open a sum.
+    Raises QuorumError: fewer senders than open a sum.
     """
     need = adder.scheme.threshold_of(adder.cohort)
     if len(total.senders) < need:
@@ -67,10 +64,7 @@ def partial_of(adder: Adder, epoch: Epoch, total: Sealed) -> bytes:
 def check_pair(adder: KeyPairAdder, public: bytes, secret: bytes) -> None:
     """Refuse a key pair that is not sound, does not fit the scheme, or does not open what it sealed.
 
-    Raises
-    ------
-    ProtocolError
-        What is wrong with it.
+    Raises ProtocolError: what is wrong with it.
     """
     if adder.scheme.agreement != "key-pair":
         raise ProtocolError(f"a key pair, and scheme {adder.name!r} has none")

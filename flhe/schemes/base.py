@@ -160,6 +160,9 @@ class Scheme(Record):
     def adder(self, cohort: int, bits: int | None = None, public: bytes = b"") -> Adder:
         """Public parameters for `cohort` members.
 
+        Raises ConfigError: a cohort or bits that the scheme does not take; ProtocolError: a public key
+        that is none, or of other parameters.
+
         Parameters
         ----------
         cohort : int
@@ -169,13 +172,6 @@ class Scheme(Record):
         public : bytes
             The epoch's public key, encoded, where the scheme has one: nothing is added without it. Or
             what its members call the sum of their keys.
-
-        Raises
-        ------
-        ConfigError
-            A cohort or bits that the scheme does not take.
-        ProtocolError
-            A public key that is none, or of other parameters.
         """
         raise NotImplementedError
 
@@ -359,10 +355,7 @@ class Opener(Protocol):
 def check_integers(name: str, values: NDArray[Any], space: Integers) -> None:
     """Refuse what is not within a space of integers; no value is in the error's text.
 
-    Raises
-    ------
-    RangeError
-        Another type, or a value beyond the bound: it would run into others' sums.
+    Raises RangeError: another type, or a value beyond the bound: it would run into others' sums.
     """
     if values.dtype.kind != "i":
         raise RangeError(f"{name}: takes signed integers, got {values.dtype}; quantize first")
@@ -374,10 +367,8 @@ def check_integers(name: str, values: NDArray[Any], space: Integers) -> None:
 def fits(codec: Codec, adder: Adder, cohort: int) -> None:
     """Refuse, at construction, what would go wrong at round 7.
 
-    Raises
-    ------
-    MisfitError
-        When what the codec produces is not what the adder carries, for `cohort` senders.
+    Raises MisfitError: when what the codec produces is not what the adder carries, for `cohort`
+    senders.
     """
     if adder.cohort < cohort:
         raise MisfitError(

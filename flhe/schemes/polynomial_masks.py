@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flhe.math.prg import FieldElements, Prg
 from flhe.math.prime_ring import PrimeRing
@@ -20,6 +22,14 @@ from flhe.schemes.flashe.streams import telescoped
 from flhe.schemes.seal_format import Words
 from flhe.schemes.sealed import Slot
 from flhe.wire.derive import hkdf
+
+
+def lifted(key: NDArray[Any], q: int) -> Words:
+    """Small signed coefficients modulo q."""
+    wide = key.astype(np.int64)
+    # NumPy takes a bare q of 64 bits for a C long, which it does not fit.
+    residues: Words = wide.view(np.uint64) + np.where(wide < 0, np.uint64(q), np.uint64(0))
+    return residues
 
 
 @dataclass(frozen=True, slots=True)

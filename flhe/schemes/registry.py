@@ -73,10 +73,8 @@ SchemeField = Annotated[
 def parse(text: str) -> Scheme:
     """A scheme as people write it: "sash", or "sash unmask=clients".
 
-    Raises
-    ------
-    ConfigError
-        A name that is unknown, a parameter that the scheme does not have, or no value of it.
+    Raises ConfigError: a name that is unknown, a parameter that the scheme does not have, or no value
+    of it.
     """
     name, *said = text.split() or [""]
     kind = SCHEMES.named(name)

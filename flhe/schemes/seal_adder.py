@@ -190,13 +190,7 @@ class SealSealer(SealerShell):
 
 @dataclass(slots=True)
 class SealOpener(OpenerShell):
-    """A reader's side.
-
-    Parameters
-    ----------
-    adder, key, group_key, prg, threads
-        As for `SealSealer`.
-    """
+    """A reader's side; parameters as for `SealSealer`."""
 
     adder: SealAdder
     key: SealSecret

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from flhe.math.prime_ring import PrimeRing
 from flhe.packages import absent
+from flhe.schemes.polynomial_masks import lifted
 from flhe.schemes.seal_format import MAGIC, SealFormat, Words, to_seal_order
-from flhe.schemes.seal_keys import SealSecret, lift
+from flhe.schemes.seal_keys import SealSecret
 from flhe.schemes.seal_sizes import SealSizes
 
 Remask = Callable[[Words, Words, Words, Words], None]
@@ -75,7 +76,7 @@ class SealBlocks:
     @classmethod
     def of(cls, sizes: SealSizes, secret: SealSecret) -> Self:
         """TenSEAL with that key."""
-        key = sizes.ring.forward(lift(secret.coefficients, sizes.q))
+        key = sizes.ring.forward(lifted(secret.coefficients, sizes.q))
         seal = replace(sizes.seal, minor=minor_version())
         # Blocks come one by one, which is what TenSEAL's threads would share: one is enough.
         context = tenseal().context_from(seal.context(key[to_seal_order(sizes.ring)]), 1)

@@ -186,17 +186,14 @@ class SealFormat:
     def polynomials(self, vector: bytes, decompress: Any) -> tuple[Words, Words]:
         """Both polynomials of a fresh one-ciphertext vector that TenSEAL has written.
 
+        Raises ConfigError: a version of TenSEAL that writes something else.
+
         Parameters
         ----------
         vector : bytes
             Made by TenSEAL in this process, not by others: it is not looked at closely.
         decompress : zstandard.ZstdDecompressor
             Reads what SEAL compresses.
-
-        Raises
-        ------
-        ConfigError
-            A version of TenSEAL that writes something else.
         """
         end = len(vector) - (0 if self.plain else 9)  # CKKS's scale comes last
         start = 1 + 1 + len(_varint(self.slots)) + 1

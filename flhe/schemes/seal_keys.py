@@ -67,12 +67,6 @@ def unpack(data: bytes) -> Ternary:
     return (trits[:n] - 1).astype(np.int8)  # whoever reads it sees whether it packs to the same
 
 
-def lift(s: Ternary, q: int) -> NDArray[np.uint64]:
-    """The polynomial modulo q, uint64 (n,)."""
-    signed = s.astype(np.int64)  # first: q has no place in 8 bits
-    return np.where(signed < 0, signed + q, signed).astype(np.uint64)
-
-
 @dataclass(frozen=True, slots=True)
 class SealPublic(Record):
     """What the server has: the ring, and which key the members use in it.

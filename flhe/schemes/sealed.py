@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -76,20 +77,15 @@ class Slot(Record):
 
         Seven values for an update, and the purpose as an eighth for any other sum: no two are equal.
         """
-        values = (
-            self.run_id,
-            self.roster_hash,
-            self.epoch,
-            self.round,
-            self.attempt,
-            self.layout_hash,
-            self.history,
-        )
+        values: tuple[int | bytes | str, ...] = _CONTEXT(self)
         return values if self.purpose == UPDATE else (*values, self.purpose)
 
     def digest(self) -> bytes:
         """SHA-256 of all of it, 32 bytes: names the slot in signed messages."""
         return _digest_of(self)
+
+
+_CONTEXT = operator.attrgetter(*[f.name for f in dataclasses.fields(Slot)][:-1])
 
 
 @functools.lru_cache(maxsize=16)
@@ -197,6 +193,9 @@ class Sealed:
     ) -> Sealed:
         """Rebuild from `header()` and `body()` in one piece; the ciphertext is not copied.
 
+        Raises ProtocolError: when the header is not exactly what `header()` writes, or the supports
+        are not its.
+
         Parameters
         ----------
         header, body
@@ -206,11 +205,6 @@ class Sealed:
         floats : int, optional
             Length of the vectors that supports may be of; 0 for none. Whoever reads what others wrote
             must say it: a few bytes may stand for many coordinates.
-
-        Raises
-        ------
-        ProtocolError
-            When the header is not exactly what `header()` writes, or the supports are not its.
         """
         head = _Header.from_bytes(header)
         if supports is None:
@@ -258,12 +252,8 @@ def _split(
 def merged_senders(total: Sealed, part: Sealed, cohort: int) -> tuple[int, ...]:
     """Senders of `total + part`, after checking that the two may be added.
 
-    Raises
-    ------
-    ProtocolError
-        Another scheme, round, parameter set, length or a sender outside the cohort.
-    ReuseError
-        A sender that is already in the total.
+    Raises ProtocolError: another scheme, round, parameter set, length or a sender outside the cohort;
+    ReuseError: a sender that is already in the total.
     """
     if [s.length for s in total.supports[:1]] != [s.length for s in part.supports[:1]]:
         raise ProtocolError("add: one of the two is sparse, or of a vector of another length")

@@ -160,10 +160,7 @@ class Selective:
     def split(self, sealed: Sealed) -> tuple[Sealed, NDArray[np.uint8]]:
         """The ciphertext of the scheme inside, and the rest, packed; both are views.
 
-        Raises
-        ------
-        ProtocolError
-            Another scheme or length, a sparse ciphertext, or bytes between the two.
+        Raises ProtocolError: another scheme or length, a sparse ciphertext, or bytes between the two.
         """
         if isinstance(sealed, SelectiveTotal) and sealed.scheme == self.name:
             return self.inner.close(sealed.inner), sealed.rest
@@ -184,12 +181,8 @@ class Selective:
     def add(self, total: Sealed | None, part: Sealed) -> Sealed:
         """Fold `part` into `total`, which is consumed.
 
-        Raises
-        ------
-        ProtocolError
-            Another scheme, round, parameter set or length, or what the scheme inside refuses.
-        ReuseError
-            A sender that is already in the total.
+        Raises ProtocolError: another scheme, round, parameter set or length, or what the scheme inside
+        refuses; ReuseError: a sender that is already in the total.
         """
         inside, rest = self.split(part)
         if total is None:
@@ -261,12 +254,8 @@ class SelectiveSealer:
     ) -> Sealed:
         """Encrypt the selected values of a whole vector, and its extras; pack the rest.
 
-        Raises
-        ------
-        ProtocolError
-            A vector of another length, or a sparse one.
-        RangeError, ReuseError
-            As the sealer inside does.
+        Raises ProtocolError: a vector of another length, or a sparse one; RangeError, ReuseError: as
+        the sealer inside does.
         """
         from flhe.math import select_kernels
 
@@ -305,10 +294,7 @@ class SelectiveOpener:
     def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
         """Signed values, then extras, shape (floats + extras,); zeros where nothing was sent.
 
-        Raises
-        ------
-        ProtocolError
-            What is no sum of this scheme, or what the opener inside refuses.
+        Raises ProtocolError: what is no sum of this scheme, or what the opener inside refuses.
         """
         from flhe.math import select_kernels
 

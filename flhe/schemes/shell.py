@@ -79,13 +79,9 @@ class Shell:
     def add(self, total: Sealed | None, part: Sealed) -> Sealed:
         """Fold `part` into `total`; `total` is consumed, its buffer may live on in the result.
 
-        Raises
-        ------
-        ProtocolError
-            Another scheme, round, parameter set or length; a sparse ciphertext; a sender outside the
-            cohort; data that the scheme does not write.
-        ReuseError
-            A sender that is already in the total.
+        Raises ProtocolError: another scheme, round, parameter set or length; a sparse ciphertext; a
+        sender outside the cohort; data that the scheme does not write; ReuseError: a sender that is
+        already in the total.
         """
         self.check(part)  # all of it, before anything is added: an error must leave the total alone
         if total is None:
@@ -262,10 +258,8 @@ class SharedSealerShell(SealerShell):
     def take_seed(self, slot: Slot) -> NDArray[np.uint64]:
         """The key of a ciphertext that was made, as field elements, once: it is shared and forgotten.
 
-        Raises
-        ------
-        ReuseError
-            Nothing was encrypted for `slot` with a key of its own, or the key was taken.
+        Raises ReuseError: nothing was encrypted for `slot` with a key of its own, or the key was
+        taken.
         """
         with self._lock:
             if slot not in self._seeds:
@@ -284,11 +278,9 @@ class OpenerShell:
     def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
         """Open a sum: signed integers, shape (total.length,), int32 where the largest sum fits.
 
-        Raises
-        ------
-        ProtocolError
-            Another scheme, a sender outside the cohort, data of another length or that the scheme does
-            not write; a sum of other senders than it says, opened with another key, or altered.
+        Raises ProtocolError: another scheme, a sender outside the cohort, data of another length or
+        that the scheme does not write; a sum of other senders than it says, opened with another key,
+        or altered.
         """
         try:
             self.adder.check(total)

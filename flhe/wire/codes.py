@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flhe import errors
+from flhe import errors as e
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,103 +38,93 @@ APP = Refusal(
 INTERNAL = Refusal(
     1002, "flhe/internal", "flhe failed there unexpectedly; see errors.log in its state directory"
 )
-_ROWS: tuple[tuple[type[errors.FlheError], int, str, str], ...] = (
-    (errors.LeftError, 1021, "flhe/left", "it has left the federation"),
+_ROWS: tuple[tuple[type[e.FlheError], int, str, str], ...] = (
+    (e.LeftError, 1021, "left", "it has left the federation"),
     (
-        errors.FederationsError,
+        e.FederationsError,
         1026,
-        "flhe/federations",
+        "federations",
         "its policy allows no further federation: resume the one before, or ask the site to permit "
         "one more (flhe permit)",
     ),
-    (errors.PolicyError, 1010, "flhe/policy", "its policy refuses this run or scheme"),
-    (errors.QuorumError, 1011, "flhe/quorum", "too few members or survivors for its roster"),
+    (e.PolicyError, 1010, "policy", "its policy refuses this run or scheme"),
+    (e.QuorumError, 1011, "quorum", "too few members or survivors for its roster"),
+    (e.ClaimedError, 1022, "claimed", "it has answered this attempt otherwise: another one is due"),
+    (e.ReuseError, 1012, "reuse", "asked to use a mask or open a round a second time"),
     (
-        errors.ClaimedError,
-        1022,
-        "flhe/claimed",
-        "it has answered this attempt otherwise: another one is due",
-    ),
-    (errors.ReuseError, 1012, "flhe/reuse", "asked to use a mask or open a round a second time"),
-    (
-        errors.AlteredError,
+        e.AlteredError,
         1023,
-        "flhe/altered",
+        "altered",
         "the sum that it was given is not that of what its senders encrypted; see its errors.log "
         "for the check that failed",
     ),
     (
-        errors.EquivocationError,
+        e.EquivocationError,
         1024,
-        "flhe/two-stories",
+        "two-stories",
         "another member signed that it was told another result of the same round",
     ),
     (
-        errors.AuthenticationError,
+        e.AuthenticationError,
         1013,
-        "flhe/authentication",
+        "authentication",
         "a signature or key confirmation did not verify",
     ),
-    (errors.DriftError, 1019, "flhe/drift", "its model is not the one that this round starts from"),
+    (e.DriftError, 1019, "drift", "its model is not the one that this round starts from"),
     (
-        errors.VersionError,
+        e.VersionError,
         1025,
-        "flhe/version",
+        "version",
         "it runs another version of flhe than the server: upgrade the older side",
     ),
     (
-        errors.ProtocolError,
+        e.ProtocolError,
         1014,
-        "flhe/protocol",
+        "protocol",
         "a message that does not belong there, or of another version; see its errors.log",
     ),
-    (errors.NoKeyError, 1020, "flhe/no-key", "it has no usable key: a new epoch must be agreed on"),
+    (e.NoKeyError, 1020, "no-key", "it has no usable key: a new epoch must be agreed on"),
+    (e.StoreError, 1015, "store", "its state directory cannot be used; see its errors.log"),
     (
-        errors.StoreError,
-        1015,
-        "flhe/store",
-        "its state directory cannot be used; see its errors.log",
-    ),
-    (
-        errors.ReplyError,
+        e.ReplyError,
         1018,
-        "flhe/reply",
+        "reply",
         "its app must reply with one ArrayRecord that holds all of the model's arrays, and one "
         "MetricRecord that holds a whole number of examples under the strategy's weighted_by_key",
     ),
     (
-        errors.NotFiniteError,
+        e.NotFiniteError,
         1027,
-        "flhe/not-finite",
+        "not-finite",
         "its update holds NaN or infinity: lower the learning rate or clip gradients",
     ),
     (
-        errors.ClippedError,
+        e.ClippedError,
         1028,
-        "flhe/clipped",
+        "clipped",
         "more than half of its update lies beyond the clipping threshold: raise the strategy's "
         "clip, or max_examples where its node logs that it has more examples than that",
     ),
     (
-        errors.ExamplesError,
+        e.ExamplesError,
         1029,
-        "flhe/examples",
+        "examples",
         "its example count cannot be weighed: none, or more than sums have room for; see its "
         "errors.log",
     ),
-    (errors.RangeError, 1016, "flhe/range", "a number of its is out of range; see its errors.log"),
+    (e.RangeError, 1016, "range", "a number of its is out of range; see its errors.log"),
     (
-        errors.PackageError,
+        e.PackageError,
         1030,
-        "flhe/package",
+        "package",
         "a package that the scheme needs is not installed there: its errors.log and flhe doctor "
         "name it, and the command that installs it",
     ),
-    (errors.ConfigError, 1017, "flhe/config", "its configuration cannot work"),
+    (e.ConfigError, 1017, "config", "its configuration cannot work"),
 )
-_TABLE: tuple[tuple[type[errors.FlheError], Refusal], ...] = (
-    *((kind, Refusal(code, slug, meaning)) for kind, code, slug, meaning in _ROWS),
-    (errors.FlheError, INTERNAL),
+_TABLE: tuple[tuple[type[e.FlheError], Refusal], ...] = (
+    *((kind, Refusal(code, f"flhe/{slug}", meaning)) for kind, code, slug, meaning in _ROWS),
+    (e.FlheError, INTERNAL),
 )
 
 

@@ -61,10 +61,7 @@ def create(path: Path, data: bytes) -> bool:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE, 0o600)
         except FileExistsError:
             return False
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        _write_all(handle, [data])
         _sync(path.parent)
         return True
 
@@ -75,11 +72,7 @@ def replace(path: Path, chunks: Iterable[Buffer]) -> None:
         beside = path.parent / f".{secrets.token_hex(8)}"
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE, 0o600)
         try:
-            with os.fdopen(handle, "wb") as file:
-                for chunk in chunks:
-                    file.write(chunk)
-                file.flush()
-                os.fsync(file.fileno())
+            _write_all(handle, chunks)
             beside.replace(path)
         except BaseException:
             beside.unlink(missing_ok=True)
@@ -161,12 +154,8 @@ def erase(path: Path) -> None:
             handle = os.open(path, os.O_WRONLY | SAFE)
         except FileNotFoundError:
             return
-        with os.fdopen(handle, "wb") as file:
-            left = os.fstat(handle).st_size
-            while left > 0:
-                left -= file.write(bytes(min(left, 1 << 20)))
-            file.flush()
-            os.fsync(handle)
+        size = os.fstat(handle).st_size
+        _write_all(handle, (bytes(min(size - at, 1 << 20)) for at in range(0, size, 1 << 20)))
         path.unlink()
         _sync(path.parent)
 
@@ -203,6 +192,15 @@ def os_errors(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreError(f"cannot {what} in the state directory: {error.strerror}") from None
+
+
+def _write_all(handle: int, chunks: Iterable[Buffer]) -> None:
+    """Write chunks to a file, and close it once they are on the disk."""
+    with os.fdopen(handle, "wb") as file:
+        for chunk in chunks:
+            file.write(chunk)
+        file.flush()
+        os.fsync(handle)
 
 
 def _open_at_end(path: Path) -> int:

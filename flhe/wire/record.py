@@ -183,12 +183,8 @@ class Record:
 
         `given` are the values of fields that are known by what was written.
 
-        Raises
-        ------
-        ProtocolError
-            Anything else, or another version.
-        FlheError
-            What `FORM` says of values out of bounds, or of every error.
+        Raises ProtocolError: anything else, or another version; FlheError: what `FORM` says of values
+        out of bounds, or of every error.
         """
         form = cls.FORM
         try:

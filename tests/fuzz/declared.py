@@ -21,7 +21,7 @@ from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
 from flhe.node.high_water_marks import HighWaterMarks
 from flhe.node.keyfile import KeyFile
-from flhe.node.stored import StoredNote
+from flhe.node.stored import StoredNote, StoredSession
 from flhe.schemes.batchcrypt import residue_worker
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
@@ -38,8 +38,7 @@ from flhe.wire.record import RECORDS, Record, plan_of
 from tests.fuzz import ciphertexts, masked, plain, signed, sites, stored
 from tests.fuzz.decoders import Decoder, modules, take_honest
 from tests.fuzz.group import IDS, ROSTER, exchange, source
-from tests.fuzz.masked import agreed
-from tests.fuzz.masked import dealt as dealt_shares
+from tests.fuzz.masked import TOLD
 from tests.fuzz.mutations import EDGES, encode
 
 MOST = 6
@@ -58,8 +57,9 @@ def _more() -> list[Record]:
         *(KeyFile(b"epoch", "1-2"), KeyFile(b"epoch", "1-2", (3, 1, 2), 2, 3)),
         *(HighWaterMarks(), HighWaterMarks(3, 2, 400)),
         residue_worker._Order(11, 13, 139, 3),
-        *(dealt_shares(0), agreed(0)[0], StoredNote(bytes(32), b"", "double", bytes(32))),
+        *(TOLD.dealt[0], TOLD.agreed[0], StoredNote(bytes(32), b"", "double", bytes(32))),
         dealt.deal(ROSTER, Esafl("rns-4096", "dealt"), random=source("dealt"))[IDS[0].public],
+        StoredSession(bytes(16), Terms().to_bytes()),
         Terms(Flashe(masking="adaptive"), update_codec(clip="exchange")),
         Terms(Sash(unmask="clients"), update_codec(bits=0)),
         Terms(BatchCrypt(), update_codec(clip="history")),

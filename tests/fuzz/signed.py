@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flhe.keys import seal
@@ -156,7 +156,7 @@ def _joint_lanes() -> list[bytes]:
     return [seal.unseal(E.epochs[0].group_key, payload_of(joints()[1][1]))[1]]
 
 
-def joint_sum(number: int = 0) -> bytes:
+def joint_sum(number: int) -> bytes:
     states, messages = joints(number)
     return joint.add(states[1], exchange(number).confirms, messages, ESAFL, TERMS)[1]
 
@@ -173,12 +173,18 @@ def commits(number: int = 0) -> tuple[list[epoch.Confirmed], list[bytes]]:
 
 
 @functools.cache
-def reveals(number: int = 0) -> tuple[list[epoch.Confirmed], list[bytes]]:
-    """Every state, and what is for rank 0."""
+def revealed(number: int = 0) -> tuple[list[epoch.Confirmed], list[list[bytes]]]:
+    """Every state, and what each member has for the others."""
     states, told = commits(number)
     e, draw = exchange(number), source(f"revealed {number}")
     made = [shared_key.reveal(s, e.confirms, told, THRESHOLD, TERMS, draw) for s in states]
-    return [state for state, _ in made], [messages[0] for _, messages in made[1:]]
+    return [state for state, _ in made], [messages for _, messages in made]
+
+
+def reveals(number: int = 0) -> tuple[list[epoch.Confirmed], list[bytes]]:
+    """Every state, and what is for rank 0."""
+    states, sent = revealed(number)
+    return states, [messages[0] for messages in sent[1:]]
 
 
 def _reveal(data: bytes) -> None:
@@ -202,7 +208,7 @@ def _shown() -> list[bytes]:
     return [THRESHOLD.reveal(part.part, part.commitments)[0]]
 
 
-def shared_name(number: int = 0) -> bytes:
+def shared_name(number: int) -> bytes:
     states, told = reveals(number)
     return shared_key.finish(states[0], exchange(number).confirms, told, THRESHOLD, TERMS)[1]
 
@@ -242,8 +248,9 @@ def entries() -> Sequence[Decoder]:
     def another_key() -> list[bytes]:
         return [CkksSecret.generate("2048", source("another key")).to_bytes()]
 
-    def of_pair(name: str, decode: Any) -> Decoder:
-        return Decoder(name, lambda: [pair()[1]], decode, NEVER, lambda: [pair(1)[1]])
+    def of_two(name: str, made: Callable[[int], bytes], decode: Any, room: int = 0) -> Decoder:
+        """One whose message of another agreement is refused, too."""
+        return Decoder(name, lambda: [made(0)], decode, NEVER, lambda: [made(1)], room=room)
 
     def secret(adder: Any) -> Any:
         return lambda: [pair(0, adder)[0].scheme_secret]
@@ -262,8 +269,8 @@ def entries() -> Sequence[Decoder]:
             NEVER,
         ),
         Decoder("SHARE by a liar", [E.shared[1].contribution], _liar_shares, ANY),
-        of_pair("KEY-PAIR of Paillier", _take),
-        of_pair("KEY-PAIR at the relay", _announced),
+        of_two("KEY-PAIR of Paillier", lambda n: pair(n)[1], _take),
+        of_two("KEY-PAIR at the relay", lambda n: pair(n)[1], _announced),
         Decoder("KEY-PAIR of Paillier by a liar", secret(PAILLIER), _leader_lies, NEVER),
         Decoder("KEY-PAIR of CKKS", lambda: [pair(0, CKKS)[1]], _of_ckks(_take), NEVER, room=room),
         Decoder(
@@ -274,40 +281,19 @@ def entries() -> Sequence[Decoder]:
             another_key,
             room=room,
         ),
-        Decoder("JOINT", lambda: [joints()[1][1]], _add, NEVER, lambda: [joints(1)[1][1]]),
+        of_two("JOINT", lambda n: joints(n)[1][1], _add),
         Decoder("JOINT by a liar", _joint_lanes, _liar_adds, ANY),
-        Decoder(
-            "JOINT-SUM at the relay",
-            lambda: [joint_sum()],
-            _sum_announced,
-            NEVER,
-            lambda: [joint_sum(1)],
-        ),
-        Decoder(
-            "KEY-COMMIT", lambda: [commits()[1][1]], _reveal, NEVER, lambda: [commits(1)[1][1]]
-        ),
+        of_two("JOINT-SUM at the relay", joint_sum, _sum_announced),
+        of_two("KEY-COMMIT", lambda n: commits(n)[1][1], _reveal),
         Decoder(
             "KEY-COMMIT by a liar",
             lambda: [payload_of(commits()[1][1])],
             lambda payload: _reveal(resigned(commits()[1][1], payload)),
             ANY,
         ),
-        Decoder(
-            "KEY-REVEAL",
-            lambda: [reveals()[1][0]],
-            _finish_shared,
-            NEVER,
-            lambda: [reveals(1)[1][0]],
-            room=room,
-        ),
+        of_two("KEY-REVEAL", lambda n: reveals(n)[1][0], _finish_shared, room),
         Decoder("KEY-REVEAL by a liar", _shown, _liar_reveals, ANY, room=room),
-        Decoder(
-            "KEY-SHARED at the relay",
-            lambda: [shared_name()],
-            _shared_announced,
-            NEVER,
-            lambda: [shared_name(1)],
-        ),
+        of_two("KEY-SHARED at the relay", shared_name, _shared_announced),
         Decoder("sealed box", [_box(bytes(40))], _unseal, NEVER, [_box(bytes(40), 4)], magic),
         Decoder("sealed box, unread", [_box(b"x")], seal.peek, ANY, head=magic),
     )

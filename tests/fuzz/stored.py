@@ -19,8 +19,7 @@ from flhe.mods import records
 from flhe.node.node import Node
 from flhe.node.policy import Policy
 from flhe.node.store import Store
-from flhe.node.stored import StoredSession
-from flhe.schemes.fedml_he.keys import CkksPublic, CkksSecret
+from flhe.schemes.fedml_he.keys import CkksPublic
 from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import Ledger
 from flhe.training.draft import MAGIC as DRAFT
@@ -61,15 +60,6 @@ def _output_bytes(kept: tuple[Any, bytes]) -> bytes:
     sealed, envelope = kept
     head = canonical.dumps([sealed.header(), envelope])
     return len(head).to_bytes(4, "big") + head + b"".join(map(bytes, sealed.body()))
-
-
-def _read_session(mine: Node) -> tuple[bytes, bytes]:
-    kept = StoredSession.from_bytes(mine._kept("session") or b"")
-    return kept.epoch, kept.terms
-
-
-def _session_bytes(session: tuple[bytes, bytes]) -> bytes:
-    return canonical.dumps({"v": 1, "epoch": session[0], "terms": session[1]})
 
 
 # --- a server's directory ---
@@ -187,7 +177,6 @@ def entries() -> Sequence[Decoder]:
             _output_bytes,
             head=0,
         ),
-        at_node("session", f"runs/{RUN}/session", _read_session, _session_bytes),
         at_node("agreement under way", f"runs/{RUN}/agreement", Node._agreement, ANY),
         at_node("identity", "identity.key", lambda mine: mine.store.identity(), ANY),
         at_server("ledger", "ledger", _whole, Ledger._to_bytes),
@@ -195,8 +184,5 @@ def entries() -> Sequence[Decoder]:
         at_server("kept checkpoint of a ledger", "checkpoint", box, ANY, head=0),
         Decoder("model", [*map(_joined, models())], Model.from_bytes, _joined, head=len(MODEL)),
         Decoder("draft", [*map(_joined, drafts())], Draft.from_bytes, _joined, head=len(DRAFT)),
-        Decoder(
-            "secret key of CKKS", [ckks.scheme_secret], CkksSecret.from_bytes, CkksSecret.to_bytes
-        ),
         Decoder("context of TenSEAL", [context], _seal_context, NEVER, other),
     )

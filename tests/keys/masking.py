@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import random as plain_random
-from collections.abc import Collection, Iterable, Sequence
+import secrets
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,9 +19,10 @@ from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.masking import Agreed, Dealt
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.identity import Identity
-from flhe.keys.roster.roster import Member, Roster
 from flhe.schemes.sealed import Slot
 from flhe.wire.canonical import dumps
+from flhe.wire.secret import Random
+from tests.keys import agreement
 
 Q = 2**64 - 2**32 + 1
 
@@ -28,11 +30,8 @@ Q = 2**64 - 2**32 + 1
 @functools.cache
 def group(size: int, collusion: int = 0) -> tuple[tuple[Identity, ...], tuple[Epoch, ...]]:
     """Identities and epochs by rank, as an agreement would leave them."""
-    made = sorted(
-        (Identity((i + 1).to_bytes(32, "big")) for i in range(size)), key=lambda i: i.public
-    )
-    members = tuple(Member(f"site-{i}", each.public) for i, each in enumerate(made))
-    roster = Roster(members, collusion, 2, ("*",))
+    made = agreement.sites(size)
+    roster = agreement.roster_of(made, collusion)
 
     def key(a: int, b: int) -> bytes:
         return b"" if a == b else bytes([min(a, b), max(a, b)]) * 16
@@ -142,6 +141,7 @@ def play(
     *,
     elements: int = 5,
     round_: int = 3,
+    random: Callable[[int], Random] = lambda _: secrets.token_bytes,
 ) -> Told:
     """Deal and agree, every state by way of its bytes."""
     identities, epochs = group(size, collusion)
@@ -149,7 +149,7 @@ def play(
     slot = slot_for(epochs[0], round_)
     seeds = [seed_of(1000 * size + rank, elements) for rank in range(size)]
     dealt = [
-        Dealt.from_bytes(masking.deal(epochs[rank], slot, seeds[rank]).to_bytes())
+        Dealt.from_bytes(masking.deal(epochs[rank], slot, seeds[rank], random(rank)).to_bytes())
         if rank in chosen
         else Dealt(slot, (b"",) * size, b"")
         for rank in range(size)

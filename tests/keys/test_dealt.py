@@ -114,10 +114,9 @@ def of(**change: str) -> list[Any]:
 
 MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
     "members out of order": ({"members": BODY["members"][::-1]}, "members that ascend"),
-    "a member twice": ({"members": [*BODY["members"], BODY["members"][-1]]}, "that ascend"),
-    "a stranger": ({"member": bytes(32)}, "not among the members"),
     "no serial": ({"serial": b""}, "serial must be 16 bytes"),
     "no roster": ({"roster_hash": b""}, "roster_hash must be 32 bytes"),
+    "a stranger": ({"member": bytes(32)}, "not among the members"),
     "a key of zeros": ({"key": ZERO.to_bytes()}, "too small, too few or too large"),
     "a ring that nobody knows": ({"scheme": of(ring="rns-2048")}, "ESHE has"),
     "a ring of another dimension": ({"scheme": of(ring="rns-8192")}, "8192"),

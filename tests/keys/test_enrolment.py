@@ -57,5 +57,11 @@ def test_a_signature_is_for_one_name_and_one_key() -> None:
 def test_what_makes_no_sense() -> None:
     with pytest.raises(ProtocolError, match="cannot replace itself"):
         Enrolment.make("site-a", OLD, OLD)
+    for change, says in (
+        ({"replaced": b""}, "a key that is replaced signs that"),
+        ({"member": ["site-a", bytes(32)]}, "no honest site"),
+    ):
+        with pytest.raises((ConfigError, ProtocolError), match=says):
+            Enrolment.from_bytes(dumps({**LATER.to_fields(), **change}))
     with pytest.raises(ConfigError, match="name must be"):
         Enrolment.make("site a", OLD)

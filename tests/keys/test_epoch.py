@@ -11,8 +11,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from flhe.errors import AuthenticationError, FlheError, ProtocolError, QuorumError
 from flhe.keys.agreement.epoch import (
@@ -259,32 +257,6 @@ def test_what_a_server_does_to_messages(how: str) -> None:
     assert all(text in str(end) for text, end in zip(says, ends, strict=False))
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    st.sampled_from(["advertise", "share", "confirm"]),
-    st.integers(0, 5),
-    st.integers(0, 10**4),
-    st.integers(1, 255),
-    st.sets(st.integers(0, 2), min_size=1),
-)
-def test_a_changed_byte_is_never_accepted(
-    attacked: str, message: int, where: int, flip: int, victims: set[int]
-) -> None:
-    """Not by those who see the changed byte; and for ADVERTISE and SHARE, by nobody at all."""
-
-    def server(stage: str, client: int, messages: View) -> View:
-        if stage == attacked and client in victims:
-            i = message % len(messages)
-            changed = bytearray(messages[i])
-            changed[where % len(changed)] ^= flip
-            messages[i] = bytes(changed)
-        return messages
-
-    for client, end in enumerate(federate(3, server)):
-        if attacked != "confirm" or client in victims:
-            assert isinstance(end, FlheError)
-
-
 # --- ADVERTISE ---
 
 ORDER_8 = "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"
@@ -299,12 +271,8 @@ SPELLED = (2**255 - 19 + 9).to_bytes(32, "little")  # another spelling of 9
             for point in (bytes(32), b"\1" + bytes(31), bytes.fromhex(ORDER_8))
         ),
         *(
-            (payload, ProtocolError, "ADVERTISE|ephemeral")
-            for payload in (
-                *(b"", dumps([]), dumps([bytes(31), bytes(32)]), dumps([bytes(32)])),
-                *(dumps([1, 2]), dumps(1), dumps([SPELLED, bytes(32)])),
-                dumps([b"\x09" + bytes(30) + b"\x80", bytes(32)]),
-            )
+            (dumps([point, bytes(32)]), ProtocolError, "ephemeral")
+            for point in (SPELLED, b"\x09" + bytes(30) + b"\x80")
         ),
     ],
 )
@@ -531,10 +499,3 @@ def test_states_hide_their_secrets(state: Any) -> None:
 def test_an_epoch_that_cannot_be(changes: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError, match="stored epoch"):
         replace(STATES[3], **changes)
-
-
-def test_an_epoch_of_another_version_is_refused() -> None:
-    body = loads(STATES[3].to_bytes(), 1 << 20, "epoch")
-    for version in (2, 4):
-        with pytest.raises(ProtocolError, match=f"version {version}, this flhe reads 3"):
-            Epoch.from_bytes(dumps({**body, "v": version}))

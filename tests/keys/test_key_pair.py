@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 import pytest
@@ -16,22 +15,14 @@ from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.wire.canonical import dumps, loads
-from tests.keys import agreement
-
-IDS = agreement.sites(3)
-SCHEME = BatchCrypt(key_bits=2048).adder(3, 16)
-TERMS = bytes(range(32))
-RUN = 77
+from tests.fuzz.group import IDS, RUN, TERMS, exchange
+from tests.fuzz.signed import PAILLIER as SCHEME
+from tests.fuzz.signed import pair
 
 
-confirmed = functools.partial(agreement.confirmed, IDS, RUN)
-
-
-@functools.cache
 def made() -> tuple[list[Confirmed], list[bytes], Confirmed, bytes]:
     """All members' states, what they confirmed, the maker's state, and its message."""
-    states, confirms = confirmed()
-    return states, confirms, *key_pair.make(states[0], confirms, SCHEME, TERMS)
+    return exchange().confirmed, exchange().confirms, *pair()
 
 
 def take(rank: int, message: bytes, scheme: Any = SCHEME) -> Confirmed:
@@ -57,7 +48,7 @@ def test_all_have_the_pair_that_the_first_made() -> None:
     key.check(2048)
     assert key.public.to_bytes() == epochs[2].scheme_public
     assert Epoch.from_bytes(epochs[0].to_bytes()) == epochs[0]
-    for state, identity in zip(states, IDS, strict=True):
+    for state, identity in zip(states, IDS[:3], strict=True):
         assert Confirmed.from_bytes(state.to_bytes(), identity=identity) == state
 
 
@@ -124,8 +115,7 @@ def test_a_message_of_another_exchange_is_refused(field: str, value: Any) -> Non
 
 
 def test_a_pair_of_another_epoch_does_not_open() -> None:
-    states, confirms = confirmed()
-    _, other = key_pair.make(states[0], confirms, SCHEME, TERMS)
+    _, other = pair(1)
     with pytest.raises(ProtocolError):
         take(1, other)
     with pytest.raises(FlheError):  # signed for this epoch, sealed for another

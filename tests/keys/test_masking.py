@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from flhe.errors import AuthenticationError, FlheError, ProtocolError, QuorumError, RangeError
 from flhe.keys.agreement import masking
-from flhe.keys.agreement.answers import check_answer, pack, unpack
+from flhe.keys.agreement.answers import check_answer
 from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters
 from flhe.keys.agreement.messages import Envelope
 from flhe.wire.canonical import dumps, loads
@@ -61,7 +59,7 @@ def test_any_t_answers_give_the_sum_and_fewer_give_none(
                         told.combine(given_, reader)
 
 
-@pytest.mark.parametrize("size", range(64, 71))
+@pytest.mark.parametrize("size", [64, 65, 70])
 def test_where_a_polynomial_shares_several_elements(size: int) -> None:
     """From 65 members on; t + 2 of the survivors go on after the update."""
     collusion, chosen = (size - 1) // 3, set(range(size)) - {1, size // 2}
@@ -80,30 +78,6 @@ def test_where_a_polynomial_shares_several_elements(size: int) -> None:
         told.combine([answers[rank] for rank in drawn.sample(sorted(answers), t - 1)])
 
 
-@settings(deadline=None, max_examples=40)
-@given(st.data())
-def test_whoever_survives_signs_and_answers(data: st.DataObject) -> None:
-    size = data.draw(st.integers(3, 9))
-    collusion = data.draw(st.integers(0, size - 3))
-    ranks = st.sampled_from(range(size))
-    least = SharingParameters.of(group(size, collusion)[1][0], 1).thresholds.min_set
-    chosen = data.draw(st.lists(ranks, min_size=least, unique=True))
-    told = play(size, collusion, chosen, elements=data.draw(st.integers(1, 20)))
-    some = st.lists(st.sampled_from(chosen), min_size=told.threshold, unique=True)
-    sealed = data.draw(st.booleans())
-    answers = [told.release(rank, data.draw(some), sealed=sealed) for rank in data.draw(some)]
-    reader = told.epochs[data.draw(ranks)] if sealed else None
-    assert told.combine(unpack(pack(answers)), reader) == told.total()
-
-
-def test_the_same_answer_for_the_same_set() -> None:
-    """What is asked again is answered again; only the box around a sealed answer is another one."""
-    told = six()
-    assert told.agree(0, told.survivors, told.inbox(0)) == (told.agreed[0], told.signatures[0])
-    assert told.release(0) == told.release(0, [5, 4, 3, 1])
-    assert told.release(0, sealed=True) != told.release(0, sealed=True)
-
-
 def test_states_hide_what_is_secret() -> None:
     dealt, agreed = six().dealt[0], six().agreed[0]
     for state, secret in ((dealt, dealt.own), (agreed, agreed.share)):
@@ -119,10 +93,7 @@ def test_states_hide_what_is_secret() -> None:
     ("survivors", "error", "text"),
     [
         ((0, 1, 3, 3, 4, 5), ProtocolError, "one is there twice"),
-        ((1, 0, 3, 4, 5), ProtocolError, "do not ascend"),
-        ((1, 3, 4, 5), ProtocolError, "not in the sum"),
         ((0, 1, 3), QuorumError, "^3 survivors of 6 members, 4 are needed"),
-        ((), QuorumError, "^0 survivors"),
         ((0, 1, 3, 4, 6), ProtocolError, "not all members"),
         ((-1, 0, 1, 3, 4), ProtocolError, "not all members"),
         ((0, True, 3, 4, 5), ProtocolError, "not all members"),
@@ -132,6 +103,7 @@ def test_states_hide_what_is_secret() -> None:
 )
 def test_a_set_that_nobody_signs(survivors: Any, error: type[FlheError], text: str) -> None:
     told = six()
+    assert told.agree(0, told.survivors, told.inbox(0)) == (told.agreed[0], told.signatures[0])
     with pytest.raises(error, match=text) as caught:
         told.agree(0, survivors, [told.dealt[0].boxes[1]] * len(survivors))
     assert type(caught.value) is error
@@ -168,12 +140,9 @@ BAD_BOXES: dict[str, Callable[[Told], bytes]] = {
     **{f"another {n}": lambda t, n=n: other_deal(t, slot=ELSEWHERE[n]) for n in FOREIGN},
     "for another receiver": lambda t: t.dealt[3].boxes[4],
     "by another sender": lambda t: t.dealt[4].boxes[0],
-    "the own one, sent back": lambda t: t.dealt[0].boxes[3],
     "another pair key": lambda t: other_deal(t, keys=(bytes([9]) * 32, *t.epochs[3].pair_keys[1:])),
-    "empty": lambda t: b"",
     "cut short": lambda t: t.dealt[3].boxes[0][:27],
     "a nonce changed": lambda t: flipped(t.dealt[3].boxes[0], 0),
-    "a tag changed": lambda t: flipped(t.dealt[3].boxes[0], -1 % 68),
     **{
         f"a share of {len(share)} bytes, {share[:1]!r}": lambda t, s=share: well_sealed(t, s)
         for share in (b"", bytes(39), bytes(41), BEYOND, b"\xff" * 40)
@@ -228,7 +197,6 @@ def refuse_signatures(
 @pytest.mark.parametrize(
     ("signers", "shown", "error", "text"),
     [
-        ((), (), QuorumError, "^0 members agree"),
         ((3, 4, 5), (3, 4, 5), QuorumError, "^3 members agree"),
         ((0, 1, 3, 3), (0, 1, 3, 3), ProtocolError, "repeated"),
         ((0, 1, 3, True), (0, 1, 3, 1), ProtocolError, "repeated"),

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import pathlib
 from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flhe import errors
 from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError
@@ -18,10 +14,9 @@ from flhe.keys.agreement.messages import Envelope, Header, open_detached, sign_d
 from flhe.keys.identity import Identity
 from flhe.wire.canonical import dumps, loads
 from flhe.wire.derive import hkdf
-from tests.keys.vectors import unhex
+from tests.keys import make_vectors
+from tests.keys.make_vectors import unhex
 
-FILE = pathlib.Path(__file__).parents[1] / "vectors/envelope.json"
-VECTORS = json.loads(FILE.read_text())["cases"]
 ME, OTHER = Identity(b"a" * 32), Identity(b"b" * 32)
 HEADER = Header(
     roster_hash=b"r" * 32,
@@ -53,10 +48,11 @@ DIGEST = hashlib.sha256(b"payload").digest()
 DETACHED = sign_detached(ME, HEADER, DIGEST)
 
 
-@pytest.mark.parametrize("case", VECTORS, ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", make_vectors.cases("envelope"), ids=lambda case: case["name"])
 def test_vector(case: dict[str, Any]) -> None:
     data = bytes.fromhex(case["envelope"])
     if "error" not in case:
+        assert case | make_vectors.envelope(case) == case
         identity, payload = Identity(bytes.fromhex(case["seed"])), bytes.fromhex(case["payload"])
         head = Header(**unhex(case["header"]))
         assert Envelope.seal(identity, head, payload).to_bytes() == data
@@ -74,14 +70,6 @@ def test_vector(case: dict[str, Any]) -> None:
         envelope.verify(unhex(case["expect"]), senders=None)
 
 
-def test_comes_back() -> None:
-    again = Envelope.from_bytes(ENVELOPE.to_bytes(), 4096)
-    assert again == ENVELOPE
-    again.verify(asdict(HEADER), senders=[ME.public])
-    again.verify({}, senders=None)
-    assert "payload" not in repr(again)
-
-
 @pytest.mark.parametrize("name", OTHER_VALUES)
 def test_every_field_is_compared_named_and_signed(name: str) -> None:
     with pytest.raises(ProtocolError, match=rf"upload message: {name} is"):
@@ -97,6 +85,8 @@ def test_the_first_difference_is_named() -> None:
 
 
 def test_what_is_signed_by_whom() -> None:
+    ENVELOPE.verify(asdict(HEADER), senders=[ME.public])
+    assert "payload" not in repr(ENVELOPE)
     for payload in (b"payloaD", b""):
         with pytest.raises(AuthenticationError):
             replace(ENVELOPE, payload=payload).verify({}, senders=None)
@@ -108,13 +98,9 @@ def test_what_is_signed_by_whom() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("v", value) for value in (0, True)),
-        *(("suite", ""), ("sender", b""), ("receiver", b"x"), ("layout_hash", None)),
-        *(("roster_hash", value) for value in (b"", b"r" * 31)),
-        *(("run_id", value) for value in (-1, 2**64, "5")),
-        *(("epoch", 2**32), ("attempt", 2**32), ("policy_hash", b"x" * 33)),
-        *(("round", value) for value in (-1, True, 1.0)),
-        *(("stage", value) for value in ("", "Upload", "upload\n", "a" * 17, b"upload")),
+        *(("suite", ""), ("sender", b""), ("receiver", b"x"), ("layout_hash", bytes(31))),
+        *(("roster_hash", b""), ("run_id", 2**64), ("epoch", 2**32), ("attempt", 2**32)),
+        *(("policy_hash", b"x" * 33), ("round", -1), ("stage", ""), ("stage", "a" * 17)),
     ],
 )
 def test_header_out_of_bounds(name: str, value: Any) -> None:
@@ -148,18 +134,6 @@ def test_detached() -> None:
         body[field] = bytes(len(body[field]))
         with pytest.raises(FlheError):
             open_detached(dumps(body), bytes(32), {}, senders=None)
-
-
-@given(st.integers(0, 10**4), st.integers(1, 255))
-def test_a_changed_byte_is_never_accepted(at: int, flip: int) -> None:
-    def changed(data: bytes) -> bytes:
-        place = at % len(data)
-        return data[:place] + bytes([data[place] ^ flip]) + data[place + 1 :]
-
-    with pytest.raises(ProtocolError):
-        Envelope.from_bytes(changed(ENVELOPE.to_bytes()), 4096).verify({}, senders=None)
-    with pytest.raises(ProtocolError):
-        open_detached(changed(DETACHED), DIGEST, {}, senders=None)
 
 
 def test_length_is_bounded_before_parsing() -> None:

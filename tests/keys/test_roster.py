@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,14 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe import errors
-from flhe.errors import ConfigError, FlheError, ProtocolError, QuorumError
+from flhe.errors import ConfigError, ProtocolError, QuorumError
 from flhe.keys.identity import Identity
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import ANY, MAX_BYTES, MAX_MEMBERS, Member, Roster
-from flhe.wire.canonical import dumps, loads
+from tests.keys import make_vectors
 
-FILE = Path(__file__).parents[1] / "vectors/roster.json"
-VECTORS = json.loads(FILE.read_text())["cases"]
 KEYS = [Identity(bytes([i]) * 32).public for i in range(10)]
 
 
@@ -44,13 +40,14 @@ def test_order_of_writing_does_not_matter(order: list[int], gone: list[int]) -> 
     assert shuffled.hash == hashlib.sha256(shuffled.to_bytes()).digest()
 
 
-@pytest.mark.parametrize("case", VECTORS, ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", make_vectors.cases("roster"), ids=lambda case: case["name"])
 def test_vector(case: dict[str, Any]) -> None:
     data = bytes.fromhex(case["roster"])
     if "error" in case:
         with pytest.raises(getattr(errors, case["error"])):
             Roster.from_bytes(data)
         return
+    assert case | make_vectors.roster(case) == case
     made = Roster(
         tuple(Member(name, bytes.fromhex(key)) for name, key in case["members"]),
         case["collusion"],
@@ -150,7 +147,6 @@ MANY = tuple(i.to_bytes(32, "big") for i in range(1025))
     ("changes", "says"),
     [
         ({"collusion": -1}, "collusion must be"),
-        ({"collusion": True}, "collusion must be"),
         ({"collusion": 3}, "need 6"),
         ({"min_survivors": 1}, "min_survivors must be"),
         ({"min_survivors": 6}, "need 6"),
@@ -162,27 +158,12 @@ MANY = tuple(i.to_bytes(32, "big") for i in range(1025))
         ({"members": (*ONE.members, Member("again", KEYS[0]))}, "one public key"),
         ({"members": (*ONE.members, Member("site-0", KEYS[9]))}, "one name"),
         ({"members": (*ONE.members, Member("SITE-0", KEYS[9]))}, "differ in capitals only"),
-        ({"revoked": (KEYS[9], KEYS[0])}, "key of site-0 was revoked"),
-        ({"revoked": (KEYS[9], KEYS[9])}, "revoked twice"),
-        *(({"revoked": (key,)}, "32 bytes") for key in (KEYS[9][:31], KEYS[9].hex(), 1)),
         ({"revoked": MANY}, "1025 revoked keys"),
     ],
 )
 def test_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         roster(**changes)
-
-
-@pytest.mark.parametrize(
-    ("name", "public"),
-    [
-        *((name, KEYS[0]) for name in ("", "a" * 65, "a b", "a\n", 1)),
-        *(("a", public) for public in (b"", bytes(32), "a" * 32)),
-    ],
-)
-def test_no_member(name: Any, public: Any) -> None:
-    with pytest.raises(ConfigError):
-        Member(name, public)
 
 
 def test_first_use() -> None:
@@ -194,21 +175,3 @@ def test_first_use() -> None:
     assert [Roster.default_collusion(n) for n in (3, 4, 6, 7, 10)] == [0, 1, 1, 2, 3]
     with pytest.raises(QuorumError, match="2 members announced a key, 3 are needed"):
         Roster.first_use(KEYS[:2])
-
-
-def test_bytes_that_are_out_of_order() -> None:
-    good = loads(replace(ONE, revoked=tuple(KEYS[6:8])).to_bytes(), 10**4, "test")
-    for name in ("members", "schemes", "revoked"):
-        with pytest.raises(ProtocolError, match="out of order"):
-            Roster.from_bytes(dumps(good | {name: good[name][::-1]}))
-
-
-@given(st.integers(0, 10**4), st.integers(1, 255))
-def test_a_changed_byte_is_refused_or_another_roster(at: int, flip: int) -> None:
-    data = bytearray(ONE.to_bytes())
-    data[at % len(data)] ^= flip
-    try:
-        other = Roster.from_bytes(bytes(data))
-    except FlheError:
-        return
-    assert other.hash != ONE.hash

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import tracemalloc
 from typing import Any
@@ -16,10 +15,9 @@ from flhe.errors import AuthenticationError, ConfigError, ProtocolError
 from flhe.keys.seal import BOUND, CHUNK, MAX_HEAD, peek, seal, seal_stream, unseal, unseal_stream
 from flhe.node.store import Store
 from flhe.wire.canonical import dumps
-from tests.keys.vectors import unhex
+from tests.keys import make_vectors
+from tests.keys.make_vectors import unhex
 
-FILE = pathlib.Path(__file__).parents[1] / "vectors/seal.json"
-VECTORS = json.loads(FILE.read_text())["cases"]
 KEY = b"k" * 32
 HEADER: dict[str, Any] = {
     "run_id": 1,
@@ -31,10 +29,11 @@ HEADER: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("case", VECTORS, ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", make_vectors.cases("seal"), ids=lambda case: case["name"])
 def test_vector(case: dict[str, Any]) -> None:
     key, box = bytes.fromhex(case["group_key"]), bytes.fromhex(case["box"])
     if "error" not in case:
+        assert case | make_vectors.seal(case) == case
         salt, plain = bytes.fromhex(case["salt"]), bytes.fromhex(case["plaintext"])
         header, size = unhex(case["header"]), case["chunk_bytes"]
         assert seal(key, header, plain, lambda n: salt[:n], chunk_bytes=size) == box
@@ -71,22 +70,6 @@ def test_default_chunks() -> None:
     box = seal(KEY, HEADER, plain)
     assert unseal(KEY, memoryview(box))[1] == plain
     assert box[-33:] != seal(KEY, HEADER, plain)[-33:]  # under another salt
-
-
-@given(st.integers(0, 10**6), st.integers(1, 255))
-def test_a_changed_byte_is_never_accepted(at: int, flip: int) -> None:
-    box = bytearray(seal(KEY, HEADER, bytes(50), chunk_bytes=16))
-    box[at % len(box)] ^= flip
-    with pytest.raises(ProtocolError):
-        unseal(KEY, box)
-
-
-def test_another_key_or_box() -> None:
-    with pytest.raises(AuthenticationError, match="another epoch"):
-        unseal(b"K" * 32, seal(KEY, HEADER, b"x"))
-    one, two = (seal(KEY, HEADER, bytes(16)) for _ in range(2))
-    with pytest.raises(AuthenticationError):
-        unseal(KEY, one[:-32] + two[-32:])
 
 
 def test_the_reader_says_what_it_waits_for() -> None:
@@ -137,10 +120,9 @@ def boxed(length: int, *fields: dict[str, Any]) -> bytes:
         (boxed(MAX_HEAD) + bytes(MAX_HEAD), "head is longer than it may be"),
         (boxed(0, {"salt": bytes(31)}), "salt must be 32 bytes"),
         (boxed(0, {"chunk_bytes": 0}), "chunk_bytes must be an integer, 1 to"),
-        (boxed(0, {"chunk_bytes": CHUNK + 1}), "chunk_bytes must be an integer"),
+        (boxed(0, {"chunk_bytes": CHUNK + 1}), "chunk_bytes must be an integer, 1 to"),
         (boxed(0, {"header": [1, 2]}), "header must be a map of named fields"),
         (boxed(0, {"header": HEADER | {"round": "4"}}), "header field round must be int"),
-        (boxed(0, {"more": 1}), "1 unknown fields"),
         (b"flhe-seal/1\n" + bytes(99), "of another version of flhe"),
     ],
 )
@@ -186,14 +168,6 @@ def test_pieces_cut_anywhere(plain: bytes, size: int, places: list[int]) -> None
         header, chunks = unseal_stream(KEY, data, {"round": 4})
         assert header == HEADER
         assert list(chunks) == [plain[i : i + size] for i in range(0, len(plain) or 1, size)]
-
-
-@pytest.mark.parametrize("kept", range(5))
-def test_a_stream_cut_at_a_chunk_raises_at_the_end(kept: int) -> None:
-    """Each chunk before the last one that is there is fine; where the box was cut, it shows."""
-    plain = bytes(range(80))
-    head, chunks = chunked(plain, 16)
-    assert until_refused([head, *chunks[:kept]]) == plain[: 16 * max(0, kept - 1)]
 
 
 @given(st.integers(0, 10**6), st.lists(st.integers(0, 10**6), max_size=4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -86,6 +87,24 @@ def test_another_statement_is_no_signature() -> None:
             SignedRoster(roster(), ((SITES[0].public, made),))
     with pytest.raises(ConfigError, match="a site signs"):
         statements.sign(SITES[0], "anything", body)
+
+
+PAIRS: list[Any] = list(map(list, FULL.signatures))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"signatures": [PAIRS[0], PAIRS[0]]}, "signed twice"),
+        ({"signatures": PAIRS[::-1]}, "out of order"),
+        ({"signatures": [[PAIRS[0][0], PAIRS[1][1]]]}, "not on this roster"),
+        ({"roster": roster(5).to_bytes()}, "not on this roster"),
+        ({"roster": b""}, "roster"),
+    ],
+)
+def test_no_roster_file(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(ProtocolError, match=says):
+        SignedRoster.from_bytes(dumps({**FULL.to_fields(), **change}))
 
 
 def test_load_pinned(tmp_path: Path) -> None:

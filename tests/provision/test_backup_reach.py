@@ -11,7 +11,6 @@ import pytest
 from flhe.errors import AuthenticationError
 from flhe.keys import seal
 from flhe.keys.agreement import key_pair
-from flhe.keys.agreement.answers import combine
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.model_key import ModelKey
@@ -22,7 +21,7 @@ from flhe.node.checkpoint import open_checkpoint
 from flhe.node.store import Store
 from flhe.provision import backups
 from tests.fuzz import masked, signed
-from tests.fuzz.group import exchange, slot
+from tests.fuzz.group import exchange
 from tests.mods.harness import Group, Site, answer
 from tests.provision.test_backups import sealed
 
@@ -88,11 +87,10 @@ def test_no_key_pair_and_no_answer_to_unmask_opens() -> None:
     with pytest.raises(AuthenticationError):
         seal.unseal(thief.group_key, box)
 
-    answers = [masked.answer(rank, True) for rank in masked.ALL]
-    told = masked._circle(), slot(), masked.ALL, answers
-    assert combine(*told, epoch=epoch) is not None
+    member = masked.TOLD.epochs[0]
+    assert masked.TOLD.combine(masked.HIDDEN, member)
     with pytest.raises(AuthenticationError, match="does not open"):
-        combine(*told, epoch=thief)
+        masked.TOLD.combine(masked.HIDDEN, as_group_key(member))
 
 
 def test_a_model_that_was_sealed_under_the_group_key_is_none() -> None:

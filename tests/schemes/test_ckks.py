@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 from flhe.coding.base import Plain
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.prg import AesCtr
-from flhe.schemes.esafl.rlwe import lifted
 from flhe.schemes.fedml_he.adder import FedmlHeAdder, FedmlHeOpener, FedmlHeSealer
 from flhe.schemes.fedml_he.keys import CkksSecret
 from flhe.schemes.fedml_he.presets import CKKS, ckks_preset
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
 from flhe.schemes.fedml_he.sizes import LARGEST, ROOM, CkksSizes, sizes_for
-from flhe.schemes.polynomial_masks import PolynomialMasks
+from flhe.schemes.polynomial_masks import PolynomialMasks, lifted
 from flhe.schemes.seal_format import to_seal_order
 from flhe.schemes.sealed import Sealed
 from tests.laws import KEY, SLOT, whole

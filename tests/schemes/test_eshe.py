@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.coding.limb_packing import PIECE
-from flhe.errors import ProtocolError, ReuseError
+from flhe.errors import ReuseError
 from flhe.math.prime_ring import PrimeRing
 from flhe.math.ring import add
 from flhe.schemes.esafl import keys as eshe_keys
 from flhe.schemes.esafl.adder import EsaflAdder, EsaflOpener, EsaflSealer
-from flhe.schemes.esafl.keys import check_own, draw_own
+from flhe.schemes.esafl.keys import draw_own
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.joint_key import JointKey
-from tests.laws import KEY, SLOT, whole
+from tests.laws import KEY, SLOT
 
 
 @functools.cache
@@ -62,14 +62,6 @@ def test_a_lasting_key_is_no_seed() -> None:
         sealer(Esafl().adder(3), 0).take_seed(SLOT)
 
 
-def test_keys_that_fall_are_refused() -> None:
-    for own in (np.clip(draw_own(4096), -4, 4), 2 * np.clip(draw_own(4096), -20, 20)):
-        with pytest.raises(ProtocolError, match="too small, too few or too large"):
-            check_own(own)
-    for _ in range(20):
-        check_own(draw_own(4096))
-
-
 def test_elements_hold_as_many_coefficients_as_sums_have_room_for() -> None:
     assert [eshe_keys.elements(4096, n) for n in (3, 10, 100, 1000)] == [586, 683, 1024, 1366]
     for cohort in (2, 1024):  # all members at the border
@@ -79,26 +71,6 @@ def test_elements_hold_as_many_coefficients_as_sums_have_room_for() -> None:
 
 
 @pytest.mark.parametrize("ring", ["goldilocks-4096", "rns-8192"])
-def test_what_is_refused_leaves_the_total_alone(ring: str) -> None:
-    """Also where it is the last residue of the last limb that is wrong."""
-    scheme = Esafl(ring=ring).adder(3, 16)
-    xs = vectors(scheme, (2 * PIECE + 5) * scheme.sizes.slots.per)
-    one, other, bad = (sealer(scheme, i).encrypt(whole(x), SLOT) for i, x in enumerate(xs))
-    total, good = scheme.add(scheme.add(None, one), other), bad.data.copy()
-    before = total.data.copy()
-    bad.data[-24:-1] = 255
-    with pytest.raises(ProtocolError, match="not below its modulus"):
-        scheme.add(total, bad)
-    assert np.array_equal(total.data, before)
-    bad.data[:] = good
-    total = scheme.add(total, bad)
-    assert opener(scheme).decrypt(total).tolist() == xs.sum(axis=0).tolist()
-    total.data[-24:-1] = 255
-    with pytest.raises(ProtocolError, match="not below its modulus"):
-        opener(scheme).decrypt(total)
-
-
-@pytest.mark.parametrize("ring", ["goldilocks-4096", "rns-8192", "paper-32768"])
 def test_lengths_around_the_borders_of_pieces(ring: str) -> None:
     scheme = Esafl(ring=ring).adder(2, 16)
     per = scheme.sizes.slots.per

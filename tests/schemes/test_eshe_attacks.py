@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from flhe.coding.coefficients import Coefficients
-from flhe.errors import ConfigError, ProtocolError, ReuseError
+from flhe.errors import ConfigError, ProtocolError
 from flhe.keys.agreement import joint
 from flhe.math.ring import Q
 from flhe.schemes.base import Secrets
@@ -24,7 +24,7 @@ from flhe.schemes.sealed import Sealed
 from flhe_lab.papers.corrections.esafl import odd, printed
 from flhe_lab.papers.esafl import Poly, multiply
 from flhe_lab.papers.packing import PaperPacking
-from tests.keys.test_key_pair import confirmed
+from tests.keys.agreement import confirmed, sites
 from tests.schemes.eshe_attacks import (
     SLOT,
     Ours,
@@ -208,14 +208,6 @@ def test_no_two_ciphertexts_have_one_a(ours: Ours, parts: list[Sealed]) -> None:
     assert len({tuple(a[:8]) for a in masks}) == len(masks)
 
 
-def test_a_slot_is_used_once(ours: Ours) -> None:
-    sealer = ours.sealer(1)
-    sealer.encrypt(ours.plain[1], SLOT)
-    for plain in ours.plain:
-        with pytest.raises(ReuseError, match="encrypted a vector before"):
-            sealer.encrypt(plain, SLOT)
-
-
 @pytest.mark.parametrize("weight", [64, 0], ids=["sparse", "uniform ternary"])
 def test_the_papers_keys_are_refused(ours: Ours, weight: int) -> None:
     keys = [np.array(printed(3, n=4096, weight=weight).key(), np.int8) for _ in range(3)]
@@ -246,23 +238,12 @@ def _sum(ours: Ours, ranks: Iterable[int]) -> Sealed:
     return total
 
 
-def test_a_key_opens_the_sum_of_all_and_no_other(ours: Ours) -> None:
-    opener = EsaflOpener(ours.scheme, ours.group_key, ours.total)
-    exact = np.sum([p.values for p in ours.plain], axis=0)
-    assert np.array_equal(opener.decrypt(_sum(ours, range(3))), exact)
-    with pytest.raises(ProtocolError, match="sums of all only"):
-        opener.decrypt(_sum(ours, [0, 1]))
-    alone = dataclasses.replace(_sum(ours, [2]), senders=(0, 1, 2))  # a server that lies about it
-    with pytest.raises(ProtocolError, match="noise beyond"):
-        opener.decrypt(alone)
-
-
 def test_no_two_sums_have_one_key() -> None:
     """Members who lose one of them agree anew, and draw anew; within an agreement there is one sum."""
     scheme, terms = Esafl().adder(3), bytes(32)
     drawn = []
     for number in range(2):
-        states, confirms = confirmed(number)
+        states, confirms = confirmed(sites(3), 77, number)
         drawn.append([joint.share(state, confirms, scheme, terms) for state in states])
         again = joint.share(drawn[-1][0][0], confirms, scheme, terms)
         assert again[0].scheme_secret == drawn[-1][0][0].scheme_secret

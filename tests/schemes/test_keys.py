@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from flhe.errors import ConfigError
 from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.schemes.fedml_he.keys import CkksSecret
 
@@ -31,11 +30,6 @@ def test_keys_come_from_the_random_source_alone(generate: Callable[[Source], Any
     one, other = generate(counting()), generate(counting())
     assert one.to_bytes() == other.to_bytes()
     assert generate.func(generate.args[0]).to_bytes() != one.to_bytes()  # type: ignore[attr-defined]
-
-
-def test_a_source_that_gives_less() -> None:
-    with pytest.raises(ConfigError, match="random source"):
-        CkksSecret.generate("2048", lambda n: bytes(n - 1))
 
 
 def test_no_key_shows_itself() -> None:

@@ -242,11 +242,11 @@ def esafl_of_a_round(data: Data, long: bool) -> Played:
 SALTS = st.integers(0, 2**16)
 
 GAMES: dict[Game, tuple[int, int]] = {
-    flashe_dense: (100, 1500),
-    flashe_sparse: (100, 1500),
-    sash: (40, 250),
+    flashe_dense: (60, 1500),
+    flashe_sparse: (60, 1500),
+    sash: (15, 250),
     batchcrypt: (15, 250),
-    fedml_he: (20, 120),
+    fedml_he: (12, 120),
     esafl_joint: (15, 100),
     esafl_of_a_round: (15, 100),
 }

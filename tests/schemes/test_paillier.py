@@ -16,10 +16,9 @@ from flhe.errors import ConfigError, FlheError, ProtocolError
 from flhe.math.bigint import from_rows, random_blum_prime, to_rows
 from flhe.schemes.batchcrypt import residue_pool
 from flhe.schemes.batchcrypt.adder import BatchCryptAdder, BatchCryptOpener, BatchCryptSealer
-from flhe.schemes.batchcrypt.keys import KEY_BITS, PublicKey, SecretKey
+from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.sealed import Sealed
-from flhe.wire.canonical import dumps, loads
 from tests.laws import KEY, OTHER_SLOTS, SLOT, whole
 
 
@@ -69,7 +68,7 @@ def test_we_decrypt_what_python_paillier_encrypts() -> None:
 # --- keys ---
 
 
-@pytest.mark.parametrize("bits", sorted(KEY_BITS))
+@pytest.mark.parametrize("bits", [2048, 3072])
 def test_generated_keys_are_sound(bits: int) -> None:
     key = SecretKey.generate(bits)
     key.check(bits)
@@ -93,20 +92,6 @@ def test_random_primes_are_spread_over_their_range() -> None:
     assert all(p >> 62 == 3 and p % 4 == 3 and gmpy2.is_prime(p) for p in primes)
     assert len(primes) == 200
     assert len({p >> 20 & 0xFF for p in primes}) > 90
-
-
-def test_encodings_are_read_back_and_no_others() -> None:
-    key = pair()
-    for one in (key, key.public):
-        data = one.to_bytes()
-        assert type(one).from_bytes(data) == one
-        body = loads(data, 4096, "key")
-        number = next(name for name in body if name in ("n", "p"))
-        for wrong in (b"\0" + body[number], b"", body[number] + bytes(4096), b"\x02"):
-            with pytest.raises(ProtocolError):
-                type(one).from_bytes(dumps(body | {number: wrong}))
-    with pytest.raises(ProtocolError):
-        SecretKey.from_bytes(key.public.to_bytes())
 
 
 def prime(bits: int, fits: Callable[[int], object]) -> int:

@@ -1,11 +1,10 @@
-"""Sealed: its header there and back, and nothing but FlheError for any other."""
+"""Sealed: there and back; `flashe_sparse.json` has the headers and sums that are refused."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-import cbor2
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,14 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe.coding.support import Support
-from flhe.errors import ProtocolError, ReuseError
+from flhe.errors import ProtocolError
 from flhe.schemes.sealed import (
     MAX_HEADER,
-    MAX_LENGTH,
-    VERSION,
     Sealed,
-    Slot,
-    check_senders,
     from_bytes,
     merged_senders,
     to_bytes,
@@ -30,39 +25,12 @@ from tests.laws import OTHER_SLOTS, SLOT
 
 DATA = np.arange(12, dtype=np.uint8)
 SEALED = Sealed("flashe", SLOT, (0, 2, 5), 30, DATA)
-CONTEXT = SLOT.to_fields()
-FIELDS = [VERSION, "flashe", "", CONTEXT, [0, 2, 5], 30, []]
 
 WIDTH = 40
 SUPPORTS = tuple(
     Support.of(np.array(coords, np.uint32), WIDTH) for coords in ([0, 7, 39], [], [1, 2, 3, 4])
 )
 SPARSE = dataclasses.replace(SEALED, length=12, mode="single", supports=SUPPORTS)
-TOLD = [[s.length, len(s.data), s.digest()] for s in SUPPORTS]
-
-U32, HASH = st.integers(0, 2**32 - 1), st.binary(min_size=32, max_size=32)
-EPOCH = st.binary(min_size=16, max_size=16)
-PURPOSES = st.sampled_from(["update", "mean-squares", "z"])
-SLOTS = st.builds(Slot, st.integers(0, 2**64 - 1), HASH, EPOCH, U32, U32, HASH, HASH, PURPOSES)
-
-
-@given(
-    st.text(max_size=20),
-    SLOTS,
-    st.sets(st.integers(0, 2000), min_size=1, max_size=30),
-    st.integers(0, MAX_LENGTH - 1),
-    st.text(max_size=20),
-)
-def test_header_round_trip(
-    scheme: str, slot: Slot, senders: set[int], length: int, mode: str
-) -> None:
-    sealed = Sealed(scheme, slot, tuple(sorted(senders)), length, DATA, mode)
-    again = Sealed.from_parts(sealed.header(), DATA)
-    assert again.data is DATA
-    for f in ("scheme", "slot", "senders", "length", "mode", "supports"):
-        assert getattr(again, f) == getattr(sealed, f)
-    assert again.header() == sealed.header()
-    assert again.digest() == sealed.digest()
 
 
 def body_of(sealed: Sealed) -> NDArray[np.uint8]:
@@ -89,44 +57,6 @@ def test_supports_go_there_and_back(sets: list[set[int]], data: bytes) -> None:
         assert again.header() == sealed.header()
         assert again.digest() == sealed.digest()
     assert before.data is ciphertext
-
-
-def test_supports_that_are_not_those_of_the_header() -> None:
-    header, whole = SPARSE.header(), body_of(SPARSE)
-    assert Sealed.from_parts(header, whole).supports == SUPPORTS
-    for supports in ((), SUPPORTS[:2], SUPPORTS[::-1], (*SUPPORTS, SUPPORTS[0])):
-        with pytest.raises(ProtocolError):
-            Sealed.from_parts(header, SPARSE.data, supports)
-    with pytest.raises(ProtocolError):
-        Sealed.from_parts(SEALED.header(), SEALED.data, SUPPORTS)
-    tail = sum(len(s.data) for s in SUPPORTS)
-    altered = np.tile(whole, (tail, 1))
-    altered[range(tail), range(-tail, 0)] ^= 1
-    for body in (*altered, *(whole[:size] for size in range(tail))):
-        with pytest.raises(ProtocolError):
-            Sealed.from_parts(header, body)
-
-
-def test_supports_that_no_ciphertext_has() -> None:
-    for supports in (SUPPORTS[:2], (*SUPPORTS, SUPPORTS[0])):
-        with pytest.raises(ProtocolError, match="one support for each sender"):
-            dataclasses.replace(SEALED, supports=supports)
-    longer = Support.of(np.array([0], np.uint32), WIDTH + 1)
-    with pytest.raises(ProtocolError, match="different lengths"):
-        dataclasses.replace(SEALED, supports=(*SUPPORTS[:2], longer))
-
-
-def test_one_piece_is_read_exactly() -> None:
-    sealed = SEALED
-    good = to_bytes(sealed)
-    assert to_bytes(from_bytes(good)) == good
-    for size in range(len(good)):
-        with pytest.raises(ProtocolError):
-            from_bytes(good[:size])
-    header, body = sealed.header(), b"".join(sealed.body())
-    for bad in ([header], [header, body, b""], [body, header], {"a": header}, [header, "body"], 7):
-        with pytest.raises(ProtocolError):
-            from_bytes(canonical.dumps(bad))
 
 
 def test_a_header_for_the_largest_cohort_fits() -> None:
@@ -161,68 +91,10 @@ def test_the_digest_is_over_everything() -> None:
     assert all(len(d) == 32 for d in digests)
 
 
-def test_repr_shows_no_ciphertext() -> None:
-    for name in ("data", "supports"):
-        assert name not in repr(SPARSE)
-
-
-def with_field(index: int, value: Any) -> list[Any]:
-    return [*FIELDS[:index], value, *FIELDS[index + 1 :]]
-
-
-CUT = [[WIDTH, -5, bytes(32)], [WIDTH, 5, bytes(32)], TOLD[2]]
-MALFORMED: dict[str, Any] = {
-    "version 1": with_field(0, 1),
-    "no senders": with_field(4, []),
-    "senders descend": with_field(4, [2, 0]),
-    "sender negative": with_field(4, [-1, 0]),
-    "length negative": with_field(5, -1),
-    "length too large": with_field(5, MAX_LENGTH),
-    "fewer supports than senders": with_field(6, TOLD[:2]),
-    "supports that are not there": with_field(6, TOLD),
-    "sizes that make up for each other": with_field(6, CUT),
-    "a support of another digest": with_field(6, [[*TOLD[0][:2], bytes(32)], *TOLD[1:]]),
-}
-
-
-@pytest.mark.parametrize("name", MALFORMED)
-def test_malformed_headers(name: str) -> None:
-    assert SEALED.header() == canonical.dumps(FIELDS)
-    assert Sealed.from_parts(canonical.dumps(with_field(6, TOLD)), body_of(SPARSE)).mode == ""
-    body = DATA if name == "supports that are not there" else body_of(SPARSE)
-    with pytest.raises(ProtocolError):
-        Sealed.from_parts(canonical.dumps(MALFORMED[name]), body)
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        b"",
-        b"\xff",
-        SEALED.header() + b"\x00",
-        SEALED.header()[:-1],
-        cbor2.dumps([2.0, *FIELDS[1:]]),
-        b"\x87\x18\x02" + SEALED.header()[2:],  # 2 in two bytes
-        b"\x9f" + SEALED.header()[1:] + b"\xff",  # of indefinite length
-        SEALED.header() + bytes(MAX_HEADER),
-    ],
-    ids=["empty", "junk", "longer", "shorter", "float", "long form", "indefinite", "huge"],
-)
-def test_headers_that_are_not_canonical(header: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        Sealed.from_parts(header, DATA)
-
-
-@pytest.mark.parametrize("senders", [(), (1, 0), (0, 0), (0, 1, 1)])
-def test_senders_ascend_each_once(senders: tuple[int, ...]) -> None:
-    with pytest.raises(ReuseError, match="must ascend, each once, at least one"):
-        dataclasses.replace(SEALED, senders=senders)
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("run_id", -1), ("run_id", 1 << 64), ("round", 1 << 32), ("attempt", -1)),
+        *(("run_id", 1 << 64), ("round", 1 << 32), ("attempt", -1), ("purpose", "Z")),
         *(("roster_hash", b""), ("epoch", bytes(32)), ("layout_hash", bytes(16))),
         ("history", bytes(31)),
     ],
@@ -232,21 +104,9 @@ def test_slots_that_cannot_be(field: str, value: Any) -> None:
         dataclasses.replace(SLOT, **{field: value})
 
 
-def test_merging_names_what_differs() -> None:
+def test_what_is_merged() -> None:
     other = dataclasses.replace(SEALED, senders=(1, 3))
     assert merged_senders(SEALED, other, 6) == (0, 1, 2, 3, 5)
-    for change in (
-        {"scheme": "x"},
-        {"mode": "single"},
-        {"slot": OTHER_SLOTS["epoch"]},
-        {"length": 31},
-    ):
-        with pytest.raises(ProtocolError, match=next(iter(change))):
-            merged_senders(SEALED, dataclasses.replace(other, **change), 6)
-    with pytest.raises(ProtocolError, match="sender 3 is not in the cohort of 3"):
-        merged_senders(SEALED, other, 3)
-    with pytest.raises(ReuseError, match="sender 2"):
-        merged_senders(SEALED, dataclasses.replace(SEALED, senders=(1, 2)), 6)
     sparse = dataclasses.replace(SPARSE, senders=(1, 3, 4))
     assert merged_senders(SPARSE, sparse, 6) == (0, 1, 2, 3, 4, 5)
     # The length of what somebody sent differs with who did.
@@ -259,10 +119,6 @@ def test_merging_names_what_differs() -> None:
     ):
         with pytest.raises(ProtocolError, match="one of the two is sparse, or of a vector"):
             merged_senders(one, two, 6)
-    check_senders((0, 5), 6)
-    for sender in (6, -1):
-        with pytest.raises(ProtocolError, match=f"sender {sender} "):
-            check_senders((0, sender), 6)
 
 
 def test_a_reader_says_how_long_supports_may_be() -> None:

@@ -113,13 +113,6 @@ def test_digits_are_values_and_recompose(bits: int) -> None:
         assert sum_tags.join(1000 * digits, bits) == [1000 * tag, 1000 * (Q - 1 - tag)]
 
 
-@given(senders=st.sets(st.integers(0, 20), min_size=1, max_size=9))
-@settings(max_examples=20)
-def test_the_sum_of_the_senders_matches(senders: set[int]) -> None:
-    total, digits = summed(sorted(senders))
-    assert fits(total, digits, sorted(senders), tags()) == (True, True)
-
-
 @given(at=st.integers(0, FLOATS + 15 - 1), change=st.integers(-(1 << 40), 1 << 40).filter(bool))
 @settings(max_examples=40)
 def test_one_integer_that_changed(at: int, change: int) -> None:

@@ -69,23 +69,6 @@ def test_any_change_of_any_slot_or_tag_is_noticed() -> None:
             refused([t + change * (i == j) for i, t in enumerate(tags)], total)
 
 
-def test_slots_and_batches_that_change_places_are_noticed() -> None:
-    tags, total = combined(vectors(3))
-    for other in (np.roll(total, 1), np.roll(total, -1), total[::-1].copy(), 2 * total, -total):
-        refused(tags, other)
-    refused([2 * t for t in tags], 2 * total)
-    swapped = np.concatenate([total[7:14], total[:7], total[14:]])
-    refused([tags[1], tags[0], *tags[2:]], swapped)  # each with its own tag
-
-
-@pytest.mark.parametrize(
-    "factors", [(2, 1, 0), (0, 2, 1), (1, 1, 2), (3, 0, 0), (2, 2, -1), (0, 0, 0)]
-)
-def test_one_vector_for_another_is_noticed(factors: tuple[int, ...]) -> None:
-    """One sender's twice, another's left out; one taken away again."""
-    refused(*combined(vectors(3), factors))
-
-
 def test_a_batch_that_is_zero_cannot_be_told_from_another() -> None:
     """What a relay would do to learn whether a batch is what it guesses: add it, less the guess.
 

@@ -94,9 +94,9 @@ def test_depth_is_bounded_both_ways() -> None:
     with pytest.raises(ProtocolError, match="nested"):
         loads(b"\x81" + dumps(nest), 100, "test")
     with pytest.raises(ProtocolError, match="nested"):
-        loads(b"\x81" * 1_000_000 + b"\x00", 2_000_000, "test")
+        loads(b"\x81" * 100_000 + b"\x00", 200_000, "test")
     deep: list[object] = []
-    for _ in range(1_000_000):
+    for _ in range(100_000):
         deep = [deep]
     with pytest.raises(ConfigError):  # cbor2 alone overflows the stack here
         dumps(deep)

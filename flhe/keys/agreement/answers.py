@@ -89,12 +89,8 @@ def check_answer(
 ) -> tuple[int, bytes]:
     """A member's rank and payload, out of its answer to UNMASK.
 
-    Raises
-    ------
-    ProtocolError
-        Malformed, of another length, or by who is not among the survivors.
-    AuthenticationError
-        Not signed by that member for this set.
+    Raises ProtocolError: malformed, of another length, or by who is not among the survivors;
+    AuthenticationError: not signed by that member for this set.
     """
     length = circle.answer_bytes + (_SALT + _TAG if sealed else 0)
     found = _Answer.from_bytes(answer, length + 256)
@@ -120,12 +116,8 @@ def opened(
 
     `answers` are those of `release`; `epoch` is a member's, where they are sealed for members.
 
-    Raises
-    ------
-    QuorumError
-        Fewer survivors than any sum has.
-    ProtocolError, AuthenticationError
-        An answer that is not a survivor's, or given twice.
+    Raises QuorumError: fewer survivors than any sum has; ProtocolError, AuthenticationError: an answer
+    that is not a survivor's, or given twice.
     """
     circle.check_set(survivors)
     found: dict[int, bytes] = {}
@@ -152,13 +144,9 @@ def combine(
 ) -> Elements:
     """The sum of the survivors' seeds, shape (elements,), out of t answers or more, as `opened`.
 
-    Raises
-    ------
-    QuorumError
-        Fewer than t answers.
-    SharesError, ProtocolError
-        Answers that do not fit each other, and without those that are known to be wrong too few are
-        left. (Those that are known to be wrong are named in the log, and left out.)
+    Raises QuorumError: fewer than t answers; SharesError, ProtocolError: answers that do not fit each
+    other, and without those that are known to be wrong too few are left. (Those that are known to be
+    wrong are named in the log, and left out.)
     """
     width = circle.sharing.width(circle.elements)
     found = opened(circle, slot, survivors, answers, epoch=epoch)

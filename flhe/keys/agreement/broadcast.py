@@ -7,9 +7,8 @@ these have the hash of their stage and the epoch.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict
 
-from flhe.keys.agreement.messages import EVERYONE, Envelope, Header
+from flhe.keys.agreement.messages import Envelope, Header
 from flhe.keys.agreement.states import Epoch
 from flhe.wire.canonical import dumps
 from flhe.wire.derive import PREFIX
@@ -28,11 +27,8 @@ def header(agreed: Epoch, kind: str, stage: str, sender: bytes, policy_hash: byt
         roster_hash=agreed.roster.hash,
         run_id=agreed.run_id,
         epoch=agreed.number,
-        round=0,
-        attempt=0,
         stage=stage,
         sender=sender,
-        receiver=EVERYONE,
         policy_hash=policy_hash,
         layout_hash=scope(kind, agreed.id),
     )
@@ -54,9 +50,7 @@ def box_header(agreed: Epoch, stage: str, rank: int, **more: bytes) -> dict[str,
 
 def expected(agreed: Epoch, kind: str, stage: str, policy_hash: bytes) -> Expect:
     """Every field that messages of a stage have in common."""
-    expect = asdict(header(agreed, kind, stage, agreed.members[0], policy_hash))
-    del expect["sender"]
-    return expect
+    return header(agreed, kind, stage, agreed.members[0], policy_hash).expected()
 
 
 def read(
@@ -72,10 +66,8 @@ def read(
 ) -> bytes:
     """The payload of a message as a relay can verify it, which has no epoch.
 
-    Raises
-    ------
-    ProtocolError, AuthenticationError
-        A message of another exchange, longer than `limit` bytes, or not by `sender`.
+    Raises ProtocolError, AuthenticationError: a message of another exchange, longer than `limit`
+    bytes, or not by `sender`.
     """
     envelope = Envelope.from_bytes(message, limit)
     expect: Expect = {

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from flhe.errors import AuthenticationError, ProtocolError, QuorumError
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
+from flhe.keys.agreement.messages import NONE, Envelope, Header
 from flhe.keys.agreement.pairs import OVERHEAD
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.math.shamir import Shamir
@@ -99,12 +99,8 @@ class SharingParameters:
     def check_set(self, survivors: Sequence[int]) -> None:
         """Refuse a set that no honest member signs.
 
-        Raises
-        ------
-        ProtocolError
-            Ranks that are not members', out of order or repeated.
-        QuorumError
-            Fewer survivors than it takes.
+        Raises ProtocolError: ranks that are not members', out of order or repeated; QuorumError: fewer
+        survivors than it takes.
         """
         size = len(self.members)
         if not all(type(rank) is int and 0 <= rank < size for rank in survivors):
@@ -127,7 +123,6 @@ class SharingParameters:
             attempt=slot.attempt,
             stage=stage,
             sender=self.members[sender],
-            receiver=EVERYONE,
             policy_hash=about,
             layout_hash=slot.digest(),
         )

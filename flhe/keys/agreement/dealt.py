@@ -91,10 +91,7 @@ def deal(
 
     `without` are identity keys of members that are left out.
 
-    Raises
-    ------
-    ConfigError
-        Fewer members than the roster's bounds need, or who is left out is no member.
+    Raises ConfigError: fewer members than the roster's bounds need, or who is left out is no member.
     """
     for public in without:
         if public not in roster.publics:
@@ -117,11 +114,8 @@ def deal(
 def load(path: Path | None, state: Confirmed, adder: JointAdder) -> JointKey:
     """The keys in the file at `path`, if they are for exactly this epoch's members.
 
-    Raises
-    ------
-    ConfigError
-        There is no such file, others may read it, or it is of another roster, ring, site or set of
-        members.
+    Raises ConfigError: there is no such file, others may read it, or it is of another roster, ring,
+    site or set of members.
     """
     if path is None:
         raise ConfigError(

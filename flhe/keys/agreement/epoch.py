@@ -32,12 +32,12 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from flhe.errors import AuthenticationError, ProtocolError, QuorumError
-from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
+from flhe.keys.agreement.messages import EVERYONE, Envelope, Header
 from flhe.keys.agreement.pairs import check_ephemeral, open_from, pair_key, seal_to
 from flhe.keys.agreement.states import Advertised, Confirmed, Epoch, Shared
 from flhe.keys.identity import Identity
@@ -126,7 +126,7 @@ def share(
         raise AuthenticationError("own ADVERTISE is missing or was changed on the way: start over")
     me = state.identity.public
     listed = None if state.roster is None else frozenset(state.roster.publics)
-    expect = _expect(ADVERTISE, state, _hello_hash(state.roster, state.run_id))
+    expect = _header(ADVERTISE, state, _hello_hash(state.roster, state.run_id)).expected()
     messages: dict[bytes, bytes] = {}
     ephemerals: dict[bytes, bytes] = {}
     for data in advertises:
@@ -193,8 +193,7 @@ def confirm(state: Shared, shares: list[bytes]) -> tuple[Confirmed, bytes]:
     need = len(contributors) * (len(members) - 1)
     if len(shares) != need:
         raise ProtocolError(f"{len(shares)} SHARE messages, {need} are needed: start over")
-    expect = _expect(SHARE, state, state.roster.hash)
-    del expect["receiver"]  # in turn, every member
+    expect = _header(SHARE, state, state.roster.hash).expected("receiver")  # in turn, every member
     digests: dict[tuple[bytes, bytes], bytes] = {}
     sent: dict[bytes, bytes] = {}
     inbox: dict[bytes, Envelope] = {}
@@ -255,7 +254,7 @@ def finish(state: Confirmed, confirms: list[bytes]) -> Epoch:
         )
     if state.message not in confirms:
         raise AuthenticationError("own CONFIRM is missing or was changed on the way: start over")
-    expect = _expect(CONFIRM, state, state.roster.hash)
+    expect = _header(CONFIRM, state, state.roster.hash).expected()
     key = _mac_key(state, state.group_key)  # once: the roster is hashed for it
     seen: set[bytes] = set()
     for data in confirms:
@@ -319,21 +318,10 @@ def _header(stage: str, state: _State, roster_hash: bytes, receiver: bytes = EVE
         roster_hash=roster_hash,
         run_id=state.run_id,
         epoch=state.number,
-        round=0,
-        attempt=0,
         stage=stage,
         sender=state.identity.public,
         receiver=receiver,
-        policy_hash=NONE,
-        layout_hash=NONE,
     )
-
-
-def _expect(stage: str, state: _State, roster_hash: bytes) -> dict[str, int | str | bytes]:
-    """Return every field that messages of a stage to all members have in common."""
-    expect = asdict(_header(stage, state, roster_hash))
-    del expect["sender"]
-    return expect
 
 
 def _contribution(key: bytes, envelope: Envelope) -> bytes:

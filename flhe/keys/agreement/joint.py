@@ -88,11 +88,8 @@ def share(
 
     `confirms` are everyone's, `policy_hash` is that of the terms.
 
-    Raises
-    ------
-    ProtocolError
-        The confirmations are not those of `epoch.finish`; keys were drawn for other terms, or the sum
-        is known already.
+    Raises ProtocolError: the confirmations are not those of `epoch.finish`; keys were drawn for other
+    terms, or the sum is known already.
     """
     agreed = epoch.finish(state, confirms)
     if state.scheme_public:
@@ -120,12 +117,8 @@ def add(
 ) -> tuple[Confirmed, bytes]:
     """Take everyone's JOINT, own included, in any order; returns the state and the JOINT-SUM.
 
-    Raises
-    ------
-    AuthenticationError
-        A signature or a box that does not verify.
-    ProtocolError
-        A message missing, repeated, changed or of another exchange; a sum that is none of keys.
+    Raises AuthenticationError: a signature or a box that does not verify; ProtocolError: a message
+    missing, repeated, changed or of another exchange; a sum that is none of keys.
     """
     agreed = epoch.finish(state, confirms)
     own = _own_in(state, adder, policy_hash)
@@ -160,10 +153,7 @@ def take(
 ) -> tuple[Confirmed, bytes]:
     """Take keys that were dealt offline, in place of `share` and `add`; returns state and JOINT-SUM.
 
-    Raises
-    ------
-    ProtocolError
-        Keys that no honest dealer deals; keys were drawn in this agreement.
+    Raises ProtocolError: keys that no honest dealer deals; keys were drawn in this agreement.
     """
     agreed = epoch.finish(state, confirms)
     if state.scheme_secret and not state.scheme_public:
@@ -178,10 +168,7 @@ def announced(
 ) -> bytes:
     """What a JOINT-SUM calls the sum of keys: what a relay can know, and all that it needs.
 
-    Raises
-    ------
-    ProtocolError, AuthenticationError
-        A message of another exchange, or not by `sender`.
+    Raises ProtocolError, AuthenticationError: a message of another exchange, or not by `sender`.
     """
     scope = run_id, number, epoch_id, policy_hash
     return _Name.from_bytes(broadcast.read(message, MAX_SUM, STAGE, SUM, sender, *scope)).name

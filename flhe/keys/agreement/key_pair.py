@@ -59,10 +59,8 @@ def make(
 
     `confirms` are everyone's, the adder has no key yet, `policy_hash` is that of the terms.
 
-    Raises
-    ------
-    ProtocolError
-        This member's rank is not the lowest, or the confirmations are not those of `epoch.finish`.
+    Raises ProtocolError: this member's rank is not the lowest, or the confirmations are not those of
+    `epoch.finish`.
     """
     agreed = epoch.finish(state, confirms)
     if agreed.rank != 0:
@@ -83,13 +81,9 @@ def take(
 ) -> Confirmed:
     """Take the pair that the member of the lowest rank made, once it has proved sound.
 
-    Raises
-    ------
-    AuthenticationError
-        A signature or a box that does not verify.
-    ProtocolError
-        A message of another exchange or member, or a pair that no honest member makes; another pair
-        than was taken before in this agreement.
+    Raises AuthenticationError: a signature or a box that does not verify; ProtocolError: a message of
+    another exchange or member, or a pair that no honest member makes; another pair than was taken
+    before in this agreement.
     """
     agreed = epoch.finish(state, confirms)
     envelope = Envelope.from_bytes(message, MAX_PAIR)
@@ -112,10 +106,7 @@ def announced(
 ) -> bytes:
     """Public key that a KEY-PAIR speaks of: what a relay can know, and all that it needs.
 
-    Raises
-    ------
-    ProtocolError, AuthenticationError
-        A message of another exchange, or not by `sender`.
+    Raises ProtocolError, AuthenticationError: a message of another exchange, or not by `sender`.
     """
     scope = run_id, number, epoch_id, policy_hash
     return _Pair.from_bytes(broadcast.read(message, MAX_PAIR, STAGE, STAGE, sender, *scope)).public

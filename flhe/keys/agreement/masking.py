@@ -191,10 +191,8 @@ def agree_on_sum(
 ) -> tuple[Agreed, bytes]:
     """CONSIST where a key is shared: check whose sum the server shows, `decrypt` it in part, sign it.
 
-    Raises
-    ------
-    ProtocolError, QuorumError
-        As `agree`; a sum of another slot, or none that can be decrypted.
+    Raises ProtocolError, QuorumError: as `agree`; a sum of another slot, or none that can be
+    decrypted.
     """
     if total.slot != slot:
         raise ProtocolError("the sum to be opened is of another round than this node's update")
@@ -272,6 +270,8 @@ def release(
 ) -> bytes:
     """UNMASK: the sum of this member's shares, once t members are known to have signed the same set.
 
+    Raises ProtocolError, QuorumError, AuthenticationError: as `check_agreement`.
+
     Parameters
     ----------
     signers, signatures
@@ -280,11 +280,6 @@ def release(
         Field elements of a seed.
     sealed : bool
         Seal the answer for the members, so that the relay cannot read it.
-
-    Raises
-    ------
-    ProtocolError, QuorumError, AuthenticationError
-        As `check_agreement`.
     """
     circle, slot = agreed.circle(epoch, elements), agreed.slot
     check_agreement(circle, slot, agreed.survivors, signers, signatures)

@@ -61,13 +61,17 @@ class Header(Record):
     roster_hash: Hash
     run_id: U64
     epoch: U32
-    round: U32
-    attempt: U32
+    round: U32 = 0
+    attempt: U32 = 0
     stage: Annotated[str, matching("[a-z-]{1,16}", "1 to 16 of a-z -")]
     sender: Hash
-    receiver: _OrNone
-    policy_hash: _OrNone
-    layout_hash: _OrNone
+    receiver: _OrNone = EVERYONE
+    policy_hash: _OrNone = NONE
+    layout_hash: _OrNone = NONE
+
+    def expected(self, *without: str) -> dict[str, int | str | bytes]:
+        """Its fields by name, but for these and the sender: what messages of a stage have in common."""
+        return {n: getattr(self, n) for n in _NAMES if n not in ("sender", *without)}
 
     def check(self, expect: Expected) -> None:
         """Raise ProtocolError naming the first field that differs from `expect`.
@@ -117,6 +121,9 @@ class Envelope(Record):
     def verify(self, expect: Expected, *, senders: Collection[bytes] | None) -> None:
         """Return if this is the message that the receiver waits for, signed by its sender.
 
+        Raises ProtocolError: a field differs (it is named), or the sender is not among `senders`;
+        AuthenticationError: the signature does not verify.
+
         Parameters
         ----------
         expect : mapping
@@ -124,13 +131,6 @@ class Envelope(Record):
         senders : collection of bytes, or None
             Public keys that may have sent it. None accepts any key, which only the first message of
             a first-use federation should do.
-
-        Raises
-        ------
-        ProtocolError
-            A field differs (it is named), or the sender is not among `senders`.
-        AuthenticationError
-            The signature does not verify.
         """
         digest = hashlib.sha256(self.payload).digest()
         _verify(self.header, digest, self.signature, expect, senders)

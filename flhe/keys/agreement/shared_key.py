@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from flhe.errors import AuthenticationError, ProtocolError
@@ -71,11 +71,8 @@ def commit(
 
     `confirms` are everyone's, the adder knows no key yet, `policy_hash` is that of the terms.
 
-    Raises
-    ------
-    ProtocolError
-        The roster reckons with so many colluders that they could open sums by themselves; the key is
-        known in this agreement, or was begun for other terms.
+    Raises ProtocolError: the roster reckons with so many colluders that they could open sums by
+    themselves; the key is known in this agreement, or was begun for other terms.
     """
     agreed = epoch.finish(state, confirms)
     need = adder.scheme.threshold_of(agreed.size)
@@ -103,12 +100,9 @@ def reveal(
 ) -> tuple[Confirmed, list[bytes]]:
     """Take everyone's KEY-COMMIT, own included, in any order; a KEY-REVEAL for each other member.
 
-    Raises
-    ------
-    AuthenticationError
-        A signature that does not verify; the own message was changed.
-    ProtocolError
-        A message missing, repeated or of another exchange; other commitments than were answered before.
+    Raises AuthenticationError: a signature that does not verify; the own message was changed;
+    ProtocolError: a message missing, repeated or of another exchange; other commitments than were
+    answered before.
     """
     agreed, part = epoch.finish(state, confirms), _part(state, policy_hash)
     by_rank = _by_rank(
@@ -138,21 +132,16 @@ def finish(
 ) -> tuple[Confirmed, bytes]:
     """Take the KEY-REVEALs for this member, in any order; returns the state and the KEY-SHARED.
 
-    Raises
-    ------
-    AuthenticationError
-        A signature or a box that does not verify.
-    ProtocolError
-        A message missing, repeated, of another exchange or for somebody else; a public side that is not
-        the one that was committed to.
+    Raises AuthenticationError: a signature or a box that does not verify; ProtocolError: a message
+    missing, repeated, of another exchange or for somebody else; a public side that is not the one that
+    was committed to.
     """
     agreed = epoch.finish(state, confirms)
     if not state.scheme_public:
         part = _part(state, policy_hash)
         if not part.commitments:
             raise ProtocolError("nothing was revealed in this key agreement: start over")
-        expect = asdict(_addressed(agreed, 0, agreed.rank, policy_hash))
-        del expect["sender"]
+        expect = _addressed(agreed, 0, agreed.rank, policy_hash).expected()
         found = _by_rank(agreed, messages, expect, MAX_BOX, without=agreed.rank)
         boxes = list(adder.reveal(part.part, part.commitments))
         for rank, envelope in found.items():
@@ -175,10 +164,7 @@ def announced(
 ) -> bytes:
     """The 32 bytes of a KEY-COMMIT or KEY-SHARED, as a relay can verify it.
 
-    Raises
-    ------
-    ProtocolError, AuthenticationError
-        A message of another exchange, or not by `sender`.
+    Raises ProtocolError, AuthenticationError: a message of another exchange, or not by `sender`.
     """
     payload = broadcast.read(message, 1024, KIND, stage, sender, run_id, number, epoch_id, policy)
     return _Bytes32.from_bytes(payload).value

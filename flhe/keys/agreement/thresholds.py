@@ -21,17 +21,14 @@ from flhe.errors import ConfigError
 class Thresholds:
     """Bounds of one group of share holders.
 
+    Raises ConfigError: so many colluders that not even all members are enough.
+
     Parameters
     ----------
     members : int
         N, holders of a share of each secret, the owner among them; at least 3.
     colluders : int
         c, members that may collude, with each other and with the server.
-
-    Raises
-    ------
-    ConfigError
-        So many colluders that not even all members are enough.
     """
 
     members: int

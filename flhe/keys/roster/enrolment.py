@@ -33,6 +33,9 @@ MAX_FILE = 1024
 class Enrolment(Record):
     """A request to be listed; signatures are verified when it is made.
 
+    Raises ProtocolError: one of `replaces` and `replaced` without the other, or a key that replaces
+    itself; AuthenticationError: a signature that does not verify.
+
     Parameters
     ----------
     member : Member
@@ -43,13 +46,6 @@ class Enrolment(Record):
         The public key that the site had before, 32 bytes; none for a new site.
     replaced : bytes
         That key's signature, 64 bytes; none for a new site.
-
-    Raises
-    ------
-    ProtocolError
-        One of `replaces` and `replaced` without the other, or a key that replaces itself.
-    AuthenticationError
-        A signature that does not verify.
     """
 
     FORM = Form(

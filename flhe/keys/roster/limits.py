@@ -97,15 +97,12 @@ def _from_fields(stored: Any) -> dict[str, Value]:
 class Limits(Record):
     """What a roster says of the parameters of runs.
 
+    Raises ConfigError: a limit that no scheme here knows, or a value that is none of it.
+
     Parameters
     ----------
     said : mapping of str to bool, int or float
         Limits by name, ascending; what is absent is left to each node.
-
-    Raises
-    ------
-    ConfigError
-        A limit that no scheme here knows, or a value that is none of it.
     """
 
     FORM = Form("limits", error=ConfigError, row=True, advice="upgrade flhe")
@@ -129,10 +126,7 @@ class Limits(Record):
     def parse(cls, settings: Iterable[str]) -> Limits:
         """Read what a person wrote, `NAME=VALUE` each, names as in a node's config without `flhe-`.
 
-        Raises
-        ------
-        ConfigError
-            A name that is unknown or comes twice, or a value that is none.
+        Raises ConfigError: a name that is unknown or comes twice, or a value that is none.
         """
         said: dict[str, Value] = {}
         for setting in settings:

@@ -106,11 +106,7 @@ class Roster(Record):
             raise ConfigError(
                 f"Roster: {len(self.members)} members, collusion {self.collusion} and "
                 f"min_survivors {self.min_survivors} need {self.min_members} to {MAX_MEMBERS} members"
-                + (
-                    f" (min-members={agreed})"
-                    if (agreed := self.limits.said.get("min-members"))
-                    else ""
-                )
+                + (f" (min-members={agreed})" if agreed else "")
             )
         if not self.schemes or len(set(self.schemes)) != len(self.schemes):
             raise ConfigError(f"Roster: name each allowed scheme once, or allow all by {ANY!r}")

@@ -38,19 +38,15 @@ Signature = tuple[Hash, Annotated[bytes, size(64)]]
 class SignedRoster(Record):
     """A roster and signatures on it, each of which was verified.
 
+    Raises ProtocolError: a signature by no member, or two by one; AuthenticationError: a signature
+    that does not verify: whose.
+
     Parameters
     ----------
     roster : Roster
         Who takes part, and within what bounds.
     signatures : tuple of Signature
         One a member at most; sorted here by key.
-
-    Raises
-    ------
-    ProtocolError
-        A signature by no member, or two by one.
-    AuthenticationError
-        A signature that does not verify: whose.
     """
 
     FORM = Form(
@@ -119,11 +115,8 @@ def load_pinned(path: str | Path, expected_hash: bytes | str) -> Roster:
 
     `expected_hash` is 32 bytes, or 64 hexadecimal digits.
 
-    Raises
-    ------
-    ConfigError
-        The file cannot be read, is damaged, holds another roster, or somebody has not signed; or the
-        hash is none.
+    Raises ConfigError: the file cannot be read, is damaged, holds another roster, or somebody has not
+    signed; or the hash is none.
     """
     want = parse_hash(expected_hash)
     try:

@@ -132,12 +132,8 @@ class BatchCryptAdder(Shell):
     def check(self, sealed: Sealed) -> None:
         """Refuse what is no ciphertext of this scheme: 0, n^2 or beyond, a multiple of a factor of n.
 
-        Raises
-        ------
-        ConfigError
-            There is no public key.
-        ProtocolError
-            As for any scheme; or a number that is none, which is named.
+        Raises ConfigError: there is no public key; ProtocolError: as for any scheme; or a number that
+        is none, which is named.
         """
         Shell.check(self, sealed)
         self._key().check_ciphertexts(self._numbers(sealed), f" {whose(sealed)}")

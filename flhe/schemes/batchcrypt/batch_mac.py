@@ -79,6 +79,8 @@ class BatchMac:
 
         Slots beyond the last value are not in it: see `flhe.coding.slots.Digits.check`.
 
+        Raises AuthenticationError: it is not.
+
         Parameters
         ----------
         tags : sequence of int
@@ -87,11 +89,6 @@ class BatchMac:
             What lies in the slots, whatever it is, shape (length,).
         senders : sequence of int
             Who the sum says that it is of, each once.
-
-        Raises
-        ------
-        AuthenticationError
-            It is not.
         """
         products = self._products(values, per)
         left = [int(tag) - int(p) for tag, p in zip(tags, products, strict=True)]

@@ -55,15 +55,12 @@ class Join:
 class Crt:
     """Decrypts.
 
+    Raises ConfigError: p and q that are even or share a factor; gmpy2 not installed.
+
     Parameters
     ----------
     p, q : int
         The primes, secret.
-
-    Raises
-    ------
-    ConfigError
-        p and q that are even or share a factor; gmpy2 not installed.
     """
 
     __slots__ = ("_join", "_primes")
@@ -83,17 +80,15 @@ class Crt:
     def decrypt(self, ciphertexts: Sequence[Big], threads: int = 1) -> list[Big]:
         """Decrypt numbers in (0, n^2), coprime to n, into [0, n), in order.
 
+        Raises FaultError: any of them failed its verification: none is returned. A multiple of p or q
+        fails, too.
+
         Parameters
         ----------
         ciphertexts : sequence of mpz or int
             As `PublicKey.check_ciphertexts` has passed them.
         threads : int
             Powers are on so many.
-
-        Raises
-        ------
-        FaultError
-            Any of them failed its verification: none is returned. A multiple of p or q fails, too.
         """
         each = -(-threads // 2)  # the two halves are as long, and need not wait for each other
         halves = [functools.partial(self._logs, half, ciphertexts, each) for half in (0, 1)]

@@ -89,10 +89,8 @@ class PublicKey(Record):
 
         One product modulo n and one gcd tell of all of them; only a failure looks for the culprit.
 
-        Raises
-        ------
-        ProtocolError
-            Naming the first such ciphertext, what is wrong with it, and `whose` it is.
+        Raises ProtocolError: naming the first such ciphertext, what is wrong with it, and `whose` it
+        is.
         """
         g = gmpy()
         n = g.mpz(self.n)
@@ -150,10 +148,7 @@ class SecretKey(Record):
     def generate(cls, bits: int, random: Random = secrets.token_bytes) -> SecretKey:
         """Make a key with an n of `bits` bits; about a second at 3072.
 
-        Raises
-        ------
-        ConfigError
-            A length that is not built.
+        Raises ConfigError: a length that is not built.
         """
         check_key_bits(bits)
         half = bits // 2
@@ -173,11 +168,8 @@ class SecretKey(Record):
     def check(self, bits: int) -> None:
         """Refuse a key of a form that an honest member would not have made.
 
-        Raises
-        ------
-        ProtocolError
-            Another length; a factor that is not prime, or not 3 modulo 4; factors too close; a common
-            divisor of p - 1 and q - 1 besides 2, or of n and phi(n).
+        Raises ProtocolError: another length; a factor that is not prime, or not 3 modulo 4; factors
+        too close; a common divisor of p - 1 and q - 1 besides 2, or of n and phi(n).
         """
         p, q, half = self.p, self.q, bits // 2
         self.public.check(bits)

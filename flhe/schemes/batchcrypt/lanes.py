@@ -7,7 +7,6 @@ callers do the same with GMP.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,9 +29,7 @@ _PAIR = 2 * LIMB_BITS // 8
 
 @functools.cache
 def available() -> bool:
-    """Whether this processor has the instructions; FLHE_IFMA=0 in the environment says no to them."""
-    if os.environ.get("FLHE_IFMA") == "0":
-        return False
+    """Whether this processor has the instructions, and numba may use them."""
     from llvmlite import binding  # comes with numba, and loads in a tenth of the time
 
     try:

@@ -42,6 +42,10 @@ def fits(p: int, count: int) -> bool:
 def powmod_all(bases: Sequence[Big], exponent: int, p: int, threads: int = 1) -> list[Big]:
     """base^exponent mod p^2 of each, in order, in [0, p^2).
 
+    Raises ConfigError: an exponent below 1, a p that is even or below 3; FaultError: powers that were
+    computed in lanes failed their verification: none is returned. Those of GMP are the caller's to
+    verify.
+
     Parameters
     ----------
     bases : sequence of mpz or int
@@ -52,14 +56,6 @@ def powmod_all(bases: Sequence[Big], exponent: int, p: int, threads: int = 1) ->
         An odd prime, secret.
     threads : int
         Threads that compute. The lock of Python is let go of but for conversions, some percent.
-
-    Raises
-    ------
-    ConfigError
-        An exponent below 1, a p that is even or below 3.
-    FaultError
-        Powers that were computed in lanes failed their verification: none is returned. Those of GMP are
-        the caller's to verify.
     """
     if exponent < 1 or p < 3 or p % 2 == 0:
         raise ConfigError("powmod_all: the exponent must be at least 1, p an odd prime")

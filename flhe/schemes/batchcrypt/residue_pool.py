@@ -57,6 +57,9 @@ def draw(
 ) -> list[Big]:
     """Draw `count` residues beside other work, where that pays.
 
+    Raises ConfigError, FaultError: as from `Residues`; FlheError also where a child stops or takes far
+    too long.
+
     Parameters
     ----------
     workers : int
@@ -64,11 +67,6 @@ def draw(
         of low priority. 0: this thread.
     random : Random, optional
         Where exponents come from; given, there are no child processes. They draw from `secrets`.
-
-    Raises
-    ------
-    ConfigError, FaultError
-        As from `Residues`; FlheError also where a child stops or takes far too long.
     """
     alone = random is not None or workers <= 0 or count < SMALL
     if alone or in_lanes(p, q):
@@ -89,12 +87,8 @@ def draw_in_children(
 
     They are killed after `timeout` seconds, those of `seconds` by default.
 
-    Raises
-    ------
-    FaultError
-        A child's residues failed their verification.
-    FlheError
-        A child was not done in time, or stopped.
+    Raises FaultError: a child's residues failed their verification; FlheError: a child was not done in
+    time, or stopped.
     """
     p, q, h = int(p), int(q), int(h)
     shares = [count // workers + (i < count % workers) for i in range(workers)]

@@ -79,6 +79,9 @@ class _Half:
 class Residues:
     """Draws random n-th residues.
 
+    Raises ConfigError: p and q that are even or share a factor, an h out of range, gmpy2 not
+    installed; FaultError: a fault while the base was made.
+
     Parameters
     ----------
     p, q : int
@@ -91,13 +94,6 @@ class Residues:
         Where exponents come from.
     threads : int
         Threads that compute, where it is done in lanes.
-
-    Raises
-    ------
-    ConfigError
-        p and q that are even or share a factor, an h out of range, gmpy2 not installed.
-    FaultError
-        A fault while the base was made.
     """
 
     __slots__ = ("_bits", "_halves", "_join", "_random", "_threads", "n")
@@ -133,12 +129,8 @@ class Residues:
         An exponent is ceil(bits / 8) bytes of `random`, little-endian, its spare high bits dropped.
         The verification costs two powers a call, so draw many at a time.
 
-        Raises
-        ------
-        ConfigError
-            A random source that gives another number of bytes than it was asked for.
-        FaultError
-            The residues did not pass: none is returned.
+        Raises ConfigError: a random source that gives another number of bytes than it was asked for;
+        FaultError: the residues did not pass: none is returned.
         """
         if count <= 0:
             return []

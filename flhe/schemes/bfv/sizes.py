@@ -74,10 +74,7 @@ class BfvSizes(SealSizes):
 def sizes_for(preset: SealPreset, cohort: int, bits: int) -> BfvSizes:
     """What a sum of `cohort` vectors of `bits`-bit values takes in the ring of `preset`.
 
-    Raises
-    ------
-    ConfigError
-        Not even one value fits in a slot.
+    Raises ConfigError: not even one value fits in a slot.
     """
     bound, n = (1 << (bits - 1)) - 1, preset.dimension
     width = (2 * bound * cohort).bit_length()

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from flhe.errors import ProtocolError
 from flhe.math.ring import Q
 from flhe.math.sampling import BOUND, SIGMA, draw
-from flhe.schemes.esafl.rlwe import lifted
+from flhe.schemes.polynomial_masks import lifted
 from flhe.wire.secret import Random
 
 WIDTH = 0.25
@@ -100,10 +100,7 @@ def to_elements(own: Own, cohort: int) -> NDArray[np.uint64]:
 def from_elements(summed: NDArray[np.uint64], dimension: int, cohort: int) -> Total:
     """The sum of keys in a sum of their field elements, int32 (dimension,).
 
-    Raises
-    ------
-    ProtocolError
-        It is no sum of at most `cohort` keys.
+    Raises ProtocolError: it is no sum of at most `cohort` keys.
     """
     bits = _digit_bits(cohort)
     per = 63 // bits

@@ -33,6 +33,7 @@ from flhe.math.prime_ring import PrimeRing, ntt_primes
 from flhe.math.ring import Q, Ring
 from flhe.math.sampling import SIGMA
 from flhe.schemes.esafl.presets import EshePreset
+from flhe.schemes.polynomial_masks import lifted
 
 MAX_LIMB = 63
 """Bits of a prime: products are reduced with 64-bit words."""
@@ -140,14 +141,6 @@ class Products:
                 out[limb] = ring.products(self.hats[limb], a_hat).reshape(-1)[:count]
 
 
-def lifted(key: NDArray[Any], q: int) -> Residues:
-    """Small signed coefficients modulo q."""
-    wide = key.astype(np.int64)
-    # NumPy takes a bare q of 64 bits for a C long, which it does not fit.
-    residues: Residues = wide.view(np.uint64) + np.where(wide < 0, np.uint64(q), np.uint64(0))
-    return residues
-
-
 @functools.cache
 def _ring(n: int, q: int) -> Ring | PrimeRing:
     return Ring(n) if q == Q else PrimeRing(n, q)
@@ -157,10 +150,7 @@ def _ring(n: int, q: int) -> Ring | PrimeRing:
 def rlwe_for(preset: EshePreset, cohort: int, bits: int) -> Rlwe:
     """What a sum of `cohort` vectors of `bits`-bit values takes in the rings of `preset`.
 
-    Raises
-    ------
-    ConfigError
-        Not even one slot fits.
+    Raises ConfigError: not even one slot fits.
     """
     bound = (1 << (bits - 1)) - 1
     width = slot_width(bound, cohort)

@@ -123,10 +123,7 @@ class CkksSizes(SealSizes):
 def sizes_for(preset: SealPreset, cohort: int, bits: int) -> CkksSizes:
     """What a sum of `cohort` vectors of `bits`-bit values takes in the ring of `preset`.
 
-    Raises
-    ------
-    ConfigError
-        Not even one value fits in a slot.
+    Raises ConfigError: not even one value fits in a slot.
     """
     bound = (1 << (bits - 1)) - 1
     width = (2 * bound * cohort).bit_length()

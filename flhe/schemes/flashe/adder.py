@@ -90,10 +90,7 @@ class FlasheAdder(Shell):
     def mode_of(self, mode: str) -> Mode:
         """The masking of a ciphertext that names `mode`; "" is the scheme's own.
 
-        Raises
-        ------
-        ProtocolError
-            A mode that this scheme does not have.
+        Raises ProtocolError: a mode that this scheme does not have.
         """
         if self.scheme.masking == "adaptive":
             if mode not in MODES:

@@ -32,24 +32,12 @@ def scatter_add(coords, values, out):
 
 
 @_njit
-def add_where(words, other, lanes, out):
-    """Add lanes to `out` wherever `words` has a bit that `other` has not; 64 lanes a word."""
+def add_where(words, other, lanes, out, less):
+    """Add lanes wherever `words` has a bit that `other` has not, or take them; 64 lanes a word."""
     for w in range(words.size):
         bits = np.uint64(words[w] & ~other[w])
         base = np.uint64(w) * np.uint64(64)
         while bits != np.uint64(0):
             at = base + np.uint64(_lowest(bits))
-            out[at] = out[at] + lanes[at]
-            bits = np.uint64(bits & np.uint64(bits - np.uint64(1)))
-
-
-@_njit
-def subtract_where(words, other, lanes, out):
-    """Take lanes from `out` wherever `words` has a bit that `other` has not; 64 lanes a word."""
-    for w in range(words.size):
-        bits = np.uint64(words[w] & ~other[w])
-        base = np.uint64(w) * np.uint64(64)
-        while bits != np.uint64(0):
-            at = base + np.uint64(_lowest(bits))
-            out[at] = out[at] - lanes[at]
+            out[at] = out[at] - lanes[at] if less else out[at] + lanes[at]
             bits = np.uint64(bits & np.uint64(bits - np.uint64(1)))

@@ -149,9 +149,9 @@ def open_sum(
                 continue
             for at, end, stream in masks(key, prg, packing.lane, ([j], []), start, stop):
                 w = slice(at // 64, -(-end // 64))
-                kernels.add_where(added[w], taken[w], stream, lanes[at:end])
+                kernels.add_where(added[w], taken[w], stream, lanes[at:end], False)
                 if mode == "double":
-                    kernels.subtract_where(taken[w], added[w], stream, lanes[at:end])
+                    kernels.add_where(taken[w], added[w], stream, lanes[at:end], True)
 
     spread(work, length, packing.block, threads)
     sums = empty(total.length, packing.lane)

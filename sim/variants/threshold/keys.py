@@ -35,7 +35,7 @@ from flhe.errors import ConfigError, ProtocolError
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.sampling import draw
 from flhe.schemes.esafl.keys import Own, check_own, draw_own
-from flhe.schemes.esafl.rlwe import lifted
+from flhe.schemes.polynomial_masks import lifted
 from flhe.schemes.sealed import check_senders
 from flhe.wire import canonical
 from flhe.wire.derive import hkdf

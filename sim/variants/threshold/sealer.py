@@ -21,7 +21,7 @@ from flhe.coding.limb_packing import Residues
 from flhe.coding.support import Support
 from flhe.math.buffers import empty
 from flhe.math.sampling import fresh
-from flhe.schemes.esafl.rlwe import lifted
+from flhe.schemes.polynomial_masks import lifted
 from flhe.schemes.sealed import Slot, check_senders
 from flhe.schemes.shell import SealerShell
 from flhe_lab.variants.threshold.adder import CHECKS, PublicKey, ThresholdRlwe, common_hats
