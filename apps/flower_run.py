@@ -34,27 +34,13 @@ POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How a run is shown, and how long it may take.
+    """How a run is shown, and how long it may take."""
 
-    Parameters
-    ----------
-    json_path : Path, optional
-        File that receives the results at the end.
-    report_path : Path, optional
-        File that receives each event as it comes.
-    timeout : float
-        Longest time for all of it, in seconds.
-    verbose : bool
-        Whether Flower's log is shown.
-    console : Console, optional
-        Where to show it, if not on the terminal.
-    """
-
-    json_path: Path | None = None
-    report_path: Path | None = None
-    timeout: float = 7200.0
-    verbose: bool = False
-    console: Console | None = None
+    json_path: Path | None = None  # File that receives the results at the end
+    report_path: Path | None = None  # File that receives each event as it comes
+    timeout: float = 7200.0  # Longest time for all of it, in seconds
+    verbose: bool = False  # Whether Flower's log is shown
+    console: Console | None = None  # Where to show it, if not on the terminal
 
     def shown_on(self) -> Console:
         """Return the console to show it on."""

@@ -43,27 +43,14 @@ PATHS = ("data_dir", "sealed_model", "tensorboard")
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """A run's directory, locked for as long as the context that made it lasts.
+    """A run's directory, locked for as long as the context that made it lasts."""
 
-    Parameters
-    ----------
-    path : Path
-        The directory.
-    asked : Settings
-        What the run was asked for; paths are absolute, those inside `path` are left open.
-    nodes : Path
-        Directory of the nodes' state directories.
-    lock : int
-        Descriptor whose lock says that the directory is in use.
-    resumed : bool
-        Whether an earlier run began it.
-    """
-
-    path: Path
+    path: Path  # The directory
     asked: Settings
-    nodes: Path
-    lock: int
-    resumed: bool = False
+    """What the run was asked for; paths are absolute, those inside `path` are left open."""
+    nodes: Path  # Directory of the nodes' state directories
+    lock: int  # Descriptor whose lock says that the directory is in use
+    resumed: bool = False  # Whether an earlier run began it
 
     @property
     def log(self) -> Path:

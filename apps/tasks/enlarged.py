@@ -16,15 +16,9 @@ from flhe_app.tasks.digits import DIGITS
 
 @dataclass(frozen=True, slots=True)
 class EnlargedDigits:
-    """The data set of task `digits`, enlarged.
+    """The data set of task `digits`, enlarged."""
 
-    Parameters
-    ----------
-    classes : int
-        What the model tells apart, 10 or more: labels are 0 to 9.
-    """
-
-    classes: int
+    classes: int  # What the model tells apart, 10 or more: labels are 0 to 9
     title: str = "handwritten digits, enlarged"
     train_size: int = DIGITS.train_size
     size: int = 28

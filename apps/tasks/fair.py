@@ -51,27 +51,14 @@ FAIR_BITS = 24
 
 @dataclass(frozen=True, slots=True)
 class Fair:
-    """The public parameters of q-FedAvg.
-
-    Parameters
-    ----------
-    q : float
-        Fairness, more than 0 and at most 20. As q goes to 0, every node comes to count the same.
-    lipschitz : float
-        L, the inverse of a learning rate.
-    clip : float
-        Largest change of one weight in one round, in the model's own units.
-    chance : float
-        Loss of a model that guesses: ln(classes) for cross entropy.
-    limit : int
-        Largest weight, 2**10 to 2**28; `max_examples` of the strategy.
-    """
+    """The public parameters of q-FedAvg."""
 
     q: float
-    lipschitz: float
-    clip: float
-    chance: float
-    limit: int
+    """Fairness, more than 0 and at most 20. As q goes to 0, every node comes to count the same."""
+    lipschitz: float  # L, the inverse of a learning rate
+    clip: float  # Largest change of one weight in one round, in the model's own units
+    chance: float  # Loss of a model that guesses: ln(classes) for cross entropy
+    limit: int  # Largest weight, 2**10 to 2**28; `max_examples` of the strategy
 
     def __post_init__(self) -> None:
         if not 0 < self.q <= 20:

@@ -25,33 +25,21 @@ TEST_EVERY = 10
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """A set of images of one size.
+    """A set of images of one size."""
 
-    Parameters
-    ----------
-    title : str
-        What a figure calls it.
-    classes, train_size : int
-        Labels that there are; images of the whole training half.
-    channels, size : int
-        Planes and width of an image, in pixels.
-    stem : str
-        How the name of its file in a directory begins.
-    dataset, folder : str
-        Class in `torchvision.datasets`, and where that looks, below the data directory; "" for none.
-    hub : str
-        Name by which flwr-datasets fetches it, where torchvision does not; "" for none.
-    """
-
-    title: str
+    title: str  # What a figure calls it
+    # classes, train_size: Labels that there are; images of the whole training half.
     classes: int
     train_size: int
+    # channels, size: Planes and width of an image, in pixels.
     channels: int
     size: int
-    stem: str
+    stem: str  # How the name of its file in a directory begins
+    # dataset, folder: Class in `torchvision.datasets`, and where that looks, below the data
+    # directory; "" for none.
     dataset: str = ""
     folder: str = ""
-    hub: str = ""
+    hub: str = ""  # Name by which flwr-datasets fetches it, where torchvision does not; "" for none
 
     @property
     def shape(self) -> tuple[int, int, int]:

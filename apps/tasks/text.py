@@ -32,24 +32,12 @@ LEAST_WINDOWS = 20
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text, or texts, by one kind of author.
+    """A text, or texts, by one kind of author."""
 
-    Parameters
-    ----------
-    title : str
-        What a figure calls it.
-    train_size : int
-        Windows that are trained on, of all that there is.
-    stem : str
-        Part of the name of its file in a directory.
-    hub : str
-        Name by which flwr-datasets fetches it.
-    """
-
-    title: str
-    train_size: int
-    stem: str
-    hub: str
+    title: str  # What a figure calls it
+    train_size: int  # Windows that are trained on, of all that there is
+    stem: str  # Part of the name of its file in a directory
+    hub: str  # Name by which flwr-datasets fetches it
 
     @property
     def classes(self) -> int:

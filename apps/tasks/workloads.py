@@ -53,24 +53,12 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A network and what it learns from.
+    """A network and what it learns from."""
 
-    Parameters
-    ----------
-    name : str
-        The task's name.
-    network : callable
-        Makes the model.
-    parameters : int
-        How many the papers say that it has; 0 where no paper has it.
-    source : Source
-        Where its examples come from.
-    """
-
-    name: str
-    network: Callable[[], nn.Module]
-    parameters: int
-    source: Source
+    name: str  # The task's name
+    network: Callable[[], nn.Module]  # Makes the model
+    parameters: int  # How many the papers say that it has; 0 where no paper has it
+    source: Source  # Where its examples come from
 
     @property
     def train_size(self) -> int:

@@ -21,20 +21,13 @@ from flhe_lab.bench.sash_members import SashMembers, Setting
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Seconds of one agreement in which all share with all.
+    """Seconds of one agreement in which all share with all."""
 
-    Parameters
-    ----------
-    deal_s, agree_s, release_s : float
-        A member's, beside its upload, then in the two stages after it.
-    combine_s : float
-        Of whoever reads: from the answers to the sum of the seeds.
-    """
-
+    # deal_s, agree_s, release_s: A member's, beside its upload, then in the two stages after it.
     deal_s: float
     agree_s: float
     release_s: float
-    combine_s: float
+    combine_s: float  # Of whoever reads: from the answers to the sum of the seeds
 
 
 class Sharing(SashMembers):

@@ -69,24 +69,14 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What was measured, and what follows for other sizes.
-
-    Parameters
-    ----------
-    times : mapping
-        Point's key -> phase -> seconds, the least of its turns.
-    points : tuple[Point, ...]
-        Those that have times.
-    agreements : mapping
-        (members, elements) -> cost, where all share with all.
-    support_s : float
-        Seconds to read one sender's support, a value of the model.
-    """
+    """What was measured, and what follows for other sizes."""
 
     times: Mapping[str, Mapping[str, float]]
-    points: tuple[Point, ...]
+    """Point's key -> phase -> seconds, the least of its turns."""
+    points: tuple[Point, ...]  # Those that have times
     agreements: Mapping[tuple[int, int], Agreement] = field(default_factory=dict)
-    support_s: float = 0.0
+    """(members, elements) -> cost, where all share with all."""
+    support_s: float = 0.0  # Seconds to read one sender's support, a value of the model
     _laws: Mapping[tuple[str, str], Fit] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -50,20 +50,11 @@ HELD_OUT: tuple[Point, ...] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One number, both ways.
+    """One number, both ways."""
 
-    Parameters
-    ----------
-    point : Point
-        Where.
-    what : str
-        A phase, or "bytes".
-    predicted, measured : float
-        Seconds, or bytes of one upload.
-    """
-
-    point: Point
-    what: str
+    point: Point  # Where
+    what: str  # A phase, or "bytes"
+    # predicted, measured: Seconds, or bytes of one upload.
     predicted: float
     measured: float
 

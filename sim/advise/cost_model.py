@@ -63,14 +63,9 @@ TERMS: dict[str, Terms] = {
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Seconds by a count; never falling.
+    """Seconds by a count; never falling."""
 
-    Parameters
-    ----------
-    counts, seconds : tuple[float, ...]
-        Of the measurements, by ascending count; at least one.
-    """
-
+    # counts, seconds: Of the measurements, by ascending count; at least one.
     counts: tuple[float, ...]
     seconds: tuple[float, ...]
 
@@ -143,26 +138,16 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measurement.
+    """One measurement."""
 
-    Parameters
-    ----------
-    name : str
-        Of `phase_costs.WHO`.
-    values, cohort, dropouts : int
-        As in `contenders.Setting`.
-    repeats : int
-        Turns that count.
-    base : bool
-        Whether the curve bends here; the others tell what else work depends on.
-    """
-
-    name: str
+    name: str  # Of `phase_costs.WHO`
+    # values, cohort, dropouts: As in `contenders.Setting`.
     values: int
     cohort: int = CLIENTS
     dropouts: int = 0
-    repeats: int = field(default=5, compare=False)
+    repeats: int = field(default=5, compare=False)  # Turns that count
     base: bool = field(default=True, compare=False)
+    """Whether the curve bends here; the others tell what else work depends on."""
 
     @property
     def key(self) -> str:
@@ -280,19 +265,14 @@ def _header(name: str, lanes: int, senders: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """A sparse round.
+    """A sparse round."""
 
-    Parameters
-    ----------
-    support, part, total : int
-        Bytes of one support, of the ciphertext beside it, of the sum without supports.
-    part_lanes, total_lanes : int
-        Of those two.
-    """
-
+    # support, part, total: Bytes of one support, of the ciphertext beside it, of the sum without
+    # supports.
     support: int
     part: int
     total: int
+    # part_lanes, total_lanes: Of those two.
     part_lanes: int
     total_lanes: int
 

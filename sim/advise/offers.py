@@ -32,27 +32,13 @@ PLAIN_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One way to run a federation.
+    """One way to run a federation."""
 
-    Parameters
-    ----------
-    name : str
-        As the table has it.
-    measured : str
-        Whose measured phases are its own, of `phase_costs.WHO`.
-    terms : Terms
-        As its preset makes them, but for metrics, which take a few values.
-    strategy : str
-        How to write it down: an expression that makes these terms.
-    caveat : str
-        What to know before it is chosen; "" where there is nothing beside the table.
-    """
-
-    name: str
-    measured: str
-    terms: Terms
-    strategy: str
-    caveat: str = ""
+    name: str  # As the table has it
+    measured: str  # Whose measured phases are its own, of `phase_costs.WHO`
+    terms: Terms  # As its preset makes them, but for metrics, which take a few values
+    strategy: str  # How to write it down: an expression that makes these terms
+    caveat: str = ""  # What to know before it is chosen; "" where there is nothing beside the table
 
     @property
     def scheme(self) -> Scheme:

@@ -33,23 +33,17 @@ GB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What is paid.
+    """What is paid."""
 
-    Parameters
-    ----------
-    name, source : str
-        Of them, and where they come from.
-    client_usd_per_hour, server_usd_per_hour : float
-        One client's machine, and the server's; the mean where sites differ.
-    egress_usd_per_gb : float or mapping
-        What leaves a machine, USD a GB: everywhere, or by site, and under "server".
-    """
-
+    # name, source: Of them, and where they come from.
     name: str
     source: str
+    # client_usd_per_hour, server_usd_per_hour: One client's machine, and the server's; the mean
+    # where sites differ.
     client_usd_per_hour: float
     server_usd_per_hour: float
     egress_usd_per_gb: float | Mapping[str, float] = field(default_factory=dict)
+    """What leaves a machine, USD a GB: everywhere, or by site, and under "server"."""
 
     def __post_init__(self) -> None:
         check_amounts(

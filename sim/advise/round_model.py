@@ -64,31 +64,19 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a round asks of each client, and of the server.
+    """What a round asks of each client, and of the server."""
 
-    Parameters
-    ----------
-    train_s, encrypt_s, decrypt_s : float
-        Seconds of one client that is as fast as it was measured: training; encoding and encrypting
-        its update; opening and decoding a sum.
-    add_s : float
-        Seconds of the server for each upload.
-    upload_bytes, download_bytes : int
-        One client's update, and the sum or model that it receives.
-    exchanges : tuple[Exchange, ...]
-        Further stages, in order.
-    prepare_s : float
-        Seconds of one client that can be spent at any time before it encrypts.
-    """
-
+    # train_s, encrypt_s, decrypt_s: Seconds of one client that is as fast as it was measured:
+    # training; encoding and encrypting its update; opening and decoding a sum.
     train_s: float
     encrypt_s: float
     decrypt_s: float
-    add_s: float
+    add_s: float  # Seconds of the server for each upload
+    # upload_bytes, download_bytes: One client's update, and the sum or model that it receives.
     upload_bytes: int
     download_bytes: int
-    exchanges: tuple[Exchange, ...] = ()
-    prepare_s: float = 0.0
+    exchanges: tuple[Exchange, ...] = ()  # Further stages, in order
+    prepare_s: float = 0.0  # Seconds of one client that can be spent at any time before it encrypts
 
     def __post_init__(self) -> None:
         names = ("train_s", "encrypt_s", "decrypt_s", "add_s", "prepare_s")
@@ -98,31 +86,18 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Where one client's round went; its seconds but `total_s` add up to that.
+    """Where one client's round went; its seconds but `total_s` add up to that."""
 
-    Parameters
-    ----------
-    train_s, encrypt_s, decrypt_s : float
-        Its own work; that of exchanges counts as decryption.
-    transfer_s : float
-        Its own messages under way, both ways.
-    idle_s : float
-        It waits for others.
-    server_s : float
-        All wait for the server: additions after the last upload, and its part of exchanges.
-    total_s : float
-        The round.
-    bytes_up, bytes_down : int
-        What it sent and received.
-    """
-
+    # train_s, encrypt_s, decrypt_s: Its own work; that of exchanges counts as decryption.
     train_s: float
     encrypt_s: float
     decrypt_s: float
-    transfer_s: float
-    idle_s: float
+    transfer_s: float  # Its own messages under way, both ways
+    idle_s: float  # It waits for others
     server_s: float
-    total_s: float
+    """All wait for the server: additions after the last upload, and its part of exchanges."""
+    total_s: float  # The round
+    # bytes_up, bytes_down: What it sent and received.
     bytes_up: int
     bytes_down: int
 

@@ -51,19 +51,13 @@ _OPTIONAL = {"latency_s": float, EGRESS: float}
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One machine's way to the network.
+    """One machine's way to the network."""
 
-    Parameters
-    ----------
-    up_mbps, down_mbps : float
-        What it sends and receives, in 10**6 bits a second; infinite where it never limits.
-    latency_s : float
-        Seconds a message is under way beside what its size takes, one way.
-    """
-
+    # up_mbps, down_mbps: What it sends and receives, in 10**6 bits a second; infinite where it
+    # never limits.
     up_mbps: float
     down_mbps: float
-    latency_s: float = 0.0
+    latency_s: float = 0.0  # Seconds a message is under way beside what its size takes, one way
 
     def __post_init__(self) -> None:
         for name in ("up_mbps", "down_mbps"):
@@ -107,25 +101,14 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Wan:
-    """A network between clients and one server.
+    """A network between clients and one server."""
 
-    Parameters
-    ----------
-    name, source : str
-        Of it, and where its speeds come from.
-    sites : tuple[Site, ...]
-        At least one, of different names.
-    server : Link, optional
-        Shared by all transfers; None where it never limits.
-    server_egress_usd_per_gb : float
-        Price of what leaves the server.
-    """
-
+    # name, source: Of it, and where its speeds come from.
     name: str
     source: str
-    sites: tuple[Site, ...]
-    server: Link | None = None
-    server_egress_usd_per_gb: float = 0.0
+    sites: tuple[Site, ...]  # At least one, of different names
+    server: Link | None = None  # Shared by all transfers; None where it never limits
+    server_egress_usd_per_gb: float = 0.0  # Price of what leaves the server
 
     def __post_init__(self) -> None:
         if not self.sites:

@@ -40,24 +40,12 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """Images and what they are called.
+    """Images and what they are called."""
 
-    Parameters
-    ----------
-    pixels : NDArray[float32]
-        In [0, 1], shape (count, 3, 32, 32).
-    labels : NDArray[int64]
-        Classes, (count,).
-    names : tuple[str, ...]
-        Where each comes from.
-    credits : tuple[str, ...]
-        Whose they are; nothing for one's own.
-    """
-
-    pixels: NDArray[np.float32] = field(repr=False)
-    labels: NDArray[np.int64] = field(repr=False)
-    names: tuple[str, ...]
-    credits: tuple[str, ...] = ()
+    pixels: NDArray[np.float32] = field(repr=False)  # In [0, 1], shape (count, 3, 32, 32)
+    labels: NDArray[np.int64] = field(repr=False)  # Classes, (count,)
+    names: tuple[str, ...]  # Where each comes from
+    credits: tuple[str, ...] = ()  # Whose they are; nothing for one's own
 
     def __len__(self) -> int:
         return len(self.names)

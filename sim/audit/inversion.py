@@ -34,21 +34,11 @@ START_MEAN, START_SIGMA = 0.5, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """How much is put into an attack.
+    """How much is put into an attack."""
 
-    Parameters
-    ----------
-    steps : int
-        Evaluations of the gradient, for each start.
-    restarts : int
-        Starts.
-    history : int
-        Pairs of steps that L-BFGS remembers.
-    """
-
-    steps: int = 600
-    restarts: int = 2
-    history: int = 100
+    steps: int = 600  # Evaluations of the gradient, for each start
+    restarts: int = 2  # Starts
+    history: int = 100  # Pairs of steps that L-BFGS remembers
 
     def __post_init__(self) -> None:
         if min(self.steps, self.restarts, self.history) < 1:
@@ -60,21 +50,12 @@ class Attack:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """What happens to the part in clear before the server sees it.
+    """What happens to the part in clear before the server sees it."""
 
-    Parameters
-    ----------
-    bits : int or None
-        Quantization, to nearest; None for floats as they are.
-    clip : float or None
-        Clipping threshold of the quantizer; None for the gradient's largest absolute value.
-    noise : float
-        Scale b of Laplace noise on every value; 0 for none.
-    """
-
-    bits: int | None = 16
+    bits: int | None = 16  # Quantization, to nearest; None for floats as they are
     clip: float | None = None
-    noise: float = 0.0
+    """Clipping threshold of the quantizer; None for the gradient's largest absolute value."""
+    noise: float = 0.0  # Scale b of Laplace noise on every value; 0 for none
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.noise) and self.noise >= 0):
@@ -101,40 +82,22 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One example's gradient at the server.
-
-    Parameters
-    ----------
-    values : NDArray[float64]
-        The gradient (length,), in the order of the parameters; what is encrypted is not looked at.
-    clear : NDArray[bool]
-        Which coordinates are in clear, (length,).
-    """
+    """One example's gradient at the server."""
 
     values: NDArray[np.float64] = field(repr=False)
-    clear: NDArray[np.bool_] = field(repr=False)
+    """The gradient (length,), in the order of the parameters; what is encrypted is not looked
+    at."""
+    clear: NDArray[np.bool_] = field(repr=False)  # Which coordinates are in clear, (length,)
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What an attack came to.
+    """What an attack came to."""
 
-    Parameters
-    ----------
-    image : NDArray[float64]
-        Planes, height, width; in [0, 1].
-    label : int
-        The class it takes the image for.
-    loss : float
-        Squared distance of the gradients, over what is in clear.
-    evaluations : int
-        Of the gradient, over all starts.
-    """
-
-    image: NDArray[np.float64] = field(repr=False)
-    label: int
-    loss: float
-    evaluations: int
+    image: NDArray[np.float64] = field(repr=False)  # Planes, height, width; in [0, 1]
+    label: int  # The class it takes the image for
+    loss: float  # Squared distance of the gradients, over what is in clear
+    evaluations: int  # Of the gradient, over all starts
 
 
 def gradient(model: nn.Module, images: Tensor, targets: Tensor, *, graph: bool = False) -> Tensor:

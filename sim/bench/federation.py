@@ -121,30 +121,14 @@ def uploads(
 
 @dataclass(frozen=True, slots=True)
 class Federation:
-    """How the members of one federation seal and open.
+    """How the members of one federation seal and open."""
 
-    Parameters
-    ----------
-    terms : Terms
-        Say how all of them encode; resolved for the cohort.
-    adder : Adder
-        Adds.
-    seal : callable
-        (rank, encoded update) -> its upload.
-    opened : callable
-        Closed sum -> lanes.
-    key : bytes
-        Of the tags of a sum; none where its sealers make none.
-    add : callable, optional
-        As in `uploads`.
-    """
-
-    terms: Terms
-    adder: Adder
-    seal: Callable[[int, Plain], Sealed]
-    opened: Callable[[Sealed], NDArray[Any]]
-    key: bytes = b""
-    add: Callable[[Sealed, Sealed], object] | None = None
+    terms: Terms  # Say how all of them encode; resolved for the cohort
+    adder: Adder  # Adds
+    seal: Callable[[int, Plain], Sealed]  # (rank, encoded update) -> its upload
+    opened: Callable[[Sealed], NDArray[Any]]  # Closed sum -> lanes
+    key: bytes = b""  # Of the tags of a sum; none where its sealers make none
+    add: Callable[[Sealed, Sealed], object] | None = None  # As in `uploads`
 
     def encoder(self, setting: Setting, updates: Sequence[Vector]) -> Callable[[int], Plain]:
         """Rank -> what its sealer is given."""

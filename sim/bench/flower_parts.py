@@ -36,28 +36,15 @@ FIRST = 1000
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of Flower's SecAgg+.
+    """One round of Flower's SecAgg+."""
 
-    Parameters
-    ----------
-    clients : int
-        N, at least 3.
-    values : int
-        M, length of an update.
-    num_shares : int
-        Clients among whom a secret is shared, its owner included: N for the complete graph, else odd
-        (Flower's SecAgg+ needs an even number of neighbours).
-    threshold : int
-        Shares that give a secret; below `num_shares`.
-    dropouts : int
-        Clients that shared their keys and upload nothing.
-    """
-
-    clients: int
-    values: int
+    clients: int  # N, at least 3
+    values: int  # M, length of an update
     num_shares: int
-    threshold: int
-    dropouts: int = 0
+    """Clients among whom a secret is shared, its owner included: N for the complete graph, else
+    odd (Flower's SecAgg+ needs an even number of neighbours)."""
+    threshold: int  # Shares that give a secret; below `num_shares`
+    dropouts: int = 0  # Clients that shared their keys and upload nothing
 
     def __post_init__(self) -> None:
         shares = self.num_shares

@@ -52,34 +52,17 @@ Weighs = Literal["", "client", "server"]
 
 @dataclass(frozen=True, slots=True)
 class Tenseal:
-    """TenSEAL under chosen parameters.
+    """TenSEAL under chosen parameters."""
 
-    Parameters
-    ----------
-    name : str
-        Of its row.
-    context : tenseal.Context
-        With all keys.
-    vector : type
-        Of its ciphertexts.
-    slots : int
-        Values in one of them.
-    levels : int
-        What 1 is quantized to; 0 for real numbers.
-    weighs : "client", "server" or ""
-        Who multiplies by a client's weight, the server under encryption; by default nobody, and sums
-        are divided.
-    wire : bool
-        Whether uploads and the sum are bytes.
-    """
-
-    name: str
-    context: Any
-    vector: Any
-    slots: int
-    levels: int = 0
+    name: str  # Of its row
+    context: Any  # With all keys
+    vector: Any  # Of its ciphertexts
+    slots: int  # Values in one of them
+    levels: int = 0  # What 1 is quantized to; 0 for real numbers
     weighs: Weighs = ""
-    wire: bool = False
+    """Who multiplies by a client's weight, the server under encryption; by default nobody, and
+    sums are divided."""
+    wire: bool = False  # Whether uploads and the sum are bytes
 
     def encrypt(self, values: Vector, weight: float = 1.0) -> list[Any]:
         """One client's upload."""

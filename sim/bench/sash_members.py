@@ -37,21 +37,11 @@ BITS = 16
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One point of a figure.
+    """One point of a figure."""
 
-    Parameters
-    ----------
-    clients : int
-        N, at least 3.
-    values : int
-        M, values of an update.
-    dropout : float
-        Share of the clients that agree on keys and upload nothing.
-    """
-
-    clients: int
-    values: int
-    dropout: float = 0.0
+    clients: int  # N, at least 3
+    values: int  # M, values of an update
+    dropout: float = 0.0  # Share of the clients that agree on keys and upload nothing
 
     def __post_init__(self) -> None:
         if self.clients < 3 or self.values < 1 or not 0 <= self.dropouts <= self.clients - 2:

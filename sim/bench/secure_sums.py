@@ -39,24 +39,12 @@ class Sides(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """How to make one that takes part.
+    """How to make one that takes part."""
 
-    Parameters
-    ----------
-    name : str
-        In the figure.
-    make : callable
-        Setting -> its sides, or None where it has no point.
-    max_repeats : int
-        Repeats beyond which waiting for it teaches nothing.
-    serves : bool
-        Whether its server takes part.
-    """
-
-    name: str
-    make: Callable[[Setting], Sides | None]
-    max_repeats: int = MANY
-    serves: bool = True
+    name: str  # In the figure
+    make: Callable[[Setting], Sides | None]  # Setting -> its sides, or None where it has no point
+    max_repeats: int = MANY  # Repeats beyond which waiting for it teaches nothing
+    serves: bool = True  # Whether its server takes part
 
     def contender(self, sides: Sides) -> Contender:
         """Both sides, in turn."""

@@ -40,24 +40,12 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was found of one contender.
+    """What was found of one contender."""
 
-    Parameters
-    ----------
-    contender : Contender
-        Whose.
-    times : dict of str to Times
-        By phase; of all that it stands for, where it ran a sample.
-    error : float or None
-        Of its mean.
-    repeats : int
-        Turns that counted.
-    """
-
-    contender: Contender
-    times: dict[str, Times]
-    error: float | None
-    repeats: int
+    contender: Contender  # Whose
+    times: dict[str, Times]  # By phase; of all that it stands for, where it ran a sample
+    error: float | None  # Of its mean
+    repeats: int  # Turns that counted
 
 
 def measure(

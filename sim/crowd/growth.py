@@ -20,24 +20,14 @@ NAMES = {0: "constant", 1: "linear", 2: "quadratic"}
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A law and how well it holds.
+    """A law and how well it holds."""
 
-    Parameters
-    ----------
-    powers : tuple of int
-        p of each term, ascending.
-    factors : tuple of float
-        c_p of each, not below 0.
-    residual : float
-        Largest relative distance of a point from it.
-    points : int
-        Through how many it was laid; with no more points than terms, it passes through all of them.
-    """
-
-    powers: tuple[int, ...]
-    factors: tuple[float, ...]
-    residual: float
+    powers: tuple[int, ...]  # p of each term, ascending
+    factors: tuple[float, ...]  # c_p of each, not below 0
+    residual: float  # Largest relative distance of a point from it
     points: int
+    """Through how many it was laid; with no more points than terms, it passes through all of
+    them."""
 
     @property
     def name(self) -> str:

@@ -27,37 +27,18 @@ PER_ROUND = ("round", *AGREEMENT)
 
 @dataclass(slots=True)
 class Phase:
-    """One phase of one round.
+    """One phase of one round."""
 
-    Parameters
-    ----------
-    name : str
-        What was asked for.
-    round : int
-        0 before the first.
-    wall_s : float
-        Seconds from its first message to that of the next phase.
-    server_s : float
-        Seconds of processor of the server's thread, for messages and replies.
-    grid_s : float
-        The same in Flower's grid, and looking for replies.
-    up, down : dict of int to int
-        Payload of each node.
-    uploads : dict of int to int
-        Of `up`, the ciphertext.
-    beside : dict of int to int
-        Of `down`, config beside the stage's own.
-    """
-
-    name: str
-    round: int
-    wall_s: float = 0.0
-    server_s: float = 0.0
-    grid_s: float = 0.0
+    name: str  # What was asked for
+    round: int  # 0 before the first
+    wall_s: float = 0.0  # Seconds from its first message to that of the next phase
+    server_s: float = 0.0  # Seconds of processor of the server's thread, for messages and replies
+    grid_s: float = 0.0  # The same in Flower's grid, and looking for replies
+    # up, down: Payload of each node.
     up: dict[int, int] = field(default_factory=dict)
     down: dict[int, int] = field(default_factory=dict)
-    uploads: dict[int, int] = field(default_factory=dict)
-    beside: dict[int, int] = field(default_factory=dict)
+    uploads: dict[int, int] = field(default_factory=dict)  # Of `up`, the ciphertext
+    beside: dict[int, int] = field(default_factory=dict)  # Of `down`, config beside the stage's own
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; of what travelled, by client the median and in all."""

@@ -58,24 +58,12 @@ class WrongSumsWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class PaperBatch:
-    """The paper's batches for `cohort` clients.
+    """The paper's batches for `cohort` clients."""
 
-    Parameters
-    ----------
-    cohort : int
-        N, 2 or more; the layout knows nothing of it.
-    bits : int
-        r: bits of one value without its sign, 1 to 32.
-    padding : int
-        Zeros between neighbours; the paper's program is read for 2 only.
-    reader : "text" or "program"
-        Who decodes, see above.
-    """
-
-    cohort: int
-    bits: int = 16
-    padding: int = 2
-    reader: Reader = "text"
+    cohort: int  # N, 2 or more; the layout knows nothing of it
+    bits: int = 16  # r: bits of one value without its sign, 1 to 32
+    padding: int = 2  # Zeros between neighbours; the paper's program is read for 2 only
+    reader: Reader = "text"  # Who decodes, see above
 
     def __post_init__(self) -> None:
         if self.cohort < 2 or not 1 <= self.bits <= 32 or not 0 <= self.padding <= 16:

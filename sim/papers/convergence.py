@@ -72,30 +72,18 @@ def project(
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A line of a paper's table: one model trained to the end.
+    """A line of a paper's table: one model trained to the end."""
 
-    Parameters
-    ----------
-    paper, model, mode : str
-        "plain", or the scheme, as the paper calls it.
-    epochs : int
-        Until the record. One is a round in FLASHE, and many in the others.
-    reached : float
-        Accuracy in percent; a loss for models named "LSTM".
-    hours, traffic_gb : float
-        As the paper tells them, whatever its gigabyte is.
-    usd : float, optional
-        All costs; None where the paper has but a picture.
-    """
-
+    # paper, model, mode: "plain", or the scheme, as the paper calls it.
     paper: str
     model: str
     mode: str
-    epochs: int
-    reached: float
+    epochs: int  # Until the record. One is a round in FLASHE, and many in the others.
+    reached: float  # Accuracy in percent; a loss for models named "LSTM"
+    # hours, traffic_gb: As the paper tells them, whatever its gigabyte is.
     hours: float
     traffic_gb: float
-    usd: float | None = None
+    usd: float | None = None  # All costs; None where the paper has but a picture
 
 
 REPORTED = rows("trained", "rows", Reported)

@@ -46,21 +46,11 @@ weights by less than 0.02."""
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How one workload is compared.
+    """How one workload is compared."""
 
-    Parameters
-    ----------
-    label : str
-        The network's name in the figure.
-    setting : Setting
-        How all its federations train.
-    runs : tuple of (str, dict)
-        Encrypted ones: name, and `Arguments`.
-    """
-
-    label: str
-    setting: Setting
-    runs: tuple[tuple[str, dict[str, Any]], ...]
+    label: str  # The network's name in the figure
+    setting: Setting  # How all its federations train
+    runs: tuple[tuple[str, dict[str, Any]], ...]  # Encrypted ones: name, and `Arguments`
 
 
 def _fewer(run: tuple[str, dict[str, Any]], rounds: int) -> tuple[str, dict[str, Any]]:

@@ -56,36 +56,17 @@ class BrokenSchemeWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class PaperEshe:
-    """The paper's scheme among `cohort` clients.
+    """The paper's scheme among `cohort` clients."""
 
-    Parameters
-    ----------
-    cohort : int
-        N, 2 or more.
-    n : int
-        Dimension, a power of two.
-    log_q : int
-        q = 2^log_q.
-    p : int
-        Plaintext modulus; the paper's is a power of two.
-    tilde : bool
-        Whether all coefficients of p~ are p, as printed, or the constant one alone.
-    weight : int
-        Coefficients of a key that are not zero; 0 for uniform ternary keys.
-    variance : float
-        Of an error's coefficients.
-    seed_bits : int
-        k: bits of B, as many as numbers of rounds have.
-    """
-
-    cohort: int
-    n: int = 1 << 15
-    log_q: int = 478
-    p: int = 1 << 460
+    cohort: int  # N, 2 or more
+    n: int = 1 << 15  # Dimension, a power of two
+    log_q: int = 478  # q = 2^log_q
+    p: int = 1 << 460  # Plaintext modulus; the paper's is a power of two
     tilde: bool = True
-    weight: int = 64
-    variance: float = 1.22
-    seed_bits: int = 16
+    """Whether all coefficients of p~ are p, as printed, or the constant one alone."""
+    weight: int = 64  # Coefficients of a key that are not zero; 0 for uniform ternary keys
+    variance: float = 1.22  # Of an error's coefficients
+    seed_bits: int = 16  # k: bits of B, as many as numbers of rounds have
 
     def __post_init__(self) -> None:
         n = self.n

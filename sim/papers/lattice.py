@@ -43,21 +43,11 @@ GUESSES = 64
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cheapest primal attack that was found.
+    """The cheapest primal attack that was found."""
 
-    Parameters
-    ----------
-    block_size : int
-        beta.
-    samples : int
-        m, beyond the n that turn the secret into errors.
-    dimension : int
-        d = m + n + 1.
-    """
-
-    block_size: int
-    samples: int
-    dimension: int
+    block_size: int  # beta
+    samples: int  # m, beyond the n that turn the secret into errors
+    dimension: int  # d = m + n + 1
 
     @property
     def core_bits(self) -> float:

@@ -44,37 +44,21 @@ SERIES = ("accuracy", "loss", "bytes_up", "bytes_down", "crypto_s", "round_s")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What every federation of a comparison trains alike, all clients in every round.
-
-    Parameters
-    ----------
-    images : int
-        Training examples of one client; 0 for all of its even share.
-    local_epochs, batch_size, learning_rate
-        A client's training in one round.
-    seed : int
-        Of the initial model, the split and the batches.
-    test_images : int
-        Test examples of one client; 0 for all of its even share.
-    batches : int
-        Batches of an epoch, other ones in each round; 0 for all.
-    optimizer : str
-        What a client steps with: "sgd" (momentum 0.9), "adam" or "rmsprop".
-    split : str
-        "iid", after a shuffle, or "pieces", contiguous ones: of a text, its chapters.
-    """
+    """What every federation of a comparison trains alike, all clients in every round."""
 
     clients: int = 5
     rounds: int = 50
-    images: int = 0
+    images: int = 0  # Training examples of one client; 0 for all of its even share
+    # local_epochs, batch_size, learning_rate: A client's training in one round.
     local_epochs: int = 1
     batch_size: int = 32
     learning_rate: float = 0.01
-    seed: int = 0
-    test_images: int = 0
-    batches: int = 0
-    optimizer: str = "sgd"
+    seed: int = 0  # Of the initial model, the split and the batches
+    test_images: int = 0  # Test examples of one client; 0 for all of its even share
+    batches: int = 0  # Batches of an epoch, other ones in each round; 0 for all
+    optimizer: str = "sgd"  # What a client steps with: "sgd" (momentum 0.9), "adam" or "rmsprop"
     split: str = "iid"
+    """By "iid", after a shuffle, or "pieces", contiguous ones: of a text, its chapters."""
 
     def __post_init__(self) -> None:
         least = {"clients": 3, "rounds": 1, "local_epochs": 1, "batch_size": 1, "images": 0}
@@ -95,16 +79,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What one federation reached, and what it took, by round.
-
-    Parameters
-    ----------
-    series : dict[str, list]
-        One number a round under each name of SERIES, as in RoundReport.
-    """
+    """What one federation reached, and what it took, by round."""
 
     name: str
-    series: dict[str, list[Any]]
+    series: dict[str, list[Any]]  # One number a round under each name of SERIES, as in RoundReport
 
     @property
     def rounds(self) -> int:

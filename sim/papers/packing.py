@@ -56,25 +56,14 @@ ERRORS = (1e-2, 1e-9)
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A line of Table 3.
+    """A line of Table 3."""
 
-    Parameters
-    ----------
-    name : str
-        Of the model.
-    values : int
-        Weights.
-    ciphertexts, traffic : tuple
-        Without packing, with it; MB of an iteration.
-    plain_traffic : float
-        MB of an iteration without encryption.
-    """
-
-    name: str
-    values: int
+    name: str  # Of the model
+    values: int  # Weights
+    # ciphertexts, traffic: Without packing, with it; MB of an iteration.
     ciphertexts: tuple[int, int]
     traffic: tuple[float, float]
-    plain_traffic: float
+    plain_traffic: float  # MB of an iteration without encryption
 
 
 TABLE_3 = rows("esafl", "table_3", Packed)
@@ -82,39 +71,18 @@ TABLE_3 = rows("esafl", "table_3", Packed)
 
 @dataclass(frozen=True, slots=True)
 class PaperPacking:
-    """The paper's encoding for sums of up to `cohort` vectors.
+    """The paper's encoding for sums of up to `cohort` vectors."""
 
-    Parameters
-    ----------
-    cohort : int
-        N.
-    log_q0 : int
-        Bits of an encoded coefficient, the paper's precision.
-    n : int
-        Dimension, a power of two.
-    log_p : int
-        Bits of a plaintext coefficient.
-    pad : int
-        Zeros above each coefficient; 0 for ceil(log2 N) + 1.
-    fields : int
-        T; 0 for as many as there is room for, 1 for no packing: one polynomial, as it is.
-    halves : bool
-        Whether both halves of a complex number carry a value.
-    zero : bool
-        Whether the last of several fields is left empty.
-    offset : bool
-        Whether coefficients are made positive by q0 / 2, or reduced modulo q0.
-    """
-
-    cohort: int
-    log_q0: int = 16
-    n: int = 1 << 15
-    log_p: int = 460
-    pad: int = 0
+    cohort: int  # N
+    log_q0: int = 16  # Bits of an encoded coefficient, the paper's precision
+    n: int = 1 << 15  # Dimension, a power of two
+    log_p: int = 460  # Bits of a plaintext coefficient
+    pad: int = 0  # Zeros above each coefficient; 0 for ceil(log2 N) + 1
     fields: int = 0
-    halves: bool = True
-    zero: bool = True
-    offset: bool = True
+    """T; 0 for as many as there is room for, 1 for no packing: one polynomial, as it is."""
+    halves: bool = True  # Whether both halves of a complex number carry a value
+    zero: bool = True  # Whether the last of several fields is left empty
+    offset: bool = True  # Whether coefficients are made positive by q0 / 2, or reduced modulo q0
     _slots: NDArray[np.int64] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

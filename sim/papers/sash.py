@@ -38,24 +38,12 @@ class WeakParametersWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class PaperSash:
-    """The paper's scheme among `cohort` clients, for one public matrix.
+    """The paper's scheme among `cohort` clients, for one public matrix."""
 
-    Parameters
-    ----------
-    cohort : int
-        N, 2 or more.
-    bits : int
-        w: bits of one quantized value, unsigned; N (2^w - 1) < 2^32.
-    public : bytes
-        What the matrix is expanded from, 32 bytes.
-    prg : Prg
-        Who computes AES.
-    """
-
-    cohort: int
-    bits: int = 16
-    public: bytes = bytes(32)
-    prg: Prg = field(default_factory=AesCtr)
+    cohort: int  # N, 2 or more
+    bits: int = 16  # w: bits of one quantized value, unsigned; N (2^w - 1) < 2^32
+    public: bytes = bytes(32)  # What the matrix is expanded from, 32 bytes
+    prg: Prg = field(default_factory=AesCtr)  # Who computes AES
 
     def __post_init__(self) -> None:
         if self.cohort < 2 or not 1 <= self.bits <= 32:

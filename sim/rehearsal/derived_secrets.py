@@ -34,24 +34,12 @@ _DIGEST = 32
 
 @dataclass(slots=True)
 class Contexts:
-    """What is public in the traffic, and keys are bound to.
+    """What is public in the traffic, and keys are bound to."""
 
-    Attributes
-    ----------
-    slots : set of Slot
-        Of all ciphertexts.
-    lengths : set of int
-        Integers in them.
-    headers : set of bytes
-        Of all signed messages, encoded.
-    digests : set of bytes
-        Whatever is as long as a model's digest.
-    """
-
-    slots: set[Slot] = field(default_factory=set)
-    lengths: set[int] = field(default_factory=set)
-    headers: set[bytes] = field(default_factory=set)
-    digests: set[bytes] = field(default_factory=set)
+    slots: set[Slot] = field(default_factory=set)  # Of all ciphertexts
+    lengths: set[int] = field(default_factory=set)  # Integers in them
+    headers: set[bytes] = field(default_factory=set)  # Of all signed messages, encoded
+    digests: set[bytes] = field(default_factory=set)  # Whatever is as long as a model's digest
 
     def take(self, values: Iterable[object]) -> None:
         """Look through values of records."""

@@ -21,21 +21,11 @@ _OBJECT_HEAD_END = b"\x00"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A request or a response.
+    """A request or a response."""
 
-    Parameters
-    ----------
-    start : str
-        Its first line.
-    headers : dict of str to str
-        By name in lower case.
-    body : bytes
-        Without the framing of chunked transfer.
-    """
-
-    start: str
-    headers: dict[str, str]
-    body: bytes
+    start: str  # Its first line
+    headers: dict[str, str]  # By name in lower case
+    body: bytes  # Without the framing of chunked transfer
 
     @property
     def path(self) -> str:

@@ -23,17 +23,10 @@ _CHUNK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files of a TLS server, PEM.
+    """Files of a TLS server, PEM."""
 
-    Parameters
-    ----------
-    authority : Path
-        Certificate of the authority that signed the server's.
-    certificate, key : Path
-        The server's certificate and private key.
-    """
-
-    authority: Path
+    authority: Path  # Certificate of the authority that signed the server's
+    # certificate, key: The server's certificate and private key.
     certificate: Path
     key: Path
 

@@ -35,18 +35,10 @@ LEGEND = "The small word behind a number says where the number comes from:\n\n" 
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A number with its mark. Arithmetic keeps the weakest mark.
+    """A number with its mark. Arithmetic keeps the weakest mark."""
 
-    Parameters
-    ----------
-    value : float
-        Finite.
-    mark : Mark
-        Where it comes from.
-    """
-
-    value: float
-    mark: Mark
+    value: float  # Finite
+    mark: Mark  # Where it comes from
 
     def __post_init__(self) -> None:
         if self.mark not in MARKS:

@@ -23,28 +23,15 @@ from flhe_lab.tables.section import Plan, Say, Step
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """One that takes part.
+    """One that takes part."""
 
-    Parameters
-    ----------
-    name : str
-        As tables call it.
-    group : "ours" or "peer"
-        Whose code it is.
-    make : callable
-        (setting, updates) -> contender.
-    sample : int
-        Values that it is given at most, the rest being projected; 0 for no bound. Peers that sample
-        by themselves have none.
-    counted : bool
-        Whether it tells the bytes of a whole update, or of a sample.
-    """
-
-    name: str
-    group: Group
-    make: Make
+    name: str  # As tables call it
+    group: Group  # Whose code it is
+    make: Make  # (setting, updates) -> contender
     sample: int = 0
-    counted: bool = True
+    """Values that it is given at most, the rest being projected; 0 for no bound. Peers that
+    sample by themselves have none."""
+    counted: bool = True  # Whether it tells the bytes of a whole update, or of a sample
 
 
 def _phe(make: Callable[..., Contender]) -> Make:
@@ -96,27 +83,18 @@ WHO: Mapping[str, Who] = {
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one contender took for one update.
+    """What one contender took for one update."""
 
-    Parameters
-    ----------
-    who, group
-        As in Entry.
-    encrypt_s, add_s, decrypt_s : Marked
-        Seconds: a client's, of one upload that is added, a client's; the minima of the turns.
-    upload_bytes : Marked
-        One client's upload.
-    down_bytes : Marked or None
-        What comes back; by default as long.
-    """
-
+    # who, group: As in Entry.
     who: str
     group: Group
+    # encrypt_s, add_s, decrypt_s: Seconds: a client's, of one upload that is added, a client's; the
+    # minima of the turns.
     encrypt_s: Marked
     add_s: Marked
     decrypt_s: Marked
-    upload_bytes: Marked
-    down_bytes: Marked | None = None
+    upload_bytes: Marked  # One client's upload
+    down_bytes: Marked | None = None  # What comes back; by default as long
 
     def work_s(self, additions: int) -> Marked:
         """A client's encryption and decryption, and the server's additions."""

@@ -18,33 +18,15 @@ GROUPS: tuple[Group, ...] = ("ours", "peer", "paper")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One number.
+    """One number."""
 
-    Parameters
-    ----------
-    row : str
-        What it is about: "CNN (1.20M)", "dropout 0.3". In a figure, the place on the axis.
-    who : str
-        Whose: "FLASHE", "TenSEAL BFV, n = 8192", "Pai+bat".
-    group : "ours", "peer" or "paper"
-        Ours; somebody else's code on this machine; what the paper says.
-    what : str
-        The quantity: "encrypt", "traffic". One column.
-    unit : str
-        Of the number: "s", "MB", "x", "" for a mere count.
-    number : Marked
-        The number and where it comes from.
-    x : float or None
-        Place on a numeric axis, for lines.
-    """
-
-    row: str
-    who: str
-    group: Group
-    what: str
-    unit: str
-    number: Marked
-    x: float | None = None
+    row: str  # What it is about: "CNN (1.20M)", "dropout 0.3". In a figure, the place on the axis.
+    who: str  # Whose: "FLASHE", "TenSEAL BFV, n = 8192", "Pai+bat"
+    group: Group  # Ours; somebody else's code on this machine; what the paper says
+    what: str  # The quantity: "encrypt", "traffic". One column.
+    unit: str  # Of the number: "s", "MB", "x", "" for a mere count
+    number: Marked  # The number and where it comes from
+    x: float | None = None  # Place on a numeric axis, for lines
 
     def __post_init__(self) -> None:
         if self.group not in GROUPS:
@@ -57,30 +39,17 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One table or figure.
+    """One table or figure."""
 
-    Parameters
-    ----------
-    name : str
-        File name without its ending: "flashe-table-2".
-    source : str
-        "FLASHE, Table 2".
-    title : str
-        What it shows, in a few words.
-    entries : tuple of Entry
-        In the order of rows; columns come in the order of their first entry.
-    chart : Chart or None
-        How it is drawn; None where it is a table only.
-    notes : tuple of str
-        What a reader must know: setting, what differs from the paper's, what the paper leaves out.
-    """
-
-    name: str
-    source: str
-    title: str
+    name: str  # File name without its ending: "flashe-table-2"
+    source: str  # "FLASHE, Table 2"
+    title: str  # What it shows, in a few words
     entries: tuple[Entry, ...]
-    chart: Chart | None = None
+    """In the order of rows; columns come in the order of their first entry."""
+    chart: Chart | None = None  # How it is drawn; None where it is a table only
     notes: tuple[str, ...] = field(default=())
+    """What a reader must know: setting, what differs from the paper's, what the paper leaves
+    out."""
 
     def __post_init__(self) -> None:
         if not self.entries:

@@ -16,28 +16,16 @@ from flhe_lab.tables.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a run made.
+    """What a run made."""
 
-    Parameters
-    ----------
-    results : tuple of Result
-        In the order of sections, those of earlier runs among them.
-    page : Path
-        Where all of them are shown.
-    measured, kept : int
-        Steps that were run, and that were there already.
-    foreign : tuple of str
-        Measurements of another machine or of other releases that were made again.
-    failures : tuple of (str, str)
-        What a step does, and why it could not.
-    """
-
-    results: tuple[Result, ...]
-    page: Path
+    results: tuple[Result, ...]  # In the order of sections, those of earlier runs among them
+    page: Path  # Where all of them are shown
+    # measured, kept: Steps that were run, and that were there already.
     measured: int
     kept: int
     foreign: tuple[str, ...]
-    failures: tuple[tuple[str, str], ...]
+    """Measurements of another machine or of other releases that were made again."""
+    failures: tuple[tuple[str, str], ...]  # What a step does, and why it could not
 
 
 def steps_of(sections: Sequence[Section], plan: Plan) -> list[Step]:

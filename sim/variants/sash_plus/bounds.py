@@ -21,18 +21,10 @@ PURPOSE = "sash"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How many it takes on a random graph.
+    """How many it takes on a random graph."""
 
-    Parameters
-    ----------
-    threshold : int
-        t: share holders around a member who give a secret, and who must have signed.
-    min_set : int
-        Fewest survivors of a round, overall.
-    """
-
-    threshold: int
-    min_set: int
+    threshold: int  # t: share holders around a member who give a secret, and who must have signed
+    min_set: int  # Fewest survivors of a round, overall
 
 
 LIMIT = Fraction(1, 1 << 80)

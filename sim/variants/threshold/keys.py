@@ -49,27 +49,13 @@ Box = tuple[Residues, Secret]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """One party before the others' commitments are known; secret, to be forgotten in the end.
+    """One party before the others' commitments are known; secret, to be forgotten in the end."""
 
-    Parameters
-    ----------
-    rank : int
-        Its rank.
-    crs : bytes
-        What `a` is expanded from.
-    own : NDArray[int8]
-        s_i, shape (n,).
-    b : NDArray[uint64]
-        b_i, shape (limbs, n).
-    key : bytes
-        What f_i and r_ij are derived from, 32 bytes.
-    """
-
-    rank: int
-    crs: bytes
-    own: Own = field(repr=False)
-    b: Residues = field(repr=False)
-    key: Secret = field(repr=False)
+    rank: int  # Its rank
+    crs: bytes  # What `a` is expanded from
+    own: Own = field(repr=False)  # s_i, shape (n,)
+    b: Residues = field(repr=False)  # b_i, shape (limbs, n)
+    key: Secret = field(repr=False)  # What f_i and r_ij are derived from, 32 bytes
 
 
 Revealed = tuple[Drawn, Sequence[bytes]]
@@ -78,27 +64,13 @@ Revealed = tuple[Drawn, Sequence[bytes]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ThresholdKey:
-    """What a party holds.
+    """What a party holds."""
 
-    Parameters
-    ----------
-    rank : int
-        Its rank.
-    share : NDArray[uint64]
-        S_j, shape (limbs, n).
-    pairs : tuple of bytes
-        k_jk by rank, 32 bytes each; empty for itself.
-    public : PublicKey
-        The joint public key.
-    noise : bytes
-        What the noise of its answers is derived from, 32 bytes.
-    """
-
-    rank: int
-    share: Residues = field(repr=False)
-    pairs: tuple[bytes, ...] = field(repr=False)
-    public: PublicKey
-    noise: Secret = field(repr=False)
+    rank: int  # Its rank
+    share: Residues = field(repr=False)  # S_j, shape (limbs, n)
+    pairs: tuple[bytes, ...] = field(repr=False)  # k_jk by rank, 32 bytes each; empty for itself
+    public: PublicKey  # The joint public key
+    noise: Secret = field(repr=False)  # What the noise of its answers is derived from, 32 bytes
 
 
 def begin(

@@ -58,22 +58,13 @@ from flhe_lab.variants.threshold.sharing import at_zero, scaled
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """One party's side of openings.
+    """One party's side of openings."""
 
-    Parameters
-    ----------
-    scheme : ThresholdRlwe
-        Public parameters, with the key's id.
-    key : ThresholdKey
-        What it holds: nothing that opens anything alone.
-    min_senders : int
-        Fewest senders of a sum that it helps to open, 2 to N; 0 for t + 1, or N if that is less: of so
-        many, two are honest if t - 1 collude.
-    """
-
-    scheme: ThresholdRlwe
-    key: ThresholdKey = field(repr=False)
+    scheme: ThresholdRlwe  # Public parameters, with the key's id
+    key: ThresholdKey = field(repr=False)  # What it holds: nothing that opens anything alone
     min_senders: int = 0
+    """Fewest senders of a sum that it helps to open, 2 to N; 0 for t + 1, or N if that is less:
+    of so many, two are honest if t - 1 collude."""
 
     def __post_init__(self) -> None:
         scheme = self.scheme

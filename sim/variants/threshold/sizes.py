@@ -51,20 +51,11 @@ class Flooded(Coefficients):
     """Coefficients whose noise is that of ciphertexts and of partial decryptions.
 
     `lower` judges noise in full; the noise that it returns is cut to 32 bits, and of no use.
-
-    Parameters
-    ----------
-    smudging : int
-        log2 of B.
-    parties : int
-        t, those who decrypt.
-    hidden : int
-        b, largest noise of a sum of ciphertexts.
     """
 
-    smudging: int
-    parties: int
-    hidden: int
+    smudging: int  # log2 of B
+    parties: int  # t, those who decrypt
+    hidden: int  # b, largest noise of a sum of ciphertexts
 
     def __post_init__(self) -> None:
         Coefficients.__post_init__(self)
