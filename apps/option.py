@@ -34,6 +34,11 @@ def option(default: Any, help: str, **about: Any) -> Any:  # noqa: A002
     return field(default=default, metadata={"option": Option(help, **about)})
 
 
+def hidden(default: Any, help: str, **about: Any) -> Any:  # noqa: A002
+    """Declare a setting that the command line's help does not name."""
+    return option(default, help, shown=False, **about)
+
+
 def about(setting: Field[Any]) -> Option:
     """Return what was declared of a field."""
     found: Option = setting.metadata["option"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flhe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from flhe_app.tasks.base import Data, Task
+    from flhe_app.tasks.workloads import Workload
 
 INSTALLED = ("digits", "fcn-digits", "cnn-digits")
 """Tasks whose data set comes with scikit-learn."""
@@ -17,26 +17,15 @@ FETCHED = ("lstm", "gru", "cnn")
 """Tasks whose data set flwr-datasets fetches, into a directory of its own unless one is given."""
 
 
-def task_named(name: str) -> Task:
+def task_named(name: str) -> Workload:
     """Return the task of that name, importing its module only now."""
     from flhe_app.settings import TASKS
 
-    if name == "digits":
-        from flhe_app.tasks.digits import DIGITS
-
-        return DIGITS
     if name in TASKS:
-        from flhe_app.tasks.workloads import VISION, WORKLOADS
+        from flhe_app.tasks.workloads import OTHERS, WORKLOADS
 
-        return (VISION | WORKLOADS)[name]
+        return (OTHERS | WORKLOADS)[name]
     raise ConfigError(f"task={name!r} is unknown; use one of {', '.join(TASKS)}")
-
-
-def generated(task: Task, count: int, seed: int) -> Data:
-    """Random data of a workload's shape; see `flhe_app.tasks.workloads.generated`."""
-    from flhe_app.tasks import workloads
-
-    return workloads.generated(task, count, seed)
 
 
 def check_data(name: str, data_dir: str, *, download: bool) -> None:

@@ -15,6 +15,21 @@ from torch.nn import functional
 from flhe_app.tasks.text import CHARACTERS
 
 
+def small_cnn() -> nn.Module:
+    """A small CNN over 8 x 8 pixels: 38,282 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(512, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
+    )
+
+
 def fcn() -> nn.Module:
     """Two dense layers over 28 x 28 pixels: 101,770 parameters."""
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))

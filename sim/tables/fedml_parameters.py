@@ -149,12 +149,13 @@ def _learn(average: Average, rounds: int, examples: int) -> float:
     import torch
     from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+    from flhe_app.tasks import task_named
     from flhe_app.tasks.base import evaluate, new_model, shuffler, train
-    from flhe_app.tasks.digits import DIGITS
 
-    data, model = DIGITS.load("", download=False), new_model(DIGITS, 0)
-    order = np.arange(DIGITS.train_size)
-    bounds = (np.cumsum((0, *SHARES)) * DIGITS.train_size).astype(int)
+    task = task_named("digits")
+    data, model = task.load("", download=False), new_model(task, 0)
+    order = np.arange(task.train_size)
+    bounds = (np.cumsum((0, *SHARES)) * task.train_size).astype(int)
     parts = [order[a:b][: examples or None] for a, b in itertools.pairwise(bounds)]
     common, best = parameters_to_vector(model.parameters()).detach().clone(), 0.0
     with quiet(1):

@@ -18,15 +18,14 @@ from torch.nn import functional
 
 from flhe.errors import ConfigError
 from flhe_app.settings import CLASSES, TASKS, Settings
-from flhe_app.tasks import check_data, generated, task_named
+from flhe_app.tasks import check_data, task_named
 from flhe_app.tasks.base import Data, Examples, evaluate, new_model, shuffler, train
-from flhe_app.tasks.digits import DIGITS
 from flhe_app.tasks.gradients import batch_gradient
 from flhe_app.tasks.images import FASHION_IMAGES
 from flhe_app.tasks.networks import Block
 from flhe_app.tasks.split import MIN_PARTITION, node_data, split_dirichlet, split_iid, split_pieces
 from flhe_app.tasks.text import CHARACTERS, LENGTH, encoded, halved
-from flhe_app.tasks.workloads import WORKLOADS
+from flhe_app.tasks.workloads import WORKLOADS, generated
 
 SIZES = {
     "fcn": 101_770,
@@ -84,8 +83,6 @@ def test_generated_data_fit_the_model(name: str) -> None:
 def test_generated_refuses() -> None:
     with pytest.raises(ConfigError, match="count=0"):
         generated(task_named("fcn"), 0, 0)
-    with pytest.raises(ConfigError, match="only workloads and vision tasks"):
-        generated(DIGITS, 3, 0)
 
 
 def test_a_block_that_narrows_keeps_every_other_pixel() -> None:
@@ -359,7 +356,8 @@ def test_a_run_without_its_data_is_refused_early(tmp_path: pathlib.Path) -> None
 
 @pytest.mark.parametrize("name", ["fcn-digits", "cnn-digits"])
 def test_enlarged_digits(name: str) -> None:
-    small, task = DIGITS.load("", download=False), task_named(name)
+    small, task = (task_named(each) for each in ("digits", name))
+    small = small.load("", download=False)
     data = task.load("", download=False)
     assert tuple(data.train.images.shape) == (task.train_size, 1, 28, 28)
     assert torch.equal(data.train.labels, small.train.labels)

@@ -18,9 +18,9 @@ from torch import nn
 
 from flhe.errors import ConfigError, FlheError
 from flhe.strategies.report import RoundReport
-from flhe_app.tasks import base, generated, task_named
+from flhe_app.tasks import base, task_named
 from flhe_app.tasks.base import Data, Examples
-from flhe_app.tasks.workloads import WORKLOADS
+from flhe_app.tasks.workloads import WORKLOADS, generated
 from flhe_lab.papers import curves, learners, learning
 from flhe_lab.papers.curves import COMPARISONS, PLAIN, compare
 from flhe_lab.papers.learning import SERIES, Curve, Setting, alias_name, learn, strategy
