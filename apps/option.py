@@ -60,10 +60,7 @@ def key_of(name: str) -> str:
 def check(settings: Any) -> None:
     """Refuse values out of range, one by one, and those that have no effect beside the others.
 
-    Raises
-    ------
-    ConfigError
-        The text names the key, its value, and what to say instead.
+    Raises ConfigError: the text names the key, its value, and what to say instead.
     """
     for setting in fields(settings):
         value = getattr(settings, setting.name)

@@ -62,10 +62,8 @@ class Settings:
 
     Each field says what it does, where `flhe run --help` shows it, and which values it takes.
 
-    Raises
-    ------
-    ConfigError
-        Settings that are out of range, do not go together, or do nothing beside the others' words.
+    Raises ConfigError: settings that are out of range, do not go together, or do nothing beside the
+    others' words.
     """
 
     scheme: str = hidden(

@@ -79,6 +79,8 @@ class Fair:
     ) -> tuple[dict[str, NDArray[Any]], int]:
         """What a node returns: arrays and weight.
 
+        Raises RangeError: a loss that is not finite, or an array after training that is not.
+
         Parameters
         ----------
         received, trained : mapping of str to NDArray
@@ -93,11 +95,6 @@ class Fair:
             a_k, in the types of `trained`.
         weight : int
             h_k in units of reference / limit, 1 to `limit`.
-
-        Raises
-        ------
-        RangeError
-            A loss that is not finite, or an array after training that is not.
         """
         moved = {
             name: array.astype(np.float64) - received[name]

@@ -41,6 +41,8 @@ def measure(
 ) -> tuple[Calibration, dict[str, dict[str, float]], dict[str, int]]:
     """Calibrate, and time further points in the same turns.
 
+    Raises FlheError: a mean that is not the mean.
+
     Returns
     -------
     Calibration
@@ -48,11 +50,6 @@ def measure(
         Seconds of the points in `also`, by key and phase.
     dict
         Bytes of one upload of each of those, by key.
-
-    Raises
-    ------
-    FlheError
-        A mean that is not the mean.
     """
     ours, more = (
         tuple(point for point in some if installed(point.name)) for some in (points, also)
@@ -105,17 +102,14 @@ def load(
 ) -> Calibration:
     """What is kept of this machine and release; measured, and kept, where there is nothing.
 
+    Raises ConfigError: the cache cannot be used.
+
     Parameters
     ----------
     folder : Path, optional
         Where; the user's cache by default.
     renew : bool
         Measure anew.
-
-    Raises
-    ------
-    ConfigError
-        The cache cannot be used.
     """
     store = Store(folder or cache_folder())
     found = None if renew else _kept(store)

@@ -100,10 +100,7 @@ class Calibration:
     def phases(self, name: str, values: int, cohort: int, dropouts: int = 0) -> Phases:
         """Seconds of each phase, for an update of `values` of `cohort` clients.
 
-        Raises
-        ------
-        ConfigError
-            A scheme that was not measured.
+        Raises ConfigError: a scheme that was not measured.
         """
         if not self.has(name):
             raise ConfigError(f"{name}: it was not measured here; --calibrate measures it")

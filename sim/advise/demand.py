@@ -92,10 +92,7 @@ def machine_memory() -> int:
 def a_third(clients: int) -> int:
     """Members that may collude where nobody says how many: what a roster takes by default.
 
-    Raises
-    ------
-    ConfigError
-        So few clients that it takes none.
+    Raises ConfigError: so few clients that it takes none.
     """
     found = Roster.default_collusion(clients)
     if not found:

@@ -63,10 +63,7 @@ class Offer:
     def min_senders(self, cohort: int, colluders: int) -> int:
         """Fewest updates in a sum that is opened.
 
-        Raises
-        ------
-        ConfigError
-            So many colluders that there is no such number.
+        Raises ConfigError: so many colluders that there is no such number.
         """
         if self.scheme.per_sum_keys:
             return Thresholds(cohort, colluders).min_set
@@ -143,10 +140,7 @@ def plain_work(demand: Demand, speed: Calibration) -> Work:
 def work(offer: Offer, demand: Demand, speed: Calibration) -> tuple[Work, Phases]:
     """A round of `offer`, and its phases as they were measured.
 
-    Raises
-    ------
-    FlheError
-        It cannot be run at this size.
+    Raises FlheError: it cannot be run at this size.
     """
     phases = speed.phases(offer.measured, demand.values, demand.clients, demand.dropouts)
     senders = demand.clients - demand.dropouts

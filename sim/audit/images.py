@@ -56,10 +56,7 @@ def samples(count: int) -> Images:
 
     Digits have their own labels; photographs, which have none, are given one each.
 
-    Raises
-    ------
-    ConfigError
-        Another count, or no scikit-learn.
+    Raises ConfigError: another count, or no scikit-learn.
     """
     if not 1 <= count <= 2 * len(CROPS):
         raise ConfigError(f"{count} sample images: there are 1 to {2 * len(CROPS)}")
@@ -92,10 +89,7 @@ def from_directory(directory: Path, count: int) -> Images:
 
     Nothing is known of their classes: the i-th is given class i modulo 10.
 
-    Raises
-    ------
-    ConfigError
-        No directory, no image in it, or a file that cannot be read; a count below 1.
+    Raises ConfigError: no directory, no image in it, or a file that cannot be read; a count below 1.
     """
     from PIL import Image
 

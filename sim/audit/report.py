@@ -109,6 +109,9 @@ def run(
 ) -> Audit:
     """Audit, and write the picture to `out`, its data beside it and the curve to *_curve.png.
 
+    Raises ConfigError: a setting that cannot work, images that cannot be read, or a path that cannot be
+    written.
+
     Parameters
     ----------
     out : Path
@@ -127,11 +130,6 @@ def run(
         What happens to values in clear: see `Channel`.
     progress : callable, optional
         Receives (attacks done, attacks in all, what is attacked).
-
-    Raises
-    ------
-    ConfigError
-        A setting that cannot work, images that cannot be read, or a path that cannot be written.
     """
     from flhe_lab.audit import plot as audit_plot
 

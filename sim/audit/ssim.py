@@ -28,10 +28,7 @@ Image = NDArray[np.floating[Any]]
 def ssim(one: Image, other: Image) -> float:
     """Mean SSIM of two images, floats in [0, 1], both (planes, height, width).
 
-    Raises
-    ------
-    ConfigError
-        Images of different shapes, or smaller than the window.
+    Raises ConfigError: images of different shapes, or smaller than the window.
     """
     if one.shape != other.shape or one.ndim != 3 or min(one.shape[1:]) < WINDOW:
         raise ConfigError(

@@ -113,10 +113,7 @@ class Contender:
     def checked(self) -> float | None:
         """Error of its mean, None without one.
 
-        Raises
-        ------
-        FlheError
-            It is not the mean.
+        Raises FlheError: it is not the mean.
         """
         if self.error is None:
             return None

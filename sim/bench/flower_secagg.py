@@ -68,10 +68,7 @@ class FlowerSecAgg:
     Making one runs it up to the last reply, which takes N clients' time. `client` and `server` then
     give the seconds of one of them; the mean is checked each time that `server` ends.
 
-    Raises
-    ------
-    FlheError
-        The workflow halted, or the mean is not the mean.
+    Raises FlheError: the workflow halted, or the mean is not the mean.
     """
 
     projected = False

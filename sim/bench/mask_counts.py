@@ -41,10 +41,7 @@ def survivors_of(
 ) -> tuple[float, list[tuple[int, ...]]]:
     """What a dropout rate comes to in whole clients, and random sets of survivors.
 
-    Raises
-    ------
-    ConfigError
-        A rate at which nobody survives.
+    Raises ConfigError: a rate at which nobody survives.
     """
     survivors = round(clients * (1 - dropout))
     if not 1 <= survivors <= clients:

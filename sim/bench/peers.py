@@ -211,6 +211,8 @@ def bfv(
 ) -> Contender:
     """BFV: as many integers of 16 bits a ciphertext as its ring dimension is.
 
+    Raises ConfigError: a plain modulus that sums exceed.
+
     Parameters
     ----------
     setting, updates
@@ -223,11 +225,6 @@ def bfv(
         all clients' largest values.
     slots : int, optional
         Values in a ciphertext, where they are fewer.
-
-    Raises
-    ------
-    ConfigError
-        A plain modulus that sums exceed.
     """
     ts = tenseal()
     most = 2 * setting.cohort * LEVELS

@@ -95,12 +95,7 @@ def timed(
 ) -> dict[str, Measured]:
     """Time everybody in one setting, in turns; by name. Who has no point here is left out.
 
-    Raises
-    ------
-    ConfigError
-        No repeats.
-    FlheError
-        A sum that is not the sum.
+    Raises ConfigError: no repeats. FlheError: a sum that is not the sum.
     """
     taking = []
     for maker in makers:

@@ -59,6 +59,8 @@ def measure(
 ) -> dict[str, Measured]:
     """Time everybody in turns, and check every mean.
 
+    Raises ConfigError: no repeats. FlheError: a mean that is not the mean; two contenders of one name.
+
     Parameters
     ----------
     contenders : sequence of Contender
@@ -78,13 +80,6 @@ def measure(
     -------
     dict of str to Measured
         By name, in order.
-
-    Raises
-    ------
-    ConfigError
-        No repeats.
-    FlheError
-        A mean that is not the mean; two contenders of one name.
     """
     if repeats < 1:
         raise ConfigError(f"--repeats {repeats}: must be at least 1")

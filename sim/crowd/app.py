@@ -137,17 +137,14 @@ def error_of(
     A rounded value may be off by a step of the grid; the mean over all values of one round by no more
     than chance allows, which finds one missing client of a thousand.
 
+    Raises FlheError: it is another model.
+
     Parameters
     ----------
     arrays, start : ArrayRecord
         The final model, and the initial one.
     clients, rounds, drops : int
         Whose steps, how often, and how many of them drop out of a round.
-
-    Raises
-    ------
-    FlheError
-        It is another model.
     """
     step, variance = 0.0, 0.0
     grain = 1 / Quantize(most_bits(clients)).levels

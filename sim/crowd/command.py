@@ -112,10 +112,7 @@ def to_data(runs: Sequence[Found], where: Mapping[str, Any] | None = None) -> di
 def stored(path: Path) -> tuple[list[Found], dict[str, Any]]:
     """Return the runs in a file that `to_data` made, and the machine that made them.
 
-    Raises
-    ------
-    ConfigError
-        The file cannot be read, or is something else.
+    Raises ConfigError: the file cannot be read, or is something else.
     """
     from flhe_lab.crowd.found import Asked, Found
 

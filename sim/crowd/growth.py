@@ -44,10 +44,7 @@ class Growth:
 def growth(clients: Sequence[int], found: Sequence[float], powers: Sequence[int]) -> Growth:
     """Lay the law of these powers through the points.
 
-    Raises
-    ------
-    ConfigError
-        An unknown power, fewer than two points, or one that is not above 0.
+    Raises ConfigError: an unknown power, fewer than two points, or one that is not above 0.
     """
     if not powers or not set(powers) <= NAMES.keys():
         raise ConfigError(f"powers={tuple(powers)}: choose from {', '.join(map(str, NAMES))}")

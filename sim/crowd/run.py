@@ -60,10 +60,7 @@ class RayRun:
     def run(self) -> Found:
         """Run it.
 
-        Raises
-        ------
-        FlheError
-            It failed, a process of it ended, a sum was not the sum, or time is up.
+        Raises FlheError: it failed, a process of it ended, a sum was not the sum, or time is up.
         """
         began = time.monotonic()
         self._deadline = began + self._timeout

@@ -101,10 +101,7 @@ class PaperBatch:
     def encode(self, values: Integers) -> int:
         """The long integer of one batch, shape (slots,); the first value lies lowest.
 
-        Raises
-        ------
-        ConfigError
-            A value beyond 2^r - 1.
+        Raises ConfigError: a value beyond 2^r - 1.
         """
         if values.size and int(np.abs(values).max()) > self.largest:
             raise ConfigError(

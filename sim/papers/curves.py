@@ -119,6 +119,8 @@ def compare(
 ) -> list[Curve]:
     """Run one workload's federations, plain FedAvg first; their curves in this order.
 
+    Raises ConfigError: an unknown workload, or data that is missing. FlheError: a federation failed.
+
     Parameters
     ----------
     name : str
@@ -131,13 +133,6 @@ def compare(
         Clients that train at a time.
     progress : callable, optional
         Receives (rounds done, rounds in all, what is going on).
-
-    Raises
-    ------
-    ConfigError
-        An unknown workload, or data that is missing.
-    FlheError
-        A federation failed.
     """
     if name not in COMPARISONS:
         raise ConfigError(f"{name!r} is unknown; use one of {', '.join(COMPARISONS)}")

@@ -70,17 +70,14 @@ def log2_delta(block_size: int) -> float:
 def primal(dimension: int, log2_q: float, log2_p: float) -> Cost:
     """Cheapest primal attack on LWR with a uniform seed and any number of samples.
 
+    Raises ConfigError: a dimension below 1, or p not below q / sqrt(12): there would be no error.
+
     Parameters
     ----------
     dimension : int
         n, the length of the seed.
     log2_q, log2_p : float
         Moduli that are rounded from and to.
-
-    Raises
-    ------
-    ConfigError
-        A dimension below 1, or p not below q / sqrt(12): there would be no error.
     """
     log2_sigma = log2_q - log2_p - math.log2(12) / 2
     if dimension < 1 or log2_p <= 0 or log2_sigma <= 0:
@@ -94,6 +91,9 @@ def primal(dimension: int, log2_q: float, log2_p: float) -> Cost:
 def primal_errors(dimension: int, log2_q: float, sigma: float) -> Cost:
     """Cheapest primal attack on LWE whose secret is as its errors are, and any number of samples.
 
+    Raises ConfigError: a dimension below 1, or a sigma that is not positive, or as large as the
+    modulus.
+
     Parameters
     ----------
     dimension : int
@@ -102,11 +102,6 @@ def primal_errors(dimension: int, log2_q: float, sigma: float) -> Cost:
         The modulus.
     sigma : float
         Standard deviation of an error, and of a coefficient of the secret.
-
-    Raises
-    ------
-    ConfigError
-        A dimension below 1, or a sigma that is not positive, or as large as the modulus.
     """
     if dimension < 1 or not 0 < sigma < 2**log2_q:
         raise ConfigError(
@@ -119,6 +114,8 @@ def primal_errors(dimension: int, log2_q: float, sigma: float) -> Cost:
 def primal_sparse(dimension: int, log2_q: float, sigma: float, weight: int) -> float:
     """Bits of the cheapest attack that guesses zeros of a ternary secret and finds the rest.
 
+    Raises ConfigError: as `primal_errors`; a weight that is not 1 to n.
+
     Parameters
     ----------
     dimension : int
@@ -127,11 +124,6 @@ def primal_sparse(dimension: int, log2_q: float, sigma: float, weight: int) -> f
         The modulus, and the standard deviation of an error.
     weight : int
         w: coefficients of the secret that are not zero.
-
-    Raises
-    ------
-    ConfigError
-        As `primal_errors`; a weight that is not 1 to n.
     """
     if not 1 <= weight <= dimension or not 0 < sigma < 2**log2_q:
         raise ConfigError(

@@ -136,6 +136,9 @@ def learn(
 ) -> Curve:
     """Run one federation to its end.
 
+    Raises ConfigError: arguments that the strategy refuses, or more images than there are. FlheError: a
+    round without all clients, or without accuracy: it cannot be compared.
+
     Parameters
     ----------
     name, setting
@@ -149,13 +152,6 @@ def learn(
         runs of one seed differ in last bits.
     on_round : callable, optional
         Receives each round's report.
-
-    Raises
-    ------
-    ConfigError
-        Arguments that the strategy refuses, or more images than there are.
-    FlheError
-        A round without all clients, or without accuracy: it cannot be compared.
     """
     from flhe.testing import InProcessGrid
     from flhe_lab.papers.learners import Learners, allowing, parts_of, quiet

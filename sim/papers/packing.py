@@ -152,10 +152,7 @@ class PaperPacking:
     def pack(self, values: Reals) -> list[Poly]:
         """Plaintexts m(X), coefficients below 2^log_p, of `values` within [-1, 1], shape (length,).
 
-        Raises
-        ------
-        RangeError
-            A value that is not a number, or beyond 1.
+        Raises RangeError: a value that is not a number, or beyond 1.
         """
         if not np.all(np.abs(values) <= 1):
             raise RangeError("PaperPacking: values are not within [-1, 1]; normalize them")
@@ -184,10 +181,7 @@ class PaperPacking:
     def unpack(self, plaintexts: Sequence[Poly], length: int, senders: int) -> Reals:
         """Values of the sum of `senders` packed vectors, shape (length,).
 
-        Raises
-        ------
-        RangeError
-            Another number of plaintexts than `length` values take; more senders than N.
+        Raises RangeError: another number of plaintexts than `length` values take; more senders than N.
         """
         if len(plaintexts) != self.plaintexts(length) or not 1 <= senders <= self.cohort:
             raise RangeError(

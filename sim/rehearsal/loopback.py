@@ -101,10 +101,7 @@ class Loopback:
     def up(self) -> Iterator[None]:
         """Everything is made and started; gone at the end.
 
-        Raises
-        ------
-        FlheError
-            Something did not start: what, and why.
+        Raises FlheError: something did not start: what, and why.
         """
         self._say("making keys, certificates, identities, a signed roster and a signed app")
         app = self.scratch / "app"
@@ -144,10 +141,7 @@ class Loopback:
     def work(self) -> None:
         """Start the runs and see them through.
 
-        Raises
-        ------
-        FlheError
-            A run failed, a process ended, or time is up.
+        Raises FlheError: a run failed, a process ended, or time is up.
         """
         if self.plan.kill:
             (self.notes(SITES[VICTIM]) / HOLD).touch()

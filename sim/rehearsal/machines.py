@@ -187,10 +187,7 @@ class Machines:
     def check(self, away: str = "") -> None:
         """Refuse to go on where a process has ended; `away` names a SuperNode that may.
 
-        Raises
-        ------
-        FlheError
-            Which, and why.
+        Raises FlheError: which, and why.
         """
         if self._superlink.poll() is not None:
             how = describe_exit(self._superlink.returncode)
@@ -203,10 +200,8 @@ class Machines:
     def flwr(self, *words: str, log: str) -> dict[str, Any]:
         """What a `flwr` command says, as JSON; nothing where it failed.
 
-        Raises
-        ------
-        FlheError
-            It did not end in time: how long it was waited for, and its log, which is called `log`.
+        Raises FlheError: it did not end in time: how long it was waited for, and its log, which is
+        called `log`.
         """
         path = self.logs.path(log)
         before = path.stat().st_size

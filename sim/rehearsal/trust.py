@@ -72,6 +72,8 @@ class Trust:
 def provide(scratch: Path, homes: Mapping[str, Path], schemes: Sequence[str], app: Path) -> Trust:
     """Make everything in the directory `scratch`.
 
+    Raises FlheError: a command failed.
+
     Parameters
     ----------
     scratch : Path
@@ -82,11 +84,6 @@ def provide(scratch: Path, homes: Mapping[str, Path], schemes: Sequence[str], ap
         What the roster allows.
     app : Path
         Directory of the Flower app, which a reviewer signs.
-
-    Raises
-    ------
-    FlheError
-        A command failed.
     """
     requests = {name: scratch / f"{name}.site" for name in homes}
     roster = scratch / "roster"

@@ -81,10 +81,7 @@ class Report:
 def check(loopback: Loopback, seconds: float) -> Report:
     """Judge a deployment whose processes have ended, while its files are there.
 
-    Raises
-    ------
-    FlheError
-        Sites have different models.
+    Raises FlheError: sites have different models.
     """
     results = tuple(_result(loopback, run) for run in loopback.runs)
     traffic = search(loopback)

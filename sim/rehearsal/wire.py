@@ -48,10 +48,8 @@ class Connection:
 def read(directory: Path) -> list[Connection]:
     """All connections of a wiretap, in order.
 
-    Raises
-    ------
-    ProtocolError
-        Something else than HTTP/1.1, or bodies in a coding that a search would not see through.
+    Raises ProtocolError: something else than HTTP/1.1, or bodies in a coding that a search would not
+    see through.
     """
     found = []
     for path in sorted(directory.glob("*.up")):

@@ -45,10 +45,7 @@ class Tls:
 def wiretap(tls: Tls, port: int, directory: Path) -> Iterator[int]:
     """Relay to 127.0.0.1:`port`, writing into the new `directory`; gives the port that it listens on.
 
-    Raises
-    ------
-    FlheError
-        It could not start.
+    Raises FlheError: it could not start.
     """
     directory.mkdir(mode=0o700)
     loop = asyncio.new_event_loop()

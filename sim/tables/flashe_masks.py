@@ -80,10 +80,7 @@ def measure_dropouts(
     the ciphertext that is opened is the survivor's own, named as the sum; a short sum is added up and
     opened for each set and masking.
 
-    Raises
-    ------
-    FlheError
-        A sum that opens to something else.
+    Raises FlheError: a sum that opens to something else.
     """
     rng = np.random.default_rng(SEED)  # who survives, and test data; masks never come from here
     out = []

@@ -83,10 +83,7 @@ class Marked:
 def weakest(*marks: Mark) -> Mark:
     """The mark of what is made of numbers with these marks.
 
-    Raises
-    ------
-    ConfigError
-        No mark; or a paper's number among ours: such a number would stand for neither.
+    Raises ConfigError: no mark; or a paper's number among ours: such a number would stand for neither.
     """
     if not marks:
         raise ConfigError("no marks: a number is made of at least one")

@@ -115,10 +115,7 @@ def step(values: int, cohort: int, names: Sequence[str], plan: Plan, key: str = 
     The step's key holds values, cohort and names: sections that ask for the same share one measurement;
     what is to be compared must be in one. One with a `key` of its own is named by that and the values.
 
-    Raises
-    ------
-    ConfigError
-        A name that is not in WHO.
+    Raises ConfigError: a name that is not in WHO.
     """
     for name in names:
         if name not in WHO:
@@ -143,10 +140,7 @@ def measure(
 ) -> dict[str, Any]:
     """Time everybody in turns; JSON values that `read` takes.
 
-    Raises
-    ------
-    FlheError
-        A mean that is not the mean.
+    Raises FlheError: a mean that is not the mean.
     """
     setting = Setting(values, cohort)
     updates = setting.updates()
@@ -172,10 +166,7 @@ def timed(
     A contender with a `projection` ran one part in so many, and tells the bytes of all; one in `scales`
     was given one part in so many, and knows nothing of the rest.
 
-    Raises
-    ------
-    FlheError
-        A mean that is not the mean; two contenders of one name.
+    Raises FlheError: a mean that is not the mean; two contenders of one name.
     """
     # The minimum of seven turns is not to be compared with that of three: all have as many.
     repeats = min(repeats, *(contender.max_repeats for contender in contenders.values()))

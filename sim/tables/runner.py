@@ -31,10 +31,7 @@ class Made:
 def steps_of(sections: Sequence[Section], plan: Plan) -> list[Step]:
     """All steps, each once, in the order in which they are first needed.
 
-    Raises
-    ------
-    FlheError
-        Two steps of one key that say different things: a section is wrong.
+    Raises FlheError: two steps of one key that say different things: a section is wrong.
     """
     steps: dict[str, Step] = {}
     for section in sections:
@@ -59,6 +56,8 @@ def run(
     A step that fails does not keep others from being measured; the page names the sections that lack
     it.
 
+    Raises ConfigError: what cannot be read or written. FlheError: a section that is wrong.
+
     Parameters
     ----------
     sections : sequence of Section
@@ -73,13 +72,6 @@ def run(
         Measure again what is asked for.
     progress : callable, optional
         Receives (seconds of work done, seconds in all, what is going on); both are estimates.
-
-    Raises
-    ------
-    ConfigError
-        What cannot be read or written.
-    FlheError
-        A section that is wrong.
     """
     store = Store(out / plan.name / "measured")
     steps = steps_of(sections, plan)

@@ -33,15 +33,12 @@ def here() -> dict[str, Any]:
 class Store:
     """Results of steps, by key.
 
+    Raises ConfigError: the folder cannot be made or written.
+
     Parameters
     ----------
     folder : Path
         Where the files are; made if it is not there.
-
-    Raises
-    ------
-    ConfigError
-        The folder cannot be made or written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -59,10 +56,7 @@ class Store:
     def get(self, key: str) -> Any:
         """The result that is kept under `key`, of this machine and release; None where there is none.
 
-        Raises
-        ------
-        ConfigError
-            The file is not one of ours.
+        Raises ConfigError: the file is not one of ours.
         """
         path = self._path(key)
         try:

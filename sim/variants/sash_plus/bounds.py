@@ -42,10 +42,7 @@ def bounds_of(members: int, degree: int, colluders: int) -> Bounds:
     could be opened by itself. With so many survivors, the honest ones among them hang together,
     where dropouts are chance.
 
-    Raises
-    ------
-    ConfigError
-        None do.
+    Raises ConfigError: none do.
     """
     for threshold in range(degree // 2 + 2, degree + 2):
         risk = max(2 * threshold - degree - 1, 1)

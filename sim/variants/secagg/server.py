@@ -50,6 +50,11 @@ def unmask_sum(
 ) -> Lanes:
     """The sum of the senders' vectors, shape (plan.length,); `total` is used up.
 
+    Raises QuorumError: fewer shares of somebody's secret than the threshold: names the owner's rank.
+    ProtocolError: an answer about another set, or by another than a sender; shares that do not fit
+    together, or are not of the secret that its owner committed to. AuthenticationError: a bad
+    signature.
+
     Parameters
     ----------
     plan : Plan
@@ -64,16 +69,6 @@ def unmask_sum(
         U3, ascending: whose vectors are in `total`.
     answers : iterable of bytes
         "mask-open" messages.
-
-    Raises
-    ------
-    QuorumError
-        Fewer shares of somebody's secret than the threshold: names the owner's rank.
-    ProtocolError
-        An answer about another set, or by another than a sender; shares that do not fit together, or
-        are not of the secret that its owner committed to.
-    AuthenticationError
-        A bad signature.
     """
     chosen, gone = frozenset(senders), frozenset(sharers) - frozenset(senders)
     publics, committed = {}, {}

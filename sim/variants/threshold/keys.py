@@ -108,10 +108,7 @@ def reveal(
 ) -> tuple[Revealed, Residues, tuple[Box, ...]]:
     """Once all have committed: the state to keep, b_i for all, and what each rank alone may see.
 
-    Raises
-    ------
-    ProtocolError
-        Not as many commitments as parties; the own one was changed.
+    Raises ProtocolError: not as many commitments as parties; the own one was changed.
     """
     if len(commitments) != scheme.cohort or any(len(c) != 32 for c in commitments):
         raise ProtocolError(
@@ -139,17 +136,14 @@ def finish(
 ) -> ThresholdKey:
     """The party's key, out of everyone's b_i and of what everyone had for it, own ones included.
 
+    Raises ProtocolError: something is missing, or not what was committed to.
+
     Parameters
     ----------
     scheme, state
         As `reveal` had and gave them.
     publics, boxes : sequence
         What `reveal` had for all, and for this rank; by rank of the sender.
-
-    Raises
-    ------
-    ProtocolError
-        Something is missing, or not what was committed to.
     """
     drawn, commitments = state
     if len(publics) != scheme.cohort or len(boxes) != scheme.cohort:

@@ -82,6 +82,10 @@ class Party:
     ) -> tuple[Partial, Answered]:
         """Help to open `total` with the parties `chosen`; returns the answer and the state to keep.
 
+        Raises ReuseError: this slot, or this c1, was answered before, for whatever T, and with whatever
+        c0. QuorumError: too few senders. ProtocolError: no ciphertext of this scheme, or of another
+        slot; a T that is none.
+
         Parameters
         ----------
         state : Answered
@@ -94,15 +98,6 @@ class Party:
             T: ranks of exactly t parties, this one among them, fixed before anybody answers.
         claim : callable
             Keeps the new state, durably; raises where it cannot, or where it has it.
-
-        Raises
-        ------
-        ReuseError
-            This slot, or this c1, was answered before, for whatever T, and with whatever c0.
-        QuorumError
-            Too few senders.
-        ProtocolError
-            No ciphertext of this scheme, or of another slot; a T that is none.
         """
         chosen = tuple(sorted(chosen))
         self._check(total, slot, chosen)
@@ -221,13 +216,8 @@ def combine(scheme: ThresholdRlwe, total: Sealed, partials: Sequence[Partial]) -
 
     Takes no secret: whoever has the answers of all of T can.
 
-    Raises
-    ------
-    QuorumError
-        An answer is missing.
-    ProtocolError
-        An answer that is repeated, or of a party outside T, of another opening or length; answers that
-        do not fit together, or to the ciphertext.
+    Raises QuorumError: an answer is missing. ProtocolError: an answer that is repeated, or of a party
+    outside T, of another opening or length; answers that do not fit together, or to the ciphertext.
     """
     scheme.check(total)
     if not partials:

@@ -93,10 +93,7 @@ def ciphertext_noise(dimension: int, cohort: int) -> int:
 def sizes_for(preset: EshePreset, cohort: int, threshold: int, bits: int) -> Rlwe:
     """Sizes with the fewest bits a value that have room for all of it; `slots` is `Flooded`.
 
-    Raises
-    ------
-    ConfigError
-        Not even one slot fits; more parties than noise has room for.
+    Raises ConfigError: not even one slot fits; more parties than noise has room for.
     """
     bound = (1 << (bits - 1)) - 1
     hidden = ciphertext_noise(preset.dimension, cohort)
