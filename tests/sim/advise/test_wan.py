@@ -22,14 +22,6 @@ def test_a_link_takes_its_latency_and_its_bits() -> None:
     assert Link(math.inf, 1).seconds(10**12, "up") == 0
 
 
-def test_flashes_example() -> None:
-    """Sec. 2.3: 40M values of 16 bits, inflated 2.4 times, cost another 45 s a round at the tail."""
-    (site, *_others) = named("40mbps").sites
-    more = 1.4 * 40_000_000 * 2
-    both = site.link.seconds(more, "up") + site.link.seconds(more, "down")
-    assert both == pytest.approx(45, abs=0.5)
-
-
 def test_published_speeds() -> None:
     by_name = {site.name: site for site in named("batchcrypt").sites}
     assert {name: site.link.up_mbps for name, site in by_name.items()} == {

@@ -166,22 +166,6 @@ def test_fields_lie_as_equation_9_has_them(offset: bool) -> None:
     assert plain == digits[0].tolist()
 
 
-@pytest.mark.parametrize(("halves", "of"), [(True, 24), (False, 12)])
-def test_the_error_is_that_of_n_roundings(halves: bool, of: int) -> None:
-    packing = PaperPacking(1, 32, n=1 << 12, halves=halves)
-    values = np.random.default_rng(3).uniform(-1, 1, packing.values)
-    error = (packing.decode(packing.encode(values)) - values) * packing.scale
-    # A real or imaginary part is a sum of n roundings, each times a cosine.
-    assert error.std() == pytest.approx(math.sqrt(packing.n / of), rel=0.08)
-
-
-@pytest.mark.parametrize(("bits", "most"), [(16, 21), (32, 12)])
-def test_as_many_fields_as_the_paper_allows(bits: int, most: int) -> None:
-    assert PaperPacking(9, bits).fields == most
-    with pytest.raises(ConfigError, match=f"room for {most} fields"):
-        PaperPacking(9, bits, fields=most + 1)
-
-
 @pytest.mark.parametrize(
     ("call", "says"),
     [
@@ -196,7 +180,9 @@ def test_packing_refuses(call: Any, says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "others", [{"pad": 4}, {"n": 12}, {"log_q0": 5}, {"log_q0": 49}, {"log_p": 20}], ids=str
+    "others",
+    [{"pad": 4}, {"n": 12}, {"log_q0": 5}, {"log_q0": 49}, {"log_p": 20}, {"fields": 22}],
+    ids=str,
 )
 def test_parameters_that_do_not_fit(others: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="PaperPacking"):
