@@ -52,26 +52,21 @@ class Attack:
 class Channel:
     """What happens to the part in clear before the server sees it."""
 
-    bits: int | None = 16  # Quantization, to nearest; None for floats as they are
-    clip: float | None = None
-    """Clipping threshold of the quantizer; None for the gradient's largest absolute value."""
+    bits: int = 16  # Quantization, to nearest, from the gradient's largest absolute value down
     noise: float = 0.0  # Scale b of Laplace noise on every value; 0 for none
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.noise) and self.noise >= 0):
             raise ConfigError(f"noise={self.noise}: the scale must be at least 0")
-        if self.bits is not None:
-            Quantize(self.bits)
-        if self.clip is not None:
-            Clip(self.clip)
+        Quantize(self.bits)
 
     def seen(self, values: NDArray[np.float64], noise: np.random.Generator) -> NDArray[np.float64]:
         """Values (length,) as they arrive; `noise` gives simulated noise, not a secret."""
         if self.noise:
             values = values + noise.laplace(scale=self.noise, size=values.size)
-        if self.bits is None or not values.any():
+        if not values.any():
             return values
-        clip = Clip(float(np.abs(values).max()) if self.clip is None else self.clip)
+        clip = Clip(float(np.abs(values).max()))
         layout = Layout((Entry("gradient", (values.size,), "float64"),))
         quantize, state = Quantize(self.bits, rounding="nearest"), clip.init(layout)
         plain = Plain(values.astype(np.float32), np.empty(0, np.int64))

@@ -13,7 +13,7 @@ from typing import Any
 from rich.table import Table
 
 from flhe.coding.sensitivity import PROBES
-from flhe_lab.audit import images as audit_images
+from flhe_lab.audit.images import samples
 from flhe_lab.audit.inversion import Attack, Channel
 from flhe_lab.audit.leakage import ALL, LABELS, RULES, SHARES, Audit, Setting, audit, name
 from flhe_lab.bench import Progress, figures, machine
@@ -100,17 +100,14 @@ def run(
     *,
     quick: bool = False,
     select: float = 0.1,
-    data: Path | None = None,
     count: int | None = None,
     seed: int = 0,
-    clip: float | None = None,
     noise: float = 0.0,
     progress: Progress | None = None,
 ) -> Audit:
     """Audit, and write the picture to `out`, its data beside it and the curve to *_curve.png.
 
-    Raises ConfigError: a setting that cannot work, images that cannot be read, or a path that cannot be
-    written.
+    Raises ConfigError: a setting that cannot work, or a path that cannot be written.
 
     Parameters
     ----------
@@ -120,13 +117,11 @@ def run(
         Fewer images and shares, and a weaker attack: half a minute.
     select : float
         The share in the picture.
-    data : Path, optional
-        A directory of images; otherwise those that come with scikit-learn.
     count : int, optional
         How many images.
     seed : int
         Of everything random.
-    clip, noise
+    noise : float
         What happens to values in clear: see `Channel`.
     progress : callable, optional
         Receives (attacks done, attacks in all, what is attacked).
@@ -138,12 +133,11 @@ def run(
         select,
         QUICK_SHARES if quick else SHARES,
         QUICK_ATTACK if quick else Attack(),
-        Channel(clip=clip, noise=noise),
+        Channel(noise=noise),
         seed,
     )
     many = count if count is not None else QUICK_IMAGES if quick else IMAGES
-    images = audit_images.samples(many) if data is None else audit_images.from_directory(data, many)
-    found = audit(images, setting, progress)
+    found = audit(samples(many), setting, progress)
     figures.save_data(out, FORMAT, VERSION, to_data(found, f"{COMMAND} {out}"))
     audit_plot.picture(found, out)
     audit_plot.curve(found, out.with_name(f"{out.stem}_curve.png"))
