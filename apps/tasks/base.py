@@ -105,33 +105,23 @@ def stepper(name: str, model: nn.Module, learning_rate: float) -> torch.optim.Op
 
 
 def train(
+    # model, examples: What learns, and from what
     model: nn.Module,
     examples: Examples,
     *,
+    # epochs, learning_rate, batch_size, shuffle: Passes over the examples, the optimizer's step,
+    # examples in a batch, the order of examples
     epochs: int,
     learning_rate: float,
     batch_size: int,
     shuffle: torch.Generator,
+    # More than 0 pulls the model back to where it started, as FedProx does; the score is without
+    # that
     proximal_mu: float = 0.0,
-    optimizer: str = "sgd",
-    batches: int = 0,
+    optimizer: str = "sgd",  # What steps
+    batches: int = 0,  # Batches of an epoch, the first of its order; 0 for all
 ) -> Score:
-    """Train `model` in place. Returns the last epoch's running score.
-
-    Parameters
-    ----------
-    model, examples
-        What learns, and from what.
-    epochs, learning_rate, batch_size, shuffle
-        Passes over the examples, the optimizer's step, examples in a batch, the order of examples.
-    proximal_mu : float
-        More than 0 pulls the model back to where it started, as FedProx does; the score is
-        without that.
-    optimizer : Stepper
-        What steps.
-    batches : int
-        Batches of an epoch, the first of its order; 0 for all.
-    """
+    """Train `model` in place. Returns the last epoch's running score."""
     received = anchors(model) if proximal_mu else []
     steps = stepper(optimizer, model, learning_rate)
     count = len(examples.labels)

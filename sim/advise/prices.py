@@ -96,19 +96,13 @@ class Cost:
 
 
 def cost(
-    prices: Prices, hours: float, egress_gb_by_site: Mapping[str, float], clients: int
+    prices: Prices,
+    hours: float,  # All machines run for all of it, idle or not: a round is synchronous
+    # GB that left all clients of a site, and the server under "server"
+    egress_gb_by_site: Mapping[str, float],
+    clients: int,  # Their machines
 ) -> Cost:
-    """Bill `hours` of `clients` machines and a server, and what left each site.
-
-    Parameters
-    ----------
-    hours : float
-        All machines run for all of it, idle or not: a round is synchronous.
-    egress_gb_by_site : mapping
-        GB that left all clients of a site, and the server under "server".
-    clients : int
-        Their machines.
-    """
+    """Bill `hours` of `clients` machines and a server, and what left each site."""
     check_amounts("cost", hours=hours, clients=clients)
     check_amounts("cost, egress_gb_by_site", **egress_gb_by_site)
     hourly = clients * prices.client_usd_per_hour + prices.server_usd_per_hour

@@ -39,20 +39,14 @@ from flhe_lab.advise.wan import MEGABIT, Link
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One more stage of a round: the server asks everybody, who answer.
-
-    Parameters
-    ----------
-    name : str
-    up_bytes, down_bytes : int
-        Of one client's answer, and of what it is asked.
-    client_s, server_s : float
-        Seconds of one client's work before it answers, of the server's after the last answer.
-    """
+    """One more stage of a round: the server asks everybody, who answer."""
 
     name: str
+    # up_bytes, down_bytes: Of one client's answer, and of what it is asked.
     up_bytes: int
     down_bytes: int
+    # client_s, server_s: Seconds of one client's work before it answers, of the server's after the
+    # last answer.
     client_s: float
     server_s: float
 
@@ -103,18 +97,12 @@ class Breakdown:
 
 
 def simulate(
-    work: Work, links: Sequence[Link], *, server: Link | None = None
+    work: Work,
+    links: Sequence[Link],  # One a client, at least one; else ConfigError
+    *,
+    server: Link | None = None,  # Shared by all; None where it never limits
 ) -> tuple[Breakdown, ...]:
-    """Play one round, of many alike; returns where each client's time went.
-
-    Parameters
-    ----------
-    work : Work
-    links : sequence of Link
-        One a client, at least one; else ConfigError.
-    server : Link, optional
-        Shared by all; None where it never limits.
-    """
+    """Play one round, of many alike; returns where each client's time went."""
     if not links:
         raise ConfigError("links: a round has at least one client")
     ahead = [0.0] * len(links)  # of each client's preparation, what finds no time while it waits

@@ -19,19 +19,12 @@ from flhe_lab.papers.published import rows
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What training to the end takes.
-
-    Parameters
-    ----------
-    hours : float
-    traffic_gb : float
-        One client's, up and down, in GB of 2**30 bytes: what FLASHE's Table 4 tells.
-    instance_usd, network_usd : float
-        Of all clients and the server.
-    """
+    """What training to the end takes."""
 
     hours: float
     traffic_gb: float
+    # instance_usd, network_usd: Of all clients and the server.
+    """One client's, up and down, in GB of 2**30 bytes: what FLASHE's Table 4 tells."""
     instance_usd: float
     network_usd: float
 
@@ -42,24 +35,15 @@ class Projection:
 
 
 def project(
-    breakdown: Breakdown, rounds: float, prices: Prices, wan: Wan, cohort: int
+    # Of a surviving client, whose bytes stand for everybody's. Those that drop out are billed as
+    # well: their machines run, and more traffic than that there cannot be.
+    breakdown: Breakdown,
+    rounds: float,  # Epochs to convergence, times rounds an epoch
+    prices: Prices,  # Where they tell nothing of a site's traffic, the network's do
+    wan: Wan,  # Whose sites the clients are at
+    cohort: int,  # Clients
 ) -> Projection:
-    """Multiply one round.
-
-    Parameters
-    ----------
-    breakdown : Breakdown
-        Of a surviving client, whose bytes stand for everybody's. Those that drop out are billed as
-        well: their machines run, and more traffic than that there cannot be.
-    rounds : float
-        Epochs to convergence, times rounds an epoch.
-    prices : Prices
-        Where they tell nothing of a site's traffic, the network's do.
-    wan : Wan
-        Whose sites the clients are at.
-    cohort : int
-        Clients.
-    """
+    """Multiply one round."""
     if not (math.isfinite(rounds) and rounds >= 0):
         raise ConfigError(f"rounds={rounds}: must be finite and 0 or more")
     hours = rounds * breakdown.total_s / 3600

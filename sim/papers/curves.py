@@ -110,29 +110,16 @@ COMPARISONS = {
 
 
 def compare(
-    name: str,
+    name: str,  # One of COMPARISONS
     *,
-    data_dir: str = "",
-    rounds: int = 0,
-    workers: int = 1,
-    progress: Progress | None = None,
+    data_dir: str = "",  # Where data sets are
+    rounds: int = 0,  # At most so many rounds of each federation; 0 for all
+    workers: int = 1,  # Clients that train at a time
+    progress: Progress | None = None,  # Receives (rounds done, rounds in all, what is going on)
 ) -> list[Curve]:
     """Run one workload's federations, plain FedAvg first; their curves in this order.
 
     Raises ConfigError: an unknown workload, or data that is missing. FlheError: a federation failed.
-
-    Parameters
-    ----------
-    name : str
-        One of COMPARISONS.
-    data_dir : str
-        Where data sets are.
-    rounds : int
-        At most so many rounds of each federation; 0 for all.
-    workers : int
-        Clients that train at a time.
-    progress : callable, optional
-        Receives (rounds done, rounds in all, what is going on).
     """
     if name not in COMPARISONS:
         raise ConfigError(f"{name!r} is unknown; use one of {', '.join(COMPARISONS)}")
