@@ -17,7 +17,7 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.sash.scheme import Sash
 from flhe.training.terms import Terms
 from flhe_lab.advise.calibration import Calibration, Phases
-from flhe_lab.advise.cost_model import TERMS, adder_of, sealed_bytes, sparse_bytes, survivors_of
+from flhe_lab.advise.cost_model import TERMS, adder_of, sealed_bytes, sparse_bytes
 from flhe_lab.advise.demand import Demand
 from flhe_lab.advise.round_model import Exchange, Work
 from flhe_lab.bench.schemes import NARROW
@@ -169,7 +169,7 @@ def _sparse(offer: Offer, demand: Demand, phases: Phases, senders: int, speed: C
 
 def _masked(offer: Offer, whole: Work, demand: Demand, phases: Phases, speed: Calibration) -> Work:
     """With masking keys that all share with all."""
-    members, senders = demand.clients, len(survivors_of(demand.clients, demand.dropouts))
+    members, senders = demand.clients, demand.clients - demand.dropouts
     elements = offer.scheme.elements(members)
     circle = SharingParameters(1, 1, bytes(32), (bytes(32),) * members, demand.bound, elements)
     cost = speed.agreement(members, elements)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -111,16 +112,14 @@ Replies = Callable[[Iterable[Any]], list[Any]]
 """Messages -> their replies."""
 
 
-class Grid:
-    """Of Flower's Grid the one method that the workflow calls."""
+def grid(replies: Replies) -> Any:
+    """Of Flower's Grid the one method that the workflow calls: all replies at once."""
 
-    def __init__(self, replies: Replies) -> None:
-        self._replies = replies
-
-    def send_and_receive(self, messages: Iterable[Any], *, timeout: float | None = None) -> Any:
-        """All replies at once."""
+    def send_and_receive(messages: Iterable[Any], *, timeout: float | None = None) -> Any:
         del timeout
-        return self._replies(messages)
+        return replies(messages)
+
+    return SimpleNamespace(send_and_receive=send_and_receive)
 
 
 class Clients:
@@ -146,13 +145,6 @@ class Clients:
         return self.replies
 
 
-class _Proxy:
-    """What the workflow wants to know of a client."""
-
-    def __init__(self, node: int) -> None:
-        self.node_id = node
-
-
 class Strategy:
     """What the workflow calls of a strategy; keeps the mean that it hands over."""
 
@@ -162,19 +154,13 @@ class Strategy:
 
     def configure_fit(self, _round: int, parameters: Any, _manager: Any) -> list[Any]:
         """Every client, no instructions."""
-        return [(_Proxy(node), FitIns(parameters, {})) for node in self._nodes]
+        return [(SimpleNamespace(node_id=n), FitIns(parameters, {})) for n in self._nodes]
 
     def aggregate_fit(self, _round: int, results: Any, _failures: Any) -> Any:
         """All results have one and the same mean."""
         if results:
             (self.found,) = parameters_to_ndarrays(results[0][1].parameters)
         return None, {}
-
-
-class _Manager:
-    def num_available(self) -> int:
-        """Nobody counts them here."""
-        return 0
 
 
 def context_for(setting: Round) -> tuple[Any, Strategy]:
@@ -186,7 +172,7 @@ def context_for(setting: Round) -> tuple[Any, Strategy]:
     arrays = ArrayRecord([np.zeros(1, np.float32)])
     state.array_records[constant.MAIN_PARAMS_RECORD] = arrays
     strategy: Any = Strategy(setting)
-    manager: Any = _Manager()
+    manager: Any = SimpleNamespace(num_available=lambda: 0)  # nobody counts them here
     context = Context(1, 0, {}, state, {})
     return LegacyContext(context, strategy=strategy, client_manager=manager), strategy
 

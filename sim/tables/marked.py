@@ -7,6 +7,7 @@ used they are projected.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,29 +93,10 @@ def weakest(*marks: Mark) -> Mark:
     return max(marks, key=MARKS.index)
 
 
-def counted(value: float) -> Marked:
-    """An exact number."""
-    return Marked(value, "counted")
-
-
-def measured(value: float) -> Marked:
-    """The whole was run."""
-    return Marked(value, "measured")
-
-
-def sampled(value: float) -> Marked:
-    """A part was run."""
-    return Marked(value, "sampled")
-
-
-def projected(value: float) -> Marked:
-    """A model says so."""
-    return Marked(value, "projected")
-
-
-def published(value: float) -> Marked:
-    """The paper says so."""
-    return Marked(value, "published")
+counted, measured, sampled, projected, published = (
+    functools.partial(Marked, mark=mark) for mark in MARKS
+)
+"""Value -> number with that mark."""
 
 
 def proportional(number: Marked, factor: float) -> Marked:
