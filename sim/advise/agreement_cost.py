@@ -15,7 +15,7 @@ from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import combine
 from flhe.keys.agreement.circle import PACKED_FROM, SharingParameters
 from flhe.math.prg import random_elements
-from flhe_lab.bench import Contender
+from flhe_lab.bench.contender import Contender
 from flhe_lab.bench.sash_members import SashMembers, Setting
 
 

@@ -18,8 +18,10 @@ from flhe_lab.advise.agreement_cost import Agreement, Sharing
 from flhe_lab.advise.calibration import KEY, POINTS, VERSION, Calibration, installed
 from flhe_lab.advise.check import HELD_OUT, Line, compare
 from flhe_lab.advise.cost_model import SHARE, Point
-from flhe_lab.bench import Contender, Progress, Setting, pinned
-from flhe_lab.bench import measure as in_turns
+from flhe_lab.bench.contender import Contender, Setting
+from flhe_lab.bench.host import pinned
+from flhe_lab.bench.turns import Progress
+from flhe_lab.bench.turns import measure as in_turns
 from flhe_lab.tables import phase_costs as who
 from flhe_lab.tables.store import Store
 

@@ -15,7 +15,7 @@ from flhe.errors import ConfigError
 from flhe_lab.advise import agreement_cost
 from flhe_lab.advise.agreement_cost import Agreement
 from flhe_lab.advise.cost_model import CLIENTS, TERMS, Fit, Point, Row, counts
-from flhe_lab.bench import PHASES
+from flhe_lab.bench.contender import PHASES
 from flhe_lab.tables import phase_costs as who
 
 VERSION = 2

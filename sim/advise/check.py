@@ -15,7 +15,7 @@ from rich.table import Table
 
 from flhe_lab.advise.calibration import Calibration
 from flhe_lab.advise.cost_model import TERMS, Point, sealed_bytes, sparse_bytes
-from flhe_lab.bench import PHASES
+from flhe_lab.bench.contender import PHASES
 from flhe_lab.tables import phase_costs as who
 
 CLIENTS = 6

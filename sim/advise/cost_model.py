@@ -38,7 +38,7 @@ from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.selective import Selective
 from flhe.training.terms import Terms
-from flhe_lab.bench import SLOT, Setting
+from flhe_lab.bench.contender import SLOT, Setting
 from flhe_lab.bench.federation import layout_of
 from flhe_lab.bench.schemes import NARROW
 from flhe_lab.tables import phase_costs as who

@@ -42,7 +42,7 @@ from flhe_lab.audit.images import CLASSES, Images
 from flhe_lab.audit.inversion import Attack, Channel, Guess, Seen, gradient, invert
 from flhe_lab.audit.lenet import lenet
 from flhe_lab.audit.ssim import ssim
-from flhe_lab.bench import Progress
+from flhe_lab.bench.turns import Progress
 
 RULES = ("random", "labels", "inputs", "magnitude")
 NONE, ALL = "none", "all"

@@ -16,7 +16,9 @@ from flhe.coding.sensitivity import PROBES
 from flhe_lab.audit.images import samples
 from flhe_lab.audit.inversion import Attack, Channel
 from flhe_lab.audit.leakage import ALL, LABELS, RULES, SHARES, Audit, Setting, audit, name
-from flhe_lab.bench import Progress, figures, machine
+from flhe_lab.bench import figures
+from flhe_lab.bench.host import machine
+from flhe_lab.bench.turns import Progress
 
 FORMAT, VERSION = "flhe privacy audit", 2
 COMMAND = "flhe audit"

@@ -88,7 +88,7 @@ def _run(asked: Asked, timeout: float) -> Found:
 
 def to_data(runs: Sequence[Found], where: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return runs and laws as JSON values; `where` is the machine, by default this one."""
-    from flhe_lab.bench import machine
+    from flhe_lab.bench.host import machine
     from flhe_lab.crowd.report import FURTHER, QUANTITIES
 
     laws = []

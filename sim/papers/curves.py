@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from flhe.errors import ConfigError
-from flhe_lab.bench import Progress
+from flhe_lab.bench.turns import Progress
 from flhe_lab.papers.learning import Arguments, Curve, Setting, learn, rounds_of, strategy
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from flhe.schemes.esafl.keys import Total, draw_own
 from flhe.schemes.esafl.presets import DEFAULT_ESHE, ESHE
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.sealed import Sealed
-from flhe_lab.bench import SLOT
+from flhe_lab.bench.contender import SLOT
 from flhe_lab.bench.schemes import NARROW
 from flhe_lab.papers.esafl import BrokenSchemeWarning, PaperEshe
 from flhe_lab.papers.packing import (

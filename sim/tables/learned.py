@@ -10,7 +10,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flhe_lab.bench import Contender, measure
+from flhe_lab.bench.contender import Contender
+from flhe_lab.bench.turns import measure
 from flhe_lab.papers.curves import COMPARISONS, compare, learned
 from flhe_lab.papers.learners import quiet
 from flhe_lab.papers.learning import SETTLED, Curve

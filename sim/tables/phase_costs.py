@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any
 
 from flhe.errors import ConfigError
-from flhe_lab.bench import PHASES, Contender, Setting, peers, phe, schemes, sparse
-from flhe_lab.bench import measure as in_turns
+from flhe_lab.bench import peers, phe, schemes, sparse
+from flhe_lab.bench.contender import PHASES, Contender, Setting
 from flhe_lab.bench.schemes import Make
+from flhe_lab.bench.turns import measure as in_turns
 from flhe_lab.tables.marked import Marked, proportional
 from flhe_lab.tables.result import Group
 from flhe_lab.tables.section import Plan, Say, Step

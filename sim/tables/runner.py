@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flhe.errors import FlheError
-from flhe_lab.bench import Progress, pinned, quiet
+from flhe_lab.bench.host import pinned, quiet
+from flhe_lab.bench.turns import Progress
 from flhe_lab.tables import page
 from flhe_lab.tables.result import Result
 from flhe_lab.tables.section import Found, Plan, Section, Step

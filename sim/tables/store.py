@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flhe.errors import ConfigError
-from flhe_lab.bench import machine
+from flhe_lab.bench.host import machine
 
 FORMAT, VERSION = "flhe measurement", 1
 LIBRARIES = ("flwr", "gmpy2", "phe", "tenseal", "torch")

@@ -14,7 +14,7 @@ from flhe.errors import ConfigError, FlheError, ReuseError
 from flhe.schemes.flashe.masking import expected
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed
-from flhe_lab.bench import Contender, Setting, Vector
+from flhe_lab.bench.contender import Contender, Setting, Vector
 from flhe_lab.bench.federation import nbytes
 from flhe_lab.bench.mask_counts import CLIENTS, crossover, masks_made, survivors_of
 from flhe_lab.bench.peers import bfv, plain_modulus
