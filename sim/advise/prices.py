@@ -103,8 +103,6 @@ def cost(
     clients: int,  # Their machines
 ) -> Cost:
     """Bill `hours` of `clients` machines and a server, and what left each site."""
-    check_amounts("cost", hours=hours, clients=clients)
-    check_amounts("cost, egress_gb_by_site", **egress_gb_by_site)
     hourly = clients * prices.client_usd_per_hour + prices.server_usd_per_hour
     network = sum(prices.egress(site) * gb for site, gb in egress_gb_by_site.items())
     return Cost(hours * hourly, network)

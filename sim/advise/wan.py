@@ -118,8 +118,6 @@ class Wan:
         Sites take turns by their share: `clients` of them are placed as the sites say, and one more
         client never moves those before it.
         """
-        if cohort < 1:
-            raise ConfigError(f"cohort={cohort}: must be 1 or more")
         due = [0] * len(self.sites)  # what each is owed, in 1 / clients of a client
         found = []
         for _ in range(cohort):

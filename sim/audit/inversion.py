@@ -40,13 +40,6 @@ class Attack:
     restarts: int = 2  # Starts
     history: int = 100  # Pairs of steps that L-BFGS remembers
 
-    def __post_init__(self) -> None:
-        if min(self.steps, self.restarts, self.history) < 1:
-            raise ConfigError(
-                f"Attack(steps={self.steps}, restarts={self.restarts}, history={self.history}): all "
-                "must be at least 1"
-            )
-
 
 @dataclass(frozen=True, slots=True)
 class Channel:

@@ -26,7 +26,7 @@ from flwr.server.workflow import constant
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError, FlheError
+from flhe.errors import FlheError
 
 EXAMPLES = 1000
 """Of every client: as many as Flower's default max_weight, so that the weight costs no precision."""
@@ -46,17 +46,6 @@ class Round:
     odd (Flower's SecAgg+ needs an even number of neighbours)."""
     threshold: int  # Shares that give a secret; below `num_shares`
     dropouts: int = 0  # Clients that shared their keys and upload nothing
-
-    def __post_init__(self) -> None:
-        shares = self.num_shares
-        if self.values < 1 or not 3 <= shares <= self.clients:
-            raise ConfigError(f"{self}: at least 3 shares, as many clients, and 1 value")
-        if shares < self.clients and shares % 2 == 0:
-            raise ConfigError(f"{self}: shares are odd, or of all")
-        if not 2 <= self.threshold < shares:
-            raise ConfigError(f"{self}: a threshold of 2 to {shares - 1}")
-        if not 0 <= self.dropouts <= self.clients - self.threshold:
-            raise ConfigError(f"{self}: {self.threshold} clients must remain")
 
     @property
     def gone(self) -> frozenset[int]:

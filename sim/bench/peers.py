@@ -205,15 +205,10 @@ def bfv(
     modulus: int = 0,
     slots: int = 0,  # Values in a ciphertext, where they are fewer
 ) -> Contender:
-    """BFV: as many integers of 16 bits a ciphertext as its ring dimension is.
-
-    Raises ConfigError: a plain modulus that sums exceed.
-    """
+    """BFV: as many integers of 16 bits a ciphertext as its ring dimension is."""
     ts = tenseal()
     most = 2 * setting.cohort * LEVELS
     modulus = modulus or plain_modulus(most, 2 * dimension)
-    if modulus <= most:
-        raise ConfigError(f"plain modulus {modulus}: sums of --cohort {setting.cohort} exceed it")
     if moduli == ():
         # The noise of a sum of one and the same ciphertext grows with the cohort.
         moduli = (modulus.bit_length() + setting.cohort.bit_length() + BFV_NOISE_BITS,) * 2

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.errors import ConfigError, FlheError
+from flhe.errors import FlheError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import answer_of, combine
 from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters
@@ -42,10 +42,6 @@ class Setting:
     clients: int  # N, at least 3
     values: int  # M, values of an update
     dropout: float = 0.0  # Share of the clients that agree on keys and upload nothing
-
-    def __post_init__(self) -> None:
-        if self.clients < 3 or self.values < 1 or not 0 <= self.dropouts <= self.clients - 2:
-            raise ConfigError(f"{self}: at least 3 clients and 1 value; 2 clients must remain")
 
     @property
     def dropouts(self) -> int:

@@ -80,11 +80,6 @@ def test_generated_data_fit_the_model(name: str) -> None:
     assert 0 <= data.train.labels.min() <= data.train.labels.max() < task.classes
 
 
-def test_generated_refuses() -> None:
-    with pytest.raises(ConfigError, match="count=0"):
-        generated(task_named("fcn"), 0, 0)
-
-
 def test_a_block_that_narrows_keeps_every_other_pixel() -> None:
     """With convolutions that give nothing, what went in comes out, thinned, with planes of zeros."""
     block = Block(2, 4).eval()

@@ -75,7 +75,3 @@ def test_own_file_that_is_wrong(tmp_path: Path, old: str, new: str, says: str) -
 def test_other_refusals() -> None:
     with pytest.raises(ConfigError, match=r"no prices 'gold': have batchcrypt, flashe, or"):
         named("gold")
-    with pytest.raises(ConfigError, match="hours=-1"):
-        cost(FLASHE, -1, {}, 10)
-    with pytest.raises(ConfigError, match="egress_gb_by_site: London=nan"):
-        cost(FLASHE, 1, {"London": float("nan")}, 10)

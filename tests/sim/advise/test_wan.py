@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
 from flhe_lab.advise import wan
-from flhe_lab.advise.wan import PUBLISHED, SERVER, Link, Site, Wan, named, read, uniform
+from flhe_lab.advise.wan import PUBLISHED, SERVER, Link, Site, Wan, named, read
 
 
 def test_a_link_takes_its_latency_and_its_bits() -> None:
@@ -123,5 +123,3 @@ def test_files_that_are_no_network(tmp_path: Path, text: str | None, says: str) 
 def test_other_refusals() -> None:
     with pytest.raises(ConfigError, match=r"no network 'wifi': have batchcrypt, .* a \.toml"):
         named("wifi")
-    with pytest.raises(ConfigError, match="cohort=0"):
-        uniform(1).links(0)

@@ -194,12 +194,6 @@ def test_masks_that_were_made_ahead_are_used_and_only_once() -> None:
         (lambda: Setting(cohort=1), "--cohort 1"),
         (lambda: Setting(cohort=5, dropouts=4), "two clients must remain"),
         (lambda: Setting(threads=0), "--threads 0"),
-        (
-            lambda: bfv(Setting(10, 20), Setting(10, 20).updates(), None, 4096, 1_032_193),
-            "sums of --cohort 20 exceed it",
-        ),
-        (lambda: survivors_of(10, 1.0, 1, np.random.default_rng(5)), "at least one must survive"),
-        (lambda: survivors_of(10, -0.5, 1, np.random.default_rng(5)), "at least one must survive"),
     ],
 )
 def test_what_cannot_be_measured(call: Any, says: str) -> None:
