@@ -38,7 +38,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError
 from flhe.math.prg import BLOCK, CHUNK, AesCtr
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Random
@@ -69,23 +68,6 @@ class PaperEshe:
     seed_bits: int = 16  # k: bits of B, as many as numbers of rounds have
 
     def __post_init__(self) -> None:
-        n = self.n
-        if self.cohort < 2 or n < 2 or n & (n - 1) or not 0 <= self.weight <= n:
-            raise ConfigError(
-                f"PaperEshe(cohort={self.cohort}, n={n}, weight={self.weight}): takes 2 clients or "
-                "more, n a power of two, a weight of 0 to n"
-            )
-        if not 1 <= self.seed_bits <= 64 or self.variance <= 0:
-            raise ConfigError(
-                f"PaperEshe(seed_bits={self.seed_bits}, variance={self.variance}): takes 1 to 64 bits "
-                "and a positive variance"
-            )
-        noise = 8 * math.sqrt(self.cohort * self.variance * (n if self.tilde else 1))
-        if self.p < 2 or self.q < 2 * self.p * (math.ceil(noise) + 1):
-            raise ConfigError(
-                f"PaperEshe(log_q={self.log_q}): q has no room for p times the noise of "
-                f"{self.cohort} ciphertexts, {noise:.0f} at 8 sigma"
-            )
         warnings.warn(
             "ESHE as printed gives its keys away: for comparison only, use flhe.schemes.esafl.scheme",
             BrokenSchemeWarning,
@@ -126,8 +108,6 @@ class PaperEshe:
 
     def polynomial(self, t: int, b: int) -> Poly:
         """a^t of round t >= 2, from the k bits of B (Eq. 6)."""
-        if not (0 <= t < 1 << self.seed_bits and 0 <= b < 1 << self.seed_bits):
-            raise ConfigError(f"PaperEshe(seed_bits={self.seed_bits}): t or B does not fit")
         key = hkdf((t ^ b).to_bytes(8, "big"), "sim/paper-esafl")
         nbytes = self.n * self._bytes
         # Stream 0 from block 0: the paper has nothing but the seed to tell rounds apart by.

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flhe.errors import ConfigError
 from flhe_lab.papers.batchcrypt import PaperBatch, Reader, WrongSumsWarning
 
 READERS: tuple[Reader, ...] = ("text", "program")
@@ -83,20 +82,3 @@ def test_what_goes_wrong(
     cohort: int, reader: Reader, rows: list[list[int]], sums: list[int], full: list[bool]
 ) -> None:
     assert added(paper(cohort, reader=reader), rows) == (sums, full)
-
-
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"cohort": 1}, "2 clients or more"),
-        ({"bits": 33}, "1 to 32 bits"),
-        ({"padding": -1}, "0 to 16 zeros"),
-        ({"reader": "nobody"}, "'text' or 'program'"),
-        ({"reader": "program", "padding": 3}, "built for 2"),
-    ],
-)
-def test_what_cannot_work_is_refused(changed: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        PaperBatch(**{"cohort": 2, **changed})
-    with pytest.raises(ConfigError, match="beyond 15"):
-        paper(2, 4).encode(np.array([16]))
