@@ -213,9 +213,6 @@ class Settings:
         least=0,
         only=_ENCRYPTED,
     )
-    secret_initial: bool = hidden(
-        False, "A node makes the initial model and seals it.", only=_ENCRYPTED
-    )
     patience: int = hidden(
         3, "Rounds that a node may be away before a new epoch.", least=0, only=_ENCRYPTED
     )
