@@ -127,11 +127,6 @@ def _keys(settings: Settings) -> None:
             "longer than a round open sums of all nodes only; have keys made for each round, or use "
             "fraction-train=1.0"
         )
-    if settings.secret_initial and settings.server_reads:
-        raise ConfigError(
-            f"secret-initial with scheme={settings.scheme!r}: the server reads the sums, and has the "
-            "model; let the nodes read them (unmask=clients), or leave secret-initial out"
-        )
     if settings.encrypted and settings.fair_q:
         _fair_bits(settings)
 

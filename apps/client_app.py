@@ -20,16 +20,6 @@ from flhe_app.tasks.gradients import batch_gradient
 from flhe_app.tasks.split import node_data
 
 
-def initial(ctx: Context) -> ArrayRecord:
-    """Make the initial model, where the run config says `secret-initial`.
-
-    From the run's seed, so that runs compare; an app with something to hide would not tell the server
-    a seed.
-    """
-    settings = Settings.from_config(ctx.run_config)
-    return ArrayRecord(new_model(task_named(settings.task), settings.seed).state_dict())
-
-
 def sensitive(msg: Message, ctx: Context) -> dict[str, Tensor]:
     """How much the gradient of each parameter tells of this node's images."""
     settings = Settings.from_config(ctx.run_config)
@@ -42,7 +32,7 @@ def sensitive(msg: Message, ctx: Context) -> dict[str, Tensor]:
     return sensitivity(_model(settings, msg), functional.cross_entropy, batches, of="inputs")
 
 
-app = ClientApp(mods=[dropout, HEMod(initial=initial, sensitivity=sensitive)])
+app = ClientApp(mods=[dropout, HEMod(sensitivity=sensitive)])
 
 
 @app.train()

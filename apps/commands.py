@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,93 +19,55 @@ from flhe_app.shelf_commands import app as shelf_commands
 app = typer.Typer()
 app.add_typer(shelf_commands, name="shelf")
 
-_ABOUT_RUN: dict[str, tuple[Any, Any]] = {
-    "ctx": (typer.Context, inspect.Parameter.empty),
-    "json_path": (JsonFile, None),
-    "report_path": (
-        Annotated[
-            Path | None,
-            typer.Option(
-                "--report",
-                metavar="FILE",
-                help="Append a JSON line after each round: what each phase of it took.",
-            ),
-        ],
-        None,
-    ),
-    "resumed": (
-        Annotated[
-            Path | None,
-            typer.Option(
-                "--resume",
-                metavar="DIR",
-                help="Go on with the run whose directory this is; --rounds may add to its rounds.",
-            ),
-        ],
-        None,
-    ),
-    "config": (
-        Annotated[
-            Path | None,
-            typer.Option(
-                "--config",
-                metavar="FILE",
-                help="Settings in TOML, which options here override; [scheme] may be a table.",
-            ),
-        ],
-        None,
-    ),
-    "list_settings": (
-        Annotated[bool, typer.Option("--settings", help="List all settings, and do nothing else.")],
-        False,
-    ),
-    "timeout": (
-        Annotated[
-            float, typer.Option(help="Longest time for it all, in seconds.", show_default=False)
-        ],
-        7200.0,
-    ),
-    "verbose": (
-        Annotated[bool, typer.Option("--verbose", help="Show Flower's log, and tracebacks.")],
-        False,
-    ),
-}
-"""What the command line says beside the settings: name -> (type, default)."""
 
-
-def _parameters() -> dict[str, tuple[Any, Any]]:
-    """Every parameter of the command, by name: the settings, and those above."""
-    kinds = {"str": str, "int": int, "float": float, "bool": bool}
-    found: dict[str, tuple[Any, Any]] = {}
-    for field in fields(Settings):
-        said = about(field)
-        if (flag := flag_of(field)) is not None:
-            default = f"  [default: {field.default}]" if field.default not in ("", False) else ""
-            shown = typer.Option(
-                flag,
-                help=said.help + default,
-                show_default=False,
-                hidden=not said.shown,
-                **said.extra,
-            )
-            found[field.name] = (Annotated[kinds[str(field.type)], shown], field.default)
-    return found | _ABOUT_RUN
-
-
-def run(ctx: typer.Context, **given: Any) -> None:
+def run(
+    ctx: typer.Context,
+    json_path: JsonFile = None,
+    report_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--report",
+            metavar="FILE",
+            help="Append a JSON line after each round: what each phase of it took.",
+        ),
+    ] = None,
+    resumed: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume",
+            metavar="DIR",
+            help="Go on with the run whose directory this is; --rounds may add to its rounds.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Settings in TOML, which options here override; [scheme] may be a table.",
+        ),
+    ] = None,
+    list_settings: Annotated[
+        bool, typer.Option("--settings", help="List all settings, and do nothing else.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(help="Longest time for it all, in seconds.", show_default=False)
+    ] = 7200.0,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show Flower's log, and tracebacks.")
+    ] = False,
+    **given: Any,
+) -> None:
     """Train a real model across a simulated federation."""
     from flhe_app import launch
     from flhe_app.flower_run import How
     from flhe_app.signals import Stopped, exit_stopped
 
-    if given.pop("list_settings"):
+    if list_settings:
         about_each = ((flag_of(f) or "", about(f).help, f.default) for f in fields(Settings))
         typer.echo(rows([row for row in about_each if row[0]]))
         return
-    own = ("json_path", "report_path", "timeout", "verbose")
-    how = How(**{name: given.pop(name) for name in own})
-    resumed, config = given.pop("resumed"), given.pop("config")
-    ctx.find_root().meta["flhe.verbose"] = how.verbose
+    how = How(json_path, report_path, timeout, verbose)
+    ctx.find_root().meta["flhe.verbose"] = verbose
     named = scheme_text(ctx, given)
     said = {name: value for name, value in given.items() if _said(ctx, name)}
     if named is not None:
@@ -125,12 +87,28 @@ def _said(ctx: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-_FOUND = _parameters()
-run.__annotations__ = {name: kind for name, (kind, _) in _FOUND.items()} | {"return": None}
+def _parameter(field: Field[Any], flag: str) -> inspect.Parameter:
+    """A setting, as a parameter of the command."""
+    said, kind = (
+        about(field),
+        {"str": str, "int": int, "float": float, "bool": bool}[str(field.type)],
+    )
+    default = f"  [default: {field.default}]" if field.default not in ("", False) else ""
+    shown = typer.Option(
+        flag, help=said.help + default, show_default=False, hidden=not said.shown, **said.extra
+    )
+    return inspect.Parameter(
+        field.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=field.default,
+        annotation=Annotated[kind, shown],
+    )
+
+
+_SETTINGS = [_parameter(f, flag) for f in fields(Settings) if (flag := flag_of(f)) is not None]
+_CTX, *_OWN = list(inspect.signature(run, eval_str=True).parameters.values())[:-1]
 run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what Typer reads
-    [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in _FOUND.items()
-    ]
+    [_CTX, *_SETTINGS, *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in _OWN)]
 )
+run.__annotations__ |= {each.name: each.annotation for each in _SETTINGS}
 app.command(cls=RunCommand)(run)

@@ -26,10 +26,7 @@ def placed(settings: Settings, run_id: int) -> Settings:
     `.npz` if the server reads the model: the server app runs in a directory of Flower's, which the
     user does not know.
 
-    Raises
-    ------
-    ConfigError
-        The file cannot be written there. The run has not trained anything yet.
+    Raises ConfigError: the file cannot be written there. The run has not trained anything yet.
     """
     if settings.sealed_model:
         path = Path(settings.sealed_model).expanduser().absolute()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.console import Console
 from flhe import json_option
 from flhe.errors import FlheError
 from flhe_app.console import RoundDisplay
-from flhe_app.environment import FLOWER_CONFIG, cpus, environment
+from flhe_app.environment import environment
 from flhe_app.outcome import Outcome, Tail, labelled, last_exception, one_line
 from flhe_app.run_dir import RunDir
 from flhe_app.signals import ignore_signals
@@ -22,6 +21,7 @@ from flhe_app.signals import ignore_signals
 if TYPE_CHECKING:
     from flhe.strategies.report import Lines
     from flhe_app.processes import Children
+    from flhe_app.superlink import Process
 
 SIMULATION_S = 120.0
 """Longest wait for the simulation's process to appear."""
@@ -34,27 +34,13 @@ POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How a run is shown, and how long it may take.
+    """How a run is shown, and how long it may take."""
 
-    Parameters
-    ----------
-    json_path : Path, optional
-        File that receives the results at the end.
-    report_path : Path, optional
-        File that receives each event as it comes.
-    timeout : float
-        Longest time for all of it, in seconds.
-    verbose : bool
-        Whether Flower's log is shown.
-    console : Console, optional
-        Where to show it, if not on the terminal.
-    """
-
-    json_path: Path | None = None
-    report_path: Path | None = None
-    timeout: float = 7200.0
-    verbose: bool = False
-    console: Console | None = None
+    json_path: Path | None = None  # File that receives the results at the end
+    report_path: Path | None = None  # File that receives each event as it comes
+    timeout: float = 7200.0  # Longest time for all of it, in seconds
+    verbose: bool = False  # Whether Flower's log is shown
+    console: Console | None = None  # Where to show it, if not on the terminal
 
     def shown_on(self) -> Console:
         """Return the console to show it on."""
@@ -79,8 +65,10 @@ class FlowerRun:
     def run(self) -> Outcome:
         """Run it to its end; raises FlheError when it did not train all rounds."""
         from flhe_app.processes import Children
+        from flhe_app.superlink import start_simulation
 
-        (self._scratch / "settings.toml").write_text(self._settings.to_toml(), encoding="utf-8")
+        settings = self._scratch / "settings.toml"
+        settings.write_text(self._settings.to_toml(), encoding="utf-8")
         children = Children(self._env, self._scratch, hold=[self._dir.lock])
         try:
             self._dir.remember(children.tag)
@@ -89,8 +77,16 @@ class FlowerRun:
                 for report in self._outcome.rounds:
                     display.round(report)
                 display.say("starting Flower")
-                superlink = self._start_superlink(children)
-                stream = self._submit(children)
+                superlink, stream = start_simulation(
+                    children,
+                    self._log,
+                    self._scratch,
+                    Path(__file__).parent,
+                    self._settings.nodes,
+                    str(settings),
+                    self._fail,
+                    self._tick,
+                )
                 self._follow(children, superlink, stream)
                 self._settle(children, stream)
         finally:
@@ -98,40 +94,11 @@ class FlowerRun:
             children.stop()
         return self._outcome
 
-    def _start_superlink(self, children: Children) -> subprocess.Popen[bytes]:
-        from flhe_app.processes import describe_exit
-        from flhe_app.superlink import SUPERLINK_S, start_superlink
-
-        port, superlink = start_superlink(
-            children, self._log, self._scratch, "--insecure", "--simulation", tick=self._tick
-        )
-        if not port and superlink.poll() is None:
-            self._fail(f"flower-superlink did not answer within {SUPERLINK_S:g} s")
-        if not port:
-            self._fail(f"flower-superlink {describe_exit(superlink.returncode)} at its start")
-        config = FLOWER_CONFIG.format(port=port)
-        (self._scratch / "config.toml").write_text(config, encoding="utf-8")
-        return superlink
-
-    def _submit(self, children: Children) -> subprocess.Popen[bytes]:
-        """Hand the app in; the process stays, to bring the run's log."""
-        from flhe_app.processes import script
-
-        parallel = min(self._settings.nodes, cpus())
-        federation = (
-            f"num-supernodes={self._settings.nodes} client-resources-num-cpus=1 "
-            f"init-args-num-cpus={parallel}"
-        )
-        command = [script("flwr"), "run", str(Path(__file__).parent), "flhe", "--stream"]
-        command += ["--federation-config", federation]
-        command += ["--run-config", str(self._scratch / "settings.toml")]
-        return children.start(command, log=self._log, cwd=self._scratch)
-
     def _follow(
         self,
         children: Children,
-        superlink: subprocess.Popen[bytes],
-        stream: subprocess.Popen[bytes],
+        superlink: Process,
+        stream: Process,
     ) -> None:
         """Return when the simulation's process is gone; fail when Flower's own are first."""
         from flhe_app.processes import describe_exit
@@ -154,7 +121,7 @@ class FlowerRun:
             elif time.monotonic() > limit:
                 self._fail(f"Flower started no simulation within {SIMULATION_S:g} s")
 
-    def _settle(self, children: Children, stream: subprocess.Popen[bytes]) -> None:
+    def _settle(self, children: Children, stream: Process) -> None:
         """Ask Flower how the run ended: its own exit codes do not tell."""
         from flhe_app.processes import script
 

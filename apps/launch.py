@@ -41,18 +41,13 @@ def run(settings: Settings, how: How) -> Outcome:
         return _train(run_dir, how)
 
 
-def resume(path: Path, given: Mapping[str, object], how: How) -> Outcome:
-    """Go on with the run whose directory `path` is, as `run` does.
-
-    Parameters
-    ----------
-    path : Path
-        The directory.
-    given : mapping of str to object
-        Settings that were said again, by field: more rounds, or the same as before.
-    how : How
-        As for `run`; the results are those of all rounds, and the events those from now on.
-    """
+def resume(
+    path: Path,  # The directory
+    # Settings that were said again, by field: more rounds, or the same as before
+    given: Mapping[str, object],
+    how: How,  # As for `run`; the results are those of all rounds, and the events those from now on
+) -> Outcome:
+    """Go on with the run whose directory `path` is, as `run` does."""
     with signals(), reopened(path, given) as run_dir:
         check(run_dir.asked, how)
         return _train(run_dir, how)
@@ -122,7 +117,7 @@ def check(settings: Settings, how: How) -> None:
         tensorboard.check()
     if not how.timeout > 0:
         raise ConfigError(f"--timeout {how.timeout:g}: must be positive")
-    check_data(settings.task, settings.data_dir, download=settings.download)
+    check_data(settings.task, settings.data_dir)
     most = task_named(settings.task).train_size
     if settings.nodes > most:
         raise ConfigError(

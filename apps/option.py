@@ -12,45 +12,31 @@ from flhe.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is said of a setting beside its type and default.
+    """What is said of a setting beside its type and default."""
 
-    Parameters
-    ----------
-    help : str
-        What it does, for the command line.
-    flag : str, optional
-        Its name on the command line, where that is not its key.
-    shown : bool
-        Whether the command line's help names it, and not `--settings` alone.
-    internal : bool
-        Whether the run config alone has it, for whoever starts the app in another way.
-    known : tuple of str
-        Values of a text, where it takes no others.
-    least, most : float
-        Smallest and largest number.
-    above : float
-        A number must be more than that.
-    only : tuple of (str, tuple), optional
-        Another setting, and its values beside which this one has an effect.
-    extra : mapping
-        More arguments of `typer.Option`.
-    """
-
-    help: str
-    flag: str = ""
-    shown: bool = True
+    help: str  # What it does, for the command line
+    flag: str = ""  # Its name on the command line, where that is not its key
+    shown: bool = True  # Whether the command line's help names it, and not `--settings` alone
     internal: bool = False
-    known: tuple[str, ...] = ()
+    """Whether the run config alone has it, for whoever starts the app in another way."""
+    known: tuple[str, ...] = ()  # Values of a text, where it takes no others
+    # least, most: Smallest and largest number.
     least: float = -math.inf
     most: float = math.inf
-    above: float = -math.inf
+    above: float = -math.inf  # A number must be more than that
     only: tuple[str, tuple[Any, ...]] | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Another setting, and its values beside which this one has an effect."""
+    extra: Mapping[str, Any] = field(default_factory=dict)  # More arguments of `typer.Option`
 
 
 def option(default: Any, help: str, **about: Any) -> Any:  # noqa: A002
     """Declare a setting as the field of a dataclass; `about` are parameters of `Option`."""
     return field(default=default, metadata={"option": Option(help, **about)})
+
+
+def hidden(default: Any, help: str, **about: Any) -> Any:  # noqa: A002
+    """Declare a setting that the command line's help does not name."""
+    return option(default, help, shown=False, **about)
 
 
 def about(setting: Field[Any]) -> Option:
@@ -74,10 +60,7 @@ def key_of(name: str) -> str:
 def check(settings: Any) -> None:
     """Refuse values out of range, one by one, and those that have no effect beside the others.
 
-    Raises
-    ------
-    ConfigError
-        The text names the key, its value, and what to say instead.
+    Raises ConfigError: the text names the key, its value, and what to say instead.
     """
     for setting in fields(settings):
         value = getattr(settings, setting.name)

@@ -43,27 +43,14 @@ PATHS = ("data_dir", "sealed_model", "tensorboard")
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """A run's directory, locked for as long as the context that made it lasts.
+    """A run's directory, locked for as long as the context that made it lasts."""
 
-    Parameters
-    ----------
-    path : Path
-        The directory.
-    asked : Settings
-        What the run was asked for; paths are absolute, those inside `path` are left open.
-    nodes : Path
-        Directory of the nodes' state directories.
-    lock : int
-        Descriptor whose lock says that the directory is in use.
-    resumed : bool
-        Whether an earlier run began it.
-    """
-
-    path: Path
+    path: Path  # The directory
     asked: Settings
-    nodes: Path
-    lock: int
-    resumed: bool = False
+    """What the run was asked for; paths are absolute, those inside `path` are left open."""
+    nodes: Path  # Directory of the nodes' state directories
+    lock: int  # Descriptor whose lock says that the directory is in use
+    resumed: bool = False  # Whether an earlier run began it
 
     @property
     def log(self) -> Path:
@@ -165,20 +152,14 @@ def created(settings: Settings) -> Iterator[RunDir]:
 
 
 @contextmanager
-def reopened(path: Path, given: Mapping[str, object]) -> Iterator[RunDir]:
+def reopened(
+    path: Path,  # The directory
+    # Settings that were said again, by field; only `num_rounds` may differ, upwards
+    given: Mapping[str, object],
+) -> Iterator[RunDir]:
     """The directory of an earlier run, to go on with it.
 
-    Parameters
-    ----------
-    path : Path
-        The directory.
-    given : mapping of str to object
-        Settings that were said again, by field; only `num_rounds` may differ, upwards.
-
-    Raises
-    ------
-    ConfigError
-        It is none of ours, is in use, is finished, or `given` contradicts it.
+    Raises ConfigError: it is none of ours, is in use, is finished, or `given` contradicts it.
     """
     path = Path(absolute(str(path)))
     if not (path / "settings.json").is_file():

@@ -61,7 +61,7 @@ def run(grid: Grid, settings: Settings, reporter: Reporter) -> None:
     how: dict[str, Any] = {"resume": True} if settings.resume else {}
     result = strategy.start(
         grid=grid,
-        initial_arrays=None if settings.secret_initial else arrays,  # type: ignore[arg-type]
+        initial_arrays=arrays,
         num_rounds=settings.num_rounds,
         timeout=settings.round_timeout,
         **how,

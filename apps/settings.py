@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from flhe.errors import ConfigError
 from flhe.schemes import DEFAULT, PLAIN
-from flhe_app.option import check, key_of, option
+from flhe_app.option import check, hidden, key_of, option
 
 if TYPE_CHECKING:
     from flhe.coding.chain import Chain
@@ -62,49 +62,36 @@ class Settings:
 
     Each field says what it does, where `flhe run --help` shows it, and which values it takes.
 
-    Raises
-    ------
-    ConfigError
-        Settings that are out of range, do not go together, or do nothing beside the others' words.
+    Raises ConfigError: settings that are out of range, do not go together, or do nothing beside the
+    others' words.
     """
 
-    scheme: str = option(
-        DEFAULT,
-        f"Scheme and its own parameters, as in {DEFAULT!r}; {PLAIN} for ordinary FedAvg.",
-        shown=False,
+    scheme: str = hidden(
+        DEFAULT, f"Scheme and its own parameters, as in {DEFAULT!r}; {PLAIN} for ordinary FedAvg."
     )
     task: str = option(
-        "digits",
-        "digits, cifar10, fcn-digits, cnn-digits, or one of the papers'.",
-        known=TASKS,
+        "digits", "digits, cifar10, fcn-digits, cnn-digits, or one of the papers'.", known=TASKS
     )
     nodes: int = option(5, "Nodes in the federation; at least 3 encrypted.", least=1)
     num_rounds: int = option(5, "Rounds of training.", flag="--rounds", least=1)
-    seed: int = option(0, "Seed of the model, the split and the batches.", least=0, shown=False)
+    seed: int = hidden(0, "Seed of the model, the split and the batches.", least=0)
     report: str = option(
         "", "File that receives a JSON line per event while the run goes on.", internal=True
     )
-    tensorboard: str = option(
-        "",
-        "Write what each phase took for TensorBoard, into DIR.",
-        extra=_DIR,
-        shown=False,
+    tensorboard: str = hidden(
+        "", "Write what each phase took for TensorBoard, into DIR.", extra=_DIR
     )
     partition: str = option(
         "iid", "How data is split: iid or dirichlet.", known=("iid", "dirichlet")
     )
-    dirichlet_alpha: float = option(
-        0.5,
-        "Evenness of a dirichlet split.",
-        above=0,
-        only=("partition", ("dirichlet",)),
-        shown=False,
+    dirichlet_alpha: float = hidden(
+        0.5, "Evenness of a dirichlet split.", above=0, only=("partition", ("dirichlet",))
     )
     local_epochs: int = option(5, "Epochs a node trains in a round.", least=1, only=_FEDAVG)
-    learning_rate: float = option(
-        0.05, "Learning rate of a node's training.", above=0, only=_FEDAVG, shown=False
+    learning_rate: float = hidden(
+        0.05, "Learning rate of a node's training.", above=0, only=_FEDAVG
     )
-    batch_size: int = option(32, "Examples of a batch.", least=1, shown=False)
+    batch_size: int = hidden(32, "Examples of a batch.", least=1)
     algorithm: str = option(
         "fedavg",
         "fedavg, or fedsgd: nodes send gradients, and all step alike.",
@@ -117,83 +104,55 @@ class Settings:
         known=("", *CLIENT_OPTIMIZERS),
         only=_FEDSGD,
     )
-    client_lr: float = option(
-        0.0,
-        "Its learning rate; 0: PyTorch's default.",
-        flag="--lr",
-        least=0,
-        only=_FEDSGD,
-        shown=False,
+    client_lr: float = hidden(
+        0.0, "Its learning rate; 0: PyTorch's default.", flag="--lr", least=0, only=_FEDSGD
     )
-    client_momentum: float = option(
-        0.0, "Momentum of sgd and rmsprop.", least=0, only=_FEDSGD, shown=False
+    client_momentum: float = hidden(0.0, "Momentum of sgd and rmsprop.", least=0, only=_FEDSGD)
+    client_decay: float = hidden(
+        0.0, "How its rate falls: lr / (1 + decay * steps before).", least=0, only=_FEDSGD
     )
-    client_decay: float = option(
-        0.0,
-        "How its rate falls: lr / (1 + decay * steps before).",
-        least=0,
-        only=_FEDSGD,
-        shown=False,
-    )
-    server_optimizer: str = option(
+    server_optimizer: str = hidden(
         "fedavg",
         "fedavg, fedavgm, fedadagrad, fedadam or fedyogi.",
         known=SERVER_OPTIMIZERS,
         only=_FEDAVG,
-        shown=False,
     )
-    server_eta: float = option(
-        0.0, "Its learning rate; 0: Flower's default.", least=0, only=_FEDAVG, shown=False
+    server_eta: float = hidden(
+        0.0, "Its learning rate; 0: Flower's default.", least=0, only=_FEDAVG
     )
-    server_momentum: float = option(
-        0.9, "Momentum of fedavgm.", least=0, only=("server_optimizer", ("fedavgm",)), shown=False
+    server_momentum: float = hidden(
+        0.9, "Momentum of fedavgm.", least=0, only=("server_optimizer", ("fedavgm",))
     )
-    proximal_mu: float = option(
-        0.0,
-        "Weight of FedProx's proximal term; 0 trains without it.",
-        least=0,
-        only=_FEDAVG,
-        shown=False,
+    proximal_mu: float = hidden(
+        0.0, "Weight of FedProx's proximal term; 0 trains without it.", least=0, only=_FEDAVG
     )
-    fair_q: float = option(
-        0.0, "Fairness q of q-FedAvg; 0 is FedAvg.", least=0, only=_FEDAVG, shown=False
-    )
-    fair_lipschitz: float = option(
+    fair_q: float = hidden(0.0, "Fairness q of q-FedAvg; 0 is FedAvg.", least=0, only=_FEDAVG)
+    fair_lipschitz: float = hidden(
         0.0,
         "L of q-FedAvg; 0 takes 1 / learning-rate. Training here has momentum 0.9, which moves ten "
         "times as far as its learning rate says: 0.1 / learning-rate makes larger steps.",
         least=0,
-        shown=False,
     )
-    fraction_train: float = option(
-        1.0, "Share of the nodes that train in a round.", above=0, most=1, shown=False
+    fraction_train: float = hidden(
+        1.0, "Share of the nodes that train in a round.", above=0, most=1
     )
-    join_timeout: float = option(
-        60.0, "Longest wait for the nodes, in seconds.", above=0, shown=False
-    )
-    round_timeout: float = option(
-        600.0, "Longest stage of a round, in seconds.", above=0, shown=False
-    )
-    device: str = option("cpu", "Where nodes train: cpu, cuda.", shown=False)
-    bits: int = option(
+    join_timeout: float = hidden(60.0, "Longest wait for the nodes, in seconds.", above=0)
+    round_timeout: float = hidden(600.0, "Longest stage of a round, in seconds.", above=0)
+    device: str = hidden("cpu", "Where nodes train: cpu, cuda.")
+    bits: int = hidden(
         0,
         "Bits of one encrypted value; 0: 16, or all that the scheme has room for.",
         least=0,
         only=_ENCRYPTED,
-        shown=False,
     )
-    clip: float = option(
-        1.0,
-        "Largest change of one weight in one round, or its gradient under fedsgd.",
-        above=0,
-        shown=False,
+    clip: float = hidden(
+        1.0, "Largest change of one weight in one round, or its gradient under fedsgd.", above=0
     )
-    max_examples: int = option(
+    max_examples: int = hidden(
         0,
         "Most examples that one node may count; 0 lets the task decide. With fair-q the largest "
         "weight.",
         least=0,
-        shown=False,
     )
     clipping: str = option(
         "fixed",
@@ -208,46 +167,36 @@ class Settings:
         most=1,
         only=_ENCRYPTED,
     )
-    warmup: int = option(
-        10,
-        "Rounds at shares of 0.8, 0.4 and 0.2 each before --top-k.",
-        least=0,
-        only=_ENCRYPTED,
-        shown=False,
+    warmup: int = hidden(
+        10, "Rounds at shares of 0.8, 0.4 and 0.2 each before --top-k.", least=0, only=_ENCRYPTED
     )
-    permute: bool = option(
-        True, "Hide from the server which values were sent.", only=_ENCRYPTED, shown=False
-    )
+    permute: bool = hidden(True, "Hide from the server which values were sent.", only=_ENCRYPTED)
     select: float = option(
         1.0, "Share of an update that is encrypted; the server sees the rest.", only=_ENCRYPTED
     )
-    rule: str = option(
+    rule: str = hidden(
         "sensitivity",
         "What chooses it: sensitivity, magnitude, random or layers:REGEX.",
         only=_ENCRYPTED,
-        shown=False,
     )
-    rest: str = option(
+    rest: str = hidden(
         "clear",
         "The rest travels in clear, or drop: it is not sent.",
         known=("clear", "drop"),
         only=_ENCRYPTED,
-        shown=False,
     )
     noise: float = option(
         0.0, "Scale of Laplace noise on updates, in their units; 0: none.", only=_ENCRYPTED
     )
-    noise_scope: str = option(
+    noise_scope: str = hidden(
         "clear",
         "What gets noise: what travels in clear, or all.",
         known=("clear", "all"),
         only=_ENCRYPTED,
-        shown=False,
     )
     drops: int = option(0, "Nodes that drop out of each round, at random stages.", least=0)
     kill: int = option(0, "Round in which one node is killed, for good; 0: none.", least=0)
     data_dir: str = option("", "Where the data set lies, if not in $FLHE_DATA_DIR.", extra=_DATA)
-    download: bool = option(False, "Fetch the data set when it is missing.", shown=False)
     state_dir: str = option(
         "",
         "Directory in which the server keeps what it needs to go on.",
@@ -255,39 +204,20 @@ class Settings:
         internal=True,
     )
     resume: bool = option(False, "Go on with the run in state-dir.", only=_ENCRYPTED, internal=True)
-    rekey_every: int = option(
-        0,
-        "Rounds after which the nodes agree on fresh keys; 0: never.",
-        least=0,
-        only=_ENCRYPTED,
-        shown=False,
+    rekey_every: int = hidden(
+        0, "Rounds after which the nodes agree on fresh keys; 0: never.", least=0, only=_ENCRYPTED
     )
-    checkpoint_every: int = option(
+    checkpoint_every: int = hidden(
         10,
         "Rounds after which a node seals the model; 0: only when needed.",
         least=0,
         only=_ENCRYPTED,
-        shown=False,
     )
-    secret_initial: bool = option(
-        False,
-        "A node makes the initial model and seals it.",
-        only=_ENCRYPTED,
-        shown=False,
+    patience: int = hidden(
+        3, "Rounds that a node may be away before a new epoch.", least=0, only=_ENCRYPTED
     )
-    patience: int = option(
-        3,
-        "Rounds that a node may be away before a new epoch.",
-        least=0,
-        only=_ENCRYPTED,
-        shown=False,
-    )
-    retries: int = option(
-        2,
-        "How often a round with too few updates is asked again.",
-        least=0,
-        only=_ENCRYPTED,
-        shown=False,
+    retries: int = hidden(
+        2, "How often a round with too few updates is asked again.", least=0, only=_ENCRYPTED
     )
     sealed_model: str = option("", "Where the final model goes.", flag="--output", extra=_FILE)
 
@@ -400,14 +330,11 @@ class Settings:
         """Nodes that train in one round."""
         return max(1, round(self.nodes * self.fraction_train))
 
-    def codec(self, max_examples: int) -> Chain:
-        """What makes integers of an update.
-
-        Parameters
-        ----------
-        max_examples : int
-            Largest weight that one node can report.
-        """
+    def codec(
+        self,
+        max_examples: int,  # Largest weight that one node can report
+    ) -> Chain:
+        """What makes integers of an update."""
         from flhe.coding.update import update_codec
 
         return update_codec(

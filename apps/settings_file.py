@@ -23,10 +23,7 @@ from flhe_app.settings import Settings
 def from_file(path: Path | None) -> dict[str, Any]:
     """Settings by the names of their fields; none of no file.
 
-    Raises
-    ------
-    ConfigError
-        No such file, no TOML, or a setting that there is not.
+    Raises ConfigError: no such file, no TOML, or a setting that there is not.
     """
     if path is None:
         return {}

@@ -63,10 +63,7 @@ def sign_fab(fab: bytes, key: Ed25519PrivateKey, signed_at: int) -> dict[str, An
 def add_signature(fab: Path, key: Ed25519PrivateKey, signed_at: int) -> None:
     """Sign the app in a file; its signatures lie beside it, one a key.
 
-    Raises
-    ------
-    ConfigError
-        Files that cannot be read or written.
+    Raises ConfigError: files that cannot be read or written.
     """
     beside = fab.with_name(fab.name + SIGNATURES)
     made = sign_fab(_read(fab), key, signed_at)
@@ -191,10 +188,7 @@ class _Server(ThreadingHTTPServer):
 def serving(directory: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
     """Serve a shelf; gives what FLWR_SUPERGRID_API_URL must be for the SuperLink.
 
-    Raises
-    ------
-    ConfigError
-        No such directory, or an address that cannot be listened on.
+    Raises ConfigError: no such directory, or an address that cannot be listened on.
     """
     if not directory.is_dir():
         raise ConfigError(f"{directory}: no such directory")

@@ -7,9 +7,10 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NoReturn
 
-from flhe_app.environment import answers, free_port
-from flhe_app.processes import Children, script
+from flhe_app.environment import FLOWER_CONFIG, answers, cpus, free_port
+from flhe_app.processes import Children, describe_exit, script
 
 SUPERLINK_S = 60.0
 """Longest wait for it to answer."""
@@ -19,32 +20,20 @@ STARTS = 3
 """How often it is started where another program took its port first."""
 
 Value = str | int | float | bool
+Process = subprocess.Popen[bytes]
 
 
 def start_superlink(
+    # children, log, scratch: Whose child it is, where it prints, where it runs
     children: Children,
     log: Path,
     scratch: Path,
-    *options: str,
-    answers: Callable[[int], bool] = answers,
-    patience: float = 1.0,
-    tick: Callable[[], None] = lambda: time.sleep(LOOK_S),
-) -> tuple[int, subprocess.Popen[bytes]]:
-    """Start one; returns its port, 0 where it does not answer in time or has ended, and its process.
-
-    Parameters
-    ----------
-    children, log, scratch
-        Whose child it is, where it prints, where it runs.
-    *options : str
-        How it is secured, and what else it is told.
-    answers : callable
-        Port -> whether it answers.
-    patience : float
-        What the longest wait, SUPERLINK_S seconds, is multiplied by.
-    tick : callable
-        Waits a moment.
-    """
+    *options: str,  # How it is secured, and what else it is told
+    answers: Callable[[int], bool] = answers,  # Port -> whether it answers
+    patience: float = 1.0,  # What the longest wait, SUPERLINK_S seconds, is multiplied by
+    tick: Callable[[], None] = lambda: time.sleep(LOOK_S),  # Waits a moment
+) -> tuple[int, Process]:
+    """Start one; returns its port, 0 where it does not answer in time or has ended, and its process."""
     for _ in range(STARTS):
         port = free_port()
         command = [script("flower-superlink"), "--host", "127.0.0.1", "--port", str(port)]
@@ -58,6 +47,36 @@ def start_superlink(
         if superlink.poll() is None or superlink.returncode < 0:  # too slow, or killed
             break
     return 0, superlink
+
+
+def start_simulation(
+    children: Children,
+    log: Path,
+    scratch: Path,
+    app: Path,
+    nodes: int,
+    config: str,
+    fail: Callable[[str], NoReturn],
+    tick: Callable[[], None] = lambda: time.sleep(LOOK_S),
+) -> tuple[Process, Process]:
+    """Run the app in a directory on a SuperLink that simulates its nodes, an actor for each processor.
+
+    Returns the SuperLink, and `flwr run`, which stays to bring the log. `scratch` is Flower's home;
+    `config` are pairs, or names a TOML file; `fail` raises, with the reason; else as `start_superlink`.
+    """
+    port, superlink = start_superlink(
+        children, log, scratch, "--insecure", "--simulation", tick=tick
+    )
+    if not port and superlink.poll() is None:
+        fail(f"flower-superlink did not answer within {SUPERLINK_S:g} s")
+    if not port:
+        fail(f"flower-superlink {describe_exit(superlink.returncode)} at its start")
+    (scratch / "config.toml").write_text(FLOWER_CONFIG.format(port=port), encoding="utf-8")
+    actors = min(nodes, cpus())
+    federation = f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus={actors}"
+    command = [script("flwr"), "run", str(app), "flhe", "--stream"]
+    command += ["--federation-config", federation, "--run-config", config]
+    return superlink, children.start(command, log=log, cwd=scratch)
 
 
 def pairs(config: Mapping[str, Value]) -> str:

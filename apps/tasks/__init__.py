@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flhe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from flhe_app.tasks.base import Data, Task
+    from flhe_app.tasks.workloads import Workload
 
 INSTALLED = ("digits", "fcn-digits", "cnn-digits")
 """Tasks whose data set comes with scikit-learn."""
 
-FETCHED = ("lstm", "gru", "cnn")
-"""Tasks whose data set flwr-datasets fetches, into a directory of its own unless one is given."""
 
-
-def task_named(name: str) -> Task:
+def task_named(name: str) -> Workload:
     """Return the task of that name, importing its module only now."""
-    from flhe_app.settings import TASKS
+    from flhe_app.tasks.workloads import OTHERS, WORKLOADS
 
-    if name == "digits":
-        from flhe_app.tasks.digits import DIGITS
-
-        return DIGITS
-    if name in TASKS:
-        from flhe_app.tasks.workloads import VISION, WORKLOADS
-
-        return (VISION | WORKLOADS)[name]
-    raise ConfigError(f"task={name!r} is unknown; use one of {', '.join(TASKS)}")
+    return (OTHERS | WORKLOADS)[name]
 
 
-def generated(task: Task, count: int, seed: int) -> Data:
-    """Random data of a workload's shape; see `flhe_app.tasks.workloads.generated`."""
-    from flhe_app.tasks import workloads
-
-    return workloads.generated(task, count, seed)
-
-
-def check_data(name: str, data_dir: str, *, download: bool) -> None:
+def check_data(name: str, data_dir: str) -> None:
     """Refuse a run whose data set cannot be there, before anything starts; reads nothing."""
-    if name in INSTALLED or (name in FETCHED and download and not data_dir):
+    if name in INSTALLED:
         return
     if not data_dir:
         raise ConfigError(
@@ -51,3 +34,13 @@ def check_data(name: str, data_dir: str, *, download: bool) -> None:
     path = Path(data_dir).expanduser()
     if not (path.is_dir() or path.is_file()):
         raise ConfigError(f"--data-dir {data_dir}: no such directory or file")
+
+
+def only_one(task: str, found: Sequence[Path]) -> Path | None:
+    """Return the file of a data directory; None where there is none, ConfigError for several."""
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise ConfigError(
+            f"task={task!r}: the data directory holds {names}; name one of them with --data-dir"
+        )
+    return found[0] if found else None

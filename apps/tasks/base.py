@@ -10,7 +10,9 @@ labels, so over all positions of all windows. Weights count examples.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, Protocol, get_args
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -18,13 +20,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from flhe.errors import ConfigError
 from flhe_app.tasks.proximal import add_pull, anchors
 
-Stepper = Literal["sgd", "adam", "rmsprop"]
-"""What a client steps with: SGD with momentum 0.9, or PyTorch's Adam or RMSprop as they come."""
-
-STEPPERS = get_args(Stepper)
+STEPPERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": partial(torch.optim.SGD, momentum=0.9),
+    "adam": torch.optim.Adam,
+    "rmsprop": torch.optim.RMSprop,
+}
+"""What a client steps with in one round, without a memory of others; two of them as they come."""
 
 
 class Examples(NamedTuple):
@@ -76,7 +79,7 @@ class Task(Protocol):
     def build(self) -> nn.Module:
         """Make the model; its weights come from torch's global generator."""
 
-    def load(self, data_dir: str, *, download: bool) -> Data:
+    def load(self, data_dir: str) -> Data:
         """Read the data set; an error says where to put it."""
 
 
@@ -93,47 +96,26 @@ def shuffler(seed: int, partition: int, server_round: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(state[0] >> 1))
 
 
-def stepper(name: str, model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
-    """Make the optimizer of one client's training in one round: a new one, without a memory."""
-    if name == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
-    if name == "adam":
-        return torch.optim.Adam(model.parameters(), lr=learning_rate)
-    if name == "rmsprop":
-        return torch.optim.RMSprop(model.parameters(), lr=learning_rate)
-    raise ConfigError(f"optimizer={name!r} is unknown; use one of {', '.join(STEPPERS)}")
-
-
 def train(
+    # model, examples: What learns, and from what
     model: nn.Module,
     examples: Examples,
     *,
+    # epochs, learning_rate, batch_size, shuffle: Passes over the examples, the optimizer's step,
+    # examples in a batch, the order of examples
     epochs: int,
     learning_rate: float,
     batch_size: int,
     shuffle: torch.Generator,
+    # More than 0 pulls the model back to where it started, as FedProx does; the score is without
+    # that
     proximal_mu: float = 0.0,
-    optimizer: str = "sgd",
-    batches: int = 0,
+    optimizer: str = "sgd",  # What steps
+    batches: int = 0,  # Batches of an epoch, the first of its order; 0 for all
 ) -> Score:
-    """Train `model` in place. Returns the last epoch's running score.
-
-    Parameters
-    ----------
-    model, examples
-        What learns, and from what.
-    epochs, learning_rate, batch_size, shuffle
-        Passes over the examples, the optimizer's step, examples in a batch, the order of examples.
-    proximal_mu : float
-        More than 0 pulls the model back to where it started, as FedProx does; the score is
-        without that.
-    optimizer : Stepper
-        What steps.
-    batches : int
-        Batches of an epoch, the first of its order; 0 for all.
-    """
+    """Train `model` in place. Returns the last epoch's running score."""
     received = anchors(model) if proximal_mu else []
-    steps = stepper(optimizer, model, learning_rate)
+    steps = STEPPERS[optimizer](model.parameters(), lr=learning_rate)
     count = len(examples.labels)
     score = Score(0.0, 0.0)
     model.train()

@@ -51,27 +51,14 @@ FAIR_BITS = 24
 
 @dataclass(frozen=True, slots=True)
 class Fair:
-    """The public parameters of q-FedAvg.
-
-    Parameters
-    ----------
-    q : float
-        Fairness, more than 0 and at most 20. As q goes to 0, every node comes to count the same.
-    lipschitz : float
-        L, the inverse of a learning rate.
-    clip : float
-        Largest change of one weight in one round, in the model's own units.
-    chance : float
-        Loss of a model that guesses: ln(classes) for cross entropy.
-    limit : int
-        Largest weight, 2**10 to 2**28; `max_examples` of the strategy.
-    """
+    """The public parameters of q-FedAvg."""
 
     q: float
-    lipschitz: float
-    clip: float
-    chance: float
-    limit: int
+    """Fairness, more than 0 and at most 20. As q goes to 0, every node comes to count the same."""
+    lipschitz: float  # L, the inverse of a learning rate
+    clip: float  # Largest change of one weight in one round, in the model's own units
+    chance: float  # Loss of a model that guesses: ln(classes) for cross entropy
+    limit: int  # Largest weight, 2**10 to 2**28; `max_examples` of the strategy
 
     def __post_init__(self) -> None:
         if not 0 < self.q <= 20:
@@ -88,17 +75,16 @@ class Fair:
         return self._h(self.chance, self.clip**2 * math.sqrt(size))
 
     def contribution(
-        self, received: Arrays, trained: Arrays, loss: float
+        self,
+        # received, trained: The model before and after training: same names, same shapes. Integer
+        # arrays have no gradient and are returned as trained.
+        received: Arrays,
+        trained: Arrays,
+        loss: float,  # Loss of the received model on the node's training data; negative counts as 0
     ) -> tuple[dict[str, NDArray[Any]], int]:
         """What a node returns: arrays and weight.
 
-        Parameters
-        ----------
-        received, trained : mapping of str to NDArray
-            The model before and after training: same names, same shapes. Integer arrays have no
-            gradient and are returned as trained.
-        loss : float
-            Loss of the received model on the node's training data; negative counts as 0.
+        Raises RangeError: a loss that is not finite, or an array after training that is not.
 
         Returns
         -------
@@ -106,11 +92,6 @@ class Fair:
             a_k, in the types of `trained`.
         weight : int
             h_k in units of reference / limit, 1 to `limit`.
-
-        Raises
-        ------
-        RangeError
-            A loss that is not finite, or an array after training that is not.
         """
         moved = {
             name: array.astype(np.float64) - received[name]

@@ -12,22 +12,14 @@ from flhe_app.tasks.base import Examples, Score
 
 
 class BatchGradient(NamedTuple):
-    """Mean gradient of one batch, in the place of a model's arrays.
-
-    Attributes
-    ----------
-    arrays : dict[str, Tensor]
-        As the model's state: gradients for parameters, zeros for parameters without one and for other
-        floats (a running mean is no function of the loss), other buffers as the pass has left them.
-    score : Score
-        Mean loss and accuracy over the batch, before any step.
-    examples : int
-        Examples in the batch: its weight.
-    """
+    """Mean gradient of one batch, in the place of a model's arrays."""
 
     arrays: dict[str, Tensor]
-    score: Score
-    examples: int
+    """As the model's state: gradients for parameters, zeros for parameters without one and for
+    other floats (a running mean is no function of the loss), other buffers as the pass has
+    left them."""
+    score: Score  # Mean loss and accuracy over the batch, before any step
+    examples: int  # Examples in the batch: its weight
 
 
 def batch_gradient(

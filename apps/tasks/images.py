@@ -16,76 +16,55 @@ import torch
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
+from flhe_app.tasks import only_one
 from flhe_app.tasks.base import Data, Examples
-from flhe_app.tasks.hub import fetched, only_one
-
-TEST_EVERY = 10
-"""Of a set that comes without a test half, every so-manyth image is in it: all writers are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """A set of images of one size.
+    """A set of images of one size."""
 
-    Parameters
-    ----------
-    title : str
-        What a figure calls it.
-    classes, train_size : int
-        Labels that there are; images of the whole training half.
-    channels, size : int
-        Planes and width of an image, in pixels.
-    stem : str
-        How the name of its file in a directory begins.
-    dataset, folder : str
-        Class in `torchvision.datasets`, and where that looks, below the data directory; "" for none.
-    hub : str
-        Name by which flwr-datasets fetches it, where torchvision does not; "" for none.
-    """
-
-    title: str
+    title: str  # What a figure calls it
+    # classes, train_size: Labels that there are; images of the whole training half.
     classes: int
     train_size: int
+    # channels, size: Planes and width of an image, in pixels.
     channels: int
     size: int
-    stem: str
+    stem: str  # How the name of its file in a directory begins
+    # dataset, folder: Class in `torchvision.datasets`, and where that looks, below the data
+    # directory; "" for none.
     dataset: str = ""
     folder: str = ""
-    hub: str = ""
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """One image as a model takes it."""
         return self.channels, self.size, self.size
 
-    def load(self, task: str, data_dir: str, *, download: bool) -> Data:
-        """Read both halves from `data_dir`, a directory or an .npz file.
-
-        What is missing is fetched only if `download`.
-        """
+    def load(self, task: str, data_dir: str) -> Data:
+        """Read both halves from `data_dir`, a directory or an .npz file."""
         if data_dir.endswith(".npz"):
             return self._from_file(task, Path(data_dir).expanduser())
-        if not data_dir and not (self.hub and download):
+        if not data_dir:
             raise ConfigError(
                 f"task={task!r} needs its data set: put {self._files()} into a directory "
-                f"and name that directory with --data-dir (data-dir in the run config){self._or()}"
+                "and name that directory with --data-dir (data-dir in the run config)"
             )
-        root = Path(data_dir).expanduser() if data_dir else None
-        found = [] if root is None or self._in_folder(root) else self._in_files(root)
+        root = Path(data_dir).expanduser()
+        found = [] if self._in_folder(root) else self._in_files(root)
         if (file := only_one(task, found)) is not None:
             return self._from_file(task, file)
-        if not self.hub:
-            assert root is not None
-            return Data(
-                self._half(task, root, train=True, download=download),
-                self._half(task, root, train=False, download=download),
-            )
-        if not download:
-            raise ConfigError(
-                f"task={task!r}: {self._files()} is missing in the data directory; put it there and "
-                f"name the directory with --data-dir{self._or()}"
-            )
-        return self._from_hub(task, root)
+        missing = ConfigError(
+            f"task={task!r}: {self._files()} is missing or damaged in the data directory; "
+            "put it there and name the directory with --data-dir"
+        )
+        if not self._in_folder(root):
+            raise missing
+        try:
+            return Data(*(self._half(root, train=train) for train in (True, False)))
+        except (RuntimeError, OSError) as error:
+            raise missing from error
 
     def there(self, data_dir: str) -> bool:
         """Whether `data_dir` has files of the set; reads none."""
@@ -103,30 +82,11 @@ class Images:
     def _files(self) -> str:
         return f"{self.folder}/" if self.folder else f"{self.stem}.npz"
 
-    def _or(self) -> str:
-        return f", or set download=true to have flwr-datasets fetch {self.hub}" if self.hub else ""
-
-    def _half(self, task: str, root: Path, *, train: bool, download: bool) -> Examples:
+    def _half(self, root: Path, *, train: bool) -> Examples:
         from torchvision import datasets
 
-        try:
-            half: Any = getattr(datasets, self.dataset)(root, train=train, download=download)
-        except (RuntimeError, OSError) as error:
-            raise ConfigError(
-                f"task={task!r}: {self.folder}/ is missing or damaged in the data directory; "
-                "put it there and name the directory with --data-dir, "
-                "or set download=true to let torchvision fetch it"
-            ) from error
+        half: Any = getattr(datasets, self.dataset)(root, train=train)
         return examples(half.data, half.targets)
-
-    def _from_hub(self, task: str, root: Path | None) -> Data:
-        """Fetch all images; there is no test half, so a tenth becomes it."""
-        rows = fetched(task, self.hub, root)
-        pixels = np.stack([np.asarray(image, np.uint8) for image in rows["image"]])
-        labels = np.asarray(rows["character"], np.int64)
-        self._check(task, self.hub, pixels, labels)
-        test = np.arange(len(labels)) % TEST_EVERY == TEST_EVERY - 1
-        return Data(*(examples(pixels[half], labels[half]) for half in (~test, test)))
 
     def _from_file(self, task: str, path: Path) -> Data:
         try:
@@ -169,5 +129,5 @@ CIFAR10_IMAGES = Images("CIFAR-10", 10, 50_000, 3, 32, "cifar10", "CIFAR10", "ci
 FASHION_IMAGES = Images(
     "Fashion-MNIST", 10, 60_000, 1, 28, "fashion", "FashionMNIST", "FashionMNIST/raw"
 )
-FEMNIST_IMAGES = Images("FEMNIST", 62, 732_850, 1, 28, "femnist", hub="flwrlabs/femnist")
+FEMNIST_IMAGES = Images("FEMNIST", 62, 732_850, 1, 28, "femnist")
 """LEAF's: digits and letters of 3,597 writers, 814,277 in all."""

@@ -15,6 +15,21 @@ from torch.nn import functional
 from flhe_app.tasks.text import CHARACTERS
 
 
+def small_cnn() -> nn.Module:
+    """A small CNN over 8 x 8 pixels: 38,282 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(512, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
+    )
+
+
 def fcn() -> nn.Module:
     """Two dense layers over 28 x 28 pixels: 101,770 parameters."""
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
@@ -86,15 +101,14 @@ def cnn() -> nn.Module:
 
 
 class Block(nn.Module):
-    """Two convolutions and what went in: where it narrows, every other pixel, and zeros for new planes.
+    """Two convolutions and what went in: where it narrows every other pixel, zeros for new planes."""
 
-    Parameters
-    ----------
-    planes, wider : int
-        Planes that come in and go out.
-    """
-
-    def __init__(self, planes: int, wider: int) -> None:
+    def __init__(
+        self,
+        # planes, wider: Planes that come in and go out
+        planes: int,
+        wider: int,
+    ) -> None:
         super().__init__()
         self.stride = 1 if planes == wider else 2
         self.grown = wider - planes
@@ -129,18 +143,15 @@ def resnet20() -> nn.Module:
 
 
 class NextCharacter(nn.Module):
-    """A recurrent network that tells, after each character, the next.
-
-    Parameters
-    ----------
-    cell : type
-        nn.LSTM or nn.GRU.
-    embedded, hidden, layers : int
-        Length of a character's vector, of a layer's state, and layers.
-    """
+    """A recurrent network that tells, after each character, the next."""
 
     def __init__(
-        self, cell: type[nn.LSTM] | type[nn.GRU], embedded: int, hidden: int, layers: int
+        self,
+        cell: type[nn.LSTM] | type[nn.GRU],  # nn.LSTM or nn.GRU
+        # embedded, hidden, layers: Length of a character's vector, of a layer's state, and layers
+        embedded: int,
+        hidden: int,
+        layers: int,
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(CHARACTERS, embedded)

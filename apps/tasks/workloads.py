@@ -17,10 +17,9 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from flhe.errors import ConfigError
 from flhe_app.tasks import networks
-from flhe_app.tasks.base import Data, Examples, Task
-from flhe_app.tasks.enlarged import EnlargedDigits
+from flhe_app.tasks.base import Data, Examples
+from flhe_app.tasks.digits import Digits
 from flhe_app.tasks.images import CIFAR10_IMAGES, FASHION_IMAGES, FEMNIST_IMAGES
 from flhe_app.tasks.text import SHAKESPEARE
 
@@ -47,30 +46,18 @@ class Source(Protocol):
     def there(self, data_dir: str) -> bool:
         """Whether its examples are in `data_dir`, or need none; reads nothing."""
 
-    def load(self, task: str, data_dir: str, *, download: bool) -> Data:
+    def load(self, task: str, data_dir: str) -> Data:
         """Read the data set, in the name of `task`; ConfigError says where to put it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A network and what it learns from.
+    """A network and what it learns from."""
 
-    Parameters
-    ----------
-    name : str
-        The task's name.
-    network : callable
-        Makes the model.
-    parameters : int
-        How many the papers say that it has; 0 where no paper has it.
-    source : Source
-        Where its examples come from.
-    """
-
-    name: str
-    network: Callable[[], nn.Module]
-    parameters: int
-    source: Source
+    name: str  # The task's name
+    network: Callable[[], nn.Module]  # Makes the model
+    parameters: int  # How many the papers say that it has; 0 where no paper has it
+    source: Source  # Where its examples come from
 
     @property
     def train_size(self) -> int:
@@ -86,25 +73,18 @@ class Workload:
         """Make the model."""
         return self.network()
 
-    def load(self, data_dir: str, *, download: bool) -> Data:
+    def load(self, data_dir: str) -> Data:
         """Read the data set."""
-        return self.source.load(self.name, data_dir, download=download)
+        return self.source.load(self.name, data_dir)
 
 
-def generated(task: Task, count: int, seed: int) -> Data:
-    """Random data of a workload's shape, for tests and timing: there is nothing to learn from it.
-
-    Parameters
-    ----------
-    task : Workload
-        Whose shape.
-    count, seed : int
-        Training examples, of which a fifth as many test; what decides them.
-    """
-    if not isinstance(task, Workload):
-        raise ConfigError(f"generated({task.name!r}): only workloads and vision tasks have a shape")
-    if count < 1:
-        raise ConfigError(f"generated({task.name!r}, count={count}): must be 1 or more")
+def generated(
+    task: Workload,  # Whose shape
+    # count, seed: Training examples, of which a fifth as many test; what decides them
+    count: int,
+    seed: int,
+) -> Data:
+    """Random data of a workload's shape, for tests and timing: there is nothing to learn from it."""
     draw = torch.Generator().manual_seed(seed)
     shape, classes = task.source.shape, task.classes
 
@@ -127,16 +107,17 @@ WORKLOADS = {
         Workload("resnet20", networks.resnet20, 270_000, CIFAR10_IMAGES),
         Workload("gru", networks.gru, 660_000, SHAKESPEARE),
         Workload("cnn", networks.cnn, 1_200_000, FEMNIST_IMAGES),
-        Workload("fcn-digits", networks.fcn, 101_770, EnlargedDigits(10)),
-        Workload("cnn-digits", networks.cnn, 1_200_000, EnlargedDigits(62)),
+        Workload("fcn-digits", networks.fcn, 101_770, Digits(10, 28)),
+        Workload("cnn-digits", networks.cnn, 1_200_000, Digits(62, 28)),
     )
 }
 """By name; the last two are the networks on the data set that needs no files."""
 
-VISION = {
+OTHERS = {
+    "digits": Workload("digits", networks.small_cnn, 0, Digits()),
     "cifar10": Workload("cifar10", partial(networks.two_convolutions, 3, 32), 0, CIFAR10_IMAGES),
     "fashion-mnist": Workload(
         "fashion-mnist", partial(networks.two_convolutions, 1, 28), 0, FASHION_IMAGES
     ),
 }
-"""By name: one CNN for both."""
+"""By name: tasks of no paper."""

@@ -15,26 +15,19 @@ from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import combine
 from flhe.keys.agreement.circle import PACKED_FROM, SharingParameters
 from flhe.math.prg import random_elements
-from flhe_lab.bench import Contender
+from flhe_lab.bench.contender import Contender
 from flhe_lab.bench.sash_members import SashMembers, Setting
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Seconds of one agreement in which all share with all.
+    """Seconds of one agreement in which all share with all."""
 
-    Parameters
-    ----------
-    deal_s, agree_s, release_s : float
-        A member's, beside its upload, then in the two stages after it.
-    combine_s : float
-        Of whoever reads: from the answers to the sum of the seeds.
-    """
-
+    # deal_s, agree_s, release_s: A member's, beside its upload, then in the two stages after it.
     deal_s: float
     agree_s: float
     release_s: float
-    combine_s: float
+    combine_s: float  # Of whoever reads: from the answers to the sum of the seeds
 
 
 class Sharing(SashMembers):

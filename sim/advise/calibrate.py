@@ -18,8 +18,10 @@ from flhe_lab.advise.agreement_cost import Agreement, Sharing
 from flhe_lab.advise.calibration import KEY, POINTS, VERSION, Calibration, installed
 from flhe_lab.advise.check import HELD_OUT, Line, compare
 from flhe_lab.advise.cost_model import SHARE, Point
-from flhe_lab.bench import Contender, Progress, Setting, pinned
-from flhe_lab.bench import measure as in_turns
+from flhe_lab.bench.contender import Contender, Setting
+from flhe_lab.bench.host import pinned
+from flhe_lab.bench.turns import Progress
+from flhe_lab.bench.turns import measure as in_turns
 from flhe_lab.tables import phase_costs as who
 from flhe_lab.tables.store import Store
 
@@ -41,6 +43,8 @@ def measure(
 ) -> tuple[Calibration, dict[str, dict[str, float]], dict[str, int]]:
     """Calibrate, and time further points in the same turns.
 
+    Raises FlheError: a mean that is not the mean.
+
     Returns
     -------
     Calibration
@@ -48,11 +52,6 @@ def measure(
         Seconds of the points in `also`, by key and phase.
     dict
         Bytes of one upload of each of those, by key.
-
-    Raises
-    ------
-    FlheError
-        A mean that is not the mean.
     """
     ours, more = (
         tuple(point for point in some if installed(point.name)) for some in (points, also)
@@ -101,21 +100,14 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def load(
-    folder: Path | None = None, *, renew: bool = False, progress: Progress | None = None
+    folder: Path | None = None,  # Where; the user's cache by default
+    *,
+    renew: bool = False,  # Measure anew
+    progress: Progress | None = None,
 ) -> Calibration:
     """What is kept of this machine and release; measured, and kept, where there is nothing.
 
-    Parameters
-    ----------
-    folder : Path, optional
-        Where; the user's cache by default.
-    renew : bool
-        Measure anew.
-
-    Raises
-    ------
-    ConfigError
-        The cache cannot be used.
+    Raises ConfigError: the cache cannot be used.
     """
     store = Store(folder or cache_folder())
     found = None if renew else _kept(store)

@@ -15,7 +15,7 @@ from flhe.errors import ConfigError
 from flhe_lab.advise import agreement_cost
 from flhe_lab.advise.agreement_cost import Agreement
 from flhe_lab.advise.cost_model import CLIENTS, TERMS, Fit, Point, Row, counts
-from flhe_lab.bench import PHASES
+from flhe_lab.bench.contender import PHASES
 from flhe_lab.tables import phase_costs as who
 
 VERSION = 2
@@ -69,24 +69,14 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What was measured, and what follows for other sizes.
-
-    Parameters
-    ----------
-    times : mapping
-        Point's key -> phase -> seconds, the least of its turns.
-    points : tuple[Point, ...]
-        Those that have times.
-    agreements : mapping
-        (members, elements) -> cost, where all share with all.
-    support_s : float
-        Seconds to read one sender's support, a value of the model.
-    """
+    """What was measured, and what follows for other sizes."""
 
     times: Mapping[str, Mapping[str, float]]
-    points: tuple[Point, ...]
+    """Point's key -> phase -> seconds, the least of its turns."""
+    points: tuple[Point, ...]  # Those that have times
     agreements: Mapping[tuple[int, int], Agreement] = field(default_factory=dict)
-    support_s: float = 0.0
+    """(members, elements) -> cost, where all share with all."""
+    support_s: float = 0.0  # Seconds to read one sender's support, a value of the model
     _laws: Mapping[tuple[str, str], Fit] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -110,10 +100,7 @@ class Calibration:
     def phases(self, name: str, values: int, cohort: int, dropouts: int = 0) -> Phases:
         """Seconds of each phase, for an update of `values` of `cohort` clients.
 
-        Raises
-        ------
-        ConfigError
-            A scheme that was not measured.
+        Raises ConfigError: a scheme that was not measured.
         """
         if not self.has(name):
             raise ConfigError(f"{name}: it was not measured here; --calibrate measures it")

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from flhe_lab.advise.calibration import Calibration
 from flhe_lab.advise.cost_model import TERMS, Point, sealed_bytes, sparse_bytes
-from flhe_lab.bench import PHASES
+from flhe_lab.bench.contender import PHASES
 from flhe_lab.tables import phase_costs as who
 
 CLIENTS = 6
@@ -50,20 +50,11 @@ HELD_OUT: tuple[Point, ...] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One number, both ways.
+    """One number, both ways."""
 
-    Parameters
-    ----------
-    point : Point
-        Where.
-    what : str
-        A phase, or "bytes".
-    predicted, measured : float
-        Seconds, or bytes of one upload.
-    """
-
-    point: Point
-    what: str
+    point: Point  # Where
+    what: str  # A phase, or "bytes"
+    # predicted, measured: Seconds, or bytes of one upload.
     predicted: float
     measured: float
 

@@ -145,10 +145,7 @@ def advise(
 def quantity(option: str, text: str, units: dict[str, float], like: str) -> float:
     """A number above 0 with its unit, such as 25M, 40Mbps or 8GB, in what `units` stand for.
 
-    Raises
-    ------
-    ConfigError
-        Something else; it says how to write it.
+    Raises ConfigError: something else; it says how to write it.
     """
     found = re.fullmatch(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([A-Za-z/]*)\s*", text)
     if found is None:

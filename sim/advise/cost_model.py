@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from flhe.coding.flatten import Entry, Layout
 from flhe.coding.pack import Packing
 from flhe.coding.select import Select
 from flhe.coding.sparsify import TopK
@@ -39,7 +38,8 @@ from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.selective import Selective
 from flhe.training.terms import Terms
-from flhe_lab.bench import SLOT, Setting
+from flhe_lab.bench.contender import SLOT, Setting
+from flhe_lab.bench.federation import layout_of
 from flhe_lab.bench.schemes import NARROW
 from flhe_lab.tables import phase_costs as who
 
@@ -63,14 +63,9 @@ TERMS: dict[str, Terms] = {
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Seconds by a count; never falling.
+    """Seconds by a count; never falling."""
 
-    Parameters
-    ----------
-    counts, seconds : tuple[float, ...]
-        Of the measurements, by ascending count; at least one.
-    """
-
+    # counts, seconds: Of the measurements, by ascending count; at least one.
     counts: tuple[float, ...]
     seconds: tuple[float, ...]
 
@@ -143,26 +138,16 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measurement.
+    """One measurement."""
 
-    Parameters
-    ----------
-    name : str
-        Of `phase_costs.WHO`.
-    values, cohort, dropouts : int
-        As in `contenders.Setting`.
-    repeats : int
-        Turns that count.
-    base : bool
-        Whether the curve bends here; the others tell what else work depends on.
-    """
-
-    name: str
+    name: str  # Of `phase_costs.WHO`
+    # values, cohort, dropouts: As in `contenders.Setting`.
     values: int
     cohort: int = CLIENTS
     dropouts: int = 0
-    repeats: int = field(default=5, compare=False)
+    repeats: int = field(default=5, compare=False)  # Turns that count
     base: bool = field(default=True, compare=False)
+    """Whether the curve bends here; the others tell what else work depends on."""
 
     @property
     def key(self) -> str:
@@ -175,21 +160,11 @@ class Point:
         return adder_of(TERMS[self.name], self.values, self.cohort)
 
 
-def layout_of(values: int) -> Layout:
-    """A model of one array: how values are parted among layers changes nothing here."""
-    return Layout((Entry("update", (values,), "float32"),))
-
-
 @functools.lru_cache(maxsize=256)
 def adder_of(terms: Terms, values: int, cohort: int) -> tuple[Adder, int]:
     """The adder of an update, and the lanes that it encrypts; a FlheError where there is none."""
     layout, fixed = layout_of(values), terms.resolved(cohort)
     return fixed.selective(fixed.for_cohort(cohort), layout), fixed.lanes(layout)
-
-
-def survivors_of(cohort: int, dropouts: int) -> tuple[int, ...]:
-    """Ranks of who remains, in the worst case for masks that telescope."""
-    return Setting(1, cohort, dropouts).survivors
 
 
 def counts(point: Point, phase: str) -> tuple[float, float, float]:
@@ -224,7 +199,7 @@ def extra(point: Point, phase: str) -> float:
         return _coefficients(point)
     if phase != "decrypt" or point.name not in _STREAMED:
         return 0.0
-    survivors = survivors_of(point.cohort, point.dropouts)
+    survivors = Setting(1, point.cohort, point.dropouts).survivors
     if point.name == who.FLASHE_TENTH:
         return float(point.values * len(survivors))  # each sender's stream is read to its end
     streams = sum(map(len, telescoped(survivors, "double")))
@@ -280,19 +255,14 @@ def _header(name: str, lanes: int, senders: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """A sparse round.
+    """A sparse round."""
 
-    Parameters
-    ----------
-    support, part, total : int
-        Bytes of one support, of the ciphertext beside it, of the sum without supports.
-    part_lanes, total_lanes : int
-        Of those two.
-    """
-
+    # support, part, total: Bytes of one support, of the ciphertext beside it, of the sum without
+    # supports.
     support: int
     part: int
     total: int
+    # part_lanes, total_lanes: Of those two.
     part_lanes: int
     total_lanes: int
 

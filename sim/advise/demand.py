@@ -20,49 +20,25 @@ ROUNDS = 100
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What somebody needs.
+    """What somebody needs."""
 
-    Parameters
-    ----------
-    values : int
-        Of the model.
-    clients : int
-        N, at least 3.
-    wan : Wan
-        How they are connected.
-    prices : Prices
-        What machines and traffic cost.
-    dropout : float
-        Chance that a client's update is missing from a round, below 1.
-    rounds : int
-        Until convergence.
-    train_s : float
-        Seconds of a client's training in a round.
-    server_may_see_model, clear_part, sparse, trusted_dealer : bool
-        What may be: the server reads each sum; a part of each update travels in clear; only a part
-        of it is sent, and is seen to be which; somebody deals keys.
-    colluders : int
-        Members that may conspire with the server; 0 for none.
-    passive_server : bool
-        The server follows the protocol, whoever conspires with it.
-    memory_bytes : int
-        Of a client's machine, and of the server's; 0 where nobody counts.
-    """
-
-    values: int
-    clients: int
-    wan: Wan
-    prices: Prices
-    dropout: float = 0.0
-    rounds: int = ROUNDS
-    train_s: float = 0.0
+    values: int  # Of the model
+    clients: int  # N, at least 3
+    wan: Wan  # How they are connected
+    prices: Prices  # What machines and traffic cost
+    dropout: float = 0.0  # Chance that a client's update is missing from a round, below 1
+    rounds: int = ROUNDS  # Until convergence
+    train_s: float = 0.0  # Seconds of a client's training in a round
+    # server_may_see_model, clear_part, sparse, trusted_dealer: What may be: the server reads each
+    # sum; a part of each update travels in clear; only a part of it is sent, and is seen to be
+    # which; somebody deals keys.
     server_may_see_model: bool = False
     clear_part: bool = False
     sparse: bool = False
     trusted_dealer: bool = False
-    colluders: int = 0
-    passive_server: bool = False
-    memory_bytes: int = 0
+    colluders: int = 0  # Members that may conspire with the server; 0 for none
+    passive_server: bool = False  # The server follows the protocol, whoever conspires with it
+    memory_bytes: int = 0  # Of a client's machine, and of the server's; 0 where nobody counts
 
     def __post_init__(self) -> None:
         if not 1 <= self.values <= MAX_LENGTH:
@@ -116,10 +92,7 @@ def machine_memory() -> int:
 def a_third(clients: int) -> int:
     """Members that may collude where nobody says how many: what a roster takes by default.
 
-    Raises
-    ------
-    ConfigError
-        So few clients that it takes none.
+    Raises ConfigError: so few clients that it takes none.
     """
     found = Roster.default_collusion(clients)
     if not found:

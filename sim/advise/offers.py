@@ -17,7 +17,7 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.sash.scheme import Sash
 from flhe.training.terms import Terms
 from flhe_lab.advise.calibration import Calibration, Phases
-from flhe_lab.advise.cost_model import TERMS, adder_of, sealed_bytes, sparse_bytes, survivors_of
+from flhe_lab.advise.cost_model import TERMS, adder_of, sealed_bytes, sparse_bytes
 from flhe_lab.advise.demand import Demand
 from flhe_lab.advise.round_model import Exchange, Work
 from flhe_lab.bench.schemes import NARROW
@@ -32,27 +32,13 @@ PLAIN_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One way to run a federation.
+    """One way to run a federation."""
 
-    Parameters
-    ----------
-    name : str
-        As the table has it.
-    measured : str
-        Whose measured phases are its own, of `phase_costs.WHO`.
-    terms : Terms
-        As its preset makes them, but for metrics, which take a few values.
-    strategy : str
-        How to write it down: an expression that makes these terms.
-    caveat : str
-        What to know before it is chosen; "" where there is nothing beside the table.
-    """
-
-    name: str
-    measured: str
-    terms: Terms
-    strategy: str
-    caveat: str = ""
+    name: str  # As the table has it
+    measured: str  # Whose measured phases are its own, of `phase_costs.WHO`
+    terms: Terms  # As its preset makes them, but for metrics, which take a few values
+    strategy: str  # How to write it down: an expression that makes these terms
+    caveat: str = ""  # What to know before it is chosen; "" where there is nothing beside the table
 
     @property
     def scheme(self) -> Scheme:
@@ -77,10 +63,7 @@ class Offer:
     def min_senders(self, cohort: int, colluders: int) -> int:
         """Fewest updates in a sum that is opened.
 
-        Raises
-        ------
-        ConfigError
-            So many colluders that there is no such number.
+        Raises ConfigError: so many colluders that there is no such number.
         """
         if self.scheme.per_sum_keys:
             return Thresholds(cohort, colluders).min_set
@@ -157,10 +140,7 @@ def plain_work(demand: Demand, speed: Calibration) -> Work:
 def work(offer: Offer, demand: Demand, speed: Calibration) -> tuple[Work, Phases]:
     """A round of `offer`, and its phases as they were measured.
 
-    Raises
-    ------
-    FlheError
-        It cannot be run at this size.
+    Raises FlheError: it cannot be run at this size.
     """
     phases = speed.phases(offer.measured, demand.values, demand.clients, demand.dropouts)
     senders = demand.clients - demand.dropouts
@@ -189,7 +169,7 @@ def _sparse(offer: Offer, demand: Demand, phases: Phases, senders: int, speed: C
 
 def _masked(offer: Offer, whole: Work, demand: Demand, phases: Phases, speed: Calibration) -> Work:
     """With masking keys that all share with all."""
-    members, senders = demand.clients, len(survivors_of(demand.clients, demand.dropouts))
+    members, senders = demand.clients, demand.clients - demand.dropouts
     elements = offer.scheme.elements(members)
     circle = SharingParameters(1, 1, bytes(32), (bytes(32),) * members, demand.bound, elements)
     cost = speed.agreement(members, elements)

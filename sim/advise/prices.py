@@ -33,23 +33,17 @@ GB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What is paid.
+    """What is paid."""
 
-    Parameters
-    ----------
-    name, source : str
-        Of them, and where they come from.
-    client_usd_per_hour, server_usd_per_hour : float
-        One client's machine, and the server's; the mean where sites differ.
-    egress_usd_per_gb : float or mapping
-        What leaves a machine, USD a GB: everywhere, or by site, and under "server".
-    """
-
+    # name, source: Of them, and where they come from.
     name: str
     source: str
+    # client_usd_per_hour, server_usd_per_hour: One client's machine, and the server's; the mean
+    # where sites differ.
     client_usd_per_hour: float
     server_usd_per_hour: float
     egress_usd_per_gb: float | Mapping[str, float] = field(default_factory=dict)
+    """What leaves a machine, USD a GB: everywhere, or by site, and under "server"."""
 
     def __post_init__(self) -> None:
         check_amounts(
@@ -102,21 +96,13 @@ class Cost:
 
 
 def cost(
-    prices: Prices, hours: float, egress_gb_by_site: Mapping[str, float], clients: int
+    prices: Prices,
+    hours: float,  # All machines run for all of it, idle or not: a round is synchronous
+    # GB that left all clients of a site, and the server under "server"
+    egress_gb_by_site: Mapping[str, float],
+    clients: int,  # Their machines
 ) -> Cost:
-    """Bill `hours` of `clients` machines and a server, and what left each site.
-
-    Parameters
-    ----------
-    hours : float
-        All machines run for all of it, idle or not: a round is synchronous.
-    egress_gb_by_site : mapping
-        GB that left all clients of a site, and the server under "server".
-    clients : int
-        Their machines.
-    """
-    check_amounts("cost", hours=hours, clients=clients)
-    check_amounts("cost, egress_gb_by_site", **egress_gb_by_site)
+    """Bill `hours` of `clients` machines and a server, and what left each site."""
     hourly = clients * prices.client_usd_per_hour + prices.server_usd_per_hour
     network = sum(prices.egress(site) * gb for site, gb in egress_gb_by_site.items())
     return Cost(hours * hourly, network)

@@ -24,38 +24,27 @@ from flhe_lab.tables import phase_costs as who
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What an offer takes.
+    """What an offer takes."""
 
-    Parameters
-    ----------
-    name, strategy, caveat : str
-        Of the offer.
-    encrypt_s, add_s, decrypt_s : float
-        Seconds of one client's encryption, of adding one upload, of opening the sum, whoever does.
-    exchange_s : float
-        Of one client, in whatever else it does for the scheme.
-    upload_bytes, download_bytes : int
-        Of one client in one round, all stages; as `round_s`, with what is done again.
-    round_s : float
-        Seconds for each round that comes to a sum, training and all: on average, with the encryptions
-        that are done again and the rounds that come to nothing.
-    round_gb : float
-        All clients' traffic of a round, both ways, in GB of 2**30 bytes.
-    hours, usd : float
-        Until convergence.
-    """
-
+    # name, strategy, caveat: Of the offer.
     name: str
     strategy: str
     caveat: str
+    # encrypt_s, add_s, decrypt_s: Seconds of one client's encryption, of adding one upload, of
+    # opening the sum, whoever does.
     encrypt_s: float
     add_s: float
     decrypt_s: float
-    exchange_s: float
+    exchange_s: float  # Of one client, in whatever else it does for the scheme
+    # upload_bytes, download_bytes: Of one client in one round, all stages; as `round_s`, with what
+    # is done again.
     upload_bytes: int
     download_bytes: int
     round_s: float
-    round_gb: float
+    """Seconds for each round that comes to a sum, training and all: on average, with the
+    encryptions that are done again and the rounds that come to nothing."""
+    round_gb: float  # All clients' traffic of a round, both ways, in GB of 2**30 bytes
+    # hours, usd: Until convergence.
     hours: float
     usd: float
 
@@ -70,22 +59,12 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The answer.
-
-    Parameters
-    ----------
-    ranked : tuple[Prediction, ...]
-        The fastest round first.
-    plain : Prediction
-        FedAvg in clear, for comparison.
-    excluded : tuple[Exclusion, ...]
-        All other offers.
-    """
+    """The answer."""
 
     demand: Demand
-    ranked: tuple[Prediction, ...]
-    plain: Prediction
-    excluded: tuple[Exclusion, ...]
+    ranked: tuple[Prediction, ...]  # The fastest round first
+    plain: Prediction  # FedAvg in clear, for comparison
+    excluded: tuple[Exclusion, ...]  # All other offers
 
     @property
     def roster(self) -> str:

@@ -14,7 +14,7 @@ from flhe_lab.advise.check import Line
 from flhe_lab.advise.demand import Demand
 from flhe_lab.advise.ranking import Advice, Prediction
 from flhe_lab.advise.wan import SERVER
-from flhe_lab.bench import machine
+from flhe_lab.bench.host import machine
 
 
 def table(answer: Advice) -> Table:

@@ -32,116 +32,65 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from flhe.errors import ConfigError
-from flhe_lab.advise.toml_files import check_amounts
 from flhe_lab.advise.wan import MEGABIT, Link
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One more stage of a round: the server asks everybody, who answer.
-
-    Parameters
-    ----------
-    name : str
-    up_bytes, down_bytes : int
-        Of one client's answer, and of what it is asked.
-    client_s, server_s : float
-        Seconds of one client's work before it answers, of the server's after the last answer.
-    """
+    """One more stage of a round: the server asks everybody, who answer."""
 
     name: str
+    # up_bytes, down_bytes: Of one client's answer, and of what it is asked.
     up_bytes: int
     down_bytes: int
+    # client_s, server_s: Seconds of one client's work before it answers, of the server's after the
+    # last answer.
     client_s: float
     server_s: float
-
-    def __post_init__(self) -> None:
-        amounts = {"up_bytes": self.up_bytes, "down_bytes": self.down_bytes}
-        seconds = {"client_s": self.client_s, "server_s": self.server_s}
-        check_amounts(f"Exchange {self.name}", **amounts, **seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a round asks of each client, and of the server.
+    """What a round asks of each client, and of the server."""
 
-    Parameters
-    ----------
-    train_s, encrypt_s, decrypt_s : float
-        Seconds of one client that is as fast as it was measured: training; encoding and encrypting
-        its update; opening and decoding a sum.
-    add_s : float
-        Seconds of the server for each upload.
-    upload_bytes, download_bytes : int
-        One client's update, and the sum or model that it receives.
-    exchanges : tuple[Exchange, ...]
-        Further stages, in order.
-    prepare_s : float
-        Seconds of one client that can be spent at any time before it encrypts.
-    """
-
+    # train_s, encrypt_s, decrypt_s: Seconds of one client that is as fast as it was measured:
+    # training; encoding and encrypting its update; opening and decoding a sum.
     train_s: float
     encrypt_s: float
     decrypt_s: float
-    add_s: float
+    add_s: float  # Seconds of the server for each upload
+    # upload_bytes, download_bytes: One client's update, and the sum or model that it receives.
     upload_bytes: int
     download_bytes: int
-    exchanges: tuple[Exchange, ...] = ()
-    prepare_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        names = ("train_s", "encrypt_s", "decrypt_s", "add_s", "prepare_s")
-        amounts = {name: getattr(self, name) for name in (*names, "upload_bytes", "download_bytes")}
-        check_amounts("Work", **amounts)
+    exchanges: tuple[Exchange, ...] = ()  # Further stages, in order
+    prepare_s: float = 0.0  # Seconds of one client that can be spent at any time before it encrypts
 
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Where one client's round went; its seconds but `total_s` add up to that.
+    """Where one client's round went; its seconds but `total_s` add up to that."""
 
-    Parameters
-    ----------
-    train_s, encrypt_s, decrypt_s : float
-        Its own work; that of exchanges counts as decryption.
-    transfer_s : float
-        Its own messages under way, both ways.
-    idle_s : float
-        It waits for others.
-    server_s : float
-        All wait for the server: additions after the last upload, and its part of exchanges.
-    total_s : float
-        The round.
-    bytes_up, bytes_down : int
-        What it sent and received.
-    """
-
+    # train_s, encrypt_s, decrypt_s: Its own work; that of exchanges counts as decryption.
     train_s: float
     encrypt_s: float
     decrypt_s: float
-    transfer_s: float
-    idle_s: float
+    transfer_s: float  # Its own messages under way, both ways
+    idle_s: float  # It waits for others
     server_s: float
-    total_s: float
+    """All wait for the server: additions after the last upload, and its part of exchanges."""
+    total_s: float  # The round
+    # bytes_up, bytes_down: What it sent and received.
     bytes_up: int
     bytes_down: int
 
 
 def simulate(
-    work: Work, links: Sequence[Link], *, server: Link | None = None
+    work: Work,
+    links: Sequence[Link],  # One a client, at least one; else ConfigError
+    *,
+    server: Link | None = None,  # Shared by all; None where it never limits
 ) -> tuple[Breakdown, ...]:
-    """Play one round, of many alike; returns where each client's time went.
-
-    Parameters
-    ----------
-    work : Work
-    links : sequence of Link
-        One a client, at least one; else ConfigError.
-    server : Link, optional
-        Shared by all; None where it never limits.
-    """
-    if not links:
-        raise ConfigError("links: a round has at least one client")
+    """Play one round, of many alike; returns where each client's time went."""
     ahead = [0.0] * len(links)  # of each client's preparation, what finds no time while it waits
     found = _play(work, links, server, ahead)
     if work.prepare_s:

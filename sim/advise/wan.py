@@ -51,19 +51,13 @@ _OPTIONAL = {"latency_s": float, EGRESS: float}
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One machine's way to the network.
+    """One machine's way to the network."""
 
-    Parameters
-    ----------
-    up_mbps, down_mbps : float
-        What it sends and receives, in 10**6 bits a second; infinite where it never limits.
-    latency_s : float
-        Seconds a message is under way beside what its size takes, one way.
-    """
-
+    # up_mbps, down_mbps: What it sends and receives, in 10**6 bits a second; infinite where it
+    # never limits.
     up_mbps: float
     down_mbps: float
-    latency_s: float = 0.0
+    latency_s: float = 0.0  # Seconds a message is under way beside what its size takes, one way
 
     def __post_init__(self) -> None:
         for name in ("up_mbps", "down_mbps"):
@@ -79,23 +73,12 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Clients in one place.
-
-    Parameters
-    ----------
-    name : str
-    link : Link
-        Of each client there; they do not share it.
-    clients : int
-        How many; its weight where a round has another number in all.
-    egress_usd_per_gb : float
-        Price of what leaves it, USD a billed gigabyte (`prices.GB`).
-    """
+    """Clients in one place."""
 
     name: str
-    link: Link
-    clients: int
-    egress_usd_per_gb: float = 0.0
+    link: Link  # Of each client there; they do not share it
+    clients: int  # How many; its weight where a round has another number in all
+    egress_usd_per_gb: float = 0.0  # Price of what leaves it, USD a billed gigabyte (`prices.GB`)
 
     def __post_init__(self) -> None:
         if self.name in {"", SERVER}:
@@ -107,25 +90,14 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Wan:
-    """A network between clients and one server.
+    """A network between clients and one server."""
 
-    Parameters
-    ----------
-    name, source : str
-        Of it, and where its speeds come from.
-    sites : tuple[Site, ...]
-        At least one, of different names.
-    server : Link, optional
-        Shared by all transfers; None where it never limits.
-    server_egress_usd_per_gb : float
-        Price of what leaves the server.
-    """
-
+    # name, source: Of it, and where its speeds come from.
     name: str
     source: str
-    sites: tuple[Site, ...]
-    server: Link | None = None
-    server_egress_usd_per_gb: float = 0.0
+    sites: tuple[Site, ...]  # At least one, of different names
+    server: Link | None = None  # Shared by all transfers; None where it never limits
+    server_egress_usd_per_gb: float = 0.0  # Price of what leaves the server
 
     def __post_init__(self) -> None:
         if not self.sites:
@@ -146,8 +118,6 @@ class Wan:
         Sites take turns by their share: `clients` of them are placed as the sites say, and one more
         client never moves those before it.
         """
-        if cohort < 1:
-            raise ConfigError(f"cohort={cohort}: must be 1 or more")
         due = [0] * len(self.sites)  # what each is owed, in 1 / clients of a client
         found = []
         for _ in range(cohort):

@@ -19,14 +19,7 @@ def audit(
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer images and a weaker attack: half a minute.")
     ] = False,
-    images: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Your own images; else some that come with scikit-learn."),
-    ] = None,
     count: Annotated[int | None, typer.Option(help="How many images.")] = None,
-    clip: Annotated[
-        float | None, typer.Option(help="Clipping threshold of what is in clear; none unless said.")
-    ] = None,
     noise: Annotated[
         float, typer.Option(help="Scale of Laplace noise on what is in clear; 0: none.")
     ] = 0.0,
@@ -46,10 +39,8 @@ def audit(
             out,
             quick=quick,
             select=select,
-            data=images,
             count=count,
             seed=seed,
-            clip=clip,
             noise=noise,
             progress=advance,
         )

@@ -1,9 +1,8 @@
-"""Images for the privacy audit: those that come inside scikit-learn, or a directory of one's own."""
+"""Images for the privacy audit: those that come inside scikit-learn."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,29 +34,15 @@ CREDITS = {
 }
 """Photographs: the README beside them, but for flower.jpg's owner, who is the one in its address."""
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
-
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """Images and what they are called.
+    """Images and what they are called."""
 
-    Parameters
-    ----------
-    pixels : NDArray[float32]
-        In [0, 1], shape (count, 3, 32, 32).
-    labels : NDArray[int64]
-        Classes, (count,).
-    names : tuple[str, ...]
-        Where each comes from.
-    credits : tuple[str, ...]
-        Whose they are; nothing for one's own.
-    """
-
-    pixels: NDArray[np.float32] = field(repr=False)
-    labels: NDArray[np.int64] = field(repr=False)
-    names: tuple[str, ...]
-    credits: tuple[str, ...] = ()
+    pixels: NDArray[np.float32] = field(repr=False)  # In [0, 1], shape (count, 3, 32, 32)
+    labels: NDArray[np.int64] = field(repr=False)  # Classes, (count,)
+    names: tuple[str, ...]  # Where each comes from
+    credits: tuple[str, ...] = ()  # Whose they are; nothing for one's own
 
     def __len__(self) -> int:
         return len(self.names)
@@ -68,10 +53,7 @@ def samples(count: int) -> Images:
 
     Digits have their own labels; photographs, which have none, are given one each.
 
-    Raises
-    ------
-    ConfigError
-        Another count, or no scikit-learn.
+    Raises ConfigError: another count, or no scikit-learn.
     """
     if not 1 <= count <= 2 * len(CROPS):
         raise ConfigError(f"{count} sample images: there are 1 to {2 * len(CROPS)}")
@@ -80,8 +62,7 @@ def samples(count: int) -> Images:
         from sklearn.datasets import load_digits, load_sample_image
     except ImportError:
         raise ConfigError(
-            f"the sample images need scikit-learn: {install_hint('apps', 'scikit-learn')}, or give "
-            "a directory of your own images"
+            f"the sample images need scikit-learn: {install_hint('apps', 'scikit-learn')}"
         ) from None
     digits, classes = load_digits(return_X_y=True)
     found: list[tuple[NDArray[np.float32], int, str]] = []
@@ -99,46 +80,9 @@ def samples(count: int) -> Images:
     return _images(found, whose)
 
 
-def from_directory(directory: Path, count: int) -> Images:
-    """The first `count` images of a directory by name, their centre as 32 x 32 pixels.
-
-    Nothing is known of their classes: the i-th is given class i modulo 10.
-
-    Raises
-    ------
-    ConfigError
-        No directory, no image in it, or a file that cannot be read; a count below 1.
-    """
-    from PIL import Image
-
-    if count < 1:
-        raise ConfigError(f"{count} images: at least 1")
-    if not directory.is_dir():
-        raise ConfigError(f"{directory}: no such directory; give one that holds images")
-    paths = sorted(p for p in directory.iterdir() if p.suffix.lower() in SUFFIXES)[:count]
-    if not paths:
-        raise ConfigError(f"{directory}: no images in it; {', '.join(SUFFIXES)} are read")
-    found = []
-    for i, path in enumerate(paths):
-        try:
-            with Image.open(path) as image:
-                found.append((_planes(_centre(image.convert("RGB"))), i % CLASSES, path.name))
-        except (OSError, ValueError, Image.DecompressionBombError):
-            raise ConfigError(f"{path}: not an image that can be read; take it out") from None
-    return _images(found, ())
-
-
 def _images(found: list[tuple[NDArray[np.float32], int, str]], whose: tuple[str, ...]) -> Images:
     pixels, labels, names = zip(*found, strict=True)
     return Images(np.stack(pixels), np.array(labels, np.int64), names, whose)
-
-
-def _centre(image: Image) -> Image:
-    """The largest square around the middle."""
-    width, height = image.size
-    side = min(width, height)
-    left, upper = (width - side) // 2, (height - side) // 2
-    return image.crop((left, upper, left + side, upper + side))
 
 
 def _planes(image: Image) -> NDArray[np.float32]:

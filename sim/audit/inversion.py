@@ -34,63 +34,32 @@ START_MEAN, START_SIGMA = 0.5, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """How much is put into an attack.
+    """How much is put into an attack."""
 
-    Parameters
-    ----------
-    steps : int
-        Evaluations of the gradient, for each start.
-    restarts : int
-        Starts.
-    history : int
-        Pairs of steps that L-BFGS remembers.
-    """
-
-    steps: int = 600
-    restarts: int = 2
-    history: int = 100
-
-    def __post_init__(self) -> None:
-        if min(self.steps, self.restarts, self.history) < 1:
-            raise ConfigError(
-                f"Attack(steps={self.steps}, restarts={self.restarts}, history={self.history}): all "
-                "must be at least 1"
-            )
+    steps: int = 600  # Evaluations of the gradient, for each start
+    restarts: int = 2  # Starts
+    history: int = 100  # Pairs of steps that L-BFGS remembers
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """What happens to the part in clear before the server sees it.
+    """What happens to the part in clear before the server sees it."""
 
-    Parameters
-    ----------
-    bits : int or None
-        Quantization, to nearest; None for floats as they are.
-    clip : float or None
-        Clipping threshold of the quantizer; None for the gradient's largest absolute value.
-    noise : float
-        Scale b of Laplace noise on every value; 0 for none.
-    """
-
-    bits: int | None = 16
-    clip: float | None = None
-    noise: float = 0.0
+    bits: int = 16  # Quantization, to nearest, from the gradient's largest absolute value down
+    noise: float = 0.0  # Scale b of Laplace noise on every value; 0 for none
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.noise) and self.noise >= 0):
             raise ConfigError(f"noise={self.noise}: the scale must be at least 0")
-        if self.bits is not None:
-            Quantize(self.bits)
-        if self.clip is not None:
-            Clip(self.clip)
+        Quantize(self.bits)
 
     def seen(self, values: NDArray[np.float64], noise: np.random.Generator) -> NDArray[np.float64]:
         """Values (length,) as they arrive; `noise` gives simulated noise, not a secret."""
         if self.noise:
             values = values + noise.laplace(scale=self.noise, size=values.size)
-        if self.bits is None or not values.any():
+        if not values.any():
             return values
-        clip = Clip(float(np.abs(values).max()) if self.clip is None else self.clip)
+        clip = Clip(float(np.abs(values).max()))
         layout = Layout((Entry("gradient", (values.size,), "float64"),))
         quantize, state = Quantize(self.bits, rounding="nearest"), clip.init(layout)
         plain = Plain(values.astype(np.float32), np.empty(0, np.int64))
@@ -101,40 +70,22 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One example's gradient at the server.
-
-    Parameters
-    ----------
-    values : NDArray[float64]
-        The gradient (length,), in the order of the parameters; what is encrypted is not looked at.
-    clear : NDArray[bool]
-        Which coordinates are in clear, (length,).
-    """
+    """One example's gradient at the server."""
 
     values: NDArray[np.float64] = field(repr=False)
-    clear: NDArray[np.bool_] = field(repr=False)
+    """The gradient (length,), in the order of the parameters; what is encrypted is not looked
+    at."""
+    clear: NDArray[np.bool_] = field(repr=False)  # Which coordinates are in clear, (length,)
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What an attack came to.
+    """What an attack came to."""
 
-    Parameters
-    ----------
-    image : NDArray[float64]
-        Planes, height, width; in [0, 1].
-    label : int
-        The class it takes the image for.
-    loss : float
-        Squared distance of the gradients, over what is in clear.
-    evaluations : int
-        Of the gradient, over all starts.
-    """
-
-    image: NDArray[np.float64] = field(repr=False)
-    label: int
-    loss: float
-    evaluations: int
+    image: NDArray[np.float64] = field(repr=False)  # Planes, height, width; in [0, 1]
+    label: int  # The class it takes the image for
+    loss: float  # Squared distance of the gradients, over what is in clear
+    evaluations: int  # Of the gradient, over all starts
 
 
 def gradient(model: nn.Module, images: Tensor, targets: Tensor, *, graph: bool = False) -> Tensor:
@@ -145,31 +96,16 @@ def gradient(model: nn.Module, images: Tensor, targets: Tensor, *, graph: bool =
 
 
 def invert(
-    model: nn.Module,
-    seen: Seen,
-    shape: tuple[int, int, int],
-    classes: int,
-    attack: Attack,
-    seed: int | tuple[int, ...],
+    model: nn.Module,  # Float64, as the server knows it
+    seen: Seen,  # What it sees
+    shape: tuple[int, int, int],  # Planes, height and width of the image
+    classes: int,  # How many there are
+    attack: Attack,  # What is put into it
+    seed: int | tuple[int, ...],  # Of the starts
 ) -> Guess:
     """Look for the image whose gradient is what was seen.
 
     Where nothing is in clear there is nothing to fit, and the guess is the first start.
-
-    Parameters
-    ----------
-    model : nn.Module
-        Float64, as the server knows it.
-    seen : Seen
-        What it sees.
-    shape : tuple[int, int, int]
-        Planes, height and width of the image.
-    classes : int
-        How many there are.
-    attack : Attack
-        What is put into it.
-    seed : int or tuple of int
-        Of the starts.
     """
     clear = torch.from_numpy(np.flatnonzero(seen.clear))
     goal = torch.from_numpy(seen.values)[clear]

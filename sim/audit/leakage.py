@@ -42,7 +42,7 @@ from flhe_lab.audit.images import CLASSES, Images
 from flhe_lab.audit.inversion import Attack, Channel, Guess, Seen, gradient, invert
 from flhe_lab.audit.lenet import lenet
 from flhe_lab.audit.ssim import ssim
-from flhe_lab.bench import Progress
+from flhe_lab.bench.turns import Progress
 
 RULES = ("random", "labels", "inputs", "magnitude")
 NONE, ALL = "none", "all"
@@ -59,27 +59,14 @@ SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is audited, and how hard it is attacked.
+    """What is audited, and how hard it is attacked."""
 
-    Parameters
-    ----------
-    select : float
-        The share in the picture.
-    shares : tuple[float, ...]
-        Of the curve, ascending, between 0 and 1; none or all are always there.
-    attack : Attack
-        What is put into each attack.
-    channel : Channel
-        What happens to values in clear.
-    seed : int
-        Of the model, the random choices, the probes, the starts and the noise.
-    """
-
-    select: float = 0.1
+    select: float = 0.1  # The share in the picture
     shares: tuple[float, ...] = SHARES
-    attack: Attack = field(default_factory=Attack)
-    channel: Channel = field(default_factory=Channel)
-    seed: int = 0
+    """Of the curve, ascending, between 0 and 1; none or all are always there."""
+    attack: Attack = field(default_factory=Attack)  # What is put into each attack
+    channel: Channel = field(default_factory=Channel)  # What happens to values in clear
+    seed: int = 0  # Of the model, the random choices, the probes, the starts and the noise
 
     def __post_init__(self) -> None:
         if not 0 < self.select < 1:
@@ -98,28 +85,19 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One attack: what was hidden from it, and how near it came.
+    """One attack: what was hidden from it, and how near it came."""
 
-    Parameters
-    ----------
-    way, share, image
-        What was hidden, and the image's number.
-    ssim, mse
-        Of the guess against the original; pixels in [0, 1].
-    loss, evaluations
-        Of the attack: see `Guess`.
-    label : bool
-        Whether it found the class.
-    """
-
+    # way, share, image: What was hidden, and the image's number.
     way: str
     share: float
     image: int
+    # ssim, mse: Of the guess against the original; pixels in [0, 1].
     ssim: float
     mse: float
+    # loss, evaluations: Of the attack: see `Guess`.
     loss: float
     evaluations: int
-    label: bool
+    label: bool  # Whether it found the class
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ SPREAD = 0.5
 """Largest absolute value of a weight."""
 
 
-def lenet(seed: int, *, channels: int = 3, classes: int = 10) -> nn.Sequential:
-    """Make a LeNet for images (count, channels, 32, 32); 15,826 float32 parameters by default.
+def lenet(seed: int) -> nn.Sequential:
+    """Make a LeNet for images (count, 3, 32, 32) of ten classes; 15,826 float32 parameters.
 
     Its weights depend on `seed` alone.
     """
@@ -31,14 +31,14 @@ def lenet(seed: int, *, channels: int = 3, classes: int = 10) -> nn.Sequential:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = nn.Sequential(
-            nn.Conv2d(channels, PLANES, 5, stride=2, padding=2),
+            nn.Conv2d(3, PLANES, 5, stride=2, padding=2),
             nn.Sigmoid(),
             nn.Conv2d(PLANES, PLANES, 5, stride=2, padding=2),
             nn.Sigmoid(),
             nn.Conv2d(PLANES, PLANES, 5, padding=2),
             nn.Sigmoid(),
             nn.Flatten(),
-            nn.Linear(last, classes),
+            nn.Linear(last, 10),
         )
         for parameter in model.parameters():
             nn.init.uniform_(parameter, -SPREAD, SPREAD)

@@ -13,10 +13,12 @@ from typing import Any
 from rich.table import Table
 
 from flhe.coding.sensitivity import PROBES
-from flhe_lab.audit import images as audit_images
+from flhe_lab.audit.images import samples
 from flhe_lab.audit.inversion import Attack, Channel
 from flhe_lab.audit.leakage import ALL, LABELS, RULES, SHARES, Audit, Setting, audit, name
-from flhe_lab.bench import Progress, figures, machine
+from flhe_lab.bench import figures
+from flhe_lab.bench.host import machine
+from flhe_lab.bench.turns import Progress
 
 FORMAT, VERSION = "flhe privacy audit", 2
 COMMAND = "flhe audit"
@@ -96,42 +98,18 @@ def to_data(found: Audit, made_by: str) -> dict[str, Any]:
 
 
 def run(
-    out: Path,
+    out: Path,  # The picture, a .png
     *,
-    quick: bool = False,
-    select: float = 0.1,
-    data: Path | None = None,
-    count: int | None = None,
-    seed: int = 0,
-    clip: float | None = None,
-    noise: float = 0.0,
-    progress: Progress | None = None,
+    quick: bool = False,  # Fewer images and shares, and a weaker attack: half a minute
+    select: float = 0.1,  # The share in the picture
+    count: int | None = None,  # How many images
+    seed: int = 0,  # Of everything random
+    noise: float = 0.0,  # What happens to values in clear: see `Channel`
+    progress: Progress | None = None,  # Receives (attacks done, attacks in all, what is attacked)
 ) -> Audit:
     """Audit, and write the picture to `out`, its data beside it and the curve to *_curve.png.
 
-    Parameters
-    ----------
-    out : Path
-        The picture, a .png.
-    quick : bool
-        Fewer images and shares, and a weaker attack: half a minute.
-    select : float
-        The share in the picture.
-    data : Path, optional
-        A directory of images; otherwise those that come with scikit-learn.
-    count : int, optional
-        How many images.
-    seed : int
-        Of everything random.
-    clip, noise
-        What happens to values in clear: see `Channel`.
-    progress : callable, optional
-        Receives (attacks done, attacks in all, what is attacked).
-
-    Raises
-    ------
-    ConfigError
-        A setting that cannot work, images that cannot be read, or a path that cannot be written.
+    Raises ConfigError: a setting that cannot work, or a path that cannot be written.
     """
     from flhe_lab.audit import plot as audit_plot
 
@@ -140,12 +118,11 @@ def run(
         select,
         QUICK_SHARES if quick else SHARES,
         QUICK_ATTACK if quick else Attack(),
-        Channel(clip=clip, noise=noise),
+        Channel(noise=noise),
         seed,
     )
     many = count if count is not None else QUICK_IMAGES if quick else IMAGES
-    images = audit_images.samples(many) if data is None else audit_images.from_directory(data, many)
-    found = audit(images, setting, progress)
+    found = audit(samples(many), setting, progress)
     figures.save_data(out, FORMAT, VERSION, to_data(found, f"{COMMAND} {out}"))
     audit_plot.picture(found, out)
     audit_plot.curve(found, out.with_name(f"{out.stem}_curve.png"))

@@ -34,25 +34,14 @@ MANY = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is measured.
+    """What is measured."""
 
-    Parameters
-    ----------
-    values : int
-        D, length of an update.
-    cohort : int
-        N, clients.
-    dropouts : int
-        Clients whose upload is missing; every other one from rank 1 on, the worst case for masks
-        that telescope.
-    threads : int
-        Threads of one client.
-    """
-
-    values: int = 1_200_000
-    cohort: int = 10
+    values: int = 1_200_000  # D, length of an update
+    cohort: int = 10  # N, clients
     dropouts: int = 0
-    threads: int = 1
+    """Clients whose upload is missing; every other one from rank 1 on, the worst case for masks
+    that telescope."""
+    threads: int = 1  # Threads of one client
 
     def __post_init__(self) -> None:
         if self.values < 1:
@@ -88,47 +77,27 @@ class Laps(dict[str, float]):
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One that takes part: what it does in each phase, and what is known of it.
+    """One that takes part: what it does in each phase, and what is known of it."""
 
-    Parameters
-    ----------
-    name : str
-        Of its row; no two in one measurement have the same.
-    phases : mapping of str to callable
-        Phase -> what is clocked; one that returns `Laps` is believed instead. Phases that it has no
-        part in are left out: a limit does the least that anybody must do.
-    kind : {"scheme", "part", "peer", "limit"}
-        What it stands for.
-    note : str or None
-        What one should know when reading its times.
-    upload_bytes, sum_bytes : int or None
-        What one client uploads; what comes back, where that was counted apart.
-    error : callable, optional
-        Largest error of the mean that the last turn gave; absent where there is no mean.
-    max_repeats : int
-        Repeats beyond which waiting for it teaches nothing. With 1 no turn warms it up.
-    projection : float
-        Factor from what is run to what it stands for; names and notes of samples say "projected".
-    before : callable, optional
-        What precedes each turn and is not clocked.
-    threads : int
-        Processors that it has; 0: as many as the others.
-    projected : tuple of str
-        Phases whose seconds are added up from those of their parts.
-    """
-
-    name: str
+    name: str  # Of its row; no two in one measurement have the same
     phases: Mapping[str, Work]
-    kind: Kind = "scheme"
-    note: str | None = None
+    """Phase -> what is clocked; one that returns `Laps` is believed instead. Phases that it has
+    no part in are left out: a limit does the least that anybody must do."""
+    kind: Kind = "scheme"  # What it stands for
+    note: str | None = None  # What one should know when reading its times
+    # upload_bytes, sum_bytes: What one client uploads; what comes back, where that was counted
+    # apart.
     upload_bytes: int | None = None
     sum_bytes: int | None = None
     error: Callable[[], float] | None = None
+    """Largest error of the mean that the last turn gave; absent where there is no mean."""
     max_repeats: int = MANY
+    """Repeats beyond which waiting for it teaches nothing. With 1 no turn warms it up."""
     projection: float = 1.0
-    before: Work | None = None
-    threads: int = 0
-    projected: tuple[str, ...] = ()
+    """Factor from what is run to what it stands for; names and notes of samples say "projected"."""
+    before: Work | None = None  # What precedes each turn and is not clocked
+    threads: int = 0  # Processors that it has; 0: as many as the others
+    projected: tuple[str, ...] = ()  # Phases whose seconds are added up from those of their parts
 
     def turn(self, clock: Callable[[], float] = time.perf_counter) -> Laps:
         """Do everything once; seconds by phase."""
@@ -144,10 +113,7 @@ class Contender:
     def checked(self) -> float | None:
         """Error of its mean, None without one.
 
-        Raises
-        ------
-        FlheError
-            It is not the mean.
+        Raises FlheError: it is not the mean.
         """
         if self.error is None:
             return None

@@ -73,30 +73,18 @@ class Adder(Protocol):
 
 def uploads(
     name: str,
-    adder: Adder,
+    adder: Adder,  # Adds
+    # seal, opened: Rank -> its upload; closed sum -> float32 mean
     seal: Callable[[int], Sealed],
     opened: Callable[[Sealed], Vector],
-    exact: Sequence[NDArray[Any]],
+    exact: Sequence[NDArray[Any]],  # What the mean is of
     *,
     ranks: Sequence[int] | None = None,
+    # (running sum, upload) -> what is timed of adding, where it is less than the adder's `add`
     add: Callable[[Sealed, Sealed], object] | None = None,
-    **known: Any,
+    **known: Any,  # As in `Contender`
 ) -> Contender:
-    """A contender of `ranks`, who upload; of all whose update is in `exact`, unless said.
-
-    Parameters
-    ----------
-    adder : Adder
-        Adds.
-    seal, opened : callable
-        Rank -> its upload; closed sum -> float32 mean.
-    exact : sequence of Vector
-        What the mean is of.
-    add : callable, optional
-        (running sum, upload) -> what is timed of adding, where it is less than the adder's `add`.
-    known
-        As in `Contender`.
-    """
+    """A contender of `ranks`, who upload; of all whose update is in `exact`, unless said."""
     ranks = range(len(exact)) if ranks is None else ranks
     parts = [seal(rank) for rank in ranks]
     total: Sealed | None = None
@@ -121,30 +109,14 @@ def uploads(
 
 @dataclass(frozen=True, slots=True)
 class Federation:
-    """How the members of one federation seal and open.
+    """How the members of one federation seal and open."""
 
-    Parameters
-    ----------
-    terms : Terms
-        Say how all of them encode; resolved for the cohort.
-    adder : Adder
-        Adds.
-    seal : callable
-        (rank, encoded update) -> its upload.
-    opened : callable
-        Closed sum -> lanes.
-    key : bytes
-        Of the tags of a sum; none where its sealers make none.
-    add : callable, optional
-        As in `uploads`.
-    """
-
-    terms: Terms
-    adder: Adder
-    seal: Callable[[int, Plain], Sealed]
-    opened: Callable[[Sealed], NDArray[Any]]
-    key: bytes = b""
-    add: Callable[[Sealed, Sealed], object] | None = None
+    terms: Terms  # Say how all of them encode; resolved for the cohort
+    adder: Adder  # Adds
+    seal: Callable[[int, Plain], Sealed]  # (rank, encoded update) -> its upload
+    opened: Callable[[Sealed], NDArray[Any]]  # Closed sum -> lanes
+    key: bytes = b""  # Of the tags of a sum; none where its sealers make none
+    add: Callable[[Sealed, Sealed], object] | None = None  # As in `uploads`
 
     def encoder(self, setting: Setting, updates: Sequence[Vector]) -> Callable[[int], Plain]:
         """Rank -> what its sealer is given."""

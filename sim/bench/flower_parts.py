@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from flwr.server.workflow import constant
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError, FlheError
+from flhe.errors import FlheError
 
 EXAMPLES = 1000
 """Of every client: as many as Flower's default max_weight, so that the weight costs no precision."""
@@ -36,39 +37,15 @@ FIRST = 1000
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of Flower's SecAgg+.
+    """One round of Flower's SecAgg+."""
 
-    Parameters
-    ----------
-    clients : int
-        N, at least 3.
-    values : int
-        M, length of an update.
-    num_shares : int
-        Clients among whom a secret is shared, its owner included: N for the complete graph, else odd
-        (Flower's SecAgg+ needs an even number of neighbours).
-    threshold : int
-        Shares that give a secret; below `num_shares`.
-    dropouts : int
-        Clients that shared their keys and upload nothing.
-    """
-
-    clients: int
-    values: int
+    clients: int  # N, at least 3
+    values: int  # M, length of an update
     num_shares: int
-    threshold: int
-    dropouts: int = 0
-
-    def __post_init__(self) -> None:
-        shares = self.num_shares
-        if self.values < 1 or not 3 <= shares <= self.clients:
-            raise ConfigError(f"{self}: at least 3 shares, as many clients, and 1 value")
-        if shares < self.clients and shares % 2 == 0:
-            raise ConfigError(f"{self}: shares are odd, or of all")
-        if not 2 <= self.threshold < shares:
-            raise ConfigError(f"{self}: a threshold of 2 to {shares - 1}")
-        if not 0 <= self.dropouts <= self.clients - self.threshold:
-            raise ConfigError(f"{self}: {self.threshold} clients must remain")
+    """Clients among whom a secret is shared, its owner included: N for the complete graph, else
+    odd (Flower's SecAgg+ needs an even number of neighbours)."""
+    threshold: int  # Shares that give a secret; below `num_shares`
+    dropouts: int = 0  # Clients that shared their keys and upload nothing
 
     @property
     def gone(self) -> frozenset[int]:
@@ -124,16 +101,14 @@ Replies = Callable[[Iterable[Any]], list[Any]]
 """Messages -> their replies."""
 
 
-class Grid:
-    """Of Flower's Grid the one method that the workflow calls."""
+def grid(replies: Replies) -> Any:
+    """Of Flower's Grid the one method that the workflow calls: all replies at once."""
 
-    def __init__(self, replies: Replies) -> None:
-        self._replies = replies
-
-    def send_and_receive(self, messages: Iterable[Any], *, timeout: float | None = None) -> Any:
-        """All replies at once."""
+    def send_and_receive(messages: Iterable[Any], *, timeout: float | None = None) -> Any:
         del timeout
-        return self._replies(messages)
+        return replies(messages)
+
+    return SimpleNamespace(send_and_receive=send_and_receive)
 
 
 class Clients:
@@ -159,13 +134,6 @@ class Clients:
         return self.replies
 
 
-class _Proxy:
-    """What the workflow wants to know of a client."""
-
-    def __init__(self, node: int) -> None:
-        self.node_id = node
-
-
 class Strategy:
     """What the workflow calls of a strategy; keeps the mean that it hands over."""
 
@@ -175,19 +143,13 @@ class Strategy:
 
     def configure_fit(self, _round: int, parameters: Any, _manager: Any) -> list[Any]:
         """Every client, no instructions."""
-        return [(_Proxy(node), FitIns(parameters, {})) for node in self._nodes]
+        return [(SimpleNamespace(node_id=n), FitIns(parameters, {})) for n in self._nodes]
 
     def aggregate_fit(self, _round: int, results: Any, _failures: Any) -> Any:
         """All results have one and the same mean."""
         if results:
             (self.found,) = parameters_to_ndarrays(results[0][1].parameters)
         return None, {}
-
-
-class _Manager:
-    def num_available(self) -> int:
-        """Nobody counts them here."""
-        return 0
 
 
 def context_for(setting: Round) -> tuple[Any, Strategy]:
@@ -199,7 +161,7 @@ def context_for(setting: Round) -> tuple[Any, Strategy]:
     arrays = ArrayRecord([np.zeros(1, np.float32)])
     state.array_records[constant.MAIN_PARAMS_RECORD] = arrays
     strategy: Any = Strategy(setting)
-    manager: Any = _Manager()
+    manager: Any = SimpleNamespace(num_available=lambda: 0)  # nobody counts them here
     context = Context(1, 0, {}, state, {})
     return LegacyContext(context, strategy=strategy, client_manager=manager), strategy
 

@@ -46,10 +46,10 @@ from flhe_lab.bench.flower_parts import (
     FIRST,
     Client,
     Clients,
-    Grid,
     Round,
     configs_of,
     context_for,
+    grid,
     message_to,
     need,
 )
@@ -68,10 +68,7 @@ class FlowerSecAgg:
     Making one runs it up to the last reply, which takes N clients' time. `client` and `server` then
     give the seconds of one of them; the mean is checked each time that `server` ends.
 
-    Raises
-    ------
-    FlheError
-        The workflow halted, or the mean is not the mean.
+    Raises FlheError: the workflow halted, or the mean is not the mean.
     """
 
     projected = False
@@ -89,12 +86,12 @@ class FlowerSecAgg:
         self._workflow = work
         self._context, self._strategy = context_for(setting)
         clients, state = Clients(setting), WorkflowState()
-        grid, stages = Grid(clients), (work.setup_stage, work.share_keys_stage)
+        replies, stages = grid(clients), (work.setup_stage, work.share_keys_stage)
         with quiet():
             for stage in (*stages, work.collect_masked_vectors_stage):
-                need(stage(grid, self._context, state))
+                need(stage(replies, self._context, state))
             self._state = copy.deepcopy(state)
-            need(work.unmask_stage(grid, self._context, state))
+            need(work.unmask_stage(replies, self._context, state))
         self._check()
         self._replies = clients.replies
         self._seconds = [clients.clients[node].seconds for node in setting.stayed]
@@ -241,7 +238,7 @@ def _unmask(workflow: Any, context: Any, state: Any, replies: list[Any]) -> floa
     state = copy.deepcopy(state)
     with quiet():
         began = time.perf_counter()
-        done = workflow.unmask_stage(Grid(lambda _messages: replies), context, state)
+        done = workflow.unmask_stage(grid(lambda _messages: replies), context, state)
         seconds = time.perf_counter() - began
     need(done)
     return seconds

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flhe.errors import ConfigError
 from flhe.schemes.flashe.adder import FlasheAdder
 from flhe.schemes.flashe.masking import for_dropout
 from flhe.schemes.flashe.streams import Mode
@@ -39,16 +38,8 @@ def crossover(members: int) -> float:
 def survivors_of(
     clients: int, dropout: float, sets: int, rng: np.random.Generator
 ) -> tuple[float, list[tuple[int, ...]]]:
-    """What a dropout rate comes to in whole clients, and random sets of survivors.
-
-    Raises
-    ------
-    ConfigError
-        A rate at which nobody survives.
-    """
+    """What a dropout rate comes to in whole clients, and random sets of survivors."""
     survivors = round(clients * (1 - dropout))
-    if not 1 <= survivors <= clients:
-        raise ConfigError(f"dropout={dropout} of {clients} clients: at least one must survive")
     chosen = (rng.choice(clients, survivors, replace=False).tolist() for _ in range(sets))
     return (clients - survivors) / clients, [tuple(sorted(each)) for each in chosen]
 

@@ -52,34 +52,17 @@ Weighs = Literal["", "client", "server"]
 
 @dataclass(frozen=True, slots=True)
 class Tenseal:
-    """TenSEAL under chosen parameters.
+    """TenSEAL under chosen parameters."""
 
-    Parameters
-    ----------
-    name : str
-        Of its row.
-    context : tenseal.Context
-        With all keys.
-    vector : type
-        Of its ciphertexts.
-    slots : int
-        Values in one of them.
-    levels : int
-        What 1 is quantized to; 0 for real numbers.
-    weighs : "client", "server" or ""
-        Who multiplies by a client's weight, the server under encryption; by default nobody, and sums
-        are divided.
-    wire : bool
-        Whether uploads and the sum are bytes.
-    """
-
-    name: str
-    context: Any
-    vector: Any
-    slots: int
-    levels: int = 0
+    name: str  # Of its row
+    context: Any  # With all keys
+    vector: Any  # Of its ciphertexts
+    slots: int  # Values in one of them
+    levels: int = 0  # What 1 is quantized to; 0 for real numbers
     weighs: Weighs = ""
-    wire: bool = False
+    """Who multiplies by a client's weight, the server under encryption; by default nobody, and
+    sums are divided."""
+    wire: bool = False  # Whether uploads and the sum are bytes
 
     def encrypt(self, values: Vector, weight: float = 1.0) -> list[Any]:
         """One client's upload."""
@@ -115,22 +98,13 @@ class Tenseal:
         self,
         setting: Setting,
         updates: Sequence[Vector],
-        about: str = "",
+        about: str = "",  # What its note says of the parameters
         *,
+        # Ciphertexts of an update that are run at most, the rest being projected; 0 for all
         sample: int = 0,
-        alike: bool = True,
+        alike: bool = True,  # Whether all upload client 0's ciphertexts
     ) -> Contender:
-        """It, at work on `updates`.
-
-        Parameters
-        ----------
-        about : str
-            What its note says of the parameters.
-        sample : int
-            Ciphertexts of an update that are run at most, the rest being projected; 0 for all.
-        alike : bool
-            Whether all upload client 0's ciphertexts.
-        """
+        """It, at work on `updates`."""
         whole = -(-setting.values // self.slots)
         count = min(sample or whole, whole)
         mine = [updates[j][: count * self.slots] for j in setting.survivors]
@@ -219,38 +193,22 @@ def shortest_ckks(setting: Setting, updates: Sequence[Vector]) -> Contender:
 
 
 def bfv(
+    # setting, updates: As for every contender
     setting: Setting,
     updates: Sequence[Vector],
+    # Bits of the coefficient moduli, the key's last; by default the shortest pair that leaves room
+    # for a sum and its noise; None for SEAL's own
     moduli: tuple[int, ...] | None = (),
+    # dimension, modulus: Of the ring; of plaintexts, 0 for the smallest prime that gives batching
+    # and holds the sum of all clients' largest values
     dimension: int = BFV_SLOTS,
     modulus: int = 0,
-    slots: int = 0,
+    slots: int = 0,  # Values in a ciphertext, where they are fewer
 ) -> Contender:
-    """BFV: as many integers of 16 bits a ciphertext as its ring dimension is.
-
-    Parameters
-    ----------
-    setting, updates
-        As for every contender.
-    moduli : tuple of int, optional
-        Bits of the coefficient moduli, the key's last; by default the shortest pair that leaves room
-        for a sum and its noise; None for SEAL's own.
-    dimension, modulus : int, optional
-        Of the ring; of plaintexts, 0 for the smallest prime that gives batching and holds the sum of
-        all clients' largest values.
-    slots : int, optional
-        Values in a ciphertext, where they are fewer.
-
-    Raises
-    ------
-    ConfigError
-        A plain modulus that sums exceed.
-    """
+    """BFV: as many integers of 16 bits a ciphertext as its ring dimension is."""
     ts = tenseal()
     most = 2 * setting.cohort * LEVELS
     modulus = modulus or plain_modulus(most, 2 * dimension)
-    if modulus <= most:
-        raise ConfigError(f"plain modulus {modulus}: sums of --cohort {setting.cohort} exceed it")
     if moduli == ():
         # The noise of a sum of one and the same ciphertext grows with the cohort.
         moduli = (modulus.bit_length() + setting.cohort.bit_length() + BFV_NOISE_BITS,) * 2

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.errors import ConfigError, FlheError
+from flhe.errors import FlheError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import answer_of, combine
 from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters
@@ -37,25 +37,11 @@ BITS = 16
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One point of a figure.
+    """One point of a figure."""
 
-    Parameters
-    ----------
-    clients : int
-        N, at least 3.
-    values : int
-        M, values of an update.
-    dropout : float
-        Share of the clients that agree on keys and upload nothing.
-    """
-
-    clients: int
-    values: int
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.clients < 3 or self.values < 1 or not 0 <= self.dropouts <= self.clients - 2:
-            raise ConfigError(f"{self}: at least 3 clients and 1 value; 2 clients must remain")
+    clients: int  # N, at least 3
+    values: int  # M, values of an update
+    dropout: float = 0.0  # Share of the clients that agree on keys and upload nothing
 
     @property
     def dropouts(self) -> int:
@@ -81,15 +67,12 @@ class Setting:
 
 
 class Members:
-    """A group that is made up: its identities by rank, and the epoch of rank 0.
+    """A group that is made up: its identities by rank, and the epoch of rank 0."""
 
-    Parameters
-    ----------
-    setting : Setting
-        How many, and what they upload.
-    """
-
-    def __init__(self, setting: Setting) -> None:
+    def __init__(
+        self,
+        setting: Setting,  # How many, and what they upload
+    ) -> None:
         self.setting, size = setting, setting.clients
         # Keys of members who are made up; they guard nothing.
         seeds = [(i + 1).to_bytes(32, "big") for i in range(size)]
@@ -110,19 +93,14 @@ class Members:
 
 
 class Uploads:
-    """Everybody's ciphertexts under SASH: their sum, that of their seeds, and what it should open to.
+    """Everybody's ciphertexts under SASH: their sum, that of their seeds, what it should open to."""
 
-    Parameters
-    ----------
-    adder : SashAdder
-        Of the group.
-    setting : Setting
-        Who uploads, and what.
-    slot : Slot
-        For which sum.
-    """
-
-    def __init__(self, adder: SashAdder, setting: Setting, slot: Slot) -> None:
+    def __init__(
+        self,
+        adder: SashAdder,  # Of the group
+        setting: Setting,  # Who uploads, and what
+        slot: Slot,  # For which sum
+    ) -> None:
         self._adder, self._setting, self._slot = adder, setting, slot
         self.expected = np.zeros(setting.values, np.int64)
         self.seeds: Seed = np.zeros(adder.scheme.elements(adder.cohort), np.uint64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from flhe_lab.bench.contender import MANY, Contender, Laps
@@ -39,52 +40,27 @@ class Sides(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """How to make one that takes part.
+    """How to make one that takes part."""
 
-    Parameters
-    ----------
-    name : str
-        In the figure.
-    make : callable
-        Setting -> its sides, or None where it has no point.
-    max_repeats : int
-        Repeats beyond which waiting for it teaches nothing.
-    serves : bool
-        Whether its server takes part.
-    """
-
-    name: str
-    make: Callable[[Setting], Sides | None]
-    max_repeats: int = MANY
-    serves: bool = True
+    name: str  # In the figure
+    make: Callable[[Setting], Sides | None]  # Setting -> its sides, or None where it has no point
+    max_repeats: int = MANY  # Repeats beyond which waiting for it teaches nothing
 
     def contender(self, sides: Sides) -> Contender:
         """Both sides, in turn."""
         work = {"client": sides.client, "server": sides.server}
         projected = ("server",) if sides.projected else ()
-        phases = work if self.serves else {"client": sides.client}
-        return Contender(self.name, phases, max_repeats=self.max_repeats, projected=projected)
+        return Contender(self.name, work, max_repeats=self.max_repeats, projected=projected)
 
 
-def flowers(setting: Setting, shares: int, threshold: int, *, whole: bool) -> Sides:
-    """Flower's SecAgg+ among `shares` clients each, run whole or projected from its parts."""
+def _flowers(setting: Setting, *, whole: int) -> Sides:
+    """Flower's SecAgg+ on DEGREE neighbours: run up to `whole` clients, projected from parts beyond."""
     from flhe_lab.bench.flower_parts import Round
     from flhe_lab.bench.flower_secagg import FlowerSecAgg, Projection
 
-    asked = Round(setting.clients, setting.values, shares, threshold, setting.dropouts)
-    return FlowerSecAgg(asked) if whole else Projection(asked)
-
-
-def _flower(setting: Setting) -> Sides:
-    """On DEGREE neighbours; whole while all are neighbours and few."""
     shares = min(DEGREE + 1, setting.clients)
-    return flowers(setting, shares, shares // 2 + 1, whole=setting.clients <= WHOLE)
-
-
-def _flower_parts(setting: Setting) -> Sides:
-    """By its parts, also where it could be run whole."""
-    shares = min(DEGREE + 1, setting.clients)
-    return flowers(setting, shares, shares // 2 + 1, whole=False)
+    asked = Round(setting.clients, setting.values, shares, shares // 2 + 1, setting.dropouts)
+    return FlowerSecAgg(asked) if setting.clients <= whole else Projection(asked)
 
 
 def _sparse(make: Callable[[Setting, int], Sides]) -> Callable[[Setting], Sides | None]:
@@ -95,8 +71,8 @@ def _sparse(make: Callable[[Setting, int], Sides]) -> Callable[[Setting], Sides 
 SASH, SASH_PLUS = Maker("SASH", SashMembers), Maker("SASH+", _sparse(SashNeighbours))
 SECAGG = Maker("SecAgg", lambda setting: Pairwise(setting, None))
 SECAGG_PLUS = Maker("SecAgg+", _sparse(Pairwise))
-FLOWERS = Maker("SecAgg+ of Flower", _flower, max_repeats=1)
-FLOWERS_PARTS = Maker(FLOWERS.name, _flower_parts, max_repeats=1)
+FLOWERS = Maker("SecAgg+ of Flower", partial(_flowers, whole=WHOLE), max_repeats=1)
+FLOWERS_PARTS = Maker(FLOWERS.name, partial(_flowers, whole=0), max_repeats=1)
 
 
 def timed(
@@ -107,12 +83,7 @@ def timed(
 ) -> dict[str, Measured]:
     """Time everybody in one setting, in turns; by name. Who has no point here is left out.
 
-    Raises
-    ------
-    ConfigError
-        No repeats.
-    FlheError
-        A sum that is not the sum.
+    Raises ConfigError: no repeats. FlheError: a sum that is not the sum.
     """
     taking = []
     for maker in makers:

@@ -30,12 +30,8 @@ def bench(
 ) -> Rows:
     """Time everything, by name; check every mean.
 
-    Raises
-    ------
-    ConfigError
-        An unknown scheme, or a setting that cannot be measured.
-    FlheError
-        A mean that is not the mean.
+    Raises ConfigError: an unknown scheme, or a setting that cannot be measured. FlheError: a mean that
+    is not the mean.
     """
     makers = [scheme_named(name) for name in schemes]
     with pinned(setting.threads):

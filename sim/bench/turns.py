@@ -40,63 +40,33 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was found of one contender.
+    """What was found of one contender."""
 
-    Parameters
-    ----------
-    contender : Contender
-        Whose.
-    times : dict of str to Times
-        By phase; of all that it stands for, where it ran a sample.
-    error : float or None
-        Of its mean.
-    repeats : int
-        Turns that counted.
-    """
-
-    contender: Contender
-    times: dict[str, Times]
-    error: float | None
-    repeats: int
+    contender: Contender  # Whose
+    times: dict[str, Times]  # By phase; of all that it stands for, where it ran a sample
+    error: float | None  # Of its mean
+    repeats: int  # Turns that counted
 
 
 def measure(
-    contenders: Sequence[Contender],
-    repeats: int,
-    progress: Progress | None = None,
+    contenders: Sequence[Contender],  # Who takes part
+    repeats: int,  # Turns that count
+    progress: Progress | None = None,  # Told the turn and who runs
     *,
+    # What is read before and after a work; `time.process_time` leaves out what others take
     clock: Callable[[], float] = time.perf_counter,
-    enough_s: float = float("inf"),
+    enough_s: float = float("inf"),  # Seconds after which two turns that count are enough
+    # Whether a turn warms up, unless whoever asks has done so with something shorter
     warm: bool = True,
 ) -> dict[str, Measured]:
     """Time everybody in turns, and check every mean.
 
-    Parameters
-    ----------
-    contenders : sequence of Contender
-        Who takes part.
-    repeats : int
-        Turns that count.
-    progress : callable, optional
-        Told the turn and who runs.
-    clock : callable
-        What is read before and after a work; `time.process_time` leaves out what others take.
-    enough_s : float
-        Seconds after which two turns that count are enough.
-    warm : bool
-        Whether a turn warms up, unless whoever asks has done so with something shorter.
+    Raises ConfigError: no repeats. FlheError: a mean that is not the mean; two contenders of one name.
 
     Returns
     -------
     dict of str to Measured
         By name, in order.
-
-    Raises
-    ------
-    ConfigError
-        No repeats.
-    FlheError
-        A mean that is not the mean; two contenders of one name.
     """
     if repeats < 1:
         raise ConfigError(f"--repeats {repeats}: must be at least 1")

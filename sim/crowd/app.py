@@ -130,24 +130,20 @@ def _stay(clients: int, round_: int, drops: int) -> list[int]:
 
 
 def error_of(
-    arrays: ArrayRecord, start: ArrayRecord, clients: int, rounds: int, drops: int
+    # arrays, start: The final model, and the initial one
+    arrays: ArrayRecord,
+    start: ArrayRecord,
+    # clients, rounds, drops: Whose steps, how often, and how many of them drop out of a round
+    clients: int,
+    rounds: int,
+    drops: int,
 ) -> float:
     """Largest difference of the final model from the one that the survivors' steps make.
 
     A rounded value may be off by a step of the grid; the mean over all values of one round by no more
     than chance allows, which finds one missing client of a thousand.
 
-    Parameters
-    ----------
-    arrays, start : ArrayRecord
-        The final model, and the initial one.
-    clients, rounds, drops : int
-        Whose steps, how often, and how many of them drop out of a round.
-
-    Raises
-    ------
-    FlheError
-        It is another model.
+    Raises FlheError: it is another model.
     """
     step, variance = 0.0, 0.0
     grain = 1 / Quantize(most_bits(clients)).levels

@@ -11,7 +11,7 @@ runs nothing: it projects and draws again from the runs that `--json` names.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,9 +40,6 @@ def crowd(
     figure: Annotated[
         Path | None, typer.Option("--figure", metavar="FILE", help="Draw them into FILE, a .png.")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Take what is in --json and run the rest.")
-    ] = False,
     redraw: Annotated[
         bool,
         typer.Option("--redraw", help="Run nothing: project and draw what is in --json again."),
@@ -54,9 +51,8 @@ def crowd(
     from flhe_lab.crowd.plot import plot
     from flhe_lab.crowd.report import table
 
-    for option, given in (("--redraw", redraw), ("--resume", resume)):
-        if given and json_file is None:
-            raise ConfigError(f"{option} needs --json: the file that holds the runs")
+    if redraw and json_file is None:
+        raise ConfigError("--redraw needs --json: the file that holds the runs")
     if figure is not None:
         figures.check(figure)
 
@@ -64,54 +60,35 @@ def crowd(
         if json_file is not None:
             write_json(json_file, json.dumps(to_data(runs, where), indent=1))
 
-    def keep_file(runs: Sequence[Found]) -> None:
-        if json_file != STDOUT:  # which takes one document, at the end
-            keep(runs)
-
     if redraw and json_file is not None:
         runs, where = stored(json_file)
     else:
         asked = [Asked(n, values, rounds, drops=round(drops * n)) for n in _numbers(clients)]
-        known = read(json_file) if resume and json_file is not None else []
-        runs, where = crowds(asked, _watched(timeout), keep_file, known), None
+        runs, where = [], None
+        for each in asked:
+            runs.append(_run(each, timeout))
+            if json_file != STDOUT:  # which takes one document, at the end
+                keep(runs)
     keep(runs, where)
     if figure is not None:
         plot(runs, figure)
     console(json_file, 130).print(table(sorted(runs, key=lambda run: run.asked.clients)))
 
 
-def _watched(timeout: float) -> Callable[[Asked], Found]:
-    """What runs one federation, under a bar of its progress."""
+def _run(asked: Asked, timeout: float) -> Found:
+    """Run one federation, under a bar of its progress."""
     from rich.console import Console
 
     from flhe_lab.bench.table import progress
     from flhe_lab.crowd.run import RayRun
 
-    def run(each: Asked) -> Found:
-        with progress(Console(stderr=True)) as advance:
-            return RayRun(each, timeout, lambda n, what: advance(n, each.clients, what)).run()
-
-    return run
-
-
-def crowds(
-    asked: Sequence[Asked],
-    run: Callable[[Asked], Found],
-    keep: Callable[[Sequence[Found]], None],
-    known: Sequence[Found],
-) -> list[Found]:
-    """Run what is not known yet, each kept when it is over; returns all in the order asked for."""
-    found = {one.asked: one for one in known}
-    for each in asked:
-        if each not in found:
-            found[each] = run(each)
-            keep(list(found.values()))
-    return [found[each] for each in asked]
+    with progress(Console(stderr=True)) as advance:
+        return RayRun(asked, timeout, lambda n, what: advance(n, asked.clients, what)).run()
 
 
 def to_data(runs: Sequence[Found], where: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return runs and laws as JSON values; `where` is the machine, by default this one."""
-    from flhe_lab.bench import machine
+    from flhe_lab.bench.host import machine
     from flhe_lab.crowd.report import FURTHER, QUANTITIES
 
     laws = []
@@ -132,31 +109,10 @@ def to_data(runs: Sequence[Found], where: Mapping[str, Any] | None = None) -> di
     }
 
 
-def read(path: Path) -> list[Found]:
-    """Runs of this machine and release in a file that `to_data` made; none where there is no file.
-
-    Raises
-    ------
-    ConfigError
-        The file is something else.
-    """
-    from flhe_lab.bench import machine
-
-    if not path.exists():
-        return []
-    runs, there = stored(path)
-    here = machine()
-    same = all(there.get(name) == here[name] for name in ("processor", "processors", "flhe"))
-    return runs if same else []
-
-
 def stored(path: Path) -> tuple[list[Found], dict[str, Any]]:
     """Return the runs in a file that `to_data` made, and the machine that made them.
 
-    Raises
-    ------
-    ConfigError
-        The file cannot be read, or is something else.
+    Raises ConfigError: the file cannot be read, or is something else.
     """
     from flhe_lab.crowd.found import Asked, Found
 

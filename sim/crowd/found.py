@@ -14,24 +14,12 @@ from flhe.keys.roster.roster import MAX_MEMBERS
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A federation.
+    """A federation."""
 
-    Parameters
-    ----------
-    clients : int
-        N, 3 to 1024.
-    values : int
-        M, values in the model.
-    rounds : int
-        Rounds, at least 1.
-    drops : int
-        Clients that drop out of each round.
-    """
-
-    clients: int
-    values: int
-    rounds: int
-    drops: int = 0
+    clients: int  # N, 3 to 1024
+    values: int  # M, values in the model
+    rounds: int  # Rounds, at least 1
+    drops: int = 0  # Clients that drop out of each round
 
     def __post_init__(self) -> None:
         if not 3 <= self.clients <= MAX_MEMBERS:
@@ -47,42 +35,26 @@ class Asked:
 
 @dataclass(slots=True)
 class Found:
-    """What one federation took; seconds of clients are medians over all messages of a stage.
+    """What one federation took; seconds of clients are medians over all messages of a stage."""
 
-    Parameters
-    ----------
-    asked : Asked
-        The federation.
-    wall_s : float
-        From the start of Flower's processes to the last event.
-    rounds_s : list of float
-        Seconds of each round.
-    client_s, client_cpu_s : dict of str to float
-        By stage: seconds of one client, and of its processor.
-    phases : list of dict
-        What the server noted; see `phases.Phase`.
-    masking_bytes : int
-        What the masking-key agreement of a round moved for one client, at most.
-    idle_bytes, server_bytes, actor_bytes, tree_bytes : int
-        Resident: the server's process when idle and at most, one actor at most, and all processes
-        together at most, shared pages counted once.
-    error : float
-        Largest error of the final model.
-    """
-
-    asked: Asked
-    wall_s: float = 0.0
-    rounds_s: list[float] = field(default_factory=list)
+    asked: Asked  # The federation
+    wall_s: float = 0.0  # From the start of Flower's processes to the last event
+    rounds_s: list[float] = field(default_factory=list)  # Seconds of each round
     survivors: list[int] = field(default_factory=list)
+    # client_s, client_cpu_s: By stage: seconds of one client, and of its processor.
     client_s: dict[str, float] = field(default_factory=dict)
     client_cpu_s: dict[str, float] = field(default_factory=dict)
     phases: list[dict[str, Any]] = field(default_factory=list)
+    """What the server noted; see `phases.Phase`."""
     masking_bytes: int = 0
+    # idle_bytes, server_bytes, actor_bytes, tree_bytes: Resident: the server's process when idle
+    # and at most, one actor at most, and all processes together at most, shared pages counted once.
+    """What the masking-key agreement of a round moved for one client, at most."""
     idle_bytes: int = 0
     server_bytes: int = 0
     actor_bytes: int = 0
     tree_bytes: int = 0
-    error: float = 0.0
+    error: float = 0.0  # Largest error of the final model
 
     @property
     def other_bytes(self) -> int:

@@ -13,31 +13,19 @@ from itertools import combinations
 
 import numpy as np
 
-from flhe.errors import ConfigError
-
 NAMES = {0: "constant", 1: "linear", 2: "quadratic"}
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A law and how well it holds.
+    """A law and how well it holds."""
 
-    Parameters
-    ----------
-    powers : tuple of int
-        p of each term, ascending.
-    factors : tuple of float
-        c_p of each, not below 0.
-    residual : float
-        Largest relative distance of a point from it.
-    points : int
-        Through how many it was laid; with no more points than terms, it passes through all of them.
-    """
-
-    powers: tuple[int, ...]
-    factors: tuple[float, ...]
-    residual: float
+    powers: tuple[int, ...]  # p of each term, ascending
+    factors: tuple[float, ...]  # c_p of each, not below 0
+    residual: float  # Largest relative distance of a point from it
     points: int
+    """Through how many it was laid; with no more points than terms, it passes through all of
+    them."""
 
     @property
     def name(self) -> str:
@@ -52,17 +40,7 @@ class Growth:
 
 
 def growth(clients: Sequence[int], found: Sequence[float], powers: Sequence[int]) -> Growth:
-    """Lay the law of these powers through the points.
-
-    Raises
-    ------
-    ConfigError
-        An unknown power, fewer than two points, or one that is not above 0.
-    """
-    if not powers or not set(powers) <= NAMES.keys():
-        raise ConfigError(f"powers={tuple(powers)}: choose from {', '.join(map(str, NAMES))}")
-    if len(clients) != len(found) or len(set(clients)) < 2 or min(found) <= 0:
-        raise ConfigError("a law takes two numbers of clients at least, and amounts above 0")
+    """Lay the law of these powers through the points."""
     n, y = np.asarray(clients, np.float64), np.asarray(found, np.float64)
     terms = sorted(set(powers))
     best: tuple[float, tuple[float, ...]] | None = None
@@ -80,16 +58,13 @@ def growth(clients: Sequence[int], found: Sequence[float], powers: Sequence[int]
     return _against(clients, found, tuple(terms), best[1])
 
 
-def together(parts: Sequence[Growth], clients: Sequence[int], found: Sequence[float]) -> Growth:
-    """Add up the laws of the parts of a whole; no part then exceeds the whole, at any N.
-
-    Parameters
-    ----------
-    parts : sequence of Growth
-        At least one.
-    clients, found
-        The whole as it was measured: the residual is its distance from the sum.
-    """
+def together(
+    parts: Sequence[Growth],  # At least one
+    # clients, found: The whole as it was measured: the residual is its distance from the sum
+    clients: Sequence[int],
+    found: Sequence[float],
+) -> Growth:
+    """Add up the laws of the parts of a whole; no part then exceeds the whole, at any N."""
     powers = sorted({p for part in parts for p in part.powers})
     factors = dict.fromkeys(powers, 0.0)
     for part in parts:

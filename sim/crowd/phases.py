@@ -27,37 +27,18 @@ PER_ROUND = ("round", *AGREEMENT)
 
 @dataclass(slots=True)
 class Phase:
-    """One phase of one round.
+    """One phase of one round."""
 
-    Parameters
-    ----------
-    name : str
-        What was asked for.
-    round : int
-        0 before the first.
-    wall_s : float
-        Seconds from its first message to that of the next phase.
-    server_s : float
-        Seconds of processor of the server's thread, for messages and replies.
-    grid_s : float
-        The same in Flower's grid, and looking for replies.
-    up, down : dict of int to int
-        Payload of each node.
-    uploads : dict of int to int
-        Of `up`, the ciphertext.
-    beside : dict of int to int
-        Of `down`, config beside the stage's own.
-    """
-
-    name: str
-    round: int
-    wall_s: float = 0.0
-    server_s: float = 0.0
-    grid_s: float = 0.0
+    name: str  # What was asked for
+    round: int  # 0 before the first
+    wall_s: float = 0.0  # Seconds from its first message to that of the next phase
+    server_s: float = 0.0  # Seconds of processor of the server's thread, for messages and replies
+    grid_s: float = 0.0  # The same in Flower's grid, and looking for replies
+    # up, down: Payload of each node.
     up: dict[int, int] = field(default_factory=dict)
     down: dict[int, int] = field(default_factory=dict)
-    uploads: dict[int, int] = field(default_factory=dict)
-    beside: dict[int, int] = field(default_factory=dict)
+    uploads: dict[int, int] = field(default_factory=dict)  # Of `up`, the ciphertext
+    beside: dict[int, int] = field(default_factory=dict)  # Of `down`, config beside the stage's own
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; of what travelled, by client the median and in all."""
@@ -75,15 +56,12 @@ class Phase:
 
 
 class PhaseGrid(MeteredGrid):
-    """Wraps any grid; to be used by one thread.
+    """Wraps any grid; to be used by one thread."""
 
-    Parameters
-    ----------
-    grid : Grid
-        What carries the messages.
-    """
-
-    def __init__(self, grid: Grid) -> None:
+    def __init__(
+        self,
+        grid: Grid,  # What carries the messages
+    ) -> None:
         super().__init__(grid)
         self.phases: list[Phase] = []
         self.nodes_work_here = getattr(grid, "nodes_work_here", False)

@@ -20,27 +20,14 @@ FURTHER = 10
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One thing that a run took.
+    """One thing that a run took."""
 
-    Parameters
-    ----------
-    name : str
-        In tables.
-    unit : str
-        "s", "kB" or "MB".
-    of : callable
-        Found -> amount.
-    powers : tuple of int
-        Powers of N that theory says.
-    parts : tuple of Quantity
-        What a whole consists of: it follows the sum of their laws, and has no powers of its own.
-    """
-
-    name: str
-    unit: str
-    of: Callable[[Found], float]
-    powers: tuple[int, ...] = ()
+    name: str  # In tables
+    unit: str  # "s", "kB" or "MB"
+    of: Callable[[Found], float]  # Found -> amount
+    powers: tuple[int, ...] = ()  # Powers of N that theory says
     parts: tuple[Quantity, ...] = ()
+    """What a whole consists of: it follows the sum of their laws, and has no powers of its own."""
 
     def law(self, runs: Sequence[Found]) -> Growth | None:
         """How it grows over runs, where shares are packed; None of fewer than two."""

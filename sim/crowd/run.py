@@ -8,7 +8,6 @@ are processors.
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 import textwrap
 import time
@@ -18,11 +17,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flhe.errors import FlheError
-from flhe_app.environment import FLOWER_CONFIG, cpus, environment, short_tmp
+from flhe_app.environment import environment, short_tmp
 from flhe_app.flower_run import STREAM_S
 from flhe_app.outcome import Tail, last_exception
-from flhe_app.processes import Children, describe_exit, script
-from flhe_app.superlink import LOOK_S, SUPERLINK_S, Value, pairs, start_superlink
+from flhe_app.processes import Children, describe_exit
+from flhe_app.superlink import LOOK_S, Value, pairs, start_simulation
 from flhe_lab.bench.synthetic import write_app
 from flhe_lab.crowd import app as crowd_app
 from flhe_lab.crowd.found import Asked, Found
@@ -41,18 +40,14 @@ class RayRun:
     """One run, from the SuperLink's start to the end of everything.
 
     Flower's settings, ports, processes and files are private to it and gone after it, as in `flhe run`.
-
-    Parameters
-    ----------
-    asked : Asked
-        The federation.
-    timeout : float
-        Seconds for it all.
-    step : callable, optional
-        Told what is going on.
     """
 
-    def __init__(self, asked: Asked, timeout: float, step: Step = lambda *_: None) -> None:
+    def __init__(
+        self,
+        asked: Asked,  # The federation
+        timeout: float,  # Seconds for it all
+        step: Step = lambda *_: None,  # Told what is going on
+    ) -> None:
         self._asked, self._timeout, self._step = asked, timeout, step
         self._found = Found(asked)
         self._looked = 0.0
@@ -60,10 +55,7 @@ class RayRun:
     def run(self) -> Found:
         """Run it.
 
-        Raises
-        ------
-        FlheError
-            It failed, a process of it ended, a sum was not the sum, or time is up.
+        Raises FlheError: it failed, a process of it ended, a sum was not the sum, or time is up.
         """
         began = time.monotonic()
         self._deadline = began + self._timeout
@@ -91,7 +83,7 @@ class RayRun:
             "RAY_worker_niceness": "0",  # or whatever else runs here would be in the times
         }
 
-    def _submit(self, scratch: Path, children: Children) -> subprocess.Popen[bytes]:
+    def _watch(self, scratch: Path, children: Children) -> None:
         asked = self._asked
         config: dict[str, Value] = {
             "values": asked.values,
@@ -102,20 +94,9 @@ class RayRun:
             "clocks": str(scratch / "clocks"),
             "report": str(scratch / "report.jsonl"),
         }
-        command = [script("flwr"), "run", str(scratch / "app"), "flhe", "--stream"]
-        command += ["--federation-config", _federation(asked.clients)]
-        command += ["--run-config", pairs(config)]
-        return children.start(command, log=self._log, cwd=scratch)
-
-    def _watch(self, scratch: Path, children: Children) -> None:
-        port, superlink = start_superlink(
-            children, self._log, scratch, "--insecure", "--simulation"
+        superlink, stream = start_simulation(
+            children, self._log, scratch, scratch / "app", asked.clients, pairs(config), self.fail
         )
-        if not port:
-            self.fail(f"flower-superlink did not answer within {SUPERLINK_S:g} s")
-        config = FLOWER_CONFIG.format(port=port)
-        (scratch / "config.toml").write_text(config, encoding="utf-8")
-        stream = self._submit(scratch, children)
         tail, ended = Tail(scratch / "report.jsonl"), float("inf")
         while True:
             time.sleep(LOOK_S)
@@ -168,14 +149,6 @@ class RayRun:
             f" ({why})" if why else ""
         )
         raise FlheError(textwrap.shorten(text, SAID))
-
-
-def _federation(clients: int) -> str:
-    """Flower's settings of the engine: an actor for each processor."""
-    return (
-        f"num-supernodes={clients} client-resources-num-cpus=1 "
-        f"init-args-num-cpus={min(clients, cpus())}"
-    )
 
 
 def _held(pid: int) -> Iterator[int]:

@@ -6,11 +6,9 @@ As FLASHE (Sec. 6.3), BatchCrypt (Sec. 6.3) and ESAFL (Sec. 8.3) do: one round i
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass
 
-from flhe.errors import ConfigError
 from flhe_lab.advise.prices import GB, Prices, cost
 from flhe_lab.advise.round_model import Breakdown
 from flhe_lab.advise.wan import SERVER, Wan
@@ -19,19 +17,12 @@ from flhe_lab.papers.published import rows
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What training to the end takes.
-
-    Parameters
-    ----------
-    hours : float
-    traffic_gb : float
-        One client's, up and down, in GB of 2**30 bytes: what FLASHE's Table 4 tells.
-    instance_usd, network_usd : float
-        Of all clients and the server.
-    """
+    """What training to the end takes."""
 
     hours: float
     traffic_gb: float
+    # instance_usd, network_usd: Of all clients and the server.
+    """One client's, up and down, in GB of 2**30 bytes: what FLASHE's Table 4 tells."""
     instance_usd: float
     network_usd: float
 
@@ -42,26 +33,15 @@ class Projection:
 
 
 def project(
-    breakdown: Breakdown, rounds: float, prices: Prices, wan: Wan, cohort: int
+    # Of a surviving client, whose bytes stand for everybody's. Those that drop out are billed as
+    # well: their machines run, and more traffic than that there cannot be.
+    breakdown: Breakdown,
+    rounds: float,  # Epochs to convergence, times rounds an epoch
+    prices: Prices,  # Where they tell nothing of a site's traffic, the network's do
+    wan: Wan,  # Whose sites the clients are at
+    cohort: int,  # Clients
 ) -> Projection:
-    """Multiply one round.
-
-    Parameters
-    ----------
-    breakdown : Breakdown
-        Of a surviving client, whose bytes stand for everybody's. Those that drop out are billed as
-        well: their machines run, and more traffic than that there cannot be.
-    rounds : float
-        Epochs to convergence, times rounds an epoch.
-    prices : Prices
-        Where they tell nothing of a site's traffic, the network's do.
-    wan : Wan
-        Whose sites the clients are at.
-    cohort : int
-        Clients.
-    """
-    if not (math.isfinite(rounds) and rounds >= 0):
-        raise ConfigError(f"rounds={rounds}: must be finite and 0 or more")
+    """Multiply one round."""
     hours = rounds * breakdown.total_s / 3600
     up, down = (rounds * nbytes / GB for nbytes in (breakdown.bytes_up, breakdown.bytes_down))
     placed = Counter(site.name for site in wan.placed(cohort))
@@ -72,30 +52,18 @@ def project(
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A line of a paper's table: one model trained to the end.
+    """A line of a paper's table: one model trained to the end."""
 
-    Parameters
-    ----------
-    paper, model, mode : str
-        "plain", or the scheme, as the paper calls it.
-    epochs : int
-        Until the record. One is a round in FLASHE, and many in the others.
-    reached : float
-        Accuracy in percent; a loss for models named "LSTM".
-    hours, traffic_gb : float
-        As the paper tells them, whatever its gigabyte is.
-    usd : float, optional
-        All costs; None where the paper has but a picture.
-    """
-
+    # paper, model, mode: "plain", or the scheme, as the paper calls it.
     paper: str
     model: str
     mode: str
-    epochs: int
-    reached: float
+    epochs: int  # Until the record. One is a round in FLASHE, and many in the others.
+    reached: float  # Accuracy in percent; a loss for models named "LSTM"
+    # hours, traffic_gb: As the paper tells them, whatever its gigabyte is.
     hours: float
     traffic_gb: float
-    usd: float | None = None
+    usd: float | None = None  # All costs; None where the paper has but a picture
 
 
 REPORTED = rows("trained", "rows", Reported)
@@ -103,10 +71,6 @@ REPORTED = rows("trained", "rows", Reported)
 
 
 def reported(paper: str, model: str, mode: str) -> Reported:
-    """The line of that table; ConfigError when it has none."""
-    for line in REPORTED:
-        if (line.paper, line.model, line.mode) == (paper, model, mode):
-            return line
-    have = sorted({line.mode for line in REPORTED if (line.paper, line.model) == (paper, model)})
-    known = ", ".join(have) or "nothing"
-    raise ConfigError(f"no line {mode!r} for {model!r} in {paper!r}: have {known}")
+    """The line of that table."""
+    who = (paper, model, mode)
+    return next(line for line in REPORTED if (line.paper, line.model, line.mode) == who)

@@ -20,8 +20,7 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from flhe.errors import ConfigError
-from flhe_lab.bench import Progress
+from flhe_lab.bench.turns import Progress
 from flhe_lab.papers.learning import Arguments, Curve, Setting, learn, rounds_of, strategy
 
 if TYPE_CHECKING:
@@ -46,21 +45,11 @@ weights by less than 0.02."""
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How one workload is compared.
+    """How one workload is compared."""
 
-    Parameters
-    ----------
-    label : str
-        The network's name in the figure.
-    setting : Setting
-        How all its federations train.
-    runs : tuple of (str, dict)
-        Encrypted ones: name, and `Arguments`.
-    """
-
-    label: str
-    setting: Setting
-    runs: tuple[tuple[str, dict[str, Any]], ...]
+    label: str  # The network's name in the figure
+    setting: Setting  # How all its federations train
+    runs: tuple[tuple[str, dict[str, Any]], ...]  # Encrypted ones: name, and `Arguments`
 
 
 def _fewer(run: tuple[str, dict[str, Any]], rounds: int) -> tuple[str, dict[str, Any]]:
@@ -120,37 +109,17 @@ COMPARISONS = {
 
 
 def compare(
-    name: str,
+    name: str,  # One of COMPARISONS
     *,
-    data_dir: str = "",
-    rounds: int = 0,
-    workers: int = 1,
-    progress: Progress | None = None,
+    data_dir: str = "",  # Where data sets are
+    rounds: int = 0,  # At most so many rounds of each federation; 0 for all
+    workers: int = 1,  # Clients that train at a time
+    progress: Progress | None = None,  # Receives (rounds done, rounds in all, what is going on)
 ) -> list[Curve]:
     """Run one workload's federations, plain FedAvg first; their curves in this order.
 
-    Parameters
-    ----------
-    name : str
-        One of COMPARISONS.
-    data_dir : str
-        Where data sets are.
-    rounds : int
-        At most so many rounds of each federation; 0 for all.
-    workers : int
-        Clients that train at a time.
-    progress : callable, optional
-        Receives (rounds done, rounds in all, what is going on).
-
-    Raises
-    ------
-    ConfigError
-        An unknown workload, or data that is missing.
-    FlheError
-        A federation failed.
+    Raises ConfigError: data that is missing. FlheError: a federation failed.
     """
-    if name not in COMPARISONS:
-        raise ConfigError(f"{name!r} is unknown; use one of {', '.join(COMPARISONS)}")
     found = COMPARISONS[name]
     most = min(rounds or found.setting.rounds, found.setting.rounds)
     setting = replace(found.setting, rounds=most)
@@ -159,7 +128,7 @@ def compare(
         fewer = {"rounds": min(arguments["rounds"], most)} if "rounds" in arguments else {}
         runs[told] = {**arguments, **fewer}
     task = learned(name, data_dir)
-    data = task.load(data_dir, download=False)
+    data = task.load(data_dir)
     for how in runs.values():
         strategy(setting, len(data.train.labels), how)  # refuse now, not after hours
     total = sum(rounds_of(setting, how) for how in runs.values())

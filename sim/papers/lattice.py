@@ -32,8 +32,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from flhe.errors import ConfigError
-
 SMALLEST_BLOCK = 50
 """Below it the formula for delta does not hold."""
 
@@ -43,21 +41,11 @@ GUESSES = 64
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cheapest primal attack that was found.
+    """The cheapest primal attack that was found."""
 
-    Parameters
-    ----------
-    block_size : int
-        beta.
-    samples : int
-        m, beyond the n that turn the secret into errors.
-    dimension : int
-        d = m + n + 1.
-    """
-
-    block_size: int
-    samples: int
-    dimension: int
+    block_size: int  # beta
+    samples: int  # m, beyond the n that turn the secret into errors
+    dimension: int  # d = m + n + 1
 
     @property
     def core_bits(self) -> float:
@@ -77,77 +65,34 @@ def log2_delta(block_size: int) -> float:
     return math.log2(inner) / (2 * (beta - 1))
 
 
-def primal(dimension: int, log2_q: float, log2_p: float) -> Cost:
-    """Cheapest primal attack on LWR with a uniform seed and any number of samples.
-
-    Parameters
-    ----------
-    dimension : int
-        n, the length of the seed.
-    log2_q, log2_p : float
-        Moduli that are rounded from and to.
-
-    Raises
-    ------
-    ConfigError
-        A dimension below 1, or p not below q / sqrt(12): there would be no error.
-    """
+def primal(
+    dimension: int,  # n, the length of the seed
+    # log2_q, log2_p: Moduli that are rounded from and to
+    log2_q: float,
+    log2_p: float,
+) -> Cost:
+    """Cheapest primal attack on LWR with a uniform seed and any number of samples."""
     log2_sigma = log2_q - log2_p - math.log2(12) / 2
-    if dimension < 1 or log2_p <= 0 or log2_sigma <= 0:
-        raise ConfigError(
-            f"primal({dimension}, {log2_q}, {log2_p}): needs a dimension of 1 or more and "
-            "1 < p < q / sqrt(12)"
-        )
     return _cheapest(dimension, log2_q, log2_sigma, 0.0)
 
 
-def primal_errors(dimension: int, log2_q: float, sigma: float) -> Cost:
-    """Cheapest primal attack on LWE whose secret is as its errors are, and any number of samples.
-
-    Parameters
-    ----------
-    dimension : int
-        n, the length of the secret.
-    log2_q : float
-        The modulus.
-    sigma : float
-        Standard deviation of an error, and of a coefficient of the secret.
-
-    Raises
-    ------
-    ConfigError
-        A dimension below 1, or a sigma that is not positive, or as large as the modulus.
-    """
-    if dimension < 1 or not 0 < sigma < 2**log2_q:
-        raise ConfigError(
-            f"primal_errors({dimension}, {log2_q}, {sigma}): needs a dimension of 1 or more and "
-            "0 < sigma < q"
-        )
+def primal_errors(
+    dimension: int,  # n, the length of the secret
+    log2_q: float,  # The modulus
+    sigma: float,  # Standard deviation of an error, and of a coefficient of the secret
+) -> Cost:
+    """Cheapest primal attack on LWE whose secret is as its errors are, and any number of samples."""
     return _cheapest(dimension, log2_q, math.log2(sigma), 0.0)
 
 
-def primal_sparse(dimension: int, log2_q: float, sigma: float, weight: int) -> float:
-    """Bits of the cheapest attack that guesses zeros of a ternary secret and finds the rest.
-
-    Parameters
-    ----------
-    dimension : int
-        n, the length of the secret.
-    log2_q, sigma : float
-        The modulus, and the standard deviation of an error.
-    weight : int
-        w: coefficients of the secret that are not zero.
-
-    Raises
-    ------
-    ConfigError
-        As `primal_errors`; a weight that is not 1 to n.
-    """
-    if not 1 <= weight <= dimension or not 0 < sigma < 2**log2_q:
-        raise ConfigError(
-            f"primal_sparse({dimension}, {log2_q}, {sigma}, {weight}): needs a weight of 1 to the "
-            "dimension and 0 < sigma < q"
-        )
+def primal_sparse(
+    dimension: int,  # n, the length of the secret
+    # log2_q, sigma: The modulus, and the standard deviation of an error
+    log2_q: float,
+    sigma: float,
+    weight: int,  # w: coefficients of the secret that are not zero
+) -> float:
+    """Bits of the cheapest attack that guesses zeros of a ternary secret and finds the rest."""
     best = math.inf
     for step in range(GUESSES):
         left = max(weight, dimension - dimension * step // GUESSES)

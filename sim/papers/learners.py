@@ -56,19 +56,14 @@ def allowing(home: Path) -> dict[str, Any]:
 
 
 class Learners:
-    """One app, whose nodes differ in their part of the data.
+    """One app, whose nodes differ in their part of the data."""
 
-    Parameters
-    ----------
-    task : Task
-        The model.
-    parts : list of Data
-        What each node holds, by its partition id.
-    setting : Setting
-        How all of them train.
-    """
-
-    def __init__(self, task: Task, parts: list[Data], setting: Setting) -> None:
+    def __init__(
+        self,
+        task: Task,  # The model
+        parts: list[Data],  # What each node holds, by its partition id
+        setting: Setting,  # How all of them train
+    ) -> None:
         from flhe_app.tasks.base import new_model
 
         self._first = new_model(task, setting.seed)

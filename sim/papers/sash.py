@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError
 from flhe.math.prg import BLOCK, CHUNK, AesCtr, Prg
 from flhe.math.ring import lwr_masks
 from flhe.wire.secret import Random
@@ -38,32 +37,13 @@ class WeakParametersWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class PaperSash:
-    """The paper's scheme among `cohort` clients, for one public matrix.
+    """The paper's scheme among `cohort` clients, for one public matrix."""
 
-    Parameters
-    ----------
-    cohort : int
-        N, 2 or more.
-    bits : int
-        w: bits of one quantized value, unsigned; N (2^w - 1) < 2^32.
-    public : bytes
-        What the matrix is expanded from, 32 bytes.
-    prg : Prg
-        Who computes AES.
-    """
-
-    cohort: int
-    bits: int = 16
-    public: bytes = bytes(32)
-    prg: Prg = field(default_factory=AesCtr)
+    cohort: int  # N, 2 or more
+    public: bytes = bytes(32)  # What the matrix is expanded from, 32 bytes
+    prg: Prg = field(default_factory=AesCtr)  # Who computes AES
 
     def __post_init__(self) -> None:
-        if self.cohort < 2 or not 1 <= self.bits <= 32:
-            raise ConfigError(f"PaperSash(cohort={self.cohort}, bits={self.bits}): out of range")
-        if self.cohort * ((1 << self.bits) - 1) >= 1 << 32:
-            raise ConfigError(
-                f"PaperSash: a sum of {self.cohort} values of {self.bits} bits does not fit p = 2^32"
-            )
         warnings.warn(
             f"SASH with mu = {MU}, q = 2^64, p = 2^32 has {SECURITY} bits of security, not the 128 "
             "that its paper claims: for comparison only, use flhe.schemes.sash.scheme",
@@ -89,9 +69,7 @@ class PaperSash:
         return out
 
     def encrypt(self, values: NDArray[np.uint32], seed: NDArray[np.uint64]) -> NDArray[np.uint32]:
-        """y_u: `values` below 2^w, shape (length,), masked."""
-        if values.size and int(values.max()) >= 1 << self.bits:
-            raise ConfigError(f"PaperSash: a value beyond {self.bits} bits")
+        """y_u: `values` below 2^w, N (2^w - 1) < 2^32, shape (length,), masked."""
         return values + self.mask(seed, values.size)
 
     def decrypt(self, total: NDArray[np.uint32], seeds: NDArray[np.uint64]) -> NDArray[np.uint32]:

@@ -152,10 +152,7 @@ def strategy(
 ) -> HEStrategy:
     """FedAvg under `scheme`; one node may be missing from a round.
 
-    Raises
-    ------
-    ConfigError
-        An unknown scheme.
+    Raises ConfigError: an unknown scheme.
     """
     from flhe.strategies import SchemeFedAvg
 

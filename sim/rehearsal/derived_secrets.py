@@ -34,24 +34,12 @@ _DIGEST = 32
 
 @dataclass(slots=True)
 class Contexts:
-    """What is public in the traffic, and keys are bound to.
+    """What is public in the traffic, and keys are bound to."""
 
-    Attributes
-    ----------
-    slots : set of Slot
-        Of all ciphertexts.
-    lengths : set of int
-        Integers in them.
-    headers : set of bytes
-        Of all signed messages, encoded.
-    digests : set of bytes
-        Whatever is as long as a model's digest.
-    """
-
-    slots: set[Slot] = field(default_factory=set)
-    lengths: set[int] = field(default_factory=set)
-    headers: set[bytes] = field(default_factory=set)
-    digests: set[bytes] = field(default_factory=set)
+    slots: set[Slot] = field(default_factory=set)  # Of all ciphertexts
+    lengths: set[int] = field(default_factory=set)  # Integers in them
+    headers: set[bytes] = field(default_factory=set)  # Of all signed messages, encoded
+    digests: set[bytes] = field(default_factory=set)  # Whatever is as long as a model's digest
 
     def take(self, values: Iterable[object]) -> None:
         """Look through values of records."""
@@ -101,25 +89,14 @@ def of_epoch(epoch: Epoch) -> Iterator[bytes]:
 
 
 def of_traffic(
+    # group_keys, pair_keys: All that were collected: which belongs to what is not asked
     group_keys: Collection[bytes],
     pair_keys: Collection[bytes],
-    contexts: Contexts,
-    adders: Iterable[Adder],
-    cohort: int,
+    contexts: Contexts,  # Out of the traffic
+    adders: Iterable[Adder],  # Those of the runs, for each size of the group
+    cohort: int,  # Most members
 ) -> Iterator[bytes]:
-    """Keys that serve one slot or one message.
-
-    Parameters
-    ----------
-    group_keys, pair_keys : collection of bytes
-        All that were collected: which belongs to what is not asked.
-    contexts : Contexts
-        Out of the traffic.
-    adders : iterable of Adder
-        Those of the runs, for each size of the group.
-    cohort : int
-        Most members.
-    """
+    """Keys that serve one slot or one message."""
     ways = list(adders)
     for key, slot in itertools.product(group_keys, contexts.slots):
         context = slot.context()

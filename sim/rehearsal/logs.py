@@ -12,22 +12,14 @@ from flhe_app.outcome import last_exception
 
 
 class Logs:
-    """A directory with a log for each process, and what else explains a failure.
+    """A directory with a log for each process, and what else explains a failure."""
 
-    Parameters
-    ----------
-    folder : Path
-        The directory, which is there.
-
-    Attributes
-    ----------
-    failed : bool
-        Whether they must be kept.
-    """
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,  # The directory, which is there
+    ) -> None:
         self.folder = folder
-        self.failed = False
+        self.failed = False  # Whether they must be kept
 
     def path(self, name: str) -> Path:
         """Path of the log `name`; made, for this user alone, where it is missing."""
@@ -55,16 +47,11 @@ class Logs:
 
 
 @contextmanager
-def kept_logs(scratch: Path, say: Callable[[str], None]) -> Iterator[Logs]:
-    """A new directory for logs; it stays after an error, or where `failed` is set, and is then named.
-
-    Parameters
-    ----------
-    scratch : Path
-        The deployment's files, which are still there at the end.
-    say : callable
-        Told where the logs are.
-    """
+def kept_logs(
+    scratch: Path,  # The deployment's files, which are still there at the end
+    say: Callable[[str], None],  # Told where the logs are
+) -> Iterator[Logs]:
+    """A new directory for logs; it stays, and is named, after an error or where `failed` is set."""
     logs = Logs(Path(tempfile.mkdtemp(prefix="flhe-loopback-logs-")))
     try:
         yield logs

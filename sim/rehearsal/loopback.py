@@ -59,33 +59,19 @@ class Run:
 
 
 class Loopback:
-    """The deployment: `up` around `work`, then `end`, then `verdict.check`.
+    """The deployment: `up` around `work`, then `end`, then `verdict.check`."""
 
-    Parameters
-    ----------
-    plan : Plan
-        What to run.
-    scratch : Path
-        An empty directory for all of its files; gone when `up` is left.
-    logs : Logs
-        Where its processes print.
-    say : callable
-        Told of each step.
-
-    Attributes
-    ----------
-    secrets : Secrets
-        All that was secret on the way.
-    runs : list of Run
-        One a scheme.
-    killed_s, back_s : float
-        Seconds from the beginning to the kill, and to when the node was back; 0 before.
-    """
-
-    def __init__(self, plan: Plan, scratch: Path, logs: Logs, say: Say) -> None:
+    def __init__(
+        self,
+        plan: Plan,  # What to run
+        scratch: Path,  # An empty directory for all of its files; gone when `up` is left
+        logs: Logs,  # Where its processes print
+        say: Say,  # Told of each step
+    ) -> None:
         self.plan, self.scratch, self.logs, self._say = plan, scratch, logs, say
-        self.secrets = Secrets()
-        self.runs: list[Run] = []
+        self.secrets = Secrets()  # All that was secret on the way
+        self.runs: list[Run] = []  # One a scheme
+        # Seconds from the beginning to the kill, and to when the node was back; 0 before
         self.killed_s = self.back_s = 0.0
         self._began = self._next = time.monotonic()
 
@@ -101,10 +87,7 @@ class Loopback:
     def up(self) -> Iterator[None]:
         """Everything is made and started; gone at the end.
 
-        Raises
-        ------
-        FlheError
-            Something did not start: what, and why.
+        Raises FlheError: something did not start: what, and why.
         """
         self._say("making keys, certificates, identities, a signed roster and a signed app")
         app = self.scratch / "app"
@@ -144,10 +127,7 @@ class Loopback:
     def work(self) -> None:
         """Start the runs and see them through.
 
-        Raises
-        ------
-        FlheError
-            A run failed, a process ended, or time is up.
+        Raises FlheError: a run failed, a process ended, or time is up.
         """
         if self.plan.kill:
             (self.notes(SITES[VICTIM]) / HOLD).touch()

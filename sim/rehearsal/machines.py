@@ -56,29 +56,15 @@ class SuperNode:
 
 
 class Machines:
-    """The SuperLink and its SuperNodes.
-
-    Parameters
-    ----------
-    trust : Trust
-        Their keys and certificates.
-    scratch : Path
-        Directory for their files; removed when `up` is left.
-    configs : mapping of str to dict
-        Node config of each site.
-    logs : Logs
-        Where they print.
-    patience : float
-        What time limits are multiplied by.
-    """
+    """The SuperLink and its SuperNodes."""
 
     def __init__(
         self,
-        trust: Trust,
-        scratch: Path,
-        configs: Mapping[str, dict[str, Value]],
-        logs: Logs,
-        patience: float = 1.0,
+        trust: Trust,  # Their keys and certificates
+        scratch: Path,  # Directory for their files; removed when `up` is left
+        configs: Mapping[str, dict[str, Value]],  # Node config of each site
+        logs: Logs,  # Where they print
+        patience: float = 1.0,  # What time limits are multiplied by
     ) -> None:
         self._trust, self._scratch = trust, scratch
         self.logs, self._patience = logs, patience
@@ -90,14 +76,11 @@ class Machines:
         return self._scratch / "captured"
 
     @contextmanager
-    def up(self, hub: str) -> Iterator[None]:
-        """The SuperLink runs and knows the SuperNodes' keys; all is gone at the end.
-
-        Parameters
-        ----------
-        hub : str
-            URL of the hub that it takes apps from.
-        """
+    def up(
+        self,
+        hub: str,  # URL of the hub that it takes apps from
+    ) -> Iterator[None]:
+        """The SuperLink runs and knows the SuperNodes' keys; all is gone at the end."""
         env = environment(self._scratch / "unused", self._scratch)
         env["FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE"] = str(CHUNK)
         env["FLWR_SUPERGRID_API_URL"] = hub
@@ -187,10 +170,7 @@ class Machines:
     def check(self, away: str = "") -> None:
         """Refuse to go on where a process has ended; `away` names a SuperNode that may.
 
-        Raises
-        ------
-        FlheError
-            Which, and why.
+        Raises FlheError: which, and why.
         """
         if self._superlink.poll() is not None:
             how = describe_exit(self._superlink.returncode)
@@ -203,10 +183,8 @@ class Machines:
     def flwr(self, *words: str, log: str) -> dict[str, Any]:
         """What a `flwr` command says, as JSON; nothing where it failed.
 
-        Raises
-        ------
-        FlheError
-            It did not end in time: how long it was waited for, and its log, which is called `log`.
+        Raises FlheError: it did not end in time: how long it was waited for, and its log, which is
+        called `log`.
         """
         path = self.logs.path(log)
         before = path.stat().st_size

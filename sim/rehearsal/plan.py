@@ -14,31 +14,17 @@ VICTIM = 1
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run.
+    """What to run."""
 
-    Parameters
-    ----------
-    schemes : tuple of str
-        A run for each.
-    rounds, values : int
-        Rounds of training; values of the model.
-    server_reads : bool
-        Whether the server reads SASH's sums; the sites read them otherwise.
-    kill : bool
-        Whether one SuperNode is killed in the second round.
-    timeout : float
-        Seconds for the runs.
-    patience : float
-        What every time limit is multiplied by, that of the runs too.
-    """
-
-    schemes: tuple[str, ...] = ("flashe", "sash")
+    schemes: tuple[str, ...] = ("flashe", "sash")  # A run for each
+    # rounds, values: Rounds of training; values of the model.
     rounds: int = 3
     values: int = 5_000
     server_reads: bool = False
-    kill: bool = True
-    timeout: float = 600.0
-    patience: float = 1.0
+    """Whether the server reads SASH's sums; the sites read them otherwise."""
+    kill: bool = True  # Whether one SuperNode is killed in the second round
+    timeout: float = 600.0  # Seconds for the runs
+    patience: float = 1.0  # What every time limit is multiplied by, that of the runs too
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.schemes if name not in SCHEMES]

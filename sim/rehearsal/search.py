@@ -31,18 +31,11 @@ Words = NDArray[np.uint64]
 
 @dataclass(slots=True)
 class Secrets:
-    """What is looked for, by what it is.
+    """What is looked for, by what it is."""
 
-    Attributes
-    ----------
-    kinds : dict of str to set of bytes
-        The secrets of each kind.
-    sources : dict of str to set
-        Where secrets of each kind came from, as far as it was said: whether one is missing.
-    """
-
-    kinds: dict[str, set[bytes]] = field(default_factory=dict)
+    kinds: dict[str, set[bytes]] = field(default_factory=dict)  # The secrets of each kind
     sources: dict[str, set[Hashable]] = field(default_factory=dict)
+    """Where secrets of each kind came from, as far as it was said: whether one is missing."""
 
     def __repr__(self) -> str:
         return f"Secrets({', '.join(f'{kind}: {len(of)}' for kind, of in self.kinds.items())})"
@@ -80,33 +73,20 @@ def windows(secret: bytes) -> Words:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A secret that is where it must not be.
+    """A secret that is where it must not be."""
 
-    Parameters
-    ----------
-    kind : str
-        What it is.
-    place : str
-        Name of the bytes that hold it.
-    count : int
-        Windows of secrets of that kind that are there.
-    """
-
-    kind: str
-    place: str
-    count: int
+    kind: str  # What it is
+    place: str  # Name of the bytes that hold it
+    count: int  # Windows of secrets of that kind that are there
 
 
 class Search:
-    """Looks for all of some secrets at once.
+    """Looks for all of some secrets at once."""
 
-    Parameters
-    ----------
-    secrets : Secrets
-        What is looked for.
-    """
-
-    def __init__(self, secrets: Secrets) -> None:
+    def __init__(
+        self,
+        secrets: Secrets,  # What is looked for
+    ) -> None:
         self._kinds = list(secrets.kinds)
         words, kinds = [np.empty(0, np.uint64)], [np.empty(0, np.int16)]
         for number, kind in enumerate(self._kinds):

@@ -44,31 +44,19 @@ OPEN = "ciphertext that opens without a key"
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What was captured, and what a search found in it.
+    """What was captured, and what a search found in it."""
 
-    Parameters
-    ----------
-    connections, requests, bytes_up, bytes_down, arrays : int
-        What the relay wrote down, and the arrays in it.
-    searched : dict of str to int
-        Secrets that were looked for, by kind.
-    found : tuple of Found
-        Those that were there.
-    controls : dict of str to bool
-        What a search must find, and whether it did.
-    missing : tuple of str
-        Secrets that there must have been, and that were not collected.
-    """
-
+    # connections, requests, bytes_up, bytes_down, arrays: What the relay wrote down, and the arrays
+    # in it.
     connections: int
     requests: int
     bytes_up: int
     bytes_down: int
     arrays: int
-    searched: dict[str, int]
-    found: tuple[Found, ...]
-    controls: dict[str, bool]
-    missing: tuple[str, ...] = ()
+    searched: dict[str, int]  # Secrets that were looked for, by kind
+    found: tuple[Found, ...]  # Those that were there
+    controls: dict[str, bool]  # What a search must find, and whether it did
+    missing: tuple[str, ...] = ()  # Secrets that there must have been, and that were not collected
 
 
 def search(loopback: Loopback) -> Traffic:
@@ -145,19 +133,11 @@ def _counts(
 
 
 def opened(
-    adders: Iterable[Adder], lengths: Collection[int], arrays: Mapping[str, bytes]
+    adders: Iterable[Adder],  # What may have made them
+    lengths: Collection[int],  # Integers that ciphertexts have
+    arrays: Mapping[str, bytes],  # Data by name
 ) -> Iterator[Found]:
-    """Arrays that are ciphertexts under no key, and how many integers are in each.
-
-    Parameters
-    ----------
-    adders : iterable of Adder
-        What may have made them.
-    lengths : collection of int
-        Integers that ciphertexts have.
-    arrays : mapping of str to bytes
-        Data by name.
-    """
+    """Arrays that are ciphertexts under no key, and how many integers are in each."""
     slot = Slot(
         0, bytes(32), bytes(16), 0, 0, bytes(32), bytes(32)
     )  # of none: it has no key either

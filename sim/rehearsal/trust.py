@@ -40,19 +40,12 @@ _DAY = datetime.timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class NodeKey:
-    """A SuperNode's key for its SuperLink, as OpenSSH writes them.
+    """A SuperNode's key for its SuperLink, as OpenSSH writes them."""
 
-    Parameters
-    ----------
-    private, public : Path
-        Files.
-    scalar : bytes
-        The secret number itself, 48 bytes, big-endian.
-    """
-
+    # private, public: Files.
     private: Path
     public: Path
-    scalar: bytes
+    scalar: bytes  # The secret number itself, 48 bytes, big-endian
 
     def __repr__(self) -> str:
         return f"NodeKey({self.private.name})"
@@ -60,30 +53,14 @@ class NodeKey:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """All of it.
+    """All of it."""
 
-    Parameters
-    ----------
-    tls : Tls
-        The SuperLink's certificate.
-    node_keys : dict of str to NodeKey
-        Of each site's SuperNode.
-    roster_file : Path
-        The roster, signed by all sites.
-    roster : Roster
-        The same.
-    shelf : Path
-        Directory of the signed app.
-    reviewers : Path
-        What SuperNodes' --trusted-entities reads.
-    """
-
-    tls: Tls
-    node_keys: dict[str, NodeKey]
-    roster_file: Path
-    roster: Roster
-    shelf: Path
-    reviewers: Path
+    tls: Tls  # The SuperLink's certificate
+    node_keys: dict[str, NodeKey]  # Of each site's SuperNode
+    roster_file: Path  # The roster, signed by all sites
+    roster: Roster  # The same
+    shelf: Path  # Directory of the signed app
+    reviewers: Path  # What SuperNodes' --trusted-entities reads
 
     def doctor(self, node_config: str, port: int) -> None:
         """Have `flhe doctor` check a node; FlheError for what it finds wrong."""
@@ -92,24 +69,15 @@ class Trust:
         _flhe("doctor", "--node-config", node_config, *superlink, *authority)
 
 
-def provide(scratch: Path, homes: Mapping[str, Path], schemes: Sequence[str], app: Path) -> Trust:
+def provide(
+    scratch: Path,  # An empty directory
+    homes: Mapping[str, Path],  # Where each site's state directory will be
+    schemes: Sequence[str],  # What the roster allows
+    app: Path,  # Directory of the Flower app, which a reviewer signs
+) -> Trust:
     """Make everything in the directory `scratch`.
 
-    Parameters
-    ----------
-    scratch : Path
-        An empty directory.
-    homes : mapping of str to Path
-        Where each site's state directory will be.
-    schemes : sequence of str
-        What the roster allows.
-    app : Path
-        Directory of the Flower app, which a reviewer signs.
-
-    Raises
-    ------
-    FlheError
-        A command failed.
+    Raises FlheError: a command failed.
     """
     requests = {name: scratch / f"{name}.site" for name in homes}
     roster = scratch / "roster"

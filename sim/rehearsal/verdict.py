@@ -43,24 +43,12 @@ NODE_KEY = "SuperNode key"
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of a run.
+    """One round of a run."""
 
-    Parameters
-    ----------
-    number : int
-        From 1.
-    seconds : float
-        As the server reports.
-    sites : tuple of str
-        Whose updates are in its sum.
-    error : float
-        Largest difference between the model's change and the mean of their updates.
-    """
-
-    number: int
-    seconds: float
-    sites: tuple[str, ...]
-    error: float
+    number: int  # From 1
+    seconds: float  # As the server reports
+    sites: tuple[str, ...]  # Whose updates are in its sum
+    error: float  # Largest difference between the model's change and the mean of their updates
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,46 +63,25 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a deployment showed.
+    """What a deployment showed."""
 
-    Parameters
-    ----------
-    seconds : float
-        From nothing to the end of the runs.
-    results : tuple of Result
-        One a run.
-    killed : str
-        Site whose SuperNode was killed; "" for none.
-    starts : int
-        How often it was started in all.
-    killed_s, back_s : float
-        Seconds from the beginning to its death, and to its return.
-    traffic : Traffic
-        What was searched, and found.
-    scratch : str
-        Where all files were.
-    wrong : tuple of str
-        All that is not as it must be, with the mend; empty for a deployment that works.
-    """
-
-    seconds: float
-    results: tuple[Result, ...]
-    killed: str
-    starts: int
+    seconds: float  # From nothing to the end of the runs
+    results: tuple[Result, ...]  # One a run
+    killed: str  # Site whose SuperNode was killed; "" for none
+    starts: int  # How often it was started in all
+    # killed_s, back_s: Seconds from the beginning to its death, and to its return.
     killed_s: float
     back_s: float
-    traffic: Traffic
-    scratch: str
+    traffic: Traffic  # What was searched, and found
+    scratch: str  # Where all files were
     wrong: tuple[str, ...]
+    """All that is not as it must be, with the mend; empty for a deployment that works."""
 
 
 def check(loopback: Loopback, seconds: float) -> Report:
     """Judge a deployment whose processes have ended, while its files are there.
 
-    Raises
-    ------
-    FlheError
-        Sites have different models.
+    Raises FlheError: sites have different models.
     """
     results = tuple(_result(loopback, run) for run in loopback.runs)
     traffic = search(loopback)
@@ -143,21 +110,12 @@ def _result(loopback: Loopback, run: Run) -> Result:
 
 
 def senders(
-    scheme: str, change: NDArray[np.float64], number: int, sites: int
+    scheme: str,  # Of the run
+    change: NDArray[np.float64],  # What the round added to the model, shape (values,)
+    number: int,  # The round
+    sites: int,  # How many there are
 ) -> tuple[tuple[int, ...], float]:
-    """Whose updates of a round make this mean, and by how much it is off at most.
-
-    Parameters
-    ----------
-    scheme : str
-        Of the run.
-    change : NDArray[float64]
-        What the round added to the model, shape (values,).
-    number : int
-        The round.
-    sites : int
-        How many there are.
-    """
+    """Whose updates of a round make this mean, and by how much it is off at most."""
     sizes = range(1, sites + 1)
     groups = (group for size in sizes for group in itertools.combinations(range(sites), size))
     off = {

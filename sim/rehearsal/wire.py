@@ -21,21 +21,11 @@ _OBJECT_HEAD_END = b"\x00"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A request or a response.
+    """A request or a response."""
 
-    Parameters
-    ----------
-    start : str
-        Its first line.
-    headers : dict of str to str
-        By name in lower case.
-    body : bytes
-        Without the framing of chunked transfer.
-    """
-
-    start: str
-    headers: dict[str, str]
-    body: bytes
+    start: str  # Its first line
+    headers: dict[str, str]  # By name in lower case
+    body: bytes  # Without the framing of chunked transfer
 
     @property
     def path(self) -> str:
@@ -58,10 +48,8 @@ class Connection:
 def read(directory: Path) -> list[Connection]:
     """All connections of a wiretap, in order.
 
-    Raises
-    ------
-    ProtocolError
-        Something else than HTTP/1.1, or bodies in a coding that a search would not see through.
+    Raises ProtocolError: something else than HTTP/1.1, or bodies in a coding that a search would not
+    see through.
     """
     found = []
     for path in sorted(directory.glob("*.up")):

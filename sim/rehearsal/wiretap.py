@@ -23,17 +23,10 @@ _CHUNK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files of a TLS server, PEM.
+    """Files of a TLS server, PEM."""
 
-    Parameters
-    ----------
-    authority : Path
-        Certificate of the authority that signed the server's.
-    certificate, key : Path
-        The server's certificate and private key.
-    """
-
-    authority: Path
+    authority: Path  # Certificate of the authority that signed the server's
+    # certificate, key: The server's certificate and private key.
     certificate: Path
     key: Path
 
@@ -52,10 +45,7 @@ class Tls:
 def wiretap(tls: Tls, port: int, directory: Path) -> Iterator[int]:
     """Relay to 127.0.0.1:`port`, writing into the new `directory`; gives the port that it listens on.
 
-    Raises
-    ------
-    FlheError
-        It could not start.
+    Raises FlheError: it could not start.
     """
     directory.mkdir(mode=0o700)
     loop = asyncio.new_event_loop()

@@ -21,7 +21,7 @@ from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.schemes.batchcrypt.residue_pool import draw
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.sealed import Sealed
-from flhe_lab.bench import SLOT, Contender, Setting, Vector
+from flhe_lab.bench.contender import SLOT, Contender, Setting, Vector
 from flhe_lab.bench.federation import uploads
 from flhe_lab.bench.phe import phe_batches, phe_keys, phe_values, sampled
 from flhe_lab.papers.published import rows

@@ -26,31 +26,17 @@ FIRM = ("counted", "measured", "published")
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """How to draw.
-
-    Parameters
-    ----------
-    kind : "lines", "dots" or "own"
-        lines: a line for everybody over Entry.x, a panel for each of `whats`; dots: a line for
-        everybody, a dot for each row, a panel for each of `whats`.
-    whats : tuple of str
-        Quantities that are drawn.
-    log : bool
-        Logarithmic sizes.
-    log_x : bool
-        Logarithmic axis of lines.
-    xlabel : str
-        What the axis of lines is.
-    own : callable, optional
-        With kind "own": draws the PNG at the path that it is given, of what the section holds.
-    """
+    """How to draw."""
 
     kind: Literal["lines", "dots", "own"]
-    whats: tuple[str, ...]
-    log: bool = False
-    log_x: bool = False
-    xlabel: str = ""
+    """lines: a line for everybody over Entry.x, a panel for each of `whats`; dots: a line for
+    everybody, a dot for each row, a panel for each of `whats`."""
+    whats: tuple[str, ...]  # Quantities that are drawn
+    log: bool = False  # Logarithmic sizes
+    log_x: bool = False  # Logarithmic axis of lines
+    xlabel: str = ""  # What the axis of lines is
     own: Callable[[Path], None] | None = None
+    """With kind "own": draws the PNG at the path that it is given, of what the section holds."""
 
 
 def draw(result: Result, path: Path) -> None:

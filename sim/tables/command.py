@@ -38,10 +38,7 @@ MODULES = (
 def sections(names: Sequence[str] = ()) -> tuple[Section, ...]:
     """Those of these names, or of these papers ("flashe"); all without names.
 
-    Raises
-    ------
-    ConfigError
-        A name that no section has.
+    Raises ConfigError: a name that no section has.
     """
     everything = tuple(
         section

@@ -43,7 +43,7 @@ from flhe.schemes.esafl.keys import Total, draw_own
 from flhe.schemes.esafl.presets import DEFAULT_ESHE, ESHE
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.sealed import Sealed
-from flhe_lab.bench import SLOT
+from flhe_lab.bench.contender import SLOT
 from flhe_lab.bench.schemes import NARROW
 from flhe_lab.papers.esafl import BrokenSchemeWarning, PaperEshe
 from flhe_lab.papers.packing import (
@@ -78,33 +78,17 @@ NOTHING = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way to encrypt one model's update.
+    """One way to encrypt one model's update."""
 
-    Parameters
-    ----------
-    encoding : str
-        Whose, and how it is read.
-    bits : int
-        Of a value: log2 q0, or those of an integer.
-    packed : bool
-        Whether a coefficient holds several values.
-    ciphertexts : int
-        Polynomials that a client uploads.
-    upload_bytes : int
-        Their length; the sum that comes back is as long.
-    measured : int
-        Values of the vector that were really encrypted, added and decrypted; 0: counted only.
-    error : float or None
-        Mean absolute error of the sum of nine; a ninth of it is that of the mean.
-    """
-
-    encoding: str
-    bits: int
-    packed: bool
-    ciphertexts: int
-    upload_bytes: int
+    encoding: str  # Whose, and how it is read
+    bits: int  # Of a value: log2 q0, or those of an integer
+    packed: bool  # Whether a coefficient holds several values
+    ciphertexts: int  # Polynomials that a client uploads
+    upload_bytes: int  # Their length; the sum that comes back is as long
     measured: int = 0
+    """Values of the vector that were really encrypted, added and decrypted; 0: counted only."""
     error: float | None = None
+    """Mean absolute error of the sum of nine; a ninth of it is that of the mean."""
 
     @property
     def traffic_mb(self) -> float:

@@ -29,26 +29,16 @@ TOTAL = "iteration"
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round as the slowest client sees it.
+    """One round as the slowest client sees it."""
 
-    Parameters
-    ----------
-    train_s, encrypt_s, decrypt_s : Marked
-        Its own work, as measured or sampled.
-    wait_s : Marked
-        All else, transfer, the server's work and waiting for others: what the papers call idle.
-    total_s : Marked
-        The round.
-    breakdown : Breakdown
-        The model's own account.
-    """
-
+    # train_s, encrypt_s, decrypt_s: Its own work, as measured or sampled.
     train_s: Marked
     encrypt_s: Marked
     decrypt_s: Marked
     wait_s: Marked
-    total_s: Marked
-    breakdown: Breakdown
+    """All else, transfer, the server's work and waiting for others: what the papers call idle."""
+    total_s: Marked  # The round
+    breakdown: Breakdown  # The model's own account
 
     def parts(self) -> dict[str, Marked]:
         """PARTS, then TOTAL."""
@@ -91,30 +81,14 @@ Part = Callable[[str, Plan, Found], Iterable[Line]]
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What a paper evaluates.
+    """What a paper evaluates."""
 
-    Parameters
-    ----------
-    models : tuple of str
-        By growing size.
-    cohort : int
-        Clients.
-    link : Wan
-        Their network.
-    prices : Prices
-        Of machines and traffic.
-    batches : int
-        That a client trains in an iteration.
-    quick : str
-        The model that a quick run measures; the others are in proportion.
-    """
-
-    models: tuple[str, ...]
-    cohort: int
-    link: Wan
-    prices: Prices
-    batches: int
-    quick: str
+    models: tuple[str, ...]  # By growing size
+    cohort: int  # Clients
+    link: Wan  # Their network
+    prices: Prices  # Of machines and traffic
+    batches: int  # That a client trains in an iteration
+    quick: str  # The model that a quick run measures; the others are in proportion
 
     def measured(self, plan: Plan) -> tuple[str, ...]:
         """Models whose costs are measured."""

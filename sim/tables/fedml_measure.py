@@ -25,11 +25,13 @@ from typing import Any
 import numpy as np
 
 from flhe.coding.select import Select
-from flhe_lab.bench import Contender, Measured, Setting, Vector, schemes
-from flhe_lab.bench import measure as timed
+from flhe_lab.bench import schemes
+from flhe_lab.bench.contender import Contender, Setting, Vector
 from flhe_lab.bench.federation import layout_of
 from flhe_lab.bench.peers import SLOTS, Weighs, tenseal_ckks
 from flhe_lab.bench.schemes import Make
+from flhe_lab.bench.turns import Measured
+from flhe_lab.bench.turns import measure as timed
 from flhe_lab.tables import phase_costs
 from flhe_lab.tables.fedml_published import COHORT, MOBILENET
 from flhe_lab.tables.marked import Marked, counted, measured

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from flhe_lab.bench import Setting, Vector
-from flhe_lab.bench import measure as in_turns
+from flhe_lab.bench.contender import Setting, Vector
 from flhe_lab.bench.peers import Tenseal, tenseal_ckks
+from flhe_lab.bench.turns import measure as in_turns
 from flhe_lab.papers.learners import quiet
 from flhe_lab.tables.fedml_published import BATCHES, CNN, COHORT, MB, SCALES, TABLE_6
 from flhe_lab.tables.marked import Marked, measured
@@ -149,12 +149,13 @@ def _learn(average: Average, rounds: int, examples: int) -> float:
     import torch
     from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+    from flhe_app.tasks import task_named
     from flhe_app.tasks.base import evaluate, new_model, shuffler, train
-    from flhe_app.tasks.digits import DIGITS
 
-    data, model = DIGITS.load("", download=False), new_model(DIGITS, 0)
-    order = np.arange(DIGITS.train_size)
-    bounds = (np.cumsum((0, *SHARES)) * DIGITS.train_size).astype(int)
+    task = task_named("digits")
+    data, model = task.load(""), new_model(task, 0)
+    order = np.arange(task.train_size)
+    bounds = (np.cumsum((0, *SHARES)) * task.train_size).astype(int)
     parts = [order[a:b][: examples or None] for a, b in itertools.pairwise(bounds)]
     common, best = parameters_to_vector(model.parameters()).detach().clone(), 0.0
     with quiet(1):

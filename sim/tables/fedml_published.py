@@ -19,24 +19,14 @@ COHORT = 3
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One row of Table 4.
+    """One row of Table 4."""
 
-    Parameters
-    ----------
-    name : str
-        Its name there.
-    values : int
-        Parameters.
-    he_s, plain_s : float
-        Seconds of one aggregation, encrypted and not.
-    he_bytes, plain_bytes : float
-        One client's file, encrypted and not.
-    """
-
-    name: str
-    values: int
+    name: str  # Its name there
+    values: int  # Parameters
+    # he_s, plain_s: Seconds of one aggregation, encrypted and not.
     he_s: float
     plain_s: float
+    # he_bytes, plain_bytes: One client's file, encrypted and not.
     he_bytes: float
     plain_bytes: float
 
@@ -52,25 +42,14 @@ class Efficient:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """One row of Table 6: the CNN under other parameters.
+    """One row of Table 6: the CNN under other parameters."""
 
-    Parameters
-    ----------
-    batch : int
-        Values in a ciphertext.
-    scale : int
-        Scaling bits.
-    seconds, nbytes : float
-        Of one aggregation; one client's files.
-    change : float
-        Of test accuracy, in percent, to the best model in clear.
-    """
-
-    batch: int
-    scale: int
+    batch: int  # Values in a ciphertext
+    scale: int  # Scaling bits
+    # seconds, nbytes: Of one aggregation; one client's files.
     seconds: float
     nbytes: float
-    change: float
+    change: float  # Of test accuracy, in percent, to the best model in clear
 
 
 @dataclass(frozen=True, slots=True)

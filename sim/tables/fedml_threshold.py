@@ -16,10 +16,11 @@ from flhe.coding.base import Plain
 from flhe.schemes.fedml_he.keys import CkksSecret
 from flhe.schemes.fedml_he.presets import DEFAULT_CKKS
 from flhe.schemes.sealed import Sealed
-from flhe_lab.bench import PHASES, SLOT, Contender, Laps, Setting, Vector, peers
-from flhe_lab.bench import measure as timed
+from flhe_lab.bench import peers
+from flhe_lab.bench.contender import PHASES, SLOT, Contender, Laps, Setting, Vector
 from flhe_lab.bench.federation import Federation
 from flhe_lab.bench.schemes import fedml, fedml_terms
+from flhe_lab.bench.turns import measure as timed
 from flhe_lab.tables.fedml_published import MB
 from flhe_lab.tables.marked import counted, measured
 from flhe_lab.tables.result import Group

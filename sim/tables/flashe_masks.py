@@ -15,10 +15,10 @@ from flhe.schemes.flashe.adder import FlasheAdder, FlasheOpener, FlasheSealer
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed
 from flhe_lab.advise.round_model import simulate, typical
-from flhe_lab.bench import SLOT, Contender, Setting
-from flhe_lab.bench import measure as in_turns
+from flhe_lab.bench.contender import SLOT, Contender, Setting
 from flhe_lab.bench.mask_counts import CLIENTS, MODES, crossover, masks_made, survivors_of
 from flhe_lab.bench.schemes import flashe
+from flhe_lab.bench.turns import measure as in_turns
 from flhe_lab.tables.evaluation import TOTAL, row, work_of
 from flhe_lab.tables.flashe_rounds import EVALUATION, MODELS
 from flhe_lab.tables.headlines import COHORT
@@ -80,10 +80,7 @@ def measure_dropouts(
     the ciphertext that is opened is the survivor's own, named as the sum; a short sum is added up and
     opened for each set and masking.
 
-    Raises
-    ------
-    FlheError
-        A sum that opens to something else.
+    Raises FlheError: a sum that opens to something else.
     """
     rng = np.random.default_rng(SEED)  # who survives, and test data; masks never come from here
     out = []

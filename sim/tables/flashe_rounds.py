@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flhe_lab.advise import prices, wan
-from flhe_lab.bench import Contender, Setting
+from flhe_lab.bench.contender import Contender, Setting
 from flhe_lab.bench.sparse import plain_sparse, sparse
 from flhe_lab.papers.convergence import Reported, reported
 from flhe_lab.papers.published import rows

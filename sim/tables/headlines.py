@@ -58,27 +58,13 @@ def _steps(plan: Plan) -> list[Step]:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """One ratio.
+    """One ratio."""
 
-    Parameters
-    ----------
-    row : str
-        What is divided by what.
-    here : Marked
-        The ratio of one run.
-    bound : float
-        What it is held to.
-    most : bool
-        Whether it may be at most that, or must be at least.
-    paper : tuple or None
-        Whose line of the paper, and its number.
-    """
-
-    row: str
-    here: Marked
-    bound: float
-    most: bool = False
-    paper: tuple[str, float] | None = None
+    row: str  # What is divided by what
+    here: Marked  # The ratio of one run
+    bound: float  # What it is held to
+    most: bool = False  # Whether it may be at most that, or must be at least
+    paper: tuple[str, float] | None = None  # Whose line of the paper, and its number
 
     @property
     def holds(self) -> bool:

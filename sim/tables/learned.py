@@ -10,7 +10,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flhe_lab.bench import Contender, measure
+from flhe_lab.bench.contender import Contender
+from flhe_lab.bench.turns import measure
 from flhe_lab.papers.curves import COMPARISONS, compare, learned
 from flhe_lab.papers.learners import quiet
 from flhe_lab.papers.learning import SETTLED, Curve
@@ -65,8 +66,9 @@ def batch_seconds(train: Callable[[], object], repeats: int) -> float:
 
 
 def _train(model: str, repeats: int) -> dict[str, Any]:
-    from flhe_app.tasks import generated, task_named
+    from flhe_app.tasks import task_named
     from flhe_app.tasks.base import new_model, shuffler, train
+    from flhe_app.tasks.workloads import generated
 
     task, batch = task_named(model), BATCH[model]
     net, turns = new_model(task, 0), itertools.count()

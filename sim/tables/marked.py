@@ -7,6 +7,7 @@ used they are projected.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,18 +36,10 @@ LEGEND = "The small word behind a number says where the number comes from:\n\n" 
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A number with its mark. Arithmetic keeps the weakest mark.
+    """A number with its mark. Arithmetic keeps the weakest mark."""
 
-    Parameters
-    ----------
-    value : float
-        Finite.
-    mark : Mark
-        Where it comes from.
-    """
-
-    value: float
-    mark: Mark
+    value: float  # Finite
+    mark: Mark  # Where it comes from
 
     def __post_init__(self) -> None:
         if self.mark not in MARKS:
@@ -91,10 +84,7 @@ class Marked:
 def weakest(*marks: Mark) -> Mark:
     """The mark of what is made of numbers with these marks.
 
-    Raises
-    ------
-    ConfigError
-        No mark; or a paper's number among ours: such a number would stand for neither.
+    Raises ConfigError: no mark; or a paper's number among ours: such a number would stand for neither.
     """
     if not marks:
         raise ConfigError("no marks: a number is made of at least one")
@@ -103,29 +93,10 @@ def weakest(*marks: Mark) -> Mark:
     return max(marks, key=MARKS.index)
 
 
-def counted(value: float) -> Marked:
-    """An exact number."""
-    return Marked(value, "counted")
-
-
-def measured(value: float) -> Marked:
-    """The whole was run."""
-    return Marked(value, "measured")
-
-
-def sampled(value: float) -> Marked:
-    """A part was run."""
-    return Marked(value, "sampled")
-
-
-def projected(value: float) -> Marked:
-    """A model says so."""
-    return Marked(value, "projected")
-
-
-def published(value: float) -> Marked:
-    """The paper says so."""
-    return Marked(value, "published")
+counted, measured, sampled, projected, published = (
+    functools.partial(Marked, mark=mark) for mark in MARKS
+)
+"""Value -> number with that mark."""
 
 
 def proportional(number: Marked, factor: float) -> Marked:

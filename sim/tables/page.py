@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flhe.errors import ConfigError
-from flhe_lab.bench import machine
+from flhe_lab.bench.host import machine
 from flhe_lab.tables.chart import draw
 from flhe_lab.tables.marked import LEGEND
 from flhe_lab.tables.result import Result, to_csv, to_markdown

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from flhe.errors import ConfigError
-from flhe_lab.bench import PHASES, Contender, Setting, peers, phe, schemes, sparse
-from flhe_lab.bench import measure as in_turns
+from flhe_lab.bench import peers, phe, schemes, sparse
+from flhe_lab.bench.contender import PHASES, Contender, Setting
 from flhe_lab.bench.schemes import Make
+from flhe_lab.bench.turns import measure as in_turns
 from flhe_lab.tables.marked import Marked, proportional
 from flhe_lab.tables.result import Group
 from flhe_lab.tables.section import Plan, Say, Step
@@ -23,28 +23,15 @@ from flhe_lab.tables.section import Plan, Say, Step
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """One that takes part.
+    """One that takes part."""
 
-    Parameters
-    ----------
-    name : str
-        As tables call it.
-    group : "ours" or "peer"
-        Whose code it is.
-    make : callable
-        (setting, updates) -> contender.
-    sample : int
-        Values that it is given at most, the rest being projected; 0 for no bound. Peers that sample
-        by themselves have none.
-    counted : bool
-        Whether it tells the bytes of a whole update, or of a sample.
-    """
-
-    name: str
-    group: Group
-    make: Make
+    name: str  # As tables call it
+    group: Group  # Whose code it is
+    make: Make  # (setting, updates) -> contender
     sample: int = 0
-    counted: bool = True
+    """Values that it is given at most, the rest being projected; 0 for no bound. Peers that
+    sample by themselves have none."""
+    counted: bool = True  # Whether it tells the bytes of a whole update, or of a sample
 
 
 def _phe(make: Callable[..., Contender]) -> Make:
@@ -96,27 +83,18 @@ WHO: Mapping[str, Who] = {
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one contender took for one update.
+    """What one contender took for one update."""
 
-    Parameters
-    ----------
-    who, group
-        As in Entry.
-    encrypt_s, add_s, decrypt_s : Marked
-        Seconds: a client's, of one upload that is added, a client's; the minima of the turns.
-    upload_bytes : Marked
-        One client's upload.
-    down_bytes : Marked or None
-        What comes back; by default as long.
-    """
-
+    # who, group: As in Entry.
     who: str
     group: Group
+    # encrypt_s, add_s, decrypt_s: Seconds: a client's, of one upload that is added, a client's; the
+    # minima of the turns.
     encrypt_s: Marked
     add_s: Marked
     decrypt_s: Marked
-    upload_bytes: Marked
-    down_bytes: Marked | None = None
+    upload_bytes: Marked  # One client's upload
+    down_bytes: Marked | None = None  # What comes back; by default as long
 
     def work_s(self, additions: int) -> Marked:
         """A client's encryption and decryption, and the server's additions."""
@@ -136,15 +114,7 @@ def step(values: int, cohort: int, names: Sequence[str], plan: Plan, key: str = 
 
     The step's key holds values, cohort and names: sections that ask for the same share one measurement;
     what is to be compared must be in one. One with a `key` of its own is named by that and the values.
-
-    Raises
-    ------
-    ConfigError
-        A name that is not in WHO.
     """
-    for name in names:
-        if name not in WHO:
-            raise ConfigError(f"{name!r}: choose from {', '.join(WHO)}")
     repeats, whole = plan.repeats, f"{key}-{values}"
     if key == "costs":
         slug = "+".join(sorted("".join(c for c in n.lower() if c.isalnum()) for n in names))
@@ -165,10 +135,7 @@ def measure(
 ) -> dict[str, Any]:
     """Time everybody in turns; JSON values that `read` takes.
 
-    Raises
-    ------
-    FlheError
-        A mean that is not the mean.
+    Raises FlheError: a mean that is not the mean.
     """
     setting = Setting(values, cohort)
     updates = setting.updates()
@@ -194,10 +161,7 @@ def timed(
     A contender with a `projection` ran one part in so many, and tells the bytes of all; one in `scales`
     was given one part in so many, and knows nothing of the rest.
 
-    Raises
-    ------
-    FlheError
-        A mean that is not the mean; two contenders of one name.
+    Raises FlheError: a mean that is not the mean; two contenders of one name.
     """
     # The minimum of seven turns is not to be compared with that of three: all have as many.
     repeats = min(repeats, *(contender.max_repeats for contender in contenders.values()))

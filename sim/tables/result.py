@@ -18,33 +18,15 @@ GROUPS: tuple[Group, ...] = ("ours", "peer", "paper")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One number.
+    """One number."""
 
-    Parameters
-    ----------
-    row : str
-        What it is about: "CNN (1.20M)", "dropout 0.3". In a figure, the place on the axis.
-    who : str
-        Whose: "FLASHE", "TenSEAL BFV, n = 8192", "Pai+bat".
-    group : "ours", "peer" or "paper"
-        Ours; somebody else's code on this machine; what the paper says.
-    what : str
-        The quantity: "encrypt", "traffic". One column.
-    unit : str
-        Of the number: "s", "MB", "x", "" for a mere count.
-    number : Marked
-        The number and where it comes from.
-    x : float or None
-        Place on a numeric axis, for lines.
-    """
-
-    row: str
-    who: str
-    group: Group
-    what: str
-    unit: str
-    number: Marked
-    x: float | None = None
+    row: str  # What it is about: "CNN (1.20M)", "dropout 0.3". In a figure, the place on the axis.
+    who: str  # Whose: "FLASHE", "TenSEAL BFV, n = 8192", "Pai+bat"
+    group: Group  # Ours; somebody else's code on this machine; what the paper says
+    what: str  # The quantity: "encrypt", "traffic". One column.
+    unit: str  # Of the number: "s", "MB", "x", "" for a mere count
+    number: Marked  # The number and where it comes from
+    x: float | None = None  # Place on a numeric axis, for lines
 
     def __post_init__(self) -> None:
         if self.group not in GROUPS:
@@ -57,30 +39,17 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One table or figure.
+    """One table or figure."""
 
-    Parameters
-    ----------
-    name : str
-        File name without its ending: "flashe-table-2".
-    source : str
-        "FLASHE, Table 2".
-    title : str
-        What it shows, in a few words.
-    entries : tuple of Entry
-        In the order of rows; columns come in the order of their first entry.
-    chart : Chart or None
-        How it is drawn; None where it is a table only.
-    notes : tuple of str
-        What a reader must know: setting, what differs from the paper's, what the paper leaves out.
-    """
-
-    name: str
-    source: str
-    title: str
+    name: str  # File name without its ending: "flashe-table-2"
+    source: str  # "FLASHE, Table 2"
+    title: str  # What it shows, in a few words
     entries: tuple[Entry, ...]
-    chart: Chart | None = None
+    """In the order of rows; columns come in the order of their first entry."""
+    chart: Chart | None = None  # How it is drawn; None where it is a table only
     notes: tuple[str, ...] = field(default=())
+    """What a reader must know: setting, what differs from the paper's, what the paper leaves
+    out."""
 
     def __post_init__(self) -> None:
         if not self.entries:
@@ -150,22 +119,15 @@ def short(value: float) -> str:
 
 
 def ratios(
-    entries: Sequence[Entry], what: str, to: str, *, group: Group | None = None
+    entries: Sequence[Entry],  # Where they are
+    what: str,  # The quantity
+    to: str,  # Whose number is 1; `who` of an entry
+    *,
+    group: Group | None = None,  # Only entries of that group
 ) -> tuple[Entry, ...]:
     """For each row, everybody's `what` divided by that of `to`: entries "`what`, ratio", unit "x".
 
     A paper's numbers are divided by the paper's own of that name, ours and peers' by ours.
-
-    Parameters
-    ----------
-    entries : sequence of Entry
-        Where they are.
-    what : str
-        The quantity.
-    to : str
-        Whose number is 1; `who` of an entry.
-    group : optional
-        Only entries of that group.
     """
     base: dict[tuple[str, bool], Marked] = {}
     for e in entries:

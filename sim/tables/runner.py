@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flhe.errors import FlheError
-from flhe_lab.bench import Progress, pinned, quiet
+from flhe_lab.bench.host import pinned, quiet
+from flhe_lab.bench.turns import Progress
 from flhe_lab.tables import page
 from flhe_lab.tables.result import Result
 from flhe_lab.tables.section import Found, Plan, Section, Step
@@ -16,37 +17,22 @@ from flhe_lab.tables.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a run made.
+    """What a run made."""
 
-    Parameters
-    ----------
-    results : tuple of Result
-        In the order of sections, those of earlier runs among them.
-    page : Path
-        Where all of them are shown.
-    measured, kept : int
-        Steps that were run, and that were there already.
-    foreign : tuple of str
-        Measurements of another machine or of other releases that were made again.
-    failures : tuple of (str, str)
-        What a step does, and why it could not.
-    """
-
-    results: tuple[Result, ...]
-    page: Path
+    results: tuple[Result, ...]  # In the order of sections, those of earlier runs among them
+    page: Path  # Where all of them are shown
+    # measured, kept: Steps that were run, and that were there already.
     measured: int
     kept: int
     foreign: tuple[str, ...]
-    failures: tuple[tuple[str, str], ...]
+    """Measurements of another machine or of other releases that were made again."""
+    failures: tuple[tuple[str, str], ...]  # What a step does, and why it could not
 
 
 def steps_of(sections: Sequence[Section], plan: Plan) -> list[Step]:
     """All steps, each once, in the order in which they are first needed.
 
-    Raises
-    ------
-    FlheError
-        Two steps of one key that say different things: a section is wrong.
+    Raises FlheError: two steps of one key that say different things: a section is wrong.
     """
     steps: dict[str, Step] = {}
     for section in sections:
@@ -58,12 +44,14 @@ def steps_of(sections: Sequence[Section], plan: Plan) -> list[Step]:
 
 
 def run(
-    sections: Sequence[Section],
-    plan: Plan,
-    out: Path,
+    sections: Sequence[Section],  # What is asked for
+    plan: Plan,  # How much; its name is that of the page and the folder in `out`
+    out: Path,  # A directory; made if it is not there
     *,
+    # What the page shows too, in this order, where all of it was measured before
     others: Sequence[Section] = (),
-    fresh: bool = False,
+    fresh: bool = False,  # Measure again what is asked for
+    # Receives (seconds of work done, seconds in all, what is going on); both are estimates
     progress: Progress | None = None,
 ) -> Made:
     """Measure what is not there yet, then write the page and all that it shows.
@@ -71,27 +59,7 @@ def run(
     A step that fails does not keep others from being measured; the page names the sections that lack
     it.
 
-    Parameters
-    ----------
-    sections : sequence of Section
-        What is asked for.
-    plan : Plan
-        How much; its name is that of the page and the folder in `out`.
-    out : Path
-        A directory; made if it is not there.
-    others : sequence of Section
-        What the page shows too, in this order, where all of it was measured before.
-    fresh : bool
-        Measure again what is asked for.
-    progress : callable, optional
-        Receives (seconds of work done, seconds in all, what is going on); both are estimates.
-
-    Raises
-    ------
-    ConfigError
-        What cannot be read or written.
-    FlheError
-        A section that is wrong.
+    Raises ConfigError: what cannot be read or written. FlheError: a section that is wrong.
     """
     store = Store(out / plan.name / "measured")
     steps = steps_of(sections, plan)

@@ -23,28 +23,15 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One measurement.
-
-    Parameters
-    ----------
-    key : str
-        Its name, small letters, digits, "-", "." and "+": the file that it is kept in. It names all
-        that the result depends on: sizes, cohort, whether a quick one.
-    work : callable
-        Takes `say`; returns JSON values.
-    about : str
-        What it does, for the progress bar.
-    weight : float
-        About how many seconds it takes, for the progress bar.
-    threads : int
-        Processors that it is pinned to; 0: as many as there are.
-    """
+    """One measurement."""
 
     key: str
-    work: Callable[[Say], Any]
-    about: str
-    weight: float = 1.0
-    threads: int = 1
+    """Its name, small letters, digits, "-", "." and "+": the file that it is kept in. It names
+    all that the result depends on: sizes, cohort, whether a quick one."""
+    work: Callable[[Say], Any]  # Takes `say`; returns JSON values
+    about: str  # What it does, for the progress bar
+    weight: float = 1.0  # About how many seconds it takes, for the progress bar
+    threads: int = 1  # Processors that it is pinned to; 0: as many as there are
 
     def __post_init__(self) -> None:
         if not _KEY.fullmatch(self.key):
@@ -59,18 +46,10 @@ Found = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured.
+    """How much is measured."""
 
-    Parameters
-    ----------
-    quick : bool
-        Few repeats, small samples: all of it in five minutes on two processors.
-    data_dir : str
-        Where data sets lie; "" where there are none: what needs them is left out.
-    """
-
-    quick: bool
-    data_dir: str = ""
+    quick: bool  # Few repeats, small samples: all of it in five minutes on two processors
+    data_dir: str = ""  # Where data sets lie; "" where there are none: what needs them is left out
 
     @property
     def name(self) -> str:
@@ -85,24 +64,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A paper's table or figure, or several that come of the same measurements.
+    """A paper's table or figure, or several that come of the same measurements."""
 
-    Parameters
-    ----------
-    name : str
-        "flashe-table-2"; what a user asks for.
-    paper : str
-        "FLASHE".
-    steps : callable
-        Plan -> steps, in order; none where nothing is measured.
-    report : callable
-        (plan, found) -> results. It measures nothing.
-    covers : tuple of str
-        What of the paper it regenerates: "Table 2".
-    """
-
-    name: str
-    paper: str
+    name: str  # "flashe-table-2"; what a user asks for
+    paper: str  # "FLASHE"
     steps: Callable[[Plan], Sequence[Step]]
+    """Plan -> steps, in order; none where nothing is measured."""
     report: Callable[[Plan, Found], Sequence[Result]]
-    covers: tuple[str, ...] = field(default=())
+    """(plan, found) -> results. It measures nothing."""
+    covers: tuple[str, ...] = field(default=())  # What of the paper it regenerates: "Table 2"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flhe.errors import ConfigError
-from flhe_lab.bench import machine
+from flhe_lab.bench.host import machine
 
 FORMAT, VERSION = "flhe measurement", 1
 LIBRARIES = ("flwr", "gmpy2", "phe", "tenseal", "torch")
@@ -33,18 +33,13 @@ def here() -> dict[str, Any]:
 class Store:
     """Results of steps, by key.
 
-    Parameters
-    ----------
-    folder : Path
-        Where the files are; made if it is not there.
-
-    Raises
-    ------
-    ConfigError
-        The folder cannot be made or written.
+    Raises ConfigError: the folder cannot be made or written.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,  # Where the files are; made if it is not there
+    ) -> None:
         self._folder = folder
         self._here = here()
         self.foreign: list[str] = []
@@ -59,10 +54,7 @@ class Store:
     def get(self, key: str) -> Any:
         """The result that is kept under `key`, of this machine and release; None where there is none.
 
-        Raises
-        ------
-        ConfigError
-            The file is not one of ours.
+        Raises ConfigError: the file is not one of ours.
         """
         path = self._path(key)
         try:

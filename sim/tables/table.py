@@ -28,15 +28,7 @@ Numbers = Mapping[str, Marked | float | None]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Numbers of one row and one who.
-
-    Parameters
-    ----------
-    row, who, group, x
-        As in Entry.
-    numbers : Numbers
-        What they are.
-    """
+    """Numbers of one row and one who; `row`, `who`, `group` and `x` are as in Entry."""
 
     row: str
     who: str
@@ -52,27 +44,14 @@ Told = Callable[[Plan, Found], Mapping[str, object]]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table or figure: its declaration's name in tables.toml, and what fills it.
+    """A table or figure: its declaration's name in tables.toml, and what fills it."""
 
-    Parameters
-    ----------
-    name : str
-        "flashe-table-2".
-    fill : callable
-        (plan, found) -> lines, in order.
-    told : callable, optional
-        What titles and notes name in braces.
-    chart : callable, optional
-        (plan, found) -> chart, where it is not declared.
-    by_row : bool
-        Whether lines of one row are brought together.
-    """
-
-    name: str
-    fill: Fill
-    told: Told | None = None
+    name: str  # "flashe-table-2"
+    fill: Fill  # (plan, found) -> lines, in order
+    told: Told | None = None  # What titles and notes name in braces
     chart: Callable[[Plan, Found], Chart] | None = None
-    by_row: bool = False
+    """(plan, found) -> chart, where it is not declared."""
+    by_row: bool = False  # Whether lines of one row are brought together
 
     @property
     def source(self) -> str:

@@ -77,7 +77,6 @@ HANDED: dict[str, dict[str, Any]] = {
     "--server-optimizer fedadam --fair-q 0.5": {"server_optimizer": "fedadam", "fair_q": 0.5},
     "--algorithm fedsgd --lr 0.01": {"algorithm": "fedsgd", "client_lr": 0.01},
     "--algorithm fedsgd --optimizer sgd": {"algorithm": "fedsgd", "client_optimizer": "sgd"},
-    "--secret-initial": {"secret_initial": True},
     "--top-k 0.1 --no-permute": {"top_k": 0.1, "permute": False},
     "--top-k 0.5 --permute": {"top_k": 0.5},
     "--rounds 3 --output m": {"num_rounds": 3, "sealed_model": "m"},

@@ -50,12 +50,6 @@ def test_train_returns_the_model_and_its_metrics(arrays: ArrayRecord) -> None:
     assert metrics["num-examples"] == 288
 
 
-def test_the_initial_model_is_the_one_that_the_server_would_send(arrays: ArrayRecord) -> None:
-    made, sent = records.to_numpy(client_app.initial(context(1))), records.to_numpy(arrays)
-    assert list(made) == list(sent)
-    assert all(np.array_equal(made[name], sent[name]) for name in sent)
-
-
 def test_train_depends_on_seed_partition_and_round_alone(arrays: ArrayRecord) -> None:
     def weight(partition: int, server_round: int) -> torch.Tensor:
         reply = client_app.train_fn(message("train", arrays, server_round), context(partition))

@@ -8,21 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
-from flwr.serverapp.strategy import FedAvg, QFedAvg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flhe.coding.base import Plain
-from flhe.coding.flatten import layout_of
-from flhe.coding.update import update_codec
 from flhe.errors import ConfigError, RangeError
-from flhe.mods import records
-from flhe.training.terms import Terms
 from flhe_app.settings import FAIR_LIMIT
-from flhe_app.tasks.fair import FAIR_BITS, MIN_LIMIT, Fair
+from flhe_app.tasks.fair import MIN_LIMIT, Fair
 from tests.apps.federation import Arrays as Model
-from tests.apps.federation import Idle, replies
 
 RATE = 0.05
 LOSSES = [0.9, 2.1, 0.2, 1.4]
@@ -98,42 +90,6 @@ def test_the_weighted_mean_is_algorithm_2s_step(
     assert furthest(weighted_mean(parts), expected) < bound
 
 
-@pytest.mark.parametrize("q", [0.1, 1.0, 3.0])
-def test_flowers_own_strategies_agree(q: float) -> None:
-    """FedAvg over the contributions, and QFedAvg over what the nodes trained."""
-    received, trained = models(5, len(LOSSES))
-    method = fair(q)
-    fedavg = [
-        method.contribution(received, m, loss) for m, loss in zip(trained, LOSSES, strict=True)
-    ]
-    ours = aggregate(FedAvg(), received, fedavg)
-    qfedavg = aggregate(QFedAvg(RATE, q), received, [(m, 1) for m in trained])
-    assert furthest(ours, qfedavg) < 1e-6
-
-
-@pytest.mark.parametrize("q", [0.1, 1.0])
-def test_encoded_as_under_encryption(q: float) -> None:
-    """Through Clip, Weigh and Quantize and their sum, as the members open it."""
-    received, trained = models(7, len(LOSSES))
-    method = fair(q)
-    terms = Terms(codec=update_codec(bits=FAIR_BITS, max_examples=method.limit))
-    layout, codec = layout_of(received), terms.codec
-    state = codec.init(layout)
-    values = np.zeros(layout.floats, np.int64)
-    extras = np.zeros(terms.extra_lanes(layout), np.int64)
-    for model, loss in zip(trained, LOSSES, strict=True):
-        arrays, weight = method.contribution(received, model, loss)
-        floats, _ = layout.change(arrays, received)
-        encoded, _ = codec.encode(Plain(floats, terms.extras(layout).encode(weight, {}, [])), state)
-        values += encoded.values
-        extras += encoded.extras
-    opened, _ = codec.decode(Plain(values, extras), range(len(LOSSES)), state)
-    ours = layout.apply(received, opened.values, [])
-    expected = algorithm_2(q, 1 / RATE, received, trained, LOSSES)
-    moved = furthest(expected, received)
-    assert furthest(ours, expected) < 0.005 * moved
-
-
 def test_types_stay_and_integers_pass() -> None:
     received: Model = {"w": np.ones(3, np.float32), "n": np.array(4), "d": np.ones(2)}
     trained: Model = {"w": np.full(3, 2, np.float32), "n": np.array(9), "d": np.zeros(2)}
@@ -191,17 +147,3 @@ def test_training_that_ran_away() -> None:
 def test_refuses(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         fair(**change)
-
-
-def aggregate(strategy: FedAvg, received: Model, parts: list[tuple[Model, int]]) -> Model:
-    """One round of Flower's own strategy over these replies."""
-    asked = strategy.configure_train(
-        1, records.from_numpy(received), ConfigRecord(), Idle(len(LOSSES))
-    )
-    told: Any = [
-        (arrays, {"num-examples": weight, "train_loss": loss})
-        for (arrays, weight), loss in zip(parts, LOSSES, strict=True)
-    ]
-    aggregated, _ = strategy.aggregate_train(1, replies(asked, told))
-    assert aggregated is not None
-    return records.to_numpy(aggregated)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from flhe_app.tasks import task_named
 from flhe_app.tasks.base import Examples, new_model
-from flhe_app.tasks.digits import DIGITS
 from flhe_app.tasks.proximal import add_pull, anchors
 
 EXAMPLES = Examples(
@@ -18,7 +18,7 @@ EXAMPLES = Examples(
 
 def moved() -> tuple[nn.Module, list[Tensor]]:
     """A model away from where it was received."""
-    model = new_model(DIGITS, 0)
+    model = new_model(task_named("digits"), 0)
     received = anchors(model)
     with torch.no_grad():
         for parameter in model.parameters():

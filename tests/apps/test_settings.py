@@ -43,8 +43,8 @@ def test_names_are_those_of_the_library() -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        {"data_dir": 'a "b" é\\c', "clip": 0.25, "seed": 7, "download": True},
-        {"state_dir": "/s", "resume": True, "secret_initial": True, "rekey_every": 2},
+        {"data_dir": 'a "b" é\\c', "clip": 0.25, "seed": 7},
+        {"state_dir": "/s", "resume": True, "rekey_every": 2},
         {"scheme": "flashe masking=adaptive", "top_k": 0.1, "permute": False},
         {"scheme": "fedml-he ring=8192", "select": 0.1, "noise": 0.01},
         {"scheme": "esafl", "kill": 2, "nodes": 4},
@@ -162,7 +162,6 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
             {"scheme": "sash", "nodes": 50, "fair-q": 1.0},
             "need 24; use fewer nodes, or another scheme",
         ),
-        ({"scheme": "sash", "secret-initial": True}, "let the nodes read them .unmask=clients."),
         ({"scheme": "sash", **FEDSGD}, "let the nodes .unmask=clients."),
         # Dropouts
         ({"nodes": 4, "drops": 3}, "two must remain"),

@@ -35,18 +35,10 @@ MODULES = ("flashe", "esafl", "packing", "batchcrypt", "fedml", "sash", "hours",
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one run of a proof found.
+    """What one run of a proof found."""
 
-    Parameters
-    ----------
-    text : str
-        In words, with the numbers.
-    shown : bool
-        Whether that is what the correction claims.
-    """
-
-    text: str
-    shown: bool
+    text: str  # In words, with the numbers
+    shown: bool  # Whether that is what the correction claims
 
 
 Shown = Callable[[], Found]
@@ -65,42 +57,18 @@ def shows(name: str) -> Callable[[Shown], Shown]:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """One thing that a paper gets wrong or leaves open.
+    """One thing that a paper gets wrong or leaves open."""
 
-    Parameters
-    ----------
-    name : str
-        Under which it is run.
-    paper : Paper
-        Whose.
-    where : str
-        Section, equation or table.
-    verdict : Verdict
-        See `VERDICTS`.
-    claim : str
-        What stands there, in a few words.
-    wrong : str
-        What is wrong with it.
-    instead : str
-        What flhe does.
-    module : str
-        Where in the project, a path or more.
-    run : callable
-        Shows it.
-    more : str
-        A command that shows more of it, or shows it in full.
-    """
-
-    name: str
-    paper: Paper
-    where: str
-    verdict: Verdict
-    claim: str
-    wrong: str
-    instead: str
-    module: str
-    run: Shown
-    more: str = ""
+    name: str  # Under which it is run
+    paper: Paper  # Whose
+    where: str  # Section, equation or table
+    verdict: Verdict  # See `VERDICTS`
+    claim: str  # What stands there, in a few words
+    wrong: str  # What is wrong with it
+    instead: str  # What flhe does
+    module: str  # Where in the project, a path or more
+    run: Shown  # Shows it
+    more: str = ""  # A command that shows more of it, or shows it in full
 
     @property
     def command(self) -> str:
@@ -145,15 +113,12 @@ def of_paper(paper: Paper) -> list[Proof]:
 
 
 class Fixed:
-    """Bytes that are always the same, where a scheme takes random ones; they guard nothing.
+    """Bytes that are always the same, where a scheme takes random ones; they guard nothing."""
 
-    Parameters
-    ----------
-    seed : int
-        Which bytes.
-    """
-
-    def __init__(self, seed: int) -> None:
+    def __init__(
+        self,
+        seed: int,  # Which bytes
+    ) -> None:
         self._rng = np.random.default_rng(seed)  # keys of made-up clients, in proofs only
 
     def __call__(self, count: int) -> bytes:

@@ -21,18 +21,10 @@ PURPOSE = "sash"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How many it takes on a random graph.
+    """How many it takes on a random graph."""
 
-    Parameters
-    ----------
-    threshold : int
-        t: share holders around a member who give a secret, and who must have signed.
-    min_set : int
-        Fewest survivors of a round, overall.
-    """
-
-    threshold: int
-    min_set: int
+    threshold: int  # t: share holders around a member who give a secret, and who must have signed
+    min_set: int  # Fewest survivors of a round, overall
 
 
 LIMIT = Fraction(1, 1 << 80)
@@ -50,10 +42,7 @@ def bounds_of(members: int, degree: int, colluders: int) -> Bounds:
     could be opened by itself. With so many survivors, the honest ones among them hang together,
     where dropouts are chance.
 
-    Raises
-    ------
-    ConfigError
-        None do.
+    Raises ConfigError: none do.
     """
     for threshold in range(degree // 2 + 2, degree + 2):
         risk = max(2 * threshold - degree - 1, 1)

@@ -23,21 +23,11 @@ from flhe.wire.derive import hkdf
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """An undirected graph on ranks 0 to members - 1, without loops, every degree the same.
+    """An undirected graph on ranks 0 to members - 1, without loops, every degree the same."""
 
-    Parameters
-    ----------
-    members : int
-        N, 3 or more.
-    degree : int
-        k, neighbours of each, 2 to N - 1; even, or N is. N - 1 is the complete graph.
-    seed : bytes
-        Public, 16 bytes or more; not needed for the complete graph.
-    """
-
-    members: int
-    degree: int
-    seed: bytes = b""
+    members: int  # N, 3 or more
+    degree: int  # k, neighbours of each, 2 to N - 1; even, or N is. N - 1 is the complete graph.
+    seed: bytes = b""  # Public, 16 bytes or more; not needed for the complete graph
     _circle: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _place: dict[int, int] = field(init=False, repr=False, compare=False)
 

@@ -129,15 +129,9 @@ def advertise(identity: Identity, epoch: Epoch, plan: Plan) -> tuple[Advertised,
 def share(state: Advertised, keys: Iterable[bytes]) -> tuple[Shared, dict[int, bytes]]:
     """Take the neighbours' "mask-key" messages (U1); returns the "mask-share" for each, by rank.
 
-    Raises
-    ------
-    ProtocolError
-        A message of somebody who is no neighbour, or of another sum; a sender or a key that comes
-        twice.
-    AuthenticationError
-        A bad signature.
-    QuorumError
-        With this member, fewer than the threshold.
+    Raises ProtocolError: a message of somebody who is no neighbour, or of another sum; a sender or a
+    key that comes twice. AuthenticationError: a bad signature. QuorumError: with this member, fewer
+    than the threshold.
     """
     member, plan, me = state.member, state.member.plan, state.member.rank
     near, publics = set(plan.graph.neighbours(me)), dict[int, bytes]()
@@ -157,28 +151,19 @@ def share(state: Advertised, keys: Iterable[bytes]) -> tuple[Shared, dict[int, b
     return Shared(member, state.secret, state.seed, publics, Secret(shares[me])), boxes
 
 
-def mask(state: Shared, boxes: Mapping[int, bytes], vector: Lanes) -> tuple[Masked, Lanes]:
+def mask(
+    # Erase it when this returns: a second vector under the same masks would give away both
+    state: Shared,
+    boxes: Mapping[int, bytes],  # By sender
+    vector: Lanes,  # Shape (plan.length,): uint32, or uint64 field elements; it stays as it is
+) -> tuple[Masked, Lanes]:
     """Take the "mask-share" that neighbours sent (U2), by rank; returns the masked vector.
 
     The new state has the "mask-with" that goes with it.
 
-    Parameters
-    ----------
-    state : Shared
-        Erase it when this returns: a second vector under the same masks would give away both.
-    boxes : mapping of int to bytes
-        By sender.
-    vector : NDArray
-        Shape (plan.length,): uint32, or uint64 field elements; it stays as it is.
-
-    Raises
-    ------
-    ProtocolError
-        A box of somebody who sent no key, or that does not hold two shares.
-    AuthenticationError
-        A box that does not open.
-    QuorumError
-        With this member, fewer than the threshold.
+    Raises ProtocolError: a box of somebody who sent no key, or that does not hold two shares.
+    AuthenticationError: a box that does not open. QuorumError: with this member, fewer than the
+    threshold.
     """
     member, plan, me = state.member, state.member.plan, state.member.rank
     plan.need(len(boxes) + 1, "have sent shares")
@@ -205,15 +190,10 @@ def consist(
     `statements` are the "mask-with" messages of the neighbours in it. Who has signed one set keeps the
     new state alone, and signs no other.
 
-    Raises
-    ------
-    ProtocolError
-        A set that is not ascending ranks, has a neighbour of whom there is no share, or lacks this
-        member; a neighbour in it who did not mask with this member, or does not say so.
-    AuthenticationError
-        A bad signature.
-    QuorumError
-        A set that is smaller than `min_set`, or than the threshold around this member.
+    Raises ProtocolError: a set that is not ascending ranks, has a neighbour of whom there is no share,
+    or lacks this member; a neighbour in it who did not mask with this member, or does not say so.
+    AuthenticationError: a bad signature. QuorumError: a set that is smaller than `min_set`, or than the
+    threshold around this member.
     """
     member, plan, me = state.member, state.member.plan, state.member.rank
     bits = to_bits(plan, senders)
@@ -243,15 +223,8 @@ def unmask(state: Signed, signatures: Iterable[bytes]) -> bytes:
 
     The own signature counts, and is not among them.
 
-    Raises
-    ------
-    ProtocolError
-        A signature by somebody who is no neighbour or not in the set, on another set, or of another
-        sum.
-    AuthenticationError
-        A bad signature.
-    QuorumError
-        Fewer than the threshold.
+    Raises ProtocolError: a signature by somebody who is no neighbour or not in the set, on another set,
+    or of another sum. AuthenticationError: a bad signature. QuorumError: fewer than the threshold.
     """
     member, plan, me = state.member, state.member.plan, state.member.rank
     bits, chosen = to_bits(plan, state.senders), frozenset(state.senders)

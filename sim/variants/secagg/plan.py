@@ -24,45 +24,27 @@ from flhe_lab.variants.secagg.graph import Graph
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One sum of vectors, one from each member; public.
+    """One sum of vectors, one from each member; public."""
 
-    Parameters
-    ----------
-    purpose : str
-        What the sum is for; masks of one purpose are not those of another.
-    run_id, roster_hash, epoch, epoch_id, members
-        Of the epoch: its run, its roster's hash, its number, its id, its members' keys by rank.
-    round, attempt : int
-        Which sum of the epoch this is.
-    graph : Graph
-        Who masks with whom.
-    threshold : int
-        t, shares that give a secret, and signatures among a member and its neighbours that make a set
-        the set: more than half of them.
-    min_set : int
-        Fewest senders in the sum.
-    length : int
-        Lanes of a vector.
-    elements : bool
-        Lanes are uint64 modulo 2**64 - 2**32 + 1; otherwise uint32 modulo 2**32.
-    layout_hash : bytes
-        What the lanes mean: SHA-256, or nothing.
-    """
-
-    purpose: str
+    purpose: str  # What the sum is for; masks of one purpose are not those of another
+    # run_id, roster_hash, epoch, epoch_id, members: Of the epoch: its run, its roster's hash, its
+    # number, its id, its members' keys by rank.
     run_id: int
     roster_hash: bytes
     epoch: int
     epoch_id: bytes
     members: tuple[bytes, ...]
+    # round, attempt: Which sum of the epoch this is.
     round: int
     attempt: int
-    graph: Graph
+    graph: Graph  # Who masks with whom
     threshold: int
-    min_set: int
-    length: int
-    elements: bool
-    layout_hash: bytes = NONE
+    """t, shares that give a secret, and signatures among a member and its neighbours that make a
+    set the set: more than half of them."""
+    min_set: int  # Fewest senders in the sum
+    length: int  # Lanes of a vector
+    elements: bool  # Lanes are uint64 modulo 2**64 - 2**32 + 1; otherwise uint32 modulo 2**32
+    layout_hash: bytes = NONE  # What the lanes mean: SHA-256, or nothing
     hash: bytes = field(init=False, repr=False)
     _ranks: dict[bytes, int] = field(init=False, repr=False, compare=False)
 

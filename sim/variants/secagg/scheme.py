@@ -56,18 +56,10 @@ class Kind(Scheme):
 
 @dataclass(frozen=True, slots=True)
 class SecAgg(Shell):
-    """Public parameters.
+    """Public parameters."""
 
-    Parameters
-    ----------
-    cohort : int
-        N, members of the epoch, 3 to 1024.
-    bits : int
-        Bits of one encoded value, sign included, 2 to 32 - ceil(log2 N).
-    """
-
-    cohort: int
-    bits: int = 16
+    cohort: int  # N, members of the epoch, 3 to 1024
+    bits: int = 16  # Bits of one encoded value, sign included, 2 to 32 - ceil(log2 N)
     scheme: Scheme = field(default=Kind(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -121,27 +113,13 @@ class SecAgg(Shell):
 
 @dataclass(slots=True)
 class SecAggSealer(SealerShell):
-    """One client's side of one slot: what it holds after the shares have come.
+    """One client's side of one slot: what it holds after the shares have come."""
 
-    Parameters
-    ----------
-    adder : SecAgg
-        Public parameters.
-    shared : Shared
-        After `pairwise.share`.
-    boxes : mapping of int to bytes
-        "mask-share" of neighbours, by rank.
-
-    Attributes
-    ----------
-    masked : Masked or None
-        For `pairwise.consist`, once a vector is encrypted.
-    """
-
-    adder: SecAgg
-    shared: Shared = field(repr=False)
-    boxes: Mapping[int, bytes] = field(repr=False)
+    adder: SecAgg  # Public parameters
+    shared: Shared = field(repr=False)  # After `pairwise.share`
+    boxes: Mapping[int, bytes] = field(repr=False)  # "mask-share" of neighbours, by rank
     masked: Masked | None = field(default=None, repr=False)
+    """For `pairwise.consist`, once a vector is encrypted."""
     rank: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -161,18 +139,12 @@ class SecAggSealer(SealerShell):
 
 @dataclass(frozen=True, slots=True)
 class SecAggOpener:
-    """The server's side of one slot: the messages that it carried, and the answers.
+    """The server's side of one slot: the messages that it carried, and the answers."""
 
-    Parameters
-    ----------
-    adder, plan
-        What was agreed.
-    keys, sharers, answers
-        As for `unmask_sum`.
-    """
-
+    # adder, plan: What was agreed.
     adder: SecAgg
     plan: Plan
+    # keys, sharers, answers: As for `unmask_sum`.
     keys: Mapping[int, bytes] = field(repr=False)
     sharers: Iterable[int]
     answers: Iterable[bytes] = field(repr=False)

@@ -40,40 +40,21 @@ Shares = dict[int, NDArray[np.uint64]]
 
 
 def unmask_sum(
-    plan: Plan,
+    plan: Plan,  # What was agreed
+    # The sum of their masked vectors, uint32 or field elements; masks are taken off in place
     total: Lanes,
     *,
-    keys: Mapping[int, bytes],
-    sharers: Iterable[int],
-    senders: Sequence[int],
-    answers: Iterable[bytes],
+    keys: Mapping[int, bytes],  # "mask-key" messages by rank, of all sharers
+    sharers: Iterable[int],  # U2: who sent shares, and whose shares were carried to all neighbours
+    senders: Sequence[int],  # U3, ascending: whose vectors are in `total`
+    answers: Iterable[bytes],  # "mask-open" messages
 ) -> Lanes:
     """The sum of the senders' vectors, shape (plan.length,); `total` is used up.
 
-    Parameters
-    ----------
-    plan : Plan
-        What was agreed.
-    total : NDArray
-        The sum of their masked vectors, uint32 or field elements; masks are taken off in place.
-    keys : mapping of int to bytes
-        "mask-key" messages by rank, of all sharers.
-    sharers : iterable of int
-        U2: who sent shares, and whose shares were carried to all neighbours.
-    senders : sequence of int
-        U3, ascending: whose vectors are in `total`.
-    answers : iterable of bytes
-        "mask-open" messages.
-
-    Raises
-    ------
-    QuorumError
-        Fewer shares of somebody's secret than the threshold: names the owner's rank.
-    ProtocolError
-        An answer about another set, or by another than a sender; shares that do not fit together, or
-        are not of the secret that its owner committed to.
-    AuthenticationError
-        A bad signature.
+    Raises QuorumError: fewer shares of somebody's secret than the threshold: names the owner's rank.
+    ProtocolError: an answer about another set, or by another than a sender; shares that do not fit
+    together, or are not of the secret that its owner committed to. AuthenticationError: a bad
+    signature.
     """
     chosen, gone = frozenset(senders), frozenset(sharers) - frozenset(senders)
     publics, committed = {}, {}

@@ -54,27 +54,15 @@ modulus is hardly larger than noise, so noise alone would tell that for long vec
 
 @dataclass(frozen=True, slots=True)
 class ThresholdRlwe(Shell):
-    """Public parameters.
+    """Public parameters."""
 
-    Parameters
-    ----------
-    cohort : int
-        N, parties that hold shares, and senders of a sum at most; 2 or more.
-    threshold : int
-        t, parties that open a sum together, 2 to N. Fewer learn nothing.
-    bits : int
-        Bits of one encoded value, sign included, 2 to 32.
-    ring : str
-        Parameters of the ring; see `flhe.schemes.esafl.presets`. One limb of 64 bits is too small.
-    key_id : bytes
-        `PublicKey.key_id`, 32 bytes; empty before there is one.
-    """
-
-    cohort: int
-    threshold: int
-    bits: int = 16
+    cohort: int  # N, parties that hold shares, and senders of a sum at most; 2 or more
+    threshold: int  # t, parties that open a sum together, 2 to N. Fewer learn nothing.
+    bits: int = 16  # Bits of one encoded value, sign included, 2 to 32
     ring: str = DEFAULT_RING
-    key_id: bytes = b""
+    """Parameters of the ring; see `flhe.schemes.esafl.presets`. One limb of 64 bits is too
+    small."""
+    key_id: bytes = b""  # `PublicKey.key_id`, 32 bytes; empty before there is one
     scheme: ThresholdCkks = field(default=ThresholdCkks(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -232,18 +220,10 @@ def common_hats(scheme: ThresholdRlwe, crs: bytes) -> tuple[Residues, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PublicKey:
-    """What everybody encrypts under.
+    """What everybody encrypts under."""
 
-    Parameters
-    ----------
-    crs : bytes
-        What `a` is expanded from, 32 bytes.
-    b : NDArray[uint64]
-        p e - a s, shape (limbs, n).
-    """
-
-    crs: bytes
-    b: Residues = field(repr=False)
+    crs: bytes  # What `a` is expanded from, 32 bytes
+    b: Residues = field(repr=False)  # p e - a s, shape (limbs, n)
 
     @property
     def key_id(self) -> bytes:

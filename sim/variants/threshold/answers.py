@@ -17,15 +17,10 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a party has answered; it only grows, and must outlive the process.
-
-    Parameters
-    ----------
-    names : frozenset of bytes
-        Hashes of slots, and of c1 of ciphertexts, 32 bytes each.
-    """
+    """What a party has answered; it only grows, and must outlive the process."""
 
     names: frozenset[bytes] = frozenset()
+    """Hashes of slots, and of c1 of ciphertexts, 32 bytes each."""
 
 
 Claim = Callable[[Answered], None]
@@ -34,24 +29,12 @@ Claim = Callable[[Answered], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partial:
-    """One party's answer. Whoever has all t of them has the sum: seal them for those who may.
+    """One party's answer. Whoever has all t of them has the sum: seal them for those who may."""
 
-    Parameters
-    ----------
-    rank : int
-        Whose it is.
-    chosen : tuple of int
-        T, ascending.
-    opening : bytes
-        Names ciphertext, slot and T, 32 bytes.
-    data : NDArray[uint8]
-        d_j, as c0 travels.
-    """
-
-    rank: int
-    chosen: tuple[int, ...]
-    opening: bytes
-    data: NDArray[np.uint8] = field(repr=False)
+    rank: int  # Whose it is
+    chosen: tuple[int, ...]  # T, ascending
+    opening: bytes  # Names ciphertext, slot and T, 32 bytes
+    data: NDArray[np.uint8] = field(repr=False)  # d_j, as c0 travels
 
     def header(self) -> bytes:
         """Everything but `data`, as canonical CBOR."""

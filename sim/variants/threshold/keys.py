@@ -49,27 +49,13 @@ Box = tuple[Residues, Secret]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """One party before the others' commitments are known; secret, to be forgotten in the end.
+    """One party before the others' commitments are known; secret, to be forgotten in the end."""
 
-    Parameters
-    ----------
-    rank : int
-        Its rank.
-    crs : bytes
-        What `a` is expanded from.
-    own : NDArray[int8]
-        s_i, shape (n,).
-    b : NDArray[uint64]
-        b_i, shape (limbs, n).
-    key : bytes
-        What f_i and r_ij are derived from, 32 bytes.
-    """
-
-    rank: int
-    crs: bytes
-    own: Own = field(repr=False)
-    b: Residues = field(repr=False)
-    key: Secret = field(repr=False)
+    rank: int  # Its rank
+    crs: bytes  # What `a` is expanded from
+    own: Own = field(repr=False)  # s_i, shape (n,)
+    b: Residues = field(repr=False)  # b_i, shape (limbs, n)
+    key: Secret = field(repr=False)  # What f_i and r_ij are derived from, 32 bytes
 
 
 Revealed = tuple[Drawn, Sequence[bytes]]
@@ -78,43 +64,22 @@ Revealed = tuple[Drawn, Sequence[bytes]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ThresholdKey:
-    """What a party holds.
+    """What a party holds."""
 
-    Parameters
-    ----------
-    rank : int
-        Its rank.
-    share : NDArray[uint64]
-        S_j, shape (limbs, n).
-    pairs : tuple of bytes
-        k_jk by rank, 32 bytes each; empty for itself.
-    public : PublicKey
-        The joint public key.
-    noise : bytes
-        What the noise of its answers is derived from, 32 bytes.
-    """
-
-    rank: int
-    share: Residues = field(repr=False)
-    pairs: tuple[bytes, ...] = field(repr=False)
-    public: PublicKey
-    noise: Secret = field(repr=False)
+    rank: int  # Its rank
+    share: Residues = field(repr=False)  # S_j, shape (limbs, n)
+    pairs: tuple[bytes, ...] = field(repr=False)  # k_jk by rank, 32 bytes each; empty for itself
+    public: PublicKey  # The joint public key
+    noise: Secret = field(repr=False)  # What the noise of its answers is derived from, 32 bytes
 
 
 def begin(
-    scheme: ThresholdRlwe, rank: int, crs: bytes, random: Random = secrets.token_bytes
+    scheme: ThresholdRlwe,  # Parameters without a key's id
+    rank: int,  # Own rank
+    crs: bytes,  # 32 public bytes which nobody chose alone, such as a hash of a nonce of each party
+    random: Random = secrets.token_bytes,
 ) -> tuple[Drawn, bytes]:
-    """Draw s_i and e_i; returns the state to keep and the COMMIT, 32 bytes, for all.
-
-    Parameters
-    ----------
-    scheme : ThresholdRlwe
-        Parameters without a key's id.
-    rank : int
-        Own rank.
-    crs : bytes
-        32 public bytes which nobody chose alone, such as a hash of a nonce of each party.
-    """
+    """Draw s_i and e_i; returns the state to keep and the COMMIT, 32 bytes, for all."""
     check_senders((rank,), scheme.cohort)
     if len(crs) != 32 or scheme.key_id:
         raise ConfigError(
@@ -136,10 +101,7 @@ def reveal(
 ) -> tuple[Revealed, Residues, tuple[Box, ...]]:
     """Once all have committed: the state to keep, b_i for all, and what each rank alone may see.
 
-    Raises
-    ------
-    ProtocolError
-        Not as many commitments as parties; the own one was changed.
+    Raises ProtocolError: not as many commitments as parties; the own one was changed.
     """
     if len(commitments) != scheme.cohort or any(len(c) != 32 for c in commitments):
         raise ProtocolError(
@@ -163,21 +125,16 @@ def reveal(
 
 
 def finish(
-    scheme: ThresholdRlwe, state: Revealed, publics: Sequence[Residues], boxes: Sequence[Box]
+    # scheme, state: As `reveal` had and gave them
+    scheme: ThresholdRlwe,
+    state: Revealed,
+    # publics, boxes: What `reveal` had for all, and for this rank; by rank of the sender
+    publics: Sequence[Residues],
+    boxes: Sequence[Box],
 ) -> ThresholdKey:
     """The party's key, out of everyone's b_i and of what everyone had for it, own ones included.
 
-    Parameters
-    ----------
-    scheme, state
-        As `reveal` had and gave them.
-    publics, boxes : sequence
-        What `reveal` had for all, and for this rank; by rank of the sender.
-
-    Raises
-    ------
-    ProtocolError
-        Something is missing, or not what was committed to.
+    Raises ProtocolError: something is missing, or not what was committed to.
     """
     drawn, commitments = state
     if len(publics) != scheme.cohort or len(boxes) != scheme.cohort:

@@ -58,22 +58,13 @@ from flhe_lab.variants.threshold.sharing import at_zero, scaled
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """One party's side of openings.
+    """One party's side of openings."""
 
-    Parameters
-    ----------
-    scheme : ThresholdRlwe
-        Public parameters, with the key's id.
-    key : ThresholdKey
-        What it holds: nothing that opens anything alone.
-    min_senders : int
-        Fewest senders of a sum that it helps to open, 2 to N; 0 for t + 1, or N if that is less: of so
-        many, two are honest if t - 1 collude.
-    """
-
-    scheme: ThresholdRlwe
-    key: ThresholdKey = field(repr=False)
+    scheme: ThresholdRlwe  # Public parameters, with the key's id
+    key: ThresholdKey = field(repr=False)  # What it holds: nothing that opens anything alone
     min_senders: int = 0
+    """Fewest senders of a sum that it helps to open, 2 to N; 0 for t + 1, or N if that is less:
+    of so many, two are honest if t - 1 collude."""
 
     def __post_init__(self) -> None:
         scheme = self.scheme
@@ -87,31 +78,19 @@ class Party:
             )
 
     def partial(
-        self, state: Answered, total: Sealed, slot: Slot, chosen: Sequence[int], claim: Claim
+        self,
+        state: Answered,  # The last one that was kept
+        total: Sealed,  # The sum, closed
+        slot: Slot,  # The round that this party is in, by its own account
+        # T: ranks of exactly t parties, this one among them, fixed before anybody answers
+        chosen: Sequence[int],
+        claim: Claim,  # Keeps the new state, durably; raises where it cannot, or where it has it
     ) -> tuple[Partial, Answered]:
         """Help to open `total` with the parties `chosen`; returns the answer and the state to keep.
 
-        Parameters
-        ----------
-        state : Answered
-            The last one that was kept.
-        total : Sealed
-            The sum, closed.
-        slot : Slot
-            The round that this party is in, by its own account.
-        chosen : sequence of int
-            T: ranks of exactly t parties, this one among them, fixed before anybody answers.
-        claim : callable
-            Keeps the new state, durably; raises where it cannot, or where it has it.
-
-        Raises
-        ------
-        ReuseError
-            This slot, or this c1, was answered before, for whatever T, and with whatever c0.
-        QuorumError
-            Too few senders.
-        ProtocolError
-            No ciphertext of this scheme, or of another slot; a T that is none.
+        Raises ReuseError: this slot, or this c1, was answered before, for whatever T, and with whatever
+        c0. QuorumError: too few senders. ProtocolError: no ciphertext of this scheme, or of another
+        slot; a T that is none.
         """
         chosen = tuple(sorted(chosen))
         self._check(total, slot, chosen)
@@ -230,13 +209,8 @@ def combine(scheme: ThresholdRlwe, total: Sealed, partials: Sequence[Partial]) -
 
     Takes no secret: whoever has the answers of all of T can.
 
-    Raises
-    ------
-    QuorumError
-        An answer is missing.
-    ProtocolError
-        An answer that is repeated, or of a party outside T, of another opening or length; answers that
-        do not fit together, or to the ciphertext.
+    Raises QuorumError: an answer is missing. ProtocolError: an answer that is repeated, or of a party
+    outside T, of another opening or length; answers that do not fit together, or to the ciphertext.
     """
     scheme.check(total)
     if not partials:

@@ -30,21 +30,11 @@ from flhe_lab.variants.threshold.sharing import scaled
 
 @dataclass(slots=True)
 class ThresholdSealer(SealerShell):
-    """One client's side: it needs no secret.
+    """One client's side: it needs no secret."""
 
-    Parameters
-    ----------
-    adder : ThresholdRlwe
-        Public parameters, with the key's id.
-    public : PublicKey
-        The joint public key.
-    rank : int
-        This client's rank in the agreed member list; never a number from the server.
-    """
-
-    adder: ThresholdRlwe
-    public: PublicKey
-    rank: int
+    adder: ThresholdRlwe  # Public parameters, with the key's id
+    public: PublicKey  # The joint public key
+    rank: int  # This client's rank in the agreed member list; never a number from the server
     _hats: list[tuple[Residues, Residues]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -51,20 +51,11 @@ class Flooded(Coefficients):
     """Coefficients whose noise is that of ciphertexts and of partial decryptions.
 
     `lower` judges noise in full; the noise that it returns is cut to 32 bits, and of no use.
-
-    Parameters
-    ----------
-    smudging : int
-        log2 of B.
-    parties : int
-        t, those who decrypt.
-    hidden : int
-        b, largest noise of a sum of ciphertexts.
     """
 
-    smudging: int
-    parties: int
-    hidden: int
+    smudging: int  # log2 of B
+    parties: int  # t, those who decrypt
+    hidden: int  # b, largest noise of a sum of ciphertexts
 
     def __post_init__(self) -> None:
         Coefficients.__post_init__(self)
@@ -102,10 +93,7 @@ def ciphertext_noise(dimension: int, cohort: int) -> int:
 def sizes_for(preset: EshePreset, cohort: int, threshold: int, bits: int) -> Rlwe:
     """Sizes with the fewest bits a value that have room for all of it; `slots` is `Flooded`.
 
-    Raises
-    ------
-    ConfigError
-        Not even one slot fits; more parties than noise has room for.
+    Raises ConfigError: not even one slot fits; more parties than noise has room for.
     """
     bound = (1 << (bits - 1)) - 1
     hidden = ciphertext_noise(preset.dimension, cohort)

@@ -8,7 +8,7 @@ from flhe_lab.advise import agreement_cost
 from flhe_lab.advise.agreement_cost import Agreement
 from flhe_lab.advise.calibration import POINTS, Calibration
 from flhe_lab.advise.cost_model import Point
-from flhe_lab.bench import PHASES
+from flhe_lab.bench.contender import PHASES
 
 GROUPS = (*agreement_cost.GROUPS, *agreement_cost.PACKED)
 

@@ -16,7 +16,7 @@ from flhe_lab.advise import agreement_cost, calibrate
 from flhe_lab.advise.calibration import KEY, POINTS, installed
 from flhe_lab.advise.check import HELD_OUT, compare, table, upload_bytes
 from flhe_lab.advise.cost_model import Curve, Fit, Point, Row, counts, support_bytes
-from flhe_lab.bench import PHASES
+from flhe_lab.bench.contender import PHASES
 from flhe_lab.tables import phase_costs as who
 from tests.sim.advise.made_up import machine
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from flhe.cli import app as cli
 from flhe.coding.sensitivity import sensitivity
-from flhe.errors import ConfigError, RangeError
+from flhe.errors import ConfigError
 from flhe_lab.audit import images as audit_images
 from flhe_lab.audit import report as privacy_audit
 from flhe_lab.audit.inversion import Attack, Channel, Guess, Seen, gradient, invert
@@ -81,13 +81,8 @@ def test_values_arrive_on_the_quantizer_s_grid() -> None:
         step = largest / (2 ** (bits - 1) - 1)
         assert np.abs(arrived - values).max() <= step * (0.5 + 1e-3)
         assert np.abs(arrived / step - np.round(arrived / step)).max() < 1e-3
-    assert Channel(None).seen(values, np.random.default_rng(0)) is values
-    clipped = Channel(16, clip=0.25 * largest).seen(values, np.random.default_rng(0))
-    assert np.abs(clipped).max() == pytest.approx(0.25 * largest)
     assert not Channel().seen(np.zeros(5), np.random.default_rng(0)).any()
-    with pytest.raises(RangeError, match="more than half"):
-        Channel(16, clip=1e-6 * largest).seen(values, np.random.default_rng(0))
-    noise = Channel(None, noise=0.3).seen(np.zeros(200_000), np.random.default_rng(0))
+    noise = Channel(24, noise=0.3).seen(np.zeros(200_000), np.random.default_rng(0))
     assert np.abs(noise).mean() == pytest.approx(0.3, rel=0.02)  # Laplace: E |x| = b
     assert (noise**2).mean() == pytest.approx(0.18, rel=0.03)  # and E x^2 = 2 b^2
 
@@ -198,21 +193,7 @@ def test_words() -> None:
 # --- images ---
 
 
-def test_a_directory_of_images(tmp_path: Path) -> None:
-    """By name, the middle square of each; grey ones too."""
-    wide = np.zeros((64, 128, 3), np.uint8)
-    wide[:, 32:96] = (255, 102, 0)
-    Image.fromarray(wide).save(tmp_path / "b.png")
-    Image.fromarray(np.full((40, 40), 51, np.uint8)).save(tmp_path / "a.JPG")
-    (tmp_path / "c.txt").write_text("no image")
-    images = audit_images.from_directory(tmp_path, 5)
-    assert (images.names, images.labels.tolist()) == (("a.JPG", "b.png"), [0, 1])
-    assert np.allclose(images.pixels[0], 0.2, atol=0.01)
-    assert np.allclose(images.pixels[1], np.array([1, 0.4, 0])[:, None, None], atol=0.01)
-    assert audit_images.from_directory(tmp_path, 1).names == ("a.JPG",)
-    (tmp_path / "a.png").write_bytes(b"\x89PNG, or not")
-    with pytest.raises(ConfigError, match=r"a\.png: not an image"):
-        audit_images.from_directory(tmp_path, 5)
+def test_sample_images() -> None:
     found = audit_images.samples(8)
     assert (found.pixels.shape, found.pixels.dtype) == ((8, *SHAPE), np.float32)
     assert (found.pixels.min(), found.pixels.max()) == (0.0, 1.0)
@@ -230,12 +211,8 @@ def test_a_directory_of_images(tmp_path: Path) -> None:
         ({"select": 1.0}, "between 0 and 1"),
         ({"noise": -0.1}, "at least 0"),
         ({"noise": np.nan}, "at least 0"),
-        ({"clip": 0.0}, "alpha must"),
         ({"count": 9}, "1 to 8"),
         ({"count": 0}, "1 to 8"),
-        ({"count": 0, "data": Path()}, "at least 1"),
-        ({"data": Path("nowhere")}, "no such directory"),
-        ({"data": Path(__file__).parent}, "no images in it"),
     ],
 )
 def test_settings_that_are_refused(tmp_path: Path, given: dict[str, Any], match: str) -> None:
@@ -243,6 +220,4 @@ def test_settings_that_are_refused(tmp_path: Path, given: dict[str, Any], match:
         privacy_audit.run(tmp_path / "audit.png", **{"quick": True, **given})
     with pytest.raises(ConfigError, match=r"a figure is a \.png"):
         privacy_audit.run(tmp_path / "audit.pdf")
-    with pytest.raises(ConfigError, match="must be at least 1"):
-        Attack(0, 1)
     assert not list(tmp_path.iterdir())

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError
 from flhe_lab.audit.ssim import C1, ssim
 
 INDEX = np.arange(3 * 32 * 40).reshape(3, 32, 40)
@@ -37,9 +36,3 @@ def test_flat_images_differ_by_their_means_alone() -> None:
     one, other = np.full((1, 11, 11), 0.25), np.full((1, 11, 11), 0.75)
     expected = (2 * 0.25 * 0.75 + C1) / (0.25**2 + 0.75**2 + C1)
     assert ssim(one, other) == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize("shape", [(3, 10, 32), (32, 40), (1, 32, 40)])
-def test_refusals(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match="images of shapes"):
-        ssim(np.zeros(shape), NOISE)

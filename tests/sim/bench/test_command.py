@@ -14,9 +14,11 @@ from typer.testing import CliRunner
 
 from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
-from flhe_lab.bench import Contender, Laps, Measured, Setting, Times, figures, measure, phe
+from flhe_lab.bench import figures, phe
 from flhe_lab.bench import times as timing
+from flhe_lab.bench.contender import Contender, Laps, Setting
 from flhe_lab.bench.table import matrix_note, table
+from flhe_lab.bench.turns import Measured, Times, measure
 
 SMALL = Setting(values=20_000, cohort=5, dropouts=1)
 

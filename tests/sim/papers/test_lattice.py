@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from flhe.errors import ConfigError
 from flhe.math.sampling import SIGMA
 from flhe.schemes.esafl.presets import ESHE
 from flhe_lab.papers.lattice import Cost, log2_delta, primal, primal_errors, primal_sparse
@@ -96,16 +94,3 @@ def test_sparse_keys_are_weaker_than_the_paper_says() -> None:
     weights = [primal_sparse(4096, 109, 3.2, w) for w in (32, 64, 128, 512, 2 * 4096 // 3)]
     assert weights == sorted(weights)
     assert weights[-1] == pytest.approx(128, rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("attack", "parameters"),
-    [
-        *((primal, each) for each in ((0, 64, 32), (512, 64, 64), (512, 64, 63), (512, 64, 0))),
-        *((primal_errors, each) for each in ((0, 64, 3.2), (512, 64, 0.0), (512, 2, 5.0))),
-        *((primal_sparse, (64, 20, *each)) for each in ((3.2, 65), (3.2, 0), (-1.0, 5))),
-    ],
-)
-def test_refusals(attack: Any, parameters: tuple[float, ...]) -> None:
-    with pytest.raises(ConfigError):
-        attack(*parameters)

@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from flhe.errors import ConfigError
 from flhe_lab.papers.batchcrypt import PaperBatch, Reader, WrongSumsWarning
-from flhe_lab.papers.corrections.batchcrypt import BELL, OURS, SCALED, balanced, compare
 
 READERS: tuple[Reader, ...] = ("text", "program")
 
@@ -84,54 +82,3 @@ def test_what_goes_wrong(
     cohort: int, reader: Reader, rows: list[list[int]], sums: list[int], full: list[bool]
 ) -> None:
     assert added(paper(cohort, reader=reader), rows) == (sums, full)
-
-
-def test_shares_of_wrong_sums() -> None:
-    """What the design says of the authors' program, and that ours has none."""
-    found = compare((2, 3, 9, 10), 10)
-    for (cohort, name, layout), (wrong, worst) in found.items():
-        if layout == OURS:
-            assert (wrong, worst) == (0, 0)
-        elif cohort == 2:
-            assert wrong == 0, name
-    for name in (BELL, SCALED):
-        for cohort, least, most in ((3, 0.15, 0.25), (9, 0.7, 0.9), (10, 0.75, 0.95)):
-            assert least < found[cohort, name, "program"][0] < most
-    wrong, worst = found[9, SCALED, "text"]
-    assert 0.5 < wrong < 0.8
-    assert 1 <= worst <= 2
-    assert found[9, SCALED, "program"][1] > 65535
-
-
-@given(st.integers(2, 40), st.integers(1, 24), st.integers(0, 2**32 - 1))
-@settings(max_examples=20, deadline=None)
-def test_ours_is_exact(cohort: int, bits: int, start: int) -> None:
-    largest = (1 << bits) - 1
-    rng = np.random.default_rng(start)
-    values = rng.choice(np.array([-largest, 0, largest, 1, -1]), (cohort, 150))
-    assert balanced(values, bits).tolist() == values.sum(axis=0).tolist()
-
-
-def test_batch_sizes() -> None:
-    """Sec. 6.3 and 6.4: 100 values of 16 bits, 50 of 32 and 200 of 8 under 2048 bits."""
-    assert paper(9, 16).slots(2048) == 102
-    assert paper(9, 32).slots(2048) >= 50
-    assert paper(9, 8).slots(2048) == 170
-    assert paper(9, 7).slots(2048) == 186
-
-
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"cohort": 1}, "2 clients or more"),
-        ({"bits": 33}, "1 to 32 bits"),
-        ({"padding": -1}, "0 to 16 zeros"),
-        ({"reader": "nobody"}, "'text' or 'program'"),
-        ({"reader": "program", "padding": 3}, "built for 2"),
-    ],
-)
-def test_what_cannot_work_is_refused(changed: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        PaperBatch(**{"cohort": 2, **changed})
-    with pytest.raises(ConfigError, match="beyond 15"):
-        paper(2, 4).encode(np.array([16]))

@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flhe.errors import ConfigError
 from flhe.math.prg import AesCtr
 from flhe_lab.papers.sash import MU, PaperSash, WeakParametersWarning
 
 
-def scheme(cohort: int, bits: int = 16) -> PaperSash:
+def scheme(cohort: int) -> PaperSash:
     with pytest.warns(WeakParametersWarning, match="91 bits"):
-        return PaperSash(cohort, bits)
+        return PaperSash(cohort)
 
 
 @given(st.integers(2, 40), st.integers(0, 2**32 - 1))
@@ -45,13 +44,3 @@ def test_the_mask_is_the_floor_of_the_product() -> None:
     ]
     assert paper.mask(seed, 5).tolist() == expected
     assert paper.mask(seed, 200)[:5].tolist() == expected
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ConfigError, match="does not fit p"):
-        PaperSash(1000, 24)
-    with pytest.raises(ConfigError, match="out of range"):
-        PaperSash(1)
-    paper = scheme(3, 4)
-    with pytest.raises(ConfigError, match="beyond 4 bits"):
-        paper.encrypt(np.array([16], np.uint32), paper.seed())

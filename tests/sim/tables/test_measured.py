@@ -66,8 +66,6 @@ def test_costs_are_of_one_run_and_keep_their_marks(monkeypatch: pytest.MonkeyPat
     assert twice.work_s(3).mark == "sampled"
     found = phase_costs.measure(64, 3, flashe_rounds.NAMES_2, 1, say)
     assert list(phase_costs.read(stored(found))) == list(flashe_rounds.NAMES_2)
-    with pytest.raises(ConfigError, match="choose from plain, FLASHE"):
-        phase_costs.step(10, 4, ("nobody",), QUICK)
 
 
 # --- BatchCrypt ---
