@@ -117,7 +117,7 @@ def check(settings: Settings, how: How) -> None:
         tensorboard.check()
     if not how.timeout > 0:
         raise ConfigError(f"--timeout {how.timeout:g}: must be positive")
-    check_data(settings.task, settings.data_dir)
+    check_data(settings.task, settings.data_dir, download=settings.download)
     most = task_named(settings.task).train_size
     if settings.nodes > most:
         raise ConfigError(

@@ -197,6 +197,7 @@ class Settings:
     drops: int = option(0, "Nodes that drop out of each round, at random stages.", least=0)
     kill: int = option(0, "Round in which one node is killed, for good; 0: none.", least=0)
     data_dir: str = option("", "Where the data set lies, if not in $FLHE_DATA_DIR.", extra=_DATA)
+    download: bool = hidden(False, "Fetch the data set when it is missing.")
     state_dir: str = option(
         "",
         "Directory in which the server keeps what it needs to go on.",

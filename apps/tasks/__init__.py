@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,9 @@ if TYPE_CHECKING:
 INSTALLED = ("digits", "fcn-digits", "cnn-digits")
 """Tasks whose data set comes with scikit-learn."""
 
+FETCHED = ("lstm", "gru", "cnn")
+"""Tasks whose data set flwr-datasets fetches, into a directory of its own unless one is given."""
+
 
 def task_named(name: str) -> Workload:
     """Return the task of that name, importing its module only now."""
@@ -22,9 +24,9 @@ def task_named(name: str) -> Workload:
     return (OTHERS | WORKLOADS)[name]
 
 
-def check_data(name: str, data_dir: str) -> None:
+def check_data(name: str, data_dir: str, *, download: bool) -> None:
     """Refuse a run whose data set cannot be there, before anything starts; reads nothing."""
-    if name in INSTALLED:
+    if name in INSTALLED or (name in FETCHED and download and not data_dir):
         return
     if not data_dir:
         raise ConfigError(
@@ -34,13 +36,3 @@ def check_data(name: str, data_dir: str) -> None:
     path = Path(data_dir).expanduser()
     if not (path.is_dir() or path.is_file()):
         raise ConfigError(f"--data-dir {data_dir}: no such directory or file")
-
-
-def only_one(task: str, found: Sequence[Path]) -> Path | None:
-    """Return the file of a data directory; None where there is none, ConfigError for several."""
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found)
-        raise ConfigError(
-            f"task={task!r}: the data directory holds {names}; name one of them with --data-dir"
-        )
-    return found[0] if found else None

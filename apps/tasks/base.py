@@ -79,7 +79,7 @@ class Task(Protocol):
     def build(self) -> nn.Module:
         """Make the model; its weights come from torch's global generator."""
 
-    def load(self, data_dir: str) -> Data:
+    def load(self, data_dir: str, *, download: bool) -> Data:
         """Read the data set; an error says where to put it."""
 
 

@@ -39,7 +39,7 @@ class Digits:
         """They are installed."""
         return True
 
-    def load(self, task: str, data_dir: str) -> Data:
+    def load(self, task: str, data_dir: str, *, download: bool) -> Data:
         """Read the data set from scikit-learn; it needs no files."""
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split

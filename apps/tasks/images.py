@@ -16,8 +16,11 @@ import torch
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe_app.tasks import only_one
 from flhe_app.tasks.base import Data, Examples
+from flhe_app.tasks.hub import fetched, only_one
+
+TEST_EVERY = 10
+"""Of a set that comes without a test half, every so-manyth image is in it: all writers are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,35 +39,41 @@ class Images:
     # directory; "" for none.
     dataset: str = ""
     folder: str = ""
+    hub: str = ""  # Name by which flwr-datasets fetches it, where torchvision does not; "" for none
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """One image as a model takes it."""
         return self.channels, self.size, self.size
 
-    def load(self, task: str, data_dir: str) -> Data:
-        """Read both halves from `data_dir`, a directory or an .npz file."""
+    def load(self, task: str, data_dir: str, *, download: bool) -> Data:
+        """Read both halves from `data_dir`, a directory or an .npz file.
+
+        What is missing is fetched only if `download`.
+        """
         if data_dir.endswith(".npz"):
             return self._from_file(task, Path(data_dir).expanduser())
-        if not data_dir:
+        if not data_dir and not (self.hub and download):
             raise ConfigError(
                 f"task={task!r} needs its data set: put {self._files()} into a directory "
-                "and name that directory with --data-dir (data-dir in the run config)"
+                f"and name that directory with --data-dir (data-dir in the run config){self._or()}"
             )
-        root = Path(data_dir).expanduser()
-        found = [] if self._in_folder(root) else self._in_files(root)
+        root = Path(data_dir).expanduser() if data_dir else None
+        found = [] if root is None or self._in_folder(root) else self._in_files(root)
         if (file := only_one(task, found)) is not None:
             return self._from_file(task, file)
-        missing = ConfigError(
-            f"task={task!r}: {self._files()} is missing or damaged in the data directory; "
-            "put it there and name the directory with --data-dir"
-        )
-        if not self._in_folder(root):
-            raise missing
-        try:
-            return Data(*(self._half(root, train=train) for train in (True, False)))
-        except (RuntimeError, OSError) as error:
-            raise missing from error
+        if not self.hub:
+            assert root is not None
+            return Data(
+                self._half(task, root, train=True, download=download),
+                self._half(task, root, train=False, download=download),
+            )
+        if not download:
+            raise ConfigError(
+                f"task={task!r}: {self._files()} is missing in the data directory; put it there and "
+                f"name the directory with --data-dir{self._or()}"
+            )
+        return self._from_hub(task, root)
 
     def there(self, data_dir: str) -> bool:
         """Whether `data_dir` has files of the set; reads none."""
@@ -82,11 +91,30 @@ class Images:
     def _files(self) -> str:
         return f"{self.folder}/" if self.folder else f"{self.stem}.npz"
 
-    def _half(self, root: Path, *, train: bool) -> Examples:
+    def _or(self) -> str:
+        return f", or set download=true to have flwr-datasets fetch {self.hub}" if self.hub else ""
+
+    def _half(self, task: str, root: Path, *, train: bool, download: bool) -> Examples:
         from torchvision import datasets
 
-        half: Any = getattr(datasets, self.dataset)(root, train=train)
+        try:
+            half: Any = getattr(datasets, self.dataset)(root, train=train, download=download)
+        except (RuntimeError, OSError) as error:
+            raise ConfigError(
+                f"task={task!r}: {self.folder}/ is missing or damaged in the data directory; "
+                "put it there and name the directory with --data-dir, "
+                "or set download=true to let torchvision fetch it"
+            ) from error
         return examples(half.data, half.targets)
+
+    def _from_hub(self, task: str, root: Path | None) -> Data:
+        """Fetch all images; there is no test half, so a tenth becomes it."""
+        rows = fetched(task, self.hub, root)
+        pixels = np.stack([np.asarray(image, np.uint8) for image in rows["image"]])
+        labels = np.asarray(rows["character"], np.int64)
+        self._check(task, self.hub, pixels, labels)
+        test = np.arange(len(labels)) % TEST_EVERY == TEST_EVERY - 1
+        return Data(*(examples(pixels[half], labels[half]) for half in (~test, test)))
 
     def _from_file(self, task: str, path: Path) -> Data:
         try:
@@ -129,5 +157,5 @@ CIFAR10_IMAGES = Images("CIFAR-10", 10, 50_000, 3, 32, "cifar10", "CIFAR10", "ci
 FASHION_IMAGES = Images(
     "Fashion-MNIST", 10, 60_000, 1, 28, "fashion", "FashionMNIST", "FashionMNIST/raw"
 )
-FEMNIST_IMAGES = Images("FEMNIST", 62, 732_850, 1, 28, "femnist")
+FEMNIST_IMAGES = Images("FEMNIST", 62, 732_850, 1, 28, "femnist", hub="flwrlabs/femnist")
 """LEAF's: digits and letters of 3,597 writers, 814,277 in all."""

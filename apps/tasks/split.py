@@ -75,6 +75,7 @@ def node_data(settings: Settings, partition_id: int, partitions: int) -> Data:
     data, train_parts, test_parts = _partitioned(
         task=settings.task,
         data_dir=settings.data_dir,
+        download=settings.download,
         partition=settings.partition,
         alpha=settings.dirichlet_alpha,
         seed=settings.seed,
@@ -90,12 +91,13 @@ def _partitioned(
     *,
     task: str,
     data_dir: str,
+    download: bool,
     partition: str,
     alpha: float,
     seed: int,
     nodes: int,
 ) -> tuple[Data, list[NDArray[np.int64]], list[NDArray[np.int64]]]:
-    data = task_named(task).load(data_dir)
+    data = task_named(task).load(data_dir, download=download)
     labels = data.train.labels.numpy()
     if partition == "iid":
         train_parts = split_iid(labels, nodes, seed)

@@ -46,7 +46,7 @@ class Source(Protocol):
     def there(self, data_dir: str) -> bool:
         """Whether its examples are in `data_dir`, or need none; reads nothing."""
 
-    def load(self, task: str, data_dir: str) -> Data:
+    def load(self, task: str, data_dir: str, *, download: bool) -> Data:
         """Read the data set, in the name of `task`; ConfigError says where to put it."""
 
 
@@ -73,9 +73,9 @@ class Workload:
         """Make the model."""
         return self.network()
 
-    def load(self, data_dir: str) -> Data:
+    def load(self, data_dir: str, *, download: bool) -> Data:
         """Read the data set."""
-        return self.source.load(self.name, data_dir)
+        return self.source.load(self.name, data_dir, download=download)
 
 
 def generated(

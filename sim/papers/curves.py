@@ -128,7 +128,7 @@ def compare(
         fewer = {"rounds": min(arguments["rounds"], most)} if "rounds" in arguments else {}
         runs[told] = {**arguments, **fewer}
     task = learned(name, data_dir)
-    data = task.load(data_dir)
+    data = task.load(data_dir, download=False)
     for how in runs.values():
         strategy(setting, len(data.train.labels), how)  # refuse now, not after hours
     total = sum(rounds_of(setting, how) for how in runs.values())

@@ -44,13 +44,13 @@ class Tiny:
         norm = (nn.BatchNorm1d(64),) if self.norm else ()
         return nn.Sequential(nn.Flatten(), *norm, nn.Linear(64, 10))
 
-    def load(self, data_dir: str) -> Data:
-        return DIGITS.load(data_dir)
+    def load(self, data_dir: str, *, download: bool) -> Data:
+        return DIGITS.load(data_dir, download=download)
 
 
 @pytest.fixture(scope="module")
 def data() -> Data:
-    return Tiny().load("")
+    return Tiny().load("", download=False)
 
 
 @pytest.fixture(scope="module")
