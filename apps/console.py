@@ -104,13 +104,17 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
     return table
 
 
-def overhead_table(
-    rounds: list[dict[str, Any]],  # Reports of rounds
-    ending: dict[str, Any] | None,  # What came after the last one
-) -> Table | None:
+def overhead_table(rounds: list[dict[str, Any]], ending: dict[str, Any] | None) -> Table | None:
     """Where the rounds of a finished run went, by phase; None where nothing says.
 
     The first round stands by itself: in it keys are agreed on, and processes start and compile.
+
+    Parameters
+    ----------
+    rounds : list of dict
+        Reports of rounds.
+    ending : dict or None
+        What came after the last one.
     """
     from flhe.strategies.overhead import PHASES
 

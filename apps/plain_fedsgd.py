@@ -27,13 +27,17 @@ RULES = ("lr", "momentum", "dampening", "nesterov", "betas", "eps", "alpha", "ce
 
 
 class PlainFedSGD(MeteredFedAvg):
-    """FedSGD whose server steps with a torch.optim optimizer."""
+    """FedSGD whose server steps with a torch.optim optimizer.
 
-    def __init__(
-        self,
-        optimizer: ClientOptimizer,  # Which of PyTorch's, and its parameters
-        **fedavg: Any,  # Arguments of `MeteredFedAvg`
-    ) -> None:
+    Parameters
+    ----------
+    optimizer : ClientOptimizer
+        Which of PyTorch's, and its parameters.
+    **fedavg
+        Arguments of `MeteredFedAvg`.
+    """
+
+    def __init__(self, optimizer: ClientOptimizer, **fedavg: Any) -> None:
         super().__init__(**fedavg)
         self._asked = optimizer
         self._model: dict[str, torch.Tensor] = {}

@@ -152,14 +152,17 @@ def created(settings: Settings) -> Iterator[RunDir]:
 
 
 @contextmanager
-def reopened(
-    path: Path,  # The directory
-    # Settings that were said again, by field; only `num_rounds` may differ, upwards
-    given: Mapping[str, object],
-) -> Iterator[RunDir]:
+def reopened(path: Path, given: Mapping[str, object]) -> Iterator[RunDir]:
     """The directory of an earlier run, to go on with it.
 
     Raises ConfigError: it is none of ours, is in use, is finished, or `given` contradicts it.
+
+    Parameters
+    ----------
+    path : Path
+        The directory.
+    given : mapping of str to object
+        Settings that were said again, by field; only `num_rounds` may differ, upwards.
     """
     path = Path(absolute(str(path)))
     if not (path / "settings.json").is_file():

@@ -331,11 +331,14 @@ class Settings:
         """Nodes that train in one round."""
         return max(1, round(self.nodes * self.fraction_train))
 
-    def codec(
-        self,
-        max_examples: int,  # Largest weight that one node can report
-    ) -> Chain:
-        """What makes integers of an update."""
+    def codec(self, max_examples: int) -> Chain:
+        """What makes integers of an update.
+
+        Parameters
+        ----------
+        max_examples : int
+            Largest weight that one node can report.
+        """
         from flhe.coding.update import update_codec
 
         return update_codec(

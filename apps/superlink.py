@@ -24,16 +24,29 @@ Process = subprocess.Popen[bytes]
 
 
 def start_superlink(
-    # children, log, scratch: Whose child it is, where it prints, where it runs
     children: Children,
     log: Path,
     scratch: Path,
-    *options: str,  # How it is secured, and what else it is told
-    answers: Callable[[int], bool] = answers,  # Port -> whether it answers
-    patience: float = 1.0,  # What the longest wait, SUPERLINK_S seconds, is multiplied by
-    tick: Callable[[], None] = lambda: time.sleep(LOOK_S),  # Waits a moment
+    *options: str,
+    answers: Callable[[int], bool] = answers,
+    patience: float = 1.0,
+    tick: Callable[[], None] = lambda: time.sleep(LOOK_S),
 ) -> tuple[int, Process]:
-    """Start one; returns its port, 0 where it does not answer in time or has ended, and its process."""
+    """Start one; returns its port, 0 where it does not answer in time or has ended, and its process.
+
+    Parameters
+    ----------
+    children, log, scratch
+        Whose child it is, where it prints, where it runs.
+    *options : str
+        How it is secured, and what else it is told.
+    answers : callable
+        Port -> whether it answers.
+    patience : float
+        What the longest wait, SUPERLINK_S seconds, is multiplied by.
+    tick : callable
+        Waits a moment.
+    """
     for _ in range(STARTS):
         port = free_port()
         command = [script("flower-superlink"), "--host", "127.0.0.1", "--port", str(port)]

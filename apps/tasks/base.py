@@ -97,23 +97,33 @@ def shuffler(seed: int, partition: int, server_round: int) -> torch.Generator:
 
 
 def train(
-    # model, examples: What learns, and from what
     model: nn.Module,
     examples: Examples,
     *,
-    # epochs, learning_rate, batch_size, shuffle: Passes over the examples, the optimizer's step,
-    # examples in a batch, the order of examples
     epochs: int,
     learning_rate: float,
     batch_size: int,
     shuffle: torch.Generator,
-    # More than 0 pulls the model back to where it started, as FedProx does; the score is without
-    # that
     proximal_mu: float = 0.0,
-    optimizer: str = "sgd",  # What steps
-    batches: int = 0,  # Batches of an epoch, the first of its order; 0 for all
+    optimizer: str = "sgd",
+    batches: int = 0,
 ) -> Score:
-    """Train `model` in place. Returns the last epoch's running score."""
+    """Train `model` in place. Returns the last epoch's running score.
+
+    Parameters
+    ----------
+    model, examples
+        What learns, and from what.
+    epochs, learning_rate, batch_size, shuffle
+        Passes over the examples, the optimizer's step, examples in a batch, the order of examples.
+    proximal_mu : float
+        More than 0 pulls the model back to where it started, as FedProx does; the score is
+        without that.
+    optimizer : Stepper
+        What steps.
+    batches : int
+        Batches of an epoch, the first of its order; 0 for all.
+    """
     received = anchors(model) if proximal_mu else []
     steps = STEPPERS[optimizer](model.parameters(), lr=learning_rate)
     count = len(examples.labels)

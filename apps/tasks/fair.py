@@ -75,16 +75,19 @@ class Fair:
         return self._h(self.chance, self.clip**2 * math.sqrt(size))
 
     def contribution(
-        self,
-        # received, trained: The model before and after training: same names, same shapes. Integer
-        # arrays have no gradient and are returned as trained.
-        received: Arrays,
-        trained: Arrays,
-        loss: float,  # Loss of the received model on the node's training data; negative counts as 0
+        self, received: Arrays, trained: Arrays, loss: float
     ) -> tuple[dict[str, NDArray[Any]], int]:
         """What a node returns: arrays and weight.
 
         Raises RangeError: a loss that is not finite, or an array after training that is not.
+
+        Parameters
+        ----------
+        received, trained : mapping of str to NDArray
+            The model before and after training: same names, same shapes. Integer arrays have no
+            gradient and are returned as trained.
+        loss : float
+            Loss of the received model on the node's training data; negative counts as 0.
 
         Returns
         -------

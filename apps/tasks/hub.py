@@ -9,14 +9,16 @@ from typing import Any
 from flhe.errors import ConfigError
 
 
-def fetched(
-    # task, name: Who asks, and the data set's name
-    task: str,
-    name: str,
-    # Directory in which it is kept; None for where such data sets are kept by default
-    root: Path | None,
-) -> Any:
-    """All rows of a data set that has a training split alone."""
+def fetched(task: str, name: str, root: Path | None) -> Any:
+    """All rows of a data set that has a training split alone.
+
+    Parameters
+    ----------
+    task, name : str
+        Who asks, and the data set's name.
+    root : Path or None
+        Directory in which it is kept; None for where such data sets are kept by default.
+    """
     from flwr_datasets import FederatedDataset
 
     where = {} if root is None else {"cache_dir": str(root)}

@@ -101,14 +101,15 @@ def cnn() -> nn.Module:
 
 
 class Block(nn.Module):
-    """Two convolutions and what went in: where it narrows every other pixel, zeros for new planes."""
+    """Two convolutions and what went in: where it narrows, every other pixel, and zeros for new planes.
 
-    def __init__(
-        self,
-        # planes, wider: Planes that come in and go out
-        planes: int,
-        wider: int,
-    ) -> None:
+    Parameters
+    ----------
+    planes, wider : int
+        Planes that come in and go out.
+    """
+
+    def __init__(self, planes: int, wider: int) -> None:
         super().__init__()
         self.stride = 1 if planes == wider else 2
         self.grown = wider - planes
@@ -143,15 +144,18 @@ def resnet20() -> nn.Module:
 
 
 class NextCharacter(nn.Module):
-    """A recurrent network that tells, after each character, the next."""
+    """A recurrent network that tells, after each character, the next.
+
+    Parameters
+    ----------
+    cell : type
+        nn.LSTM or nn.GRU.
+    embedded, hidden, layers : int
+        Length of a character's vector, of a layer's state, and layers.
+    """
 
     def __init__(
-        self,
-        cell: type[nn.LSTM] | type[nn.GRU],  # nn.LSTM or nn.GRU
-        # embedded, hidden, layers: Length of a character's vector, of a layer's state, and layers
-        embedded: int,
-        hidden: int,
-        layers: int,
+        self, cell: type[nn.LSTM] | type[nn.GRU], embedded: int, hidden: int, layers: int
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(CHARACTERS, embedded)

@@ -20,14 +20,19 @@ def anchors(model: nn.Module) -> list[Tensor]:
 
 
 @torch.no_grad()
-def add_pull(
-    model: nn.Module,  # After `backward`
-    received: list[Tensor],  # What `anchors` gave
-    mu: float,  # Weight of the proximal term
-) -> None:
+def add_pull(model: nn.Module, received: list[Tensor], mu: float) -> None:
     """Add mu * (w - w_t) to every gradient, in place.
 
     A parameter without a gradient is left alone: nothing has moved it from `received`.
+
+    Parameters
+    ----------
+    model : nn.Module
+        After `backward`.
+    received : list[Tensor]
+        What `anchors` gave.
+    mu : float
+        Weight of the proximal term.
     """
     for parameter, anchor in zip(model.parameters(), received, strict=True):
         if parameter.grad is not None:

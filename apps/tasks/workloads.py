@@ -78,13 +78,16 @@ class Workload:
         return self.source.load(self.name, data_dir, download=download)
 
 
-def generated(
-    task: Workload,  # Whose shape
-    # count, seed: Training examples, of which a fifth as many test; what decides them
-    count: int,
-    seed: int,
-) -> Data:
-    """Random data of a workload's shape, for tests and timing: there is nothing to learn from it."""
+def generated(task: Workload, count: int, seed: int) -> Data:
+    """Random data of a workload's shape, for tests and timing: there is nothing to learn from it.
+
+    Parameters
+    ----------
+    task : Workload
+        Whose shape.
+    count, seed : int
+        Training examples, of which a fifth as many test; what decides them.
+    """
     draw = torch.Generator().manual_seed(seed)
     shape, classes = task.source.shape, task.classes
 

@@ -100,14 +100,18 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def load(
-    folder: Path | None = None,  # Where; the user's cache by default
-    *,
-    renew: bool = False,  # Measure anew
-    progress: Progress | None = None,
+    folder: Path | None = None, *, renew: bool = False, progress: Progress | None = None
 ) -> Calibration:
     """What is kept of this machine and release; measured, and kept, where there is nothing.
 
     Raises ConfigError: the cache cannot be used.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        Where; the user's cache by default.
+    renew : bool
+        Measure anew.
     """
     store = Store(folder or cache_folder())
     found = None if renew else _kept(store)

@@ -96,13 +96,19 @@ class Cost:
 
 
 def cost(
-    prices: Prices,
-    hours: float,  # All machines run for all of it, idle or not: a round is synchronous
-    # GB that left all clients of a site, and the server under "server"
-    egress_gb_by_site: Mapping[str, float],
-    clients: int,  # Their machines
+    prices: Prices, hours: float, egress_gb_by_site: Mapping[str, float], clients: int
 ) -> Cost:
-    """Bill `hours` of `clients` machines and a server, and what left each site."""
+    """Bill `hours` of `clients` machines and a server, and what left each site.
+
+    Parameters
+    ----------
+    hours : float
+        All machines run for all of it, idle or not: a round is synchronous.
+    egress_gb_by_site : mapping
+        GB that left all clients of a site, and the server under "server".
+    clients : int
+        Their machines.
+    """
     hourly = clients * prices.client_usd_per_hour + prices.server_usd_per_hour
     network = sum(prices.egress(site) * gb for site, gb in egress_gb_by_site.items())
     return Cost(hours * hourly, network)

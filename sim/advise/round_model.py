@@ -37,14 +37,20 @@ from flhe_lab.advise.wan import MEGABIT, Link
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One more stage of a round: the server asks everybody, who answer."""
+    """One more stage of a round: the server asks everybody, who answer.
+
+    Parameters
+    ----------
+    name : str
+    up_bytes, down_bytes : int
+        Of one client's answer, and of what it is asked.
+    client_s, server_s : float
+        Seconds of one client's work before it answers, of the server's after the last answer.
+    """
 
     name: str
-    # up_bytes, down_bytes: Of one client's answer, and of what it is asked.
     up_bytes: int
     down_bytes: int
-    # client_s, server_s: Seconds of one client's work before it answers, of the server's after the
-    # last answer.
     client_s: float
     server_s: float
 
@@ -85,12 +91,18 @@ class Breakdown:
 
 
 def simulate(
-    work: Work,
-    links: Sequence[Link],  # One a client, at least one; else ConfigError
-    *,
-    server: Link | None = None,  # Shared by all; None where it never limits
+    work: Work, links: Sequence[Link], *, server: Link | None = None
 ) -> tuple[Breakdown, ...]:
-    """Play one round, of many alike; returns where each client's time went."""
+    """Play one round, of many alike; returns where each client's time went.
+
+    Parameters
+    ----------
+    work : Work
+    links : sequence of Link
+        One a client, at least one; else ConfigError.
+    server : Link, optional
+        Shared by all; None where it never limits.
+    """
     ahead = [0.0] * len(links)  # of each client's preparation, what finds no time while it waits
     found = _play(work, links, server, ahead)
     if work.prepare_s:

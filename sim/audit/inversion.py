@@ -96,16 +96,31 @@ def gradient(model: nn.Module, images: Tensor, targets: Tensor, *, graph: bool =
 
 
 def invert(
-    model: nn.Module,  # Float64, as the server knows it
-    seen: Seen,  # What it sees
-    shape: tuple[int, int, int],  # Planes, height and width of the image
-    classes: int,  # How many there are
-    attack: Attack,  # What is put into it
-    seed: int | tuple[int, ...],  # Of the starts
+    model: nn.Module,
+    seen: Seen,
+    shape: tuple[int, int, int],
+    classes: int,
+    attack: Attack,
+    seed: int | tuple[int, ...],
 ) -> Guess:
     """Look for the image whose gradient is what was seen.
 
     Where nothing is in clear there is nothing to fit, and the guess is the first start.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Float64, as the server knows it.
+    seen : Seen
+        What it sees.
+    shape : tuple[int, int, int]
+        Planes, height and width of the image.
+    classes : int
+        How many there are.
+    attack : Attack
+        What is put into it.
+    seed : int or tuple of int
+        Of the starts.
     """
     clear = torch.from_numpy(np.flatnonzero(seen.clear))
     goal = torch.from_numpy(seen.values)[clear]

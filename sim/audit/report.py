@@ -98,18 +98,35 @@ def to_data(found: Audit, made_by: str) -> dict[str, Any]:
 
 
 def run(
-    out: Path,  # The picture, a .png
+    out: Path,
     *,
-    quick: bool = False,  # Fewer images and shares, and a weaker attack: half a minute
-    select: float = 0.1,  # The share in the picture
-    count: int | None = None,  # How many images
-    seed: int = 0,  # Of everything random
-    noise: float = 0.0,  # What happens to values in clear: see `Channel`
-    progress: Progress | None = None,  # Receives (attacks done, attacks in all, what is attacked)
+    quick: bool = False,
+    select: float = 0.1,
+    count: int | None = None,
+    seed: int = 0,
+    noise: float = 0.0,
+    progress: Progress | None = None,
 ) -> Audit:
     """Audit, and write the picture to `out`, its data beside it and the curve to *_curve.png.
 
     Raises ConfigError: a setting that cannot work, or a path that cannot be written.
+
+    Parameters
+    ----------
+    out : Path
+        The picture, a .png.
+    quick : bool
+        Fewer images and shares, and a weaker attack: half a minute.
+    select : float
+        The share in the picture.
+    count : int, optional
+        How many images.
+    seed : int
+        Of everything random.
+    noise : float
+        What happens to values in clear: see `Channel`.
+    progress : callable, optional
+        Receives (attacks done, attacks in all, what is attacked).
     """
     from flhe_lab.audit import plot as audit_plot
 

@@ -73,18 +73,30 @@ class Adder(Protocol):
 
 def uploads(
     name: str,
-    adder: Adder,  # Adds
-    # seal, opened: Rank -> its upload; closed sum -> float32 mean
+    adder: Adder,
     seal: Callable[[int], Sealed],
     opened: Callable[[Sealed], Vector],
-    exact: Sequence[NDArray[Any]],  # What the mean is of
+    exact: Sequence[NDArray[Any]],
     *,
     ranks: Sequence[int] | None = None,
-    # (running sum, upload) -> what is timed of adding, where it is less than the adder's `add`
     add: Callable[[Sealed, Sealed], object] | None = None,
-    **known: Any,  # As in `Contender`
+    **known: Any,
 ) -> Contender:
-    """A contender of `ranks`, who upload; of all whose update is in `exact`, unless said."""
+    """A contender of `ranks`, who upload; of all whose update is in `exact`, unless said.
+
+    Parameters
+    ----------
+    adder : Adder
+        Adds.
+    seal, opened : callable
+        Rank -> its upload; closed sum -> float32 mean.
+    exact : sequence of Vector
+        What the mean is of.
+    add : callable, optional
+        (running sum, upload) -> what is timed of adding, where it is less than the adder's `add`.
+    known
+        As in `Contender`.
+    """
     ranks = range(len(exact)) if ranks is None else ranks
     parts = [seal(rank) for rank in ranks]
     total: Sealed | None = None

@@ -66,14 +66,18 @@ def save(figure: Figure, path: Path) -> None:
         raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
 
 
-def save_data(
-    path: Path,  # Of the figure
-    # name, version: Format of the data
-    name: str,
-    version: int,
-    data: Mapping[str, Any],  # JSON values; what made them belongs to them
-) -> Path:
-    """Write what a figure shows into the JSON file beside it; returns that file's path."""
+def save_data(path: Path, name: str, version: int, data: Mapping[str, Any]) -> Path:
+    """Write what a figure shows into the JSON file beside it; returns that file's path.
+
+    Parameters
+    ----------
+    path : Path
+        Of the figure.
+    name, version
+        Format of the data.
+    data : mapping
+        JSON values; what made them belongs to them.
+    """
     beside = path.with_suffix(".json")
     document = {"format": name, "version": version, **data}
     try:

@@ -98,13 +98,22 @@ class Tenseal:
         self,
         setting: Setting,
         updates: Sequence[Vector],
-        about: str = "",  # What its note says of the parameters
+        about: str = "",
         *,
-        # Ciphertexts of an update that are run at most, the rest being projected; 0 for all
         sample: int = 0,
-        alike: bool = True,  # Whether all upload client 0's ciphertexts
+        alike: bool = True,
     ) -> Contender:
-        """It, at work on `updates`."""
+        """It, at work on `updates`.
+
+        Parameters
+        ----------
+        about : str
+            What its note says of the parameters.
+        sample : int
+            Ciphertexts of an update that are run at most, the rest being projected; 0 for all.
+        alike : bool
+            Whether all upload client 0's ciphertexts.
+        """
         whole = -(-setting.values // self.slots)
         count = min(sample or whole, whole)
         mine = [updates[j][: count * self.slots] for j in setting.survivors]
@@ -193,19 +202,30 @@ def shortest_ckks(setting: Setting, updates: Sequence[Vector]) -> Contender:
 
 
 def bfv(
-    # setting, updates: As for every contender
     setting: Setting,
     updates: Sequence[Vector],
-    # Bits of the coefficient moduli, the key's last; by default the shortest pair that leaves room
-    # for a sum and its noise; None for SEAL's own
     moduli: tuple[int, ...] | None = (),
-    # dimension, modulus: Of the ring; of plaintexts, 0 for the smallest prime that gives batching
-    # and holds the sum of all clients' largest values
     dimension: int = BFV_SLOTS,
     modulus: int = 0,
-    slots: int = 0,  # Values in a ciphertext, where they are fewer
+    slots: int = 0,
 ) -> Contender:
-    """BFV: as many integers of 16 bits a ciphertext as its ring dimension is."""
+    """BFV: as many integers of 16 bits a ciphertext as its ring dimension is.
+
+    Raises ConfigError: a plain modulus that sums exceed.
+
+    Parameters
+    ----------
+    setting, updates
+        As for every contender.
+    moduli : tuple of int, optional
+        Bits of the coefficient moduli, the key's last; by default the shortest pair that leaves room
+        for a sum and its noise; None for SEAL's own.
+    dimension, modulus : int, optional
+        Of the ring; of plaintexts, 0 for the smallest prime that gives batching and holds the sum of
+        all clients' largest values.
+    slots : int, optional
+        Values in a ciphertext, where they are fewer.
+    """
     ts = tenseal()
     most = 2 * setting.cohort * LEVELS
     modulus = modulus or plain_modulus(most, 2 * dimension)

@@ -67,12 +67,15 @@ class Setting:
 
 
 class Members:
-    """A group that is made up: its identities by rank, and the epoch of rank 0."""
+    """A group that is made up: its identities by rank, and the epoch of rank 0.
 
-    def __init__(
-        self,
-        setting: Setting,  # How many, and what they upload
-    ) -> None:
+    Parameters
+    ----------
+    setting : Setting
+        How many, and what they upload.
+    """
+
+    def __init__(self, setting: Setting) -> None:
         self.setting, size = setting, setting.clients
         # Keys of members who are made up; they guard nothing.
         seeds = [(i + 1).to_bytes(32, "big") for i in range(size)]
@@ -93,14 +96,19 @@ class Members:
 
 
 class Uploads:
-    """Everybody's ciphertexts under SASH: their sum, that of their seeds, what it should open to."""
+    """Everybody's ciphertexts under SASH: their sum, that of their seeds, and what it should open to.
 
-    def __init__(
-        self,
-        adder: SashAdder,  # Of the group
-        setting: Setting,  # Who uploads, and what
-        slot: Slot,  # For which sum
-    ) -> None:
+    Parameters
+    ----------
+    adder : SashAdder
+        Of the group.
+    setting : Setting
+        Who uploads, and what.
+    slot : Slot
+        For which sum.
+    """
+
+    def __init__(self, adder: SashAdder, setting: Setting, slot: Slot) -> None:
         self._adder, self._setting, self._slot = adder, setting, slot
         self.expected = np.zeros(setting.values, np.int64)
         self.seeds: Seed = np.zeros(adder.scheme.elements(adder.cohort), np.uint64)

@@ -49,19 +49,32 @@ class Measured:
 
 
 def measure(
-    contenders: Sequence[Contender],  # Who takes part
-    repeats: int,  # Turns that count
-    progress: Progress | None = None,  # Told the turn and who runs
+    contenders: Sequence[Contender],
+    repeats: int,
+    progress: Progress | None = None,
     *,
-    # What is read before and after a work; `time.process_time` leaves out what others take
     clock: Callable[[], float] = time.perf_counter,
-    enough_s: float = float("inf"),  # Seconds after which two turns that count are enough
-    # Whether a turn warms up, unless whoever asks has done so with something shorter
+    enough_s: float = float("inf"),
     warm: bool = True,
 ) -> dict[str, Measured]:
     """Time everybody in turns, and check every mean.
 
     Raises ConfigError: no repeats. FlheError: a mean that is not the mean; two contenders of one name.
+
+    Parameters
+    ----------
+    contenders : sequence of Contender
+        Who takes part.
+    repeats : int
+        Turns that count.
+    progress : callable, optional
+        Told the turn and who runs.
+    clock : callable
+        What is read before and after a work; `time.process_time` leaves out what others take.
+    enough_s : float
+        Seconds after which two turns that count are enough.
+    warm : bool
+        Whether a turn warms up, unless whoever asks has done so with something shorter.
 
     Returns
     -------

@@ -130,13 +130,7 @@ def _stay(clients: int, round_: int, drops: int) -> list[int]:
 
 
 def error_of(
-    # arrays, start: The final model, and the initial one
-    arrays: ArrayRecord,
-    start: ArrayRecord,
-    # clients, rounds, drops: Whose steps, how often, and how many of them drop out of a round
-    clients: int,
-    rounds: int,
-    drops: int,
+    arrays: ArrayRecord, start: ArrayRecord, clients: int, rounds: int, drops: int
 ) -> float:
     """Largest difference of the final model from the one that the survivors' steps make.
 
@@ -144,6 +138,13 @@ def error_of(
     than chance allows, which finds one missing client of a thousand.
 
     Raises FlheError: it is another model.
+
+    Parameters
+    ----------
+    arrays, start : ArrayRecord
+        The final model, and the initial one.
+    clients, rounds, drops : int
+        Whose steps, how often, and how many of them drop out of a round.
     """
     step, variance = 0.0, 0.0
     grain = 1 / Quantize(most_bits(clients)).levels

@@ -58,13 +58,16 @@ def growth(clients: Sequence[int], found: Sequence[float], powers: Sequence[int]
     return _against(clients, found, tuple(terms), best[1])
 
 
-def together(
-    parts: Sequence[Growth],  # At least one
-    # clients, found: The whole as it was measured: the residual is its distance from the sum
-    clients: Sequence[int],
-    found: Sequence[float],
-) -> Growth:
-    """Add up the laws of the parts of a whole; no part then exceeds the whole, at any N."""
+def together(parts: Sequence[Growth], clients: Sequence[int], found: Sequence[float]) -> Growth:
+    """Add up the laws of the parts of a whole; no part then exceeds the whole, at any N.
+
+    Parameters
+    ----------
+    parts : sequence of Growth
+        At least one.
+    clients, found
+        The whole as it was measured: the residual is its distance from the sum.
+    """
     powers = sorted({p for part in parts for p in part.powers})
     factors = dict.fromkeys(powers, 0.0)
     for part in parts:

@@ -56,12 +56,15 @@ class Phase:
 
 
 class PhaseGrid(MeteredGrid):
-    """Wraps any grid; to be used by one thread."""
+    """Wraps any grid; to be used by one thread.
 
-    def __init__(
-        self,
-        grid: Grid,  # What carries the messages
-    ) -> None:
+    Parameters
+    ----------
+    grid : Grid
+        What carries the messages.
+    """
+
+    def __init__(self, grid: Grid) -> None:
         super().__init__(grid)
         self.phases: list[Phase] = []
         self.nodes_work_here = getattr(grid, "nodes_work_here", False)

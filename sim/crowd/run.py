@@ -40,14 +40,18 @@ class RayRun:
     """One run, from the SuperLink's start to the end of everything.
 
     Flower's settings, ports, processes and files are private to it and gone after it, as in `flhe run`.
+
+    Parameters
+    ----------
+    asked : Asked
+        The federation.
+    timeout : float
+        Seconds for it all.
+    step : callable, optional
+        Told what is going on.
     """
 
-    def __init__(
-        self,
-        asked: Asked,  # The federation
-        timeout: float,  # Seconds for it all
-        step: Step = lambda *_: None,  # Told what is going on
-    ) -> None:
+    def __init__(self, asked: Asked, timeout: float, step: Step = lambda *_: None) -> None:
         self._asked, self._timeout, self._step = asked, timeout, step
         self._found = Found(asked)
         self._looked = 0.0

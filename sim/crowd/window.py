@@ -22,14 +22,17 @@ EACH = 4
 
 
 class Window(MeteredGrid):
-    """Wraps the grid of a simulation; what it takes it keeps until there is room."""
+    """Wraps the grid of a simulation; what it takes it keeps until there is room.
 
-    def __init__(
-        self,
-        grid: Grid,  # The engine's
-        # Messages that are with it at a time; 0 for EACH an actor, of which each processor has one
-        size: int = 0,
-    ) -> None:
+    Parameters
+    ----------
+    grid : Grid
+        The engine's.
+    size : int
+        Messages that are with it at a time; 0 for EACH an actor, of which each processor has one.
+    """
+
+    def __init__(self, grid: Grid, size: int = 0) -> None:
         super().__init__(grid)
         self._size = size or EACH * cpus()
         self._count = 0

@@ -17,12 +17,19 @@ from flhe_lab.papers.published import rows
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What training to the end takes."""
+    """What training to the end takes.
+
+    Parameters
+    ----------
+    hours : float
+    traffic_gb : float
+        One client's, up and down, in GB of 2**30 bytes: what FLASHE's Table 4 tells.
+    instance_usd, network_usd : float
+        Of all clients and the server.
+    """
 
     hours: float
     traffic_gb: float
-    # instance_usd, network_usd: Of all clients and the server.
-    """One client's, up and down, in GB of 2**30 bytes: what FLASHE's Table 4 tells."""
     instance_usd: float
     network_usd: float
 
@@ -33,15 +40,24 @@ class Projection:
 
 
 def project(
-    # Of a surviving client, whose bytes stand for everybody's. Those that drop out are billed as
-    # well: their machines run, and more traffic than that there cannot be.
-    breakdown: Breakdown,
-    rounds: float,  # Epochs to convergence, times rounds an epoch
-    prices: Prices,  # Where they tell nothing of a site's traffic, the network's do
-    wan: Wan,  # Whose sites the clients are at
-    cohort: int,  # Clients
+    breakdown: Breakdown, rounds: float, prices: Prices, wan: Wan, cohort: int
 ) -> Projection:
-    """Multiply one round."""
+    """Multiply one round.
+
+    Parameters
+    ----------
+    breakdown : Breakdown
+        Of a surviving client, whose bytes stand for everybody's. Those that drop out are billed as
+        well: their machines run, and more traffic than that there cannot be.
+    rounds : float
+        Epochs to convergence, times rounds an epoch.
+    prices : Prices
+        Where they tell nothing of a site's traffic, the network's do.
+    wan : Wan
+        Whose sites the clients are at.
+    cohort : int
+        Clients.
+    """
     hours = rounds * breakdown.total_s / 3600
     up, down = (rounds * nbytes / GB for nbytes in (breakdown.bytes_up, breakdown.bytes_down))
     placed = Counter(site.name for site in wan.placed(cohort))

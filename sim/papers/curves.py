@@ -109,16 +109,29 @@ COMPARISONS = {
 
 
 def compare(
-    name: str,  # One of COMPARISONS
+    name: str,
     *,
-    data_dir: str = "",  # Where data sets are
-    rounds: int = 0,  # At most so many rounds of each federation; 0 for all
-    workers: int = 1,  # Clients that train at a time
-    progress: Progress | None = None,  # Receives (rounds done, rounds in all, what is going on)
+    data_dir: str = "",
+    rounds: int = 0,
+    workers: int = 1,
+    progress: Progress | None = None,
 ) -> list[Curve]:
     """Run one workload's federations, plain FedAvg first; their curves in this order.
 
     Raises ConfigError: data that is missing. FlheError: a federation failed.
+
+    Parameters
+    ----------
+    name : str
+        One of COMPARISONS.
+    data_dir : str
+        Where data sets are.
+    rounds : int
+        At most so many rounds of each federation; 0 for all.
+    workers : int
+        Clients that train at a time.
+    progress : callable, optional
+        Receives (rounds done, rounds in all, what is going on).
     """
     found = COMPARISONS[name]
     most = min(rounds or found.setting.rounds, found.setting.rounds)

@@ -56,14 +56,19 @@ def allowing(home: Path) -> dict[str, Any]:
 
 
 class Learners:
-    """One app, whose nodes differ in their part of the data."""
+    """One app, whose nodes differ in their part of the data.
 
-    def __init__(
-        self,
-        task: Task,  # The model
-        parts: list[Data],  # What each node holds, by its partition id
-        setting: Setting,  # How all of them train
-    ) -> None:
+    Parameters
+    ----------
+    task : Task
+        The model.
+    parts : list of Data
+        What each node holds, by its partition id.
+    setting : Setting
+        How all of them train.
+    """
+
+    def __init__(self, task: Task, parts: list[Data], setting: Setting) -> None:
         from flhe_app.tasks.base import new_model
 
         self._first = new_model(task, setting.seed)

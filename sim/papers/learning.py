@@ -97,22 +97,33 @@ def rounds_of(setting: Setting, arguments: Arguments | None) -> int:
 
 
 def learn(
-    name: str,  # Of the curve
-    task: Task,  # The model
-    data: Data,  # What is split over the clients
-    setting: Setting,  # How it is trained
-    # Of its preset, over those that follow from the setting; None for plain FedAvg
+    name: str,
+    task: Task,
+    data: Data,
+    setting: Setting,
     arguments: Arguments | None,
     *,
-    # Clients that train at a time. With more than one, FedAvg adds up in the order of arrival, and
-    # runs of one seed differ in last bits
     workers: int = 1,
-    on_round: Callable[[RoundReport], None] | None = None,  # Receives each round's report
+    on_round: Callable[[RoundReport], None] | None = None,
 ) -> Curve:
     """Run one federation to its end.
 
     Raises ConfigError: arguments that the strategy refuses, or more images than there are. FlheError: a
     round without all clients, or without accuracy: it cannot be compared.
+
+    Parameters
+    ----------
+    name, setting
+        Of the curve; how it is trained.
+    task, data
+        The model, and the data set that is split over the clients.
+    arguments : mapping or None
+        Of its preset, over those that follow from the setting; None for plain FedAvg.
+    workers : int
+        Clients that train at a time. With more than one, FedAvg adds up in the order of arrival, and
+        runs of one seed differ in last bits.
+    on_round : callable, optional
+        Receives each round's report.
     """
     from flhe.testing import InProcessGrid
     from flhe_lab.papers.learners import Learners, allowing, parts_of, quiet

@@ -89,14 +89,25 @@ def of_epoch(epoch: Epoch) -> Iterator[bytes]:
 
 
 def of_traffic(
-    # group_keys, pair_keys: All that were collected: which belongs to what is not asked
     group_keys: Collection[bytes],
     pair_keys: Collection[bytes],
-    contexts: Contexts,  # Out of the traffic
-    adders: Iterable[Adder],  # Those of the runs, for each size of the group
-    cohort: int,  # Most members
+    contexts: Contexts,
+    adders: Iterable[Adder],
+    cohort: int,
 ) -> Iterator[bytes]:
-    """Keys that serve one slot or one message."""
+    """Keys that serve one slot or one message.
+
+    Parameters
+    ----------
+    group_keys, pair_keys : collection of bytes
+        All that were collected: which belongs to what is not asked.
+    contexts : Contexts
+        Out of the traffic.
+    adders : iterable of Adder
+        Those of the runs, for each size of the group.
+    cohort : int
+        Most members.
+    """
     ways = list(adders)
     for key, slot in itertools.product(group_keys, contexts.slots):
         context = slot.context()

@@ -42,13 +42,20 @@ from flhe_lab.rehearsal.writings import floats
 Integers = NDArray[np.integer]
 
 
-def quantized(
-    terms: Terms,  # Of the run, with a threshold that is given
-    layout: Layout,  # The model's arrays
-    update: NDArray[np.float32],  # Shape (layout.floats,)
-    examples: int,  # The site's example count
-) -> Integers:
-    """An update clipped, weighed and rounded to nearest, shape (layout.floats,)."""
+def quantized(terms: Terms, layout: Layout, update: NDArray[np.float32], examples: int) -> Integers:
+    """An update clipped, weighed and rounded to nearest, shape (layout.floats,).
+
+    Parameters
+    ----------
+    terms : Terms
+        Of the run, with a threshold that is given.
+    layout : Layout
+        The model's arrays.
+    update : NDArray[float32]
+        Shape (layout.floats,).
+    examples : int
+        The site's example count.
+    """
     codecs = (
         replace(codec, rounding="nearest") if isinstance(codec, Quantize) else codec
         for codec in terms.codec.codecs
@@ -62,14 +69,21 @@ def quantized(
 
 
 def unencrypted(
-    adder: Adder,  # What was to encrypt them
-    values: Integers,  # Shape (length,)
-    *,
-    # Which of them are encrypted, where the scheme is for a part of them
-    mask: Support | None = None,
-    trailer: int = 0,  # Integers that travel behind them: blocks are cut as if they were there
+    adder: Adder, values: Integers, *, mask: Support | None = None, trailer: int = 0
 ) -> Iterator[bytes]:
-    """What of a vector of integers would be on the wire if nothing hid it."""
+    """What of a vector of integers would be on the wire if nothing hid it.
+
+    Parameters
+    ----------
+    adder : Adder
+        What was to encrypt them.
+    values : NDArray of signed integers
+        Shape (length,).
+    mask : Support, optional
+        Which of them are encrypted, where the scheme is for a part of them.
+    trailer : int
+        Integers that travel behind them: blocks are cut as if they were there.
+    """
     if isinstance(adder, Selective):
         assert mask is not None
         chosen = values[mask.coords]

@@ -12,14 +12,22 @@ from flhe_app.outcome import last_exception
 
 
 class Logs:
-    """A directory with a log for each process, and what else explains a failure."""
+    """A directory with a log for each process, and what else explains a failure.
 
-    def __init__(
-        self,
-        folder: Path,  # The directory, which is there
-    ) -> None:
+    Parameters
+    ----------
+    folder : Path
+        The directory, which is there.
+
+    Attributes
+    ----------
+    failed : bool
+        Whether they must be kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.failed = False  # Whether they must be kept
+        self.failed = False
 
     def path(self, name: str) -> Path:
         """Path of the log `name`; made, for this user alone, where it is missing."""
@@ -47,11 +55,16 @@ class Logs:
 
 
 @contextmanager
-def kept_logs(
-    scratch: Path,  # The deployment's files, which are still there at the end
-    say: Callable[[str], None],  # Told where the logs are
-) -> Iterator[Logs]:
-    """A new directory for logs; it stays, and is named, after an error or where `failed` is set."""
+def kept_logs(scratch: Path, say: Callable[[str], None]) -> Iterator[Logs]:
+    """A new directory for logs; it stays after an error, or where `failed` is set, and is then named.
+
+    Parameters
+    ----------
+    scratch : Path
+        The deployment's files, which are still there at the end.
+    say : callable
+        Told where the logs are.
+    """
     logs = Logs(Path(tempfile.mkdtemp(prefix="flhe-loopback-logs-")))
     try:
         yield logs

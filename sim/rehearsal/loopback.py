@@ -59,19 +59,33 @@ class Run:
 
 
 class Loopback:
-    """The deployment: `up` around `work`, then `end`, then `verdict.check`."""
+    """The deployment: `up` around `work`, then `end`, then `verdict.check`.
 
-    def __init__(
-        self,
-        plan: Plan,  # What to run
-        scratch: Path,  # An empty directory for all of its files; gone when `up` is left
-        logs: Logs,  # Where its processes print
-        say: Say,  # Told of each step
-    ) -> None:
+    Parameters
+    ----------
+    plan : Plan
+        What to run.
+    scratch : Path
+        An empty directory for all of its files; gone when `up` is left.
+    logs : Logs
+        Where its processes print.
+    say : callable
+        Told of each step.
+
+    Attributes
+    ----------
+    secrets : Secrets
+        All that was secret on the way.
+    runs : list of Run
+        One a scheme.
+    killed_s, back_s : float
+        Seconds from the beginning to the kill, and to when the node was back; 0 before.
+    """
+
+    def __init__(self, plan: Plan, scratch: Path, logs: Logs, say: Say) -> None:
         self.plan, self.scratch, self.logs, self._say = plan, scratch, logs, say
-        self.secrets = Secrets()  # All that was secret on the way
-        self.runs: list[Run] = []  # One a scheme
-        # Seconds from the beginning to the kill, and to when the node was back; 0 before
+        self.secrets = Secrets()
+        self.runs: list[Run] = []
         self.killed_s = self.back_s = 0.0
         self._began = self._next = time.monotonic()
 

@@ -56,15 +56,29 @@ class SuperNode:
 
 
 class Machines:
-    """The SuperLink and its SuperNodes."""
+    """The SuperLink and its SuperNodes.
+
+    Parameters
+    ----------
+    trust : Trust
+        Their keys and certificates.
+    scratch : Path
+        Directory for their files; removed when `up` is left.
+    configs : mapping of str to dict
+        Node config of each site.
+    logs : Logs
+        Where they print.
+    patience : float
+        What time limits are multiplied by.
+    """
 
     def __init__(
         self,
-        trust: Trust,  # Their keys and certificates
-        scratch: Path,  # Directory for their files; removed when `up` is left
-        configs: Mapping[str, dict[str, Value]],  # Node config of each site
-        logs: Logs,  # Where they print
-        patience: float = 1.0,  # What time limits are multiplied by
+        trust: Trust,
+        scratch: Path,
+        configs: Mapping[str, dict[str, Value]],
+        logs: Logs,
+        patience: float = 1.0,
     ) -> None:
         self._trust, self._scratch = trust, scratch
         self.logs, self._patience = logs, patience
@@ -76,11 +90,14 @@ class Machines:
         return self._scratch / "captured"
 
     @contextmanager
-    def up(
-        self,
-        hub: str,  # URL of the hub that it takes apps from
-    ) -> Iterator[None]:
-        """The SuperLink runs and knows the SuperNodes' keys; all is gone at the end."""
+    def up(self, hub: str) -> Iterator[None]:
+        """The SuperLink runs and knows the SuperNodes' keys; all is gone at the end.
+
+        Parameters
+        ----------
+        hub : str
+            URL of the hub that it takes apps from.
+        """
         env = environment(self._scratch / "unused", self._scratch)
         env["FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE"] = str(CHUNK)
         env["FLWR_SUPERGRID_API_URL"] = hub

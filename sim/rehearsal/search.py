@@ -81,12 +81,15 @@ class Found:
 
 
 class Search:
-    """Looks for all of some secrets at once."""
+    """Looks for all of some secrets at once.
 
-    def __init__(
-        self,
-        secrets: Secrets,  # What is looked for
-    ) -> None:
+    Parameters
+    ----------
+    secrets : Secrets
+        What is looked for.
+    """
+
+    def __init__(self, secrets: Secrets) -> None:
         self._kinds = list(secrets.kinds)
         words, kinds = [np.empty(0, np.uint64)], [np.empty(0, np.int16)]
         for number, kind in enumerate(self._kinds):

@@ -133,11 +133,19 @@ def _counts(
 
 
 def opened(
-    adders: Iterable[Adder],  # What may have made them
-    lengths: Collection[int],  # Integers that ciphertexts have
-    arrays: Mapping[str, bytes],  # Data by name
+    adders: Iterable[Adder], lengths: Collection[int], arrays: Mapping[str, bytes]
 ) -> Iterator[Found]:
-    """Arrays that are ciphertexts under no key, and how many integers are in each."""
+    """Arrays that are ciphertexts under no key, and how many integers are in each.
+
+    Parameters
+    ----------
+    adders : iterable of Adder
+        What may have made them.
+    lengths : collection of int
+        Integers that ciphertexts have.
+    arrays : mapping of str to bytes
+        Data by name.
+    """
     slot = Slot(
         0, bytes(32), bytes(16), 0, 0, bytes(32), bytes(32)
     )  # of none: it has no key either

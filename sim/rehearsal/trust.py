@@ -69,15 +69,21 @@ class Trust:
         _flhe("doctor", "--node-config", node_config, *superlink, *authority)
 
 
-def provide(
-    scratch: Path,  # An empty directory
-    homes: Mapping[str, Path],  # Where each site's state directory will be
-    schemes: Sequence[str],  # What the roster allows
-    app: Path,  # Directory of the Flower app, which a reviewer signs
-) -> Trust:
+def provide(scratch: Path, homes: Mapping[str, Path], schemes: Sequence[str], app: Path) -> Trust:
     """Make everything in the directory `scratch`.
 
     Raises FlheError: a command failed.
+
+    Parameters
+    ----------
+    scratch : Path
+        An empty directory.
+    homes : mapping of str to Path
+        Where each site's state directory will be.
+    schemes : sequence of str
+        What the roster allows.
+    app : Path
+        Directory of the Flower app, which a reviewer signs.
     """
     requests = {name: scratch / f"{name}.site" for name in homes}
     roster = scratch / "roster"

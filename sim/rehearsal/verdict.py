@@ -110,12 +110,21 @@ def _result(loopback: Loopback, run: Run) -> Result:
 
 
 def senders(
-    scheme: str,  # Of the run
-    change: NDArray[np.float64],  # What the round added to the model, shape (values,)
-    number: int,  # The round
-    sites: int,  # How many there are
+    scheme: str, change: NDArray[np.float64], number: int, sites: int
 ) -> tuple[tuple[int, ...], float]:
-    """Whose updates of a round make this mean, and by how much it is off at most."""
+    """Whose updates of a round make this mean, and by how much it is off at most.
+
+    Parameters
+    ----------
+    scheme : str
+        Of the run.
+    change : NDArray[float64]
+        What the round added to the model, shape (values,).
+    number : int
+        The round.
+    sites : int
+        How many there are.
+    """
     sizes = range(1, sites + 1)
     groups = (group for size in sizes for group in itertools.combinations(range(sites), size))
     off = {

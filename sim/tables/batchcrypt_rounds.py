@@ -63,15 +63,25 @@ BILL = ("instances", "network", "total")
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """Of BatchCrypt's Sec. 3.1 and 6.3, all nine clients, up and down."""
+    """Of BatchCrypt's Sec. 3.1 and 6.3, all nine clients, up and down.
+
+    Parameters
+    ----------
+    model : str
+    stock_s, stock_gb : float
+        With stock FATE.
+    to_plain : float
+        How many times the plain one's seconds.
+    plain_mb : float
+    faster, smaller : float
+        How many times less time and traffic with BatchCrypt.
+    """
 
     model: str
-    # stock_s, stock_gb: With stock FATE.
     stock_s: float
     stock_gb: float
-    to_plain: float  # How many times the plain one's seconds
+    to_plain: float
     plain_mb: float
-    # faster, smaller: How many times less time and traffic with BatchCrypt.
     faster: float
     smaller: float
 

@@ -119,15 +119,22 @@ def short(value: float) -> str:
 
 
 def ratios(
-    entries: Sequence[Entry],  # Where they are
-    what: str,  # The quantity
-    to: str,  # Whose number is 1; `who` of an entry
-    *,
-    group: Group | None = None,  # Only entries of that group
+    entries: Sequence[Entry], what: str, to: str, *, group: Group | None = None
 ) -> tuple[Entry, ...]:
     """For each row, everybody's `what` divided by that of `to`: entries "`what`, ratio", unit "x".
 
     A paper's numbers are divided by the paper's own of that name, ours and peers' by ours.
+
+    Parameters
+    ----------
+    entries : sequence of Entry
+        Where they are.
+    what : str
+        The quantity.
+    to : str
+        Whose number is 1; `who` of an entry.
+    group : optional
+        Only entries of that group.
     """
     base: dict[tuple[str, bool], Marked] = {}
     for e in entries:

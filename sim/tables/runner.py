@@ -44,14 +44,12 @@ def steps_of(sections: Sequence[Section], plan: Plan) -> list[Step]:
 
 
 def run(
-    sections: Sequence[Section],  # What is asked for
-    plan: Plan,  # How much; its name is that of the page and the folder in `out`
-    out: Path,  # A directory; made if it is not there
+    sections: Sequence[Section],
+    plan: Plan,
+    out: Path,
     *,
-    # What the page shows too, in this order, where all of it was measured before
     others: Sequence[Section] = (),
-    fresh: bool = False,  # Measure again what is asked for
-    # Receives (seconds of work done, seconds in all, what is going on); both are estimates
+    fresh: bool = False,
     progress: Progress | None = None,
 ) -> Made:
     """Measure what is not there yet, then write the page and all that it shows.
@@ -60,6 +58,21 @@ def run(
     it.
 
     Raises ConfigError: what cannot be read or written. FlheError: a section that is wrong.
+
+    Parameters
+    ----------
+    sections : sequence of Section
+        What is asked for.
+    plan : Plan
+        How much; its name is that of the page and the folder in `out`.
+    out : Path
+        A directory; made if it is not there.
+    others : sequence of Section
+        What the page shows too, in this order, where all of it was measured before.
+    fresh : bool
+        Measure again what is asked for.
+    progress : callable, optional
+        Receives (seconds of work done, seconds in all, what is going on); both are estimates.
     """
     store = Store(out / plan.name / "measured")
     steps = steps_of(sections, plan)

@@ -34,12 +34,14 @@ class Store:
     """Results of steps, by key.
 
     Raises ConfigError: the folder cannot be made or written.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the files are; made if it is not there.
     """
 
-    def __init__(
-        self,
-        folder: Path,  # Where the files are; made if it is not there
-    ) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._here = here()
         self.foreign: list[str] = []

@@ -28,7 +28,15 @@ Numbers = Mapping[str, Marked | float | None]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Numbers of one row and one who; `row`, `who`, `group` and `x` are as in Entry."""
+    """Numbers of one row and one who.
+
+    Parameters
+    ----------
+    row, who, group, x
+        As in Entry.
+    numbers : Numbers
+        What they are.
+    """
 
     row: str
     who: str

@@ -43,7 +43,7 @@ def test_names_are_those_of_the_library() -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        {"data_dir": 'a "b" é\c', "clip": 0.25, "seed": 7, "download": True},
+        {"data_dir": 'a "b" é\\c', "clip": 0.25, "seed": 7, "download": True},
         {"state_dir": "/s", "resume": True, "rekey_every": 2},
         {"scheme": "flashe masking=adaptive", "top_k": 0.1, "permute": False},
         {"scheme": "fedml-he ring=8192", "select": 0.1, "noise": 0.01},

@@ -113,12 +113,15 @@ def of_paper(paper: Paper) -> list[Proof]:
 
 
 class Fixed:
-    """Bytes that are always the same, where a scheme takes random ones; they guard nothing."""
+    """Bytes that are always the same, where a scheme takes random ones; they guard nothing.
 
-    def __init__(
-        self,
-        seed: int,  # Which bytes
-    ) -> None:
+    Parameters
+    ----------
+    seed : int
+        Which bytes.
+    """
+
+    def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)  # keys of made-up clients, in proofs only
 
     def __call__(self, count: int) -> bytes:

@@ -151,12 +151,7 @@ def share(state: Advertised, keys: Iterable[bytes]) -> tuple[Shared, dict[int, b
     return Shared(member, state.secret, state.seed, publics, Secret(shares[me])), boxes
 
 
-def mask(
-    # Erase it when this returns: a second vector under the same masks would give away both
-    state: Shared,
-    boxes: Mapping[int, bytes],  # By sender
-    vector: Lanes,  # Shape (plan.length,): uint32, or uint64 field elements; it stays as it is
-) -> tuple[Masked, Lanes]:
+def mask(state: Shared, boxes: Mapping[int, bytes], vector: Lanes) -> tuple[Masked, Lanes]:
     """Take the "mask-share" that neighbours sent (U2), by rank; returns the masked vector.
 
     The new state has the "mask-with" that goes with it.
@@ -164,6 +159,15 @@ def mask(
     Raises ProtocolError: a box of somebody who sent no key, or that does not hold two shares.
     AuthenticationError: a box that does not open. QuorumError: with this member, fewer than the
     threshold.
+
+    Parameters
+    ----------
+    state : Shared
+        Erase it when this returns: a second vector under the same masks would give away both.
+    boxes : mapping of int to bytes
+        By sender.
+    vector : NDArray
+        Shape (plan.length,): uint32, or uint64 field elements; it stays as it is.
     """
     member, plan, me = state.member, state.member.plan, state.member.rank
     plan.need(len(boxes) + 1, "have sent shares")

@@ -113,13 +113,18 @@ class SecAgg(Shell):
 
 @dataclass(slots=True)
 class SecAggSealer(SealerShell):
-    """One client's side of one slot: what it holds after the shares have come."""
+    """One client's side of one slot: what it holds after the shares have come.
+
+    Attributes
+    ----------
+    masked : Masked or None
+        For `pairwise.consist`, once a vector is encrypted.
+    """
 
     adder: SecAgg  # Public parameters
     shared: Shared = field(repr=False)  # After `pairwise.share`
     boxes: Mapping[int, bytes] = field(repr=False)  # "mask-share" of neighbours, by rank
     masked: Masked | None = field(default=None, repr=False)
-    """For `pairwise.consist`, once a vector is encrypted."""
     rank: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -40,14 +40,13 @@ Shares = dict[int, NDArray[np.uint64]]
 
 
 def unmask_sum(
-    plan: Plan,  # What was agreed
-    # The sum of their masked vectors, uint32 or field elements; masks are taken off in place
+    plan: Plan,
     total: Lanes,
     *,
-    keys: Mapping[int, bytes],  # "mask-key" messages by rank, of all sharers
-    sharers: Iterable[int],  # U2: who sent shares, and whose shares were carried to all neighbours
-    senders: Sequence[int],  # U3, ascending: whose vectors are in `total`
-    answers: Iterable[bytes],  # "mask-open" messages
+    keys: Mapping[int, bytes],
+    sharers: Iterable[int],
+    senders: Sequence[int],
+    answers: Iterable[bytes],
 ) -> Lanes:
     """The sum of the senders' vectors, shape (plan.length,); `total` is used up.
 
@@ -55,6 +54,21 @@ def unmask_sum(
     ProtocolError: an answer about another set, or by another than a sender; shares that do not fit
     together, or are not of the secret that its owner committed to. AuthenticationError: a bad
     signature.
+
+    Parameters
+    ----------
+    plan : Plan
+        What was agreed.
+    total : NDArray
+        The sum of their masked vectors, uint32 or field elements; masks are taken off in place.
+    keys : mapping of int to bytes
+        "mask-key" messages by rank, of all sharers.
+    sharers : iterable of int
+        U2: who sent shares, and whose shares were carried to all neighbours.
+    senders : sequence of int
+        U3, ascending: whose vectors are in `total`.
+    answers : iterable of bytes
+        "mask-open" messages.
     """
     chosen, gone = frozenset(senders), frozenset(sharers) - frozenset(senders)
     publics, committed = {}, {}

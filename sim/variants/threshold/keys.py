@@ -74,12 +74,19 @@ class ThresholdKey:
 
 
 def begin(
-    scheme: ThresholdRlwe,  # Parameters without a key's id
-    rank: int,  # Own rank
-    crs: bytes,  # 32 public bytes which nobody chose alone, such as a hash of a nonce of each party
-    random: Random = secrets.token_bytes,
+    scheme: ThresholdRlwe, rank: int, crs: bytes, random: Random = secrets.token_bytes
 ) -> tuple[Drawn, bytes]:
-    """Draw s_i and e_i; returns the state to keep and the COMMIT, 32 bytes, for all."""
+    """Draw s_i and e_i; returns the state to keep and the COMMIT, 32 bytes, for all.
+
+    Parameters
+    ----------
+    scheme : ThresholdRlwe
+        Parameters without a key's id.
+    rank : int
+        Own rank.
+    crs : bytes
+        32 public bytes which nobody chose alone, such as a hash of a nonce of each party.
+    """
     check_senders((rank,), scheme.cohort)
     if len(crs) != 32 or scheme.key_id:
         raise ConfigError(
@@ -125,16 +132,18 @@ def reveal(
 
 
 def finish(
-    # scheme, state: As `reveal` had and gave them
-    scheme: ThresholdRlwe,
-    state: Revealed,
-    # publics, boxes: What `reveal` had for all, and for this rank; by rank of the sender
-    publics: Sequence[Residues],
-    boxes: Sequence[Box],
+    scheme: ThresholdRlwe, state: Revealed, publics: Sequence[Residues], boxes: Sequence[Box]
 ) -> ThresholdKey:
     """The party's key, out of everyone's b_i and of what everyone had for it, own ones included.
 
     Raises ProtocolError: something is missing, or not what was committed to.
+
+    Parameters
+    ----------
+    scheme, state
+        As `reveal` had and gave them.
+    publics, boxes : sequence
+        What `reveal` had for all, and for this rank; by rank of the sender.
     """
     drawn, commitments = state
     if len(publics) != scheme.cohort or len(boxes) != scheme.cohort:

@@ -78,19 +78,26 @@ class Party:
             )
 
     def partial(
-        self,
-        state: Answered,  # The last one that was kept
-        total: Sealed,  # The sum, closed
-        slot: Slot,  # The round that this party is in, by its own account
-        # T: ranks of exactly t parties, this one among them, fixed before anybody answers
-        chosen: Sequence[int],
-        claim: Claim,  # Keeps the new state, durably; raises where it cannot, or where it has it
+        self, state: Answered, total: Sealed, slot: Slot, chosen: Sequence[int], claim: Claim
     ) -> tuple[Partial, Answered]:
         """Help to open `total` with the parties `chosen`; returns the answer and the state to keep.
 
         Raises ReuseError: this slot, or this c1, was answered before, for whatever T, and with whatever
         c0. QuorumError: too few senders. ProtocolError: no ciphertext of this scheme, or of another
         slot; a T that is none.
+
+        Parameters
+        ----------
+        state : Answered
+            The last one that was kept.
+        total : Sealed
+            The sum, closed.
+        slot : Slot
+            The round that this party is in, by its own account.
+        chosen : sequence of int
+            T: ranks of exactly t parties, this one among them, fixed before anybody answers.
+        claim : callable
+            Keeps the new state, durably; raises where it cannot, or where it has it.
         """
         chosen = tuple(sorted(chosen))
         self._check(total, slot, chosen)

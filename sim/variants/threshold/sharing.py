@@ -29,13 +29,24 @@ def scaled(x: Elements, factor: int, q: int) -> Elements:
 
 
 def shares(
-    secret: Sequence[Elements],  # Values at 0, uint64 (n,) for each limb
-    moduli: Sequence[int],  # One for each limb
-    count: int,  # Points
-    # Coefficients of x, x^2, ...: for each, uint64 (n,) for each limb, uniform
+    secret: Sequence[Elements],
+    moduli: Sequence[int],
+    count: int,
     terms: Sequence[Sequence[Elements]],
 ) -> Elements:
-    """Values at 1, ..., `count` of polynomials, uint64 (count, limbs, n)."""
+    """Values at 1, ..., `count` of polynomials, uint64 (count, limbs, n).
+
+    Parameters
+    ----------
+    secret : sequence of NDArray
+        Values at 0, uint64 (n,) for each limb.
+    moduli : sequence of int
+        One for each limb.
+    count : int
+        Points.
+    terms : sequence of sequences of NDArray
+        Coefficients of x, x^2, ...: for each, uint64 (n,) for each limb, uniform.
+    """
     out = np.zeros((count, len(moduli), secret[0].size), np.uint64)
     for point in range(1, count + 1):
         for limb, q in enumerate(moduli):
