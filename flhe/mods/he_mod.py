@@ -97,7 +97,8 @@ class HEMod:
         else:
             records.check_version(record)
         handling.store = store = open_store(policy)
-        context.state["flhe"] = records.home_record(policy.home)
+        # Where the state directory is, and nothing secret.
+        context.state["flhe"] = ConfigRecord({"home": str(policy.home)})
         identity = store.identity()
         federation = context.run_id if record is None else _federation(record, context)
         with store.lock(name=f"lock-{federation}"):

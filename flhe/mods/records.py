@@ -14,7 +14,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -214,11 +213,6 @@ def to_pieces(record: ArrayRecord) -> list[bytes]:
     """
     _numbers(record, CHECKPOINT, "checkpoint", "a checkpoint")
     return [array.data for array in record.values()]
-
-
-def home_record(home: Path) -> ConfigRecord:
-    """What a Context remembers of us: where the state directory is, and nothing secret."""
-    return ConfigRecord({"home": str(home)})
 
 
 def stage_record(stage: str, **fields: Any) -> ConfigRecord:

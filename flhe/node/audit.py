@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
 from flhe.errors import ConfigError, ProtocolError, StoreError
@@ -40,7 +40,6 @@ _TRAINING = {"round", "supports", "update"}
 _OPENING = {"consist", "unmask"}
 STAGES = frozenset(_AGREEMENT | _HANDOVER | _TRAINING | _OPENING | {"evaluate"})
 """Stages that are recorded by name."""
-"""The stage of a message that has none, and the answer to it where policy allows one."""
 REFUSED = "refused"
 """The answer that is a code."""
 PERMIT, PERMITTED = "permit", "permitted"
@@ -96,14 +95,6 @@ def result_of(reply: Mapping[str, object] | None) -> bytes | None:
     return history if isinstance(history, bytes) and len(history) == 32 else None
 
 
-def _now() -> int:
-    return int(datetime.now(UTC).timestamp())
-
-
-def _seconds(text: str) -> int:
-    return int(datetime.strptime(text, _TIME).replace(tzinfo=UTC).timestamp())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """What was asked at one stage, and what left.
@@ -139,18 +130,18 @@ class Entry:
         A number out of its range, or a code without a refusal or the other way round.
     """
 
+    time: int = field(default_factory=lambda: int(datetime.now(UTC).timestamp()))
     run: int
     stage: str
+    asked_by: str = "server"
     answer: str
-    seconds: float
-    bytes_out: int = 0
     epoch: bytes | None = None
     round: int | None = None
     attempt: int | None = None
     result: bytes | None = None
+    bytes_out: int = 0
+    seconds: float
     code: int | None = None
-    asked_by: str = "server"
-    time: int = field(default_factory=_now)
 
     def __post_init__(self) -> None:
         for name, words in _WORDS.items():
@@ -192,24 +183,13 @@ class Entry:
         return datetime.fromtimestamp(self.time, UTC).strftime(_TIME)
 
     def to_line(self) -> bytes:
-        """Encode as one line of JSON, in ASCII, without the line feed; None is left out."""
-        body = {
-            "time": self.when,
-            "run": self.run,
-            "stage": self.stage,
-            "asked_by": self.asked_by,
-            "answer": self.answer,
-            "epoch": None if self.epoch is None else self.epoch.hex(),
-            "round": self.round,
-            "attempt": self.attempt,
-            "result": None if self.result is None else self.result.hex(),
-            "bytes_out": self.bytes_out,
-            "seconds": self.seconds,
-            "code": self.code,
-            "reason": self.reason,
-        }
+        """Encode as one line of JSON, in ASCII, without the line feed; None is left out.
+
+        In the order of the fields, which is the format's.
+        """
+        body = {**asdict(self), "time": self.when, "reason": self.reason}
         kept = {name: value for name, value in body.items() if value is not None}
-        return json.dumps(kept, separators=(",", ":")).encode()
+        return json.dumps(kept, separators=(",", ":"), default=bytes.hex).encode()
 
     @classmethod
     def from_line(cls, line: bytes) -> Entry:
@@ -219,7 +199,8 @@ class Entry:
                 raise ValueError
             body = json.loads(line)
             body.pop("reason", None)
-            body["time"] = _seconds(body["time"])
+            when = datetime.strptime(body["time"], _TIME).replace(tzinfo=UTC)
+            body["time"] = int(when.timestamp())
             for name in _HASHES & body.keys():
                 body[name] = bytes.fromhex(body[name])
             entry = cls(**body)
@@ -260,7 +241,7 @@ def last(store: Store, count: int) -> list[Entry | None]:
         if store.stamp(OLDER) == before:  # else it was rotated meanwhile
             break
     lines = [line for line in older.split(b"\n") + newer.split(b"\n") if line]
-    return [_parse(line) for line in lines[max(0, len(lines) - count) :]]
+    return [_parse(line) for line in lines[-count:]]
 
 
 def _parse(line: bytes) -> Entry | None:

@@ -22,12 +22,9 @@ from flhe.node.backup import ARCHIVE, MAX_FILE, Backup
 from flhe.node.store import Store
 from flhe.provision import public_files, sites
 from flhe.wire import files
-from flhe.wire.secret import Random
 
 
-def backup(
-    home: Path, out: Path, passphrase: str, random: Random = secrets.token_bytes
-) -> tuple[Backup, int]:
+def backup(home: Path, out: Path, passphrase: str) -> tuple[Backup, int]:
     """Write the backup of a state directory, 0600; returns what is in it, and how many epochs are not.
 
     An epoch whose file is damaged, or of another version, is left out. Of the others the key of their
@@ -56,7 +53,7 @@ def backup(
         except (ProtocolError, StoreError):
             lost += 1
     kept = Backup(identity, tuple(models[epoch_id] for epoch_id in sorted(models)))
-    if not files.create(out, kept.seal(passphrase, random)):
+    if not files.create(out, kept.seal(passphrase)):
         public_files.check_new(out)
     return kept, lost
 
