@@ -51,12 +51,10 @@ class Guard:
 
     @property
     def source(self) -> str:
-        """The file as it is."""
         return (ROOT / self.file).read_text(encoding="utf-8")
 
     @property
     def removed(self) -> str:
-        """The file without the guard."""
         return self.source.replace(self.text, self.without)
 
 

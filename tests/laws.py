@@ -80,7 +80,6 @@ OTHER_SLOTS = {
 
 
 def whole(values: Any) -> Plain:
-    """A vector without extras."""
     return Plain(np.asarray(values, np.int32), np.empty(0, np.int32))
 
 
@@ -332,7 +331,6 @@ def _eshe(bits: int, ring: str) -> SchemeCase:
 
 @functools.cache
 def ckks_key(key: bytes, ring: str) -> CkksSecret:
-    """A key that stands for `key`."""
     return CkksSecret.generate(ring, drawn(key, 1 << 21))
 
 
@@ -413,7 +411,6 @@ def _shares(kind: type[Scheme], cohort: int, key: bytes) -> list[tuple[bytes, by
 
 
 def _sharing(kind: type[Scheme], cohort: int, key: bytes) -> Roles:
-    """Members with shares of that key."""
     made = _shares(kind, cohort, key)
     assert len({name for _, name in made}) == 1
     adder = kind().adder(cohort, public=made[0][1])
@@ -443,7 +440,6 @@ def _declared(kind: type[Scheme]) -> SchemeCase:
 
 
 def _one(kind: type[Scheme]) -> bytes:
-    """A ciphertext."""
     sealer = _declared_roles(2, KEY, 1, None, False, kind=kind).sealers[0]
     return sealer.encrypt(whole([1, 2, 3]), SLOT).data.tobytes()
 
@@ -572,7 +568,6 @@ class Tape:
         self._draws, self._at = draws, 0
 
     def next(self, count: int) -> NDArray[np.uint16]:
-        """The next `count` values."""
         self._at += count
         return self._draws[self._at - count : self._at]
 
@@ -708,7 +703,6 @@ def random_source(seed: int, size: int) -> Callable[[], Rounding]:
 
 
 def summed(parts: Sequence[Plain]) -> Plain:
-    """What a scheme makes of several encodings."""
     extras = np.sum([p.extras for p in parts], axis=0, dtype=np.int64)
     kind = np.int64 if parts[0].values.dtype.kind == "i" else np.float64
     if parts[0].coords is None:

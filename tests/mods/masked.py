@@ -42,7 +42,6 @@ class Masked(Group):
         return SharingParameters.of(self.epoch(0), ELEMENTS)
 
     def epoch(self, rank: int) -> Epoch:
-        """The keys on a site's disk; there must be one epoch."""
         store = Store(self.sites[rank].home)
         [epoch_id] = store.epochs()
         return Epoch.from_bytes(store.peek_epoch(epoch_id))
@@ -51,17 +50,14 @@ class Masked(Group):
         return Identity((self.sites[rank].home / "identity.key").read_bytes())
 
     def dealt(self, rank: int) -> Dealt:
-        """What a site keeps of its last update."""
         return Dealt.from_bytes(self.sites[rank].files["shares"])
 
     def agreed(self, rank: int) -> Agreed:
-        """What a site signed last."""
         return Agreed.from_bytes(self.sites[rank].files["survivors"])
 
     # --- what the server asks ---
 
     def upload(self, rank: int, *, round_: int = 1, attempt: int = 0, **fields: Any) -> Message:
-        """Ask for an update; its shares are kept."""
         fields = {**self.base, **fields}
         reply = self.ask(self.sites[rank], round_=round_, attempt=attempt, **fields)
         if not reply.has_error():
@@ -69,7 +65,6 @@ class Masked(Group):
         return reply
 
     def uploaded(self, **which: int) -> Masked:
-        """Ask for everybody's update."""
         for rank in range(len(self.sites)):
             update(self.upload(rank, **which))
         return self
@@ -119,7 +114,6 @@ class Masked(Group):
     def signatures(
         self, ranks: Iterable[int], survivors: Sequence[int], **which: int
     ) -> dict[int, bytes]:
-        """Have some sign a set."""
         return {
             rank: signature_in(self.consist(rank, survivors, **which))  # type: ignore[arg-type]
             for rank in ranks
@@ -128,7 +122,6 @@ class Masked(Group):
     def answers(
         self, ranks: Iterable[int], signatures: dict[int, bytes], **which: int
     ) -> list[bytes]:
-        """Have some answer to signatures."""
         return [answer_in(self.unmask(rank, signatures, **which)) for rank in ranks]  # type: ignore[arg-type]
 
     def forged(self, rank: int, survivors: Sequence[int], slot: Slot) -> bytes:
@@ -140,12 +133,10 @@ class Masked(Group):
 
 
 def signature_in(reply: Message) -> bytes:
-    """What a site answers to CONSIST."""
     assert answer(reply)["step"] == "consist"
     return answer(reply)["signature"]  # type: ignore[return-value]
 
 
 def answer_in(reply: Message) -> bytes:
-    """What a site answers to UNMASK."""
     assert answer(reply)["step"] == "unmask"
     return answer(reply)["answer"]  # type: ignore[return-value]

@@ -23,7 +23,6 @@ FIRST = ("share", "confirm", *KEYS)
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Group:
-    """Three sites that have agreed on nothing yet."""
     return Group(tmp_path)
 
 
@@ -212,7 +211,6 @@ OTHER: dict[str, Any] = {"codec": codec(clip=2.0), "optimizer": ServerOptimizer(
 
 
 def changed(name: str) -> bytes:
-    """Terms that differ in one field."""
     return dataclasses.replace(TERMS, **{name: OTHER[name]}).to_bytes()
 
 

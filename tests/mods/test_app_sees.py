@@ -11,11 +11,11 @@ import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from flhe.mods import records, stages
-from tests.mods.apps import Replies
 from tests.mods.harness import (
     TERMS,
     App,
     Group,
+    Replies,
     answer,
     arrays,
     refused,

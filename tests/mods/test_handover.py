@@ -37,13 +37,11 @@ from tests.mods.harness import (
 
 
 def epoch_of(site: Site) -> Epoch:
-    """The keys on a site's disk."""
     [name] = site.epochs
     return Epoch.from_bytes(KeyFile.from_bytes((site.home / "epochs" / name).read_bytes()).epoch)
 
 
 def hand(group: Group, site: Site, box: ArrayRecord, stage: str = "sync", **fields: Any) -> Message:
-    """Send a checkpoint to a member."""
     kind = "evaluate" if stage == "evaluate" else "train"
     return group.ask(site, stage, kind, extra={records.BOX: box}, **fields)
 

@@ -38,7 +38,6 @@ def pin(path: pathlib.Path, agreed: Roster) -> dict[str, object]:
 
 @pytest.fixture
 def pinned(tmp_path: pathlib.Path) -> dict[str, object]:
-    """Node config with a roster and its hash."""
     return pin(tmp_path / "roster.flhe", roster())
 
 
@@ -162,7 +161,6 @@ FLAGS = ["counts", "unpermuted", "server-reads", "fresh-keys", "durable", "leave
 
 
 def said(policy: Policy, key: str) -> Any:
-    """What a policy has of a setting."""
     return policy.limits[key] if key in policy.limits else getattr(policy, key)
 
 

@@ -57,7 +57,6 @@ def found(config: Mapping[str, object]) -> dict[str, Check]:
 
 
 def one(name: str, home: Path) -> Check:
-    """The check of that name of a directory."""
     (check,) = [check for check in check_home(home) if check.name == name]
     return check
 
