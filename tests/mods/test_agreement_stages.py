@@ -243,28 +243,12 @@ NO_BITS = [{**one, "bits": 0} if one["name"] == "quantize" else one for one in B
     ("terms", "code"),
     [
         (b"", 1014),
-        (canonical.dumps("x" * (1 << 20)), 1014),
         (canonical.dumps({**BODY, "v": 1}), 1014),
         (canonical.dumps({**BODY, "codec": NO_BITS}), 1017),
-        (canonical.dumps({**BODY, "codec": [{"name": "none"}]}), 1017),
-        (canonical.dumps({**BODY, "codec": "none"}), 1014),
         (canonical.dumps({**BODY, "scheme": ["plain", {}]}), 1017),
-        (canonical.dumps({**BODY, "scheme": ["flashe", {"masking": "none"}]}), 1014),
-        (canonical.dumps({**BODY, "scheme": ["flashe", {}]}), 1014),
-        (canonical.dumps({**BODY, "scheme": "flashe"}), 1014),
     ],
-    ids=[
-        "empty",
-        "too long",
-        "another version",
-        "bits",
-        "a codec that is none",
-        "no codecs",
-        "a scheme that is none",
-        "no masking",
-        "too few parameters",
-        "no scheme",
-    ],
+    ids=["empty", "another version", "bits", "a scheme that is none"],
 )
 def test_terms_that_cannot_work(fresh: Group, terms: bytes, code: int) -> None:
+    """What else terms are refused for is in tests/training; here, how a node answers."""
     refused(fresh.sites[0].ask("advertise", number=0, terms=terms), code)

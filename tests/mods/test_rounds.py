@@ -29,9 +29,7 @@ from tests.mods.harness import (
     initial,
     private,
     refused,
-    sealed,
     update,
-    wire,
 )
 from tests.mods.masked import Masked, answer_in, signature_in
 
@@ -304,18 +302,6 @@ def test_an_update_that_is_not_in_the_sum(
     assert dict(reply.content["flhe.opened"]) == {"round": 1, "missed": sent}
     assert ("round 1: this node's update is not in the sum" in caplog.text) == sent
     assert update(reply).slot.round == 2
-
-
-def test_a_checkpoint_is_sealed_and_runs_no_app(group: Group) -> None:
-    site = group.sites[1]
-    reply = group.ask(site, "checkpoint", sums=[group.total()])
-    assert set(answer(reply)) == {"v", "round", "history", "digest", "layout", "crypto-s"}
-    assert (answer(reply)["round"], answer(reply)["history"]) == (1, site.model.history)
-    box = sealed(reply)
-    assert {array.stype for array in box.values()} == {records.CHECKPOINT}
-    assert list(box) == [f"{i:04d}" for i in range(len(box))]
-    assert site.model.masters["w"].tobytes() not in b"".join(records.to_pieces(box)) + wire(reply)
-    assert len(site.app.seen) == 1
 
 
 # --- a node's own bounds on groups and sums: below them it helps nobody, whatever the server says ---

@@ -18,7 +18,7 @@ from flhe.coding.update import update_codec
 from flhe.errors import ConfigError, PolicyError, QuorumError
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
-from flhe.node.policy import METRICS, Policy, allowed, settings
+from flhe.node.policy import METRICS, Policy, allowed
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.sash.scheme import Sash
 from flhe.training.terms import Terms
@@ -403,9 +403,3 @@ def test_local_bounds_on_groups_and_sums() -> None:
     for bad in (-1, 1.0, "3", True):
         with pytest.raises(ConfigError, match="flhe-min-survivors must be a whole number"):
             of_node({**FIRST_USE, "flhe-min-survivors": bad})
-
-
-def test_all_settings_are_described() -> None:
-    """In the table where administrators look them up."""
-    page = (pathlib.Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `(flhe-[a-z-]+)` \|", page, re.MULTILINE)) == set(settings())
