@@ -8,7 +8,7 @@ when the node leaves, when the file is damaged. What they said is kept here firs
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from flhe.errors import StoreError
 from flhe.wire.fields import U32
@@ -48,8 +48,4 @@ class HighWaterMarks(Record):
 
     def raised(self, other: HighWaterMarks) -> HighWaterMarks:
         """The higher of both, mark by mark."""
-        return HighWaterMarks(
-            max(self.opened, other.opened),
-            max(self.ranged, other.ranged),
-            max(self.reached, other.reached),
-        )
+        return HighWaterMarks(*map(max, astuple(self), astuple(other)))

@@ -33,12 +33,9 @@ def check_home(home: Path) -> Checks:
     if home.is_dir():
         yield check_nodes(home)
         if (home / ARCHIVE).is_dir():
-            yield Check(
-                "archive",
-                "warn",
-                "keys of earlier epochs, that a restore brought back, are still here",
-                f"once no sealed model needs them any more, delete {home / ARCHIVE}",
-            )
+            says = "keys of earlier epochs, that a restore brought back, are still here"
+            mend = f"once no sealed model needs them any more, delete {home / ARCHIVE}"
+            yield Check("archive", "warn", says, mend)
 
 
 def identity_in(home: Path) -> tuple[Identity | None, Check]:
@@ -66,30 +63,22 @@ def _permissions(home: Path) -> Checks:
         yield Check(name, "fail", f"{home} is no directory, or a link", "name the directory itself")
         return
     if status.st_uid != os.geteuid():
-        yield Check(
-            name,
-            "fail",
-            f"{home} belongs to user {status.st_uid}, and this is user {os.geteuid()}",
-            "run doctor and the node as one user, and let it own the directory (chown -R)",
-        )
+        says = f"{home} belongs to user {status.st_uid}, and this is user {os.geteuid()}"
+        mend = "run doctor and the node as one user, and let it own the directory (chown -R)"
+        yield Check(name, "fail", says, mend)
         return
     inside = _inside(home)
     loose = [home] * bool(status.st_mode & 0o077) + [p for p, s in inside if _is_loose(s)]
     strange = [p for p, s in inside if not stat.S_ISDIR(s.st_mode) and not stat.S_ISREG(s.st_mode)]
     if strange:
-        yield Check(
-            name,
-            "fail",
-            f"{strange[0]} is a link, or no file, and a node refuses those",
-            "put the file or directory itself in its place",
-        )
+        says = f"{strange[0]} is a link, or no file, and a node refuses those"
+        yield Check(name, "fail", says, "put the file or directory itself in its place")
     if loose:
-        yield Check(
-            name,
-            "fail",
-            f"others may look into {loose[0]}" + f", and {len(loose) - 1} more" * (len(loose) > 1),
-            f"chmod -R go= {home}, and consider the keys in it known: flhe keys rotate",
+        says = f"others may look into {loose[0]}" + f", and {len(loose) - 1} more" * (
+            len(loose) > 1
         )
+        mend = f"chmod -R go= {home}, and consider the keys in it known: flhe keys rotate"
+        yield Check(name, "fail", says, mend)
     if not loose and not strange:
         yield Check(name, "ok", f"{home}, of this user alone")
 
@@ -112,36 +101,24 @@ def _is_loose(status: os.stat_result) -> bool:
 
 def _parents(home: Path) -> Check:
     """Who may write above the directory, or to a link on the way, can put another one in its place."""
-    shared = None
+    shared, other = None, "or choose another place for flhe-home"
     for place in _way(home):
         try:
             status = place.lstat()
         except OSError:
             continue
         if status.st_uid not in (0, os.geteuid()):
-            return Check(
-                "path",
-                "fail",
-                f"{place} belongs to another user, who may put another directory in its place",
-                f"chown -h {place}, or choose another place for flhe-home",
-            )
+            says = f"{place} belongs to another user, who may put another directory in its place"
+            return Check("path", "fail", says, f"chown -h {place}, {other}")
         if stat.S_ISLNK(status.st_mode) or not status.st_mode & _OTHERS:
             continue
         if not status.st_mode & stat.S_ISVTX:
-            return Check(
-                "path",
-                "fail",
-                f"others may write to {place}, and put another directory in its place",
-                f"chmod go-w {place}, or choose another place for flhe-home",
-            )
+            says = f"others may write to {place}, and put another directory in its place"
+            return Check("path", "fail", says, f"chmod go-w {place}, {other}")
         shared = place
     if shared is not None:
-        return Check(
-            "path",
-            "warn",
-            f"{shared} is shared by all users; what is in it may be cleaned away",
-            "choose a place such as /var/lib/flhe",
-        )
+        says = f"{shared} is shared by all users; what is in it may be cleaned away"
+        return Check("path", "warn", says, "choose a place such as /var/lib/flhe")
     return Check("path", "ok", "nobody else can write above it")
 
 

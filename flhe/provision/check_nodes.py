@@ -21,12 +21,9 @@ def check_nodes(home: Path) -> Check:
     found = [pid for pid in _PROCESSES.glob("[0-9]*") if _works_on(pid, home)]
     if len(found) > 1:
         pids = ", ".join(sorted(pid.name for pid in found))
-        return Check(
-            "processes",
-            "fail",
-            f"{len(found)} SuperNodes run on this directory (processes {pids})",
-            "end all but one, and give each node a directory and an identity of its own",
-        )
+        says = f"{len(found)} SuperNodes run on this directory (processes {pids})"
+        mend = "end all but one, and give each node a directory and an identity of its own"
+        return Check("processes", "fail", says, mend)
     return Check("processes", "ok", "one SuperNode runs on it" if found else "no node runs on it")
 
 
