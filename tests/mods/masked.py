@@ -74,62 +74,40 @@ class Masked(Group):
         nothing = [b""] * len(self.sites)
         return [self.boxes.get((*(which or (1, 0)), u), nothing)[rank] for u in survivors]
 
-    def consist(
-        self,
-        rank: int,
-        survivors: Sequence[int],
-        /,
-        *,
-        round_: int = 1,
-        attempt: int = 0,
-        **fields: Any,
-    ) -> Message:
+    def consist(self, rank: int, survivors: Sequence[int], /, **fields: Any) -> Message:
         """Propose a set, with whatever shares there are."""
-        inbox = self.inbox(rank, survivors, round_, attempt)
+        inbox = self.inbox(rank, survivors, fields.get("round_", 1), fields.get("attempt", 0))
         said = {"survivors": list(survivors), "shares": inbox}
-        return self._stage(rank, "consist", round_, attempt, {**said, **fields})
+        return self._stage(rank, "consist", {**said, **fields})
 
-    def unmask(
-        self,
-        rank: int,
-        signatures: dict[int, bytes],
-        /,
-        *,
-        round_: int = 1,
-        attempt: int = 0,
-        **fields: Any,
-    ) -> Message:
+    def unmask(self, rank: int, signatures: dict[int, bytes], /, **fields: Any) -> Message:
         """Show signatures, and ask for the sum of shares."""
         said = {"signers": list(signatures), "signatures": list(signatures.values())}
-        return self._stage(rank, "unmask", round_, attempt, {**said, **fields})
+        return self._stage(rank, "unmask", {**said, **fields})
 
-    def _stage(
-        self, rank: int, stage: str, round_: int, attempt: int, fields: dict[str, Any]
-    ) -> Message:
-        said = {"round": round_, "attempt": attempt, "confirms": self.confirms, **fields}
-        return self.sites[rank].ask(stage, **{"terms": self.terms.to_bytes(), **said})
+    def _stage(self, rank: int, stage: str, fields: dict[str, Any]) -> Message:
+        said = {"round": fields.pop("round_", 1), "attempt": 0, "confirms": self.confirms}
+        return self.sites[rank].ask(stage, **{"terms": self.terms.to_bytes(), **said, **fields})
 
     # --- and what comes of it ---
 
     def signatures(
         self, ranks: Iterable[int], survivors: Sequence[int], **which: int
     ) -> dict[int, bytes]:
-        return {
-            rank: signature_in(self.consist(rank, survivors, **which))  # type: ignore[arg-type]
-            for rank in ranks
-        }
+        return {rank: signature_in(self.consist(rank, survivors, **which)) for rank in ranks}
 
     def answers(
         self, ranks: Iterable[int], signatures: dict[int, bytes], **which: int
     ) -> list[bytes]:
-        return [answer_in(self.unmask(rank, signatures, **which)) for rank in ranks]  # type: ignore[arg-type]
+        return [answer_in(self.unmask(rank, signatures, **which)) for rank in ranks]
 
     def forged(self, rank: int, survivors: Sequence[int], slot: Slot) -> bytes:
         """A signature made with a site's key, whatever the site says."""
-        header = self.circle.header(slot, CONSIST, rank)
-        return Envelope.seal(
-            self.identity(rank), header, self.circle.statement(survivors)
-        ).signature
+        header, statement = (
+            self.circle.header(slot, CONSIST, rank),
+            self.circle.statement(survivors),
+        )
+        return Envelope.seal(self.identity(rank), header, statement).signature
 
 
 def signature_in(reply: Message) -> bytes:

@@ -321,23 +321,6 @@ def test_another_attempt_tells_another_support_of_the_same_update(quarter: Group
     assert len(site.app.seen) == 1  # trained once, for both
 
 
-def test_a_sum_settles_the_drafts(quarter: Group) -> None:
-    site, left_out = quarter.sites[0], quarter.sites[2]
-    total = quarter.total(quarter.sparse_parts(quarter.supports())[:2])
-    before = [s.draft() for s in quarter.sites]
-    for s in quarter.sites:
-        reply = quarter.evaluate(s, total)
-        assert dict(reply.content["flhe.opened"]) == {"round": 1, "missed": s is left_out}
-        assert "draft" not in s.files
-    assert len({s.model_file for s in quarter.sites}) == 1
-    kept, back = site.draft("residual").residual, left_out.draft("residual").residual
-    np.testing.assert_array_equal(kept, before[0].residual)  # type: ignore[arg-type]
-    np.testing.assert_array_equal(back, before[2].given_back().residual)  # type: ignore[arg-type]
-    # What stayed is in the next draft: as much as was trained in both rounds, none lost.
-    assert support(quarter.ask(left_out, round_=2)).count == before[2].values.size
-    assert whole(left_out.draft()) == pytest.approx(2 * FLOATS * left_out.app.step)
-
-
 def test_a_round_that_came_to_nothing_is_trained_again(quarter: Group) -> None:
     """From the same model and the same residual: its draft takes the other's place, and closes it."""
     told = quarter.supports()

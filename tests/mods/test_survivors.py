@@ -80,12 +80,7 @@ def test_the_sum_of_those_who_survive(tmp_path: Path, chosen: tuple[int, ...]) -
         assert np.array_equal(opened(group, parts, answers[1:]), lanes)
 
 
-def test_a_node_without_an_epoch_or_masking_keys_signs_nothing(
-    tmp_path: Path, group: Group
-) -> None:
-    fresh = Masked(tmp_path / "fresh")
-    for reply in (fresh.consist(ME, ALL), fresh.unmask(ME, {})):
-        refused(reply, 1020)
+def test_a_node_without_masking_keys_signs_nothing(group: Group) -> None:
     site = group.sites[0]
     assert not answer(group.ask(site)).get("shares")
     said = {"round": 1, "attempt": 0, "terms": group.terms.to_bytes()}
@@ -191,12 +186,6 @@ def test_an_update_that_is_lost_in_part_is_not_made_again(dealt: Masked, lost: s
         refused(dealt.upload(ME, attempt=1), 1012)
     else:
         answer(dealt.upload(ME, attempt=1))
-
-
-def test_a_model_that_is_not_the_one_named(tmp_path: Path) -> None:
-    group = Masked(tmp_path).agree()
-    refused(group.upload(ME, history=bytes(32)), 1019)
-    assert not group.sites[ME].app.seen
 
 
 def new_epoch(group: Masked) -> None:

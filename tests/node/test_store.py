@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -21,9 +22,32 @@ from flhe.keys.identity import Identity
 from flhe.node.keyfile import KeyFile
 from flhe.node.store import Store
 from flhe.wire import canonical, files
-from tests.node.disk import flushed, mode
 
 EPOCH, OTHER = bytes(range(16)), bytes(16)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def flushed(act: Callable[[], object]) -> list[str]:
+    """Run `act`; returns "file" or "dir" for each fsync, in order, and "rename"."""
+    seen: list[str] = []
+    fsync, rename = os.fsync, Path.replace
+
+    def spy(handle: int) -> None:
+        seen.append("dir" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        fsync(handle)
+
+    def spy_rename(self: Path, target: Path) -> Path:
+        seen.append("rename")
+        return rename(self, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", spy)
+        patch.setattr(Path, "replace", spy_rename)
+        act()
+    return seen
 
 
 @pytest.fixture
@@ -257,10 +281,10 @@ def test_one_of_many_claims_wins(keyed: Store) -> None:
 
 ACTS: list[Callable[[Store], object]] = [
     lambda store: store.get_epoch(EPOCH),
-    lambda store: store.claim(EPOCH, 1, 0),
-    lambda store: store.claim(EPOCH, 1, 0, step=2),
-    lambda store: store.record_opening(EPOCH, 1, bytes(32)),
-    lambda store: store.record_mean_squares(EPOCH, 1, bytes(32)),
+    lambda store: store.claim(EPOCH, 2, 0),
+    lambda store: store.claim(EPOCH, 2, 0, step=2),
+    lambda store: store.record_opening(EPOCH, 2, bytes(32)),
+    lambda store: store.record_mean_squares(EPOCH, 2, bytes(32)),
 ]
 
 
@@ -361,14 +385,9 @@ def test_a_step_whose_mark_a_crash_lost_is_not_claimed_again(keyed: Store, root:
 
 
 def assert_encrypts_nothing(store: Store) -> None:
-    for act in (
-        lambda: store.claim(EPOCH, 2, 0),
-        lambda: store.claim(EPOCH, 2, 0, step=1),
-        lambda: store.record_opening(EPOCH, 2, bytes(32)),
-        lambda: store.record_mean_squares(EPOCH, 2, bytes(32)),
-    ):
+    for act in ACTS[1:]:
         with pytest.raises(StoreError, match="copied, restored or cleaned"):
-            act()
+            act(store)
     assert store.peek_epoch(EPOCH) == b"keys"  # a sealed model still opens
 
 
