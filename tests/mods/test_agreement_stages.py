@@ -97,8 +97,7 @@ def test_a_round_with_confirms_left_out(group: Group) -> None:
 
 
 @pytest.mark.parametrize("stage", KEYS)
-def test_stages_that_the_scheme_has_not(group: Group, stage: str) -> None:
-    site = group.sites[0]
+def test_stages_that_the_scheme_has_not(group: Group, site: Site, stage: str) -> None:
     update(group.ask(site))
     group.agree()
     fields = {"confirms": group.confirms, "messages": [b"x"], "key-pair": b"x"}
@@ -114,9 +113,10 @@ def test_a_second_advertise_starts_over(fresh: Group) -> None:
     answer(site.ask("share", **fresh.stage(messages=second)))
 
 
-def test_an_agreement_copied_before_its_first_round(group: Group, tmp_path: Path) -> None:
+def test_an_agreement_copied_before_its_first_round(
+    group: Group, site: Site, tmp_path: Path
+) -> None:
     """Two directories, one agreement: both would claim round 1, and use one mask for two vectors."""
-    site = group.sites[0]
     shutil.copytree(site.home, tmp_path / "copy")
     update(group.ask(site))
     refused(group.ask(Site(tmp_path / "copy")), 1020)

@@ -36,8 +36,7 @@ from tests.mods.masked import Masked, answer_in, signature_in
 # --- a mask is used once ---
 
 
-def test_asked_again_it_sends_the_same_bytes(group: Group) -> None:
-    site = group.sites[0]
+def test_asked_again_it_sends_the_same_bytes(group: Group, site: Site) -> None:
     first = group.ask(site)
     site.app.step = 0.5  # an app that would train otherwise now
     # By a server that forgot everything, too.
@@ -63,8 +62,7 @@ def test_the_message_holds_no_model_once_the_app_is_done(
     assert not kept[0].content
 
 
-def test_another_attempt_is_another_ciphertext(group: Group) -> None:
-    site = group.sites[0]
+def test_another_attempt_is_another_ciphertext(group: Group, site: Site) -> None:
     first, second = (update(group.ask(site, attempt=n)) for n in (0, 3))
     assert (first.slot.attempt, second.slot.attempt) == (0, 3)
     assert 0 <= (first.data == second.data).mean() < 0.2  # two keystreams, the same update
@@ -74,8 +72,7 @@ def test_another_attempt_is_another_ciphertext(group: Group) -> None:
     assert len(site.app.seen) == 2  # it is refused before anything is trained
 
 
-def test_an_update_that_is_lost_is_not_made_again(group: Group) -> None:
-    site = group.sites[0]
+def test_an_update_that_is_lost_is_not_made_again(group: Group, site: Site) -> None:
     first = update(group.ask(site))
     (site.run / "outbox").unlink()
     refused(group.ask(site), 1022)
@@ -87,9 +84,8 @@ def test_an_update_that_is_lost_is_not_made_again(group: Group) -> None:
     refused(group.ask(site, attempt=2), 1020)
 
 
-def test_a_crash_between_claim_and_sending(group: Group) -> None:
+def test_a_crash_between_claim_and_sending(group: Group, site: Site) -> None:
     """The mask may have been used and the result is lost: only another attempt may follow."""
-    site = group.sites[0]
     with dying(SecureSum, "sign"):
         group.ask(site)
     refused(group.ask(site), 1022)
@@ -97,9 +93,8 @@ def test_a_crash_between_claim_and_sending(group: Group) -> None:
 
 
 def test_claims_and_records_are_on_disk_before_the_keys_are_used(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+    group: Group, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = group.sites[0]
     seen = list[object]()
     encrypt, opener_for = FlasheSealer.encrypt, secure_sum.opener_for
 
@@ -121,8 +116,9 @@ def test_claims_and_records_are_on_disk_before_the_keys_are_used(
     assert seen == [total.digest()]
 
 
-def test_a_copy_of_the_state_directory_encrypts_nothing(group: Group, tmp_path: Path) -> None:
-    site = group.sites[0]
+def test_a_copy_of_the_state_directory_encrypts_nothing(
+    group: Group, site: Site, tmp_path: Path
+) -> None:
     first = update(group.ask(site))
     shutil.copytree(site.home, tmp_path / "copy")
     copy = Site(tmp_path / "copy")
@@ -140,8 +136,7 @@ def test_rounds_and_attempts_that_cannot_be(group: Group, which: dict[str, int])
     assert not group.sites[0].app.seen
 
 
-def test_rounds_that_came_to_nothing_are_left_out(group: Group) -> None:
-    site = group.sites[0]
+def test_rounds_that_came_to_nothing_are_left_out(group: Group, site: Site) -> None:
     update(group.ask(site, round_=2))
     reply = group.evaluate(site, group.total(group.parts(5)))
     assert dict(reply.content["flhe.opened"]) == {"round": 5, "missed": False}
@@ -318,8 +313,7 @@ def test_keys_are_shared_with_no_group_that_is_too_small(tmp_path: Path, setting
     answer(site.ask("share", **group.stage(messages=hellos)))
 
 
-def test_a_bound_that_is_raised_holds_at_once(group: Group) -> None:
-    site = group.sites[0]
+def test_a_bound_that_is_raised_holds_at_once(group: Group, site: Site) -> None:
     site.allow(flhe_min_members=4)
     refused(group.ask(site), 1011)
     assert not site.app.seen

@@ -27,7 +27,7 @@ from flhe.schemes.sash.adder import SashAdder, SashOpener
 from flhe.schemes.sealed import Sealed
 from flhe.wire import files
 from flhe.wire.canonical import dumps, loads
-from tests.mods.harness import FLOATS, TERMS, Group, answer, arrays, refused, update, wire
+from tests.mods.harness import FLOATS, TERMS, Group, Site, answer, arrays, refused, update, wire
 from tests.mods.masked import Masked, answer_in, signature_in
 
 ALL, PAIR, OTHER = (0, 1, 2), (0, 1), (1, 2)
@@ -80,8 +80,7 @@ def test_the_sum_of_those_who_survive(tmp_path: Path, chosen: tuple[int, ...]) -
         assert np.array_equal(opened(group, parts, answers[1:]), lanes)
 
 
-def test_a_node_without_masking_keys_signs_nothing(group: Group) -> None:
-    site = group.sites[0]
+def test_a_node_without_masking_keys_signs_nothing(group: Group, site: Site) -> None:
     assert not answer(group.ask(site)).get("shares")
     said = {"round": 1, "attempt": 0, "terms": group.terms.to_bytes()}
     refused(site.ask("consist", survivors=list(ALL), shares=[b""] * 3, **said), 1014)

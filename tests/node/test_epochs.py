@@ -40,9 +40,10 @@ from tests.mods.harness import (
 
 
 @pytest.mark.parametrize("model", ["before", "none"])
-def test_a_round_that_was_opened_is_not_opened_in_a_later_epoch(group: Group, model: str) -> None:
+def test_a_round_that_was_opened_is_not_opened_in_a_later_epoch(
+    group: Group, site: Site, model: str
+) -> None:
     """Two sums of one round differ by single updates, under whatever keys."""
-    site = group.sites[0]
     update(group.ask(site))
     before = site.model_file
     group.play()
@@ -95,9 +96,8 @@ CRASHES: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("name", CRASHES)
 @pytest.mark.parametrize("then", ["again", "another agreement"])
-def test_keys_are_erased_after_a_crash_too(group: Group, name: str, then: str) -> None:
+def test_keys_are_erased_after_a_crash_too(group: Group, site: Site, name: str, then: str) -> None:
     [first] = group.play()
-    site = group.sites[0]
     [old] = site.epochs
     before = site.model_file
     group.renew()
@@ -114,8 +114,7 @@ def test_keys_are_erased_after_a_crash_too(group: Group, name: str, then: str) -
     group.open(group.total(group.parts(2, [first])))
 
 
-def test_a_crash_forgets_no_opening(group: Group) -> None:
-    site = group.sites[0]
+def test_a_crash_forgets_no_opening(group: Group, site: Site) -> None:
     update(group.ask(site))
     before = site.model_file
     group.play()
@@ -128,9 +127,10 @@ def test_a_crash_forgets_no_opening(group: Group) -> None:
     refused(group.evaluate(site, group.total()), 1012)
 
 
-def test_keys_that_cannot_be_read_are_erased_and_their_rounds_stay_over(group: Group) -> None:
+def test_keys_that_cannot_be_read_are_erased_and_their_rounds_stay_over(
+    group: Group, site: Site
+) -> None:
     group.play()
-    site = group.sites[0]
     [name] = site.epochs
     keys = site.home / "epochs" / name
     damaged = replace(KeyFile.from_bytes(keys.read_bytes()), epoch=b"?")
@@ -145,9 +145,8 @@ def test_keys_that_cannot_be_read_are_erased_and_their_rounds_stay_over(group: G
 # --- leaving ---
 
 
-def test_a_node_that_leaves_destroys_its_keys(group: Group) -> None:
+def test_a_node_that_leaves_destroys_its_keys(group: Group, site: Site) -> None:
     group.play()
-    site = group.sites[0]
     before = site.model_file
     [old] = site.epochs
     site.allow(flhe_leave=True)
@@ -165,8 +164,7 @@ def test_a_node_that_leaves_destroys_its_keys(group: Group) -> None:
     update(group.ask(site, round_=2))
 
 
-def test_a_node_that_leaves_in_the_middle_of_an_agreement(group: Group) -> None:
-    site = group.sites[0]
+def test_a_node_that_leaves_in_the_middle_of_an_agreement(group: Group, site: Site) -> None:
     assert (site.run / "agreement").exists()
     site.allow(flhe_leave=True)
     refused(group.ask(site), 1021)
@@ -175,9 +173,8 @@ def test_a_node_that_leaves_in_the_middle_of_an_agreement(group: Group) -> None:
     refused(group.ask(site), 1020)
 
 
-def test_a_node_that_leaves_after_a_crash(group: Group) -> None:
+def test_a_node_that_leaves_after_a_crash(group: Group, site: Site) -> None:
     group.play()
-    site = group.sites[0]
     group.renew()
     with dying(*CRASHES["before the erasure"]):
         group.ask(site, "sync")
@@ -221,10 +218,11 @@ def test_an_agreement_on_a_disk_that_was_put_back_is_not_finished_again(
 
 
 @pytest.mark.parametrize("what", ["older", "cut short", "of another federation"])
-def test_a_key_file_that_cannot_be_read_keeps_nobody_out(group: Group, what: str) -> None:
+def test_a_key_file_that_cannot_be_read_keeps_nobody_out(
+    group: Group, site: Site, what: str
+) -> None:
     """Nor does it make a round openable again."""
     group.play()
-    site = group.sites[0]
     keys = next(site.home.glob("epochs/*"))
     if what == "of another federation":
         junk = site.home / "epochs" / bytes(16).hex()
@@ -245,9 +243,8 @@ def test_a_key_file_that_cannot_be_read_keeps_nobody_out(group: Group, what: str
     assert KeyFile.from_bytes(kept).opened == site.model.round == 2
 
 
-def test_a_session_that_cannot_be_read_is_agreed_on_anew(group: Group) -> None:
+def test_a_session_that_cannot_be_read_is_agreed_on_anew(group: Group, site: Site) -> None:
     group.parts()
-    site = group.sites[0]
     (site.run / "session").write_bytes(b"\xa1")
     assert "epoch" not in answer(site.ask("status"))
     refused(group.ask(site, attempt=1), 1020)
@@ -255,9 +252,8 @@ def test_a_session_that_cannot_be_read_is_agreed_on_anew(group: Group) -> None:
     update(group.ask(site, attempt=1))
 
 
-def test_a_round_far_ahead_is_refused(group: Group) -> None:
+def test_a_round_far_ahead_is_refused(group: Group, site: Site) -> None:
     """Each number that is used up is one that no later round has."""
-    site = group.sites[0]
     refused(group.ask(site, round_=1 + MAX_AHEAD), 1014)
     total = group.total(group.parts(MAX_AHEAD))
     bad = replace(total, data=total.data.copy())
@@ -324,8 +320,7 @@ def test_a_round_that_may_have_been_signed_stays_so(tmp_path: Path, how: str) ->
     answer(one.ask(site, round_=4))
 
 
-def test_what_says_which_rounds_are_over_is_never_guessed(group: Group) -> None:
-    site = group.sites[0]
+def test_what_says_which_rounds_are_over_is_never_guessed(group: Group, site: Site) -> None:
     answer(group.evaluate(site, group.total()))
     group.renew()
     answer(group.ask(site, round_=2))
