@@ -124,7 +124,7 @@ def install_hint(extra: str, *only: str) -> str:
         Names of distributions, where not all of the extra is needed.
     """
     found = requirements(extra)
-    found = [each for each in found if not only or _name(each) in only]
+    found = [r for r in found if not only or re.split(r"[^A-Za-z0-9._-]", r)[0] in only]
     if not found:  # flhe was put on the path without being installed
         return f"install flhe again with its [{extra}] extra, as docs/install.md says"
     # An environment that uv made has no pip of its own: a bare `pip` would be another one's.
@@ -141,7 +141,3 @@ def requirements(extra: str) -> list[str]:
     pattern = re.compile(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]")
     parts = (line.partition(";") for line in listed)
     return [needed.strip() for needed, _, marker in parts if pattern.search(marker)]
-
-
-def _name(requirement: str) -> str:
-    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]

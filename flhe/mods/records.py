@@ -163,21 +163,15 @@ def to_sealed(
 class SealedArrays(ArrayRecord):
     """A sealed checkpoint as a strategy's result holds it: what asks it for a model is told how."""
 
-    def to_numpy_ndarrays(self, *, keep_input: bool = True) -> list[NDArray[Any]]:
+    def to_numpy_ndarrays(self, *, keep_input: bool = True) -> Any:
         """Refuse: ConfigError."""
-        raise self._sealed()
-
-    def to_torch_state_dict(self, *, keep_input: bool = True) -> Any:
-        """Refuse: ConfigError."""
-        raise self._sealed()
-
-    @staticmethod
-    def _sealed() -> ConfigError:
-        return ConfigError(
+        raise ConfigError(
             "the result is sealed, the server has no model: keep it with "
             "flhe.strategies.save_sealed(result, 'model.flhe'), and have a member open it: flhe open "
             "model.flhe --key DIR --output model.npz"
         )
+
+    to_torch_state_dict = to_numpy_ndarrays
 
 
 def from_pieces(pieces: Iterable[bytes]) -> ArrayRecord:

@@ -193,6 +193,7 @@ class Policy:
             path = root / f"{run_id}" / f"{node_id}"
         roster = _roster(node_config)
         dealt = read.text(node_config, "flhe-dealt-key")
+        rules = RULES if simulated else ("sensitivity",)
         own = {
             limit.name: _bound(node_config, limit, simulated) for limit in limits.known().values()
         }
@@ -201,7 +202,9 @@ class Policy:
             trust=trust,  # type: ignore[arg-type]  # validated in __post_init__
             roster=roster,
             schemes=_schemes(node_config) or allowed(simulated, plain_asked),
-            metrics=_metrics(node_config, environ),
+            metrics=read.names(
+                node_config, "flhe-metrics", read.names(environ, "FLHE_METRICS", METRICS)
+            ),
             leave=read.flag(node_config, "flhe-leave"),
             durable=read.flag(node_config, "flhe-durable"),
             # One that is pinned to nobody has nothing to compare a federation with.
@@ -210,7 +213,7 @@ class Policy:
                 "flhe-max-federations",
             ),
             dealt_key=Path(dealt) if dealt else None,
-            select_rules=_rules(node_config, RULES if simulated else ("sensitivity",)),
+            select_rules=read.names(node_config, "flhe-select-rules", rules),
             min_survivors=read.count(node_config, "flhe-min-survivors"),
             root=root,
             limits=(limits.NONE if roster is None else roster.limits).tighten(own),
@@ -368,23 +371,9 @@ def _schemes(config: Mapping[str, object]) -> tuple[str, ...]:
     return named
 
 
-def _metrics(config: Mapping[str, object], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What was said, even if it is nothing; the defaults where nothing was said."""
-    if "flhe-metrics" in config:
-        return read.names(config, "flhe-metrics")
-    if "FLHE_METRICS" in environ:
-        return read.names(environ, "FLHE_METRICS")
-    return METRICS
-
-
 def _bound(config: Mapping[str, object], limit: Limit, simulated: bool) -> Value:
     """What the node's own config says of a limit, or what holds where it says nothing."""
     value = config.get(f"flhe-{limit.name}", limit.simulated if simulated else limit.default)
     if not limit.is_value(value):
         raise ConfigError(f"flhe-{limit.name} must be {limit.needs}")
     return limit.taken(value)  # type: ignore[arg-type]  # it is one
-
-
-def _rules(config: Mapping[str, object], default: tuple[str, ...]) -> tuple[str, ...]:
-    """What was said, even if it is nothing."""
-    return read.names(config, "flhe-select-rules") if "flhe-select-rules" in config else default

@@ -90,7 +90,9 @@ def difference(old: Roster, new: Roster) -> str:
         if name not in was:
             lines.append(f"+ {name} joins, with the key {now[name].hex()[:16]}")
         elif name not in now:
-            lines.append(f"- {name} leaves{_fate(was[name], new)}")
+            revoked = was[name] in new.revoked
+            fate = " and is revoked" if revoked else ", AND ITS KEY IS NOT REVOKED"
+            lines.append(f"- {name} leaves{fate}")
         elif was[name] != now[name]:
             key = now[name].hex()[:16]
             fate = "is revoked" if was[name] in new.revoked else "IS NOT REVOKED"
@@ -203,10 +205,6 @@ def hash_of(roster: Roster) -> str:
     """The hash as it is pinned, and in the words that sites compare over the phone."""
     words = (f"      {line}" for line in fingerprint.lines(roster.hash))
     return "\n".join((f"hash  {roster.hash.hex()}", *words))
-
-
-def _fate(key: bytes, roster: Roster) -> str:
-    return " and is revoked" if key in roster.revoked else ", AND ITS KEY IS NOT REVOKED"
 
 
 def _check_revoked(old: Roster, new: Roster) -> None:
