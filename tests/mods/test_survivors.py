@@ -27,7 +27,18 @@ from flhe.schemes.sash.adder import SashAdder, SashOpener
 from flhe.schemes.sealed import Sealed
 from flhe.wire import files
 from flhe.wire.canonical import dumps, loads
-from tests.mods.harness import FLOATS, TERMS, Group, Site, answer, arrays, refused, update, wire
+from tests.mods.harness import (
+    FLOATS,
+    TERMS,
+    Group,
+    Site,
+    answer,
+    arrays,
+    content_stamp,
+    refused,
+    update,
+    wire,
+)
 from tests.mods.masked import Masked, answer_in, signature_in
 
 ALL, PAIR, OTHER = (0, 1, 2), (0, 1), (1, 2)
@@ -283,11 +294,13 @@ def crashes(
     patch: pytest.MonkeyPatch, path: Path, work: Callable[[Masked], Message]
 ) -> Iterator[tuple[Masked, str, str]]:
     """A group after each way in which its node's process may have ended in `work`."""
+    patch.setattr(files, "stamp", content_stamp)
+    first = Masked(path / "first").agree()
+    for rank in (0, 2) if work is upload else ALL:
+        update(first.upload(rank))
     for how in HOWS:
         for at in itertools.count():
-            group = Masked(path / f"{how}-{at}").agree()
-            for rank in (0, 2) if work is upload else ALL:
-                update(group.upload(rank))
+            group = first.copied(path / f"{how}-{at}")
             with crashing(patch, at, how) as begun:
                 try:
                     work(group)

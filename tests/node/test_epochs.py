@@ -5,7 +5,6 @@ And what one message, one file or one restart may do to a node: nothing that las
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from tests.mods.harness import (
     Group,
     Site,
     answer,
+    content_stamp,
     dying,
     pinned,
     refused,
@@ -185,11 +185,6 @@ def test_a_node_that_leaves_after_a_crash(group: Group, site: Site) -> None:
 
 
 # --- what lasts ---
-
-
-def content_stamp(path: Path) -> str | None:
-    """What inode and change time are to a file of a disk image that was put back: the same again."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
 
 
 def test_an_agreement_on_a_disk_that_was_put_back_is_not_finished_again(
