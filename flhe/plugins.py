@@ -61,10 +61,8 @@ class Plugins(Generic[T]):
     def named(self, name: str) -> type[T]:
         """The class of that name.
 
-        Raises
-        ------
-        ConfigError
-            None of that name is installed, or it does not load, or is none of this kind.
+        Raises ConfigError: none of that name is installed, or it does not load, or is none of this
+        kind.
         """
         if name not in self._loaded:
             self._loaded[name] = self._load(name)

@@ -43,12 +43,8 @@ class CodecMod:
     weight_key : str
         Under which name a reply has its example count, for codecs that weigh.
 
-    Raises
-    ------
-    ConfigError
-        Codecs that are made of a sum, or hide what the server receives: they need `HEMod`.
-    MisfitError
-        Codecs that do not go together.
+    Raises ConfigError: codecs that are made of a sum, or hide what the server receives: they need
+    `HEMod`; MisfitError: codecs that do not go together.
     """
 
     def __init__(self, *codecs: Codec, weight_key: str = "num-examples") -> None:

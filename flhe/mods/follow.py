@@ -143,10 +143,7 @@ class Follower:
         the slot that they encrypted for. `expected` is the history with this sum in it, where the
         message names one.
 
-        Raises
-        ------
-        AlteredError
-            Another sum than the one that the message speaks of.
+        Raises AlteredError: another sum than the one that the message speaks of.
         """
         session, model = self.session()
         floats = session.layout.floats if self.terms.codec.sparse else 0

@@ -68,10 +68,8 @@ def to_numpy(record: ArrayRecord) -> dict[str, NDArray[Any]]:
 def _view(array: Array) -> NDArray[Any]:
     """An array over Flower's bytes, which are an .npy file; nothing is copied.
 
-    Raises
-    ------
-    ProtocolError
-        Anything else, or a file of another length than its header says: nothing is allocated by it.
+    Raises ProtocolError: anything else, or a file of another length than its header says: nothing
+    is allocated by it.
     """
     data = array.data
     if array.stype != NUMPY:
@@ -142,10 +140,7 @@ def to_sealed(
     floats : int, optional
         Length of the vectors that supports may be of, 0 for none; see `Sealed.from_parts`.
 
-    Raises
-    ------
-    ProtocolError
-        Arrays of another stype, or pieces that are missing or out of order.
+    Raises ProtocolError: arrays of another stype, or pieces that are missing or out of order.
     """
     names = _numbers(record, SEALED, "ciphertext", "ciphertext")
     if len(names) == 1:
@@ -200,10 +195,7 @@ def _numbers(record: ArrayRecord, stype: str, what: str, one: str) -> list[str]:
 def to_pieces(record: ArrayRecord) -> list[bytes]:
     """The pieces of a sealed checkpoint, not copied.
 
-    Raises
-    ------
-    ProtocolError
-        Arrays of another stype, or pieces that are missing or out of order.
+    Raises ProtocolError: arrays of another stype, or pieces that are missing or out of order.
     """
     _numbers(record, CHECKPOINT, "checkpoint", "a checkpoint")
     return [array.data for array in record.values()]
@@ -273,10 +265,7 @@ def find_reply(content: RecordDict) -> ConfigRecord | None:
 def field(record: ConfigRecord, name: str, kind: type) -> Any:
     """One field of a record, of exactly one type.
 
-    Raises
-    ------
-    ProtocolError
-        Missing, or of another type.
+    Raises ProtocolError: missing, or of another type.
     """
     value = record.get(name)
     if type(value) is not kind:
@@ -287,10 +276,7 @@ def field(record: ConfigRecord, name: str, kind: type) -> Any:
 def optional(record: ConfigRecord, name: str, default: Any) -> Any:
     """One field of a record, of exactly the type of `default`; that where it is missing.
 
-    Raises
-    ------
-    ProtocolError
-        Of another type.
+    Raises ProtocolError: of another type.
     """
     return field(record, name, type(default)) if name in record else default
 

@@ -37,10 +37,7 @@ Fields = Mapping[str, object]
 def check_ready(node: Node, session: Session, slot: Slot) -> None:
     """Refuse to train for an attempt in which nothing may be encrypted.
 
-    Raises
-    ------
-    ReuseError
-        The round's survivors were signed, or its sum was given up.
+    Raises ReuseError: the round's survivors were signed, or its sum was given up.
     """
     if session.terms.scheme.opened_together:
         node.check_unsigned(slot.epoch, slot.round)

@@ -119,14 +119,8 @@ def _app_message(terms: Terms, message: Message, model: Model) -> Message:
 def _own_map(session: Session, model: Model, message: Message, app: App) -> NDArray[np.float32]:
     """This node's map, as it is added up, shape (floats,).
 
-    Raises
-    ------
-    ConfigError
-        The rule needs a function that this app does not have.
-    AppError
-        The app failed.
-    ReplyError, ProtocolError, RangeError
-        What it answered is no map of this model.
+    Raises ConfigError: the rule needs a function that this app does not have; AppError: the app
+    failed; ReplyError, ProtocolError, RangeError: what it answered is no map of this model.
     """
     shown = _app_message(session.terms, message, model)
     if session.terms.select.rule == "magnitude":

@@ -124,10 +124,8 @@ class Entry:
     time : int
         When it was answered, Unix time in seconds; now, unless given.
 
-    Raises
-    ------
-    ConfigError
-        A number out of its range, or a code without a refusal or the other way round.
+    Raises ConfigError: a number out of its range, or a code without a refusal or the other way
+    round.
     """
 
     time: int = field(default_factory=lambda: int(datetime.now(UTC).timestamp()))
@@ -216,10 +214,7 @@ class Entry:
 def write(store: Store, entry: Entry) -> None:
     """Append `entry` to the audit log of a node.
 
-    Raises
-    ------
-    StoreError
-        It cannot be written: no space, not ours, open to others.
+    Raises StoreError: it cannot be written: no space, not ours, open to others.
     """
     store.append_line(NAME, entry.to_line(), LIMIT)
 
@@ -227,10 +222,7 @@ def write(store: Store, entry: Entry) -> None:
 def last(store: Store, count: int) -> list[Entry | None]:
     """The last `count` entries, oldest first; None for a line that is none, or of another version.
 
-    Raises
-    ------
-    StoreError
-        There is no audit log, or others may read it.
+    Raises StoreError: there is no audit log, or others may read it.
     """
     if not (store.exists(NAME) or store.exists(OLDER)):
         raise StoreError("no audit log here: name the state directory of a node that was asked")

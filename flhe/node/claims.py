@@ -49,10 +49,8 @@ class Claims(Folder):
         `digest` is of the model that the update starts from; it, the digest of the support that the
         server was told and the mode that it announced are kept with the claim.
 
-        Raises
-        ------
-        ReuseError
-            This step or a later one was claimed before; the round's survivors were signed.
+        Raises ReuseError: this step or a later one was claimed before; the round's survivors were
+        signed.
         """
         if session.terms.scheme.opened_together:
             self.check_unsigned(slot.epoch, slot.round)
@@ -125,10 +123,8 @@ class Claims(Folder):
         `digest` is that of the set, `write` keeps what answering for it takes. May be called again for
         the same one.
 
-        Raises
-        ------
-        ReuseError
-            Another set was signed in this round, or another attempt was encrypted since.
+        Raises ReuseError: another set was signed in this round, or another attempt was encrypted
+        since.
         """
         signed = self.signed(slot)
         if signed is not None and signed != digest:

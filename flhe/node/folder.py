@@ -16,19 +16,7 @@ MAX_LOG = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A site's files within one run.
-
-    Parameters
-    ----------
-    policy : Policy
-        What it allows.
-    store : Store
-        Its state directory, locked by whoever handles a message.
-    identity : Identity
-        Its Ed25519 key.
-    run_id : int
-        The federation's id.
-    """
+    """A site's files within one run; whoever handles a message has locked its `store`."""
 
     policy: Policy
     store: Store

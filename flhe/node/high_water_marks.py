@@ -20,16 +20,9 @@ MAX_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class HighWaterMarks(Record):
-    """Rounds that are over.
+    """Rounds that are over: the last whose sum, and mean squares, were opened or may have been.
 
-    Parameters
-    ----------
-    opened : int
-        Last round whose sum was opened, or may have been.
-    ranged : int
-        Last round whose mean squares were.
-    reached : int
-        Last round that anything was encrypted in.
+    And the last that anything was encrypted in, `reached`.
     """
 
     FORM = Form(

@@ -43,10 +43,7 @@ _SECRETS = ("draft", "residual", "outbox", "mean-squares", *SEEDS)
 def open_store(policy: Policy) -> Store:
     """The state directory of `policy`; where its place was not configured, every level is private.
 
-    Raises
-    ------
-    StoreError
-        A level that somebody else made, or that others may look into.
+    Raises StoreError: a level that somebody else made, or that others may look into.
     """
     if policy.root is not None:
         policy.root.parent.mkdir(parents=True, exist_ok=True)
@@ -79,10 +76,7 @@ class Node(Updates):
     def load_agreement(self, kind: type[A]) -> A:
         """Read it back.
 
-        Raises
-        ------
-        ProtocolError
-            No agreement is under way, or it stands at another step.
+        Raises ProtocolError: no agreement is under way, or it stands at another step.
         """
         step, data = self._agreement()
         if _STEPS.get(step) is not kind:
@@ -212,10 +206,7 @@ class Node(Updates):
     def load_session(self) -> tuple[epoch.Epoch, Terms]:
         """Epoch and terms of this run.
 
-        Raises
-        ------
-        NoKeyError
-            No key was agreed on, or not under the roster that is pinned now.
+        Raises NoKeyError: no key was agreed on, or not under the roster that is pinned now.
         """
         kept = self._session()
         if kept is None:

@@ -174,10 +174,7 @@ class Policy:
     ) -> Policy:
         """Policy of the node that runs here.
 
-        Raises
-        ------
-        ConfigError
-            A setting that is malformed, or a deployed node without a pinned roster.
+        Raises ConfigError: a setting that is malformed, or a deployed node without a pinned roster.
         """
         if slips := misspelt(node_config):
             raise ConfigError(slips)

@@ -30,10 +30,8 @@ def backup(home: Path, out: Path, passphrase: str) -> tuple[Backup, int]:
     An epoch whose file is damaged, or of another version, is left out. Of the others the key of their
     models is in it, and nothing that reads more.
 
-    Raises
-    ------
-    ConfigError, StoreError
-        No identity there, a passphrase that is too short, or a file that is there.
+    Raises ConfigError, StoreError: no identity there, a passphrase that is too short, or a file
+    that is there.
     """
     public_files.check_new(out)
     identity = sites.existing(home)
@@ -61,12 +59,8 @@ def backup(home: Path, out: Path, passphrase: str) -> tuple[Backup, int]:
 def restore(path: Path, home: Path, passphrase: str) -> Backup:
     """Make a state directory of a backup; it was not there, and is there as a whole or not at all.
 
-    Raises
-    ------
-    ConfigError
-        `home` is there, or cannot be made.
-    ProtocolError, AuthenticationError
-        No backup, another passphrase, or a file that was changed.
+    Raises ConfigError: `home` is there, or cannot be made; ProtocolError, AuthenticationError: no
+    backup, another passphrase, or a file that was changed.
     """
     if os.path.lexists(home):
         raise ConfigError(

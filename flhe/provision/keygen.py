@@ -39,30 +39,11 @@ def keygen(
 ) -> tuple[Table, str]:
     """Deal keys to the sites of a roster, one file each, 0600, in a directory of the dealer's alone.
 
-    Parameters
-    ----------
-    scheme : str
-        Name of one whose keys can be dealt.
-    roster : Path
-        The roster that the sites agreed on.
-    roster_hash : str
-        Its hash as they pin it, 64 hexadecimal digits.
-    out : Path
-        Directory of the files; made if it is missing. Nothing in it is overwritten.
-    ring : str
-        Preset of the ring.
-    without : sequence of str
-        Names of sites that get no key.
+    `out` is made if it is missing, and nothing in it is overwritten; sites of the names in `without`
+    get no key. Returns what was dealt, one row a site, and what is left to do; nothing of it is secret.
 
-    Returns
-    -------
-    tuple of (Table, str)
-        What was dealt, one row a site, and what is left to do; nothing of it is secret.
-
-    Raises
-    ------
-    ConfigError, ProtocolError, StoreError
-        Something that cannot work, or a file that cannot be written. No file of the dealing is left.
+    Raises ConfigError, ProtocolError, StoreError: something that cannot work, or a file that cannot
+    be written. No file of the dealing is left.
     """
     kind = _dealing(scheme, ring)
     if roster is None or not roster_hash or out is None:
@@ -113,10 +94,7 @@ def keygen(
 def show(path: Path) -> Table:
     """What a site may say aloud of its file: everything but the keys.
 
-    Raises
-    ------
-    ConfigError
-        It cannot be read, others can, or it is no such file.
+    Raises ConfigError: it cannot be read, others can, or it is no such file.
     """
     try:
         dealt = Dealt.from_bytes(files.read(path))

@@ -52,19 +52,10 @@ def _report(request: Enrolment, path: Path, home: Path, *, made: bool) -> str:
 def enrol(home: Path, name: str, out: Path | None) -> str:
     """Make a site's identity, unless it has one, and its request to be listed; what to print.
 
-    Parameters
-    ----------
-    home : Path
-        State directory, `flhe-home` of its node; made if it is missing, 0700.
-    name : str
-        What other sites call it.
-    out : Path or None
-        File of the request; NAME.site where none is given.
+    `home` is made if it is missing, 0700; the request's file is NAME.site where none is given.
 
-    Raises
-    ------
-    ConfigError, StoreError
-        A name that no member may have, a directory that others may look into, or a file that is there.
+    Raises ConfigError, StoreError: a name that no member may have, a directory that others may look
+    into, or a file that is there.
     """
     path = _path(name, out)
     made = not (home / IDENTITY).exists()
@@ -82,10 +73,8 @@ def rotate(home: Path, new_home: Path, name: str, out: Path | None) -> str:
 
     The old directory stays as it is: its keys are in use until all sites have pinned the new roster.
 
-    Raises
-    ------
-    ConfigError, StoreError
-        As `enrol`; there is no identity in `home`, or one in `new_home`.
+    Raises ConfigError, StoreError: as `enrol`; there is no identity in `home`, or one in
+    `new_home`.
     """
     path = _path(name, out)
     public_files.check_new(path)
@@ -105,12 +94,8 @@ def has_identity(home: Path) -> bool:
 def existing(home: Path) -> Identity:
     """The identity in a state directory, which is never made here.
 
-    Raises
-    ------
-    ConfigError
-        There is none.
-    StoreError
-        It is damaged, somebody else's, or open to others.
+    Raises ConfigError: there is none; StoreError: it is damaged, somebody else's, or open to
+    others.
     """
     if not has_identity(home):
         raise ConfigError(
