@@ -88,51 +88,27 @@ class Roles(NamedTuple):
 
 @dataclass(frozen=True)
 class SchemeCase:
-    """One scheme with one set of parameters.
-
-    Parameters
-    ----------
-    id : str
-        Name of the case.
-    build : callable
-        (cohort, key, threads, backend, whether what is drawn comes from key and rank) -> Roles.
-    block : int
-        Values after which the layout of a ciphertext starts again: lengths around it are tried.
-    lanes : callable or None
-        Ciphertext to what it holds coordinate by coordinate, where a scheme masks each of them alone.
-    draws : bool
-        Whether senders draw at random. Else one key and slot give one ciphertext.
-    wrong_key : "garbage" or "refused"
-        What a wrong key opens a sum to: noise, which the codec's checks find, or a refusal.
-    reader : str
-        Who opens sums.
-    secrets : callable
-        Sealer that has encrypted in `SLOT` -> what nobody else may see.
-    many : int
-        Values that keep several threads busy.
-    forgets : bool
-        Whether a sealer's secret is taken from it once, after it has encrypted.
-    shared : bool
-        Whether nobody has the key: sealers hold no secret, and only tags say whose sum it is.
-    sparse : bool
-        Whether it carries sparse vectors.
-    redraws : bool
-        Whether a library draws where nobody can replay it: no two ciphertexts are ever the same.
-    """
+    """One scheme with one set of parameters."""
 
     id: str
-    build: Callable[..., Roles]
-    block: int
-    lanes: Callable[[Adder, Sealed], NDArray[Any]] | None = None
-    draws: bool = False
-    wrong_key: Literal["garbage", "refused"] = "garbage"
+    build: Callable[
+        ..., Roles
+    ]  # of (cohort, key, threads, backend, whether to draw from key and rank)
+    block: int  # values after which a ciphertext's layout starts again: lengths around it are tried
+    lanes: Callable[[Adder, Sealed], NDArray[Any]] | None = None  # where each value is masked alone
+    draws: bool = False  # senders draw at random; else one key and slot give one ciphertext
+    wrong_key: Literal["garbage", "refused"] = (
+        "garbage"  # noise that the codec's checks find, or not
+    )
     reader: Reader = "clients"
-    secrets: Callable[[Any], list[bytes]] = lambda _sealer: [KEY, KEY[:8]]
-    many: int = 70_000
-    forgets: bool = False
-    shared: bool = False
+    secrets: Callable[[Any], list[bytes]] = lambda _sealer: [KEY, KEY[:8]]  # of one used in `SLOT`
+    many: int = 70_000  # values that keep several threads busy
+    forgets: bool = False  # a sealer's secret is taken from it once, after it has encrypted
+    shared: bool = (
+        False  # nobody has the key: sealers hold no secret, only tags say whose sum it is
+    )
     sparse: bool = False
-    redraws: bool = False
+    redraws: bool = False  # a library draws where nobody can replay it
 
     @property
     def fresh(self) -> bool:
@@ -540,27 +516,15 @@ BOUNDS = {"conv.*": 0.7, "head.weight": 2.5, "*": 1.0}
 
 @dataclass(frozen=True)
 class CodecCase:
-    """One codec.
-
-    Parameters
-    ----------
-    id : str
-        Name of the case.
-    build : callable
-        Source of rounding values -> the codec.
-    bounds : mapping or float
-        What it clips at, by pattern: test data stays within.
-    max_examples : int or None
-        Where it holds a `Weigh`, its bound: it decodes to a weighted mean. None: to a sum.
-    start : callable
-        Codec -> the state that a round of `LAYOUT` starts from.
-    """
+    """One codec."""
 
     id: str
-    build: Callable[[Callable[[], Rounding]], Any]
-    bounds: Any
-    max_examples: int | None = None
-    start: Callable[[Chain], State] = lambda codec: codec.init(LAYOUT)
+    build: Callable[[Callable[[], Rounding]], Any]  # of a source of rounding values
+    bounds: Any  # what it clips at, by pattern: test data stays within
+    max_examples: int | None = (
+        None  # bound of its `Weigh`: it decodes to a weighted mean, else a sum
+    )
+    start: Callable[[Chain], State] = lambda codec: codec.init(LAYOUT)  # of a round of `LAYOUT`
 
 
 def _chain(

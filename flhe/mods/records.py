@@ -127,18 +127,9 @@ def to_sealed(
 ) -> Sealed:
     """Rebuild a ciphertext; one piece is not copied.
 
-    Parameters
-    ----------
-    header : bytes
-        What `Sealed.header` wrote.
-    record : ArrayRecord
-        The pieces.
-    take : bool
-        Remove each piece from the record once it is copied, so that both are never held at once.
-    supports : sequence of Support, optional
-        Those that came before; otherwise they are behind the ciphertext.
-    floats : int, optional
-        Length of the vectors that supports may be of, 0 for none; see `Sealed.from_parts`.
+    `take` removes each piece from the record once it is copied, so that both are never held at once.
+    Supports that did not come before are behind the ciphertext, of vectors of `floats` values, 0 for
+    none; see `Sealed.from_parts`.
 
     Raises ProtocolError: arrays of another stype, or pieces that are missing or out of order.
     """

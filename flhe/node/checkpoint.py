@@ -32,15 +32,10 @@ DEPTH = 3
 
 
 def open_checkpoint(sealed: Path, key: Path) -> Model:
-    """Open a sealed checkpoint.
+    """Open the sealed checkpoint that a run wrote.
 
-    Parameters
-    ----------
-    sealed : Path
-        What the run wrote.
-    key : Path
-        A member's state directory, a directory above some, or the file of an epoch or of a key of
-        models.
+    `key` is a member's state directory, a directory above some, or the file of an epoch or of a key of
+    models.
 
     Raises ConfigError: a file that is not there, or no key of the right epoch; ProtocolError,
     AuthenticationError: not a sealed checkpoint, an altered one, or one of another epoch.

@@ -27,8 +27,7 @@ from cryptography.x509.oid import NameOID
 from flhe.keys.agreement.dealt import deal
 from flhe.provision import check_home as homes
 from flhe.provision import check_machine, check_trust
-from flhe.provision.check_home import check_home
-from flhe.provision.check_nodes import check_nodes
+from flhe.provision.check_home import check_home, check_nodes
 from flhe.provision.check_tls import check_tls
 from flhe.provision.checks import Check
 from flhe.provision.doctor import examine
