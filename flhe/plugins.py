@@ -24,7 +24,7 @@ class Plugins(Generic[T]):
     """Classes of one kind, which is called `what` in errors, by name.
 
     Other distributions name theirs by the entry point `group`; `own` are flhe's, "module:Class" by
-    name, and nobody replaces one of them. `check` says in words why a class is none; "" for one that is.
+    name, which nobody replaces. `check` says in words why a class is none; "" for one that is.
     """
 
     def __init__(
