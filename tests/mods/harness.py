@@ -450,7 +450,6 @@ def pinned(
     sites: Sequence[Site],
     collusion: int = 1,
     min_survivors: int = 2,
-    schemes: tuple[str, ...] = ("*",),
     strangers: int = 0,
     **settings: object,
 ) -> None:
@@ -458,7 +457,7 @@ def pinned(
     identities = [Store(site.home).identity() for site in sites]
     identities += [Identity(bytes([i + 1]) * 32) for i in range(strangers)]
     members = tuple(Member(f"site-{i}", one.public) for i, one in enumerate(identities))
-    roster = Roster(members, collusion, min_survivors, schemes)
+    roster = Roster(members, collusion, min_survivors, ("*",))
     config = write_signed(path / "roster", roster, identities)
     for site in sites:
         site.context.node_config.update({**config, **settings})  # type: ignore[dict-item]

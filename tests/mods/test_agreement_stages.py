@@ -198,11 +198,6 @@ def test_a_roster_pinned_between_advertise_and_share(group: Group, tmp_path: Pat
     assert not group.sites[0].app.seen
 
 
-def test_a_roster_that_bounds_schemes(fresh: Group, tmp_path: Path) -> None:
-    pinned(tmp_path, fresh.sites, collusion=0, schemes=("sash",))
-    refused(fresh.sites[0].ask("advertise", **fresh.stage()), 1010)
-
-
 # --- terms ---
 
 

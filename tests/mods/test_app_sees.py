@@ -55,12 +55,6 @@ def test_a_node_without_a_model_that_is_sent_none(group: Group, site: Site) -> N
     update(group.ask(site))
 
 
-@pytest.mark.parametrize("dtype", [bool, np.complex64, np.uint64, "U3", "datetime64[s]"])
-def test_a_model_that_does_not_average(group: Group, dtype: Any) -> None:
-    odd = records.from_numpy({"w": np.zeros(3, dtype)})
-    refused(group.ask(group.sites[0], extra={"arrays": odd}), 1017)
-
-
 def test_a_pickled_model_is_not_loaded(group: Group) -> None:
     evil = records.from_numpy({"w": np.zeros(3)})
     data = b"\x93NUMPY\x01\x00v\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }"
