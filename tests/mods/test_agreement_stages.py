@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flhe.mods import records, table
+from flhe.mods import he_mod, records
 from flhe.training.optimizer import ServerOptimizer
 from flhe.wire import canonical
 from tests.mods.harness import RUN, TERMS, Group, Site, answer, codec, pinned, refused, update
@@ -29,7 +29,7 @@ def fresh(tmp_path: Path) -> Group:
 # --- order ---
 
 
-@pytest.mark.parametrize("stage", sorted({name for _, name in table.STAGES} - {"advertise"}))
+@pytest.mark.parametrize("stage", sorted({name for _, name in he_mod.STAGES} - {"advertise"}))
 def test_nothing_comes_before_advertise(tmp_path: Path, stage: str) -> None:
     site = Site(tmp_path / "home")
     fields = {"round": 1, "attempt": 0, "terms": TERMS.to_bytes(), "messages": [b"x"]}

@@ -15,11 +15,11 @@ import pytest
 from flhe.coding.update import update_codec
 from flhe.errors import StoreError
 from flhe.mods import he_mod, records
-from flhe.node.high_water_marks import HighWaterMarks
 from flhe.node.keyfile import KeyFile
 from flhe.node.node import Node
 from flhe.node.policy import Policy
 from flhe.node.store import Store
+from flhe.node.stored import HighWaterMarks
 from flhe.schemes.sash.scheme import Sash
 from flhe.training.due import MAX_AHEAD
 from flhe.training.terms import Terms
