@@ -13,7 +13,7 @@ import pytest
 
 from flhe.coding.chain import Chain
 from flhe.coding.registry import CODECS
-from flhe.errors import ConfigError, FlheError, PolicyError
+from flhe.errors import ConfigError, PolicyError
 from flhe.node.policy import Policy, allowed
 from flhe.plugins import Plugins
 from flhe.schemes import DEFAULT, PLAIN
@@ -89,16 +89,6 @@ def test_the_order_and_the_room_between_do_not_matter() -> None:
 def test_what_nobody_can_mean(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         parse(text)
-
-
-@pytest.mark.parametrize("scheme", [scheme for _, scheme in WRITTEN], ids=written)
-def test_a_scheme_takes_its_own_fields_and_no_others(scheme: Scheme) -> None:
-    stored = scheme.to_fields()
-    assert isinstance(stored, dict)
-    assert type(scheme).from_fields(stored) == scheme
-    for wrong in ({**stored, "zz": 1}, dict(list(stored.items())[1:]), [], None):
-        with pytest.raises(FlheError):
-            type(scheme).from_fields(wrong)
 
 
 def test_the_default_is_one_of_ours_and_plain_is_none() -> None:

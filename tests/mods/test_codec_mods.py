@@ -18,7 +18,7 @@ from flhe.coding.quantize import Quantize as QuantizeCodec
 from flhe.coding.sparsify import TopK
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, MisfitError
-from flhe.mods import Clip, CodecMod, HEMod, Quantize, Sparsify, records
+from flhe.mods import Clip, CodecMod, Quantize, Sparsify, records
 
 SIZE = 1000
 OLD = {"w": np.linspace(-1, 1, SIZE).astype(np.float32), "steps": np.array(7)}
@@ -98,6 +98,14 @@ def test_the_last_in_the_list_sees_the_update_first() -> None:
     assert np.abs(three * 1270 - np.rint(three * 1270)).max() < 1e-3  # 127 steps to the bound
 
 
+def test_any_chain_of_codecs_is_a_mod() -> None:
+    """And weighs by the examples that the app reports: with one of 100 the grid would be coarser."""
+    mod = CodecMod(TopK(0.5, 0), ClipCodec(1.0), Weigh(100), QuantizeCodec(16))
+    sent = Node(mod, examples=30).sent()
+    assert np.count_nonzero(sent) <= 500
+    assert np.abs(sent[np.abs(CHANGE) > 0.1] - CHANGE[np.abs(CHANGE) > 0.1]).max() < 1e-3
+
+
 @pytest.mark.parametrize(
     ("codecs", "error", "says"),
     [
@@ -139,4 +147,3 @@ def test_before_hemod_it_is_refused() -> None:
     node._app = sealed  # type: ignore[method-assign]
     with pytest.raises(ConfigError, match=r"put HEMod\(\) first"):
         node.ask()
-    assert HEMod
