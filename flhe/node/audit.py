@@ -102,27 +102,12 @@ class Entry:
     The server chooses stage, round and attempt. Whatever it makes of them is recorded as unknown
     (a number: as None) and never refused: it would otherwise decide what is not recorded.
 
-    Parameters
-    ----------
-    run : int
-        Flower's run id, unsigned, 64 bits.
-    stage, answer, asked_by : str
-        Words out of `STAGES` (or `PLAIN`, `PERMIT`), `ANSWERS` and `ASKERS`; any other becomes
-        "unknown".
-    seconds : float
-        From the message to the answer, the app's own time included; kept to the millisecond.
-    bytes_out : int
-        Bytes of the answer, 0 if nothing left but a code.
-    epoch : bytes or None
-        Id of the epoch, 16 bytes, of which 4 are kept; None where there was none.
-    round, attempt : int or None
-        As the message said, below 2**32.
-    result : bytes or None
-        Hash of all results so far, 32 bytes, of which 8 are kept; None where it did not come up.
-    code : int or None
-        The code of a refusal, from `flhe.wire.codes`; its reason is looked up there.
-    time : int
-        When it was answered, Unix time in seconds; now, unless given.
+    `run` is Flower's run id, unsigned, 64 bits; `seconds` go from the message to the answer, the
+    app's own time included, to the millisecond; `bytes_out` are those of the answer, 0 if nothing
+    left but a code. Of the epoch's id, 16 bytes, 4 are kept, and 8 of `result`, the hash of all
+    results so far, 32 bytes; None where there was none. Round and attempt are below 2**32. The
+    reason of a refusal is looked up by its `code`, from `flhe.wire.codes`. `time` is when it was
+    answered, Unix time in seconds.
 
     Raises ConfigError: a number out of its range, or a code without a refusal or the other way
     round.

@@ -44,7 +44,6 @@ from tests.mods.harness import (
     refused,
     support,
     update,
-    wire,
 )
 
 FITTED = replace(SPARSE, codec=codec(top_k=0.25, small=0, warmup=0, clip="exchange"))
@@ -122,17 +121,6 @@ def test_all_three_steps_are_claimed_in_order(fitted: Group) -> None:
     assert again.digest() == updates[0].digest()  # one mode, and no second one
     fitted.open(fitted.total(updates), **{"mean-squares": [sums]})
     assert len(site.app.seen) == 2  # a round and an evaluation
-
-
-def test_no_stage_shows_a_draft(fitted: Group) -> None:
-    site = fitted.sites[0]
-    shown, fields = wire(fitted.ask(site)), on(fitted.mean_squares(), mode="double")
-    shown += wire(fitted.ask(site, "supports", **fields)) + wire(
-        fitted.ask(site, "update", **fields)
-    )
-    one = site.draft()
-    for secret in (one.values, one.coords, one.residual):
-        assert np.asarray(secret).tobytes() not in shown
 
 
 # --- the sum of mean squares ---
