@@ -16,7 +16,6 @@ import typer
 from flhe.command_group import ENTRY_POINT, Commands, OneLineErrors
 from flhe.json_option import JsonFile, console, write_json
 from flhe.provision.key_commands import keys as key_commands
-from flhe.provision.permit_command import permit
 from flhe.provision.roster_commands import roster as roster_commands
 
 app = typer.Typer(
@@ -116,14 +115,14 @@ def keygen(
             )
         from flhe.provision import sites
 
-        typer.echo(sites.enrol(home, name, out).report())
+        typer.echo(sites.enrol(home, name, out))
         return
     if show is not None:
         Console().print(dealer.show(show))
         return
-    dealing = dealer.keygen(scheme, roster, roster_hash, out, ring, without or ())
-    Console().print(dealing.table())
-    Console().print(dealing.next_steps(), markup=False, highlight=False, soft_wrap=True)
+    table, steps = dealer.keygen(scheme, roster, roster_hash, out, ring, without or ())
+    Console().print(table)
+    Console().print(steps, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command("log")
@@ -175,7 +174,19 @@ def doctor(
         raise typer.Exit(1)
 
 
-app.command()(permit)
+@app.command()
+def permit(
+    home: Annotated[Path, typer.Option(metavar="DIR", help="The node's state directory.")],
+) -> None:
+    """Let one more federation begin on this node: the next `flwr run`, and no later one.
+
+    Run it as the user that the node runs as. The node needs no restart.
+    """
+    from flhe.provision import permits
+
+    typer.echo(permits.grant(home))
+
+
 app.add_typer(roster_commands, name="roster", cls=Commands)
 app.add_typer(key_commands, name="keys", cls=Commands)
 

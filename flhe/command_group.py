@@ -57,7 +57,8 @@ class OneLineErrors(Commands):
         except Exception as error:
             foreign = type(error).__module__.partition(".")[0] in ("click", "typer")
             gone = isinstance(error, BrokenPipeError)  # who reads has enough: click ends quietly
-            if foreign or gone or debugging(ctx):
+            wants = os.environ.get("FLHE_DEBUG") or ctx.find_root().meta.get("flhe.verbose")
+            if foreign or gone or wants:
                 raise
             typer.echo(f"flhe: {_one_line(error, ctx.invoked_subcommand)}", err=True)
             refused = ctx.invoked_subcommand == "keygen" and isinstance(error, FlheError)
@@ -72,8 +73,3 @@ def _one_line(error: Exception, command: str | None) -> str:
     if isinstance(error, ModuleNotFoundError) and (missing := explain(error, f"`flhe {command}`")):
         return missing
     return f"{type(error).__name__}: {line} (FLHE_DEBUG=1 shows where)"
-
-
-def debugging(ctx: Any) -> bool:
-    """Whether the user asked for tracebacks."""
-    return bool(os.environ.get("FLHE_DEBUG") or ctx.find_root().meta.get("flhe.verbose"))

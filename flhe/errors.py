@@ -1,30 +1,4 @@
-"""Everything flhe raises on purpose.
-
-FlheError
-├── ConfigError(ValueError)      a parameter, or a combination of them, that cannot work
-│   ├── MisfitError              a codec and a scheme that do not go together
-│   └── PackageError             a package that a scheme needs is not installed
-├── RangeError(ValueError)       a value outside what was promised
-│   ├── ReplyError               an app's reply that is not what FedAvg expects
-│   ├── NotFiniteError           an update that holds NaN or infinity
-│   ├── ClippedError             an update that lies mostly beyond the clipping threshold
-│   └── ExamplesError            an example count that cannot be weighed
-├── FaultError                   arithmetic under a secret key that failed its verification
-├── StoreError                   a state directory that cannot be trusted or used
-│   └── NoKeyError               no usable key of the epoch: a new one must be agreed on
-└── ProtocolError                a message that the protocol does not allow here
-    ├── AuthenticationError      a signature, tag or confirmation that does not verify
-    │   ├── AlteredError         a sum that is not that of what its senders encrypted
-    │   ├── EquivocationError    two members were told different results of one round
-    │   └── SharesError          shares of some members that do not open, or do not fit
-    ├── VersionError             a message of another version of the protocol
-    ├── ReuseError               a mask, an opening or a claim that was used before
-    │   └── ClaimedError         an attempt that is claimed: another one may be made
-    ├── DriftError               a model that is not the one the others have
-    ├── QuorumError              too few members or survivors
-    └── PolicyError              asked for something that this node's policy refuses
-        ├── FederationsError     one federation more than this node's policy allows
-        └── LeftError            this node has left the federation
+"""Everything flhe raises on purpose: one tree, whose root is FlheError.
 
 No message carries a value that is secret: keys, updates, example counts and paths of inputs stay
 out of exception text, because Flower sends the text of a client's exception to the server.

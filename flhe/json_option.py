@@ -27,12 +27,7 @@ JsonFile = Annotated[
 def console(json_file: Path | None, width: int | None = None) -> Console:
     """Return where tables and sentences go: standard error if standard output is the JSON's.
 
-    Parameters
-    ----------
-    json_file : Path or None
-        The option's value.
-    width : int, optional
-        Columns of the console; those of the terminal if omitted.
+    `width` is that of the terminal if omitted, columns.
     """
     from rich.console import Console
 

@@ -36,13 +36,7 @@ EXTRA_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a scheme needs beyond flhe's own dependencies.
-
-    Parameters
-    ----------
-    node, server : tuple[str, ...]
-        Packages that a node and the server import, by import name.
-    """
+    """Packages that a node and the server need for a scheme beyond flhe's own, by import name."""
 
     node: tuple[str, ...] = ()
     server: tuple[str, ...] = ()
@@ -80,21 +74,9 @@ def how_to(package: str) -> str:
 
 
 def require(what: str, extra: str, modules: Sequence[str]) -> None:
-    """Refuse to start `what` without the modules that it needs from one extra.
+    """Refuse to start `what`, as the user types it, without the modules that it needs from one extra.
 
-    Parameters
-    ----------
-    what : str
-        The command or option, as the user types it.
-    extra : str
-        The extra that installs them.
-    modules : sequence of str
-        Import names.
-
-    Raises
-    ------
-    ConfigError
-        Some are not installed; the message names them, and how to install them.
+    ConfigError names those that are not installed, and how to install them.
     """
     if missing := [name for name in modules if find_spec(name) is None]:
         raise ConfigError(
@@ -115,16 +97,10 @@ def install_hint(extra: str, *only: str) -> str:
     """Return the command that installs an extra of flhe, quoted for a shell.
 
     It names the extra's requirements and not flhe: flhe's name on the package index is not ours.
-
-    Parameters
-    ----------
-    extra : str
-        Name of the extra.
-    *only : str
-        Names of distributions, where not all of the extra is needed.
+    `only` are distributions, where not all of the extra is needed.
     """
     found = requirements(extra)
-    found = [each for each in found if not only or _name(each) in only]
+    found = [r for r in found if not only or re.split(r"[^A-Za-z0-9._-]", r)[0] in only]
     if not found:  # flhe was put on the path without being installed
         return f"install flhe again with its [{extra}] extra, as docs/install.md says"
     # An environment that uv made has no pip of its own: a bare `pip` would be another one's.
@@ -141,7 +117,3 @@ def requirements(extra: str) -> list[str]:
     pattern = re.compile(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]")
     parts = (line.partition(";") for line in listed)
     return [needed.strip() for needed, _, marker in parts if pattern.search(marker)]
-
-
-def _name(requirement: str) -> str:
-    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]

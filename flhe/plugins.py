@@ -21,18 +21,10 @@ MOST = 64
 
 
 class Plugins(Generic[T]):
-    """Classes of one kind, by name.
+    """Classes of one kind, which is called `what` in errors, by name.
 
-    Parameters
-    ----------
-    what : str
-        What they are, in errors.
-    group : str
-        The entry point by which other distributions name theirs.
-    own : mapping of str to str
-        "module:Class" of flhe's, by name; no other distribution replaces one of them.
-    check : callable
-        Says in words why a class is none of this kind; "" for one that is.
+    Other distributions name theirs by the entry point `group`; `own` are flhe's, "module:Class" by
+    name, which nobody replaces. `check` says in words why a class is none; "" for one that is.
     """
 
     def __init__(
@@ -61,10 +53,8 @@ class Plugins(Generic[T]):
     def named(self, name: str) -> type[T]:
         """The class of that name.
 
-        Raises
-        ------
-        ConfigError
-            None of that name is installed, or it does not load, or is none of this kind.
+        Raises ConfigError: none of that name is installed, or it does not load, or is none of this
+        kind.
         """
         if name not in self._loaded:
             self._loaded[name] = self._load(name)

@@ -108,8 +108,11 @@ class InProcessGrid(Grid):
         self.dead: set[int] = set()
         self.silent: set[int] = set()
         self.tap = tap
-        self._homes = homes
         self._run = Run.create_empty(run_id=run_id)
+
+        def at_home(home: Path) -> dict[str, Any]:
+            return {"flhe-home": str(home), "flhe-trust": "first-use"}
+
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, 1, 1
         self.contexts = {
             100 + i: Context(
@@ -118,7 +121,7 @@ class InProcessGrid(Grid):
                 node_config={
                     "partition-id": i,
                     "num-partitions": nodes,
-                    **self._home(i),
+                    **(at_home(homes / f"node-{i}") if homes else {}),
                     **(node_config(i) if node_config else {}),
                 },
                 state=RecordDict(),
@@ -140,11 +143,6 @@ class InProcessGrid(Grid):
     def close(self) -> None:
         """Wait for nodes that still work."""
         self._pool.shutdown(wait=True)
-
-    def _home(self, index: int) -> dict[str, Any]:
-        if self._homes is None:
-            return {}
-        return {"flhe-home": str(self._homes / f"node-{index}"), "flhe-trust": "first-use"}
 
     def set_run(self, run: Run) -> None:
         """Set the run."""

@@ -47,7 +47,7 @@ STAGES = {
     **dict.fromkeys(("supports", "update"), EXCHANGE),
     "evaluate": EVALUATE,
 }
-"""The phase of each stage that nodes are asked for (`flhe.mods.table`)."""
+"""The phase of each stage that nodes are asked for (`flhe.mods.he_mod`)."""
 
 _TOLD = {TRAIN: ENCRYPT, EXCHANGE: ENCRYPT, EVALUATE: OPEN}
 """What nodes' seconds of cryptography are, of those that the server waits in a phase."""

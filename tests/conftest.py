@@ -51,7 +51,6 @@ class ByFile(LoadScopeScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
-    """The one above."""
     return ByFile(config, log)
 
 

@@ -41,7 +41,6 @@ class Server:
         self.failed = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note what failed."""
         if report.failed:
             self.failed = self.failed or report.nodeid
 

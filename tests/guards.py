@@ -15,6 +15,7 @@ import time
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("flhe", "strategies", "sim", "apps", "tests", "docs", "pyproject.toml", "README.md")
@@ -27,45 +28,30 @@ LIMIT_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A line or two without which a fault goes unnoticed.
-
-    Parameters
-    ----------
-    row : str
-        The fault, as docs/faults.md says what happens.
-    file : str
-        Where the guard is.
-    text : str
-        It, as it stands there once.
-    without : str
-        What stands there when it is gone.
-    tests : tuple of str
-        Tests that must fail then, below `tests/`.
-    """
+    """A line or two without which a fault goes unnoticed."""
 
     row: str
+    """The fault, as docs/faults.md says what happens."""
     file: str
     text: str
-    without: str
+    """It, as it stands there once."""
     tests: tuple[str, ...]
+    """Tests that must fail when it is gone, below `tests/`."""
+    without: str = "if False:"
+    """What stands there then."""
 
     @property
     def source(self) -> str:
-        """The file as it is."""
         return (ROOT / self.file).read_text(encoding="utf-8")
 
     @property
     def removed(self) -> str:
-        """The file without the guard."""
         return self.source.replace(self.text, self.without)
 
 
 def _read() -> tuple[Guard, ...]:
-    with (ROOT / "tests/guards.toml").open("rb") as table:
-        rows = tomllib.load(table)["guard"]
-    return tuple(
-        Guard(**{"without": "if False:", **row, "tests": tuple(row["tests"])}) for row in rows
-    )
+    rows = tomllib.loads((ROOT / "tests/guards.toml").read_text(encoding="utf-8"))["guard"]
+    return tuple(Guard(**{**row, "tests": tuple(row["tests"])}) for row in rows)
 
 
 GUARDS = _read()
@@ -94,17 +80,7 @@ def copy_to(place: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What tests said in the copy.
-
-    Parameters
-    ----------
-    code : int
-        Exit code of pytest; 1 if tests failed.
-    said : str
-        What one of them failed with.
-    seconds : float
-        How long they took.
-    """
+    """What tests said in the copy: pytest's exit code, and what one of them failed with."""
 
     code: int
     said: str
@@ -118,15 +94,8 @@ def run(place: Path, tests: tuple[str, ...]) -> Outcome:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *names]
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        done = subprocess.run(
-            command,
-            cwd=place,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=LIMIT_S,
-        )
+        how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": LIMIT_S}
+        done = subprocess.run(command, check=False, cwd=place, env=env, **how)
     except subprocess.TimeoutExpired:
         return Outcome(-1, f"no end after {LIMIT_S:g} s", time.monotonic() - began)
     lines = done.stdout.splitlines()

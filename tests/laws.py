@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -32,18 +31,14 @@ from flhe.math.prg import AesCtr, Rounding, random_elements
 from flhe.math.ring import add
 from flhe.schemes import registry
 from flhe.schemes.base import Adder, Opener, Reader, Scheme, Sealer, Secrets
-from flhe.schemes.batchcrypt.adder import BatchCryptAdder, BatchCryptOpener, BatchCryptSealer
 from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl import keys as eshe_keys
-from flhe.schemes.esafl.adder import EsaflOpener, EsaflSealer
 from flhe.schemes.esafl.scheme import Esafl
-from flhe.schemes.fedml_he.adder import FedmlHeOpener, FedmlHeSealer
-from flhe.schemes.fedml_he.keys import CkksSecret
 from flhe.schemes.fedml_he.scheme import FedmlHe
-from flhe.schemes.flashe.adder import FlasheAdder, FlasheOpener, FlasheSealer
+from flhe.schemes.flashe.adder import FlasheAdder
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.sash.adder import SashOpener, SashSealer
+from flhe.schemes.sash.adder import SashSealer
 from flhe.schemes.sash.generator import ROWS, Seed
 from flhe.schemes.sash.presets import sash_preset
 from flhe.schemes.sash.scheme import Sash
@@ -79,7 +74,6 @@ OTHER_SLOTS = {
 
 
 def whole(values: Any) -> Plain:
-    """A vector without extras."""
     return Plain(np.asarray(values, np.int32), np.empty(0, np.int32))
 
 
@@ -93,51 +87,27 @@ class Roles(NamedTuple):
 
 @dataclass(frozen=True)
 class SchemeCase:
-    """One scheme with one set of parameters.
-
-    Parameters
-    ----------
-    id : str
-        Name of the case.
-    build : callable
-        (cohort, key, threads, backend, whether what is drawn comes from key and rank) -> Roles.
-    block : int
-        Values after which the layout of a ciphertext starts again: lengths around it are tried.
-    lanes : callable or None
-        Ciphertext to what it holds coordinate by coordinate, where a scheme masks each of them alone.
-    draws : bool
-        Whether senders draw at random. Else one key and slot give one ciphertext.
-    wrong_key : "garbage" or "refused"
-        What a wrong key opens a sum to: noise, which the codec's checks find, or a refusal.
-    reader : str
-        Who opens sums.
-    secrets : callable
-        Sealer that has encrypted in `SLOT` -> what nobody else may see.
-    many : int
-        Values that keep several threads busy.
-    forgets : bool
-        Whether a sealer's secret is taken from it once, after it has encrypted.
-    shared : bool
-        Whether nobody has the key: sealers hold no secret, and only tags say whose sum it is.
-    sparse : bool
-        Whether it carries sparse vectors.
-    redraws : bool
-        Whether a library draws where nobody can replay it: no two ciphertexts are ever the same.
-    """
+    """One scheme with one set of parameters."""
 
     id: str
-    build: Callable[..., Roles]
-    block: int
-    lanes: Callable[[Adder, Sealed], NDArray[Any]] | None = None
-    draws: bool = False
-    wrong_key: Literal["garbage", "refused"] = "garbage"
+    build: Callable[
+        ..., Roles
+    ]  # of (cohort, key, threads, backend, whether to draw from key and rank)
+    block: int  # values after which a ciphertext's layout starts again: lengths around it are tried
+    lanes: Callable[[Adder, Sealed], NDArray[Any]] | None = None  # where each value is masked alone
+    draws: bool = False  # senders draw at random; else one key and slot give one ciphertext
+    wrong_key: Literal["garbage", "refused"] = (
+        "garbage"  # noise that the codec's checks find, or not
+    )
     reader: Reader = "clients"
-    secrets: Callable[[Any], list[bytes]] = lambda _sealer: [KEY, KEY[:8]]
-    many: int = 70_000
-    forgets: bool = False
-    shared: bool = False
+    secrets: Callable[[Any], list[bytes]] = lambda _sealer: [KEY, KEY[:8]]  # of one used in `SLOT`
+    many: int = 70_000  # values that keep several threads busy
+    forgets: bool = False  # a sealer's secret is taken from it once, after it has encrypted
+    shared: bool = (
+        False  # nobody has the key: sealers hold no secret, only tags say whose sum it is
+    )
     sparse: bool = False
-    redraws: bool = False
+    redraws: bool = False  # a library draws where nobody can replay it
 
     @property
     def fresh(self) -> bool:
@@ -168,11 +138,6 @@ def drawn(key: bytes, rank: int) -> Callable[[int], bytes]:
     return draw
 
 
-def source(replay: bool, key: bytes, rank: int) -> Callable[[int], bytes]:
-    """What a sender draws from."""
-    return drawn(key, rank) if replay else secrets.token_bytes
-
-
 @dataclass
 class SeedReader:
     """Stands for masking-key agreement: sums the seeds of those who are in a sum, and opens it.
@@ -199,12 +164,50 @@ class SeedReader:
         return self.opener(functools.reduce(add, seeds)).decrypt(total)
 
 
-def _flashe_roles(
-    cohort: int, key: bytes, threads: int, backend: Any, _: bool, *, bits: int, masking: Any
+def _roles(
+    cohort: int,
+    key: bytes,
+    threads: int,
+    backend: Any,
+    replay: bool,
+    *,
+    scheme: Scheme,
+    bits: int | None = None,
+    guess: Callable[[Adder], Seed] | None = None,
 ) -> Roles:
-    adder, prg = Flashe(masking=masking).adder(cohort, bits), BACKENDS[backend]()
-    sealers = [FlasheSealer(adder, key, rank, prg, threads) for rank in range(cohort)]
-    return Roles(adder, [*sealers], FlasheOpener(adder, key, prg, threads))
+    """Everybody's part by what the scheme declares of its keys; what is drawn comes from key and rank.
+
+    `guess` is a released seed of somebody who was told none; random elements unless given.
+    """
+    if scheme.agreement == "shares":
+        return _sharing(scheme, cohort, key)
+    public, own = b"", b""
+    if scheme.agreement == "key-pair":
+        one_size = isinstance(scheme, BatchCrypt)  # which takes long
+        public, own = _pair(scheme, key) if one_size else _pair(scheme, key, cohort, bits)
+    adder: Any = scheme.adder(cohort, bits, public)
+    held = [Secrets(key, rank, own) for rank in range(cohort)]
+
+    def chosen(role: Any, rank: int = 0) -> Any:
+        """The role with the backend and the source of random bytes, where it has any."""
+        how: dict[str, Any] = {"prg": BACKENDS[backend]()}
+        how |= {"random": drawn(key, rank)} if replay else {}
+        names = {f.name for f in dataclasses.fields(role)}
+        return dataclasses.replace(role, **{name: how[name] for name in how.keys() & names})
+
+    def opener(*seed: Seed) -> Any:
+        if scheme.reader == "server":
+            return chosen(adder.server_opener(*seed, threads=threads))
+        return chosen(adder.opener(held[0], *seed, threads=threads))
+
+    sealers = [chosen(adder.sealer(each, threads=threads), each.rank) for each in held]
+    if not scheme.per_sum_keys:
+        return Roles(adder, sealers, opener())
+
+    def guessed() -> Seed:
+        return guess(adder) if guess else random_elements(scheme.elements(cohort))
+
+    return Roles(adder, sealers, SeedReader(sealers, guessed, opener))
 
 
 def flashe_lanes(adder: Adder, sealed: Sealed) -> NDArray[Any]:
@@ -215,23 +218,9 @@ def flashe_lanes(adder: Adder, sealed: Sealed) -> NDArray[Any]:
 
 
 def _flashe(bits: int, masking: str) -> SchemeCase:
-    roles = functools.partial(_flashe_roles, bits=bits, masking=masking)
+    roles = functools.partial(_roles, scheme=Flashe(masking), bits=bits)  # type: ignore[arg-type]
     block = max(Flashe().adder(cohort, bits).packing.block for cohort in (2, 5))
     return SchemeCase(f"flashe-{bits}-{masking}", roles, block, flashe_lanes, sparse=True)
-
-
-def _sash_roles(
-    cohort: int, key: bytes, threads: int, backend: Any, replay: bool, **how: Any
-) -> Roles:
-    bits = how.pop("bits", 0)
-    adder, prg = Sash(**how).adder(cohort, bits), BACKENDS[backend]()
-    sealers = [SashSealer(adder, r, prg, threads, source(replay, key, r)) for r in range(cohort)]
-    reader = SeedReader(
-        sealers,
-        lambda: random_elements(adder.scheme.parameters_of_prg.dimension),
-        lambda seed: SashOpener(adder, seed, prg, threads),
-    )
-    return Roles(adder, [*sealers], reader)
 
 
 def _sash_secrets(sealer: SashSealer) -> list[bytes]:
@@ -243,7 +232,7 @@ def _sash(bits: int, preset: str, unmask: Any) -> SchemeCase:
     ring = sash_preset(preset).form == "ring"
     return SchemeCase(
         f"sash-{preset}-{bits or 'auto'}-{unmask}",
-        functools.partial(_sash_roles, bits=bits, preset=preset, unmask=unmask),
+        functools.partial(_roles, scheme=Sash(unmask, preset), bits=bits),
         sash_preset(preset).dimension if ring else ROWS,
         lambda _, sealed: sealed.data.view("<u4"),
         True,
@@ -255,22 +244,9 @@ def _sash(bits: int, preset: str, unmask: Any) -> SchemeCase:
     )
 
 
-@functools.cache
 def paillier_key(key: bytes) -> SecretKey:
     """A key pair of 2048 bits that stands for `key`."""
-    return SecretKey.generate(2048, drawn(key, 1 << 20))
-
-
-def _paillier_roles(
-    cohort: int, key: bytes, threads: int, _: Any, replay: bool, *, bits: int
-) -> Roles:
-    pair = paillier_key(key)
-    adder = BatchCryptAdder(BatchCrypt(key_bits=2048), cohort, bits, public=pair.public)
-    sealers = [
-        BatchCryptSealer(adder, pair, key, r, threads, source(replay, key, r))
-        for r in range(cohort)
-    ]
-    return Roles(adder, [*sealers], BatchCryptOpener(adder, pair, key, threads))
+    return SecretKey.from_bytes(_pair(BatchCrypt(key_bits=2048), key)[1])
 
 
 def _paillier_secrets(_sealer: Any) -> list[bytes]:
@@ -285,7 +261,7 @@ def _paillier_secrets(_sealer: Any) -> list[bytes]:
 def _paillier(bits: int) -> SchemeCase:
     return SchemeCase(
         f"batchcrypt-{bits}",
-        functools.partial(_paillier_roles, bits=bits),
+        functools.partial(_roles, scheme=BatchCrypt(key_bits=2048), bits=bits),
         BatchCrypt(key_bits=2048).adder(3, bits).batch.per,
         None,
         True,
@@ -295,31 +271,17 @@ def _paillier(bits: int) -> SchemeCase:
     )
 
 
-def _eshe_roles(
-    cohort: int, key: bytes, threads: int, backend: Any, replay: bool, *, bits: int, ring: str
-) -> Roles:
-    adder, prg = Esafl(ring=ring, keys="round").adder(cohort, bits), BACKENDS[backend]()
+def _eshe_guess(adder: Any) -> Seed:
     n = adder.sizes.n
-    sealers = [
-        EsaflSealer(adder, KEY, r, None, prg, threads, source(replay, key, r))
-        for r in range(cohort)
-    ]
-
-    def opener(seed: Seed) -> EsaflOpener:
-        whole = eshe_keys.from_elements(seed, n, cohort)
-        return EsaflOpener(adder, KEY, whole, prg, threads)
-
-    reader = SeedReader(
-        sealers, lambda: eshe_keys.to_elements(eshe_keys.draw_own(n), cohort), opener
-    )
-    return Roles(adder, [*sealers], reader)
+    return eshe_keys.to_elements(eshe_keys.draw_own(n), adder.cohort)
 
 
 def _eshe(bits: int, ring: str) -> SchemeCase:
-    sizes = Esafl(ring=ring).adder(2, bits).sizes
+    scheme = Esafl(ring=ring, keys="round")
+    sizes = scheme.adder(2, bits).sizes
     return SchemeCase(
         f"esafl-{bits}-{ring}",
-        functools.partial(_eshe_roles, bits=bits, ring=ring),
+        functools.partial(_roles, scheme=scheme, bits=bits, guess=_eshe_guess),
         sizes.n * sizes.slots.per,
         None,
         True,
@@ -329,60 +291,25 @@ def _eshe(bits: int, ring: str) -> SchemeCase:
     )
 
 
-@functools.cache
-def ckks_key(key: bytes, ring: str) -> CkksSecret:
-    """A key that stands for `key`."""
-    return CkksSecret.generate(ring, drawn(key, 1 << 21))
-
-
-def _ckks_roles(
-    cohort: int, key: bytes, threads: int, backend: Any, _: bool, *, bits: int, ring: str
-) -> Roles:
-    secret, prg = ckks_key(key, ring), BACKENDS[backend]()
-    adder = FedmlHe(ring=ring).adder(cohort, bits)
-    adder = dataclasses.replace(adder, public=secret.public(adder.sizes))
-    sealers = [FedmlHeSealer(adder, secret, key, rank, prg, threads) for rank in range(cohort)]
-    return Roles(adder, [*sealers], FedmlHeOpener(adder, secret, key, prg, threads))
-
-
 def _ckks(bits: int, ring: str) -> SchemeCase:
     return SchemeCase(
         f"fedml-he-{bits}-{ring}",
-        functools.partial(_ckks_roles, bits=bits, ring=ring),
+        functools.partial(_roles, scheme=FedmlHe(ring=ring), bits=bits),
         FedmlHe(ring=ring).adder(2, bits).sizes.block,
         wrong_key="refused",
-        secrets=lambda _: [KEY, KEY[:8], ckks_key(KEY, ring).to_bytes()[-64:-32]],
+        secrets=lambda _: [KEY, KEY[:8], _pair(FedmlHe(ring=ring), KEY)[1][-64:-32]],
         redraws=True,
     )
 
 
 @functools.cache
-def _pair(kind: type[Scheme], key: bytes) -> tuple[bytes, bytes]:
-    """A key pair that stands for `key`."""
-    made: tuple[bytes, bytes] = kind().adder(2).new_pair(drawn(key, 1 << 22))  # type: ignore[attr-defined]
+def _pair(
+    scheme: Scheme, key: bytes, cohort: int = 2, bits: int | None = None
+) -> tuple[bytes, bytes]:
+    """A key pair that stands for `key`; what is public of it may depend on the size of sums."""
+    adder: Any = scheme.adder(cohort, bits)
+    made: tuple[bytes, bytes] = adder.new_pair(drawn(key, 1 << 22))
     return made
-
-
-def _declared_roles(
-    cohort: int, key: bytes, threads: int, _backend: Any, _replay: bool, *, kind: type[Scheme]
-) -> Roles:
-    """Everybody's part by what the scheme declares of its keys."""
-    if kind().agreement == "shares":
-        return _sharing(kind, cohort, key)
-    pairs = kind().agreement == "key-pair"
-    public, own = _pair(kind, key) if pairs else (b"", b"")
-    adder = kind().adder(cohort, public=public)
-    held = [Secrets(key, rank, own) for rank in range(cohort)]
-    sealers = [adder.sealer(each, threads=threads) for each in held]
-    if not adder.scheme.per_sum_keys:
-        return Roles(adder, sealers, adder.opener(held[0], threads=threads))
-    reads = adder.scheme.reader == "server"
-    reader = SeedReader(
-        sealers,
-        lambda: random_elements(adder.scheme.elements(cohort)),
-        lambda seed: adder.server_opener(seed) if reads else adder.opener(held[0], seed),
-    )
-    return Roles(adder, sealers, reader)
 
 
 @dataclasses.dataclass
@@ -400,9 +327,9 @@ class ShareReader:
 
 
 @functools.cache
-def _shares(kind: type[Scheme], cohort: int, key: bytes) -> list[tuple[bytes, bytes]]:
+def _shares(scheme: Scheme, cohort: int, key: bytes) -> list[tuple[bytes, bytes]]:
     """Each member's secret, and the public key's name, of a key that stands for `key`."""
-    bare: Any = kind().adder(cohort)
+    bare: Any = scheme.adder(cohort)
     random = drawn(key, 1 << 22)
     drew, told = zip(*(bare.draw(rank, key[::-1], random) for rank in range(cohort)), strict=True)
     boxes = [bare.reveal(part, told) for part in drew]
@@ -411,51 +338,45 @@ def _shares(kind: type[Scheme], cohort: int, key: bytes) -> list[tuple[bytes, by
     ]
 
 
-def _sharing(kind: type[Scheme], cohort: int, key: bytes) -> Roles:
-    """Members with shares of that key."""
-    made = _shares(kind, cohort, key)
+def _sharing(scheme: Scheme, cohort: int, key: bytes) -> Roles:
+    made = _shares(scheme, cohort, key)
     assert len({name for _, name in made}) == 1
-    adder = kind().adder(cohort, public=made[0][1])
+    adder = scheme.adder(cohort, public=made[0][1])
     held = [Secrets(key, rank, own) for rank, (own, _) in enumerate(made)]
     return Roles(adder, [adder.sealer(each) for each in held], ShareReader(adder, held))
 
 
-def _declared(kind: type[Scheme]) -> SchemeCase:
+def _declared(scheme: Scheme) -> SchemeCase:
     """A scheme as it is where nobody says more, for one that has no cases of its own here."""
-    nbytes, pairs = kind().adder(3).nbytes, kind().agreement == "key-pair"
-    block = 1
-    while nbytes(block + 1) == nbytes(1):
-        block += 1
-    return SchemeCase(
-        kind.name,
-        functools.partial(_declared_roles, kind=kind),
-        block,
-        wrong_key=_wrong_key(kind),
-        reader=kind().reader,
-        secrets=lambda _: [KEY, KEY[:8], *([_pair(kind, KEY)[1][-64:-32]] if pairs else [])],
-        many=20_000,
-        forgets=kind().per_sum_keys,
-        shared=kind().agreement == "shares",
-        sparse=not kind.dense,
-        redraws=_one(kind) != _one(kind),
-    )
-
-
-def _one(kind: type[Scheme]) -> bytes:
-    """A ciphertext."""
-    sealer = _declared_roles(2, KEY, 1, None, False, kind=kind).sealers[0]
-    return sealer.encrypt(whole([1, 2, 3]), SLOT).data.tobytes()
-
-
-def _wrong_key(kind: type[Scheme]) -> Literal["garbage", "refused"]:
-    """What opening with another key comes to."""
-    one, other = (_declared_roles(2, key, 1, None, False, kind=kind) for key in (KEY, OTHER_KEY))
+    nbytes, pairs = scheme.adder(3).nbytes, scheme.agreement == "key-pair"
+    one, other = (_roles(2, key, 1, "openssl", False, scheme=scheme) for key in (KEY, OTHER_KEY))
     sealed = one.sealers[0].encrypt(whole(range(100)), SLOT)
     try:
         other.opener.decrypt(one.adder.add(None, sealed))
     except ProtocolError:
-        return "refused"
-    return "garbage"
+        refuses = True
+    else:
+        refuses = False
+
+    def differ(replay: bool) -> bool:
+        """Whether one vector twice is two ciphertexts."""
+        twice = (_roles(2, KEY, 1, "openssl", replay, scheme=scheme) for _ in range(2))
+        return len({r.sealers[0].encrypt(whole([1, 2]), SLOT).data.tobytes() for r in twice}) > 1
+
+    return SchemeCase(
+        scheme.name,
+        functools.partial(_roles, scheme=scheme),
+        next(n for n in itertools.count(1) if nbytes(n + 1) != nbytes(1)),
+        wrong_key="refused" if refuses else "garbage",
+        reader=scheme.reader,
+        secrets=lambda _: [KEY, KEY[:8], *([_pair(scheme, KEY)[1][-64:-32]] if pairs else [])],
+        many=20_000,
+        forgets=scheme.per_sum_keys,
+        shared=scheme.agreement == "shares",
+        sparse=not scheme.dense,
+        draws=differ(False),
+        redraws=differ(True),
+    )
 
 
 SCHEMES = [
@@ -473,7 +394,7 @@ SCHEMES = [
 """Every parameter set of every scheme, for laws that are cheap."""
 
 OTHERS = [
-    _declared(kind)
+    _declared(kind())
     for kind in registry.SCHEMES.all()
     if not any(case.id.startswith(kind.name) for case in SCHEMES)
 ]
@@ -571,7 +492,6 @@ class Tape:
         self._draws, self._at = draws, 0
 
     def next(self, count: int) -> NDArray[np.uint16]:
-        """The next `count` values."""
         self._at += count
         return self._draws[self._at - count : self._at]
 
@@ -595,27 +515,15 @@ BOUNDS = {"conv.*": 0.7, "head.weight": 2.5, "*": 1.0}
 
 @dataclass(frozen=True)
 class CodecCase:
-    """One codec.
-
-    Parameters
-    ----------
-    id : str
-        Name of the case.
-    build : callable
-        Source of rounding values -> the codec.
-    bounds : mapping or float
-        What it clips at, by pattern: test data stays within.
-    max_examples : int or None
-        Where it holds a `Weigh`, its bound: it decodes to a weighted mean. None: to a sum.
-    start : callable
-        Codec -> the state that a round of `LAYOUT` starts from.
-    """
+    """One codec."""
 
     id: str
-    build: Callable[[Callable[[], Rounding]], Any]
-    bounds: Any
-    max_examples: int | None = None
-    start: Callable[[Chain], State] = lambda codec: codec.init(LAYOUT)
+    build: Callable[[Callable[[], Rounding]], Any]  # of a source of rounding values
+    bounds: Any  # what it clips at, by pattern: test data stays within
+    max_examples: int | None = (
+        None  # bound of its `Weigh`: it decodes to a weighted mean, else a sum
+    )
+    start: Callable[[Chain], State] = lambda codec: codec.init(LAYOUT)  # of a round of `LAYOUT`
 
 
 def _chain(
@@ -707,7 +615,6 @@ def random_source(seed: int, size: int) -> Callable[[], Rounding]:
 
 
 def summed(parts: Sequence[Plain]) -> Plain:
-    """What a scheme makes of several encodings."""
     extras = np.sum([p.extras for p in parts], axis=0, dtype=np.int64)
     kind = np.int64 if parts[0].values.dtype.kind == "i" else np.float64
     if parts[0].coords is None:

@@ -197,7 +197,6 @@ def summary(done: list[tuple[Site, dict[str, object]]]) -> None:
 
 
 def main() -> int:
-    """Try what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=120)
     parser.add_argument("--seed", type=int, default=21)

@@ -49,7 +49,6 @@ class Recorder:
         self.clear()
 
     def clear(self) -> None:
-        """For the next module."""
         self.lines: dict[str, dict[int, set[str]]] = {}
         self.seconds: dict[str, float] = {}
         self.failed: set[str] = set()
@@ -106,7 +105,6 @@ class Recorder:
             self.seconds[item.nodeid] = round(before + sum(os.times()[:4]) - began, 2)
 
     def pytest_sessionfinish(self) -> None:
-        """Keep the last."""
         self.keep()
 
     def keep(self) -> None:

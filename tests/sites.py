@@ -55,7 +55,6 @@ class Site:
     text: str
 
     def apply(self, source: bytes) -> bytes:
-        """The file with it."""
         return source[: self.start] + self.text.encode() + source[self.end :]
 
     def diff(self, source: bytes) -> str:
@@ -140,7 +139,6 @@ def _guards(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
 
 
 def sites(kind: str, file: str, source: bytes) -> list[Site]:
-    """Whatever can be changed in a file."""
     compiled = file.endswith("kernels.py")
     starts = [0, *(end.end() for end in re.finditer(b"\n", source))]
     found = []

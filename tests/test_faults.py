@@ -19,8 +19,6 @@ ALL = {code for code in range(1000, 2000) if codes.find(code)}
 
 
 class Row(NamedTuple):
-    """One fault."""
-
     what: str
     answer: str
     tests: str

@@ -1,12 +1,21 @@
-"""Schemes by name: as people write them, and as they are read again."""
+"""Schemes by name, as people write them; and plugins: flhe's own classes first, then others'."""
 
 from __future__ import annotations
 
+import re
+import sys
+from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flhe.errors import ConfigError, FlheError
+from flhe.coding.chain import Chain
+from flhe.coding.registry import CODECS
+from flhe.errors import ConfigError, PolicyError
+from flhe.node.policy import Policy, allowed
+from flhe.plugins import Plugins
 from flhe.schemes import DEFAULT, PLAIN
 from flhe.schemes.base import Scheme
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
@@ -15,6 +24,8 @@ from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.registry import SCHEMES, key_of, parse, written
 from flhe.schemes.sash.scheme import Sash
+from flhe.strategies import SchemeFedAvg
+from flhe.training.terms import Terms
 
 WRITTEN: list[tuple[str, Scheme]] = [
     ("flashe", Flashe()),
@@ -80,17 +91,190 @@ def test_what_nobody_can_mean(text: str, says: str) -> None:
         parse(text)
 
 
-@pytest.mark.parametrize("scheme", [scheme for _, scheme in WRITTEN], ids=written)
-def test_a_scheme_takes_its_own_fields_and_no_others(scheme: Scheme) -> None:
-    stored = scheme.to_fields()
-    assert isinstance(stored, dict)
-    assert type(scheme).from_fields(stored) == scheme
-    for wrong in ({**stored, "zz": 1}, dict(list(stored.items())[1:]), [], None):
-        with pytest.raises(FlheError):
-            type(scheme).from_fields(wrong)
-
-
 def test_the_default_is_one_of_ours_and_plain_is_none() -> None:
     assert DEFAULT in SCHEMES.own
     assert PLAIN not in SCHEMES.names()
     assert len({kind.title for kind in SCHEMES.all()}) == len(SCHEMES.names())
+
+
+# --- plugins ---
+
+
+OWN = {"one": "flhe_words:One", "moved": "flhe_words:Other"}
+MODULE = """
+class One:
+    name = "one"
+
+class Two:
+    name = "two"
+
+class Other:
+    name = "other"
+
+name = "thing"
+"""
+
+
+def install(path: Path, group: str, names: Mapping[str, str], module: str, code: str) -> None:
+    """A distribution as an installer would leave it: a module, and its entry points."""
+    (path / f"{module}.py").write_text(code)
+    folder = path / f"{module}-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    points = "".join(f"{name} = {place}\n" for name, place in names.items())
+    (folder / "entry_points.txt").write_text(f"[{group}]\n{points}")
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plugins[Any]:
+    """Some of ours, and more of a distribution that is installed beside them."""
+    foreign = {
+        "two": "flhe_words:Two",
+        "one": "flhe_words:Two",
+        "gone": "flhe_words:Gone",
+        "away": "flhe_no_such_module:Two",
+        "thing": "flhe_words:name",
+    }
+    install(tmp_path, "flhe.words", foreign, "flhe_words", MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def fault(found: Any) -> str:
+        return "" if isinstance(found, type) else "it is no class"
+
+    return Plugins("word", "flhe.words", OWN, fault)
+
+
+def test_ours_come_first_and_others_after_them(words: Plugins[Any]) -> None:
+    assert words.names() == ("one", "moved", "two", "gone", "away", "thing")
+    assert words.named("one").__name__ == "One"  # nobody else's stands in its place
+    assert words.named("two").__name__ == "Two"
+    assert words.named("two") is words.named("two")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("three", "word 'three': there are one, moved, two, .*installed beside flhe"),
+        ("moved", "word 'moved': flhe_words:Other is no word: its own name is .other"),
+        ("gone", "word 'gone': flhe_words:Gone"),
+        ("away", "word 'away': flhe_no_such_module:Two"),
+        ("thing", "word 'thing': flhe_words:name is no word"),
+    ],
+)
+def test_what_is_none_is_refused_by_name(words: Plugins[Any], name: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{says}"):
+        words.named(name)
+
+
+def test_all_are_those_that_load_and_the_log_names_the_others(
+    words: Plugins[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert [kind.name for kind in words.all()] == ["one", "two"]
+    for name in ("moved", "gone", "away", "thing"):
+        assert re.search(f"word '{name}': ", caplog.text)
+    assert "word 'one' of flhe_words:Two is ignored" in caplog.text
+
+
+def test_nothing_is_loaded_before_it_is_asked_for(words: Plugins[Any]) -> None:
+    unread = Plugins("word", "flhe.words", {"own": "flhe_no_such_module:Own"}, lambda found: "")
+    assert unread.names()[0] == "own"
+    assert unread.named("two").__name__ == "Two"
+
+
+# --- a scheme and a codec of somebody else ---
+
+SCHEME = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flhe.errors import ConfigError, PolicyError
+from flhe.schemes.flashe.scheme import Flashe
+from flhe.wire.record import Form
+
+
+@dataclass(frozen=True, slots=True)
+class Theirs(Flashe):
+    FORM = Form("Theirs", error=ConfigError)
+    name: ClassVar[str] = "theirs"
+    title: ClassVar[str] = "Theirs"
+"""
+
+CODEC = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flhe.coding.weigh import Weigh
+
+
+@dataclass(frozen=True, slots=True)
+class Heavy(Weigh):
+    name: ClassVar[str] = "heavy"
+"""
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distribution with a scheme and one with a codec; forgotten after the test."""
+    install(tmp_path, "flhe.schemes", {"theirs": "flhe_theirs:Theirs"}, "flhe_theirs", SCHEME)
+    install(tmp_path, "flhe.codecs", {"heavy": "flhe_heavy:Heavy"}, "flhe_heavy", CODEC)
+    monkeypatch.syspath_prepend(tmp_path)
+    for plugins in (SCHEMES, CODECS):
+        monkeypatch.setattr(plugins, "_loaded", dict(plugins._loaded))
+
+
+@pytest.mark.usefixtures("theirs")
+def test_a_scheme_that_is_installed_works_like_ours() -> None:
+    scheme = parse("theirs masking=single")
+    assert type(scheme).__name__ == "Theirs"
+    terms = SchemeFedAvg(scheme, bits=12).terms
+    assert Terms.from_bytes(terms.to_bytes()) == terms
+    assert terms != Terms(Flashe("single"), terms.codec)
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        ('"Theirs"', "needs FORM = Form"),
+        ('Form("Theirs")', "needs FORM = Form"),
+        ("property(lambda self: 1)", "needs FORM = Form"),
+    ],
+)
+def test_a_scheme_that_is_none_harms_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, says: str
+) -> None:
+    source = SCHEME.replace('Form("Theirs", error=ConfigError)', form)
+    install(
+        tmp_path, "flhe.schemes", {"theirs": "flhe_theirs_none:Theirs"}, "flhe_theirs_none", source
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "flhe_theirs_none", raising=False)
+    monkeypatch.setattr(SCHEMES, "_loaded", {})
+    with pytest.raises(ConfigError, match=says):
+        SCHEMES.named("theirs")
+    assert Flashe in SCHEMES.all()
+    assert parse("flashe") == Flashe()
+
+
+@pytest.mark.usefixtures("theirs")
+def test_a_codec_that_is_installed_is_one_of_a_chain() -> None:
+    ours = Terms().codec
+    heavy = CODECS.named("heavy")(100)  # type: ignore[call-arg]
+    chain = Chain(tuple(heavy if one.name == "weigh" else one for one in ours.codecs))
+    terms = Terms(codec=chain)
+    assert Terms.from_bytes(terms.to_bytes()) == terms
+    assert terms.codec.max_examples == 100
+
+
+@pytest.mark.usefixtures("theirs")
+def test_a_deployed_node_runs_what_somebody_else_brought_by_name_only(tmp_path: Path) -> None:
+    assert "theirs" in allowed(simulated=True)
+    assert "theirs" not in allowed()
+    assert PLAIN not in (*allowed(), *allowed(simulated=True))
+
+    def policy(**config: object) -> Policy:
+        said = {"flhe-trust": "first-use", "flhe-home": str(tmp_path), **config}
+        return Policy.of_node(said, run_id=1, node_id=1, simulated=False, environ={})
+
+    policy(**{"flhe-schemes": "theirs"}).check_scheme("theirs")
+    with pytest.raises(PolicyError, match="is not among flashe"):
+        policy().check_scheme("theirs")

@@ -72,12 +72,8 @@ def finish(node: Node, record: ConfigRecord) -> None:
 def current(node: Node, record: ConfigRecord) -> tuple[epoch.Epoch, Terms]:
     """The node's own epoch and terms, if they are those that the message speaks of.
 
-    Raises
-    ------
-    NoKeyError
-        The node has no usable key, or not of that epoch.
-    PolicyError
-        Other terms than the federation's, or than the node allows.
+    Raises NoKeyError: the node has no usable key, or not of that epoch; PolicyError: other terms
+    than the federation's, or than the node allows.
     """
     announced = records.field(record, "terms", bytes)
     finish(node, record)

@@ -34,21 +34,13 @@ CallNext = Callable[[Message, Context], Message]
 
 
 class CodecMod:
-    """Codecs, one after the other, applied to each update that an app makes.
+    """Codecs, one after the other in the order of encoding, applied to each update that an app makes.
 
-    Parameters
-    ----------
-    *codecs : Codec
-        In the order of encoding; checked for fit here and now.
-    weight_key : str
-        Under which name a reply has its example count, for codecs that weigh.
+    They are checked for fit here and now. `weight_key` is under which name a reply has its example
+    count, for codecs that weigh.
 
-    Raises
-    ------
-    ConfigError
-        Codecs that are made of a sum, or hide what the server receives: they need `HEMod`.
-    MisfitError
-        Codecs that do not go together.
+    Raises ConfigError: codecs that are made of a sum, or hide what the server receives: they need
+    `HEMod`; MisfitError: codecs that do not go together.
     """
 
     def __init__(self, *codecs: Codec, weight_key: str = "num-examples") -> None:

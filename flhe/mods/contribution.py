@@ -25,16 +25,8 @@ from flhe.training.session import Session
 class Contribution:
     """What this node contributes to `of`.
 
-    Parameters
-    ----------
-    follower, session, of
-        The node where its model is, its epoch, and the sum.
-    digest : bytes
-        Keyed digest of the model that the sum starts from.
-    app_inputs_hash : bytes
-        Hash of what the app was told.
-    mode : str
-        The scheme's mode that was announced.
+    `digest` is the keyed one of the model that the sum starts from, `app_inputs_hash` of what the app
+    was told, `mode` the scheme's mode that was announced.
     """
 
     follower: Follower
@@ -70,14 +62,9 @@ class Contribution:
     def check_ready(self) -> None:
         """Refuse, before anything is trained or encoded, what may not be encrypted.
 
-        Raises
-        ------
-        ProtocolError
-            A mode that the scheme does not have.
-        ReuseError
-            The round's survivors were signed, or its sum was given up.
-        DriftError
-            Another selection than updates were encrypted under here.
+        Raises ProtocolError: a mode that the scheme does not have; ReuseError: the round's
+        survivors were signed, or its sum was given up; DriftError: another selection than updates
+        were encrypted under here.
         """
         self.of.adder.check_mode(self.mode)
         survivors.check_ready(self.follower.node, self.session, self.of.slot)
@@ -87,10 +74,7 @@ class Contribution:
     def encrypt(self, sealer: Sealer, encoded: Plain, support: Support | None = None) -> Sealed:
         """Claim and encrypt an encoded vector.
 
-        Raises
-        ------
-        ReuseError
-            It was claimed before, or another support was told in this attempt.
+        Raises ReuseError: it was claimed before, or another support was told in this attempt.
         """
         node, session, of = self.follower.node, self.session, self.of
         chosen = b"" if support is None else support.digest()

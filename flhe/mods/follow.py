@@ -143,10 +143,7 @@ class Follower:
         the slot that they encrypted for. `expected` is the history with this sum in it, where the
         message names one.
 
-        Raises
-        ------
-        AlteredError
-            Another sum than the one that the message speaks of.
+        Raises AlteredError: another sum than the one that the message speaks of.
         """
         session, model = self.session()
         floats = session.layout.floats if self.terms.codec.sparse else 0
@@ -182,13 +179,9 @@ class Follower:
             )
         self.disclosed["flhe.opened"] = ConfigRecord({"round": slot.round, "missed": self.missed})
         if self.epoch.rank == 0:  # one teller, so a round is told of in one view only
-            means = finite(totals.metrics)
+            means = finite(totals.metrics).items()
             # Three digits: masks are malleable, and a shifted sum must not tell the weight exactly.
-            rounded = {
-                name: float(f"{v:.3g}")
-                for name, v in means.items()
-                if node.policy.allows_metric(name)
-            }
+            rounded = {n: float(f"{v:.3g}") for n, v in means if node.policy.allows_metric(n)}
             self.disclosed[f"{records.MEANS}{slot.round}"] = MetricRecord(rounded)  # type: ignore[arg-type]
 
     def _hear(self, session: Session, model: Model, total: Sealed, signed: bytes) -> None:
@@ -236,21 +229,15 @@ def follow(node: Node, record: ConfigRecord, message: Message) -> Follower:
             named is None and record.get("stage") != "sync"
         )
     try:
-        headers, mean_squares = (
-            records.bytes_list(record, "sums"),
-            records.bytes_list(record, "mean-squares"),
+        headers, *told = (
+            records.bytes_list(record, name)
+            for name in ("sums", "mean-squares", "releases", "app-inputs", "receipts")
         )
-        releases = records.bytes_list(record, "releases")
-        app_inputs = records.bytes_list(record, "app-inputs")
-        signed = records.bytes_list(record, "receipts")
         for i, header in enumerate(headers):
             arrays = message.content.get(f"{records.SUM}.{i}")
             if not isinstance(arrays, ArrayRecord):
                 raise ProtocolError(f"sum {i} of the message is missing")
-            beside = [
-                kept[i] if i < len(kept) else b""
-                for kept in (mean_squares, releases, app_inputs, signed)
-            ]
+            beside = [kept[i] if i < len(kept) else b"" for kept in told]
             last = i == len(headers) - 1  # the history that is named has all of them in it
             expected = records.optional(record, "history", b"") or None if last else None
             follower.open(header, arrays, *beside, expected=expected)

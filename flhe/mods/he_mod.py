@@ -17,10 +17,18 @@ from dataclasses import dataclass, field
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from flhe.errors import FlheError, LeftError, PolicyError, ProtocolError
-from flhe.mods import records, stages
-from flhe.mods.table import STAGES
+from flhe.mods import (
+    agreement,
+    handover,
+    records,
+    scheme_keys,
+    staged,
+    stages,
+    survivors,
+    training,
+)
 from flhe.node import audit
-from flhe.node.folder import log_failure
+from flhe.node.claims import log_failure
 from flhe.node.node import Node, open_store
 from flhe.node.policy import Policy, configured
 from flhe.node.store import Store
@@ -30,6 +38,31 @@ from flhe.wire.codes import APP, Refusal, refusal_for
 logger = logging.getLogger("flhe")
 
 Next = Callable[[Message, Context], Message]
+
+STAGES: dict[tuple[str, str], stages.Stage] = {
+    ("train", "advertise"): agreement.advertise,
+    ("train", "share"): agreement.share,
+    ("train", "confirm"): agreement.confirm,
+    ("train", "key-pair"): scheme_keys.make_pair,
+    ("train", "take-pair"): scheme_keys.take_pair,
+    ("train", "joint"): scheme_keys.share,
+    ("train", "joint-sum"): scheme_keys.add,
+    ("train", "key-commit"): scheme_keys.commit,
+    ("train", "key-reveal"): scheme_keys.reveal,
+    ("train", "key-shared"): scheme_keys.finish_shared,
+    ("train", "status"): handover.status,
+    ("train", "initial"): handover.initial,
+    ("train", "sync"): handover.sync,
+    ("train", "checkpoint"): handover.checkpoint,
+    ("train", "verify"): handover.verify,
+    ("train", "round"): training.train,
+    ("train", "supports"): staged.supports,
+    ("train", "update"): staged.update,
+    ("train", "consist"): survivors.consist,
+    ("train", "unmask"): survivors.unmask,
+    ("evaluate", "evaluate"): training.evaluate,
+}
+"""(message type, stage) -> its answer."""
 
 
 class HEMod:
@@ -97,7 +130,8 @@ class HEMod:
         else:
             records.check_version(record)
         handling.store = store = open_store(policy)
-        context.state["flhe"] = records.home_record(policy.home)
+        # Where the state directory is, and nothing secret.
+        context.state["flhe"] = ConfigRecord({"home": str(policy.home)})
         identity = store.identity()
         federation = context.run_id if record is None else _federation(record, context)
         with store.lock(name=f"lock-{federation}"):

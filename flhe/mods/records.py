@@ -14,7 +14,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,10 +68,8 @@ def to_numpy(record: ArrayRecord) -> dict[str, NDArray[Any]]:
 def _view(array: Array) -> NDArray[Any]:
     """An array over Flower's bytes, which are an .npy file; nothing is copied.
 
-    Raises
-    ------
-    ProtocolError
-        Anything else, or a file of another length than its header says: nothing is allocated by it.
+    Raises ProtocolError: anything else, or a file of another length than its header says: nothing
+    is allocated by it.
     """
     data = array.data
     if array.stype != NUMPY:
@@ -130,23 +127,11 @@ def to_sealed(
 ) -> Sealed:
     """Rebuild a ciphertext; one piece is not copied.
 
-    Parameters
-    ----------
-    header : bytes
-        What `Sealed.header` wrote.
-    record : ArrayRecord
-        The pieces.
-    take : bool
-        Remove each piece from the record once it is copied, so that both are never held at once.
-    supports : sequence of Support, optional
-        Those that came before; otherwise they are behind the ciphertext.
-    floats : int, optional
-        Length of the vectors that supports may be of, 0 for none; see `Sealed.from_parts`.
+    `take` removes each piece from the record once it is copied, so that both are never held at once.
+    Supports that did not come before are behind the ciphertext, of vectors of `floats` values, 0 for
+    none; see `Sealed.from_parts`.
 
-    Raises
-    ------
-    ProtocolError
-        Arrays of another stype, or pieces that are missing or out of order.
+    Raises ProtocolError: arrays of another stype, or pieces that are missing or out of order.
     """
     names = _numbers(record, SEALED, "ciphertext", "ciphertext")
     if len(names) == 1:
@@ -164,21 +149,15 @@ def to_sealed(
 class SealedArrays(ArrayRecord):
     """A sealed checkpoint as a strategy's result holds it: what asks it for a model is told how."""
 
-    def to_numpy_ndarrays(self, *, keep_input: bool = True) -> list[NDArray[Any]]:
+    def to_numpy_ndarrays(self, *, keep_input: bool = True) -> Any:
         """Refuse: ConfigError."""
-        raise self._sealed()
-
-    def to_torch_state_dict(self, *, keep_input: bool = True) -> Any:
-        """Refuse: ConfigError."""
-        raise self._sealed()
-
-    @staticmethod
-    def _sealed() -> ConfigError:
-        return ConfigError(
+        raise ConfigError(
             "the result is sealed, the server has no model: keep it with "
             "flhe.strategies.save_sealed(result, 'model.flhe'), and have a member open it: flhe open "
             "model.flhe --key DIR --output model.npz"
         )
+
+    to_torch_state_dict = to_numpy_ndarrays
 
 
 def from_pieces(pieces: Iterable[bytes]) -> ArrayRecord:
@@ -207,18 +186,10 @@ def _numbers(record: ArrayRecord, stype: str, what: str, one: str) -> list[str]:
 def to_pieces(record: ArrayRecord) -> list[bytes]:
     """The pieces of a sealed checkpoint, not copied.
 
-    Raises
-    ------
-    ProtocolError
-        Arrays of another stype, or pieces that are missing or out of order.
+    Raises ProtocolError: arrays of another stype, or pieces that are missing or out of order.
     """
     _numbers(record, CHECKPOINT, "checkpoint", "a checkpoint")
     return [array.data for array in record.values()]
-
-
-def home_record(home: Path) -> ConfigRecord:
-    """What a Context remembers of us: where the state directory is, and nothing secret."""
-    return ConfigRecord({"home": str(home)})
 
 
 def stage_record(stage: str, **fields: Any) -> ConfigRecord:
@@ -285,10 +256,7 @@ def find_reply(content: RecordDict) -> ConfigRecord | None:
 def field(record: ConfigRecord, name: str, kind: type) -> Any:
     """One field of a record, of exactly one type.
 
-    Raises
-    ------
-    ProtocolError
-        Missing, or of another type.
+    Raises ProtocolError: missing, or of another type.
     """
     value = record.get(name)
     if type(value) is not kind:
@@ -299,10 +267,7 @@ def field(record: ConfigRecord, name: str, kind: type) -> Any:
 def optional(record: ConfigRecord, name: str, default: Any) -> Any:
     """One field of a record, of exactly the type of `default`; that where it is missing.
 
-    Raises
-    ------
-    ProtocolError
-        Of another type.
+    Raises ProtocolError: of another type.
     """
     return field(record, name, type(default)) if name in record else default
 

@@ -63,7 +63,7 @@ def begin(
         draft = make()
         with follower.watch:
             node.save_draft(draft)
-    turn = _Turn(node, follower, session, model, draft, digest, attempt, _mean_squares(record))
+    turn = _Turn(follower, session, model, draft, digest, attempt, _mean_squares(record))
     if session.needs_mean_squares(model) and turn.mean_squares is None:
         return turn.tell_mean_squares()
     return turn.tell_support() if session.terms.codec.sparse else turn.tell_update(_mode(record))
@@ -92,7 +92,7 @@ def _resumed(node: Node, record: ConfigRecord, message: Message) -> _Turn:
     draft = node.load_draft()
     if digest is None or draft is None or not draft.is_of(round_, model):
         raise ProtocolError("nothing was trained here for this attempt: ask for the round first")
-    return _Turn(node, follower, session, model, draft, digest, attempt, _mean_squares(record))
+    return _Turn(follower, session, model, draft, digest, attempt, _mean_squares(record))
 
 
 def _mean_squares(record: ConfigRecord) -> Sealed | None:
@@ -110,7 +110,6 @@ def _mode(record: ConfigRecord) -> str:
 class _Turn:
     """One attempt of one node: what it may tell, and on what it depends."""
 
-    node: Node
     follower: Follower
     session: Session
     model: Model
@@ -139,9 +138,9 @@ class _Turn:
             self._fit()  # opens and checks the mean squares, before anything is told
             slot = self._sum().slot
             support = session.support(self.draft, slot)
-        known, digest = self.node.known_support(slot), support.digest()
+        known, digest = self.follower.node.known_support(slot), support.digest()
         if known is None:
-            self.node.claim(session, slot, self.digest, step="supports", support=digest)
+            self.follower.node.claim(session, slot, self.digest, step="supports", support=digest)
         elif known != digest:
             raise ReuseError("another support was told in this attempt: ask under a new one")
         return self._reply("supports", support=support.data)
@@ -179,17 +178,10 @@ class _Turn:
     def _fit(self) -> State:
         """The codecs' state in this round; see `flhe.training.mean_squares`."""
         if self.mean_squares is not None:
-            self.node.policy.check_survivors(len(self.mean_squares.senders))
-        record, round_ = self.follower.recorder(), self.draft.round
-        return fit(
-            self.session,
-            self.model,
-            round_,
-            self.mean_squares,
-            record,
-            self.digest,
-            self.draft.app_inputs_hash,
-        )
+            self.follower.node.policy.check_survivors(len(self.mean_squares.senders))
+        record, draft = self.follower.recorder(), self.draft
+        told = self.mean_squares, record, self.digest, draft.app_inputs_hash
+        return fit(self.session, self.model, draft.round, *told)
 
     def _reply(self, step: str, **fields: object) -> RecordDict:
         return self.follower.reply(

@@ -62,10 +62,7 @@ class App:
     def sensitivity(self, message: Message) -> Mapping[str, Any]:
         """Ask it for the sensitivity of each parameter; AppError when it fails.
 
-        Raises
-        ------
-        ConfigError
-            It was given no function for that.
+        Raises ConfigError: it was given no function for that.
         """
         if self.find_sensitivity is None:
             raise ConfigError(

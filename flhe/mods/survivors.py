@@ -23,7 +23,7 @@ from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.roles import partial_of
 from flhe.mods import agreement, records
 from flhe.mods.stages import App, Stopwatch, reply
-from flhe.node.folder import log_failure
+from flhe.node.claims import log_failure
 from flhe.node.node import Node
 from flhe.schemes.base import Sealer, SharedSealer
 from flhe.schemes.sealed import Sealed, Slot
@@ -37,10 +37,7 @@ Fields = Mapping[str, object]
 def check_ready(node: Node, session: Session, slot: Slot) -> None:
     """Refuse to train for an attempt in which nothing may be encrypted.
 
-    Raises
-    ------
-    ReuseError
-        The round's survivors were signed, or its sum was given up.
+    Raises ReuseError: the round's survivors were signed, or its sum was given up.
     """
     if session.terms.scheme.opened_together:
         node.check_unsigned(slot.epoch, slot.round)

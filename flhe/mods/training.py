@@ -1,23 +1,33 @@
-"""Stages that call the app: a round of training, and an evaluation."""
+"""Stages that call the app: a round of training, and an evaluation.
+
+In the round for the map each node says which values of an update say most of the data, by its own
+lights. The app says it by a function of its own, as `flhe.coding.sensitivity` computes it, or is let to
+train once and judged by what that changed. What it says leaves encrypted as a whole: a sum of maps is
+opened, and no single one.
+"""
 
 from __future__ import annotations
 
 import threading
+from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
 
 from flhe.errors import ReplyError
 from flhe.math.buffers import give_back
 from flhe.mods import records, staged
 from flhe.mods.contribution import Contribution
 from flhe.mods.follow import Follower, follow
-from flhe.mods.mapping import own_map
-from flhe.mods.shown import app_inputs_of, app_message
 from flhe.mods.stages import App, say_once
 from flhe.node.node import Node
 from flhe.training.draft import Draft
 from flhe.training.due import check_ahead
-from flhe.training.sensitivity import draft_map
+from flhe.training.model import Model
+from flhe.training.sensitivity import draft_map, map_of, map_of_change
+from flhe.training.session import Session
+from flhe.training.start import hash_app_inputs
 from flhe.training.terms import Terms
 
 COUNTS = ("num-examples", "num_examples")
@@ -36,7 +46,8 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     round_ = records.field(record, "round", int)
     attempt = records.field(record, "attempt", int)
     check_ahead(model, round_, node.reached(session.epoch.id))
-    app_inputs_hash = app_inputs_of(session.terms, message, app)
+    shown = records.shown(message.content, session.terms.arrays_key)
+    app_inputs_hash = hash_app_inputs(shown, app.context.run_config)
     if session.staged(model):
         return staged.begin(
             node,
@@ -60,7 +71,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     )
     ahead.start()  # while the app trains
     try:
-        answer = app.run(app_message(session.terms, message, model))
+        answer = app.run(_app_message(session.terms, message, model))
     finally:
         with watch:
             ahead.join()
@@ -82,10 +93,10 @@ def _draft(
     """Let the app train; what it changed, and of it what is to be sent."""
     session, model = follower.session()
     if session.maps(model):
-        found = own_map(session, model, message, app)
+        found = _own_map(session, model, message, app)
         with follower.watch:
             return draft_map(session.terms, model, found, round_, app_inputs_hash)
-    answer = app.run(app_message(session.terms, message, model))
+    answer = app.run(_app_message(session.terms, message, model))
     message.content = RecordDict()
     give_back()
     trained, examples, metrics = _trained(node, session.terms, answer)
@@ -95,11 +106,51 @@ def _draft(
         return session.draft(model, arrays, examples, metrics, round_, residual, app_inputs_hash)
 
 
+def _app_message(terms: Terms, message: Message, model: Model) -> Message:
+    """The message as a plain FedAvg app knows it: the model, and no other arrays or records of ours."""
+    content = RecordDict()
+    content[terms.arrays_key] = records.from_numpy(model.arrays())
+    for name in records.shown(message.content, terms.arrays_key):
+        content[name] = message.content[name]
+    message.content = content
+    return message
+
+
+def _own_map(session: Session, model: Model, message: Message, app: App) -> NDArray[np.float32]:
+    """This node's map, as it is added up, shape (floats,).
+
+    Raises ConfigError: the rule needs a function that this app does not have; AppError: the app
+    failed; ReplyError, ProtocolError, RangeError: what it answered is no map of this model.
+    """
+    shown = _app_message(session.terms, message, model)
+    if session.terms.select.rule == "magnitude":
+        answer = app.run(shown)
+        message.content = RecordDict()
+        arrays = list(answer.array_records.values())
+        if len(arrays) != 1:
+            raise ReplyError("the app must reply with one ArrayRecord")
+        values = map_of_change(session.terms, model, records.to_numpy(arrays[0]))
+    else:
+        found = app.sensitivity(shown)
+        message.content = RecordDict()
+        arrays_found = {name: _array(value) for name, value in found.items()}
+        values = map_of(session.terms.select, session.layout, arrays_found)
+    give_back()
+    return values
+
+
+def _array(value: Any) -> NDArray[Any]:
+    """A tensor of torch, or an array."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().float().numpy()
+    return np.asarray(value, np.float32)
+
+
 def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
     """Open the round's sum, let the app evaluate, let allowed metrics leave."""
     follower = follow(node, record, message)
     session, model = follower.session()
-    answer = app.run(app_message(session.terms, message, model))
+    answer = app.run(_app_message(session.terms, message, model))
     _say_what_stays(answer, ("MetricRecord",))
     content = follower.reply(round=model.round, history=model.history)
     for name, metrics in answer.metric_records.items():

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
 from flhe.errors import ConfigError, ProtocolError, StoreError
@@ -40,7 +40,6 @@ _TRAINING = {"round", "supports", "update"}
 _OPENING = {"consist", "unmask"}
 STAGES = frozenset(_AGREEMENT | _HANDOVER | _TRAINING | _OPENING | {"evaluate"})
 """Stages that are recorded by name."""
-"""The stage of a message that has none, and the answer to it where policy allows one."""
 REFUSED = "refused"
 """The answer that is a code."""
 PERMIT, PERMITTED = "permit", "permitted"
@@ -96,14 +95,6 @@ def result_of(reply: Mapping[str, object] | None) -> bytes | None:
     return history if isinstance(history, bytes) and len(history) == 32 else None
 
 
-def _now() -> int:
-    return int(datetime.now(UTC).timestamp())
-
-
-def _seconds(text: str) -> int:
-    return int(datetime.strptime(text, _TIME).replace(tzinfo=UTC).timestamp())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """What was asked at one stage, and what left.
@@ -111,46 +102,29 @@ class Entry:
     The server chooses stage, round and attempt. Whatever it makes of them is recorded as unknown
     (a number: as None) and never refused: it would otherwise decide what is not recorded.
 
-    Parameters
-    ----------
-    run : int
-        Flower's run id, unsigned, 64 bits.
-    stage, answer, asked_by : str
-        Words out of `STAGES` (or `PLAIN`, `PERMIT`), `ANSWERS` and `ASKERS`; any other becomes
-        "unknown".
-    seconds : float
-        From the message to the answer, the app's own time included; kept to the millisecond.
-    bytes_out : int
-        Bytes of the answer, 0 if nothing left but a code.
-    epoch : bytes or None
-        Id of the epoch, 16 bytes, of which 4 are kept; None where there was none.
-    round, attempt : int or None
-        As the message said, below 2**32.
-    result : bytes or None
-        Hash of all results so far, 32 bytes, of which 8 are kept; None where it did not come up.
-    code : int or None
-        The code of a refusal, from `flhe.wire.codes`; its reason is looked up there.
-    time : int
-        When it was answered, Unix time in seconds; now, unless given.
+    `run` is Flower's run id, unsigned, 64 bits; `seconds` go from the message to the answer, the
+    app's own time included, to the millisecond; `bytes_out` are those of the answer, 0 if nothing
+    left but a code. Of the epoch's id, 16 bytes, 4 are kept, and 8 of `result`, the hash of all
+    results so far, 32 bytes; None where there was none. Round and attempt are below 2**32. The
+    reason of a refusal is looked up by its `code`, from `flhe.wire.codes`. `time` is when it was
+    answered, Unix time in seconds.
 
-    Raises
-    ------
-    ConfigError
-        A number out of its range, or a code without a refusal or the other way round.
+    Raises ConfigError: a number out of its range, or a code without a refusal or the other way
+    round.
     """
 
+    time: int = field(default_factory=lambda: int(datetime.now(UTC).timestamp()))
     run: int
     stage: str
+    asked_by: str = "server"
     answer: str
-    seconds: float
-    bytes_out: int = 0
     epoch: bytes | None = None
     round: int | None = None
     attempt: int | None = None
     result: bytes | None = None
+    bytes_out: int = 0
+    seconds: float
     code: int | None = None
-    asked_by: str = "server"
-    time: int = field(default_factory=_now)
 
     def __post_init__(self) -> None:
         for name, words in _WORDS.items():
@@ -192,24 +166,13 @@ class Entry:
         return datetime.fromtimestamp(self.time, UTC).strftime(_TIME)
 
     def to_line(self) -> bytes:
-        """Encode as one line of JSON, in ASCII, without the line feed; None is left out."""
-        body = {
-            "time": self.when,
-            "run": self.run,
-            "stage": self.stage,
-            "asked_by": self.asked_by,
-            "answer": self.answer,
-            "epoch": None if self.epoch is None else self.epoch.hex(),
-            "round": self.round,
-            "attempt": self.attempt,
-            "result": None if self.result is None else self.result.hex(),
-            "bytes_out": self.bytes_out,
-            "seconds": self.seconds,
-            "code": self.code,
-            "reason": self.reason,
-        }
+        """Encode as one line of JSON, in ASCII, without the line feed; None is left out.
+
+        In the order of the fields, which is the format's.
+        """
+        body = {**asdict(self), "time": self.when, "reason": self.reason}
         kept = {name: value for name, value in body.items() if value is not None}
-        return json.dumps(kept, separators=(",", ":")).encode()
+        return json.dumps(kept, separators=(",", ":"), default=bytes.hex).encode()
 
     @classmethod
     def from_line(cls, line: bytes) -> Entry:
@@ -219,7 +182,8 @@ class Entry:
                 raise ValueError
             body = json.loads(line)
             body.pop("reason", None)
-            body["time"] = _seconds(body["time"])
+            when = datetime.strptime(body["time"], _TIME).replace(tzinfo=UTC)
+            body["time"] = int(when.timestamp())
             for name in _HASHES & body.keys():
                 body[name] = bytes.fromhex(body[name])
             entry = cls(**body)
@@ -235,10 +199,7 @@ class Entry:
 def write(store: Store, entry: Entry) -> None:
     """Append `entry` to the audit log of a node.
 
-    Raises
-    ------
-    StoreError
-        It cannot be written: no space, not ours, open to others.
+    Raises StoreError: it cannot be written: no space, not ours, open to others.
     """
     store.append_line(NAME, entry.to_line(), LIMIT)
 
@@ -246,10 +207,7 @@ def write(store: Store, entry: Entry) -> None:
 def last(store: Store, count: int) -> list[Entry | None]:
     """The last `count` entries, oldest first; None for a line that is none, or of another version.
 
-    Raises
-    ------
-    StoreError
-        There is no audit log, or others may read it.
+    Raises StoreError: there is no audit log, or others may read it.
     """
     if not (store.exists(NAME) or store.exists(OLDER)):
         raise StoreError("no audit log here: name the state directory of a node that was asked")
@@ -260,7 +218,7 @@ def last(store: Store, count: int) -> list[Entry | None]:
         if store.stamp(OLDER) == before:  # else it was rotated meanwhile
             break
     lines = [line for line in older.split(b"\n") + newer.split(b"\n") if line]
-    return [_parse(line) for line in lines[max(0, len(lines) - count) :]]
+    return [_parse(line) for line in lines[-count:]]
 
 
 def _parse(line: bytes) -> Entry | None:

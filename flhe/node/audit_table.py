@@ -20,10 +20,7 @@ _UNLIMITED = 1000
 class AuditTable:
     """One row an entry, under a row for each run; it stacks cells where the terminal is narrow.
 
-    Parameters
-    ----------
-    entries : sequence of Entry or None
-        Lines of the log; None for one that is not of flhe.
+    An entry that is None was not a line of flhe.
     """
 
     def __init__(self, entries: Sequence[Entry | None]) -> None:

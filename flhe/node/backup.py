@@ -73,15 +73,7 @@ class _Content(Record):
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What is kept of a site.
-
-    Parameters
-    ----------
-    identity : Identity
-        Who it is.
-    models : tuple of ModelKey
-        What opens the models that were sealed in its epochs.
-    """
+    """What is kept of a site: who it is, and what opens the models that were sealed in its epochs."""
 
     identity: Identity = field(repr=False)
     models: tuple[ModelKey, ...] = field(default=(), repr=False)

@@ -32,22 +32,13 @@ DEPTH = 3
 
 
 def open_checkpoint(sealed: Path, key: Path) -> Model:
-    """Open a sealed checkpoint.
+    """Open the sealed checkpoint that a run wrote.
 
-    Parameters
-    ----------
-    sealed : Path
-        What the run wrote.
-    key : Path
-        A member's state directory, a directory above some, or the file of an epoch or of a key of
-        models.
+    `key` is a member's state directory, a directory above some, or the file of an epoch or of a key of
+    models.
 
-    Raises
-    ------
-    ConfigError
-        A file that is not there, or no key of the right epoch.
-    ProtocolError, AuthenticationError
-        Not a sealed checkpoint, an altered one, or one of another epoch.
+    Raises ConfigError: a file that is not there, or no key of the right epoch; ProtocolError,
+    AuthenticationError: not a sealed checkpoint, an altered one, or one of another epoch.
     """
     data = _read(sealed, "the sealed model")
     header = seal.peek(data)
@@ -64,10 +55,7 @@ def write_model(model: Model, out: Path) -> None:
 
     In .npz a bfloat16 array becomes float32, because NumPy has no such type.
 
-    Raises
-    ------
-    ConfigError
-        Another suffix, a path that cannot be written, or .pt without torch.
+    Raises ConfigError: another suffix, a path that cannot be written, or .pt without torch.
     """
     if out.suffix not in FORMATS:
         raise ConfigError(f"--output {out.name}: must end in {' or '.join(FORMATS)}")

@@ -33,6 +33,8 @@ def count(config: Config, key: str) -> int:
     return value
 
 
-def names(config: Mapping[str, object], key: str) -> tuple[str, ...]:
-    """Names, separated by commas; those that are empty are none."""
+def names(config: Config, key: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Names, separated by commas, even if they are none; `default` where nothing is said."""
+    if key not in config:
+        return default
     return tuple(name.strip() for name in text(config, key).split(",") if name.strip())

@@ -47,10 +47,7 @@ def check(store: Store, run_id: int, most: int, *, begin: bool = False) -> None:
 
     With `begin` the federation `run_id` is noted on disk. One that was noted before is never refused.
 
-    Raises
-    ------
-    FederationsError
-        As many have begun as are allowed.
+    Raises FederationsError: as many have begun as are allowed.
     """
     name = f"runs/{run_id}/{_BEGUN}"
     if store.exists(name):

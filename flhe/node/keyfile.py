@@ -34,23 +34,7 @@ UNUSED: Mark = (0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class KeyFile(Record):
-    """Content of one epoch's file.
-
-    Parameters
-    ----------
-    epoch : bytes
-        The encoded epoch; secret.
-    stamp : str
-        What tells the last claim's file from any other.
-    mark : tuple[int, int, int]
-        Last (round, attempt, step) claimed.
-    opened : int
-        Last round opened.
-    ranged : int
-        Last round whose sum of mean squares was opened.
-    boot : str
-        Start of the machine under which the keys were made; "" where that cannot be known.
-    """
+    """Content of one epoch's file, as the module says; `boot` is "" where that cannot be known."""
 
     FORM = Form(
         "key file",

@@ -19,8 +19,7 @@ from typing import TypeVar
 from flhe.errors import NoKeyError, PolicyError, ProtocolError, StoreError
 from flhe.keys.agreement import epoch
 from flhe.node import federations
-from flhe.node.claims import SEEDS
-from flhe.node.folder import log_failure
+from flhe.node.claims import SEEDS, log_failure
 from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.node.stored import StoredAgreement, StoredSession
@@ -43,10 +42,7 @@ _SECRETS = ("draft", "residual", "outbox", "mean-squares", *SEEDS)
 def open_store(policy: Policy) -> Store:
     """The state directory of `policy`; where its place was not configured, every level is private.
 
-    Raises
-    ------
-    StoreError
-        A level that somebody else made, or that others may look into.
+    Raises StoreError: a level that somebody else made, or that others may look into.
     """
     if policy.root is not None:
         policy.root.parent.mkdir(parents=True, exist_ok=True)
@@ -79,10 +75,7 @@ class Node(Updates):
     def load_agreement(self, kind: type[A]) -> A:
         """Read it back.
 
-        Raises
-        ------
-        ProtocolError
-            No agreement is under way, or it stands at another step.
+        Raises ProtocolError: no agreement is under way, or it stands at another step.
         """
         step, data = self._agreement()
         if _STEPS.get(step) is not kind:
@@ -167,22 +160,21 @@ class Node(Updates):
     def current_epoch(self) -> bytes | None:
         """Id of this run's epoch, or None before there is one."""
         kept = self._session()
-        return None if kept is None else kept[0]
+        return None if kept is None else kept.epoch
 
     def usable_epoch(self) -> bytes | None:
         """Id of this federation's epoch if its keys may be used here and now."""
         kept = self._session()
-        if kept is None or not self.store.usable(kept[0]):
+        if kept is None or not self.store.usable(kept.epoch):
             return None
-        current, terms = kept
         pinned = self.policy.roster
         try:
-            agreed = epoch.Epoch.from_bytes(self.store.get_epoch(current))
+            agreed = epoch.Epoch.from_bytes(self.store.get_epoch(kept.epoch))
         except (ProtocolError, NoKeyError):
             return None
-        if Terms.from_bytes(terms).scheme.needs_all_members and not agreed.scheme_secret:
+        if Terms.from_bytes(kept.terms).scheme.needs_all_members and not agreed.scheme_secret:
             return None  # erased, for another epoch that never began
-        return current if pinned is None or pinned.hash == agreed.roster.hash else None
+        return kept.epoch if pinned is None or pinned.hash == agreed.roster.hash else None
 
     def _epochs(self) -> list[bytes]:
         """This federation's epochs that have keys here; after a crash there may be more than one.
@@ -201,45 +193,35 @@ class Node(Updates):
                 found.append(epoch_id)
         return found
 
-    def _session(self) -> tuple[bytes, bytes] | None:
+    def _session(self) -> StoredSession | None:
         """Epoch and terms; None before there are any, and where they are damaged."""
+        data = self._kept("session")
         try:
-            return self._read_session()
+            return None if data is None else StoredSession.from_bytes(data)
         except ProtocolError as error:  # as good as none: the group agrees anew
             log_failure(self.store, "session", error)
             return None
 
-    def _read_session(self) -> tuple[bytes, bytes] | None:
-        data = self._kept("session")
-        if data is None:
-            return None
-        kept = StoredSession.from_bytes(data)
-        return kept.epoch, kept.terms
-
     def load_session(self) -> tuple[epoch.Epoch, Terms]:
         """Epoch and terms of this run.
 
-        Raises
-        ------
-        NoKeyError
-            No key was agreed on, or not under the roster that is pinned now.
+        Raises NoKeyError: no key was agreed on, or not under the roster that is pinned now.
         """
         kept = self._session()
         if kept is None:
             raise NoKeyError("this node has agreed on no key in this federation")
-        epoch_id, terms = kept
-        agreed = epoch.Epoch.from_bytes(self.store.get_epoch(epoch_id))
+        agreed = epoch.Epoch.from_bytes(self.store.get_epoch(kept.epoch))
         if agreed.run_id != self.run_id:
             raise ProtocolError("the stored epoch belongs to another federation")
         pinned = self.policy.roster
         if pinned is not None and pinned.hash != agreed.roster.hash:
             raise NoKeyError("another roster is pinned here than this key was agreed under")
-        return agreed, Terms.from_bytes(terms)
+        return agreed, Terms.from_bytes(kept.terms)
 
     def check_terms(self, announced: bytes) -> None:
         """Refuse terms that changed under way: also for an epoch that is yet to begin."""
         kept = self._session()
-        if kept is not None and kept[1] != announced:
+        if kept is not None and kept.terms != announced:
             raise PolicyError("the server changed the terms of a running federation")
 
     def encrypted_before(self) -> bool:

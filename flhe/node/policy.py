@@ -102,36 +102,13 @@ def _defaults() -> dict[str, Value]:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One node's policy.
+    """One node's policy: what its settings come to.
 
-    Parameters
-    ----------
-    home : Path
-        State directory: identity, keys, claims, the model.
-    trust : "pinned" or "first-use"
-        Whether members are those of a pinned roster, or whoever advertises first.
-    roster : Roster or None
-        The pinned roster; None under first-use.
-    schemes : tuple[str, ...]
-        Schemes that may run here.
-    metrics : tuple[str, ...]
-        Metrics that may leave. `loss` also stands for `train_loss`, `eval-loss` and the like.
-    leave : bool
-        Whether this node leaves the federation: it answers nothing more and destroys its keys.
-    limits : mapping of str to bool, int or float
-        The stricter of what its roster and its own config say, by name; see `keys.roster.limits`.
-    dealt_key : Path or None
-        File with this site's keys, where they are dealt.
-    select_rules : tuple[str, ...]
-        Rules that may choose it.
-    min_survivors : int
-        Fewest senders of a sum that this node helps to open, beside what the roster says.
-    max_federations : int
-        Most federations that may begin in this state directory; 0 for any number.
-    durable : bool
-        Whether keys outlive a restart of the machine.
-    root : Path or None
-        Where `home` was not configured: the directory above it that is ours to make private.
+    Under trust at first use members are whoever advertises first. Of the metrics that may leave,
+    `loss` also stands for `train_loss`, `eval-loss` and the like. `leave`: it answers nothing more and
+    destroys its keys. `min_survivors` is what it asks of sums beside the roster, `max_federations` 0
+    for any number. `root`: where `home` was not configured, the directory above it that is ours to
+    make private.
     """
 
     home: Path
@@ -174,10 +151,7 @@ class Policy:
     ) -> Policy:
         """Policy of the node that runs here.
 
-        Raises
-        ------
-        ConfigError
-            A setting that is malformed, or a deployed node without a pinned roster.
+        Raises ConfigError: a setting that is malformed, or a deployed node without a pinned roster.
         """
         if slips := misspelt(node_config):
             raise ConfigError(slips)
@@ -193,6 +167,7 @@ class Policy:
             path = root / f"{run_id}" / f"{node_id}"
         roster = _roster(node_config)
         dealt = read.text(node_config, "flhe-dealt-key")
+        rules = RULES if simulated else ("sensitivity",)
         own = {
             limit.name: _bound(node_config, limit, simulated) for limit in limits.known().values()
         }
@@ -201,7 +176,9 @@ class Policy:
             trust=trust,  # type: ignore[arg-type]  # validated in __post_init__
             roster=roster,
             schemes=_schemes(node_config) or allowed(simulated, plain_asked),
-            metrics=_metrics(node_config, environ),
+            metrics=read.names(
+                node_config, "flhe-metrics", read.names(environ, "FLHE_METRICS", METRICS)
+            ),
             leave=read.flag(node_config, "flhe-leave"),
             durable=read.flag(node_config, "flhe-durable"),
             # One that is pinned to nobody has nothing to compare a federation with.
@@ -210,7 +187,7 @@ class Policy:
                 "flhe-max-federations",
             ),
             dealt_key=Path(dealt) if dealt else None,
-            select_rules=_rules(node_config, RULES if simulated else ("sensitivity",)),
+            select_rules=read.names(node_config, "flhe-select-rules", rules),
             min_survivors=read.count(node_config, "flhe-min-survivors"),
             root=root,
             limits=(limits.NONE if roster is None else roster.limits).tighten(own),
@@ -368,23 +345,9 @@ def _schemes(config: Mapping[str, object]) -> tuple[str, ...]:
     return named
 
 
-def _metrics(config: Mapping[str, object], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What was said, even if it is nothing; the defaults where nothing was said."""
-    if "flhe-metrics" in config:
-        return read.names(config, "flhe-metrics")
-    if "FLHE_METRICS" in environ:
-        return read.names(environ, "FLHE_METRICS")
-    return METRICS
-
-
 def _bound(config: Mapping[str, object], limit: Limit, simulated: bool) -> Value:
     """What the node's own config says of a limit, or what holds where it says nothing."""
     value = config.get(f"flhe-{limit.name}", limit.simulated if simulated else limit.default)
     if not limit.is_value(value):
         raise ConfigError(f"flhe-{limit.name} must be {limit.needs}")
     return limit.taken(value)  # type: ignore[arg-type]  # it is one
-
-
-def _rules(config: Mapping[str, object], default: tuple[str, ...]) -> tuple[str, ...]:
-    """What was said, even if it is nothing."""
-    return read.names(config, "flhe-select-rules") if "flhe-select-rules" in config else default

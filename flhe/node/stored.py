@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Annotated
 
-from flhe.errors import NoKeyError
+from flhe.errors import NoKeyError, StoreError
 from flhe.training.terms import MAX_BYTES
-from flhe.wire.fields import size
+from flhe.wire.fields import U32, size
 from flhe.wire.record import Form, Record
 
 MAX_STORED = 64 << 20
@@ -64,3 +64,32 @@ class StoredOutput(Record):
 
     header: bytes
     envelope: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HighWaterMarks(Record):
+    """Rounds that are over: the last whose sum, and mean squares, were opened or may have been.
+
+    And the last that anything was encrypted in, `reached`. The marks of an epoch are in the file that
+    holds its keys, and go with it: when the next epoch begins, when the node leaves, when the file is
+    damaged. What they said is kept here first, in runs/<id>/floor: canonical CBOR [1, opened, ranged,
+    reached].
+    """
+
+    FORM = Form(
+        "floor",
+        64,
+        version=1,
+        row=True,
+        damaged=StoreError(
+            "what says which rounds are over is damaged here: begin another federation"
+        ),
+    )
+
+    opened: U32 = 0
+    ranged: U32 = 0
+    reached: U32 = 0
+
+    def raised(self, other: HighWaterMarks) -> HighWaterMarks:
+        """The higher of both, mark by mark."""
+        return HighWaterMarks(*map(max, astuple(self), astuple(other)))

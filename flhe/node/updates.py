@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.support import Support
 from flhe.errors import DriftError, PolicyError, ProtocolError
-from flhe.node.claims import Claims
-from flhe.node.folder import log_failure
+from flhe.node.claims import Claims, log_failure
 from flhe.node.stored import StoredOutput
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.training.draft import Draft
@@ -86,10 +85,7 @@ class Updates(Claims):
     def count_release(self) -> None:
         """Count one more update with noise, on disk, before anything is trained for it.
 
-        Raises
-        ------
-        PolicyError
-            There were as many as this node's policy allows.
+        Raises PolicyError: there were as many as this node's policy allows.
         """
         before, most = self._number("releases"), int(self.policy.limits["max-releases"])
         if most and before >= most:
@@ -136,10 +132,7 @@ class Updates(Claims):
         The round of the draft that goes is closed: were its sum opened yet, nothing would tell what of
         that draft was in it.
 
-        Raises
-        ------
-        ClaimedError
-            This attempt or a later one was claimed before.
+        Raises ClaimedError: this attempt or a later one was claimed before.
         """
         self.check_unclaimed(epoch_id, round_, attempt)
         if draft is not None and draft.round < round_:

@@ -22,21 +22,16 @@ from flhe.node.backup import ARCHIVE, MAX_FILE, Backup
 from flhe.node.store import Store
 from flhe.provision import public_files, sites
 from flhe.wire import files
-from flhe.wire.secret import Random
 
 
-def backup(
-    home: Path, out: Path, passphrase: str, random: Random = secrets.token_bytes
-) -> tuple[Backup, int]:
+def backup(home: Path, out: Path, passphrase: str) -> tuple[Backup, int]:
     """Write the backup of a state directory, 0600; returns what is in it, and how many epochs are not.
 
     An epoch whose file is damaged, or of another version, is left out. Of the others the key of their
     models is in it, and nothing that reads more.
 
-    Raises
-    ------
-    ConfigError, StoreError
-        No identity there, a passphrase that is too short, or a file that is there.
+    Raises ConfigError, StoreError: no identity there, a passphrase that is too short, or a file
+    that is there.
     """
     public_files.check_new(out)
     identity = sites.existing(home)
@@ -56,7 +51,7 @@ def backup(
         except (ProtocolError, StoreError):
             lost += 1
     kept = Backup(identity, tuple(models[epoch_id] for epoch_id in sorted(models)))
-    if not files.create(out, kept.seal(passphrase, random)):
+    if not files.create(out, kept.seal(passphrase)):
         public_files.check_new(out)
     return kept, lost
 
@@ -64,12 +59,8 @@ def backup(
 def restore(path: Path, home: Path, passphrase: str) -> Backup:
     """Make a state directory of a backup; it was not there, and is there as a whole or not at all.
 
-    Raises
-    ------
-    ConfigError
-        `home` is there, or cannot be made.
-    ProtocolError, AuthenticationError
-        No backup, another passphrase, or a file that was changed.
+    Raises ConfigError: `home` is there, or cannot be made; ProtocolError, AuthenticationError: no
+    backup, another passphrase, or a file that was changed.
     """
     if os.path.lexists(home):
         raise ConfigError(

@@ -1,4 +1,7 @@
-"""Checks of the state directory: whose it is, who else can reach it, and whether it has room."""
+"""Checks of the state directory: whose it is, who else can reach it, who works on it, and its room.
+
+Two nodes on one directory would be one site twice.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,16 @@ from flhe.errors import FlheError
 from flhe.keys.identity import Identity
 from flhe.node.backup import ARCHIVE
 from flhe.node.store import Store
-from flhe.provision.check_nodes import check_nodes
 from flhe.provision.checks import Check, Checks
 from flhe.provision.sites import IDENTITY
 
 LEAST_FREE, FEW_FREE = 64 << 20, 1 << 30
 """Bytes below which a node cannot work, and below which large models may not fit."""
+
+_PROCESSES = Path("/proc")
+_OPTION = "--node-config"
+_SHORTEST = "--node"
+"""flower-supernode takes what its option begins with, too."""
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _LINKS = 40
@@ -33,12 +40,9 @@ def check_home(home: Path) -> Checks:
     if home.is_dir():
         yield check_nodes(home)
         if (home / ARCHIVE).is_dir():
-            yield Check(
-                "archive",
-                "warn",
-                "keys of earlier epochs, that a restore brought back, are still here",
-                f"once no sealed model needs them any more, delete {home / ARCHIVE}",
-            )
+            says = "keys of earlier epochs, that a restore brought back, are still here"
+            mend = f"once no sealed model needs them any more, delete {home / ARCHIVE}"
+            yield Check("archive", "warn", says, mend)
 
 
 def identity_in(home: Path) -> tuple[Identity | None, Check]:
@@ -66,30 +70,22 @@ def _permissions(home: Path) -> Checks:
         yield Check(name, "fail", f"{home} is no directory, or a link", "name the directory itself")
         return
     if status.st_uid != os.geteuid():
-        yield Check(
-            name,
-            "fail",
-            f"{home} belongs to user {status.st_uid}, and this is user {os.geteuid()}",
-            "run doctor and the node as one user, and let it own the directory (chown -R)",
-        )
+        says = f"{home} belongs to user {status.st_uid}, and this is user {os.geteuid()}"
+        mend = "run doctor and the node as one user, and let it own the directory (chown -R)"
+        yield Check(name, "fail", says, mend)
         return
     inside = _inside(home)
     loose = [home] * bool(status.st_mode & 0o077) + [p for p, s in inside if _is_loose(s)]
     strange = [p for p, s in inside if not stat.S_ISDIR(s.st_mode) and not stat.S_ISREG(s.st_mode)]
     if strange:
-        yield Check(
-            name,
-            "fail",
-            f"{strange[0]} is a link, or no file, and a node refuses those",
-            "put the file or directory itself in its place",
-        )
+        says = f"{strange[0]} is a link, or no file, and a node refuses those"
+        yield Check(name, "fail", says, "put the file or directory itself in its place")
     if loose:
-        yield Check(
-            name,
-            "fail",
-            f"others may look into {loose[0]}" + f", and {len(loose) - 1} more" * (len(loose) > 1),
-            f"chmod -R go= {home}, and consider the keys in it known: flhe keys rotate",
+        says = f"others may look into {loose[0]}" + f", and {len(loose) - 1} more" * (
+            len(loose) > 1
         )
+        mend = f"chmod -R go= {home}, and consider the keys in it known: flhe keys rotate"
+        yield Check(name, "fail", says, mend)
     if not loose and not strange:
         yield Check(name, "ok", f"{home}, of this user alone")
 
@@ -112,36 +108,24 @@ def _is_loose(status: os.stat_result) -> bool:
 
 def _parents(home: Path) -> Check:
     """Who may write above the directory, or to a link on the way, can put another one in its place."""
-    shared = None
+    shared, other = None, "or choose another place for flhe-home"
     for place in _way(home):
         try:
             status = place.lstat()
         except OSError:
             continue
         if status.st_uid not in (0, os.geteuid()):
-            return Check(
-                "path",
-                "fail",
-                f"{place} belongs to another user, who may put another directory in its place",
-                f"chown -h {place}, or choose another place for flhe-home",
-            )
+            says = f"{place} belongs to another user, who may put another directory in its place"
+            return Check("path", "fail", says, f"chown -h {place}, {other}")
         if stat.S_ISLNK(status.st_mode) or not status.st_mode & _OTHERS:
             continue
         if not status.st_mode & stat.S_ISVTX:
-            return Check(
-                "path",
-                "fail",
-                f"others may write to {place}, and put another directory in its place",
-                f"chmod go-w {place}, or choose another place for flhe-home",
-            )
+            says = f"others may write to {place}, and put another directory in its place"
+            return Check("path", "fail", says, f"chmod go-w {place}, {other}")
         shared = place
     if shared is not None:
-        return Check(
-            "path",
-            "warn",
-            f"{shared} is shared by all users; what is in it may be cleaned away",
-            "choose a place such as /var/lib/flhe",
-        )
+        says = f"{shared} is shared by all users; what is in it may be cleaned away"
+        return Check("path", "warn", says, "choose a place such as /var/lib/flhe")
     return Check("path", "ok", "nobody else can write above it")
 
 
@@ -175,3 +159,50 @@ def _room(home: Path) -> Check:
         mend = "free some space: a node keeps the model, its update and what it has not sent yet"
         return Check("disk", "fail" if free < LEAST_FREE else "warn", says, mend)
     return Check("disk", "ok", says)
+
+
+def check_nodes(home: Path) -> Check:
+    """How many SuperNodes of this machine have this directory, by whatever path they name it."""
+    if not _PROCESSES.is_dir():
+        return Check("processes", "ok", "cannot be counted on this system")
+    found = [pid for pid in _PROCESSES.glob("[0-9]*") if _works_on(pid, home)]
+    if len(found) > 1:
+        pids = ", ".join(sorted(pid.name for pid in found))
+        says = f"{len(found)} SuperNodes run on this directory (processes {pids})"
+        mend = "end all but one, and give each node a directory and an identity of its own"
+        return Check("processes", "fail", says, mend)
+    return Check("processes", "ok", "one SuperNode runs on it" if found else "no node runs on it")
+
+
+def _works_on(pid: Path, home: Path) -> bool:
+    try:
+        words = (pid / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        if not any(Path(word).name == "flower-supernode" for word in words[:3]):
+            return False
+        there = (pid / "cwd").readlink()
+    except OSError:  # it has ended, or is somebody else's: the directory is then not open to it
+        return False
+    return any(_names(written, there, home) for written in _configs(words))
+
+
+def _configs(words: list[str]) -> list[str]:
+    """What a command line has as its node config: the word behind the option, or behind its `=`."""
+    found = []
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        option, equals, value = word.partition("=")
+        if option.startswith(_SHORTEST) and _OPTION.startswith(option):
+            found.append(value if equals else after)
+    return found
+
+
+def _names(written: str, there: Path, home: Path) -> bool:
+    """Whether a node config, read in the directory `there`, has this state directory."""
+    from flhe.provision.flower_config import as_flower_reads
+
+    if written.endswith(".toml"):
+        written = str(there / written)
+    try:
+        named = as_flower_reads(written).get("flhe-home")
+    except FlheError:
+        return False
+    return isinstance(named, str) and os.path.realpath(there / named) == os.path.realpath(home)

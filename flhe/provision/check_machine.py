@@ -54,12 +54,11 @@ def check_versions(schemes: Collection[str]) -> Checks:
     for package in _NEEDED:
         installed = _version(package)
         if installed is None or not _within(installed, bounds.get(package, "")):
-            yield Check(
-                "versions",
-                "fail",
-                f"{package} {installed or 'is missing'}, and flhe needs {bounds.get(package, 'it')}",
-                "install flhe again into the node's environment, as docs/install.md says",
+            says = (
+                f"{package} {installed or 'is missing'}, and flhe needs {bounds.get(package, 'it')}"
             )
+            mend = "install flhe again into the node's environment, as docs/install.md says"
+            yield Check("versions", "fail", says, mend)
         else:
             found.append(f"{package} {installed}")
     for scheme in SCHEMES.all():

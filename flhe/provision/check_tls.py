@@ -18,7 +18,7 @@ _EXPIRED, _NOT_YET = 10, 9  # X509_V_ERR_CERT_HAS_EXPIRED, X509_V_ERR_CERT_NOT_Y
 _NAMES = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 
 
-def check_tls(address: str, roots: Path | None, now: float | None = None) -> Check:
+def check_tls(address: str, roots: Path | None) -> Check:
     """Connect to HOST:PORT over TLS; `roots` are the certificates that its own is verified with."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
@@ -34,7 +34,7 @@ def check_tls(address: str, roots: Path | None, now: float | None = None) -> Che
         ends, protocol = _connect(context, host, int(port))
     except (OSError, OverflowError) as error:
         return _trouble(error, address, host)
-    days = int((ends - (time.time() if now is None else now)) // 86400)
+    days = int((ends - time.time()) // 86400)
     says = f"{protocol}, chain and name verified, {days} days left"
     if days < SOON:
         return Check("tls", "warn", says, "ask the SuperLink's administrator for a new certificate")

@@ -83,12 +83,12 @@ def check_policy(config: Mapping[str, object]) -> Checks:
         mend = "flhe-schemes must name one that the roster allows"
         yield Check("schemes", "fail", "none is allowed by both roster and node config", mend)
     yield from _shown(policy, allowed)
-    members = max(
-        int(policy.limits["min-members"]), policy.min_survivors, *_bounds(policy.roster)[:1]
-    )
-    senders = max(policy.min_survivors, *_bounds(policy.roster)[1:])
+    roster, least = policy.roster, policy.min_survivors
+    members, senders = (3, 2) if roster is None else (roster.min_members, roster.min_opening)
+    members = max(int(policy.limits["min-members"]), least, members)
+    senders = max(least, senders)
     says = f"keys with {members} members or more, sums of {senders} updates or more"
-    size = None if policy.roster is None else len(policy.roster.members)
+    size = None if roster is None else len(roster.members)
     if size is not None and max(members, senders) > size:
         mend = "lower flhe-min-members or flhe-min-survivors: it cannot be met"
         yield Check("survivors", "fail", f"{says}, and the roster has {size} sites", mend)
@@ -154,30 +154,21 @@ def _signatures(signed: SignedRoster) -> Check:
     return Check("signatures", "ok", f"all {len(signed.roster.members)} sites have signed")
 
 
-def _bounds(roster: Roster | None) -> tuple[int, int]:
-    return (3, 2) if roster is None else (roster.min_members, roster.min_opening)
-
-
 def _shown(policy: Policy, schemes: list[str]) -> Checks:
     """What may leave this node other than encrypted."""
     limits = policy.limits
-    permitted = [
-        (PLAIN in schemes, "unencrypted runs", f'take "{PLAIN}" out of flhe-schemes'),
-        (
-            limits["server-reads"],
-            "the server to read sums, and so the model",
-            "flhe-server-reads=false",
-        ),
-        (limits["min-select"] < 1, _clear(policy), "flhe-min-select=1"),
-        (
-            limits["unpermuted"],
-            "the server to see which values were chosen",
-            "flhe-unpermuted=false",
-        ),
-        (limits["counts"], "example counts to leave", "flhe-counts=false"),
-    ]
-    granted = [(says, mend) for on, says, mend in permitted if on]
-    for says, mend in granted:
+    granted = {}
+    if PLAIN in schemes:
+        granted["unencrypted runs"] = f'take "{PLAIN}" out of flhe-schemes'
+    if limits["server-reads"]:
+        granted["the server to read sums, and so the model"] = "flhe-server-reads=false"
+    if limits["min-select"] < 1:
+        granted[_clear(policy)] = "flhe-min-select=1"
+    if limits["unpermuted"]:
+        granted["the server to see which values were chosen"] = "flhe-unpermuted=false"
+    if limits["counts"]:
+        granted["example counts to leave"] = "flhe-counts=false"
+    for says, mend in granted.items():
         yield Check("allows", "warn", says, f"{mend}, unless that is meant")
     if not granted:
         yield Check("allows", "ok", "nothing of an update in clear, and no example counts")

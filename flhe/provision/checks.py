@@ -15,16 +15,7 @@ Level = Literal["ok", "warn", "fail"]
 class Check:
     """One line of `flhe doctor`; nothing of it is secret.
 
-    Parameters
-    ----------
-    name : str
-        What was looked at.
-    level : "ok", "warn" or "fail"
-        How it stands. A node with a failure will not take part, or should not.
-    says : str
-        What was found.
-    mend : str
-        What to do about it; none where nothing is to be done.
+    A node with a failure will not take part, or should not.
     """
 
     name: str

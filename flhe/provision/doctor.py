@@ -30,16 +30,10 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 def examine(
     config: Mapping[str, object], superlink: str = "", roots: Path | None = None
 ) -> list[Check]:
-    """Check a node.
+    """Check the node of a node config.
 
-    Parameters
-    ----------
-    config : mapping
-        Its node config.
-    superlink : str
-        HOST:PORT of the SuperLink's Fleet API; none leaves TLS out.
-    roots : Path, optional
-        Certificates that the SuperLink's own is verified with; the system's unless given.
+    `superlink` is HOST:PORT of the SuperLink's Fleet API; none leaves TLS out. `roots` are the
+    certificates that its own is verified with; the system's unless given.
     """
     found = [check_settings(config)]
     home = _path(config, "flhe-home")

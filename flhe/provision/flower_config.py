@@ -13,11 +13,8 @@ _PAIR = re.compile(r"(\S+?)=(\'[^\']*\'|\"[^\"]*\"|\S+)")
 def parse(text: str) -> dict[str, object]:
     """Read what `flower-supernode --node-config` takes: `key=value` pairs, or the path of a TOML file.
 
-    Raises
-    ------
-    ConfigError
-        It cannot be read; values are bool, int, float, or text in quotes. Or Flower drops a part of
-        it: with a space beside the `=`, for instance, a limit would limit nothing.
+    Raises ConfigError: it cannot be read; values are bool, int, float, or text in quotes. Or Flower
+    drops a part of it: with a space beside the `=`, for instance, a limit would limit nothing.
     """
     read = as_flower_reads(text)
     if text.endswith(".toml"):

@@ -72,7 +72,7 @@ def rotate(
     """Make a new identity, and a request to take the old one's place."""
     from flhe.provision import sites
 
-    typer.echo(sites.rotate(home, new_home, name, out).report())
+    typer.echo(sites.rotate(home, new_home, name, out))
     typer.echo(
         f"4. Go on with {home} until all sites pin the new roster; then set flhe-home to {new_home}.\n"
         f"   Models sealed until then open with {home}: back it up before you delete it."

@@ -9,9 +9,7 @@ Source: ESAFL, Sec. 3.1 and 5.2.1.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -24,63 +22,11 @@ from flhe.keys.roster.signed_roster import load_pinned
 from flhe.schemes.base import Scheme
 from flhe.schemes.registry import SCHEMES
 from flhe.wire import files
-from flhe.wire.secret import Random
 
 SUFFIX = ".dealt-key"
 
 MANY = 10
 """Names that an error lists; of more it says how many there are."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dealing:
-    """What was dealt, and where to; nothing of it is secret.
-
-    Parameters
-    ----------
-    scheme : Scheme
-        What the keys are for.
-    roster_hash : bytes
-        SHA-256 of the roster, 32 bytes.
-    serial : bytes
-        What all files of this dealing share, 16 bytes.
-    written : tuple of (str, Path)
-        Site and its file, in order of names.
-    """
-
-    scheme: Scheme
-    roster_hash: bytes
-    serial: bytes
-    written: tuple[tuple[str, Path], ...]
-
-    def table(self) -> Table:
-        """One row a site."""
-        out = Table(
-            box=SIMPLE_HEAD,
-            pad_edge=False,
-            title=f"{len(self.written)} sites; {self.scheme.summary()}",
-        )
-        out.add_column("site", overflow="fold")
-        out.add_column("file", overflow="fold")
-        for name, path in self.written:
-            out.add_row(name, str(path))
-        return out
-
-    def next_steps(self) -> str:
-        """What is left to do, in lines."""
-        folder = self.written[0][1].parent
-        return "\n".join(
-            (
-                f"Serial: {self.serial.hex()}, in all of these files and in those of no other dealing.",
-                f"Roster: {self.roster_hash.hex()}",
-                "",
-                "1. Give each site its own file, by hand, never through the server.",
-                "2. Each site compares the serial with the others: flhe keygen --show FILE",
-                "3. and sets flhe-dealt-key in its node config to where it keeps the file, mode 600.",
-                f"4. Delete {folder} and every copy: whoever has all the files reads every update.",
-                f"The ServerApp then says HEStrategy(scheme={self.scheme!r}).",
-            )
-        )
 
 
 def keygen(
@@ -90,29 +36,14 @@ def keygen(
     out: Path | None,
     ring: str,
     without: Sequence[str] = (),
-    random: Random = secrets.token_bytes,
-) -> Dealing:
+) -> tuple[Table, str]:
     """Deal keys to the sites of a roster, one file each, 0600, in a directory of the dealer's alone.
 
-    Parameters
-    ----------
-    scheme : str
-        Name of one whose keys can be dealt.
-    roster : Path
-        The roster that the sites agreed on.
-    roster_hash : str
-        Its hash as they pin it, 64 hexadecimal digits.
-    out : Path
-        Directory of the files; made if it is missing. Nothing in it is overwritten.
-    ring : str
-        Preset of the ring.
-    without : sequence of str
-        Names of sites that get no key.
+    `out` is made if it is missing, and nothing in it is overwritten; sites of the names in `without`
+    get no key. Returns what was dealt, one row a site, and what is left to do; nothing of it is secret.
 
-    Raises
-    ------
-    ConfigError, ProtocolError, StoreError
-        Something that cannot work, or a file that cannot be written. No file of the dealing is left.
+    Raises ConfigError, ProtocolError, StoreError: something that cannot work, or a file that cannot
+    be written. No file of the dealing is left.
     """
     kind = _dealing(scheme, ring)
     if roster is None or not roster_hash or out is None:
@@ -127,7 +58,7 @@ def keygen(
             f"--roster {roster}: it allows {', '.join(sites.schemes)} and not {kind.name}, which its "
             "sites would refuse: agree on a roster that allows it"
         )
-    dealt = deal(sites, kind, _publics(sites, without), random)
+    dealt = deal(sites, kind, _publics(sites, without))
     paths = {sites.name(public): public for public in dealt}
     written = tuple((name, out / f"{name}{SUFFIX}") for name in sorted(paths))
     _make_directory(out, [path for _, path in written])
@@ -141,17 +72,29 @@ def keygen(
         for path in done:  # half a dealing is none
             files.erase(path)
         raise
-    serial = next(iter(dealt.values())).serial
-    return Dealing(kind, sites.hash, serial, written)
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"{len(written)} sites; {kind.summary()}")
+    made.add_column("site", overflow="fold")
+    made.add_column("file", overflow="fold")
+    for name, path in written:
+        made.add_row(name, str(path))
+    serial = next(iter(dealt.values())).serial.hex()
+    steps = (
+        f"Serial: {serial}, in all of these files and in those of no other dealing.",
+        f"Roster: {sites.hash.hex()}",
+        "",
+        "1. Give each site its own file, by hand, never through the server.",
+        "2. Each site compares the serial with the others: flhe keygen --show FILE",
+        "3. and sets flhe-dealt-key in its node config to where it keeps the file, mode 600.",
+        f"4. Delete {out} and every copy: whoever has all the files reads every update.",
+        f"The ServerApp then says HEStrategy(scheme={kind!r}).",
+    )
+    return made, "\n".join(steps)
 
 
 def show(path: Path) -> Table:
     """What a site may say aloud of its file: everything but the keys.
 
-    Raises
-    ------
-    ConfigError
-        It cannot be read, others can, or it is no such file.
+    Raises ConfigError: it cannot be read, others can, or it is no such file.
     """
     try:
         dealt = Dealt.from_bytes(files.read(path))

@@ -16,12 +16,8 @@ from flhe.provision.sites import has_identity
 def grant(home: Path) -> str:
     """Permit one more federation; return what to print.
 
-    Raises
-    ------
-    ConfigError
-        There is no such directory, or no node has its identity there.
-    StoreError
-        The directory or its audit log cannot be written by this user.
+    Raises ConfigError: there is no such directory, or no node has its identity there; StoreError:
+    the directory or its audit log cannot be written by this user.
     """
     from flhe.node import audit
 

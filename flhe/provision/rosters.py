@@ -31,13 +31,9 @@ def new(
 ) -> Roster:
     """Make a roster of the sites whose requests these are, signed by nobody yet.
 
-    Raises
-    ------
-    ConfigError
-        A request that replaces a key, a scheme or limit that is unknown, bounds that cannot work, or
-        a file that is there.
-    ProtocolError, AuthenticationError
-        A file that is no request, or was changed.
+    Raises ConfigError: a request that replaces a key, a scheme or limit that is unknown, bounds
+    that cannot work, or a file that is there; ProtocolError, AuthenticationError: a file that is no
+    request, or was changed.
     """
     public_files.check_new(out)
     allowed = (*SCHEMES.names(), PLAIN, ANY)
@@ -53,13 +49,9 @@ def new(
 def sign(path: Path, home: Path, roster_hash: str, previous: Roster | None = None) -> SignedRoster:
     """Add the signature of the site whose state directory this is.
 
-    Raises
-    ------
-    ConfigError
-        The roster has another hash than was given, or there is no identity; or a key that `previous`
-        lists as revoked is not listed so any more.
-    ProtocolError
-        The site is not listed.
+    Raises ConfigError: the roster has another hash than was given, or there is no identity; or a
+    key that `previous` lists as revoked is not listed so any more; ProtocolError: the site is not
+    listed.
     """
     read = load(path)
     _check_hash(read.roster, roster_hash)
@@ -90,7 +82,9 @@ def difference(old: Roster, new: Roster) -> str:
         if name not in was:
             lines.append(f"+ {name} joins, with the key {now[name].hex()[:16]}")
         elif name not in now:
-            lines.append(f"- {name} leaves{_fate(was[name], new)}")
+            revoked = was[name] in new.revoked
+            fate = " and is revoked" if revoked else ", AND ITS KEY IS NOT REVOKED"
+            lines.append(f"- {name} leaves{fate}")
         elif was[name] != now[name]:
             key = now[name].hex()[:16]
             fate = "is revoked" if was[name] in new.revoked else "IS NOT REVOKED"
@@ -142,10 +136,8 @@ def remove(
 def replace(path: Path, request: Path, out: Path) -> Roster:
     """Make the roster in which a site has the key that it rotated to; signed by nobody.
 
-    Raises
-    ------
-    ConfigError
-        The request does not replace the key that the roster lists for a site of that name.
+    Raises ConfigError: the request does not replace the key that the roster lists for a site of
+    that name.
     """
     public_files.check_new(out)
     roster, asked = load(path).roster, sites.read_request(request)
@@ -203,10 +195,6 @@ def hash_of(roster: Roster) -> str:
     """The hash as it is pinned, and in the words that sites compare over the phone."""
     words = (f"      {line}" for line in fingerprint.lines(roster.hash))
     return "\n".join((f"hash  {roster.hash.hex()}", *words))
-
-
-def _fate(key: bytes, roster: Roster) -> str:
-    return " and is revoked" if key in roster.revoked else ", AND ITS KEY IS NOT REVOKED"
 
 
 def _check_revoked(old: Roster, new: Roster) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-from dataclasses import dataclass
 from pathlib import Path
 
 from flhe.errors import ConfigError, StoreError
@@ -13,108 +11,79 @@ from flhe.keys.roster.enrolment import MAX_FILE, Enrolment
 from flhe.keys.roster.roster import Member
 from flhe.node.store import Store
 from flhe.provision import public_files
-from flhe.wire.secret import Random
 
 SUFFIX = ".site"
 IDENTITY = "identity.key"
 
 
-@dataclass(frozen=True, slots=True)
-class Enrolled:
-    """What was made, and where; nothing of it is secret.
+def _report(request: Enrolment, path: Path, home: Path, *, made: bool) -> str:
+    """What a person should know and do now; nothing of it is secret.
 
-    Parameters
-    ----------
-    request : Enrolment
-        What whoever collects the roster needs.
-    path : Path
-        File of it.
-    home : Path
-        State directory that has the key.
-    made : bool
-        Whether the key is a new one.
+    `path` is the request's file, `home` the state directory that has the key, `made` whether the key
+    is a new one.
     """
-
-    request: Enrolment
-    path: Path
-    home: Path
-    made: bool
-
-    def report(self) -> str:
-        """What a person should know and do now."""
-        public, name = self.request.member.public, self.request.member.name
-        key = (
-            f"A new identity for {name} is in {self.home}."
-            if self.made
-            else f"{self.home} has an identity already, which {name} keeps."
+    public, name = request.member.public, request.member.name
+    key = (
+        f"A new identity for {name} is in {home}."
+        if made
+        else f"{home} has an identity already, which {name} keeps."
+    )
+    then = (
+        f"flhe roster replace ROSTER --site {path} --out NEW"
+        if request.replaces
+        else f"flhe roster new --out ROSTER --site {path} --site ... --scheme ..."
+    )
+    return "\n".join(
+        (
+            key,
+            "",
+            f"key  {public.hex()}",
+            *(f"     {line}" for line in fingerprint.lines(public)),
+            "",
+            f"1. Send {path} to whoever collects the roster; it holds no secret.",
+            "2. Let them call you, and read them the words above: they must see the same.",
+            f"   They then type: {then}",
+            "3. Back the identity up; who loses it needs a new one, and all sites a new roster:",
+            f"   flhe keys backup --home {home} --out {name}.backup",
         )
-        then = (
-            f"flhe roster replace ROSTER --site {self.path} --out NEW"
-            if self.request.replaces
-            else f"flhe roster new --out ROSTER --site {self.path} --site ... --scheme ..."
-        )
-        return "\n".join(
-            (
-                key,
-                "",
-                key_lines(public),
-                "",
-                f"1. Send {self.path} to whoever collects the roster; it holds no secret.",
-                "2. Let them call you, and read them the words above: they must see the same.",
-                f"   They then type: {then}",
-                "3. Back the identity up; who loses it needs a new one, and all sites a new roster:",
-                f"   flhe keys backup --home {self.home} --out {name}.backup",
-            )
-        )
+    )
 
 
-def enrol(
-    home: Path, name: str, out: Path | None, random: Random = secrets.token_bytes
-) -> Enrolled:
-    """Make a site's identity, unless it has one, and its request to be listed.
+def enrol(home: Path, name: str, out: Path | None) -> str:
+    """Make a site's identity, unless it has one, and its request to be listed; what to print.
 
-    Parameters
-    ----------
-    home : Path
-        State directory, `flhe-home` of its node; made if it is missing, 0700.
-    name : str
-        What other sites call it.
-    out : Path or None
-        File of the request; NAME.site where none is given.
+    `home` is made if it is missing, 0700; the request's file is NAME.site where none is given.
 
-    Raises
-    ------
-    ConfigError, StoreError
-        A name that no member may have, a directory that others may look into, or a file that is there.
+    Raises ConfigError, StoreError: a name that no member may have, a directory that others may look
+    into, or a file that is there.
     """
     path = _path(name, out)
     made = not (home / IDENTITY).exists()
-    request = Enrolment.make(name, _store(home).identity(random))
-    if not (path.is_file() and _same(path, request)):  # asked for again: the same bytes
-        public_files.write_new(path, request.to_bytes())
-    return Enrolled(request, path, home, made)
+    request = Enrolment.make(name, _store(home).identity())
+    data = request.to_bytes()  # asked for again: the same bytes
+    if not (path.is_file() and public_files.read(path, MAX_FILE, "--out") == data):
+        public_files.write_new(path, data)
+    return _report(request, path, home, made=made)
 
 
-def rotate(
-    home: Path, new_home: Path, name: str, out: Path | None, random: Random = secrets.token_bytes
-) -> Enrolled:
+def rotate(home: Path, new_home: Path, name: str, out: Path | None) -> str:
     """Make a new identity in `new_home`, and a request to take the place of that in `home`.
+
+    Returns what to print.
 
     The old directory stays as it is: its keys are in use until all sites have pinned the new roster.
 
-    Raises
-    ------
-    ConfigError, StoreError
-        As `enrol`; there is no identity in `home`, or one in `new_home`.
+    Raises ConfigError, StoreError: as `enrol`; there is no identity in `home`, or one in
+    `new_home`.
     """
     path = _path(name, out)
     public_files.check_new(path)
     old = existing(home)
     if new_home.exists():
         raise ConfigError(f"--new-home {new_home}: it is there already, name a new directory")
-    request = Enrolment.make(name, _store(new_home).identity(random), old)
+    request = Enrolment.make(name, _store(new_home).identity(), old)
     public_files.write_new(path, request.to_bytes())
-    return Enrolled(request, path, new_home, made=True)
+    return _report(request, path, new_home, made=True)
 
 
 def has_identity(home: Path) -> bool:
@@ -125,12 +94,8 @@ def has_identity(home: Path) -> bool:
 def existing(home: Path) -> Identity:
     """The identity in a state directory, which is never made here.
 
-    Raises
-    ------
-    ConfigError
-        There is none.
-    StoreError
-        It is damaged, somebody else's, or open to others.
+    Raises ConfigError: there is none; StoreError: it is damaged, somebody else's, or open to
+    others.
     """
     if not has_identity(home):
         raise ConfigError(
@@ -144,21 +109,10 @@ def read_request(path: Path) -> Enrolment:
     return Enrolment.from_bytes(public_files.read(path, MAX_FILE, "--site"))
 
 
-def key_lines(public: bytes) -> str:
-    """A key as it is compared: in hexadecimal, and in words that are read over the phone."""
-    return "\n".join(
-        (f"key  {public.hex()}", *(f"     {line}" for line in fingerprint.lines(public)))
-    )
-
-
 def _path(name: str, out: Path | None) -> Path:
     # Before anything is made: a name that no roster takes is no use. The key here is anybody's.
     Member(name, Identity(bytes(32)).public)
     return out or Path(f"{name}{SUFFIX}")
-
-
-def _same(path: Path, request: Enrolment) -> bool:
-    return public_files.read(path, MAX_FILE, "--out") == request.to_bytes()
 
 
 def _store(home: Path) -> Store:

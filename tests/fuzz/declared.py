@@ -19,9 +19,8 @@ from flhe.coding.update import update_codec
 from flhe.keys.agreement import dealt
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
-from flhe.node.high_water_marks import HighWaterMarks
 from flhe.node.keyfile import KeyFile
-from flhe.node.stored import StoredNote, StoredSession
+from flhe.node.stored import HighWaterMarks, StoredNote, StoredSession
 from flhe.schemes.batchcrypt import residue_worker
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl

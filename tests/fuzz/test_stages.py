@@ -24,7 +24,7 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from flhe.mods import records
-from flhe.mods.table import STAGES as TABLE
+from flhe.mods.he_mod import STAGES as TABLE
 from flhe.training.model import Model, first_history
 from flhe.training.terms import Terms
 from flhe.wire import canonical

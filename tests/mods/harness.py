@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,7 +39,6 @@ RUN = 7
 
 
 def codec(**how: Any) -> Chain:
-    """The codec of the terms below, or another one."""
     return update_codec(**{"bits": 16, "clip": 1.0, "max_examples": 100, **how})
 
 
@@ -64,7 +64,6 @@ def arrays() -> Arrays:
 
 
 def initial() -> ArrayRecord:
-    """The model that every run here starts from."""
     return records.from_numpy(arrays())
 
 
@@ -82,7 +81,6 @@ class App:
         return Message(self.content(message), reply_to=message)
 
     def content(self, message: Message) -> RecordDict:
-        """What the app answers."""
         app_inputs_hash = MetricRecord({"num-examples": self.examples, "loss": 0.5, **self.metrics})
         if message.metadata.message_type != "train":
             return RecordDict({"metrics": app_inputs_hash})
@@ -91,7 +89,6 @@ class App:
         )
 
     def trained(self, record: Any) -> ArrayRecord:
-        """The arrays after training."""
         before = records.to_numpy(record)
         after = {
             name: np.array(a + a.dtype.type(self.step if a.dtype.kind == "f" else 1), a.dtype)
@@ -101,8 +98,6 @@ class App:
 
 
 class Site:
-    """One node: its context, its state directory and its app."""
-
     def __init__(
         self,
         home: Path,
@@ -130,25 +125,21 @@ class Site:
             self.context.node_config[name.replace("_", "-")] = value
 
     def send(self, content: RecordDict, kind: str = "train") -> Message:
-        """What the node answers to a message."""
         message = Message(content, self.context.node_id, kind)
         return heard(HEMod(self.initial)(message, self.context, self.app))
 
     def ask(
         self, stage: str, kind: str = "train", extra: Mapping[str, Any] | None = None, **fields: Any
     ) -> Message:
-        """What the node answers to a stage."""
         record = records.stage_record(stage, **fields)
         return self.send(RecordDict({records.STAGE: record, **(extra or {})}), kind)
 
     @property
     def run(self) -> Path:
-        """Its directory of this run."""
         return self.home / "runs" / str(self.context.run_id)
 
     @property
     def model_file(self) -> bytes:
-        """The model on its disk."""
         return (self.run / "model").read_bytes()
 
     @property
@@ -157,38 +148,31 @@ class Site:
         return Model.from_bytes(self.model_file)
 
     def put(self, model: Model | bytes) -> None:
-        """Replace the model on its disk."""
         data = model if isinstance(model, bytes) else b"".join(model.chunks())
         (self.run / "model").write_bytes(data)
         (self.run / "model").chmod(0o600)
 
     @property
     def files(self) -> dict[str, bytes]:
-        """What is in its directory of this run."""
         return {p.name: p.read_bytes() for p in self.run.iterdir() if p.is_file()}
 
     def draft(self, name: str = "draft") -> Draft:
-        """The update that it keeps, or the "residual"."""
         return Draft.from_bytes(self.files[name])
 
     @property
     def claims(self) -> list[str]:
-        """Names of its claims: round, attempt, step."""
         return sorted(p.name for p in self.home.glob("used/*/[0-9]*"))
 
     @property
     def opened(self) -> list[str]:
-        """Names of its records of openings."""
         return sorted(p.name for p in self.home.glob("used/*/opened-*"))
 
     @property
     def epochs(self) -> list[str]:
-        """Names of the epochs whose keys are on its disk."""
         return sorted(p.name for p in self.home.glob("epochs/*"))
 
     @property
     def log(self) -> str:
-        """Its errors.log."""
         return (self.home / "errors.log").read_text()
 
 
@@ -246,17 +230,14 @@ class Group:
         return [said[i] for i in by_key]
 
     def shares(self, hellos: list[bytes]) -> list[bytes]:
-        """Second relay."""
         said = [answer(s.ask("share", **self.stage(messages=hellos))) for s in self.sites]
         return [share for reply in said for share in reply["envelopes"]]
 
     def confirm(self, shares: list[bytes]) -> list[bytes]:
-        """Third relay."""
         said = [answer(s.ask("confirm", **self.stage(messages=shares))) for s in self.sites]
         return [reply["envelope"] for reply in said]
 
     def agree(self) -> Self:
-        """All three."""
         self.confirms = self.confirm(self.shares(self.hellos()))
         return self
 
@@ -276,7 +257,6 @@ class Group:
         extra: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> Message:
-        """A message of a round; it carries everything that a node may lack."""
         content: dict[str, Any] = {**self.start, "config": ConfigRecord(CONFIG)}
         for i, total in enumerate(sums):
             content[f"{records.SUM}.{i}"] = records.from_sealed(total)
@@ -300,15 +280,12 @@ class Group:
         return receipts.pack([RECEIPTS[key] for key in keys if key in RECEIPTS])
 
     def evaluate(self, site: Site, *sums: Sealed, **fields: Any) -> Message:
-        """Send sums to open, and ask for an evaluation."""
         return self.ask(site, "evaluate", "evaluate", sums=sums, **fields)
 
     def parts(self, round_: int = 1, sums: Sequence[Sealed] = ()) -> list[Sealed]:
-        """Everyone's update of a round."""
         return [update(self.ask(s, round_=round_, sums=sums)) for s in self.sites]
 
     def supports(self, stage: str = "round", **fields: Any) -> list[Support]:
-        """Everyone's coordinates in a round."""
         return [support(self.ask(s, stage, **fields)) for s in self.sites]
 
     def sparse_parts(
@@ -322,7 +299,6 @@ class Group:
         ]
 
     def mean_squares(self, sites: int | None = None, **fields: Any) -> bytes:
-        """The sum of mean squares of the first so many, of all by default."""
         return to_bytes(
             self.total([mean_squares(self.ask(s, **fields)) for s in self.sites[:sites]])
         )
@@ -356,7 +332,6 @@ class Group:
 
 
 def answer(message: Message) -> ConfigRecord:
-    """The record of ours in a reply that went well."""
     assert not message.has_error(), message.error
     record = message.content[records.REPLY]
     assert isinstance(record, ConfigRecord)
@@ -371,19 +346,16 @@ def update(message: Message, supports: Sequence[Support] | None = None) -> Seale
 
 
 def support(message: Message) -> Support:
-    """The coordinates that a node tells."""
     assert answer(message)["step"] == "supports"
     return Support.from_bytes(answer(message)["support"], FLOATS)  # type: ignore[arg-type]
 
 
 def mean_squares(message: Message) -> Sealed:
-    """The mean squares in a reply."""
     assert answer(message)["step"] == "mean-squares"
     return update(message)
 
 
 def sealed(message: Message) -> ArrayRecord:
-    """The checkpoint in a reply."""
     answer(message)
     box = message.content[records.BOX]
     assert isinstance(box, ArrayRecord)
@@ -438,8 +410,12 @@ SLUGS = {
 
 
 def private(path: Path) -> bool:
-    """Whether only its owner can read a file."""
     return path.stat().st_mode & 0o777 == 0o600 and path.stat().st_uid == os.geteuid()
+
+
+def content_stamp(path: Path) -> str | None:
+    """What inode and change time are to a file of a disk image that was put back: the same again."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
 
 
 def drifted(model: Model) -> Model:
@@ -474,7 +450,6 @@ def pinned(
     sites: Sequence[Site],
     collusion: int = 1,
     min_survivors: int = 2,
-    schemes: tuple[str, ...] = ("*",),
     strangers: int = 0,
     **settings: object,
 ) -> None:
@@ -482,7 +457,42 @@ def pinned(
     identities = [Store(site.home).identity() for site in sites]
     identities += [Identity(bytes([i + 1]) * 32) for i in range(strangers)]
     members = tuple(Member(f"site-{i}", one.public) for i, one in enumerate(identities))
-    roster = Roster(members, collusion, min_survivors, schemes)
+    roster = Roster(members, collusion, min_survivors, ("*",))
     config = write_signed(path / "roster", roster, identities)
     for site in sites:
         site.context.node_config.update({**config, **settings})  # type: ignore[dict-item]
+
+
+# --- apps that answer as no good one does ---
+
+
+class Moves(App):
+    """An app that moves each weight of the matrix by so much, and nothing else."""
+
+    def __init__(self, *by: float) -> None:
+        super().__init__(step=0.0)
+        self.by = np.array(by, np.float32).reshape(3, 4)
+
+    def trained(self, record: Any) -> ArrayRecord:
+        after = records.to_numpy(super().trained(record))
+        return records.from_numpy({**after, "w": after["w"] + self.by})
+
+
+class Raises(App):
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+    def content(self, message: Message) -> RecordDict:
+        raise self.error
+
+
+class Replies(App):
+    """An app that answers whatever `make` makes of its usual answer."""
+
+    def __init__(self, make: Callable[[RecordDict], Any], **how: Any) -> None:
+        super().__init__(**how)
+        self.make = make
+
+    def content(self, message: Message) -> Any:
+        return self.make(super().content(message))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +19,7 @@ from flhe.keys.identity import Identity
 from flhe.node.store import Store
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Slot
-from tests.mods.harness import TERMS, Group, answer, update
+from tests.mods.harness import TERMS, Group, Site, answer, update
 
 ELEMENTS = Sash().elements(3)
 
@@ -37,12 +39,20 @@ class Masked(Group):
         self.boxes: dict[tuple[int, int, int], list[bytes]] = {}
         """(round, attempt, rank) -> shares by the rank of their receiver."""
 
+    def copied(self, to: Path) -> Masked:
+        """The same sites in directories of their own, where stamps are those of contents."""
+        other = copy.copy(self)
+        other.boxes = dict(self.boxes)
+        other.sites = [Site(to / s.home.name, s.context.node_id - 100) for s in self.sites]
+        for before, after in zip(self.sites, other.sites, strict=True):
+            shutil.copytree(before.home, after.home)
+        return other
+
     @property
     def circle(self) -> SharingParameters:
         return SharingParameters.of(self.epoch(0), ELEMENTS)
 
     def epoch(self, rank: int) -> Epoch:
-        """The keys on a site's disk; there must be one epoch."""
         store = Store(self.sites[rank].home)
         [epoch_id] = store.epochs()
         return Epoch.from_bytes(store.peek_epoch(epoch_id))
@@ -51,17 +61,14 @@ class Masked(Group):
         return Identity((self.sites[rank].home / "identity.key").read_bytes())
 
     def dealt(self, rank: int) -> Dealt:
-        """What a site keeps of its last update."""
         return Dealt.from_bytes(self.sites[rank].files["shares"])
 
     def agreed(self, rank: int) -> Agreed:
-        """What a site signed last."""
         return Agreed.from_bytes(self.sites[rank].files["survivors"])
 
     # --- what the server asks ---
 
     def upload(self, rank: int, *, round_: int = 1, attempt: int = 0, **fields: Any) -> Message:
-        """Ask for an update; its shares are kept."""
         fields = {**self.base, **fields}
         reply = self.ask(self.sites[rank], round_=round_, attempt=attempt, **fields)
         if not reply.has_error():
@@ -69,7 +76,6 @@ class Masked(Group):
         return reply
 
     def uploaded(self, **which: int) -> Masked:
-        """Ask for everybody's update."""
         for rank in range(len(self.sites)):
             update(self.upload(rank, **which))
         return self
@@ -79,73 +85,47 @@ class Masked(Group):
         nothing = [b""] * len(self.sites)
         return [self.boxes.get((*(which or (1, 0)), u), nothing)[rank] for u in survivors]
 
-    def consist(
-        self,
-        rank: int,
-        survivors: Sequence[int],
-        /,
-        *,
-        round_: int = 1,
-        attempt: int = 0,
-        **fields: Any,
-    ) -> Message:
+    def consist(self, rank: int, survivors: Sequence[int], /, **fields: Any) -> Message:
         """Propose a set, with whatever shares there are."""
-        inbox = self.inbox(rank, survivors, round_, attempt)
+        inbox = self.inbox(rank, survivors, fields.get("round_", 1), fields.get("attempt", 0))
         said = {"survivors": list(survivors), "shares": inbox}
-        return self._stage(rank, "consist", round_, attempt, {**said, **fields})
+        return self._stage(rank, "consist", {**said, **fields})
 
-    def unmask(
-        self,
-        rank: int,
-        signatures: dict[int, bytes],
-        /,
-        *,
-        round_: int = 1,
-        attempt: int = 0,
-        **fields: Any,
-    ) -> Message:
+    def unmask(self, rank: int, signatures: dict[int, bytes], /, **fields: Any) -> Message:
         """Show signatures, and ask for the sum of shares."""
         said = {"signers": list(signatures), "signatures": list(signatures.values())}
-        return self._stage(rank, "unmask", round_, attempt, {**said, **fields})
+        return self._stage(rank, "unmask", {**said, **fields})
 
-    def _stage(
-        self, rank: int, stage: str, round_: int, attempt: int, fields: dict[str, Any]
-    ) -> Message:
-        said = {"round": round_, "attempt": attempt, "confirms": self.confirms, **fields}
-        return self.sites[rank].ask(stage, **{"terms": self.terms.to_bytes(), **said})
+    def _stage(self, rank: int, stage: str, fields: dict[str, Any]) -> Message:
+        said = {"round": fields.pop("round_", 1), "attempt": 0, "confirms": self.confirms}
+        return self.sites[rank].ask(stage, **{"terms": self.terms.to_bytes(), **said, **fields})
 
     # --- and what comes of it ---
 
     def signatures(
         self, ranks: Iterable[int], survivors: Sequence[int], **which: int
     ) -> dict[int, bytes]:
-        """Have some sign a set."""
-        return {
-            rank: signature_in(self.consist(rank, survivors, **which))  # type: ignore[arg-type]
-            for rank in ranks
-        }
+        return {rank: signature_in(self.consist(rank, survivors, **which)) for rank in ranks}
 
     def answers(
         self, ranks: Iterable[int], signatures: dict[int, bytes], **which: int
     ) -> list[bytes]:
-        """Have some answer to signatures."""
-        return [answer_in(self.unmask(rank, signatures, **which)) for rank in ranks]  # type: ignore[arg-type]
+        return [answer_in(self.unmask(rank, signatures, **which)) for rank in ranks]
 
     def forged(self, rank: int, survivors: Sequence[int], slot: Slot) -> bytes:
         """A signature made with a site's key, whatever the site says."""
-        header = self.circle.header(slot, CONSIST, rank)
-        return Envelope.seal(
-            self.identity(rank), header, self.circle.statement(survivors)
-        ).signature
+        header, statement = (
+            self.circle.header(slot, CONSIST, rank),
+            self.circle.statement(survivors),
+        )
+        return Envelope.seal(self.identity(rank), header, statement).signature
 
 
 def signature_in(reply: Message) -> bytes:
-    """What a site answers to CONSIST."""
     assert answer(reply)["step"] == "consist"
     return answer(reply)["signature"]  # type: ignore[return-value]
 
 
 def answer_in(reply: Message) -> bytes:
-    """What a site answers to UNMASK."""
     assert answer(reply)["step"] == "unmask"
     return answer(reply)["answer"]  # type: ignore[return-value]

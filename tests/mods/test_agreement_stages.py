@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flhe.mods import records, table
+from flhe.mods import he_mod, records
 from flhe.training.optimizer import ServerOptimizer
 from flhe.wire import canonical
 from tests.mods.harness import RUN, TERMS, Group, Site, answer, codec, pinned, refused, update
@@ -23,14 +23,13 @@ FIRST = ("share", "confirm", *KEYS)
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Group:
-    """Three sites that have agreed on nothing yet."""
     return Group(tmp_path)
 
 
 # --- order ---
 
 
-@pytest.mark.parametrize("stage", sorted({name for _, name in table.STAGES} - {"advertise"}))
+@pytest.mark.parametrize("stage", sorted({name for _, name in he_mod.STAGES} - {"advertise"}))
 def test_nothing_comes_before_advertise(tmp_path: Path, stage: str) -> None:
     site = Site(tmp_path / "home")
     fields = {"round": 1, "attempt": 0, "terms": TERMS.to_bytes(), "messages": [b"x"]}
@@ -98,8 +97,7 @@ def test_a_round_with_confirms_left_out(group: Group) -> None:
 
 
 @pytest.mark.parametrize("stage", KEYS)
-def test_stages_that_the_scheme_has_not(group: Group, stage: str) -> None:
-    site = group.sites[0]
+def test_stages_that_the_scheme_has_not(group: Group, site: Site, stage: str) -> None:
     update(group.ask(site))
     group.agree()
     fields = {"confirms": group.confirms, "messages": [b"x"], "key-pair": b"x"}
@@ -115,9 +113,10 @@ def test_a_second_advertise_starts_over(fresh: Group) -> None:
     answer(site.ask("share", **fresh.stage(messages=second)))
 
 
-def test_an_agreement_copied_before_its_first_round(group: Group, tmp_path: Path) -> None:
+def test_an_agreement_copied_before_its_first_round(
+    group: Group, site: Site, tmp_path: Path
+) -> None:
     """Two directories, one agreement: both would claim round 1, and use one mask for two vectors."""
-    site = group.sites[0]
     shutil.copytree(site.home, tmp_path / "copy")
     update(group.ask(site))
     refused(group.ask(Site(tmp_path / "copy")), 1020)
@@ -199,11 +198,6 @@ def test_a_roster_pinned_between_advertise_and_share(group: Group, tmp_path: Pat
     assert not group.sites[0].app.seen
 
 
-def test_a_roster_that_bounds_schemes(fresh: Group, tmp_path: Path) -> None:
-    pinned(tmp_path, fresh.sites, collusion=0, schemes=("sash",))
-    refused(fresh.sites[0].ask("advertise", **fresh.stage()), 1010)
-
-
 # --- terms ---
 
 
@@ -212,7 +206,6 @@ OTHER: dict[str, Any] = {"codec": codec(clip=2.0), "optimizer": ServerOptimizer(
 
 
 def changed(name: str) -> bytes:
-    """Terms that differ in one field."""
     return dataclasses.replace(TERMS, **{name: OTHER[name]}).to_bytes()
 
 
@@ -245,28 +238,12 @@ NO_BITS = [{**one, "bits": 0} if one["name"] == "quantize" else one for one in B
     ("terms", "code"),
     [
         (b"", 1014),
-        (canonical.dumps("x" * (1 << 20)), 1014),
         (canonical.dumps({**BODY, "v": 1}), 1014),
         (canonical.dumps({**BODY, "codec": NO_BITS}), 1017),
-        (canonical.dumps({**BODY, "codec": [{"name": "none"}]}), 1017),
-        (canonical.dumps({**BODY, "codec": "none"}), 1014),
         (canonical.dumps({**BODY, "scheme": ["plain", {}]}), 1017),
-        (canonical.dumps({**BODY, "scheme": ["flashe", {"masking": "none"}]}), 1014),
-        (canonical.dumps({**BODY, "scheme": ["flashe", {}]}), 1014),
-        (canonical.dumps({**BODY, "scheme": "flashe"}), 1014),
     ],
-    ids=[
-        "empty",
-        "too long",
-        "another version",
-        "bits",
-        "a codec that is none",
-        "no codecs",
-        "a scheme that is none",
-        "no masking",
-        "too few parameters",
-        "no scheme",
-    ],
+    ids=["empty", "another version", "bits", "a scheme that is none"],
 )
 def test_terms_that_cannot_work(fresh: Group, terms: bytes, code: int) -> None:
+    """What else terms are refused for is in tests/training; here, how a node answers."""
     refused(fresh.sites[0].ask("advertise", number=0, terms=terms), code)

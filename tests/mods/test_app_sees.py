@@ -11,11 +11,12 @@ import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from flhe.mods import records, stages
-from tests.mods.apps import Replies
 from tests.mods.harness import (
     TERMS,
     App,
     Group,
+    Replies,
+    Site,
     answer,
     arrays,
     refused,
@@ -26,8 +27,7 @@ from tests.mods.harness import (
 PATIENTS = replace(TERMS, metrics=("loss", "patients"))
 
 
-def test_the_app_sees_a_plain_fedavg_message(group: Group) -> None:
-    site = group.sites[0]
+def test_the_app_sees_a_plain_fedavg_message(group: Group, site: Site) -> None:
     more = {
         "more": records.from_numpy({"x": np.ones(3)}),
         "flhe.x": ConfigRecord({"a": 1}),
@@ -48,18 +48,11 @@ def test_the_app_sees_a_plain_fedavg_message(group: Group) -> None:
             assert array.dtype == arrays()[name].dtype
 
 
-def test_a_node_without_a_model_that_is_sent_none(group: Group) -> None:
-    site = group.sites[0]
+def test_a_node_without_a_model_that_is_sent_none(group: Group, site: Site) -> None:
     for record, code in ((ConfigRecord({"a": 1}), 1019), (records.from_pieces([b"x"]), 1014)):
         refused(group.ask(site, extra={"arrays": record}), code)
     assert not site.app.seen
     update(group.ask(site))
-
-
-@pytest.mark.parametrize("dtype", [bool, np.complex64, np.uint64, "U3", "datetime64[s]"])
-def test_a_model_that_does_not_average(group: Group, dtype: Any) -> None:
-    odd = records.from_numpy({"w": np.zeros(3, dtype)})
-    refused(group.ask(group.sites[0], extra={"arrays": odd}), 1017)
 
 
 def test_a_pickled_model_is_not_loaded(group: Group) -> None:
@@ -84,8 +77,7 @@ def everything(content: RecordDict) -> RecordDict:
     return content
 
 
-def test_nothing_of_a_training_reply_but_the_ciphertext_leaves(group: Group) -> None:
-    site = group.sites[0]
+def test_nothing_of_a_training_reply_but_the_ciphertext_leaves(group: Group, site: Site) -> None:
     site.app = Replies(everything, examples=37)
     site.allow(flhe_metrics="loss,accuracy,patients,losses", flhe_counts=True)
     reply = group.ask(site)
@@ -99,8 +91,7 @@ def test_nothing_of_a_training_reply_but_the_ciphertext_leaves(group: Group) -> 
     assert {a.stype for a in reply.content[records.UPDATE].values()} == {records.SEALED}
 
 
-def test_what_of_an_evaluation_leaves(group: Group) -> None:
-    site = group.sites[0]
+def test_what_of_an_evaluation_leaves(group: Group, site: Site) -> None:
     site.app = Replies(everything, eval_loss=0.25, val_acc=0.5, **{"test-loss": 1})
     reply = group.evaluate(site)
     assert set(reply.content) == {records.REPLY, "metrics"}
@@ -114,8 +105,9 @@ def test_what_of_an_evaluation_leaves(group: Group) -> None:
     ("value", "examples"),
     [(True, 4711), (False, 4711), ("true", 4711), (1, 4711), ("yes", 4711), (True, [47, 11])],
 )
-def test_example_counts_leave_for_true_alone(group: Group, value: Any, examples: Any) -> None:
-    site = group.sites[0]
+def test_example_counts_leave_for_true_alone(
+    group: Group, site: Site, value: Any, examples: Any
+) -> None:
     site.app = App(examples=examples)
     site.allow(flhe_counts=value)
     reply = group.evaluate(site)

@@ -15,7 +15,7 @@ from flhe.node import store
 from flhe.schemes.flashe.adder import FlasheOpener
 from flhe.training.session import Session
 from flhe.wire import files
-from tests.mods.harness import RUN, Group, answer, dying, refused, update
+from tests.mods.harness import RUN, Group, Site, answer, dying, refused, update
 
 
 @contextmanager
@@ -38,9 +38,8 @@ def full(name: str, error: tuple[int, str] = (28, "No space left on device")) ->
 
 
 @pytest.mark.parametrize("error", [(28, "No space left on device"), (13, "Permission denied")])
-def test_no_room_for_what_was_encrypted(group: Group, error: tuple[int, str]) -> None:
+def test_no_room_for_what_was_encrypted(group: Group, site: Site, error: tuple[int, str]) -> None:
     """After the claim: what cannot be kept does not leave, and is not encrypted again."""
-    site = group.sites[0]
     with full("outbox", error):
         refused(group.ask(site), 1015)
     assert site.claims == ["1-0-2"]
@@ -81,9 +80,8 @@ def test_no_room_for_the_model_of_a_sum(four: Group) -> None:
     assert site.model.round == 1
 
 
-def test_no_room_for_a_log(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_room_for_a_log(group: Group, site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """The answer is the same."""
-    site = group.sites[0]
     with full("audit.log"):
         update(group.ask(site))
     assert "the audit log could not be written" in caplog.text
@@ -93,8 +91,7 @@ def test_no_room_for_a_log(group: Group, caplog: pytest.LogCaptureFixture) -> No
     assert not (site.home / "errors.log").exists()
 
 
-def test_a_crash_before_the_claim_leaves_the_attempt_free(group: Group) -> None:
-    site = group.sites[0]
+def test_a_crash_before_the_claim_leaves_the_attempt_free(group: Group, site: Site) -> None:
     with dying(Session, "encode"):
         group.ask(site)
     assert site.claims == []

@@ -37,13 +37,11 @@ from tests.mods.harness import (
 
 
 def epoch_of(site: Site) -> Epoch:
-    """The keys on a site's disk."""
     [name] = site.epochs
     return Epoch.from_bytes(KeyFile.from_bytes((site.home / "epochs" / name).read_bytes()).epoch)
 
 
 def hand(group: Group, site: Site, box: ArrayRecord, stage: str = "sync", **fields: Any) -> Message:
-    """Send a checkpoint to a member."""
     kind = "evaluate" if stage == "evaluate" else "train"
     return group.ask(site, stage, kind, extra={records.BOX: box}, **fields)
 
@@ -324,7 +322,7 @@ def status(site: Site) -> dict[str, Any]:
     return {"epoch": b"", "history": b"", **answer(reply)}  # what is empty does not travel
 
 
-def test_status_tells_how_far_a_node_has_come(group: Group, tmp_path: Path) -> None:
+def test_status_tells_how_far_a_node_has_come(group: Group, site: Site, tmp_path: Path) -> None:
     alone = Site(tmp_path / "home")
     said = status(alone)
     assert said == {
@@ -335,7 +333,6 @@ def test_status_tells_how_far_a_node_has_come(group: Group, tmp_path: Path) -> N
         "history": b"",
     }
     assert not alone.app.seen
-    site = group.sites[0]
     assert status(site)["epoch"] == b""  # nothing is confirmed yet
     group.play()
     said = status(site)
@@ -398,9 +395,8 @@ def test_a_message_names_the_model_that_it_starts_from(group: Group, stage: str)
     answer(group.ask(site, stage, kind, history=site.model.history, round_=2))
 
 
-def test_a_model_that_changed_since_the_update_was_sent(group: Group) -> None:
+def test_a_model_that_changed_since_the_update_was_sent(group: Group, site: Site) -> None:
     """The digest is that of the model that was trained on, kept with the claim."""
-    site = group.sites[0]
     parts = group.parts()
     first = group.ask(site)
     site.put(drifted(site.model))

@@ -16,7 +16,7 @@ from flhe.coding.select import Select
 from flhe.coding.update import update_codec
 from flhe.schemes.sash.scheme import Sash
 from flhe.training.terms import Terms
-from tests.mods.harness import Group, answer, refused, update
+from tests.mods.harness import Group, Site, answer, refused, update
 
 TERMS = Terms(
     codec=update_codec(clip=1.0, weighted=False),
@@ -50,9 +50,8 @@ def test_another_attempt_shows_the_same_noise(group: Group) -> None:
     assert len(group.sites[0].app.seen) == 1
 
 
-def test_another_training_has_its_own_and_counts(group: Group) -> None:
+def test_another_training_has_its_own_and_counts(group: Group, site: Site) -> None:
     """Told otherwise, the app trains again: that is another release, and the node counts it."""
-    site = group.sites[0]
     site.allow(**{"flhe-max-releases": 3})
     seen = [shown(group)]
     for attempt in (1, 2):
@@ -80,8 +79,7 @@ def test_under_masks_of_a_round_what_is_sent_again_is_the_same(tmp_path: Path) -
     assert len(site.app.seen) == 1
 
 
-def test_what_is_refused_is_not_counted(group: Group) -> None:
-    site = group.sites[0]
+def test_what_is_refused_is_not_counted(group: Group, site: Site) -> None:
     site.allow(**{"flhe-max-releases": 2})
     shown(group)
     for rate in (1.0, 2.0, 3.0):

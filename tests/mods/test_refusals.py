@@ -18,7 +18,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flhe import errors
 from flhe.mods import records
 from flhe.wire.codes import APP, INTERNAL, explain, refusal_for
-from tests.mods.apps import Raises, Replies
 from tests.mods.harness import (
     RUN,
     SECRET,
@@ -26,6 +25,8 @@ from tests.mods.harness import (
     TERMS,
     App,
     Group,
+    Raises,
+    Replies,
     Site,
     answer,
     initial,
@@ -48,7 +49,6 @@ def hello(site: Site) -> Message:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """A node that has agreed on nothing yet."""
     return Site(tmp_path / "home")
 
 

@@ -20,6 +20,7 @@ from flhe.schemes.sealed import Sealed
 from flhe.sums import secure_sum
 from flhe.sums.secure_sum import SecureSum
 from tests.mods.harness import (
+    RANGED,
     App,
     Group,
     Site,
@@ -28,16 +29,14 @@ from tests.mods.harness import (
     initial,
     private,
     refused,
-    sealed,
     update,
-    wire,
 )
+from tests.mods.masked import Masked, answer_in, signature_in
 
 # --- a mask is used once ---
 
 
-def test_asked_again_it_sends_the_same_bytes(group: Group) -> None:
-    site = group.sites[0]
+def test_asked_again_it_sends_the_same_bytes(group: Group, site: Site) -> None:
     first = group.ask(site)
     site.app.step = 0.5  # an app that would train otherwise now
     # By a server that forgot everything, too.
@@ -63,8 +62,7 @@ def test_the_message_holds_no_model_once_the_app_is_done(
     assert not kept[0].content
 
 
-def test_another_attempt_is_another_ciphertext(group: Group) -> None:
-    site = group.sites[0]
+def test_another_attempt_is_another_ciphertext(group: Group, site: Site) -> None:
     first, second = (update(group.ask(site, attempt=n)) for n in (0, 3))
     assert (first.slot.attempt, second.slot.attempt) == (0, 3)
     assert 0 <= (first.data == second.data).mean() < 0.2  # two keystreams, the same update
@@ -74,8 +72,7 @@ def test_another_attempt_is_another_ciphertext(group: Group) -> None:
     assert len(site.app.seen) == 2  # it is refused before anything is trained
 
 
-def test_an_update_that_is_lost_is_not_made_again(group: Group) -> None:
-    site = group.sites[0]
+def test_an_update_that_is_lost_is_not_made_again(group: Group, site: Site) -> None:
     first = update(group.ask(site))
     (site.run / "outbox").unlink()
     refused(group.ask(site), 1022)
@@ -87,9 +84,8 @@ def test_an_update_that_is_lost_is_not_made_again(group: Group) -> None:
     refused(group.ask(site, attempt=2), 1020)
 
 
-def test_a_crash_between_claim_and_sending(group: Group) -> None:
+def test_a_crash_between_claim_and_sending(group: Group, site: Site) -> None:
     """The mask may have been used and the result is lost: only another attempt may follow."""
-    site = group.sites[0]
     with dying(SecureSum, "sign"):
         group.ask(site)
     refused(group.ask(site), 1022)
@@ -97,9 +93,8 @@ def test_a_crash_between_claim_and_sending(group: Group) -> None:
 
 
 def test_claims_and_records_are_on_disk_before_the_keys_are_used(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+    group: Group, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = group.sites[0]
     seen = list[object]()
     encrypt, opener_for = FlasheSealer.encrypt, secure_sum.opener_for
 
@@ -121,8 +116,9 @@ def test_claims_and_records_are_on_disk_before_the_keys_are_used(
     assert seen == [total.digest()]
 
 
-def test_a_copy_of_the_state_directory_encrypts_nothing(group: Group, tmp_path: Path) -> None:
-    site = group.sites[0]
+def test_a_copy_of_the_state_directory_encrypts_nothing(
+    group: Group, site: Site, tmp_path: Path
+) -> None:
     first = update(group.ask(site))
     shutil.copytree(site.home, tmp_path / "copy")
     copy = Site(tmp_path / "copy")
@@ -140,8 +136,7 @@ def test_rounds_and_attempts_that_cannot_be(group: Group, which: dict[str, int])
     assert not group.sites[0].app.seen
 
 
-def test_rounds_that_came_to_nothing_are_left_out(group: Group) -> None:
-    site = group.sites[0]
+def test_rounds_that_came_to_nothing_are_left_out(group: Group, site: Site) -> None:
     update(group.ask(site, round_=2))
     reply = group.evaluate(site, group.total(group.parts(5)))
     assert dict(reply.content["flhe.opened"]) == {"round": 5, "missed": False}
@@ -304,13 +299,59 @@ def test_an_update_that_is_not_in_the_sum(
     assert update(reply).slot.round == 2
 
 
-def test_a_checkpoint_is_sealed_and_runs_no_app(group: Group) -> None:
-    site = group.sites[1]
-    reply = group.ask(site, "checkpoint", sums=[group.total()])
-    assert set(answer(reply)) == {"v", "round", "history", "digest", "layout", "crypto-s"}
-    assert (answer(reply)["round"], answer(reply)["history"]) == (1, site.model.history)
-    box = sealed(reply)
-    assert {array.stype for array in box.values()} == {records.CHECKPOINT}
-    assert list(box) == [f"{i:04d}" for i in range(len(box))]
-    assert site.model.masters["w"].tobytes() not in b"".join(records.to_pieces(box)) + wire(reply)
-    assert len(site.app.seen) == 1
+# --- a node's own bounds on groups and sums: below them it helps nobody, whatever the server says ---
+
+
+@pytest.mark.parametrize("setting", ["flhe_min_members", "flhe_min_survivors"])
+def test_keys_are_shared_with_no_group_that_is_too_small(tmp_path: Path, setting: str) -> None:
+    """Sites are first-use here: the bound is the node's own, no roster's."""
+    group = Group(tmp_path, 4)
+    hellos, site = group.hellos(), group.sites[0]
+    assert site.context.node_config["flhe-trust"] == "first-use"
+    site.allow(**{setting: 4})
+    refused(site.ask("share", **group.stage(messages=hellos[:3])), 1011)
+    answer(site.ask("share", **group.stage(messages=hellos)))
+
+
+def test_a_bound_that_is_raised_holds_at_once(group: Group, site: Site) -> None:
+    site.allow(flhe_min_members=4)
+    refused(group.ask(site), 1011)
+    assert not site.app.seen
+    site.allow(flhe_min_members=3)
+    update(group.ask(site))
+
+
+def test_the_server_is_told_how_many_a_sum_needs(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    group.sites[0].allow(flhe_min_survivors=3)
+    shares = group.shares(group.hellos())
+    said = [answer(s.ask("confirm", **group.stage(messages=shares))) for s in group.sites]
+    assert sorted(one["min-opening"] for one in said) == [2, 2, 3]  # type: ignore[type-var]
+
+
+def test_a_sum_of_too_few_stays_closed(group: Group) -> None:
+    parts, site = group.parts(), group.sites[2]
+    few, all_ = group.total(parts[:2]), group.total(parts)
+    site.allow(flhe_min_survivors=3)
+    refused(group.evaluate(site, few), 1011)
+    assert not site.opened
+    assert answer(group.evaluate(site, all_))["round"] == 1  # nothing was spoiled by asking
+    assert answer(group.evaluate(group.sites[0], few))["round"] == 1  # where nothing is said
+
+
+def test_mean_squares_of_too_few_stay_closed(tmp_path: Path) -> None:
+    group = Group(tmp_path, terms=RANGED).agree()
+    site = group.sites[0]
+    site.allow(flhe_min_survivors=3)
+    refused(group.ask(site, "update", **{"fitted-on": group.mean_squares(2)}), 1011)
+    assert not list((site.home / "used").rglob("mean-squares-*"))
+    update(group.ask(site, "update", **{"fitted-on": group.mean_squares()}))
+
+
+@pytest.mark.parametrize("unmask", ["server", "clients"])
+def test_no_set_of_survivors_that_is_too_small_is_signed(tmp_path: Path, unmask: Any) -> None:
+    group = Masked(tmp_path, unmask=unmask).agree().uploaded()
+    group.sites[0].allow(flhe_min_survivors=3)
+    refused(group.consist(0, (0, 1)), 1011)
+    signature_in(group.consist(1, (0, 1, 2)))
+    answer_in(group.unmask(0, group.signatures((0, 1, 2), (0, 1, 2))))

@@ -1,4 +1,7 @@
-"""Rounds of several stages on the client: one support, mode and sum of mean squares an attempt."""
+"""Rounds of several stages on the client: one support, mode and sum of mean squares an attempt.
+
+And drafts: what a node trained and has not sent, from message to message and across crashes.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +17,33 @@ from flwr.app import Message
 from flhe.coding.support import Support
 from flhe.mods import records
 from flhe.node.keyfile import KeyFile
+from flhe.node.node import Node
+from flhe.schemes.flashe.adder import FlasheSealer
 from flhe.schemes.flashe.sparse import covered
 from flhe.schemes.sealed import Sealed, to_bytes
-from tests.mods.apps import Moves
+from flhe.sums.secure_sum import SecureSum
+from flhe.training.draft import Draft
+from flhe.training.model import Model
 from tests.mods.harness import (
     BEFORE_THE_SESSION,
     FLOATS,
     RANGED,
     SPARSE,
     TERMS,
+    App,
     Group,
+    Moves,
+    Raises,
     answer,
+    arrays,
     codec,
+    drifted,
     dying,
     mean_squares,
     private,
     refused,
     support,
     update,
-    wire,
 )
 
 FITTED = replace(SPARSE, codec=codec(top_k=0.25, small=0, warmup=0, clip="exchange"))
@@ -110,17 +121,6 @@ def test_all_three_steps_are_claimed_in_order(fitted: Group) -> None:
     assert again.digest() == updates[0].digest()  # one mode, and no second one
     fitted.open(fitted.total(updates), **{"mean-squares": [sums]})
     assert len(site.app.seen) == 2  # a round and an evaluation
-
-
-def test_no_stage_shows_a_draft(fitted: Group) -> None:
-    site = fitted.sites[0]
-    shown, fields = wire(fitted.ask(site)), on(fitted.mean_squares(), mode="double")
-    shown += wire(fitted.ask(site, "supports", **fields)) + wire(
-        fitted.ask(site, "update", **fields)
-    )
-    one = site.draft()
-    for secret in (one.values, one.coords, one.residual):
-        assert np.asarray(secret).tobytes() not in shown
 
 
 # --- the sum of mean squares ---
@@ -255,3 +255,202 @@ def test_the_site_decides_whether_its_choice_is_seen(tmp_path: Path) -> None:
     assert told.coords[-1] == 12, "the scalar, last of the layout, in its own place"
     group.sites[0].allow(flhe_unpermuted=False)
     refused(group.ask(group.sites[0], attempt=1), 1010)
+
+
+# --- drafts ---
+
+
+QUARTER = replace(TERMS, codec=codec(top_k=0.25, small=0, warmup=0))
+
+
+@pytest.fixture
+def quarter(tmp_path: Path) -> Group:
+    return Group(tmp_path, 3, QUARTER).agree()
+
+
+def whole(one: Draft) -> float:
+    """Sum of what is in the residual once the update is put back."""
+    residual = one.given_back().residual
+    assert residual is not None
+    return float(residual.sum())
+
+
+def test_each_step_is_claimed_and_tells_the_same_again(quarter: Group) -> None:
+    site = quarter.sites[0]
+    first = quarter.ask(site)
+    assert site.claims == ["1-0-1"]
+    told = support(first)
+    assert set(first.content) == {records.REPLY}
+    assert set(answer(first)) == {"v", "step", "support", "digest", "app_inputs_hash", "crypto-s"}
+    assert support(quarter.ask(site)) == told
+    part = update(quarter.ask(site, "update"), [told])
+    assert site.claims == ["1-0-2"]
+    assert part.supports == (told,)
+    again = quarter.ask(site, "update")
+    assert (update(again, [told]).digest(), answer(again)["resent"]) == (part.digest(), True)
+    assert support(quarter.ask(site)) == told  # a server that forgot everything
+    assert site.claims == ["1-0-2"]
+    assert len(site.app.seen) == 1
+    assert set(site.files) >= {"draft", "outbox"}
+    assert private(site.run / "draft")
+
+
+def test_another_attempt_tells_another_support_of_the_same_update(quarter: Group) -> None:
+    site = quarter.sites[0]
+    told = support(quarter.ask(site))
+    before = site.files["draft"]
+    other = support(quarter.ask(site, attempt=1))
+    assert other.count == told.count
+    assert site.claims == ["1-1-1"]
+    refused(quarter.ask(site, "update", attempt=0), 1014)
+    refused(quarter.ask(site, attempt=0), 1022)
+    assert update(quarter.ask(site, "update", attempt=1), [other]).supports == (other,)
+    assert site.files["draft"] == before
+    assert len(site.app.seen) == 1  # trained once, for both
+
+
+def test_a_round_that_came_to_nothing_is_trained_again(quarter: Group) -> None:
+    """From the same model and the same residual: its draft takes the other's place, and closes it."""
+    told = quarter.supports()
+    total = quarter.total(quarter.sparse_parts(told))
+    site = quarter.sites[0]
+    one = site.draft()
+    support(quarter.ask(site, round_=2))
+    two = site.draft()
+    assert (one.round, two.round) == (1, 2)
+    assert whole(one) == whole(two)
+    assert len(site.app.seen) == 2
+    refused(quarter.evaluate(site, total), 1012)
+    assert site.model.round == 0
+    answer(quarter.evaluate(quarter.sites[1], total))
+
+
+def test_an_earlier_round_is_not_trained_again(quarter: Group) -> None:
+    """It would take the place of the draft that the next sum settles, and that would count twice."""
+    told = quarter.supports(round_=2)
+    site = quarter.sites[0]
+    refused(quarter.ask(site, round_=1), 1022)
+    assert len(site.app.seen) == 1, "the app was not asked"
+    kept = site.draft().residual
+    answer(quarter.evaluate(site, quarter.total(quarter.sparse_parts(told, round_=2)), round_=2))
+    np.testing.assert_array_equal(site.draft("residual").residual, kept)  # type: ignore[arg-type]
+
+
+# --- crashes and damage ---
+
+
+def test_a_crash_between_the_sum_and_the_model(quarter: Group) -> None:
+    site = quarter.sites[0]
+    total = quarter.total(quarter.sparse_parts(quarter.supports()))
+    expected = site.draft().residual
+    with dying(Node, "save_model"):
+        quarter.evaluate(site, total)
+    assert site.model.round == 0
+    answer(quarter.evaluate(site, total))
+    np.testing.assert_array_equal(site.draft("residual").residual, expected)  # type: ignore[arg-type]
+    quarter.open(total)
+
+
+@pytest.mark.parametrize("where", [(SecureSum, "sign"), (FlasheSealer, "encrypt")])
+def test_a_crash_after_the_claim_needs_another_attempt(quarter: Group, where: Any) -> None:
+    site = quarter.sites[0]
+    support(quarter.ask(site))
+    with dying(*where):
+        quarter.ask(site, "update")
+    assert site.claims == ["1-0-2"]
+    refused(quarter.ask(site, "update"), 1022)
+    told = support(quarter.ask(site, attempt=1))
+    update(quarter.ask(site, "update", attempt=1), [told])
+    assert len(site.app.seen) == 1
+
+
+def test_a_damaged_draft_is_not_sent(quarter: Group) -> None:
+    site = quarter.sites[0]
+    support(quarter.ask(site))
+    path = site.run / "draft"
+    good = path.read_bytes()
+    for bad in (b"", good[:20], good[:-4], good + bytes(4)):
+        path.write_bytes(bad)
+        assert quarter.ask(site, "update").error.code in (1014, 1015), site.log
+    assert site.claims == ["1-0-1"]
+    path.write_bytes(good)
+    answer(quarter.ask(site, "update"))
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_support_that_would_change_is_not_told(quarter: Group, lost: bool) -> None:
+    """If the draft is lost in mid-attempt, another training has another support: a new attempt."""
+    site = quarter.sites[0]
+    told = support(quarter.ask(site))
+    one = site.draft()
+    assert one.coords is not None
+    free = sorted(set(range(FLOATS)) - set(one.coords.tolist()))
+    moved = np.sort(np.append(one.coords[1:], np.uint32(free[0]))).astype(np.uint32)
+    if lost:
+        (site.run / "draft").unlink()
+        site.app = Moves(*np.arange(12) / 9)
+        refused(quarter.ask(site), 1022)
+        assert support(quarter.ask(site, attempt=1)).count == told.count
+        return
+    (site.run / "draft").write_bytes(b"".join(replace(one, coords=moved).chunks()))
+    refused(quarter.ask(site), 1012)
+    refused(quarter.ask(site, "update"), 1012)
+    assert site.claims == ["1-0-1"]
+
+
+def test_an_app_that_fails_leaves_no_draft(quarter: Group) -> None:
+    site = quarter.sites[0]
+    site.app = Raises(ValueError("no"))
+    refused(quarter.ask(site), 1001)
+    assert not (site.run / "draft").exists()
+    assert not site.claims
+    site.app = App()
+    support(quarter.ask(site))
+
+
+def test_no_update_before_its_support(quarter: Group) -> None:
+    site = quarter.sites[0]
+    refused(quarter.ask(site, "update"), 1014)
+    refused(quarter.ask(site, "supports"), 1014)
+    assert not site.app.seen
+    support(quarter.ask(site))
+    for fields in ({"attempt": 1}, {"round_": 2}):
+        refused(quarter.ask(site, "update", **fields), 1014)  # type: ignore[arg-type]
+    assert site.claims == ["1-0-1"]
+
+
+# --- a draft is of one model, and goes with it ---
+
+
+def test_a_draft_is_of_the_very_model(quarter: Group) -> None:
+    """The same round and history, and other weights: what it learned is not sent as the others'."""
+    site = quarter.sites[0]
+    support(quarter.ask(site))
+    site.put(drifted(site.model))
+    refused(quarter.ask(site, "update"), 1014)
+    support(quarter.ask(site, attempt=1))
+    assert len(site.app.seen) == 2, "trained again"
+
+
+def test_what_a_drifted_model_learned_goes_with_it(tmp_path: Path) -> None:
+    """It takes the others' model of the same round; a sum without it then gives nothing back."""
+    group = Group(tmp_path, 4, QUARTER).agree()
+    history = Model.initial(arrays()).history
+    for each in group.sites:
+        answer(group.ask(each, "sync", history=history))
+    site = group.sites[3]
+    site.put(drifted(site.model))
+    told = group.supports()
+    assert "draft" in site.files
+    answer(group.ask(site, "sync", extra=group.box(group.sites[0])))
+    answer(group.evaluate(site, group.total(group.sparse_parts(told[:3]))))
+    assert not {"draft", "residual"} & set(site.files)
+
+
+def test_who_leaves_keeps_no_update(quarter: Group) -> None:
+    site = quarter.sites[0]
+    support(quarter.ask(site))
+    assert "draft" in site.files
+    site.allow(flhe_leave=True)
+    refused(quarter.ask(site), 1021)
+    assert not {"draft", "residual", "outbox", "mean-squares"} & set(site.files)

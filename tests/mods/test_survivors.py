@@ -27,7 +27,18 @@ from flhe.schemes.sash.adder import SashAdder, SashOpener
 from flhe.schemes.sealed import Sealed
 from flhe.wire import files
 from flhe.wire.canonical import dumps, loads
-from tests.mods.harness import FLOATS, TERMS, Group, answer, arrays, refused, update, wire
+from tests.mods.harness import (
+    FLOATS,
+    TERMS,
+    Group,
+    Site,
+    answer,
+    arrays,
+    content_stamp,
+    refused,
+    update,
+    wire,
+)
 from tests.mods.masked import Masked, answer_in, signature_in
 
 ALL, PAIR, OTHER = (0, 1, 2), (0, 1), (1, 2)
@@ -80,13 +91,7 @@ def test_the_sum_of_those_who_survive(tmp_path: Path, chosen: tuple[int, ...]) -
         assert np.array_equal(opened(group, parts, answers[1:]), lanes)
 
 
-def test_a_node_without_an_epoch_or_masking_keys_signs_nothing(
-    tmp_path: Path, group: Group
-) -> None:
-    fresh = Masked(tmp_path / "fresh")
-    for reply in (fresh.consist(ME, ALL), fresh.unmask(ME, {})):
-        refused(reply, 1020)
-    site = group.sites[0]
+def test_a_node_without_masking_keys_signs_nothing(group: Group, site: Site) -> None:
     assert not answer(group.ask(site)).get("shares")
     said = {"round": 1, "attempt": 0, "terms": group.terms.to_bytes()}
     refused(site.ask("consist", survivors=list(ALL), shares=[b""] * 3, **said), 1014)
@@ -193,12 +198,6 @@ def test_an_update_that_is_lost_in_part_is_not_made_again(dealt: Masked, lost: s
         answer(dealt.upload(ME, attempt=1))
 
 
-def test_a_model_that_is_not_the_one_named(tmp_path: Path) -> None:
-    group = Masked(tmp_path).agree()
-    refused(group.upload(ME, history=bytes(32)), 1019)
-    assert not group.sites[ME].app.seen
-
-
 def new_epoch(group: Masked) -> None:
     group.renew()
     for site in group.sites:
@@ -295,11 +294,13 @@ def crashes(
     patch: pytest.MonkeyPatch, path: Path, work: Callable[[Masked], Message]
 ) -> Iterator[tuple[Masked, str, str]]:
     """A group after each way in which its node's process may have ended in `work`."""
+    patch.setattr(files, "stamp", content_stamp)
+    first = Masked(path / "first").agree()
+    for rank in (0, 2) if work is upload else ALL:
+        update(first.upload(rank))
     for how in HOWS:
         for at in itertools.count():
-            group = Masked(path / f"{how}-{at}").agree()
-            for rank in (0, 2) if work is upload else ALL:
-                update(group.upload(rank))
+            group = first.copied(path / f"{how}-{at}")
             with crashing(patch, at, how) as begun:
                 try:
                     work(group)

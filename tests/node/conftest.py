@@ -1,5 +1,5 @@
 """Groups that tests of nodes begin with."""
 
-from tests.mods.conftest import four, group
+from tests.mods.conftest import four, group, site
 
-__all__ = ["four", "group"]
+__all__ = ["four", "group", "site"]

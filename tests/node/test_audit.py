@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from flhe.cli import app
 from flhe.errors import ConfigError, ProtocolError, StoreError
-from flhe.mods import records, stages, table
+from flhe.mods import he_mod, records, stages
 from flhe.node import audit
 from flhe.node.audit import Entry, last, write
 from flhe.node.store import Store
@@ -59,7 +59,7 @@ def test_lines() -> None:
 
 
 def test_every_stage_and_every_code_has_its_word() -> None:
-    assert {name for _, name in table.STAGES} <= audit.STAGES
+    assert {name for _, name in he_mod.STAGES} <= audit.STAGES
     for code, slug in SLUGS.items():
         one = entry(answer="refused", code=code)
         assert (one.reason, json.loads(one.to_line())["reason"]) == (slug, slug)

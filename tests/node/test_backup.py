@@ -1,20 +1,30 @@
-"""Backups: what is in one, what is not, and that nothing but its passphrase opens it."""
+"""Backups: what is in one, and that nothing but its passphrase opens it. And `flhe open`."""
 
 from __future__ import annotations
 
+import stat
+import sys
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 from Crypto.Cipher import ChaCha20_Poly1305
 from Crypto.Hash import SHA256
 from Crypto.Protocol.KDF import HKDF, scrypt
+from typer.testing import CliRunner
 
+from flhe.cli import app
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError
+from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.identity import Identity
 from flhe.node import backup
 from flhe.node.backup import MAX_FILE, Backup
+from flhe.node.checkpoint import open_checkpoint, write_model
+from flhe.node.store import Store
+from flhe.training.model import Model
 from flhe.wire.canonical import dumps, loads
 from tests.keys.masking import group
 
@@ -89,11 +99,127 @@ def test_a_passphrase_that_is_too_short_or_repeats(phrase: str) -> None:
         Backup(IDENTITY, ()).seal(phrase)
 
 
-def test_bytes_that_are_no_backup() -> None:
-    good = loads(Backup(IDENTITY, ()).seal(PHRASE), MAX_FILE, "test")
-    for body, error in (
-        (good | {"v": 1}, "version 1, this flhe reads 2: make another"),
-        ([], "no file of"),
+# --- flhe open: sealed checkpoints, keys, formats ---
+
+
+def epoch_of(tag: int) -> Epoch:
+    return replace(group(3)[1][0], id=bytes([tag]) * 16, group_key=bytes([tag]) * 32)
+
+
+RUN = epoch_of(1).run_id
+
+
+def model() -> Model:
+    return Model.initial(
+        {
+            "w": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),
+            "half": np.array([1.5, -2.25], np.float16),
+            "brain": np.array([0x3FC0, 0xC010], np.uint16).view("V2"),  # 1.5, -2.25
+            "steps": np.array(7, np.int64),
+            "empty": np.zeros((0, 3), np.float32),
+        }
+    )
+
+
+def sealed_by(agreed: Epoch, **changed: object) -> bytes:
+    header = {
+        "run_id": RUN,
+        "roster_hash": agreed.roster.hash,
+        "stage": "checkpoint",
+        "round": 3,
+        "attempt": 0,
+        "rank": 0,
+        "epoch": agreed.id,
+        **changed,
+    }
+    return seal.seal(agreed.model_key, header, list(model().chunks()))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    path = tmp_path / "run" / "node"
+    path.parent.mkdir(mode=0o700)
+    Store(path).put_epoch(epoch_of(1).to_bytes(), epoch_of(1).id)
+    return path
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Path:
+    path = tmp_path / "model.flhe"
+    path.write_bytes(sealed_by(epoch_of(1)))
+    return path
+
+
+def test_opens_with_a_directory_one_above_it_or_the_file(home: Path, box: Path) -> None:
+    file = home / "epochs" / epoch_of(1).id.hex()
+    for key in (home, home.parent, home.parent.parent, file):
+        opened = open_checkpoint(box, key)
+        np.testing.assert_array_equal(opened.masters["w"], model().masters["w"])
+
+
+def test_refusals(home: Path, box: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    Store(other).put_epoch(epoch_of(2).to_bytes(), epoch_of(2).id)
+    (tmp_path / "nothing").mkdir()
+    for sealed, key, says in (
+        (tmp_path / "none", home, "cannot be read"),
+        (box, tmp_path / "none", "no such file or directory"),
+        (box, tmp_path / "nothing", "no key of epoch 01010101"),
+        (box, other / "epochs" / epoch_of(2).id.hex(), "a key of another epoch"),
     ):
-        with pytest.raises(ProtocolError, match=error):
-            Backup.unseal(dumps(body), PHRASE)
+        with pytest.raises(ConfigError, match=says):
+            open_checkpoint(sealed, key)
+    data = bytearray(sealed_by(epoch_of(1)))
+    data[-20] ^= 1
+    for content, error, says in (
+        (sealed_by(epoch_of(1), stage="update"), ProtocolError, "no checkpoint"),
+        (sealed_by(epoch_of(1), run_id=RUN - 1), ProtocolError, "run_id"),
+        (data, AuthenticationError, "cut short"),
+    ):
+        box.write_bytes(content)
+        with pytest.raises(error, match=says):
+            open_checkpoint(box, home)
+
+
+def test_npz_and_pt_hold_the_arrays_for_their_owner_only(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    npz, pt = tmp_path / "m.npz", tmp_path / "m.pt"
+    write_model(model(), npz)
+    write_model(model(), pt)
+    assert stat.S_IMODE(npz.stat().st_mode) == stat.S_IMODE(pt.stat().st_mode) == 0o600
+    arrays = np.load(npz)
+    tensors = torch.load(pt, weights_only=True)
+    assert list(arrays) == list(tensors) == ["w", "half", "brain", "steps", "empty"]
+    assert (arrays["half"].dtype, arrays["brain"].dtype) == (np.float16, np.float32)
+    assert tensors["brain"].dtype == torch.bfloat16
+    assert arrays["brain"].tolist() == tensors["brain"].tolist() == [1.5, -2.25]
+    assert arrays["steps"] == tensors["steps"] == 7
+    assert tensors["empty"].shape == (0, 3)
+    with pytest.raises(ConfigError, match=r"\.npz or \.pt"):
+        write_model(model(), tmp_path / "m.onnx")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write_model(model(), tmp_path / "none" / "m.npz")
+
+
+def test_command(home: Path, box: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.npz"
+    arguments = ["open", str(box), "--key", str(home), "--output", str(out)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "5 arrays, 17 values, round 0" in result.output
+    assert out.is_file()
+    result = CliRunner().invoke(app, ["open", str(box), "--key", str(tmp_path / "none")])
+    assert result.exit_code == 1
+    assert result.output.count("\n") == 1
+
+
+def test_an_older_model_stays_where_the_new_one_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    out = tmp_path / "model.pt"
+    out.write_bytes(b"of the year before")
+    with pytest.raises(ConfigError, match="torch"):
+        write_model(Model.initial({"w": np.zeros(3, np.float32)}), out)
+    assert out.read_bytes() == b"of the year before"
+    assert [p.name for p in tmp_path.iterdir()] == ["model.pt"]

@@ -18,7 +18,7 @@ from flhe.coding.update import update_codec
 from flhe.errors import ConfigError, PolicyError, QuorumError
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
-from flhe.node.policy import METRICS, Policy, allowed, settings
+from flhe.node.policy import METRICS, Policy, allowed
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.sash.scheme import Sash
 from flhe.training.terms import Terms
@@ -38,7 +38,6 @@ def pin(path: pathlib.Path, agreed: Roster) -> dict[str, object]:
 
 @pytest.fixture
 def pinned(tmp_path: pathlib.Path) -> dict[str, object]:
-    """Node config with a roster and its hash."""
     return pin(tmp_path / "roster.flhe", roster())
 
 
@@ -162,34 +161,37 @@ FLAGS = ["counts", "unpermuted", "server-reads", "fresh-keys", "durable", "leave
 
 
 def said(policy: Policy, key: str) -> Any:
-    """What a policy has of a setting."""
     return policy.limits[key] if key in policy.limits else getattr(policy, key)
 
 
 @pytest.mark.parametrize("key", FLAGS)
-def test_flags_are_true_or_false(key: str) -> None:
+def test_flags_are_off_unless_said(key: str) -> None:
     for value in (True, False):
         assert said(of_node({**FIRST_USE, f"flhe-{key}": value}), key) is value
     assert not said(of_node(FIRST_USE), key)
-    for value in ("true", "yes", 1, None):
-        with pytest.raises(ConfigError, match=f"flhe-{key} must be true or false"):
+
+
+TEXTS = ["home", "trust", "roster", "schemes", "metrics"]
+NO_VALUES: list[tuple[str, tuple[Any, ...], str]] = [
+    *((key, ("true", "yes", 1, None), " must be true or false") for key in FLAGS),
+    *((key, (1, True, 0.5, b"x", None), " must be text") for key in TEXTS),
+    ("min-survivors", (-1, 1.0, "3", True), " must be a whole number"),
+    ("min-select", (-0.1, 1.1, "0.1", True, None, float("nan")), ""),
+    ("min-noise", (-0.1, "0.1", True, float("nan")), ""),
+    ("select-rules", ("sensitivity,all", 1), ""),
+    # Neither may mean that all are allowed.
+    ("schemes", ("", " , "), " names no scheme"),
+    ("schemes", ("flash",), ": 'flash' is none of flashe"),
+    ("schemes", ("flashe,shas",), ": 'shas' is none of"),
+    ("schemes", ("*",), ": '*' is none of"),
+]
+
+
+@pytest.mark.parametrize(("key", "values", "says"), NO_VALUES)
+def test_a_value_that_is_none_is_refused(key: str, values: tuple[Any, ...], says: str) -> None:
+    for value in values:
+        with pytest.raises(ConfigError, match=f"flhe-{key}{re.escape(says)}"):
             of_node({**FIRST_USE, f"flhe-{key}": value})
-
-
-@pytest.mark.parametrize(
-    ("named", "says"),
-    [
-        ("", "names no scheme"),
-        (" , ", "names no scheme"),
-        ("flash", "'flash' is none of flashe"),
-        ("flashe,shas", "'shas' is none of"),
-        ("*", "is none of"),
-    ],
-)
-def test_schemes_that_allow_none_or_do_not_exist(named: str, says: str) -> None:
-    """Neither may mean that all are allowed."""
-    with pytest.raises(ConfigError, match=f"flhe-schemes.*{re.escape(says)}"):
-        of_node({**FIRST_USE, "flhe-schemes": named})
 
 
 SURVIVORS = [
@@ -219,15 +221,6 @@ def test_a_setting_that_does_not_exist_is_refused(key: str, meant: str, simulate
 def test_the_apps_own_settings_are_its_own() -> None:
     names = ("partition-id", "num-partitions", "metrics", "min-survivors", "file-path", "fl-round")
     of_node({**FIRST_USE, **dict.fromkeys(names, 1)})
-
-
-@pytest.mark.parametrize(
-    "key", ["flhe-home", "flhe-trust", "flhe-roster", "flhe-schemes", "flhe-metrics"]
-)
-@pytest.mark.parametrize("value", [1, True, 0.5, b"x", None])
-def test_settings_are_text(key: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=f"{key} must be text"):
-        of_node({key: value}, simulated=True)
 
 
 SIMULATED: dict[str, Any] = {"simulated": True}
@@ -330,20 +323,6 @@ def test_a_simulation_may_show_what_the_run_says() -> None:
     assert of_node(FIRST_USE, simulated=True).limits["min-select"] == 1
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        *(("flhe-min-select", value) for value in (-0.1, 1.1, "0.1", True, None, float("nan"))),
-        *(("flhe-min-noise", value) for value in (-0.1, "0.1", True, float("nan"))),
-        ("flhe-select-rules", "sensitivity,all"),
-        ("flhe-select-rules", 1),
-    ],
-)
-def test_what_is_no_share_rule_or_scale(key: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=key):
-        of_node({**FIRST_USE, key: value})
-
-
 # --- what the roster's sites agreed on ---
 
 
@@ -402,12 +381,3 @@ def test_local_bounds_on_groups_and_sums() -> None:
     ):
         with pytest.raises(QuorumError, match=says):
             act()
-    for bad in (-1, 1.0, "3", True):
-        with pytest.raises(ConfigError, match="flhe-min-survivors must be a whole number"):
-            of_node({**FIRST_USE, "flhe-min-survivors": bad})
-
-
-def test_all_settings_are_described() -> None:
-    """In the table where administrators look them up."""
-    page = (pathlib.Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `(flhe-[a-z-]+)` \|", page, re.MULTILINE)) == set(settings())

@@ -20,14 +20,12 @@ def run(*command: object) -> Result:
 
 
 def good(*command: object) -> str:
-    """What a command prints that goes well."""
     result = run(*command)
     assert result.exit_code == 0, result.output
     return result.output
 
 
 def bad(*command: object, code: int = 1) -> str:
-    """The one line of a command that refuses."""
     result = run(*command)
     assert result.exit_code == code, result.output
     assert result.output.startswith("flhe: ")
@@ -44,7 +42,6 @@ def keygen(tmp: Path, *names: str) -> None:
 
 
 def requests(tmp: Path, *names: str) -> list[object]:
-    """What hands their requests to `flhe roster`."""
     return [word for name in names for word in ("--site", tmp / f"{name}.site")]
 
 
@@ -64,7 +61,6 @@ def signed(tmp: Path, *names: str, out: str = "roster") -> str:
 
 
 def sign(roster: Path, home: Path, *more: object) -> str:
-    """Sign with the hash that the file has."""
     hash_ = load(roster).roster.hash.hex()
     return good("roster", "sign", roster, "--home", home, "--roster-hash", hash_, *more)
 

@@ -27,8 +27,7 @@ from cryptography.x509.oid import NameOID
 from flhe.keys.agreement.dealt import deal
 from flhe.provision import check_home as homes
 from flhe.provision import check_machine, check_trust
-from flhe.provision.check_home import check_home
-from flhe.provision.check_nodes import check_nodes
+from flhe.provision.check_home import check_home, check_nodes
 from flhe.provision.check_tls import check_tls
 from flhe.provision.checks import Check
 from flhe.provision.doctor import examine
@@ -57,7 +56,6 @@ def found(config: Mapping[str, object]) -> dict[str, Check]:
 
 
 def one(name: str, home: Path) -> Check:
-    """The check of that name of a directory."""
     (check,) = [check for check in check_home(home) if check.name == name]
     return check
 

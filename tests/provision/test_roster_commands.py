@@ -244,13 +244,6 @@ def test_a_key_that_is_swapped_shows_against_the_roster_before(tmp_path: Path) -
     assert "Nothing differs" in same
 
 
-def test_names_that_only_capitals_tell_apart(tmp_path: Path) -> None:
-    signed(tmp_path, *ABC)
-    keygen(tmp_path, "SITE-a")
-    how = ("--site", tmp_path / "SITE-a.site", "--out", tmp_path / "more")
-    assert "differ in capitals only" in bad("roster", "add", tmp_path / "roster", *how)
-
-
 # --- rotation ---
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.mods import records
-from flhe.mods.table import STAGES as KNOWN
+from flhe.mods.he_mod import STAGES as KNOWN
 from flhe.strategies import FlasheFedAvg
 from flhe.strategies.overhead import (
     ADD,
