@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from flhe.strategies.resident import resident
+from flhe.strategies.overhead import resident
 
 ACTOR = "ray::ClientAppActor"
 """How Ray calls a process that Flower's simulation runs nodes in."""

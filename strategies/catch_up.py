@@ -7,7 +7,7 @@ tell whether all of them agree.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from logging import ERROR, INFO, WARNING, getLogger
 from typing import NamedTuple
@@ -25,8 +25,6 @@ from flhe.wire import canonical
 
 log = getLogger("flwr").log
 
-STATUS = "status: node %d: %s"
-
 VERIFIERS = 3
 """Members that are asked whether a checkpoint is right, until one says so."""
 
@@ -41,18 +39,11 @@ class Stand(NamedTuple):
 
 @dataclass(slots=True)
 class CatchUp:
-    """Brings nodes to the model of the others.
-
-    Parameters
-    ----------
-    fed : Federation
-        What the server knows.
-    timeout : float
-        Seconds that each stage waits.
-    """
+    """Brings nodes to the model of the others."""
 
     fed: Federation
     timeout: float
+    """Seconds that each stage waits."""
     _reference: bytes = field(default=b"", init=False)
     """Digest of the model that most have, where one was asked for."""
 
@@ -61,13 +52,13 @@ class CatchUp:
 
         Returns those that said nothing: they cannot join.
         """
-        fed, trouble = self.fed, dict[int, str]()
-        agreed = fed.ledger.agreed
+        fed, agreed = self.fed, self.fed.ledger.agreed
         if agreed is None or not (unknown := [n for n in nodes if n not in fed.members]):
             return set()
         keys, connected = set(fed.members.values()), set(fed.connected())
         placed = {node: key for node, key in fed.members.items() if node >= 0}
-        for node, (key, epoch, stand) in self._statuses(unknown, trouble):
+        answers = self._statuses(unknown)
+        for node, (key, epoch, stand) in answers.items():
             there = {k for n, k in placed.items() if n in connected}
             # Nobody takes a connected one's place.
             if key in keys - there and epoch == agreed.epoch:
@@ -75,8 +66,7 @@ class CatchUp:
                 fed.confirmed.add(node)
             self._note(node, stand)
         fed.ledger.place(placed)
-        warn(STATUS, trouble)
-        return set(trouble)
+        return set(unknown) - answers.keys()
 
     def settle(self, nodes: Iterable[int]) -> None:
         """Bring `nodes` to the others' model, by sums where that does, else by a sealed checkpoint.
@@ -84,10 +74,7 @@ class CatchUp:
         Those that cannot follow are named and left out. When more members refuse the last sum than
         opened it, it is void.
 
-        Raises
-        ------
-        QuorumError
-            No node that is there holds the model.
+        QuorumError: No node that is there holds the model.
         """
         fed, asked = self.fed, sorted(nodes)
         trouble: dict[int, str] = {}
@@ -124,10 +111,7 @@ class CatchUp:
 
         Nobody relies on what one member alone says: another one opens it first and finds its own model.
 
-        Raises
-        ------
-        QuorumError
-            Nobody sealed one that holds.
+        QuorumError: Nobody sealed one that holds.
         """
         fed, ledger = self.fed, self.fed.ledger
         if ledger.box is not None and ledger.box_round == ledger.base:
@@ -137,8 +121,7 @@ class CatchUp:
         able = sorted(fed.following(), key=lambda n: (not fed.has_model(n), rank(n)))
         for node in able:
             messages = fed.messages("train", "checkpoint", [node])
-            for _, reply, box in fed.ask(messages, self.timeout, trouble, self._box_in):
-                fed.heard(node, reply)
+            for _, box in fed.ask(messages, self.timeout, trouble, self._box_in):
                 if self._verified(node, box, [n for n in able if n != node], trouble):
                     ledger.keep_box(box, ledger.base)
                     warn("checkpoint: node %d: %s", trouble)
@@ -162,9 +145,8 @@ class CatchUp:
         for node in others[:VERIFIERS]:
             messages = fed.messages("train", "verify", [node])
             messages[0].content[records.CANDIDATE] = box
-            for _, reply, answer in fed.ask(messages, self.timeout, trouble, _reply_in):
-                fed.heard(node, reply)
-                if answer is not None and answer.get("same") is True:
+            for _, answer in fed.ask(messages, self.timeout, trouble, _reply_in):
+                if answer.get("same") is True:
                     return True
                 trouble[node] = f"it does not find its model in the checkpoint by node {sealer}"
         return False
@@ -172,18 +154,14 @@ class CatchUp:
     def fetch_initial(self) -> None:
         """The first model, sealed by the member of lowest rank that can make one.
 
-        Raises
-        ------
-        QuorumError
-            Nobody made one.
+        QuorumError: Nobody made one.
         """
         fed, ledger = self.fed, self.fed.ledger
         trouble: dict[int, str] = {}
         for node in sorted(fed.present(), key=fed.parameters.epoch.rank):
             content = fed.content("initial", node in fed.confirmed, False, ())
             messages = [Message(content, node, "train")]
-            for _, reply, box in fed.ask(messages, self.timeout, trouble, self._initial_in):
-                fed.heard(node, reply)
+            for _, box in fed.ask(messages, self.timeout, trouble, self._initial_in):
                 ledger.keep_box(box, 0)
                 others = [n for n in fed.present() if n != node]
                 self._sync(others, trouble)
@@ -199,10 +177,7 @@ class CatchUp:
     def finish(self) -> ArrayRecord:
         """Bring everybody who is there to the last model, and have it sealed.
 
-        Raises
-        ------
-        QuorumError
-            Nobody sealed one that holds.
+        QuorumError: Nobody sealed one that holds.
         """
         fed = self.fed
         behind = [node for node in fed.present() if not fed.has_model(node)]
@@ -217,22 +192,20 @@ class CatchUp:
         fed = self.fed
         stands: dict[int, Stand] = {}
         messages = fed.messages("train", "sync", nodes)
-        for node, reply, stand in fed.ask(messages, self.timeout, trouble, _stand_in):
-            fed.heard(node, reply)
+        for node, stand in fed.ask(messages, self.timeout, trouble, _stand_in):
             self._note(node, stand)
             stands[node] = stand
         return stands
 
-    def _statuses(
-        self, nodes: Iterable[int], trouble: dict[int, str]
-    ) -> Iterator[tuple[int, tuple[bytes, bytes, Stand]]]:
+    def _statuses(self, nodes: Iterable[int]) -> dict[int, tuple[bytes, bytes, Stand]]:
         """Ask each of `nodes` who it is and where it stands, whatever its epoch."""
         name = records.federation_name(self.fed.ledger.federation)
         record = records.stage_record("status", federation=name)
         content = RecordDict({records.STAGE: record})
-        messages = [Message(content, node, "train") for node in nodes]
-        for node, _, status in self.fed.ask(messages, self.timeout, trouble, _status_in):
-            yield node, status
+        messages, trouble = [Message(content, node, "train") for node in nodes], dict[int, str]()
+        answers = dict(self.fed.ask(messages, self.timeout, trouble, _status_in, follows=False))
+        warn("status: node %d: %s", trouble)
+        return answers
 
     def _note(self, node: int, stand: Stand) -> None:
         known = self.fed.ledger.chain.get(stand.round) == stand.history
@@ -260,12 +233,11 @@ class CatchUp:
 
     def _void(self) -> None:
         """Take back the last sum: most of those who were sent it refuse it."""
-        fed, trouble = self.fed, dict[int, str]()
+        fed = self.fed
         fed.refusers = set()
         log(ERROR, "the sum of round %d opened for nobody: the round is void", fed.ledger.void())
-        for node, (_, _, stand) in self._statuses(fed.present(), trouble):
+        for node, (_, _, stand) in self._statuses(fed.present()).items():
             self._note(node, stand)
-        warn(STATUS, trouble)
 
     def take_back(self, agreed: Agreed) -> None:
         """Take back sums that nobody has opened, where all members are there to say so.
@@ -273,12 +245,11 @@ class CatchUp:
         Their keys may be gone, as after a failure of power everywhere: nobody will open those sums.
         `agreed` is the new epoch, in which all of them are.
         """
-        fed, trouble = self.fed, dict[int, str]()
+        fed = self.fed
         if not set(fed.members.values()) <= set(agreed.members.values()):
             return
-        answers = self._statuses(agreed.members, trouble)
-        stands = {node: stand for node, (_, _, stand) in answers}
-        warn(STATUS, trouble)
+        answers = self._statuses(agreed.members)
+        stands = {node: stand for node, (_, _, stand) in answers.items()}
         if len(stands) < len(agreed.members):
             return
         known = fed.ledger.chain

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from flwr.app import ConfigRecord
+
 from flhe.coding.flatten import Layout
+from flhe.errors import ProtocolError
 from flhe.keys.agreement.circle import SharingParameters
+from flhe.mods import records
 from flhe.schemes.sealed import from_bytes
 from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import Ledger
+from flhe.sums import receipts
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.epoch_sums import EpochSums
 from flhe.training.kind import UPDATE, Kind
@@ -16,6 +21,15 @@ from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.start import Start
 from flhe.training.terms import Terms
+
+
+def start_in(answer: ConfigRecord) -> Start:
+    """What a reply says that it starts from; a sum sees that it was encrypted for that."""
+    app_inputs_hash: bytes = records.field(answer, "app_inputs_hash", bytes)
+    digest: bytes = records.field(answer, "digest", bytes)
+    if len(app_inputs_hash) != 32:
+        raise ProtocolError("what its app was told is no hash")
+    return Start(app_inputs_hash, digest)
 
 
 @dataclass(slots=True)
@@ -100,3 +114,27 @@ class EpochParameters:
         first = len(ledger.chain) == (2 if self.terms.select.mapped else 1)
         due = (fitting == "always" and not self.maps) or (fitting == "first" and first)
         return due and ledger.round not in ledger.mean_squares
+
+    def receipt_in(self, node: int, answer: ConfigRecord, of: SecureSum) -> bytes:
+        """What a member signed of the result that it starts from; members go by it, not the server."""
+        sender = self.epoch.members[node]
+        data: bytes = records.field(answer, "receipt", bytes)
+        receipt = receipts.opened(data, sender, of.slot, of.number, of.policy_hash)
+        if receipt.history != of.slot.history:
+            raise ProtocolError("its receipt is for another result than its update")
+        return data
+
+    def shares_in(self, node: int, answer: ConfigRecord) -> list[bytes]:
+        """The shares of an update's seed, where there are seeds.
+
+        ProtocolError unless there is one for each other member.
+        """
+        if not self.terms.scheme.per_sum_keys:
+            return []
+        agreed, size = self.epoch, self.circle.box_bytes
+        shares, rank = records.bytes_list(answer, "shares"), agreed.rank(node)
+        if [len(s) for s in shares] != [size * (i != rank) for i in range(len(agreed.members))]:
+            raise ProtocolError(
+                "its update came without one share of its seed for each other member"
+            )
+        return shares

@@ -18,15 +18,9 @@ log = getLogger("flwr").log
 def told(fed: Federation, replies: Iterable[Message], needed_by: str) -> list[RecordDict]:
     """What the nodes' apps tell, without our own records.
 
-    Parameters
-    ----------
-    needed_by : str
-        What comes to nothing without any; "" where none is awaited.
+    `needed_by` says what comes to nothing without any; "" where none is awaited.
 
-    Raises
-    ------
-    QuorumError
-        No node could evaluate the model.
+    QuorumError: No node could evaluate the model.
     """
     trouble: dict[int, str] = {}
 

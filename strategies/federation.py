@@ -6,7 +6,9 @@ The ledger holds what must not be forgotten; here is what can be asked again.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from logging import WARNING, getLogger
 from typing import Any, TypeVar
 
@@ -15,18 +17,15 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.keys.agreement.answers import combine, pack
-from flhe.keys.agreement.circle import SharingParameters
 from flhe.mods import records
 from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed
-from flhe.strategies import updates
-from flhe.strategies.epoch_parameters import EpochParameters
+from flhe.strategies.epoch_parameters import EpochParameters, start_in
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.ledger import Ledger
 from flhe.strategies.membership import Membership
 from flhe.strategies.overhead import OPEN, sound
 from flhe.strategies.report import RoundReport
-from flhe.strategies.round_state import Attempt, RoundState
 from flhe.sums import receipts
 from flhe.training.kind import Kind
 from flhe.training.mean_squares import MEAN_SQUARES
@@ -41,6 +40,53 @@ log = getLogger("flwr").log
 
 T = TypeVar("T")
 
+
+@dataclass(slots=True)
+class Attempt:
+    """What an attempt at a round has come to so far."""
+
+    missing: set[int] = field(default_factory=set)
+    """Members that have not answered the present stage."""
+    asked: int = 0
+    """How many nodes it asked."""
+    mode: str = ""
+    """Which of its ways the scheme uses, where it has several."""
+    app_failed: set[int] = field(default_factory=set)
+    """Nodes whose app failed, or replied what no strategy takes."""
+    spent: set[int] = field(default_factory=set)
+    """Nodes that say that the round under way is over."""
+    shares: dict[int, list[bytes]] = field(default_factory=dict)
+    """Shares of the seed that came with each node's update."""
+    receipts: dict[int, bytes] = field(default_factory=dict)
+    """What each sender of an update signed of the result that it starts from, by rank."""
+
+
+@dataclass(slots=True)
+class RoundState:
+    """What a round has come to so far, all its attempts together."""
+
+    began: float = field(default_factory=time.monotonic)
+    adding_s: float = 0.0
+    crypto_s: dict[int, float] = field(default_factory=dict)
+    """Seconds of cryptography that each node told of."""
+    claimed: Counter[int] = field(default_factory=Counter)
+    """Attempts that each node has answered otherwise before."""
+    granted: bool = False
+    """Whether it got one more attempt for that."""
+    answered: set[int] = field(default_factory=set)
+    """Nodes whose update came in an attempt that too few answered."""
+
+    def note_crypto(self, node: int, seconds: float) -> None:
+        """Note seconds of cryptography that a node told of."""
+        self.crypto_s[node] = self.crypto_s.get(node, 0.0) + seconds
+
+    def grants_another(self, members: int) -> bool:
+        """Whether most nodes had answered its attempts before: True once."""
+        most = 2 * sum(count > 1 for count in self.claimed.values()) > members
+        before, self.granted = self.granted, self.granted or most
+        return most and not before
+
+
 NOTHING, LOST = -1, -2
 """Where a node may stand besides a round: it has no model; it has another one than the others."""
 
@@ -53,40 +99,35 @@ REFUSES = (1011, 1012, 1014, 1023, 1024)
 """Those of them by which it refuses a sum that it was sent."""
 
 
+@dataclass
 class Federation:
     """What the server knows of a running federation. Nothing in it can decrypt."""
 
-    def __init__(
-        self,
-        grid: StreamGrid,
-        ledger: Ledger,
-        terms: Terms,
-        membership: Membership,
-        initial: ArrayRecord | None,
-    ) -> None:
-        self.grid = grid
-        self.ledger = ledger
-        self.terms = terms
-        self.membership = membership
-        self.parameters = EpochParameters(ledger, terms)
-        self.initial = initial
-        """What nodes start from: the initial model, or the present one where the server has it."""
-        if ledger.model is not None:
-            self.initial = records.from_numpy(ledger.model.arrays())
-        self.round = RoundState()
-        self.attempt = Attempt()
-        self.at: dict[int, int] = {}
-        self.confirmed: set[int] = set()
-        self.means: dict[int, MetricRecord] = {}
-        self.survivors = 0
-        if kept := ledger.sums.get(ledger.base):
+    grid: StreamGrid
+    ledger: Ledger
+    terms: Terms
+    membership: Membership
+    initial: ArrayRecord | None
+    """What nodes start from: the initial model, or the present one where the server has it."""
+    round: RoundState = field(default_factory=RoundState)
+    attempt: Attempt = field(default_factory=Attempt)
+    at: dict[int, int] = field(default_factory=dict)
+    confirmed: set[int] = field(default_factory=set)
+    means: dict[int, MetricRecord] = field(default_factory=dict)
+    survivors: int = 0
+    refusers: set[int] = field(default_factory=set)
+    """Nodes that refused the last sum."""
+    dropout: float | None = None
+    """Share of the members who were missing from a sum, lately; None before the first."""
+    barred: set[int] = field(default_factory=set)
+    """Nodes that are asked for no more updates: others could not open what came with them."""
+
+    def __post_init__(self) -> None:
+        self.parameters = EpochParameters(self.ledger, self.terms)
+        if self.ledger.model is not None:
+            self.initial = records.from_numpy(self.ledger.model.arrays())
+        if kept := self.ledger.sums.get(self.ledger.base):
             self.survivors = len(records.to_sealed(*kept).senders)
-        self.refusers: set[int] = set()
-        """Nodes that refused the last sum."""
-        self.dropout: float | None = None
-        """Share of the members who were missing from a sum, lately; None before the first."""
-        self.barred: set[int] = set()
-        """Nodes that are asked for no more updates: others could not open what came with them."""
 
     @property
     def server_reads(self) -> bool:
@@ -146,11 +187,6 @@ class Federation:
         """The adder of the round under way."""
         sums = self.parameters.sums
         return sums.whole if self.parameters.maps else sums.adder
-
-    @property
-    def circle(self) -> SharingParameters:
-        """Public parameters of this epoch's masking-key agreement."""
-        return self.parameters.circle
 
     # --- what is sent ---
 
@@ -235,17 +271,24 @@ class Federation:
         read: Callable[[int, RecordDict], T],
         *,
         of_model: bool = True,
-    ) -> Iterator[tuple[int, RecordDict, T]]:
-        """Send, and yield (node, content, what `read` makes of it); see `StreamGrid.fold`."""
+        follows: bool = True,
+    ) -> Iterator[tuple[int, T]]:
+        """Send, and yield (node, what `read` makes of its reply); see `StreamGrid.fold`.
 
-        def answered(node: int, reply: Message) -> tuple[RecordDict, T]:
+        `follows` is whether a node answers after it has followed, `of_model` whether a refusal is of
+        its model.
+        """
+
+        def answered(node: int, reply: Message) -> T:
             if reply.has_error():
                 raise ProtocolError(self.refused(node, reply, of_model=of_model))
-            return reply.content, read(node, reply.content)
+            value = read(node, reply.content)
+            if follows:
+                self.heard(node, reply.content)
+            return value
 
         replies = self.grid.send_and_receive(messages, timeout=timeout)
-        for node, (content, value) in self.grid.fold(replies, trouble, answered):
-            yield node, content, value
+        return self.grid.fold(replies, trouble, answered)
 
     def refused(self, node: int, reply: Message, *, of_model: bool = True) -> str:
         """Note what a refusal says of the node, and where it is `of_model`, of its model; in words."""
@@ -278,13 +321,10 @@ class Federation:
         `kind` is what is added up, `mode` the scheme's that was announced, `support` what the node told
         of its coordinates in this attempt.
 
-        Raises
-        ------
-        ProtocolError
-            An error reply, or a ciphertext that is not this node's for this sum.
+        ProtocolError: An error reply, or a ciphertext that is not this node's for this sum.
         """
         content, answer = self.opened(node, reply)
-        start = updates.start_in(answer)
+        start = start_in(answer)
         of = self.parameters.sum(kind, start)
         arrays = content.get(records.UPDATE)
         if not isinstance(arrays, ArrayRecord):
@@ -298,10 +338,10 @@ class Federation:
         rank, envelope = agreed.rank(node), records.field(answer, "envelope", bytes)
         of.check_part(part, envelope, rank, agreed.members[node], mode)
         if kind is not MEAN_SQUARES:
-            receipt = updates.receipt_in(self.parameters, node, answer, of)
+            receipt = self.parameters.receipt_in(node, answer, of)
             self.attempt.receipts[rank] = receipt
             if self.terms.scheme.opened_together:
-                self.attempt.shares[node] = updates.shares_in(self.parameters, node, answer)
+                self.attempt.shares[node] = self.parameters.shares_in(node, answer)
         self.heard(node, content)
         return part, start
 
@@ -318,10 +358,7 @@ class Federation:
     def opened(self, node: int, reply: Message) -> tuple[RecordDict, ConfigRecord]:
         """What a reply holds, and our record in it.
 
-        Raises
-        ------
-        ProtocolError
-            An error reply, one that is not a member's or holds no record of ours.
+        ProtocolError: An error reply, one that is not a member's or holds no record of ours.
         """
         if reply.has_error():
             raise ProtocolError(self.refused(node, reply))
@@ -391,7 +428,7 @@ class Federation:
         model = self.ledger.model
         assert model is not None
         began = time.perf_counter()
-        released = combine(self.circle, total.slot, total.senders, release)
+        released = combine(self.parameters.circle, total.slot, total.senders, release)
         reader = ServerReader(self.parameters.sums.terms, self.adder)
         after, totals = reader.open(model, total, released, threads=THREADS)
         self.round.adding_s += time.perf_counter() - began

@@ -88,24 +88,23 @@ class StreamGrid(MeteredGrid):
             trouble[node] = silent
 
     def _replies(self, deadline: float, request: int) -> Iterator[Message]:
-        try:
-            yield from self._until(deadline)
-        finally:  # also where whoever reads them has had enough
-            self.meter.close(request)
-
-    def _until(self, deadline: float) -> Iterator[Message]:
         pending = set(self._nodes)
         pause = POLL[0]
-        while pending:
-            arrived = False
-            for message_id in list(pending):
-                replies = list(self.pull_messages([message_id]))
-                while replies:
-                    pending.discard(message_id)
-                    arrived = True
-                    yield replies.pop(0)  # no name for it: one would keep it through the next pull
-            if not pending or time.monotonic() >= deadline:
-                break
-            pause = POLL[0] if arrived else min(2 * pause, POLL[1])
-            time.sleep(min(pause, max(deadline - time.monotonic(), 0.0)))
-        self.silent |= {self._nodes[message_id] for message_id in pending}
+        try:
+            while pending:
+                arrived = False
+                for message_id in list(pending):
+                    replies = list(self.pull_messages([message_id]))
+                    while replies:
+                        pending.discard(message_id)
+                        arrived = True
+                        yield replies.pop(
+                            0
+                        )  # no name for it: it would be kept through the next pull
+                if not pending or time.monotonic() >= deadline:
+                    break
+                pause = POLL[0] if arrived else min(2 * pause, POLL[1])
+                time.sleep(min(pause, max(deadline - time.monotonic(), 0.0)))
+            self.silent |= {self._nodes[message_id] for message_id in pending}
+        finally:  # also where whoever reads them has had enough
+            self.meter.close(request)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from functools import partial
 from logging import INFO, WARNING, getLogger
+from pathlib import Path
 from typing import Any, Unpack, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -35,23 +36,20 @@ from flhe.mods import records
 from flhe.schemes import DEFAULT
 from flhe.schemes.base import Scheme
 from flhe.schemes.registry import SCHEMES
-from flhe.strategies.attempts import Attempts
 from flhe.strategies.catch_up import CatchUp
-from flhe.strategies.epochs import Epochs
+from flhe.strategies.epochs import Attempts, Epochs, Sampling, sample
 from flhe.strategies.evaluations import comparable, told
-from flhe.strategies.exchange import Exchange
+from flhe.strategies.exchange import Exchange, MaskingAgreement
 from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.key_agreement import MIN_MEMBERS
-from flhe.strategies.masking_agreement import MaskingAgreement
+from flhe.strategies.ledger import Ledger
 from flhe.strategies.membership import Membership
-from flhe.strategies.options import RunOptions, check_names, check_scheme
+from flhe.strategies.options import RunOptions, RunSettings, check_names, check_scheme
 from flhe.strategies.overhead import EVALUATE, Spent
-from flhe.strategies.resume import resumed
-from flhe.strategies.run_settings import RunSettings
-from flhe.strategies.sampling import Sampling, sample
-from flhe.strategies.summary import log_encryption, log_result, warn_of_clear
+from flhe.strategies.sealed_result import log_encryption, log_result, warn_of_clear
 from flhe.training import optimizers
+from flhe.training.model import Model
 from flhe.training.optimizers import Optimizer
 from flhe.training.terms import TRAIN_METRICS, Terms
 
@@ -174,10 +172,7 @@ class HEStrategy(FedAvg):
             Too few nodes connected, agreed or replied.
         """
         self._check_start(evaluate_fn)
-        kept_in = self.settings.state_dir
-        fed = self._fed = resumed(
-            StreamGrid(grid), self.terms, self._membership, initial_arrays, kept_in, resume
-        )
+        fed = self._fed = self._federation(StreamGrid(grid), initial_arrays, resume)
         epochs = Epochs(fed, self)
         fewest = max(self.min_available_nodes, self.min_train_nodes, self.min_evaluate_nodes)
         epochs.connect(max(fewest, MIN_MEMBERS))
@@ -228,6 +223,39 @@ class HEStrategy(FedAvg):
             )
         if self._fed is not None:
             raise ConfigError("this strategy has run before: make a new one, in a run of its own")
+
+    def _federation(
+        self, grid: StreamGrid, initial: ArrayRecord | None, resume: bool
+    ) -> Federation:
+        """The federation in `state_dir` where it is to `resume`, otherwise a new one.
+
+        ConfigError where there is nothing to resume, it ran under other terms, or a server that reads
+        the sums was given no model.
+        """
+        terms, state_dir = self.terms, self.settings.state_dir
+        if resume and state_dir is None:
+            raise ConfigError("resume needs state_dir: the directory of the run before")
+        server_reads = terms.scheme.reader == "server"
+        model = None if initial is None else Model.initial(records.to_numpy(initial))
+        if model is None and server_reads and not resume:
+            raise ConfigError(
+                "the server reads the sums, so it has the model: give start() initial_arrays, or have "
+                'the clients read them (unmask="clients")'
+            )
+        kept_in = None if state_dir is None else Path(state_dir)
+        if resume and kept_in is not None:
+            ledger = Ledger.load(kept_in, terms.to_bytes())
+            if model is not None and ledger.chain.get(0) != model.history:
+                log(WARNING, "initial_arrays are ignored: the federation began with another model")
+                initial = None
+        else:
+            ledger = Ledger.create(kept_in, grid.run.run_id, terms.to_bytes())
+            if model is not None and server_reads:
+                ledger.start_model(model)
+            elif model is not None:
+                # Of a model that clients read, only layout and history are known from here on.
+                ledger.layout, ledger.chain = model.layout, {0: model.history}
+        return Federation(grid, ledger, terms, self._membership, initial)
 
     @property
     def sampling(self) -> Sampling:

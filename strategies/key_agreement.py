@@ -10,26 +10,269 @@ starts over, with fresh keys, among those that answered.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from logging import INFO, WARNING, getLogger
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe.errors import ProtocolError, QuorumError
+from flhe.keys.agreement import joint, key_pair, shared_key
 from flhe.keys.agreement.epoch import CONTRIBUTORS, MAX_MESSAGE, announced
 from flhe.keys.agreement.messages import Envelope, Header
 from flhe.mods import records
 from flhe.strategies.grid import StreamGrid
-from flhe.strategies.relay import Relay
-from flhe.strategies.scheme_keys import SchemeKeys
-from flhe.strategies.trouble import give_up, most_common, warn
+from flhe.strategies.trouble import give_up, most_common, reasons, warn
 from flhe.training.terms import Terms
+from flhe.wire.codes import explain
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
 
 T = TypeVar("T", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemeKeys:
+    """The keys of one epoch."""
+
+    relay: Relay
+    members: dict[int, bytes]
+    """Identity keys by node, in order of rank."""
+    confirms: Sequence[bytes]
+    """Everyone's CONFIRM."""
+    epoch_id: bytes
+    """As they confirmed it."""
+
+    @property
+    def order(self) -> list[int]:
+        """Nodes in order of rank."""
+        return list(self.members)
+
+    @property
+    def scope(self) -> tuple[int, int, bytes, bytes]:
+        """What all messages are signed for."""
+        relay = self.relay
+        return relay.run_id, relay.number, self.epoch_id, relay.terms.hash()
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What goes to every member."""
+        return {"confirms": list(self.confirms)}
+
+    def agreed(self) -> bytes:
+        """Have members come to the keys that the scheme declares; the public one, or its name."""
+        how = {"key-pair": self._key_pair, "joint": self._sum_of_keys, "shares": self._shared_key}
+        agree = how.get(self.relay.terms.scheme.agreement)
+        return b"" if agree is None else agree()
+
+    def _key_pair(self) -> bytes:
+        """Have the scheme's key pair made and taken; returns its public key."""
+        order, scope = self.order, self.scope
+        first = order[0]
+
+        def read(node: int, reply: ConfigRecord) -> tuple[bytes, bytes]:
+            message = _message(node, reply)
+            public = key_pair.announced(message, self.members[node], *scope)
+            self.relay.terms.for_cohort(len(order), public=public)  # what we could not add with
+            return message, public
+
+        made = self.relay.ask_all(key_pair.STAGE, [first], read, **self.fields)
+        message: bytes
+        public: bytes
+        message, public = made[first]
+        fields = {**self.fields, "key-pair": message}
+        try:
+            self.relay.ask_all("take-pair", order[1:], lambda *_: True, **fields)
+        except ProtocolError:
+            if refusers := self.relay.acquit(order[1:]):
+                self.relay.trouble[first] = f"{refusers} members refuse the key pair that it made"
+            raise
+        log(INFO, "key agreement: a key pair was made by node %d and taken by all", first)
+        return public
+
+    def _sum_of_keys(self) -> bytes:
+        """Have each member's key drawn, or taken, and all added up; returns what the sum is called."""
+        order, scope, fields = self.order, self.scope, self.fields
+
+        def named(node: int, reply: ConfigRecord) -> bytes:
+            return joint.announced(_message(node, reply), self.members[node], *scope)
+
+        if not self.relay.terms.scheme.dealt:
+            drawn = self.relay.ask_all(joint.STAGE, order, _message, **fields)
+            fields["messages"] = [drawn[node] for node in order]
+        try:
+            names: dict[int, bytes] = self.relay.ask_all(joint.SUM, order, named, **fields)
+        except ProtocolError:
+            self.relay.acquit(order)  # nobody can tell whose key it is
+            raise
+        odd, what = "it has another sum of keys than most do", "have different sums of keys"
+        common = self.relay.same(names, odd, what)
+        log(INFO, "key agreement: %d members have one sum of keys", len(order))
+        return common
+
+    def _shared_key(self) -> bytes:
+        """Have a key drawn that nobody has, and its shares dealt; returns what it is called."""
+        order, scope, fields = self.order, self.scope, self.fields
+        keys = {self.members[node]: node for node in order}
+
+        def of(stage: str, node: int, reply: ConfigRecord) -> tuple[bytes, bytes]:
+            message = _message(node, reply)
+            return message, shared_key.announced(message, stage, self.members[node], *scope)
+
+        def boxes(node: int, reply: ConfigRecord) -> dict[int, bytes]:
+            messages = records.bytes_list(reply, "envelopes")
+            to = [Envelope.from_bytes(m, shared_key.MAX_BOX).header.receiver for m in messages]
+            found = {
+                keys[key]: message for key, message in zip(to, messages, strict=True) if key in keys
+            }
+            if len(messages) != len(order) - 1 or found.keys() != set(order) - {node}:
+                raise ProtocolError("it did not send one KEY-REVEAL to each other member")
+            return found
+
+        told = self.relay.ask_all(
+            shared_key.COMMIT, order, partial(of, shared_key.COMMIT), **fields
+        )
+        fields["messages"] = [told[node][0] for node in order]
+        sent = self.relay.ask_all(shared_key.REVEAL, order, boxes, **fields)
+        own = {n: {"messages": [sent[by][n] for by in order if by != n]} for n in order}
+        try:
+            named = self.relay.ask_all(
+                shared_key.SHARED,
+                order,
+                partial(of, shared_key.SHARED),
+                own,
+                **self.fields,
+            )
+        except ProtocolError:
+            self.relay.acquit(order)  # nobody can tell whose share it is
+            raise
+        names: dict[int, bytes] = {node: name for node, (_, name) in named.items()}
+        common = self.relay.same(names, "it has another key than most do", "have different keys")
+        log(INFO, "key agreement: %d members have shares of one key", len(order))
+        return common
+
+
+Reader = Callable[[int, ConfigRecord], Any]
+"""(node, our record in its reply) -> what it tells, checked."""
+
+REFUSALS = (1013, 1014)
+"""Codes of `flhe.wire.codes` by which a node says that what came to it is wrong."""
+RAISED = 2
+"""Flower's code for an exception in the app, which HEMod lets nobody see."""
+NOTHING: Mapping[int, Mapping[str, Any]] = {}
+NO_MOD = "its app has no HEMod: put HEMod() first in ClientApp(mods=[...])"
+
+
+@dataclass(slots=True)
+class Relay:
+    """One exchange of messages."""
+
+    grid: StreamGrid
+    terms: Terms
+    """What the key is for."""
+    run_id: int
+    """The federation's id."""
+    number: int
+    """The server's count of agreements."""
+    timeout: float
+    """Seconds that each stage waits."""
+    trouble: dict[int, str]
+    """Which nodes to leave out of the next exchange, and why."""
+    refused: set[int] = field(default_factory=set)
+    """Nodes that found something wrong with what a stage brought."""
+
+    def ask(
+        self,
+        stage: str,
+        to: list[int],
+        read: Reader,
+        own: Mapping[int, Mapping[str, Any]] = NOTHING,
+        **fields: Any,
+    ) -> dict[int, Any]:
+        """Send one stage to all of `to`, read the replies, note who had trouble.
+
+        `own` is what goes to one node each, `fields` what goes to all.
+        """
+
+        def content(node: int) -> RecordDict:
+            record = records.stage_record(
+                stage,
+                federation=records.federation_name(self.run_id),
+                number=self.number,
+                terms=self.terms.to_bytes(),
+                **fields,
+                **own.get(node, {}),
+            )
+            return RecordDict({records.STAGE: record})
+
+        common = RecordDict() if own else content(0)
+        messages = [Message(content(node) if own else common, node, "train") for node in to]
+
+        def checked(node: int, message: Message) -> Any:
+            if message.has_error() and message.error.code in REFUSALS:
+                self.refused.add(node)
+            return read(node, _reply_in(message))
+
+        sent = self.grid.send_and_receive(messages, timeout=self.timeout)
+        silent = f"no answer within {self.timeout:g} s"
+        return dict(self.grid.fold(sent, self.trouble, checked, silent))
+
+    def ask_all(
+        self,
+        stage: str,
+        order: list[int],
+        read: Reader,
+        own: Mapping[int, Mapping[str, Any]] = NOTHING,
+        **fields: Any,
+    ) -> dict[int, Any]:
+        """As `ask`, where all of `order` must answer."""
+        before = set(self.trouble)
+        replies = self.ask(stage, order, read, own, **fields)
+        if missing := [node for node in order if node not in replies]:
+            why = {node: self.trouble[node] for node in missing if node in self.trouble}
+            raise ProtocolError(
+                f"{len(missing)} of {len(order)} nodes did not answer {stage!r} ({reasons(why)})"
+            )
+        for node in set(self.trouble) - before:  # a late reply of an earlier exchange is no reason
+            del self.trouble[node]
+        return replies
+
+    def acquit(self, nodes: list[int]) -> int:
+        """Where most of `nodes` refused, it is not they who are at fault; returns how many they are."""
+        refusers = self.refused & set(nodes)
+        if 2 * len(refusers) <= len(nodes):
+            return 0
+        for node in refusers:
+            self.trouble.pop(node, None)
+        return len(refusers)
+
+    def same(self, told: dict[int, T], odd: str, what: str) -> T:
+        """What all members say; those that say something else than most are left out next time."""
+        common = most_common(told.values())
+        if others := [node for node, value in told.items() if value != common]:
+            self.trouble |= dict.fromkeys(others, odd)
+            raise ProtocolError(f"members {what} ({reasons(self.trouble)})")
+        return common
+
+
+def _reply_in(message: Message) -> ConfigRecord:
+    """Our record in a reply; ProtocolError saying what there is instead."""
+    if message.has_error():
+        code = message.error.code
+        raise ProtocolError(NO_MOD if code == RAISED else explain(code, message.error.reason))
+    reply = records.find_reply(message.content)
+    if reply is None:
+        raise ProtocolError(NO_MOD)
+    return reply
+
+
+def _message(_node: int, reply: ConfigRecord) -> bytes:
+    """The one message of a key agreement in a reply."""
+    message: bytes = records.field(reply, "envelope", bytes)
+    return message
+
 
 ATTEMPTS = 3
 
@@ -39,37 +282,25 @@ MIN_MEMBERS = 3
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """What the server knows of an epoch: everything but its key.
-
-    Parameters
-    ----------
-    number : int
-        The server's own count of epochs.
-    epoch : bytes
-        Epoch id, as the members confirmed it.
-    roster_hash : bytes
-        Roster hash that they confirmed.
-    members : dict[int, bytes]
-        Identity key of each node that takes part, by node id; a member whose node is not known at the
-        moment has a negative number in its place.
-    confirms : tuple[bytes, ...]
-        Everyone's CONFIRM, for delivery.
-    colluders, min_opening : int
-        Bound on collusion of the roster that they confirmed, as most of them say. Members go by
-        their own.
-    public : bytes
-        Public key of the scheme, encoded, where it has one; or what the members call the sum of
-        their keys.
-    """
+    """What the server knows of an epoch: everything but its key."""
 
     number: int
+    """The server's own count of epochs."""
     epoch: bytes
+    """Epoch id, as the members confirmed it."""
     roster_hash: bytes
+    """Roster hash that they confirmed."""
     members: dict[int, bytes]
+    """Identity key of each node that takes part, by node id; a member whose node is not known at the
+    moment has a negative number in its place."""
     confirms: tuple[bytes, ...]
+    """Everyone's CONFIRM, for delivery."""
     colluders: int
+    """Bound on collusion of the roster that they confirmed, as most of them say, as `min_opening` is.
+    Members go by their own."""
     min_opening: int = 0
     public: bytes = b""
+    """Public key of the scheme, encoded; or what the members call the sum of their keys."""
 
     def rank(self, node: int) -> int:
         """Rank of a node: the place of its key among the members' keys."""
@@ -96,10 +327,7 @@ def agree(
     number : int
         The server's count of agreements so far.
 
-    Raises
-    ------
-    QuorumError
-        Too few answered, or every attempt was broken off; the text says by whom.
+    QuorumError: Too few answered, or every attempt was broken off; the text says by whom.
     """
     present = list(nodes)
     trouble: dict[int, str] = {}

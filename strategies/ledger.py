@@ -114,21 +114,14 @@ class _Box(Record):
 
 @dataclass(slots=True)
 class Ledger:
-    """One federation, as the server knows it.
-
-    Parameters
-    ----------
-    federation : int
-        Run id of the run that began it.
-    terms : bytes
-        Encoded terms.
-    directory : Path or None
-        Where it is kept; None keeps it in memory.
-    """
+    """One federation, as the server knows it."""
 
     federation: int
+    """Run id of the run that began it."""
     terms: bytes
+    """Encoded terms."""
     directory: Path | None = None
+    """Where it is kept; None keeps it in memory."""
     number: int = 0
     """Of the next key agreement."""
     agreed: Agreed | None = None
@@ -304,12 +297,7 @@ class Ledger:
     def create(cls, directory: Path | None, federation: int, terms: bytes) -> Ledger:
         """A new one.
 
-        Raises
-        ------
-        ConfigError
-            The directory holds another federation's.
-        StoreError
-            It cannot be used.
+        ConfigError: The directory holds another federation's; StoreError: It cannot be used.
         """
         if directory is not None:
             with files.os_errors("make"):
@@ -326,12 +314,8 @@ class Ledger:
     def load(cls, directory: Path, terms: bytes) -> Ledger:
         """The one that a directory holds; node ids are left open, members are known by their keys.
 
-        Raises
-        ------
-        ConfigError
-            There is none, or one of other terms.
-        ProtocolError, StoreError
-            It is damaged, or cannot be read.
+        ConfigError: There is none, or one of other terms; ProtocolError, StoreError: It is damaged,
+        or cannot be read.
         """
         if not (directory / "ledger").exists():
             raise ConfigError("state_dir holds no federation to resume: start it without resume")

@@ -11,18 +11,12 @@ BARRED = 3
 
 @dataclass(slots=True)
 class Membership:
-    """What the server remembers of comings and goings.
-
-    Parameters
-    ----------
-    patience : int
-        Rounds that a member may be away before it counts as having left; 0: none.
-    rekey_every : int
-        Rounds after which the group agrees on fresh keys; 0 for never.
-    """
+    """What the server remembers of comings and goings."""
 
     patience: int
+    """Rounds that a member may be away before it counts as having left; 0: none."""
     rekey_every: int
+    """Rounds after which the group agrees on fresh keys; 0 for never."""
     asked: bool = False
     """Somebody asked for fresh keys."""
     lost: set[int] = field(default_factory=set)

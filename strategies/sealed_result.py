@@ -1,18 +1,22 @@
-"""save_sealed: keeping what a strategy returns, which is not a model but a box."""
+"""save_sealed: keeping what a strategy returns, which is not a model but a box; and what a run logs."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable
-from logging import INFO, getLogger
+from collections.abc import Iterable, Iterator, Mapping
+from logging import INFO, WARNING, getLogger
 from pathlib import Path
 
+from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result
 
+from flhe.coding.select import describe
 from flhe.errors import ConfigError, ProtocolError
 from flhe.mods import records
 from flhe.node.policy import default_root
+from flhe.training.select_terms import clear_warning
+from flhe.training.terms import Terms
 
 log = getLogger("flwr").log
 
@@ -64,3 +68,45 @@ def write_private(path: str | Path, pieces: Iterable[bytes]) -> None:
             f"the final model cannot be written to {str(path)!r} ({error.strerror}): "
             "name a file in a directory that exists and is yours"
         ) from None
+
+
+def log_encryption(terms: Terms, members: int, needed: int) -> None:
+    """Log terms, for so many members, in the form of FedAvg's own summary."""
+    log(INFO, "\t├──> Encryption:")
+    log(INFO, "\t│\t├──Scheme: %s, %d members", terms.scheme.name, members)
+    for line in _lines(terms, members):
+        log(INFO, "\t│\t├──%s", line)
+    log(INFO, "\t│\t└──Replies needed: %d", needed)
+
+
+def log_result(terms: Terms, means: Mapping[int, MetricRecord], result: Result) -> None:
+    """Log what a finished run returns, with training metrics by round, and how it is opened."""
+    if terms.scheme.reader == "clients":
+        log(
+            INFO,
+            "The result is sealed. Keep it: flhe.strategies.save_sealed(result, 'model.flhe'). "
+            "Open it: flhe open model.flhe --key DIR, DIR being a member's state directory (of a "
+            "simulation here: %s)",
+            default_root(),
+        )
+    warn_of_clear(terms)
+    log(INFO, "Train metrics, averaged under encryption: %s", dict(means))
+    log(INFO, "Evaluation metrics: %s", dict(result.evaluate_metrics_clientapp))
+
+
+def warn_of_clear(terms: Terms) -> None:
+    """Log a warning where a part of each update travels in clear."""
+    if warning := clear_warning(terms):
+        log(WARNING, "%s", warning)
+
+
+def _lines(terms: Terms, members: int) -> Iterator[str]:
+    yield terms.scheme.summary()
+    yield f"Codec: {terms.resolved(members).codec.summary()}"
+    if terms.codec.sparse and not terms.codec.hides:
+        yield "The server sees which coordinates are sent: they are NOT permuted"
+    if terms.select.partial:
+        yield f"Encrypted part: {describe(terms.select)}"
+    if (noise := terms.noise) is not None:
+        yield f"Laplace noise: scale {noise.scale:g} on {noise.scope}"
+    yield f"Server optimizer: {terms.optimizer.name}"

@@ -22,7 +22,7 @@ from flhe.coding.quantize import Quantize
 from flhe.errors import FlheError
 from flhe.mods import records
 from flhe.schemes.sash.adder import most_bits
-from flhe.strategies.resident import resident
+from flhe.strategies.overhead import resident
 from flhe_app.dropouts import dropout, drops_at
 from flhe_lab.bench import synthetic
 from flhe_lab.bench.synthetic import STEP, initial, reporting_app

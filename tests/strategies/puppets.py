@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -183,8 +184,9 @@ class Puppets(InProcessGrid):
         picked = nodes if callable(nodes) else nodes.__contains__
 
         def forge(node: int, at: str, reply: Message) -> Message:
+            reply = honest(node, at, reply)
             if at != stage or reply.has_error() or not picked(node):
-                return honest(node, at, reply)
+                return reply
             lied.append(node)
             return change(node, reply) or reply
 
@@ -311,7 +313,9 @@ def restaged(content: RecordDict, **fields: Any) -> RecordDict:
     return RecordDict({**content, records.STAGE: record})
 
 
-def pin(grid: Puppets, nodes: Sequence[int], listed: int, name: str = "roster", **how: Any) -> None:
+def pin(
+    grid: Puppets, nodes: Sequence[int], listed: int, name: str = "roster", **how: Any
+) -> tuple[Roster, list[Identity]]:
     """Pin one roster on nodes, which lists the first so many, each with an identity of its own."""
     ids = [Identity(bytes([i + 1]) * 32) for i in range(len(grid.homes))]
     members = tuple(Member(f"site-{i}", each.public) for i, each in enumerate(ids[:listed]))
@@ -320,6 +324,7 @@ def pin(grid: Puppets, nodes: Sequence[int], listed: int, name: str = "roster", 
     for i in nodes:
         put_identity(grid.homes[i], bytes([i + 1]) * 32)
         grid.contexts[100 + i].node_config.update(config)
+    return roster, ids
 
 
 def put_identity(home: Path, seed: bytes) -> None:
@@ -350,3 +355,53 @@ def refused(make: Callable[..., HEStrategy], grid: Puppets, rounds: int = 2, **h
     with pytest.raises(QuorumError) as caught:
         play(make, grid, rounds, **how)
     return str(caught.value)
+
+
+def lie(
+    grid: Puppets,
+    node: int,
+    stage: str,
+    change: Callable[[Message], Any],
+    round_: int | None = None,
+) -> None:
+    """Have `change` done to what a node answers in a stage, in one round or in all."""
+
+    def changed(_: int, reply: Message) -> None:
+        if round_ in (None, grid.asked):
+            change(reply)
+
+    grid.lies([node], stage, changed)
+
+
+def lose(reply: Message) -> None:
+    """What a node answered does not arrive: for `lie`."""
+    reply._content, reply._error = None, Error(code=4)
+
+
+def fail_once(
+    grid: Puppets,
+    stage: str,
+    round_: int,
+    times: int = 1,
+    node: int | None = None,
+    fate: Fate = "dead",
+) -> list[int]:
+    """The first `times` that a round's stage is asked of a node, or of any, it fails; returns which."""
+    failed: list[int] = []
+
+    def fates(asked: int, at: str, number: int) -> Fate:
+        there = (at, number) == (stage, round_) and node in (None, asked)
+        if there and len(failed) < times:
+            failed.append(asked)
+            return fate
+        return None
+
+    grid.fate = fates
+    return failed
+
+
+def drift(grid: Puppets, index: int) -> None:
+    """A node's weights are no more what its history says: a bad disk, or other arithmetic."""
+    model = grid.model(index)
+    other = replace(model, masters={**model.masters, "w": model.masters["w"] + 3})
+    (grid.run_dir(index) / "model").write_bytes(b"".join(other.chunks()))

@@ -122,7 +122,7 @@ class Chaos(Machine):
 
 
 def test_some_runs() -> None:
-    run_machine(Chaos, 10, 12)
+    run_machine(Chaos, 6, 12)
 
 
 def test_an_update_of_an_attempt_that_failed_is_not_lost_without_a_word(tmp_path: Path) -> None:

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from flhe.coding.extras import Totals
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.keys import seal
-from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.states import Epoch
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed
@@ -24,7 +23,6 @@ from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.session import Session
-from flhe.wire import canonical
 from tests.strategies.puppets import Log, Patch, Puppets, play, same, told
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -60,19 +58,6 @@ def lie_about_the_model(monkeypatch: Patch, rank: int, round_: int) -> list[int]
     return lied
 
 
-@pytest.mark.parametrize("number", ["\u00b2", "9" * 5000, "-1", ""])
-def test_no_name_of_a_record_ends_the_run(tmp_path: Path, number: str) -> None:
-    grid, name = Puppets(tmp_path, 4), f"{records.MEANS}{number}"
-    for stage in ("round", "evaluate"):
-        grid.lies(
-            at_rank(grid, 0),
-            stage,
-            lambda _, reply: reply.content.update({name: MetricRecord({"loss": 1.0})}),
-        )
-    run(grid, 2)
-    ends_with(grid, [4, 4], range(4))
-
-
 def test_no_status_ends_the_run(tmp_path: Path, monkeypatch: Patch) -> None:
     """While a round is taken back, one node does not say where it stands."""
     grid, nothing = Puppets(tmp_path, 4), ConfigRecord({"v": records.PROTOCOL})
@@ -85,22 +70,6 @@ def test_no_status_ends_the_run(tmp_path: Path, monkeypatch: Patch) -> None:
     assert spoilt
     assert len(grid.reports) == 3
     assert same(grid, range(4)).round == 3
-
-
-def test_who_confirms_another_epoch_is_left_out(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, 4)
-
-    def another(_: int, reply: Message) -> None:
-        envelope = Envelope.from_bytes(told(reply)["envelope"], 1024)
-        _, mac = canonical.loads(envelope.payload, 1024, "test")
-        payload = canonical.dumps([bytes(32), mac])
-        forged = Envelope.seal(grid.identity(3), envelope.header, payload)
-        told(reply)["envelope"] = forged.to_bytes()
-
-    grid.lies([103], "confirm", another)
-    run(grid, 2)
-    ends_with(grid, [3, 3], range(3))
-    assert 103 not in grid.stages("round")
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -192,8 +161,7 @@ def first_of(monkeypatch: Patch, first: Callable[[int], bool]) -> None:
     monkeypatch.setattr(StreamGrid, "send_and_receive", ordered)
 
 
-@pytest.mark.parametrize("rank", [0, 3])
-@pytest.mark.parametrize("count", [0, 5])
+@pytest.mark.parametrize(("rank", "count"), [(0, 5), (3, 0)])
 def test_coordinates_in_a_dense_round_cost_their_sender_alone(
     tmp_path: Path, monkeypatch: Patch, rank: int, count: int, caplog: Log
 ) -> None:
@@ -233,19 +201,19 @@ FORGED: dict[str, Callable[[Sealed], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("name", FORGED)
 def test_mean_squares_that_cannot_be_added_cost_their_sender_alone(
-    tmp_path: Path, monkeypatch: Patch, name: str, first: bool, caplog: Log
+    tmp_path: Path, monkeypatch: Patch, name: str, caplog: Log
 ) -> None:
+    """Although they come first, so that there is no other to go by."""
+
     def forged(_of: SecureSum, part: Sealed) -> Sealed:
         mean_squares = part.slot.purpose == "mean-squares"
         return replace(part, **FORGED[name](part)) if mean_squares else part
 
-    grid = Puppets(tmp_path, 5)
+    grid = Puppets(tmp_path, 4)
     forge_ciphertexts(monkeypatch, 1, forged)
-    if first:
-        first_of(monkeypatch, at_rank(grid, 1))
+    first_of(monkeypatch, at_rank(grid, 1))
     run(grid, 3, clip="exchange", masking="adaptive", top_k=0.5, small=0)
-    ends_with(grid, [5, 4, 5], range(5))
+    ends_with(grid, [4, 3, 4], range(4))
     assert f"node {100 + grid.ranked()[1]} is left out" in caplog.text

@@ -14,15 +14,11 @@ from flwr.app import Message
 from flhe.errors import QuorumError
 from flhe.keys.agreement import dealt, joint
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.identity import Identity
-from flhe.keys.roster.roster import Member, Roster
 from flhe.node.store import Store
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.joint_key import JointKey
 from flhe.strategies import EsaflFedAvg, HEStrategy
-from tests.rosters import write_signed
-from tests.strategies.meddling import fail_once, lie, lose
-from tests.strategies.puppets import Fate, Puppets, play, same
+from tests.strategies.puppets import Fate, Puppets, fail_once, lie, lose, pin, play, same
 from tests.strategies.reference import Reference, close, tolerance
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -55,49 +51,18 @@ def check(grid: Puppets, rounds: list[Iterable[int]], rest: Sequence[int]) -> No
 # --- keys ---
 
 
-def test_members_have_keys_of_their_own_and_one_sum_that_the_server_lacks(tmp_path: Path) -> None:
-    grid, wire = Puppets(tmp_path, 4), list[bytes]()
-    grid.tap = lambda _direction, _node, content: wire.append(bytes(content))
-    fed = run(grid, 1)._fed
-    keys = [key_of(grid, i) for i in range(4)]
-    assert len({key.own.tobytes() for key in keys}) == 4
-    total = np.sum([key.own.astype(np.int32) for key in keys], axis=0)
-    assert all(np.array_equal(key.total, total) for key in keys)
-    secrets = [key.own.tobytes()[:32] for key in keys]
-    secrets += [total.astype(kind).tobytes()[:64] for kind in ("<i4", "<i2", "<i8")]
-    everything = b"".join(wire)
-    assert not any(secret in everything for secret in secrets)
-    assert fed is not None
-    assert len(fed.parameters.epoch.public) == 32
-
-
-def test_keys_are_agreed_on_once(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, 4)
-    run(grid, 2)
-    around = ("evaluate", "sync", "checkpoint", "verify")
-    rounds = [stage for stage in grid.stages_of(100) if stage not in around]
-    assert rounds == ["advertise", "share", "confirm", "joint", "joint-sum", "round", "round"]
-
-
 # --- dropping out ---
 
 
 @pytest.mark.parametrize("how", ["dead", "lost"])
 def test_a_round_goes_on_with_new_keys(tmp_path: Path, how: str) -> None:
-    """Killed before it trains, or its answer lost: the others encrypt the same updates again."""
+    """Killed before it trains, or its answer lost: the others encrypt the same updates again.
+
+    They have erased their old keys before they draw new ones.
+    """
     grid = dying(tmp_path, 5, 2, 2, how)
     before: list[JointKey] = []
     grid.before[2] = lambda: before.extend(key_of(grid, i) for i in range(5))
-    run(grid, 3)
-    rest = [0, 1, 3, 4]
-    check(grid, [range(5), rest, rest], rest)
-    # Nobody trained twice, and nobody has a key of the time before.
-    assert [(grid.trainings(i), grid.epochs(i)) for i in rest] == [(3, 2)] * 4
-    assert not any(np.array_equal(key_of(grid, i).own, before[i].own) for i in rest)
-
-
-def test_old_keys_are_erased_before_new_ones_are_drawn(tmp_path: Path) -> None:
-    grid = dying(tmp_path, 5, 4, 2, "dead")
     seen: list[bool] = []
 
     def forge(node: int, stage: str, reply: Message) -> Message:
@@ -108,26 +73,30 @@ def test_old_keys_are_erased_before_new_ones_are_drawn(tmp_path: Path) -> None:
         return reply
 
     grid.forge = forge
-    run(grid, 2)
+    run(grid, 3)
     assert seen == [False] * 4
+    rest = [0, 1, 3, 4]
+    check(grid, [range(5), rest, rest], rest)
+    # Nobody trained twice, and nobody has a key of the time before.
+    assert [(grid.trainings(i), grid.epochs(i)) for i in rest] == [(3, 2)] * 4
+    assert not any(np.array_equal(key_of(grid, i).own, before[i].own) for i in rest)
 
 
 def test_several_drop_out_one_after_the_other(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, 6)
-    dead: dict[int, int] = {}
+    """Each costs the others their keys, also those that they are about to make, and no retry."""
+    grid = Puppets(tmp_path, 7)
+    grid.app.examples = lambda p: 10
 
     def fate(node: int, stage: str, round_: int) -> Fate:
-        if stage == "round" and node - 100 in (0, 5) and round_ == 2:
-            dead[node] = round_
-        # The second one goes while the others make their new keys.
-        if stage == "joint" and node - 100 == 3 and 100 in dead:
-            dead[node] = round_
-        return "dead" if node in dead else None
+        """One more of them with every key that the others have agreed on."""
+        drawn = grid.stages_of(100).count("joint")
+        if node in [106, 105, 104][:drawn] and round_ == 2 and stage == "round":
+            return "dead"
+        return "dead" if node == 103 and drawn > 1 and stage == "joint" else None
 
     grid.fate = fate
-    run(grid, 3)
-    rest = [1, 2, 4]
-    check(grid, [range(6), rest, rest], rest)
+    run(grid, 3, retries=1)
+    assert grid.survivors[:2] == [7, 3]
 
 
 def test_three_cannot_shrink_and_wait_for_the_third(tmp_path: Path) -> None:
@@ -152,42 +121,22 @@ def test_a_drop_out_while_thresholds_are_fitted(tmp_path: Path, stage: str) -> N
 # --- keys of one round ---
 
 
-def test_fresh_keys_open_rounds_of_some_members(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, 6)
-    run(grid, 3, keys="round", fraction_train=0.7)
-    assert grid.survivors == [4, 4, 4]
-    assert not grid.epoch(0).scheme_secret
-
-
 # --- dealt keys ---
 
 
 def with_dealt_keys(tmp_path: Path, size: int, outsiders: int = 0) -> Puppets:
     """Sites of one roster with a dealt key each, but for the last ones."""
-    ids = [Identity(bytes([i + 1]) * 32) for i in range(size)]
-    members = tuple(Member(f"site-{i}", one.public) for i, one in enumerate(ids))
-    roster = Roster(members, 0, 2, ("esafl",))
-    pinned = write_signed(tmp_path / "roster", roster, ids)
+    grid = Puppets(tmp_path, size)
+    roster, ids = pin(grid, range(size), size, schemes=("esafl",))
     left_out = [one.public for one in ids[size - outsiders :]]
     files = dealt.deal(roster, Esafl(keys="dealt"), left_out)
     for i, one in enumerate(ids):
-        (tmp_path / f"node-{i}").mkdir(mode=0o700)
-        kept = {tmp_path / f"node-{i}" / "identity.key": bytes([i + 1]) * 32}
+        path = tmp_path / f"key-{i}"
+        grid.contexts[100 + i].node_config["flhe-dealt-key"] = str(path)
         if one.public in files:
-            kept[tmp_path / f"key-{i}"] = files[one.public].to_bytes()
-        for path, data in kept.items():
             path.touch(0o600)
-            path.write_bytes(data)
-    own = lambda i: {**pinned, "flhe-dealt-key": str(tmp_path / f"key-{i}")}  # noqa: E731
-    return Puppets(tmp_path, size, config=own)
-
-
-def test_keys_may_be_dealt(tmp_path: Path) -> None:
-    grid = with_dealt_keys(tmp_path, 4)
-    run(grid, 2, keys="dealt")
-    check(grid, [range(4)] * 2, range(4))
-    assert "joint" not in grid.stages_of(100)
-    assert key_of(grid, 1).own.tobytes() in (tmp_path / "key-1").read_bytes()
+            path.write_bytes(files[one.public].to_bytes())
+    return grid
 
 
 def test_dealt_keys_are_for_those_they_were_dealt_to(tmp_path: Path) -> None:
@@ -220,13 +169,15 @@ def test_a_run_that_ends_on_a_void_round_can_be_resumed(tmp_path: Path) -> None:
 
 
 def test_a_lost_answer_costs_dealt_keys_nothing(tmp_path: Path) -> None:
-    """They are for all sites, who are asked again."""
+    """They are for all sites, who are asked again; and no others are agreed on."""
     grid = with_dealt_keys(tmp_path, 4)
     lost: list[None] = []
     lie(grid, 101, "round", lambda reply: lost or lost.append(lose(reply)), 2)
     run(grid, 3, keys="dealt")
-    assert grid.survivors == [4, 4, 4]
+    check(grid, [range(4)] * 3, range(4))
     assert grid.epochs(0) == 1
+    assert "joint" not in grid.stages_of(100)
+    assert key_of(grid, 1).own.tobytes() in (tmp_path / "key-1").read_bytes()
 
 
 def test_a_stranger_costs_dealt_keys_nothing(tmp_path: Path) -> None:
@@ -264,20 +215,6 @@ def test_min_replies_holds_for_sums_of_all_too(tmp_path: Path) -> None:
     with pytest.raises(QuorumError, match="6 needed"):
         run(grid, 3, min_replies=5)
     assert grid.survivors == [6]
-
-
-def test_several_lost_one_after_the_other_are_no_retries(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, 8)
-    grid.app.examples = lambda p: 10
-
-    def fate(node: int, stage: str, round_: int) -> Fate:
-        """One more of them with every key that the others have agreed on."""
-        gone = [107, 106, 105, 104][: grid.stages_of(100).count("joint")]
-        return "dead" if node in gone and round_ == 2 and stage == "round" else None
-
-    grid.fate = fate
-    run(grid, 3, retries=1)
-    assert grid.survivors[:2] == [8, 4]
 
 
 def test_without_a_key_nothing_is_trained_or_sent_again(tmp_path: Path) -> None:

@@ -163,21 +163,12 @@ def test_a_model_written_just_before_a_crash_is_the_rounds_result(reading: Ledge
 
 MALFORMED: dict[str, dict[str, Any]] = {
     "version 7": {"v": 7},
-    "what apps were told, cut short": {"app_inputs": [[1, bytes(31)]]},
     "no mean squares told of": {"mean_squares": ...},
-    "mean squares out of order": {"mean_squares": [[2, b"x"], [1, b"y"]]},
-    "mean squares twice": {"mean_squares": [[1, b"x"], [1, b"y"]]},
-    "releases out of order": {"releases": [2, 1]},
-    "an unknown field": {"x": 0},
     "a sum of no round": {"sums": ["../../secret"]},
     "a sum twice": {"sums": [3, 3]},
-    "False for a number": {"attempt": False},
-    "a round twice": {"chain": [[0, bytes(32)]] * 2},
     "a member without a key": {"agreed": [0, bytes(16), bytes(32), [1], [], 1, 3, b""]},
-    "an epoch without its bound on collusion": {
-        "agreed": [0, bytes(16), bytes(32), [b"k"], [b"c"]]
-    },
 }
+"""What else its declaration does not allow is refused by `tests.fuzz.test_decoders`."""
 
 
 @pytest.mark.parametrize("name", MALFORMED)
@@ -190,7 +181,7 @@ def test_a_damaged_ledger_is_not_resumed(ledger: Ledger, name: str) -> None:
         again(ledger)
 
 
-@pytest.mark.parametrize("sizes", [[3, []], [3, -1, 5], [3, "4"], [3, 5], [3]], ids=str)
+@pytest.mark.parametrize("sizes", [[3, []], [3, 5], [3]], ids=str)
 def test_a_kept_checkpoint_of_other_sizes_is_not_resumed(ledger: Ledger, sizes: list[Any]) -> None:
     ledger.keep_box(records.from_pieces([b"abc", b"defg"]), 0)
     path, head = ledger.directory / "checkpoint", canonical.dumps([0, sizes])

@@ -14,6 +14,8 @@ from flhe.mods import he_mod, records
 from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.strategies import EsaflFedAvg, FlasheFedAvg, SashFedAvg
+from flhe.strategies.federation import LOST, Federation
+from tests.mods.harness import SLUGS
 from tests.provision.site import good
 from tests.strategies.puppets import Log, Patch, Puppets, play, restaged, same
 
@@ -49,18 +51,6 @@ def test_machines_that_start_anew_agree_anew(
     assert grid.survivors == [NODES, NODES, senders, NODES]
     assert same(grid, range(NODES)).round == 4
     assert grid.epochs(1) == agreements
-
-
-def test_a_node_of_another_version_is_named_and_left_out(tmp_path: Path, caplog: Log) -> None:
-    grid = Puppets(tmp_path, NODES)
-
-    older = records.PROTOCOL - 1
-    grid.rewrite = lambda node, _, content: restaged(content, v=older) if node == 103 else content
-    play(FlasheFedAvg, grid, 2)
-    assert grid.survivors == [NODES - 1] * 2
-    assert "node 103 is left out: flhe/version: it runs another version of flhe" in caplog.text
-    assert not (grid.homes[3] / "runs").exists()
-    assert same(grid, range(NODES - 1)).round == 2
 
 
 def restarting(monkeypatch: Patch) -> list[int]:
@@ -150,3 +140,46 @@ def test_a_second_run_is_refused_by_name_until_the_sites_permit_it(tmp_path: Pat
     train(9)
     with pytest.raises(QuorumError, match="flhe/federations"):
         train(10)
+
+
+# --- what the server notes of each node, out of what it answers ---
+
+
+@pytest.fixture(scope="module")
+def fed(tmp_path_factory: pytest.TempPathFactory) -> Federation:
+    """A federation after three rounds."""
+    grid = Puppets(tmp_path_factory.mktemp("federation"), 3)
+    grid.away = lambda round_: set()
+    strategy, _ = play(FlasheFedAvg, grid, 3)
+    assert strategy._fed is not None
+    return strategy._fed
+
+
+NOTED = {
+    1011: "lost", 1012: "lost", 1013: "keyless", 1014: "lost", 1019: "lost", 1020: "keyless",
+    1021: "left", 1023: "lost", 1024: "lost",
+}  # fmt: skip
+"""Refusals, and what the server takes the node for; all others leave it where it was."""
+
+
+@pytest.mark.parametrize("code", SLUGS)
+def test_a_refusal_says_where_a_node_stands(fed: Federation, code: int) -> None:
+    fed.at[101] = 0  # so the last sums are those that it was sent
+    fed.confirmed.discard(101)
+    for known in (fed.membership.keyless, fed.membership.left, fed.refusers, fed.attempt.spent):
+        known.discard(101)
+    fed.round.claimed.clear()
+    reply = Message(RecordDict(), 101, "train")
+    reply._content, reply._error = None, Error(code=code, reason="")
+    sent = fed.ledger.base in (fed.missing_rounds(101) or ())
+    fed.refused(101, reply)
+    found = {
+        "lost": fed.at[101] == LOST,
+        "keyless": 101 in fed.membership.keyless,
+        "left": 101 in fed.membership.left,
+    }
+    assert [name for name, noted in found.items() if noted] == [
+        name for name in found if name == NOTED.get(code)
+    ]
+    assert (101 in fed.refusers) == (sent and code in (1011, 1012, 1014, 1023, 1024))
+    assert (101 in fed.attempt.spent) == (not sent and code == 1012)

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from tests.strategies import watching
-from tests.strategies.network import SIZE, VICTIM
-from tests.strategies.relay import KINDS, Relay
+from tests.strategies.relay import KINDS, SIZE, VICTIM, Relay
 from tests.strategies.watching import Fault, fast_directory, run_machine
 
 fates = st.none() | watching.faults((1, 9, 11, 35), 14)

@@ -25,11 +25,11 @@ from flhe.strategies.options import (
     CODING,
     FedAvgOptions,
     RunOptions,
+    RunSettings,
     StrategyOptions,
     TrainingOptions,
     check_names,
 )
-from flhe.strategies.run_settings import RunSettings
 from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.terms import Terms
 

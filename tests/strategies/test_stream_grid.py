@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
@@ -32,8 +32,8 @@ class Clock:
         assert len(self.slept) < 10_000, "waits without bound"
 
 
-class Wire(Grid):
-    """A SuperLink: replies are there at given times, and given once."""
+class Wire:
+    """A SuperLink: replies are there at given times, and given once; nothing waits for all."""
 
     def __init__(self, clock: Clock, arrive: dict[int, float], unknown: Any = "omit") -> None:
         self.clock = clock
@@ -74,19 +74,6 @@ class Wire(Grid):
         reply.metadata.__dict__["_src_node_id"] = 1
         return reply
 
-    def send_and_receive(self, *_: Any, **__: Any) -> Any:
-        raise AssertionError("this one waits for everyone")
-
-    def set_run(self, run: Any) -> None: ...
-
-    @property
-    def run(self) -> Any: ...
-
-    def create_message(self, *_: Any, **__: Any) -> Any: ...
-
-    def get_node_ids(self) -> list[int]:
-        return list(self.arrive)
-
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
@@ -100,15 +87,19 @@ def messages(*nodes: int) -> list[Message]:
     return [Message(RecordDict({"x": ConfigRecord({"a": 1})}), n, "train") for n in nodes]
 
 
+def stream_over(wire: Wire) -> StreamGrid:
+    return StreamGrid(cast(Grid, wire))
+
+
 def ask(wire: Wire, *nodes: int, timeout: float = 60) -> tuple[list[int], set[int]]:
     """Nodes whose replies come, in order, and those that are silent."""
-    stream = StreamGrid(wire)
+    stream = stream_over(wire)
     replies = stream.send_and_receive(messages(*nodes), timeout=timeout)
     return [stream.node_of(reply) for reply in replies], stream.silent
 
 
 def test_replies_come_as_they_arrive(clock: Clock) -> None:
-    stream = StreamGrid(Wire(clock, {1: 5.0, 2: 0.0, 3: 2.0}))
+    stream = stream_over(Wire(clock, {1: 5.0, 2: 0.0, 3: 2.0}))
     when = {}
     for reply in stream.send_and_receive(messages(1, 2, 3), timeout=60):
         when[stream.node_of(reply)] = clock.now - 1000
@@ -121,7 +112,7 @@ def test_replies_come_as_they_arrive(clock: Clock) -> None:
 def test_each_reply_is_pulled_alone_and_gone_when_its_receiver_lets_go_of_it(clock: Clock) -> None:
     wire = Wire(clock, dict.fromkeys(range(1, 6), 0.0))
     left = []
-    for reply in StreamGrid(wire).send_and_receive(messages(1, 2, 3, 4, 5), timeout=60):
+    for reply in stream_over(wire).send_and_receive(messages(1, 2, 3, 4, 5), timeout=60):
         seen = weakref.ref(reply)
         del reply
         assert seen() is None
@@ -138,13 +129,13 @@ def test_only_a_process_of_the_servers_own_is_set_up(
     monkeypatch.setattr(grid_module, "give_back_large", lambda: called.append(True))
     wire: Any = Wire(clock, {})
     wire.nodes_work_here = here
-    StreamGrid(wire)
+    stream_over(wire)
     assert called == ([] if here else [True])
 
 
 def test_messages_go_out_before_the_first_reply_is_asked_for(clock: Clock) -> None:
     wire = Wire(clock, {1: 0.0, 2: 0.0})
-    StreamGrid(wire).send_and_receive(messages(1, 2), timeout=60)  # nobody iterates
+    stream_over(wire).send_and_receive(messages(1, 2), timeout=60)  # nobody iterates
     assert len(wire.sent) == 2
     assert not wire.pulled
 
@@ -170,7 +161,7 @@ def test_looking_for_replies_gets_rarer_but_not_rare(clock: Clock) -> None:
 
 def test_time_spent_between_replies_counts(clock: Clock) -> None:
     """Whoever adds up slowly does not extend the round."""
-    stream = StreamGrid(Wire(clock, {1: 0.0, 2: 1e9}))
+    stream = stream_over(Wire(clock, {1: 0.0, 2: 1e9}))
     for _ in stream.send_and_receive(messages(1, 2), timeout=10):
         clock.now += 100
     assert clock.slept == []
@@ -187,7 +178,7 @@ def test_a_node_that_the_grid_does_not_know(clock: Clock, unknown: Any) -> None:
 def test_an_error_by_the_superlink_is_its_nodes(clock: Clock) -> None:
     wire = Wire(clock, {1: 0.0, 2: 0.0})
     wire.by_superlink = {2}
-    stream = StreamGrid(wire)
+    stream = stream_over(wire)
     replies = stream.send_and_receive(messages(1, 2), timeout=60)
     errors = {stream.node_of(r): (r.has_error(), r.metadata.src_node_id) for r in replies}
     assert errors == {1: (False, 1), 2: (True, 1)}
@@ -197,12 +188,12 @@ def test_an_error_by_the_superlink_is_its_nodes(clock: Clock) -> None:
 def test_a_bound_is_a_number_of_seconds(clock: Clock, how: dict[str, float]) -> None:
     wire = Wire(clock, {1: 0.0})
     with pytest.raises(ValueError, match="a timeout is needed"):
-        StreamGrid(wire).send_and_receive(messages(1), **how)
+        stream_over(wire).send_and_receive(messages(1), **how)
     assert not wire.sent  # nobody is asked for what nobody will fetch
 
 
 def test_nothing_to_send(clock: Clock) -> None:
-    stream = StreamGrid(Wire(clock, {1: 0.0}))
+    stream = stream_over(Wire(clock, {1: 0.0}))
     list(stream.send_and_receive(messages(2), timeout=1))
     assert stream.silent == {2}
     assert list(stream.send_and_receive([], timeout=60)) == []
@@ -212,7 +203,7 @@ def test_nothing_to_send(clock: Clock) -> None:
 
 def test_payload_is_counted_once_each_way(clock: Clock) -> None:
     """Also that of messages that come one by one: the HTTP grid iterates lists twice."""
-    stream = StreamGrid(Wire(clock, {1: 0.0, 2: 0.0}))
+    stream = stream_over(Wire(clock, {1: 0.0, 2: 0.0}))
     replies = stream.send_and_receive((m for m in messages(1, 2)), timeout=1)
     assert len(list(replies)) == 2
     for count in (16, 0):  # one number each

@@ -44,8 +44,7 @@ def with_box(fed: Federation, stage: str, box: ArrayRecord, *how: Any) -> Messag
     return reply
 
 
-@pytest.mark.parametrize("model_is", ["there", "gone", "damaged"])
-@pytest.mark.parametrize("count", [34, 5])
+@pytest.mark.parametrize(("model_is", "count"), [("there", 34), ("gone", 5), ("damaged", 34)])
 @pytest.mark.parametrize("name", ["sash, clients read", "esafl", "fedml-he"])
 def test_a_checkpoint_with_another_selection_is_refused(
     name: str, count: int, model_is: str, tmp_path: Path

@@ -8,16 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from flhe.errors import QuorumError
 from flhe.schemes.sealed import Sealed
 from flhe.strategies import SchemeFedAvg
-from flhe.strategies.exchange import Exchange
-from flhe.strategies.masking_agreement import MaskingAgreement
+from flhe.strategies.exchange import Exchange, MaskingAgreement
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
-from tests.strategies.puppets import Patch, Puppets, play, same, told
+from tests.strategies.puppets import Patch, Puppets, play, same
 from tests.strategies.reference import Reference, close, tolerance
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -131,29 +129,3 @@ def test_another_sum_than_that_of_the_senders(
     with suppress(QuorumError):
         play(MAKE, grid, 1, retries=0)
     assert [model.round for model in map(grid.model, range(NODES))] == [0] * NODES
-
-
-def test_answers_are_sealed_for_members(tmp_path: Path) -> None:
-    """What a member answers is the same each time it is asked; to the server it is noise."""
-    grid = nodes(tmp_path)
-    play(MAKE, grid, 1)
-    answers = [told(reply)["answer"] for _, stage, reply in grid.replies if stage == "unmask"]
-    assert len(answers) == 3
-    for answer in answers:
-        bits = np.unpackbits(np.frombuffer(answer[-4096:], np.uint8))
-        assert abs(bits.mean() - 0.5) < 0.02
-
-
-@pytest.mark.parametrize("allows", [False, True])
-def test_a_deployed_node_runs_it_only_where_its_config_names_it(
-    tmp_path: Path, allows: bool
-) -> None:
-    named = {"flhe-schemes": "threshold-ckks"} if allows else {}
-    grid = Puppets(tmp_path, NODES, config=lambda _: named)
-    if allows:
-        play(MAKE, grid, 1)
-        check(grid, [set(range(NODES))])
-        return
-    with pytest.raises(QuorumError, match="policy"):
-        play(MAKE, grid, 1)
-    assert "threshold-ckks" in (grid.homes[0] / "errors.log").read_text()

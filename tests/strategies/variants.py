@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,30 +31,17 @@ Make = Callable[..., HEStrategy]
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run rounds.
-
-    Parameters
-    ----------
-    make : callable
-        The preset.
-    how : dict
-        What it is told.
-    stages : tuple of str
-        Those of a round.
-    loose : float
-        How far from FedAvg's mean it may be, in each weight; 0 is what quantization takes.
-    openers : int
-        Of four members, those that are asked for what opens a sum.
-    exact : bool
-        Whether a round's sum is that of all that was trained, as no error feedback is in between.
-    """
+    """One way to run rounds."""
 
     make: Make
     how: dict[str, Any] = field(default_factory=dict)
     stages: tuple[str, ...] = ("round",)
     loose: float = 0.0
+    """How far from FedAvg's mean it may be, in each weight; 0 is what quantization takes."""
     openers: int = 4
+    """Of four members, those that are asked for what opens a sum."""
     exact: bool = True
+    """Whether a round's sum is that of all that was trained, as no error feedback is in between."""
 
     @property
     def server_reads(self) -> bool:
@@ -126,6 +114,11 @@ VARIANTS: dict[str, Variant] = {
     "sash": Variant(SashFedAvg, {"clip": 8.0}, MASKED),
     "sash, clients read": Variant(SashFedAvg, {"clip": 8.0, "unmask": "clients"}, MASKED),
     "batchcrypt": Variant(BatchCryptFedAvg, {**SHORT, "clip": 1.0}),
+    "batchcrypt, scaled in advance": Variant(
+        BatchCryptFedAvg,
+        {**SHORT, "clip": 1.0, "advance": True},
+        loose=6 * tolerance(range(5), 1, bits=13),
+    ),
     "batchcrypt, fitted": Variant(BatchCryptFedAvg, {**SHORT, **FITTED}, ("round", "update"), 0.05),
     "batchcrypt, half in clear": Variant(BatchCryptFedAvg, {**SHORT, **HALF, "clip": 1.0}),
     "esafl": Variant(EsaflFedAvg),
@@ -135,7 +128,7 @@ VARIANTS: dict[str, Variant] = {
     "threshold-ckks": Variant(partial(SchemeFedAvg, ThresholdCkks()), stages=MASKED, openers=3),
     "fedml-he, half in clear": Variant(FedmlHeFedAvg, HALF),
 }
-MAIN = [name for name in VARIANTS if "fitted" not in name and "clear" not in name]
+MAIN = [name for name in VARIANTS if not re.search("fitted|clear|advance|single", name)]
 """Those whose rounds differ in more than what is encoded."""
 
 CLIENTS = [name for name in MAIN if not VARIANTS[name].server_reads]
