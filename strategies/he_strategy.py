@@ -61,6 +61,8 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 class HEStrategy(FedAvg):
     """FedAvg over ciphertext.
 
+    Raises ConfigError: a parameter that cannot work.
+
     Parameters
     ----------
     scheme : Scheme, optional
@@ -84,11 +86,6 @@ class HEStrategy(FedAvg):
     **options
         How the run waits, repeats and keeps its state, as `RunSettings` says; and FedAvg's own
         arguments, with FedAvg's meaning.
-
-    Raises
-    ------
-    ConfigError
-        A parameter that cannot work.
     """
 
     def __init__(
@@ -150,6 +147,10 @@ class HEStrategy(FedAvg):
 
         As FedAvg's, but for these:
 
+        Raises ConfigError: `evaluate_fn` is given and the server has no model, the model has an array
+        that cannot be averaged, there is nothing to resume, or something that was not asked to be
+        resumed; QuorumError: too few nodes connected, agreed or replied.
+
         Parameters
         ----------
         num_rounds : int
@@ -162,14 +163,6 @@ class HEStrategy(FedAvg):
             Bounds each round where it is shorter than `round_timeout`.
         resume : bool
             Go on with the federation in `state_dir`, where a run before this one stood.
-
-        Raises
-        ------
-        ConfigError
-            `evaluate_fn` is given and the server has no model, the model has an array that cannot
-            be averaged, there is nothing to resume, or something that was not asked to be resumed.
-        QuorumError
-            Too few nodes connected, agreed or replied.
         """
         self._check_start(evaluate_fn)
         fed = self._fed = self._federation(StreamGrid(grid), initial_arrays, resume)
@@ -312,10 +305,7 @@ class HEStrategy(FedAvg):
         Updates that start from different models are never added: those of most senders count, the
         other senders are named and caught up.
 
-        Raises
-        ------
-        QuorumError
-            Fewer valid updates than `min_replies` arrived in time.
+        Raises QuorumError: fewer valid updates than `min_replies` arrived in time.
         """
         fed = self._running()
         if self.fraction_train == 0.0:
@@ -378,10 +368,7 @@ class HEStrategy(FedAvg):
 
         Unweighted, unless every node's policy lets its example count leave.
 
-        Raises
-        ------
-        QuorumError
-            No node could evaluate the model.
+        Raises QuorumError: no node could evaluate the model.
         """
         fed = self._running()
         asked = self.fraction_evaluate > 0

@@ -29,6 +29,8 @@ from flhe.training.optimizers import Optimizer
 class RunSettings:
     """What `HEStrategy` takes besides what all agree on; a subclass may replace it between rounds.
 
+    Raises ConfigError: a parameter that cannot work.
+
     Parameters
     ----------
     round_timeout : float
@@ -54,11 +56,6 @@ class RunSettings:
     on_round : callable, optional
         Receives a RoundReport after each round, with what each phase of it took; what comes after the
         last one is in the strategy's `ending` when `start` has returned.
-
-    Raises
-    ------
-    ConfigError
-        A parameter that cannot work.
     """
 
     round_timeout: float = 3600.0

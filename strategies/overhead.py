@@ -25,10 +25,7 @@ def resident(key: str = "VmRSS", pid: int | str = "self") -> int:
 
     Where the system does not tell the most ever, it is what the process holds now.
 
-    Raises
-    ------
-    ProcessLookupError
-        There is no such process.
+    Raises ProcessLookupError: there is no such process.
     """
     if sys.platform != "linux":
         import psutil

@@ -24,19 +24,15 @@ log = getLogger("flwr").log
 def save_sealed(result: Result, path: str | Path) -> None:
     """Write the sealed checkpoint of a finished run, and log where it is and how it is opened.
 
+    Raises ProtocolError: the result holds no sealed checkpoint; ConfigError: the file cannot be
+    written.
+
     Parameters
     ----------
     result : Result
         What `HEStrategy.start` returned.
     path : str or Path
         File to write; an older one is replaced.
-
-    Raises
-    ------
-    ProtocolError
-        The result holds no sealed checkpoint.
-    ConfigError
-        The file cannot be written.
     """
     try:
         pieces = records.to_pieces(result.arrays)

@@ -52,16 +52,13 @@ def scalars(report: RoundReport) -> Iterator[tuple[str, float]]:
 class TensorBoard:
     """Writes each round's report into a directory of event files; `round` fits a strategy's `on_round`.
 
+    Raises ConfigError: the [tensorboard] extra is missing, or the directory cannot be written. Rounds
+    that do not fit on the disk later are lost with a warning: see `flhe.strategies.report.Outlet`.
+
     Parameters
     ----------
     folder : str or Path
         The directory; made where there is none. A run that is resumed writes one more file there.
-
-    Raises
-    ------
-    ConfigError
-        The [tensorboard] extra is missing, or the directory cannot be written. Rounds that do not fit
-        on the disk later are lost with a warning: see `flhe.strategies.report.Outlet`.
     """
 
     def __init__(self, folder: str | Path) -> None:

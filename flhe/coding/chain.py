@@ -213,10 +213,7 @@ class Chain(Codec):
     def recall(self, layout: Layout, memory: Mapping[str, NDArray[np.float64]]) -> State:
         """Inverse of `memory`; what is each client's own starts anew.
 
-        Raises
-        ------
-        ProtocolError
-            Malformed, or of codecs that this chain does not have.
+        Raises ProtocolError: malformed, or of codecs that this chain does not have.
         """
         state = _joined([c.recall(layout, memory) for c in self.codecs])
         if set(memory) - set(self.memory(state)):

@@ -185,10 +185,7 @@ class Clip(Codec):
     def segments(self, shared: Layers, coords: NDArray[np.uint32] | None = None) -> Segments:
         """Runs of one alpha in a vector of the values at `coords`, of all values without.
 
-        Raises
-        ------
-        ProtocolError
-            No thresholds yet: the round's mean squares come first.
+        Raises ProtocolError: no thresholds yet: the round's mean squares come first.
         """
         if shared.alphas is None:
             raise ProtocolError(
@@ -222,10 +219,7 @@ class Clip(Codec):
     def fitted(self, sums: NDArray[np.int64], count: int, shared: Layers) -> Layers:
         """With the thresholds that the summed `statistics` of `count` senders give.
 
-        Raises
-        ------
-        ProtocolError
-            Sums of another length, or that so many senders cannot have.
+        Raises ProtocolError: sums of another length, or that so many senders cannot have.
         """
         fit = self._of(squares.mean(sums, count, shared.layers), shared)
         return fit._replace(ranged=True)
@@ -292,10 +286,7 @@ class Clip(Codec):
     def recall(self, layout: Layout, memory: Mapping[str, NDArray[np.float64]]) -> State:
         """State out of a model's memory, fresh where it holds none of ours.
 
-        Raises
-        ------
-        ProtocolError
-            Anything but one mean square a layer.
+        Raises ProtocolError: anything but one mean square a layer.
         """
         state = self.init(layout)
         kept = memory.get(MEMORY)
@@ -341,14 +332,8 @@ class Clip(Codec):
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
         """float32 in, float32 within [-1, 1] out, shape (length,).
 
-        Raises
-        ------
-        NotFiniteError
-            NaN or infinity.
-        ClippedError
-            More than half of the values beyond alpha.
-        ProtocolError
-            No thresholds yet.
+        Raises NotFiniteError: NaN or infinity; ClippedError: more than half of the values beyond
+        alpha; ProtocolError: no thresholds yet.
         """
         x = plain.values
         segments = self.segments(state.shared, plain.coords)

@@ -134,6 +134,8 @@ class Coefficients:
     def lift(self, values: NDArray[Any], noise: NDArray[np.int8], products: Residues) -> None:
         """Add p e + m to residues, in place.
 
+        Raises ConfigError: arrays of other shapes or types.
+
         Parameters
         ----------
         values : NDArray of signed integers
@@ -142,11 +144,6 @@ class Coefficients:
             e, int8 (count,).
         products : NDArray
             uint64 (limbs, count), in one piece, canonical: a s.
-
-        Raises
-        ------
-        ConfigError
-            Arrays of other shapes or types.
         """
         from flhe.math import coefficient_kernels, limb_kernels
 
@@ -176,6 +173,10 @@ class Coefficients:
     ) -> tuple[NDArray[Any], NDArray[np.int32]]:
         """What a sum of `senders` vectors holds: sums of values, and of noise.
 
+        Raises ProtocolError: a number of senders beyond the cohort; noise or sums that they do not
+        explain; a slot beyond the last value that is not empty; ConfigError: residues of another shape
+        or type.
+
         Parameters
         ----------
         residues : NDArray
@@ -191,14 +192,6 @@ class Coefficients:
             Sums of values, shape (length,); see `dtype`.
         noise : NDArray[int32]
             Sums of e, shape (count,).
-
-        Raises
-        ------
-        ProtocolError
-            A number of senders beyond the cohort; noise or sums that they do not explain; a slot beyond
-            the last value that is not empty.
-        ConfigError
-            Residues of another shape or type.
         """
         if not 1 <= senders <= self.cohort:
             raise ProtocolError(

@@ -94,10 +94,7 @@ class Extras:
     def decode(self, sums: NDArray[np.int64]) -> Totals:
         """Means out of the summed extras.
 
-        Raises
-        ------
-        ProtocolError
-            No contribution or no weight: there is nothing to divide by.
+        Raises ProtocolError: no contribution or no weight: there is nothing to divide by.
         """
         values = [int(v) for v in sums]
         count, weight = values[COUNT], values[WEIGHT]

@@ -123,10 +123,7 @@ class Layout:
     def masters(self, arrays: Arrays) -> dict[str, NDArray[Any]]:
         """Copies of `arrays` in their master types; views where nobody can write to them anyway.
 
-        Raises
-        ------
-        ProtocolError
-            Arrays that do not match this layout, naming the first that differs.
+        Raises ProtocolError: arrays that do not match this layout, naming the first that differs.
         """
         return {e.name: _to_master(e, a) for e, a in self._match(arrays)}
 
@@ -142,12 +139,8 @@ class Layout:
         `new` are a model's own arrays, `old` masters. Shapes (floats,) and (integers,). With
         `gradients`, the floats of `new` are those, and nothing is subtracted from them.
 
-        Raises
-        ------
-        ReplyError
-            `new` does not match this layout.
-        RangeError
-            An integer changed by 2**31 or more.
+        Raises ReplyError: `new` does not match this layout; RangeError: an integer changed by 2**31 or
+        more.
         """
         floats = joined(self.float_change(new, old, gradients=gradients), self.floats)
         return floats, self.integer_change(new, old)

@@ -87,6 +87,10 @@ class Laplace(Record):
     ) -> int:
         """Cut `values` and add noise to them, in place, under a fresh key.
 
+        Raises ConfigError: another type or shape; runs that leave a value without a threshold; a
+        threshold too large for the scale; a random source that gives another number of bytes than it
+        was asked for; RangeError: NaN or infinity.
+
         Parameters
         ----------
         values : NDArray
@@ -104,14 +108,6 @@ class Laplace(Record):
         int
             How many values lay beyond their threshold before; secret, for `Clip.check_clipped`. Those
             to spare count too.
-
-        Raises
-        ------
-        ConfigError
-            Another type or shape; runs that leave a value without a threshold; a threshold too large
-            for the scale; a random source that gives another number of bytes than it was asked for.
-        RangeError
-            NaN or infinity.
         """
         if (
             values.dtype != np.float32

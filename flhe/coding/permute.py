@@ -66,16 +66,8 @@ class Permute(Codec):
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
         """Images of the coordinates, ascending, and their values of any dtype, shape (k,).
 
-        Raises
-        ------
-        ConfigError
-            No permutation.
-        MisfitError
-            A dense update.
-        RangeError
-            A coordinate beyond the permutation's length.
-        ProtocolError
-            A coordinate that stands twice.
+        Raises ConfigError: no permutation; MisfitError: a dense update; RangeError: a coordinate
+        beyond the permutation's length; ProtocolError: a coordinate that stands twice.
         """
         permutation, coords = self._parts(plain)
         return _sorted(plain, permutation.forward(coords), permutation.length), state

@@ -132,10 +132,8 @@ class Quantize(Codec):
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
         """float32 within [-1, 1] in, `dtype` out, shape (length,); extras become limbs.
 
-        Raises
-        ------
-        RangeError
-            NaN, infinity or a value beyond 1: coercing them would send a wrong update without a word.
+        Raises RangeError: NaN, infinity or a value beyond 1: coercing them would send a wrong update
+        without a word.
         """
         x = plain.values
         scaled = x.astype(np.float64) * self.levels
@@ -151,10 +149,7 @@ class Quantize(Codec):
     def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:
         """Sum of integers in, float64 out; limbs become extras again.
 
-        Raises
-        ------
-        ProtocolError
-            An integer that `senders` could not have added up to.
+        Raises ProtocolError: an integer that `senders` could not have added up to.
         """
         largest = max(
             (max(int(p.max()), -int(p.min())) for p in (total.values, total.extras) if p.size),
@@ -184,10 +179,7 @@ class Quantize(Codec):
     def join(self, limbs: NDArray[Any]) -> NDArray[np.int64]:
         """Extras out of summed digits, in Python integers until they are known to fit.
 
-        Raises
-        ------
-        ProtocolError
-            A sum beyond 63 bits, which no honest senders reach.
+        Raises ProtocolError: a sum beyond 63 bits, which no honest senders reach.
         """
         base = self.bits - 1
         sums = [

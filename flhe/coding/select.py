@@ -130,10 +130,7 @@ class Select(Record):
     def count(self, layout: Layout) -> int:
         """How many of the layout's floats are selected: public, whatever the values are.
 
-        Raises
-        ------
-        ConfigError
-            A pattern that no array with floats matches.
+        Raises ConfigError: a pattern that no array with floats matches.
         """
         if not self.by_layer:
             share = Fraction(str(float(self.ratio)))
@@ -159,10 +156,7 @@ class Select(Record):
     def fixed(self, layout: Layout) -> Support:
         """The selection of a rule that needs no map.
 
-        Raises
-        ------
-        ConfigError
-            A rule that needs one, or a pattern that no array with floats matches.
+        Raises ConfigError: a rule that needs one, or a pattern that no array with floats matches.
         """
         if self.by_layer:
             chosen = np.zeros(layout.floats, np.bool_)
@@ -199,16 +193,13 @@ class Select(Record):
         selected anyway. No app's map counts more than another's, however it is scaled. (A member with a
         client of its own is held to nothing of this but the sum's range.) Zero is -1, to use all bits.
 
+        Raises RangeError: NaN or infinity, or a map that is zero everywhere: it says nothing.
+
         Parameters
         ----------
         own : NDArray[float32]
             Sensitivities, or sizes of changes, shape (floats,); signs are ignored. With `reuse` it is
             overwritten.
-
-        Raises
-        ------
-        RangeError
-            NaN or infinity, or a map that is zero everywhere: it says nothing.
         """
         sizes = np.abs(own, out=own if reuse else None)
         if not np.all(np.isfinite(sizes)):

@@ -64,6 +64,10 @@ def sensitivity(
     Both are about 1 / (4 P) too small, 3% for 8, all parameters alike, which selects the same. Norms
     that one component makes up have no error at all.
 
+    Raises ConfigError: nothing to differentiate: no samples, no parameters, inputs that are integers,
+    a loss that is not differentiable in the target, or not twice; targets that do not fit inputs or
+    output; no torch; RangeError: NaN or infinity in the map.
+
     Parameters
     ----------
     model : nn.Module
@@ -91,15 +95,6 @@ def sensitivity(
     dict[str, Tensor]
         Names, order and shapes of `model.named_parameters()`; float32 (float64 for parameters of that
         type), on the CPU. Buffers have none.
-
-    Raises
-    ------
-    ConfigError
-        Nothing to differentiate: no samples, no parameters, inputs that are integers, a loss that is
-        not differentiable in the target, or not twice; targets that do not fit inputs or output; no
-        torch.
-    RangeError
-        NaN or infinity in the map.
     """
     if of not in ("labels", "inputs"):
         raise ConfigError(f'sensitivity: of={of!r}, must be "labels" or "inputs"')

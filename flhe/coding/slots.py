@@ -60,10 +60,7 @@ class Digits:
     def check(self) -> NDArray[Any]:
         """The digits, if such vectors can have added up to them.
 
-        Raises
-        ------
-        ProtocolError
-            A positive or negative overflow, or a slot that should be empty.
+        Raises ProtocolError: a positive or negative overflow, or a slot that should be empty.
         """
         if self.above or self.below:
             found = ((self.above, "positive"), (self.below, "negative"))
@@ -171,10 +168,8 @@ class Slots:
         Numbers are mpz, and signed: what lies beyond half of n stands for a negative one. `length` is
         that of the vectors, of which at most the cohort were added.
 
-        Raises
-        ------
-        ProtocolError
-            Another number of batches than such vectors have, or a count beyond the cohort.
+        Raises ProtocolError: another number of batches than such vectors have, or a count beyond the
+        cohort.
         """
         from flhe.math import kernels
 

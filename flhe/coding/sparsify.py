@@ -136,10 +136,7 @@ class TopK(Codec):
     def init(self, layout: Layout) -> State:
         """Shared state: the layers and no rounds. No residual yet.
 
-        Raises
-        ------
-        ConfigError
-            A layout of 2**31 values or more.
+        Raises ConfigError: a layout of 2**31 values or more.
         """
         segments = list(layout.segments())
         bounds = (0, *(stop for _, _, stop in segments))
@@ -177,12 +174,8 @@ class TopK(Codec):
 
         The tentative state holds the new residual, float32 (length,).
 
-        Raises
-        ------
-        MisfitError
-            A vector that is sparse already, or does not have the layout's length.
-        RangeError
-            NaN or infinity in the update, or in its sum with the residual.
+        Raises MisfitError: a vector that is sparse already, or does not have the layout's length;
+        RangeError: NaN or infinity in the update, or in its sum with the residual.
         """
         from flhe.math import sparse_kernels
 
@@ -212,11 +205,8 @@ class TopK(Codec):
         Values float32 or float64 (u,), coords uint32 (u,). A dense sum passes unchanged; either way one
         more round is open.
 
-        Raises
-        ------
-        ProtocolError
-            Coordinates that do not ascend or lie beyond the layout: the sum was not made of the
-            senders' updates.
+        Raises ProtocolError: coordinates that do not ascend or lie beyond the layout: the sum was not
+        made of the senders' updates.
         """
         from flhe.math import coordinate_kernels
 
@@ -244,10 +234,7 @@ class TopK(Codec):
     def recall(self, layout: Layout, memory: Mapping[str, NDArray[np.float64]]) -> State:
         """State out of a checkpoint's memory, fresh where it holds none; no residual.
 
-        Raises
-        ------
-        ProtocolError
-            A number of rounds that is none.
+        Raises ProtocolError: a number of rounds that is none.
         """
         state = self.init(layout)
         kept = memory.get(ROUNDS)

@@ -88,10 +88,7 @@ class Layers(NamedTuple):
 def to_extras(mean_squares: NDArray[np.float64]) -> NDArray[np.int64]:
     """Extras of one sender: shape (L,) in, shape (2 L,) out, rounded down to units of 2**-72.
 
-    Raises
-    ------
-    RangeError
-        NaN, a negative number, or one of 2**32 and more.
+    Raises RangeError: NaN, a negative number, or one of 2**32 and more.
     """
     if not np.all((mean_squares >= 0) & (mean_squares < LIMIT)):
         raise RangeError(
@@ -107,10 +104,7 @@ def to_extras(mean_squares: NDArray[np.float64]) -> NDArray[np.int64]:
 def mean(sums: NDArray[np.int64], count: int, layers: int) -> list[float]:
     """Mean over `count` senders of what their summed extras, shape (2 layers,), hold: one a layer.
 
-    Raises
-    ------
-    ProtocolError
-        Sums of another length, or that `count` senders cannot have.
+    Raises ProtocolError: sums of another length, or that `count` senders cannot have.
     """
     most = count * (PART - 1)
     values = [int(v) for v in sums]

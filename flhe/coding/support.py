@@ -68,10 +68,8 @@ class Support:
     def of(cls, coords: NDArray[np.uint32], length: int) -> Support:
         """Code `coords`, uint32 (count,).
 
-        Raises
-        ------
-        ConfigError
-            Coordinates that do not ascend or lie beyond `length`, or a length of 2**31 or more.
+        Raises ConfigError: coordinates that do not ascend or lie beyond `length`, or a length of 2**31
+        or more.
         """
         _check_length(length)
         kept = np.array(coords, np.uint32)
@@ -85,13 +83,9 @@ class Support:
     def from_bytes(cls, data: bytes, length: int) -> Support:
         """The support that a sender claims, over a layout of `length` coordinates.
 
-        Raises
-        ------
-        ConfigError
-            A length of 2**31 or more.
-        ProtocolError
-            Anything but the one encoding of a set. Nothing is allocated by what the data claims
-            before it is held against the size of the data.
+        Raises ConfigError: a length of 2**31 or more; ProtocolError: anything but the one encoding of
+        a set. Nothing is allocated by what the data claims before it is held against the size of the
+        data.
         """
         _check_length(length)
         # The bitmap is always open to the sender, so that nothing longer is ever right.

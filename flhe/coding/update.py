@@ -33,6 +33,8 @@ def update_codec(
 ) -> Chain:
     """Codecs of an update.
 
+    Raises ConfigError: a parameter that cannot work.
+
     Parameters
     ----------
     bits : int
@@ -59,11 +61,6 @@ def update_codec(
         Arrays of so many values, or fewer, travel whole too.
     permute : bool
         Hide from the server which coordinates were sent.
-
-    Raises
-    ------
-    ConfigError
-        A parameter that cannot work.
     """
     if type(permute) is not bool or type(weighted) is not bool:
         raise ConfigError(f"permute={permute!r}, weighted={weighted!r}: each is True or False")

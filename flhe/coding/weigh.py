@@ -96,10 +96,7 @@ class Weigh(Codec):
     def factor(self, extras: NDArray[Any]) -> np.float32:
         """Return n / max_examples, 1 at most: `Clip` has done the rest of it.
 
-        Raises
-        ------
-        ExamplesError
-            n is below 1, or above max_examples where no Clip has scaled the values.
+        Raises ExamplesError: n is below 1, or above max_examples where no Clip has scaled the values.
         """
         if extras.size <= WEIGHT:
             raise RangeError("Weigh needs the count and the weight in extras")
@@ -116,11 +113,8 @@ class Weigh(Codec):
     def mean_factor(self, total: Plain, senders: Sequence[int]) -> float:
         """max_examples / summed n, after checking what the ciphertext says of itself.
 
-        Raises
-        ------
-        ProtocolError
-            The count is not the number of senders, or the weight is not what they can add up to: the
-            sum was not made of one vector from each of them.
+        Raises ProtocolError: the count is not the number of senders, or the weight is not what they
+        can add up to: the sum was not made of one vector from each of them.
         """
         count, weight = int(total.extras[COUNT]), int(total.extras[WEIGHT])
         if count != len(senders):

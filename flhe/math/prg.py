@@ -225,10 +225,7 @@ class FieldElements:
 def random_elements(count: int, random: Random = secrets.token_bytes) -> Elements:
     """Independent uniform elements of the Goldilocks field, uint64 (count,).
 
-    Raises
-    ------
-    ConfigError
-        A random source that gives another number of bytes than it was asked for.
+    Raises ConfigError: a random source that gives another number of bytes than it was asked for.
     """
 
     def fresh(count: int) -> Elements:

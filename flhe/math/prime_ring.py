@@ -50,10 +50,7 @@ def ntt_primes(n: int, bits: int, count: int) -> tuple[int, ...]:
 
     `n` is a power of two, 2 to 32768, `bits` at most 63.
 
-    Raises
-    ------
-    ConfigError
-        Parameters out of range; fewer such primes.
+    Raises ConfigError: parameters out of range; fewer such primes.
     """
     if not _dimension(n) or not 1 <= bits <= MAX_BITS or count < 1:
         raise ConfigError(

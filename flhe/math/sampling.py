@@ -96,10 +96,7 @@ class Noise:
         Sample i is made of word i of stream 0, little-endian: what a slice holds does not depend on
         how the samples are cut.
 
-        Raises
-        ------
-        ConfigError
-            A negative start; an array that is not int8 (count,) in one piece.
+        Raises ConfigError: a negative start; an array that is not int8 (count,) in one piece.
         """
         from flhe.math import sampling_kernels
 

@@ -69,10 +69,7 @@ class Shamir:
     def share(self, secrets: Elements, random: Random = system.token_bytes) -> Elements:
         """Shares of all members, uint64 (members, width), of `secrets`, uint64 (count,).
 
-        Raises
-        ------
-        RangeError
-            Secrets that are no field elements.
+        Raises RangeError: secrets that are no field elements.
         """
         ring.check(secrets)
         width = self.width(secrets.size)
@@ -91,16 +88,10 @@ class Shamir:
         polynomials must be a polynomial of that degree, which a wrong share passes once in Q. Whoever
         sends a share must not foresee it.
 
-        Raises
-        ------
-        QuorumError
-            Fewer shares than the threshold.
-        ProtocolError
-            Shares of another shape, or that are no field elements; ranks beyond the members or
-            repeated; shares that do not fit together, and too many to tell whose.
-        SharesError
-            Names those that do not fit, where no more than half as many are wrong as there are shares
-            beyond the threshold.
+        Raises QuorumError: fewer shares than the threshold; ProtocolError: shares of another shape, or
+        that are no field elements; ranks beyond the members or repeated; shares that do not fit
+        together, and too many to tell whose; SharesError: names those that do not fit, where no more
+        than half as many are wrong as there are shares beyond the threshold.
         """
         self._check(ranks, shares, count)
         powers = ring.powers(root(Q, self.points), self.points)

@@ -201,16 +201,9 @@ class Follower:
 def follow(node: Node, record: ConfigRecord, message: Message) -> Follower:
     """Bring the node's model up to date with what the message carries, and keep it.
 
-    Raises
-    ------
-    NoKeyError
-        The node has no usable key.
-    PolicyError
-        Other terms than the federation's.
-    DriftError
-        The model is not the one that the message starts from.
-    ProtocolError
-        Something in the message that does not belong there, or does not open.
+    Raises NoKeyError: the node has no usable key; PolicyError: other terms than the federation's;
+    DriftError: the model is not the one that the message starts from; ProtocolError: something in the
+    message that does not belong there, or does not open.
     """
     agreed, terms = agreement.current(node, record)
     if terms.scheme.reader == "server":

@@ -202,6 +202,10 @@ class SealerShell(_Rank):
     ) -> Sealed:
         """Encrypt `plain.values` then `plain.extras`, signed integers within the scheme's space.
 
+        Raises ReuseError: a second vector for one slot: their difference would show; RangeError: a
+        value outside the space, which would run into others' sums; ProtocolError: a mode or a support
+        that the scheme does not have, or values of other coordinates.
+
         Parameters
         ----------
         plain : Plain
@@ -212,15 +216,6 @@ class SealerShell(_Rank):
             The one that was announced, where the scheme has several.
         support : Support, optional
             Which coordinates the values are of, where the scheme carries sparse vectors.
-
-        Raises
-        ------
-        ReuseError
-            A second vector for one slot: their difference would show.
-        RangeError
-            A value outside the space, which would run into others' sums.
-        ProtocolError
-            A mode or a support that the scheme does not have, or values of other coordinates.
         """
         adder = self.adder
         adder.check_mode(mode)

@@ -77,12 +77,8 @@ def opened(data: bytes, sender: bytes, slot: Slot, number: int, policy_hash: byt
     `number` is the epoch's, `policy_hash` that of the terms; the slot's layout and history are not
     looked at.
 
-    Raises
-    ------
-    ProtocolError
-        It is none.
-    AuthenticationError
-        It is another member's, of another attempt, or was changed.
+    Raises ProtocolError: it is none; AuthenticationError: it is another member's, of another attempt,
+    or was changed.
     """
     receipt = Receipt.from_bytes(data)
     header = header_of(sender, slot, number, policy_hash)
@@ -104,14 +100,9 @@ def check(
     `epoch` is the reader's, `slot` that of the sum, as the reader expects it; ranks of `senders`
     ascend, and `packed` is what came with the sum.
 
-    Raises
-    ------
-    EquivocationError
-        A sender starts from another result, and is named.
-    AuthenticationError
-        A receipt is another member's, of another attempt, or was changed.
-    ProtocolError
-        There is not one for each sender.
+    Raises EquivocationError: a sender starts from another result, and is named; AuthenticationError: a
+    receipt is another member's, of another attempt, or was changed; ProtocolError: there is not one
+    for each sender.
     """
     receipts = _Receipts.from_bytes(packed).receipts if packed else ()
     if len(receipts) != len(senders):

@@ -121,12 +121,8 @@ class SecureSum:
         `sender` is that member's public key, `envelope` what it signed, `mode` the scheme's mode that
         was announced.
 
-        Raises
-        ------
-        DriftError
-            It is for another history of the model.
-        ProtocolError
-            It is for another sum, another member's, or of another form or length.
+        Raises DriftError: it is for another history of the model; ProtocolError: it is for another
+        sum, another member's, or of another form or length.
         """
         slot = self.slot
         if replace(part.slot, history=slot.history) != slot:
@@ -150,12 +146,7 @@ class SecureSum:
     def check(self, total: Sealed, need: int) -> None:
         """Refuse a sum of anything else, or of fewer than `need` senders.
 
-        Raises
-        ------
-        ProtocolError
-            Another slot, scheme, form or length.
-        QuorumError
-            Too few senders.
+        Raises ProtocolError: another slot, scheme, form or length; QuorumError: too few senders.
         """
         round_ = total.slot.round
         if total.slot != self.slot:
@@ -195,12 +186,8 @@ class SecureSum:
         `record` is called before anything is decrypted; `release` is what the senders' masking-key
         agreement released, where the scheme has one.
 
-        Raises
-        ------
-        ReuseError
-            Another sum of this round and purpose was opened before.
-        AlteredError
-            It is not the sum of what its senders encrypted.
+        Raises ReuseError: another sum of this round and purpose was opened before; AlteredError: it is
+        not the sum of what its senders encrypted.
         """
         record(self.slot, total.digest())
         opener = opener_for(self.adder, epoch, total, release, threads=threads)

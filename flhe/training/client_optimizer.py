@@ -102,6 +102,9 @@ DEFAULTS = {name: rule.defaults for name, rule in RULES.items()}
 class ClientOptimizer(BaseOptimizer):
     """One of the rules above; None takes PyTorch's default for it.
 
+    Raises ConfigError: an unknown name, a parameter out of range, or one that the optimizer does not
+    have.
+
     Parameters
     ----------
     name : str
@@ -124,11 +127,6 @@ class ClientOptimizer(BaseOptimizer):
         Divide by an estimate of the deviation, for rmsprop.
     decay : float, optional
         How the learning rate falls step by step, 0 to 1e30; 0 is not at all.
-
-    Raises
-    ------
-    ConfigError
-        An unknown name, a parameter out of range, or one that the optimizer does not have.
     """
 
     takes: ClassVar[Literal["gradient"]] = "gradient"
@@ -162,10 +160,8 @@ class ClientOptimizer(BaseOptimizer):
 
         Its learning rate and parameters are taken over, its state and its model's weights are not.
 
-        Raises
-        ------
-        ConfigError
-            Another optimizer, or an option of it that has no counterpart here, by name.
+        Raises ConfigError: another optimizer, or an option of it that has no counterpart here, by
+        name.
         """
         return cls(**_options_of(optimizer), decay=decay)
 

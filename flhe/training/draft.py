@@ -131,10 +131,7 @@ class Draft:
     def from_bytes(cls, data: bytes) -> Draft:
         """Inverse of `chunks`; arrays are views into `data`.
 
-        Raises
-        ------
-        StoreError
-            Anything that `chunks` does not write.
+        Raises StoreError: anything that `chunks` does not write.
         """
         head, start = unframe(_Head, data, MAGIC)
         length, count = head.length, head.count

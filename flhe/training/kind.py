@@ -76,10 +76,8 @@ class Ending(Kind):
         `lanes` is what is in the sum `total`: signed values, then extras, shape (values + extras,),
         overwritten; `check` is what the senders' checks must add up to.
 
-        Raises
-        ------
-        ProtocolError
-            Integers that these senders cannot have added up to, or a check that differs.
+        Raises ProtocolError: integers that these senders cannot have added up to, or a check that
+        differs.
         """
 
 

@@ -70,16 +70,9 @@ def fit(
     `record` is called before anything is decrypted; `base` is the keyed digest of `model`,
     `app_inputs_hash` that of what the senders' apps were told.
 
-    Raises
-    ------
-    ProtocolError
-        Mean squares that are missing, not due, or not this round's.
-    AlteredError
-        They are not the sum of what their senders encrypted.
-    QuorumError
-        Fewer senders than the roster's bound for opening.
-    ReuseError
-        Other mean squares of this round were opened before.
+    Raises ProtocolError: mean squares that are missing, not due, or not this round's; AlteredError:
+    they are not the sum of what their senders encrypted; QuorumError: fewer senders than the roster's
+    bound for opening; ReuseError: other mean squares of this round were opened before.
     """
     codec = session.terms.codec
     state = codec.recall(session.layout, model.memory)

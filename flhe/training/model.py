@@ -106,10 +106,7 @@ class Model:
     def initial(cls, arrays: Arrays) -> Model:
         """The model that a federation starts from, as the server may know it.
 
-        Raises
-        ------
-        ConfigError
-            An array of a type that does not average, by name.
+        Raises ConfigError: an array of a type that does not average, by name.
         """
         layout = layout_of(arrays)
         masters = layout.masters(arrays)
@@ -180,10 +177,7 @@ class Model:
     def from_bytes(cls, data: bytes | bytearray) -> Model:
         """Inverse of `chunks`; arrays are views into `data`.
 
-        Raises
-        ------
-        ProtocolError
-            Anything that `chunks` does not write.
+        Raises ProtocolError: anything that `chunks` does not write.
         """
         head, start = unframe(_Head, data, MAGIC)
         layout, sizes = head.layout, dict(head.memory)

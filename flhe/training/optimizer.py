@@ -81,6 +81,9 @@ DEFAULTS = {name: rule.defaults for name, rule in RULES.items()}
 class ServerOptimizer(BaseOptimizer):
     """One of the rules above; None takes Flower's default for it.
 
+    Raises ConfigError: an unknown name, a parameter out of range, or one that the optimizer does not
+    have.
+
     Parameters
     ----------
     name : str
@@ -94,11 +97,6 @@ class ServerOptimizer(BaseOptimizer):
         Decay of the moments m and v of fedadam and fedyogi, at least 0 and less than 1; 0.9 and 0.99.
     tau : float, optional
         Degree of adaptivity, in units of the update, 1e-30 to 1e30; 1e-3.
-
-    Raises
-    ------
-    ConfigError
-        An unknown name, a parameter out of range, or one that the optimizer does not have.
     """
 
     takes: ClassVar[Literal["update"]] = "update"

@@ -139,10 +139,8 @@ class BaseOptimizer:
         Gives what to add to the model, in which what is too large for float32 is its largest number
         (for fedavg it is `mean`, whatever `out` is), and the next moments, in new arrays.
 
-        Raises
-        ------
-        ProtocolError
-            A mean or moments of another type or shape, moments of another optimizer, a number below 1.
+        Raises ProtocolError: a mean or moments of another type or shape, moments of another optimizer,
+        a number below 1.
         """
         self._check(mean, moments, out)
         if number < 1:
@@ -181,10 +179,7 @@ class BaseOptimizer:
     def from_parameters(cls, obj: object) -> Self:
         """Inverse of `parameters`.
 
-        Raises
-        ------
-        ProtocolError
-            Anything that `parameters` does not write.
+        Raises ProtocolError: anything that `parameters` does not write.
         """
         name = obj.get("name") if isinstance(obj, dict) else None
         if type(name) is not str or name not in cls.rules:

@@ -26,10 +26,7 @@ def served(arrays: Arrays, round_: int) -> Model:
     Its history is a hash of its arrays, so members that are told different ones derive different
     slots, and none of their sums is opened.
 
-    Raises
-    ------
-    ConfigError
-        An array of a type that does not average, by name.
+    Raises ConfigError: an array of a type that does not average, by name.
     """
     return replace(Model.initial(arrays), round=round_)
 

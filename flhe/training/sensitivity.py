@@ -108,12 +108,8 @@ def map_of(select: Select, layout: Layout, found: Arrays) -> NDArray[np.float32]
     be named though they are no part of the model that travels, as with adapters. What is `found` is by
     the model's names, in their shapes.
 
-    Raises
-    ------
-    ProtocolError
-        A name or shape that the model does not have, or none at all.
-    RangeError
-        NaN, infinity, or a map of zeros.
+    Raises ProtocolError: a name or shape that the model does not have, or none at all; RangeError:
+    NaN, infinity, or a map of zeros.
     """
     shapes = {e.name: e.shape for e in layout.entries if e.is_float}
     found = {name: array for name, array in found.items() if name in shapes or np.any(array)}

@@ -221,16 +221,9 @@ class Session:
         training; where the terms say that gradients are sent, those in place of the floats, under the
         same names. Metrics that the terms do not name stay here.
 
-        Raises
-        ------
-        ProtocolError
-            Arrays that do not match the layout; noise, which a draft has, once.
-        NotFiniteError
-            NaN or infinity.
-        ClippedError
-            Too many clipped values.
-        ExamplesError
-            An example count that cannot be weighed.
+        Raises ProtocolError: arrays that do not match the layout; noise, which a draft has, once;
+        NotFiniteError: NaN or infinity; ClippedError: too many clipped values; ExamplesError: an
+        example count that cannot be weighed.
         """
         if self.terms.noise is not None:
             raise ProtocolError("an update with noise is a draft first, or it would be drawn anew")
@@ -371,17 +364,10 @@ class Session:
         `record` is called before anything is decrypted; `release` is what the senders' masking-key
         agreement released, where the scheme has one. For the others see `sum`.
 
-        Raises
-        ------
-        QuorumError
-            Fewer senders than the roster's bound for opening.
-        ReuseError
-            Another sum of this round was opened before.
-        AlteredError
-            It is not the sum of what its senders encrypted.
-        ProtocolError
-            A sum of another round, epoch, layout or parameter set, one that does not decode, or one in
-            which a sender started from another model.
+        Raises QuorumError: fewer senders than the roster's bound for opening; ReuseError: another sum
+        of this round was opened before; AlteredError: it is not the sum of what its senders encrypted;
+        ProtocolError: a sum of another round, epoch, layout or parameter set, one that does not
+        decode, or one in which a sender started from another model.
         """
         base = self.digest(model) if digest is None else digest
         of = self.check(model, total, mean_squares, app_inputs_hash, base)

@@ -46,17 +46,14 @@ class Start(NamedTuple):
 def hash_app_inputs(records: Records, run_config: Mapping[str, object]) -> bytes:
     """SHA-256 over what an app is told, 32 bytes.
 
+    Raises ProtocolError: a value that is no number, text or bytes, or list of those.
+
     Parameters
     ----------
     records : mapping of str to mapping
         Every record of the message that reaches the app, but for the model.
     run_config : mapping
         The run's config.
-
-    Raises
-    ------
-    ProtocolError
-        A value that is no number, text or bytes, or list of those.
     """
     config = canonical.dumps([PREFIX + "run-config", _pairs(run_config)])
     run = hashlib.sha256(config).digest()

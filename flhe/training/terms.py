@@ -148,14 +148,9 @@ class Terms(Record):
         `public` is the epoch's public key, encoded, where the scheme has one: nothing is added without
         it. Or what its members call the sum of their keys.
 
-        Raises
-        ------
-        ConfigError
-            A cohort or bits that the scheme refuses.
-        MisfitError
-            Codec and scheme do not go together for so many members.
-        ProtocolError
-            A public key that is none, or has another length than these terms say.
+        Raises ConfigError: a cohort or bits that the scheme refuses; MisfitError: codec and scheme do
+        not go together for so many members; ProtocolError: a public key that is none, or has another
+        length than these terms say.
         """
         terms = self.resolved(cohort)
         adder = terms.scheme.adder(cohort, terms.bits, public)

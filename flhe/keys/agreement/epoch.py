@@ -110,15 +110,9 @@ def share(
 
     Only contributors send any; the list of the others is empty.
 
-    Raises
-    ------
-    AuthenticationError
-        Own message missing or changed, a bad signature, a key that gives no secret.
-    ProtocolError
-        A message of another run, epoch or roster, or by a revoked key; a member or an ephemeral key
-        that comes twice.
-    QuorumError
-        Fewer members than the roster's bounds need.
+    Raises AuthenticationError: own message missing or changed, a bad signature, a key that gives no
+    secret; ProtocolError: a message of another run, epoch or roster, or by a revoked key; a member or
+    an ephemeral key that comes twice; QuorumError: fewer members than the roster's bounds need.
     """
     if len(advertises) > MAX_MEMBERS:
         raise ProtocolError(f"{len(advertises)} ADVERTISE messages, at most {MAX_MEMBERS} fit")

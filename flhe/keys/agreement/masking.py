@@ -133,6 +133,10 @@ def agree(
     The caller makes sure that no other set of this round is ever signed: on disk, before the signature
     leaves.
 
+    Raises ProtocolError, QuorumError: a set that must not be signed; see
+    `SharingParameters.check_set`. This member is not in it; SharesError: shares that do not open:
+    whose.
+
     Parameters
     ----------
     survivors : sequence of int
@@ -146,13 +150,6 @@ def agree(
     -------
     Agreed, bytes
         What is to be kept; the signature, 64 bytes.
-
-    Raises
-    ------
-    ProtocolError, QuorumError
-        A set that must not be signed; see `SharingParameters.check_set`. This member is not in it.
-    SharesError
-        Shares that do not open: whose.
     """
     circle, slot = SharingParameters.of(epoch, elements), dealt.slot
     check_survivors(circle, epoch, survivors)
@@ -235,14 +232,8 @@ def check_agreement(
 ) -> None:
     """Refuse a set on which fewer than t members are agreed.
 
-    Raises
-    ------
-    ProtocolError
-        Signers that are not among the survivors, or one that is there twice.
-    QuorumError
-        Too few of them.
-    AuthenticationError
-        A signature that does not verify.
+    Raises ProtocolError: signers that are not among the survivors, or one that is there twice;
+    QuorumError: too few of them; AuthenticationError: a signature that does not verify.
     """
     circle.check_set(survivors)
     if len(signers) != len(signatures) or len(set(signers)) != len(signers):
