@@ -223,15 +223,12 @@ class Reporter:
             receive(report)
 
 
-class MeteredGrid:
+class MeteredGrid(Grid):
     """A Grid that counts the payload passing through it; all else is the grid it wraps."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self.meter = Meter()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._grid, name)
 
     def take(self) -> Spent:
         """Return what was counted since the last call, and start again from zero."""
@@ -270,3 +267,24 @@ class MeteredGrid:
             told = sum(message_bytes(r.content) for r in received if not r.has_error())
             self.meter.received(told, seconds)
         return received
+
+    def set_run(self, run: Any) -> None:
+        """Set the run of the wrapped grid."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """The run of the wrapped grid."""
+        return self._grid.run
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        """Create a message on the wrapped grid."""
+        return self._grid.create_message(*args, **kwargs)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Ids of the nodes that the wrapped grid reaches."""
+        return self._grid.get_node_ids()
+
+    def get_nodes(self) -> Iterable[Any]:
+        """Nodes that the wrapped grid reaches."""
+        return self._grid.get_nodes()
