@@ -29,7 +29,7 @@ from tests.fuzz.decoders import (
     try_one,
 )
 
-FEW, MANY = 12, 10_000
+FEW, MANY = 50, 10_000
 READERS = {"from_bytes", "from_parts", "from_fields", "from_line", "from_parameters"}
 """Names of class methods that decode."""
 FUNCTIONS = {"loads", "unpack", "unpack_clear", "from_bits", "from_elements", "open_detached"} | {
