@@ -35,13 +35,10 @@ GB = 1 << 30
 class Prices:
     """What is paid."""
 
-    # name, source: Of them, and where they come from.
     name: str
-    source: str
-    # client_usd_per_hour, server_usd_per_hour: One client's machine, and the server's; the mean
-    # where sites differ.
-    client_usd_per_hour: float
-    server_usd_per_hour: float
+    source: str  # Where they come from
+    client_usd_per_hour: float  # One client's machine; the mean where sites differ
+    server_usd_per_hour: float  # The server's
     egress_usd_per_gb: float | Mapping[str, float] = field(default_factory=dict)
     """What leaves a machine, USD a GB: everywhere, or by site, and under "server"."""
 

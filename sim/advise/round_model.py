@@ -59,15 +59,12 @@ class Exchange:
 class Work:
     """What a round asks of each client, and of the server."""
 
-    # train_s, encrypt_s, decrypt_s: Seconds of one client that is as fast as it was measured:
-    # training; encoding and encrypting its update; opening and decoding a sum.
-    train_s: float
-    encrypt_s: float
-    decrypt_s: float
+    train_s: float  # Seconds of one client that is as fast as it was measured
+    encrypt_s: float  # The same: encoding and encrypting its update
+    decrypt_s: float  # The same: opening and decoding a sum
     add_s: float  # Seconds of the server for each upload
-    # upload_bytes, download_bytes: One client's update, and the sum or model that it receives.
-    upload_bytes: int
-    download_bytes: int
+    upload_bytes: int  # One client's update
+    download_bytes: int  # The sum or model that it receives
     exchanges: tuple[Exchange, ...] = ()  # Further stages, in order
     prepare_s: float = 0.0  # Seconds of one client that can be spent at any time before it encrypts
 
@@ -76,18 +73,16 @@ class Work:
 class Breakdown:
     """Where one client's round went; its seconds but `total_s` add up to that."""
 
-    # train_s, encrypt_s, decrypt_s: Its own work; that of exchanges counts as decryption.
-    train_s: float
-    encrypt_s: float
-    decrypt_s: float
+    train_s: float  # Its own work
+    encrypt_s: float  # The same
+    decrypt_s: float  # The same, with that of exchanges
     transfer_s: float  # Its own messages under way, both ways
     idle_s: float  # It waits for others
     server_s: float
     """All wait for the server: additions after the last upload, and its part of exchanges."""
     total_s: float  # The round
-    # bytes_up, bytes_down: What it sent and received.
-    bytes_up: int
-    bytes_down: int
+    bytes_up: int  # What it sent
+    bytes_down: int  # What it received
 
 
 def simulate(

@@ -53,10 +53,8 @@ _OPTIONAL = {"latency_s": float, EGRESS: float}
 class Link:
     """One machine's way to the network."""
 
-    # up_mbps, down_mbps: What it sends and receives, in 10**6 bits a second; infinite where it
-    # never limits.
-    up_mbps: float
-    down_mbps: float
+    up_mbps: float  # What it sends, 10**6 bits a second; infinite where it never limits
+    down_mbps: float  # The same, what it receives
     latency_s: float = 0.0  # Seconds a message is under way beside what its size takes, one way
 
     def __post_init__(self) -> None:
@@ -103,9 +101,8 @@ class Site:
 class Wan:
     """A network between clients and one server."""
 
-    # name, source: Of it, and where its speeds come from.
     name: str
-    source: str
+    source: str  # Where its speeds come from
     sites: tuple[Site, ...]  # At least one, of different names
     server: Link | None = None  # Shared by all transfers; None where it never limits
     server_egress_usd_per_gb: float = 0.0  # Price of what leaves the server

@@ -87,16 +87,13 @@ class Setting:
 class Point:
     """One attack: what was hidden from it, and how near it came."""
 
-    # way, share, image: What was hidden, and the image's number.
-    way: str
-    share: float
-    image: int
-    # ssim, mse: Of the guess against the original; pixels in [0, 1].
-    ssim: float
-    mse: float
-    # loss, evaluations: Of the attack: see `Guess`.
-    loss: float
-    evaluations: int
+    way: str  # What was hidden
+    share: float  # How much of it
+    image: int  # Its number
+    ssim: float  # Of the guess against the original
+    mse: float  # The same; pixels in [0, 1]
+    loss: float  # Of the attack: see `Guess`
+    evaluations: int  # The same
     label: bool  # Whether it found the class
 
 

@@ -34,9 +34,8 @@ class Phase:
     wall_s: float = 0.0  # Seconds from its first message to that of the next phase
     server_s: float = 0.0  # Seconds of processor of the server's thread, for messages and replies
     grid_s: float = 0.0  # The same in Flower's grid, and looking for replies
-    # up, down: Payload of each node.
-    up: dict[int, int] = field(default_factory=dict)
-    down: dict[int, int] = field(default_factory=dict)
+    up: dict[int, int] = field(default_factory=dict)  # Payload of each node
+    down: dict[int, int] = field(default_factory=dict)  # The same, to each node
     uploads: dict[int, int] = field(default_factory=dict)  # Of `up`, the ciphertext
     beside: dict[int, int] = field(default_factory=dict)  # Of `down`, config beside the stage's own
 

@@ -70,15 +70,13 @@ def project(
 class Reported:
     """A line of a paper's table: one model trained to the end."""
 
-    # paper, model, mode: "plain", or the scheme, as the paper calls it.
     paper: str
     model: str
-    mode: str
+    mode: str  # "plain", or the scheme, as the paper calls it
     epochs: int  # Until the record. One is a round in FLASHE, and many in the others.
     reached: float  # Accuracy in percent; a loss for models named "LSTM"
-    # hours, traffic_gb: As the paper tells them, whatever its gigabyte is.
-    hours: float
-    traffic_gb: float
+    hours: float  # As the paper tells them
+    traffic_gb: float  # As the paper tells them, whatever its gigabyte is
     usd: float | None = None  # All costs; None where the paper has but a picture
 
 

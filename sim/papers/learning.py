@@ -48,10 +48,9 @@ class Setting:
     clients: int = 5
     rounds: int = 50
     images: int = 0  # Training examples of one client; 0 for all of its even share
-    # local_epochs, batch_size, learning_rate: A client's training in one round.
-    local_epochs: int = 1
-    batch_size: int = 32
-    learning_rate: float = 0.01
+    local_epochs: int = 1  # Of a client in one round
+    batch_size: int = 32  # Of a client
+    learning_rate: float = 0.01  # Of a client
     seed: int = 0  # Of the initial model, the split and the batches
     test_images: int = 0  # Test examples of one client; 0 for all of its even share
     batches: int = 0  # Batches of an epoch, other ones in each round; 0 for all

@@ -56,9 +56,8 @@ class Packed:
 
     name: str  # Of the model
     values: int  # Weights
-    # ciphertexts, traffic: Without packing, with it; MB of an iteration.
-    ciphertexts: tuple[int, int]
-    traffic: tuple[float, float]
+    ciphertexts: tuple[int, int]  # Without packing, with it
+    traffic: tuple[float, float]  # The same; MB of an iteration
     plain_traffic: float  # MB of an iteration without encryption
 
 

@@ -17,9 +17,8 @@ class Plan:
     """What to run."""
 
     schemes: tuple[str, ...] = ("flashe", "sash")  # A run for each
-    # rounds, values: Rounds of training; values of the model.
-    rounds: int = 3
-    values: int = 5_000
+    rounds: int = 3  # Of training
+    values: int = 5_000  # Of the model
     server_reads: bool = False
     """Whether the server reads SASH's sums; the sites read them otherwise."""
     kill: bool = True  # Whether one SuperNode is killed in the second round

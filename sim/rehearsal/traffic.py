@@ -46,13 +46,11 @@ OPEN = "ciphertext that opens without a key"
 class Traffic:
     """What was captured, and what a search found in it."""
 
-    # connections, requests, bytes_up, bytes_down, arrays: What the relay wrote down, and the arrays
-    # in it.
-    connections: int
-    requests: int
-    bytes_up: int
-    bytes_down: int
-    arrays: int
+    connections: int  # That the relay wrote down
+    requests: int  # In all of them
+    bytes_up: int  # In all of them
+    bytes_down: int  # In all of them
+    arrays: int  # That travelled
     searched: dict[str, int]  # Secrets that were looked for, by kind
     found: tuple[Found, ...]  # Those that were there
     controls: dict[str, bool]  # What a search must find, and whether it did

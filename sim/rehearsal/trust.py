@@ -42,9 +42,8 @@ _DAY = datetime.timedelta(days=1)
 class NodeKey:
     """A SuperNode's key for its SuperLink, as OpenSSH writes them."""
 
-    # private, public: Files.
-    private: Path
-    public: Path
+    private: Path  # File
+    public: Path  # File
     scalar: bytes  # The secret number itself, 48 bytes, big-endian
 
     def __repr__(self) -> str:

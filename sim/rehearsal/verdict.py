@@ -69,9 +69,8 @@ class Report:
     results: tuple[Result, ...]  # One a run
     killed: str  # Site whose SuperNode was killed; "" for none
     starts: int  # How often it was started in all
-    # killed_s, back_s: Seconds from the beginning to its death, and to its return.
-    killed_s: float
-    back_s: float
+    killed_s: float  # Seconds from the beginning to its death
+    back_s: float  # The same, to its return
     traffic: Traffic  # What was searched, and found
     scratch: str  # Where all files were
     wrong: tuple[str, ...]

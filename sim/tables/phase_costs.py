@@ -85,14 +85,11 @@ WHO: Mapping[str, Who] = {
 class Cost:
     """What one contender took for one update."""
 
-    # who, group: As in Entry.
-    who: str
-    group: Group
-    # encrypt_s, add_s, decrypt_s: Seconds: a client's, of one upload that is added, a client's; the
-    # minima of the turns.
-    encrypt_s: Marked
-    add_s: Marked
-    decrypt_s: Marked
+    who: str  # As in Entry
+    group: Group  # As in Entry
+    encrypt_s: Marked  # Seconds of a client, the least of the turns
+    add_s: Marked  # The same, of one upload that is added
+    decrypt_s: Marked  # The same, of a client
     upload_bytes: Marked  # One client's upload
     down_bytes: Marked | None = None  # What comes back; by default as long
 

@@ -21,9 +21,8 @@ class Made:
 
     results: tuple[Result, ...]  # In the order of sections, those of earlier runs among them
     page: Path  # Where all of them are shown
-    # measured, kept: Steps that were run, and that were there already.
-    measured: int
-    kept: int
+    measured: int  # Steps that were run
+    kept: int  # Steps that were there already
     foreign: tuple[str, ...]
     """Measurements of another machine or of other releases that were made again."""
     failures: tuple[tuple[str, str], ...]  # What a step does, and why it could not

@@ -27,16 +27,13 @@ class Plan:
     """One sum of vectors, one from each member; public."""
 
     purpose: str  # What the sum is for; masks of one purpose are not those of another
-    # run_id, roster_hash, epoch, epoch_id, members: Of the epoch: its run, its roster's hash, its
-    # number, its id, its members' keys by rank.
-    run_id: int
-    roster_hash: bytes
-    epoch: int
+    run_id: int  # Of the epoch
+    roster_hash: bytes  # Of the epoch
+    epoch: int  # Its number
     epoch_id: bytes
-    members: tuple[bytes, ...]
-    # round, attempt: Which sum of the epoch this is.
-    round: int
-    attempt: int
+    members: tuple[bytes, ...]  # Their keys by rank
+    round: int  # Which sum of the epoch this is
+    attempt: int  # The same
     graph: Graph  # Who masks with whom
     threshold: int
     """t, shares that give a secret, and signatures among a member and its neighbours that make a

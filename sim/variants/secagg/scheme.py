@@ -146,13 +146,11 @@ class SecAggSealer(SealerShell):
 class SecAggOpener:
     """The server's side of one slot: the messages that it carried, and the answers."""
 
-    # adder, plan: What was agreed.
-    adder: SecAgg
-    plan: Plan
-    # keys, sharers, answers: As for `unmask_sum`.
-    keys: Mapping[int, bytes] = field(repr=False)
-    sharers: Iterable[int]
-    answers: Iterable[bytes] = field(repr=False)
+    adder: SecAgg  # What was agreed
+    plan: Plan  # What was agreed
+    keys: Mapping[int, bytes] = field(repr=False)  # As for `unmask_sum`
+    sharers: Iterable[int]  # The same
+    answers: Iterable[bytes] = field(repr=False)  # The same
 
     def decrypt(self, total: Sealed) -> NDArray[np.int32]:
         """Open a sum: signed integers, shape (total.length,).
