@@ -45,13 +45,8 @@ def measure(
 
     Raises FlheError: a mean that is not the mean.
 
-    Returns
-    -------
-    Calibration
-    dict
-        Seconds of the points in `also`, by key and phase.
-    dict
-        Bytes of one upload of each of those, by key.
+    Returns the calibration and, by key of the points in `also`, seconds by phase, and bytes of one
+    upload.
     """
     ours, more = (
         tuple(point for point in some if installed(point.name)) for some in (points, also)
@@ -106,12 +101,7 @@ def load(
 
     Raises ConfigError: the cache cannot be used.
 
-    Parameters
-    ----------
-    folder : Path, optional
-        Where; the user's cache by default.
-    renew : bool
-        Measure anew.
+    They are in `folder`, by default the user's cache; `renew` measures anew.
     """
     store = Store(folder or cache_folder())
     found = None if renew else _kept(store)

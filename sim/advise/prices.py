@@ -97,14 +97,8 @@ def cost(
 ) -> Cost:
     """Bill `hours` of `clients` machines and a server, and what left each site.
 
-    Parameters
-    ----------
-    hours : float
-        All machines run for all of it, idle or not: a round is synchronous.
-    egress_gb_by_site : mapping
-        GB that left all clients of a site, and the server under "server".
-    clients : int
-        Their machines.
+    All machines run for all of `hours`, idle or not: a round is synchronous. `egress_gb_by_site` has GB
+    that left all clients of a site, and the server under "server".
     """
     hourly = clients * prices.client_usd_per_hour + prices.server_usd_per_hour
     network = sum(prices.egress(site) * gb for site, gb in egress_gb_by_site.items())

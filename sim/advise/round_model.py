@@ -37,22 +37,13 @@ from flhe_lab.advise.wan import MEGABIT, Link
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One more stage of a round: the server asks everybody, who answer.
-
-    Parameters
-    ----------
-    name : str
-    up_bytes, down_bytes : int
-        Of one client's answer, and of what it is asked.
-    client_s, server_s : float
-        Seconds of one client's work before it answers, of the server's after the last answer.
-    """
+    """One more stage of a round: the server asks everybody, who answer."""
 
     name: str
-    up_bytes: int
-    down_bytes: int
-    client_s: float
-    server_s: float
+    up_bytes: int  # Of one client's answer
+    down_bytes: int  # Of what one client is asked
+    client_s: float  # Seconds of one client's work before it answers
+    server_s: float  # Seconds of the server's work after the last answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +81,7 @@ def simulate(
 ) -> tuple[Breakdown, ...]:
     """Play one round, of many alike; returns where each client's time went.
 
-    Parameters
-    ----------
-    work : Work
-    links : sequence of Link
-        One a client, at least one; else ConfigError.
-    server : Link, optional
-        Shared by all; None where it never limits.
+    `links` has one a client, at least one. All share that of the `server`; None where it never limits.
     """
     ahead = [0.0] * len(links)  # of each client's preparation, what finds no time while it waits
     found = _play(work, links, server, ahead)

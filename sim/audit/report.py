@@ -111,22 +111,9 @@ def run(
 
     Raises ConfigError: a setting that cannot work, or a path that cannot be written.
 
-    Parameters
-    ----------
-    out : Path
-        The picture, a .png.
-    quick : bool
-        Fewer images and shares, and a weaker attack: half a minute.
-    select : float
-        The share in the picture.
-    count : int, optional
-        How many images.
-    seed : int
-        Of everything random.
-    noise : float
-        What happens to values in clear: see `Channel`.
-    progress : callable, optional
-        Receives (attacks done, attacks in all, what is attacked).
+    `quick` takes fewer images and shares, and a weaker attack: half a minute. `select` is the share in
+    the picture, `count` how many images; `seed` is of everything random; for `noise` see `Channel`.
+    `progress` receives (attacks done, attacks in all, what is attacked).
     """
     from flhe_lab.audit import plot as audit_plot
 

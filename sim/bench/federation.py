@@ -84,18 +84,9 @@ def uploads(
 ) -> Contender:
     """A contender of `ranks`, who upload; of all whose update is in `exact`, unless said.
 
-    Parameters
-    ----------
-    adder : Adder
-        Adds.
-    seal, opened : callable
-        Rank -> its upload; closed sum -> float32 mean.
-    exact : sequence of Vector
-        What the mean is of.
-    add : callable, optional
-        (running sum, upload) -> what is timed of adding, where it is less than the adder's `add`.
-    known
-        As in `Contender`.
+    `seal` makes a rank's upload, `opened` the float32 mean of a closed sum; `exact` is what that is of.
+    `add` is given (running sum, upload), and timed where it is less than the adder's own. `known` as in
+    `Contender`.
     """
     ranks = range(len(exact)) if ranks is None else ranks
     parts = [seal(rank) for rank in ranks]

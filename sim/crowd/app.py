@@ -139,12 +139,8 @@ def error_of(
 
     Raises FlheError: it is another model.
 
-    Parameters
-    ----------
-    arrays, start : ArrayRecord
-        The final model, and the initial one.
-    clients, rounds, drops : int
-        Whose steps, how often, and how many of them drop out of a round.
+    `arrays` is the final model, `start` the initial one; of so many `clients`, `drops` are missing from
+    each of the `rounds`.
     """
     step, variance = 0.0, 0.0
     grain = 1 / Quantize(most_bits(clients)).levels

@@ -61,12 +61,8 @@ def growth(clients: Sequence[int], found: Sequence[float], powers: Sequence[int]
 def together(parts: Sequence[Growth], clients: Sequence[int], found: Sequence[float]) -> Growth:
     """Add up the laws of the parts of a whole; no part then exceeds the whole, at any N.
 
-    Parameters
-    ----------
-    parts : sequence of Growth
-        At least one.
-    clients, found
-        The whole as it was measured: the residual is its distance from the sum.
+    There is one part at least. `clients` and `found` are the whole as it was measured: the residual is
+    its distance from the sum.
     """
     powers = sorted({p for part in parts for p in part.powers})
     factors = dict.fromkeys(powers, 0.0)

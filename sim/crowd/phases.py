@@ -55,13 +55,7 @@ class Phase:
 
 
 class PhaseGrid(MeteredGrid):
-    """Wraps any grid; to be used by one thread.
-
-    Parameters
-    ----------
-    grid : Grid
-        What carries the messages.
-    """
+    """Wraps any grid; to be used by one thread."""
 
     def __init__(self, grid: Grid) -> None:
         super().__init__(grid)

@@ -41,14 +41,7 @@ class RayRun:
 
     Flower's settings, ports, processes and files are private to it and gone after it, as in `flhe run`.
 
-    Parameters
-    ----------
-    asked : Asked
-        The federation.
-    timeout : float
-        Seconds for it all.
-    step : callable, optional
-        Told what is going on.
+    `timeout` is in seconds, for it all; `step` is told what is going on.
     """
 
     def __init__(self, asked: Asked, timeout: float, step: Step = lambda *_: None) -> None:

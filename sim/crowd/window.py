@@ -24,12 +24,7 @@ EACH = 4
 class Window(MeteredGrid):
     """Wraps the grid of a simulation; what it takes it keeps until there is room.
 
-    Parameters
-    ----------
-    grid : Grid
-        The engine's.
-    size : int
-        Messages that are with it at a time; 0 for EACH an actor, of which each processor has one.
+    So many messages are with it at a time; 0 for EACH an actor, of which each processor has one.
     """
 
     def __init__(self, grid: Grid, size: int = 0) -> None:

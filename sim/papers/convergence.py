@@ -17,21 +17,13 @@ from flhe_lab.papers.published import rows
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What training to the end takes.
-
-    Parameters
-    ----------
-    hours : float
-    traffic_gb : float
-        One client's, up and down, in GB of 2**30 bytes: what FLASHE's Table 4 tells.
-    instance_usd, network_usd : float
-        Of all clients and the server.
-    """
+    """What training to the end takes."""
 
     hours: float
     traffic_gb: float
-    instance_usd: float
-    network_usd: float
+    """One client's, up and down, in GB of 2**30 bytes: what FLASHE's Table 4 tells."""
+    instance_usd: float  # Of all clients and the server
+    network_usd: float  # The same
 
     @property
     def total_usd(self) -> float:
@@ -44,19 +36,10 @@ def project(
 ) -> Projection:
     """Multiply one round.
 
-    Parameters
-    ----------
-    breakdown : Breakdown
-        Of a surviving client, whose bytes stand for everybody's. Those that drop out are billed as
-        well: their machines run, and more traffic than that there cannot be.
-    rounds : float
-        Epochs to convergence, times rounds an epoch.
-    prices : Prices
-        Where they tell nothing of a site's traffic, the network's do.
-    wan : Wan
-        Whose sites the clients are at.
-    cohort : int
-        Clients.
+    `breakdown` is of a surviving client, whose bytes stand for everybody's. Those that drop out are
+    billed as well: their machines run, and more traffic than that there cannot be. `rounds` are epochs
+    to convergence, times rounds an epoch. The `cohort` is at the sites of `wan`, which tells what
+    traffic costs where `prices` do not.
     """
     hours = rounds * breakdown.total_s / 3600
     up, down = (rounds * nbytes / GB for nbytes in (breakdown.bytes_up, breakdown.bytes_down))

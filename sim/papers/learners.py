@@ -58,14 +58,7 @@ def allowing(home: Path) -> dict[str, Any]:
 class Learners:
     """One app, whose nodes differ in their part of the data.
 
-    Parameters
-    ----------
-    task : Task
-        The model.
-    parts : list of Data
-        What each node holds, by its partition id.
-    setting : Setting
-        How all of them train.
+    `parts` is what each node holds, by its partition id; `setting` is how all of them train.
     """
 
     def __init__(self, task: Task, parts: list[Data], setting: Setting) -> None:

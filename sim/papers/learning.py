@@ -110,19 +110,9 @@ def learn(
     Raises ConfigError: arguments that the strategy refuses, or more images than there are. FlheError: a
     round without all clients, or without accuracy: it cannot be compared.
 
-    Parameters
-    ----------
-    name, setting
-        Of the curve; how it is trained.
-    task, data
-        The model, and the data set that is split over the clients.
-    arguments : mapping or None
-        Of its preset, over those that follow from the setting; None for plain FedAvg.
-    workers : int
-        Clients that train at a time. With more than one, FedAvg adds up in the order of arrival, and
-        runs of one seed differ in last bits.
-    on_round : callable, optional
-        Receives each round's report.
+    `data` is split over the clients. `arguments` go over those that follow from the setting; None for
+    plain FedAvg. So many `workers` train at a time: with more than one, FedAvg adds up in the order of
+    arrival, and runs of one seed differ in last bits. `on_round` receives each round's report.
     """
     from flhe.testing import InProcessGrid
     from flhe_lab.papers.learners import Learners, allowing, parts_of, quiet

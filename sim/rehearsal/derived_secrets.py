@@ -97,16 +97,8 @@ def of_traffic(
 ) -> Iterator[bytes]:
     """Keys that serve one slot or one message.
 
-    Parameters
-    ----------
-    group_keys, pair_keys : collection of bytes
-        All that were collected: which belongs to what is not asked.
-    contexts : Contexts
-        Out of the traffic.
-    adders : iterable of Adder
-        Those of the runs, for each size of the group.
-    cohort : int
-        Most members.
+    Keys are all that were collected: which belongs to what is not asked. `adders` are those of the
+    runs, for each size of the group; `cohort` is the most members.
     """
     ways = list(adders)
     for key, slot in itertools.product(group_keys, contexts.slots):

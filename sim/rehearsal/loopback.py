@@ -61,25 +61,9 @@ class Run:
 class Loopback:
     """The deployment: `up` around `work`, then `end`, then `verdict.check`.
 
-    Parameters
-    ----------
-    plan : Plan
-        What to run.
-    scratch : Path
-        An empty directory for all of its files; gone when `up` is left.
-    logs : Logs
-        Where its processes print.
-    say : callable
-        Told of each step.
-
-    Attributes
-    ----------
-    secrets : Secrets
-        All that was secret on the way.
-    runs : list of Run
-        One a scheme.
-    killed_s, back_s : float
-        Seconds from the beginning to the kill, and to when the node was back; 0 before.
+    `scratch` is an empty directory for all of its files, gone when `up` is left; `say` is told of each
+    step. `secrets` is all that was secret on the way; `runs` has one a scheme. `killed_s` and `back_s`
+    are seconds from the beginning to the kill, and to when the node was back; 0 before.
     """
 
     def __init__(self, plan: Plan, scratch: Path, logs: Logs, say: Say) -> None:

@@ -81,13 +81,7 @@ class Found:
 
 
 class Search:
-    """Looks for all of some secrets at once.
-
-    Parameters
-    ----------
-    secrets : Secrets
-        What is looked for.
-    """
+    """Looks for all of some secrets at once."""
 
     def __init__(self, secrets: Secrets) -> None:
         self._kinds = list(secrets.kinds)

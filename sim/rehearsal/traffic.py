@@ -135,14 +135,8 @@ def opened(
 ) -> Iterator[Found]:
     """Arrays that are ciphertexts under no key, and how many integers are in each.
 
-    Parameters
-    ----------
-    adders : iterable of Adder
-        What may have made them.
-    lengths : collection of int
-        Integers that ciphertexts have.
-    arrays : mapping of str to bytes
-        Data by name.
+    `adders` may have made them; `lengths` are the integers that ciphertexts have; `arrays` are data by
+    name.
     """
     slot = Slot(
         0, bytes(32), bytes(16), 0, 0, bytes(32), bytes(32)

@@ -73,16 +73,8 @@ def provide(scratch: Path, homes: Mapping[str, Path], schemes: Sequence[str], ap
 
     Raises FlheError: a command failed.
 
-    Parameters
-    ----------
-    scratch : Path
-        An empty directory.
-    homes : mapping of str to Path
-        Where each site's state directory will be.
-    schemes : sequence of str
-        What the roster allows.
-    app : Path
-        Directory of the Flower app, which a reviewer signs.
+    `scratch` is empty; `homes` is where each site's state directory will be; the roster allows
+    `schemes`; a reviewer signs the Flower app in the directory `app`.
     """
     requests = {name: scratch / f"{name}.site" for name in homes}
     roster = scratch / "roster"

@@ -113,16 +113,7 @@ def senders(
 ) -> tuple[tuple[int, ...], float]:
     """Whose updates of a round make this mean, and by how much it is off at most.
 
-    Parameters
-    ----------
-    scheme : str
-        Of the run.
-    change : NDArray[float64]
-        What the round added to the model, shape (values,).
-    number : int
-        The round.
-    sites : int
-        How many there are.
+    `change` is what round `number` added to the model, shape (values,); there are so many `sites`.
     """
     sizes = range(1, sites + 1)
     groups = (group for size in sizes for group in itertools.combinations(range(sites), size))

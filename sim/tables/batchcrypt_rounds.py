@@ -63,27 +63,15 @@ BILL = ("instances", "network", "total")
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """Of BatchCrypt's Sec. 3.1 and 6.3, all nine clients, up and down.
-
-    Parameters
-    ----------
-    model : str
-    stock_s, stock_gb : float
-        With stock FATE.
-    to_plain : float
-        How many times the plain one's seconds.
-    plain_mb : float
-    faster, smaller : float
-        How many times less time and traffic with BatchCrypt.
-    """
+    """Of BatchCrypt's Sec. 3.1 and 6.3, all nine clients, up and down."""
 
     model: str
-    stock_s: float
-    stock_gb: float
-    to_plain: float
+    stock_s: float  # With stock FATE
+    stock_gb: float  # With stock FATE
+    to_plain: float  # How many times the plain one's seconds
     plain_mb: float
-    faster: float
-    smaller: float
+    faster: float  # How many times less time with BatchCrypt
+    smaller: float  # The same, of traffic
 
 
 STOCK = {each.model: each for each in rows("batchcrypt", "iterations", Iteration)}

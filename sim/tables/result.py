@@ -125,16 +125,8 @@ def ratios(
 
     A paper's numbers are divided by the paper's own of that name, ours and peers' by ours.
 
-    Parameters
-    ----------
-    entries : sequence of Entry
-        Where they are.
-    what : str
-        The quantity.
-    to : str
-        Whose number is 1; `who` of an entry.
-    group : optional
-        Only entries of that group.
+    `what` is the quantity; the number of `to`, `who` of an entry, is 1; with `group` only entries of
+    that group.
     """
     base: dict[tuple[str, bool], Marked] = {}
     for e in entries:

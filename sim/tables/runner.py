@@ -58,20 +58,10 @@ def run(
 
     Raises ConfigError: what cannot be read or written. FlheError: a section that is wrong.
 
-    Parameters
-    ----------
-    sections : sequence of Section
-        What is asked for.
-    plan : Plan
-        How much; its name is that of the page and the folder in `out`.
-    out : Path
-        A directory; made if it is not there.
-    others : sequence of Section
-        What the page shows too, in this order, where all of it was measured before.
-    fresh : bool
-        Measure again what is asked for.
-    progress : callable, optional
-        Receives (seconds of work done, seconds in all, what is going on); both are estimates.
+    `sections` are asked for; the page shows `others` too, in this order, where all of it was measured
+    before. `out` is a directory, made if it is not there, with a page and a folder named by `plan`.
+    `fresh` measures again what is asked for. `progress` receives (seconds of work done, seconds in all,
+    what is going on); both are estimates.
     """
     store = Store(out / plan.name / "measured")
     steps = steps_of(sections, plan)

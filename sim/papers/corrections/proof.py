@@ -115,10 +115,7 @@ def of_paper(paper: Paper) -> list[Proof]:
 class Fixed:
     """Bytes that are always the same, where a scheme takes random ones; they guard nothing.
 
-    Parameters
-    ----------
-    seed : int
-        Which bytes.
+    Which ones, `seed` says.
     """
 
     def __init__(self, seed: int) -> None:

@@ -115,10 +115,7 @@ class SecAgg(Shell):
 class SecAggSealer(SealerShell):
     """One client's side of one slot: what it holds after the shares have come.
 
-    Attributes
-    ----------
-    masked : Masked or None
-        For `pairwise.consist`, once a vector is encrypted.
+    `masked` is for `pairwise.consist`, once a vector is encrypted.
     """
 
     adder: SecAgg  # Public parameters

@@ -86,18 +86,10 @@ class Party:
         c0. QuorumError: too few senders. ProtocolError: no ciphertext of this scheme, or of another
         slot; a T that is none.
 
-        Parameters
-        ----------
-        state : Answered
-            The last one that was kept.
-        total : Sealed
-            The sum, closed.
-        slot : Slot
-            The round that this party is in, by its own account.
-        chosen : sequence of int
-            T: ranks of exactly t parties, this one among them, fixed before anybody answers.
-        claim : callable
-            Keeps the new state, durably; raises where it cannot, or where it has it.
+        `state` is the last one that was kept; `total` is closed; `slot` is the round that this party is
+        in, by its own account. `chosen` is T: ranks of exactly t parties, this one among them, fixed
+        before anybody answers. `claim` keeps the new state, durably; raises where it cannot, or where
+        it has it.
         """
         chosen = tuple(sorted(chosen))
         self._check(total, slot, chosen)
