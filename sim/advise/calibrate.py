@@ -6,7 +6,7 @@ All points take turns on one processor, as in `flhe bench`; of each phase the le
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,12 +86,10 @@ def _support(values: int) -> Contender:
     return Contender(SUPPORT, read, max_repeats=agreement_cost.REPEATS)
 
 
-def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+def cache_folder() -> Path:
     """Where calibrations are kept: XDG_CACHE_HOME/flhe, by default ~/.cache/flhe."""
-    base = environ.get("XDG_CACHE_HOME") or str(
-        Path(environ.get("HOME", "~")).expanduser() / ".cache"
-    )
-    return Path(base) / "flhe"
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "flhe"
 
 
 def load(

@@ -158,7 +158,7 @@ def _told(
         one.total_s,
         demand.clients * (one.bytes_up + one.bytes_down) / GB,
         end.hours,
-        end.total_usd,
+        end.bill.total,
     )
 
 

@@ -31,7 +31,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from flhe.errors import ConfigError
 from flhe_lab.advise.toml_files import check_amounts, load_toml, made, take
@@ -62,11 +61,6 @@ class Link:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"Link: {name}={getattr(self, name)} must be positive")
         check_amounts("Link", latency_s=self.latency_s)
-
-    def seconds(self, nbytes: float, way: Literal["up", "down"]) -> float:
-        """How long a message of `nbytes` takes with the link to itself."""
-        speed = self.up_mbps if way == "up" else self.down_mbps
-        return self.latency_s + 8 * nbytes / (speed * MEGABIT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,6 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +40,7 @@ from flhe_lab.audit.images import CLASSES, Images
 from flhe_lab.audit.inversion import Attack, Channel, Guess, Seen, gradient, invert
 from flhe_lab.audit.lenet import lenet
 from flhe_lab.audit.ssim import ssim
+from flhe_lab.bench.host import torch_threads
 from flhe_lab.bench.turns import Progress
 
 RULES = ("random", "labels", "inputs", "magnitude")
@@ -171,7 +170,8 @@ def audit(images: Images, setting: Setting, progress: Progress | None = None) ->
     exact = copy.deepcopy(model).double()
     points: list[Point] = []
     guesses = {}
-    with _one_thread():
+    # The model is too small for more, and sums come out the same on every machine like this one.
+    with torch_threads(1):
         scores: dict[str, NDArray[Any]] = dict(maps(model, images, setting.seed))
         for i in range(len(images)):
             pixels = torch.from_numpy(images.pixels[i : i + 1]).double()
@@ -209,14 +209,3 @@ def _point(way: str, share: float, i: int, guess: Guess, images: Images) -> Poin
         guess.evaluations,
         guess.label == int(images.labels[i]),
     )
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """The model is too small for more, and sums come out the same on every machine like this one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

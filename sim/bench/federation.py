@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from flhe.coding.flatten import Entry, Layout
 from flhe.coding.select import Select
 from flhe.coding.update import update_codec
 from flhe.errors import FlheError
-from flhe.schemes.base import Scheme
+from flhe.schemes.base import Adder, Scheme
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.sum_mac import SumMac
 from flhe.training.terms import Terms
@@ -59,16 +59,6 @@ def verified(
     if not all(fits):
         raise FlheError(f"{total.scheme}: the tags of a sum do not fit")
     return plain
-
-
-class Adder(Protocol):
-    """What adds ciphertexts: every adder of `flhe.schemes` does."""
-
-    def add(self, total: Sealed | None, part: Sealed) -> Sealed:
-        """Fold one in."""
-
-    def close(self, total: Sealed) -> Sealed:
-        """End a sum."""
 
 
 def uploads(

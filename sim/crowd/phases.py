@@ -7,6 +7,7 @@ our record is "other". A phase lasts from its first message to the first of the 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
@@ -34,10 +35,12 @@ class Phase:
     wall_s: float = 0.0  # Seconds from its first message to that of the next phase
     server_s: float = 0.0  # Seconds of processor of the server's thread, for messages and replies
     grid_s: float = 0.0  # The same in Flower's grid, and looking for replies
-    up: dict[int, int] = field(default_factory=dict)  # Payload of each node
-    down: dict[int, int] = field(default_factory=dict)  # The same, to each node
-    uploads: dict[int, int] = field(default_factory=dict)  # Of `up`, the ciphertext
-    beside: dict[int, int] = field(default_factory=dict)  # Of `down`, config beside the stage's own
+    up: Counter[int] = field(default_factory=Counter)  # Payload of each node
+    down: Counter[int] = field(default_factory=Counter)  # The same, to each node
+    uploads: Counter[int] = field(default_factory=Counter)  # Of `up`, the ciphertext
+    beside: Counter[int] = field(
+        default_factory=Counter
+    )  # Of `down`, config beside the stage's own
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; of what travelled, by client the median and in all."""
@@ -72,9 +75,9 @@ class PhaseGrid(MeteredGrid):
         for message in messages:
             node, phase = message.metadata.dst_node_id, self._enter(message)
             content = message.content
-            _count(phase.down, node, records.message_bytes(content))
+            phase.down[node] += records.message_bytes(content)
             configs = {n: c for n, c in content.config_records.items() if n != records.STAGE}
-            _count(phase.beside, node, records.message_bytes(RecordDict({**configs})))
+            phase.beside[node] += records.message_bytes(RecordDict({**configs}))
             self._pass(phase)
             sent = list(self._grid.push_messages([message]))
             self._works = False
@@ -99,10 +102,10 @@ class PhaseGrid(MeteredGrid):
             node, phase = self._by_message.pop(reply.metadata.reply_to_message_id, (0, current))
             if reply.has_error():
                 continue
-            _count(phase.up, node, records.message_bytes(reply.content))
+            phase.up[node] += records.message_bytes(reply.content)
             arrays = reply.content.array_records.get(records.UPDATE)
             if arrays is not None:
-                _count(phase.uploads, node, sum(len(array.data) for array in arrays.values()))
+                phase.uploads[node] += sum(len(array.data) for array in arrays.values())
         return replies
 
     def end(self) -> None:
@@ -141,20 +144,14 @@ class PhaseGrid(MeteredGrid):
         return time.monotonic(), time.thread_time()
 
 
-def _count(counts: dict[int, int], node: int, count: int) -> None:
-    counts[node] = counts.get(node, 0) + count
-
-
 def masking_bytes(phases: Iterable[Phase]) -> int:
     """What the masking-key agreement of a round moved for one client, up and down, at most."""
-    moved: dict[tuple[int, int], int] = {}
+    moved: Counter[tuple[int, int]] = Counter()
     for phase in phases:
         if phase.name not in PER_ROUND:
             continue
         agreeing = phase.name in AGREEMENT
         for node in phase.down.keys() | phase.up.keys():
-            down = (phase.down if agreeing else phase.beside).get(node, 0)
-            up = phase.up.get(node, 0) - phase.uploads.get(node, 0)
-            key = phase.round, node
-            moved[key] = moved.get(key, 0) + up + down
+            moved[phase.round, node] += (phase.down if agreeing else phase.beside)[node]
+            moved[phase.round, node] += phase.up[node] - phase.uploads[node]
     return max(moved.values(), default=0)

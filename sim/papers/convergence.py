@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from flhe_lab.advise.prices import GB, Prices, cost
+from flhe_lab.advise.prices import GB, Cost, Prices, cost
 from flhe_lab.advise.round_model import Breakdown
 from flhe_lab.advise.wan import SERVER, Wan
 from flhe_lab.papers.published import rows
@@ -22,13 +22,7 @@ class Projection:
     hours: float
     traffic_gb: float
     """One client's, up and down, in GB of 2**30 bytes: what FLASHE's Table 4 tells."""
-    instance_usd: float  # Of all clients and the server
-    network_usd: float  # The same
-
-    @property
-    def total_usd(self) -> float:
-        """Both."""
-        return self.instance_usd + self.network_usd
+    bill: Cost  # Of all clients and the server
 
 
 def project(
@@ -43,10 +37,14 @@ def project(
     """
     hours = rounds * breakdown.total_s / 3600
     up, down = (rounds * nbytes / GB for nbytes in (breakdown.bytes_up, breakdown.bytes_down))
+    return Projection(hours, up + down, billed(hours, up, down, prices, wan, cohort))
+
+
+def billed(hours: float, up: float, down: float, prices: Prices, wan: Wan, cohort: int) -> Cost:
+    """What so many hours cost, and the GB that each client sends and receives."""
     placed = Counter(site.name for site in wan.placed(cohort))
     leaving = {name: count * up for name, count in placed.items()} | {SERVER: cohort * down}
-    bill = cost(prices.on(wan), hours, leaving, cohort)
-    return Projection(hours, up + down, bill.instance_usd, bill.network_usd)
+    return cost(prices.on(wan), hours, leaving, cohort)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flhe.errors import ConfigError
 from flhe_lab.bench.host import quiet as silent
+from flhe_lab.bench.host import torch_threads
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -135,14 +136,7 @@ EVALUATED = 128
 @contextmanager
 def quiet(threads: int) -> Iterator[None]:
     """So many torch threads for each client that trains, and no word from Flower but errors."""
-    import torch
-
     import flhe.strategies  # noqa: F401  Flower sets its log's level when imported
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with silent():
-            yield
-    finally:
-        torch.set_num_threads(before)
+    with torch_threads(threads), silent():
+        yield

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from flhe.errors import FlheError
 from flhe.keys.roster.roster import Roster
 from flhe.keys.roster.signed_roster import SignedRoster
+from flhe.wire.files import create
 from flhe_app.processes import script
 from flhe_app.shelf import add_signature, trusted_entities
 from flhe_lab.rehearsal.wiretap import Tls
@@ -126,9 +126,9 @@ def tls(directory: Path, address: str = "127.0.0.1") -> Tls:
     authority = _certificate("flhe loopback authority", authority_key, authority_key, None)
     server = _certificate("flhe loopback SuperLink", key, authority_key, address)
     found = Tls(directory / "ca.crt", directory / "server.pem", directory / "server.key")
-    _write(found.authority, authority.public_bytes(Encoding.PEM))
-    _write(found.certificate, server.public_bytes(Encoding.PEM))
-    _write(found.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    create(found.authority, authority.public_bytes(Encoding.PEM))
+    create(found.certificate, server.public_bytes(Encoding.PEM))
+    create(found.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return found
 
 
@@ -176,12 +176,6 @@ def node_key(path: Path) -> NodeKey:
     """Make a SuperNode's key (ECDSA, P-384): `path`, and `path` with .pub behind it."""
     key = ec.generate_private_key(ec.SECP384R1())
     public = path.with_name(f"{path.name}.pub")
-    _write(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    _write(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    create(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    create(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
     return NodeKey(path, public, key.private_numbers().private_value.to_bytes(48, "big"))
-
-
-def _write(path: Path, data: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)

@@ -7,12 +7,11 @@ pictures: what `iteration_s` and `traffic_mb` give is what texts and tables impl
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flhe_lab.advise import prices, wan
-from flhe_lab.papers.convergence import Projection, Reported, reported
+from flhe_lab.papers.convergence import Projection, Reported, billed, reported
 from flhe_lab.papers.packing import TABLE_3
 from flhe_lab.papers.published import rows
 from flhe_lab.tables import phase_costs as costs_of
@@ -106,10 +105,8 @@ def traffic_mb(paper: str, model: str, mode: str) -> float:
 def paper_usd(model: str, mode: str) -> tuple[float, float, float]:
     """Machines, network and both: a line of Table 4 at the prices of Sec. 6.5."""
     said = line(BATCHCRYPT, model, mode)
-    half = said.traffic_gb / 2
-    sites = Counter(site.name for site in LINK.placed(COHORT))
-    leaving = {name: half * count / COHORT for name, count in sites.items()} | {wan.SERVER: half}
-    bill = prices.cost(prices.BATCHCRYPT.on(LINK), said.hours, leaving, COHORT)
+    each = said.traffic_gb / 2 / COHORT
+    bill = billed(said.hours, each, each, prices.BATCHCRYPT, LINK, COHORT)
     return bill.instance_usd, bill.network_usd, bill.total
 
 
@@ -188,8 +185,8 @@ def convergence_of(paper: str, names: Sequence[str], modes: Sequence[str]) -> Fi
 
 def _bill(model: str, cost: Cost, seen: Round) -> Numbers:
     """What training to convergence costs."""
-    end = _end(BATCHCRYPT, model, cost, seen)
-    usd = map(projected, (end.instance_usd, end.network_usd, end.total_usd))
+    bill = _end(BATCHCRYPT, model, cost, seen).bill
+    usd = map(projected, (bill.instance_usd, bill.network_usd, bill.total))
     return dict(zip(BILL, usd, strict=True))
 
 

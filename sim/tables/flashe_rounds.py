@@ -147,7 +147,7 @@ def _paper_traffic(model: str, mode: str) -> Numbers:
 
 def _ends(model: str, _cost: Cost, seen: Round) -> Numbers:
     end = EVALUATION.ends(seen, _said(model, "plain").epochs)
-    told = {"time": end.hours, "traffic": end.traffic_gb, "price": end.total_usd}
+    told = {"time": end.hours, "traffic": end.traffic_gb, "price": end.bill.total}
     return {what: projected(value) for what, value in told.items()}
 
 

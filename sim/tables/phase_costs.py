@@ -182,7 +182,7 @@ def read(found: Mapping[str, Any]) -> dict[str, Cost]:
     """Name -> cost, of what `timed` gave; what follows a bar in a name says how, not who."""
     out = {}
     for name, row in found.items():
-        numbers = (Marked.from_json(row[key]) for key in (*PHASES, "bytes"))
+        numbers = (Marked(*row[key]) for key in (*PHASES, "bytes"))
         who = WHO.get(name.partition("|")[0])
         out[name] = Cost(name, who.group if who else "ours", *numbers)
     return out

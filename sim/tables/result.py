@@ -10,7 +10,7 @@ from typing import Literal
 
 from flhe.errors import ConfigError
 from flhe_lab.tables.chart import Chart
-from flhe_lab.tables.marked import Mark, Marked
+from flhe_lab.tables.marked import Marked
 
 Group = Literal["ours", "peer", "paper"]
 GROUPS: tuple[Group, ...] = ("ours", "peer", "paper")
@@ -60,10 +60,6 @@ class Result:
             if key in seen:
                 raise ConfigError(f"{self.name}: two entries for {', '.join(key)}")
             seen.add(key)
-
-    def marks(self) -> frozenset[Mark]:
-        """All marks that occur."""
-        return frozenset(e.number.mark for e in self.entries)
 
 
 FIELDS = ("row", "who", "group", "what", "unit", "value", "mark", "x")

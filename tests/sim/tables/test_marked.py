@@ -42,11 +42,6 @@ def test_a_papers_number_never_mixes_with_ours(a: Marked) -> None:
     assert (published(3.0) / published(2.0)).mark == "published"
 
 
-@given(NUMBERS)
-def test_json_gives_it_back(a: Marked) -> None:
-    assert Marked.from_json(a.to_json()) == a
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_number_is_finite(value: float) -> None:
     with pytest.raises(ConfigError, match="finite"):
