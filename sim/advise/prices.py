@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flhe.errors import ConfigError
-from flhe_lab.advise.toml_files import check_amounts, load_toml, made, take
+from flhe_lab.advise.toml_files import check_amounts, known, load_toml, made, take
 from flhe_lab.advise.wan import EGRESS, PUBLISHED, Wan
 
 GB = 1 << 30
@@ -71,9 +71,9 @@ class Prices:
         if not isinstance(self.egress_usd_per_gb, Mapping):
             return self.egress_usd_per_gb
         if site not in self.egress_usd_per_gb:
-            known = ", ".join(self.egress_usd_per_gb) or "none"
+            told = ", ".join(self.egress_usd_per_gb) or "none"
             raise ConfigError(
-                f"Prices {self.name}: no {EGRESS} for {site!r} (known: {known}); "
+                f"Prices {self.name}: no {EGRESS} for {site!r} (known: {told}); "
                 "add it, give one number for all, or take the network's by Prices.on(wan)"
             )
         return self.egress_usd_per_gb[site]
@@ -137,12 +137,7 @@ PUBLISHED_PRICES: Mapping[str, Prices] = {prices.name: prices for prices in (BAT
 
 def named(name: str) -> Prices:
     """One of PUBLISHED_PRICES, or a user's own where `name` is the path of a .toml."""
-    if name in PUBLISHED_PRICES:
-        return PUBLISHED_PRICES[name]
-    if name.endswith(".toml"):
-        return read(Path(name))
-    have = ", ".join(PUBLISHED_PRICES)
-    raise ConfigError(f"no prices {name!r}: have {have}, or the path of a .toml")
+    return known("prices", name, PUBLISHED_PRICES, read)
 
 
 def read(path: Path) -> Prices:

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flhe.errors import ConfigError
-from flhe_lab.advise.toml_files import check_amounts, load_toml, made, take
+from flhe_lab.advise.toml_files import check_amounts, known, load_toml, made, take
 
 MEGABIT = 1e6
 """Bits; of a second, Mbps."""
@@ -180,11 +180,7 @@ PUBLISHED: Mapping[str, Wan] = {
 
 def named(name: str) -> Wan:
     """One of PUBLISHED, or a user's own where `name` is the path of a .toml; else ConfigError."""
-    if name in PUBLISHED:
-        return PUBLISHED[name]
-    if name.endswith(".toml"):
-        return read(Path(name))
-    raise ConfigError(f"no network {name!r}: have {', '.join(PUBLISHED)}, or the path of a .toml")
+    return known("network", name, PUBLISHED, read)
 
 
 def read(path: Path) -> Wan:

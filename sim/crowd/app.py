@@ -78,8 +78,7 @@ def client_app() -> ClientApp:
 
 def server_app() -> ServerApp:
     """The server: runs the rounds, checks the model, and writes down what each phase took."""
-    from flhe_lab.crowd.phases import PhaseGrid, masking_bytes
-    from flhe_lab.crowd.window import Window
+    from flhe_lab.crowd.phases import PhaseGrid, Window, masking_bytes
 
     def work(grid: Grid, config: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         nodes, rounds = config["nodes"], config["rounds"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from flhe.errors import ConfigError, ProtocolError, QuorumError
 from flhe.keys.agreement.epoch import Epoch
@@ -63,16 +64,13 @@ class Plan:
         cls,
         epoch: Epoch,
         *,
-        purpose: str,
-        round: int,  # noqa: A002
-        attempt: int,
-        length: int,
-        elements: bool,
         graph: Graph | None = None,
         threshold: int | None = None,
-        layout_hash: bytes = NONE,
+        **about: Any,
     ) -> Plan:
         """A plan for the members of `epoch`; who has no epoch, as the server, names its fields.
+
+        `about` are those of the sum: purpose, round, attempt, length, elements and layout_hash.
 
         Without `graph` it is the complete one. Without `threshold` it is that of Bonawitz et al. for
         the roster's collusion bound, which on a sparse graph means: so many among one member's
@@ -83,20 +81,15 @@ class Plan:
         if threshold is None:
             threshold = Thresholds(graph.holders, min(colluders, graph.holders - 2)).threshold
         return cls(
-            purpose=purpose,
             run_id=epoch.run_id,
             roster_hash=epoch.roster.hash,
             epoch=epoch.number,
             epoch_id=epoch.id,
             members=epoch.members,
-            round=round,
-            attempt=attempt,
             graph=graph,
             threshold=threshold,
             min_set=max(threshold, epoch.roster.min_opening),
-            length=length,
-            elements=elements,
-            layout_hash=layout_hash,
+            **about,
         )
 
     @property
