@@ -232,16 +232,6 @@ def bfv(
     return made.contender(setting, updates, about, sample=SAMPLE if slots else 0)
 
 
-def bfv_values(setting: Setting, updates: Sequence[Vector]) -> Contender:
-    """BFV, n = 4096, with a value a ciphertext: the shortest ring that TenSEAL takes with such sums."""
-    return bfv(setting, updates, None, slots=1)
-
-
-def paper_bfv(setting: Setting, updates: Sequence[Vector]) -> Contender:
-    """FLASHE's peer (Sec. 5.4): n = 8192, SEAL's own moduli, 218 bits, and its plain modulus."""
-    return bfv(setting, updates, None, 8192, 1_964_769_281)
-
-
 def plain_modulus(above: int, step: int) -> int:
     """Smallest prime above `above` that is 1 modulo `step`: BFV batches under such a modulus."""
     candidate = above // step * step + 1

@@ -40,9 +40,7 @@ class Phase:
     up: Counter[int] = field(default_factory=Counter)  # Payload of each node
     down: Counter[int] = field(default_factory=Counter)  # The same, to each node
     uploads: Counter[int] = field(default_factory=Counter)  # Of `up`, the ciphertext
-    beside: Counter[int] = field(
-        default_factory=Counter
-    )  # Of `down`, config beside the stage's own
+    beside: Counter[int] = field(default_factory=Counter)  # Of `down`, further config
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; of what travelled, by client the median and in all."""

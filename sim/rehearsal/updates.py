@@ -118,10 +118,7 @@ def missing(secrets: Secrets, plan: Plan) -> Iterator[str]:
         if kind == MODEL and (number == 1 or plan.reads(name)):
             continue
         away = plan.kill and number == loopback_app.HOLD_ROUND  # it may have died before it wrote
-        told = [of for of in secrets.sources.get(kind, ()) if _is(of, name, number)]
-        if len(told) < len(SITES) - away:
-            yield f"{kind} of {name}, round {number}: {len(told)} of {len(SITES) - away} sites"
-
-
-def _is(source: object, name: str, number: int) -> bool:
-    return isinstance(source, tuple) and source[:2] == (name, number)
+        sources = (of for of in secrets.sources.get(kind, ()) if isinstance(of, tuple))
+        told = sum(of[:2] == (name, number) for of in sources)
+        if told < len(SITES) - away:
+            yield f"{kind} of {name}, round {number}: {told} of {len(SITES) - away} sites"

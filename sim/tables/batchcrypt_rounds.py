@@ -7,7 +7,7 @@ pictures: what `iteration_s` and `traffic_mb` give is what texts and tables impl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flhe_lab.advise import prices, wan
@@ -102,12 +102,12 @@ def traffic_mb(paper: str, model: str, mode: str) -> float:
     return {FATE: gigabytes, BATCHCRYPT: gigabytes / stock.smaller, PLAIN: stock.plain_mb}[mode]
 
 
-def paper_usd(model: str, mode: str) -> tuple[float, float, float]:
-    """Machines, network and both: a line of Table 4 at the prices of Sec. 6.5."""
+def _paper_bill(model: str, mode: str) -> Numbers:
+    """A line of Table 4 at the prices of Sec. 6.5."""
     said = line(BATCHCRYPT, model, mode)
     each = said.traffic_gb / 2 / COHORT
     bill = billed(said.hours, each, each, prices.BATCHCRYPT, LINK, COHORT)
-    return bill.instance_usd, bill.network_usd, bill.total
+    return dict(zip(BILL, (bill.instance_usd, bill.network_usd, bill.total), strict=True))
 
 
 # --- what is measured ---
@@ -155,14 +155,6 @@ def _traffic(_model: str, cost: Cost, _seen: Round) -> Numbers:
     return {TRAFFIC: everybodys_mb(cost)}
 
 
-def _paper_s(paper: str) -> Callable[[str, str], Numbers]:
-    return lambda model, mode: {TOTAL: iteration_s(paper, model, mode)}
-
-
-def _paper_mb(paper: str) -> Callable[[str, str], Numbers]:
-    return lambda model, mode: {TRAFFIC: traffic_mb(paper, model, mode)}
-
-
 def _end(paper: str, model: str, cost: Cost, seen: Round) -> Projection:
     """Training to convergence, over the epochs that the paper's table has for whom it stands for."""
     epochs = line(paper, model, MODES[cost.who]).epochs
@@ -190,10 +182,6 @@ def _bill(model: str, cost: Cost, seen: Round) -> Numbers:
     return dict(zip(BILL, usd, strict=True))
 
 
-def _paper_bill(model: str, mode: str) -> Numbers:
-    return dict(zip(BILL, paper_usd(model, mode), strict=True))
-
-
 def iterations_of(
     paper: str,
     names: Sequence[str],
@@ -207,7 +195,13 @@ def iterations_of(
     """
     ours, filled = EVALUATION.ours, EVALUATION.filled
     every, some = costs(names), costs(beside)
-    seconds, megabytes = _paper_s(paper), _paper_mb(paper)
+
+    def seconds(model: str, mode: str) -> Numbers:
+        return {TOTAL: iteration_s(paper, model, mode)}
+
+    def megabytes(model: str, mode: str) -> Numbers:
+        return {TRAFFIC: traffic_mb(paper, model, mode)}
+
     return (
         filled(ours(every, _breakdown), papers(modes, seconds)),
         filled(ours(every, _traffic), papers(modes, megabytes)),

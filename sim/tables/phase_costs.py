@@ -70,11 +70,17 @@ WHO: Mapping[str, Who] = {
         Who(BATCHCRYPT_2048, "ours", partial(schemes.batchcrypt, key_bits=2048), 300_000),
         Who(PHE, "peer", _phe(phe.phe_values)),
         Who(PHE_BATCHED, "peer", _phe(phe.phe_batches)),
-        Who(BFV_PAPER, "peer", peers.paper_bfv),
+        # FLASHE's peer (Sec. 5.4): SEAL's own moduli, 218 bits, and its plain modulus.
+        Who(
+            BFV_PAPER,
+            "peer",
+            partial(peers.bfv, moduli=None, dimension=8192, modulus=1_964_769_281),
+        ),
         Who(BFV, "peer", peers.bfv),
         Who(CKKS_PAPER, "peer", peers.ckks),
         Who(CKKS, "peer", peers.shortest_ckks),
-        Who(BFV_VALUES, "peer", peers.bfv_values, counted=False),
+        # The shortest ring that TenSEAL takes with such sums.
+        Who(BFV_VALUES, "peer", partial(peers.bfv, moduli=None, slots=1), counted=False),
         Who(CKKS_VALUES, "peer", peers.ckks_values, counted=False),
     )
 }
