@@ -52,7 +52,7 @@ def reasons_against(offer: Offer, demand: Demand, speed: Calibration) -> tuple[s
 def _collusion(offer: Offer, demand: Demand) -> str:
     if not demand.colluders:
         return ""
-    if offer.shared_key:
+    if offer.scheme.agreement in ("group", "key-pair"):
         return "members share a key: one that colludes with the server reads all others' updates"
     if not offer.agrees_anew:
         return ""

@@ -48,14 +48,9 @@ class Cost:
     dimension: int  # d = m + n + 1
 
     @property
-    def core_bits(self) -> float:
-        """log2 of the cost of one block: a lower bound."""
-        return 0.292 * self.block_size
-
-    @property
     def bits(self) -> float:
         """log2 of the cost of the attack, operations."""
-        return self.core_bits + 16.4 + math.log2(8 * self.dimension)
+        return 0.292 * self.block_size + 16.4 + math.log2(8 * self.dimension)
 
 
 def log2_delta(block_size: int) -> float:

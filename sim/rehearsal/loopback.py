@@ -30,10 +30,9 @@ from flhe_app.shelf import serving
 from flhe_app.superlink import LOOK_S, Value, pairs
 from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal import node_secrets
-from flhe_lab.rehearsal.app import GATE, HELD, HOLD, HOLD_ROUND
+from flhe_lab.rehearsal.app import GATE, HELD, HOLD, HOLD_ROUND, SITES, VICTIM, Plan
 from flhe_lab.rehearsal.logs import Logs
 from flhe_lab.rehearsal.machines import COMMAND_S, Machines
-from flhe_lab.rehearsal.plan import SITES, VICTIM, Plan
 from flhe_lab.rehearsal.search import Secrets
 from flhe_lab.rehearsal.trust import Trust, provide
 

@@ -30,11 +30,11 @@ from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal import counts as leak_counts
 from flhe_lab.rehearsal import node_secrets, wire
 from flhe_lab.rehearsal import updates as loopback_updates
+from flhe_lab.rehearsal.app import SITES
 from flhe_lab.rehearsal.derived_secrets import DERIVED, Contexts, of_traffic
 from flhe_lab.rehearsal.lanes import open_without_keys
 from flhe_lab.rehearsal.loopback import Loopback
 from flhe_lab.rehearsal.node_secrets import GROUP, PAIR
-from flhe_lab.rehearsal.plan import SITES
 from flhe_lab.rehearsal.search import Found, Search, share_seen
 from flhe_lab.rehearsal.writings import floats
 
@@ -81,7 +81,11 @@ def search(loopback: Loopback) -> Traffic:
         bytes_up=sum(len(each.up) for each in connections),
         bytes_down=sum(len(each.down) for each in connections),
         arrays=len(arrays),
-        searched={**secrets.counts(), COUNT: len(SITES), OPEN: len(adders)},
+        searched={
+            **{kind: len(each) for kind, each in secrets.kinds.items()},
+            COUNT: len(SITES),
+            OPEN: len(adders),
+        },
         found=tuple(found),
         controls={
             **dict(_controls(loopback, connections, up, down, arrays)),

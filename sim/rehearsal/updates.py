@@ -20,10 +20,10 @@ from flhe.schemes.base import Adder
 from flhe.training.terms import Terms
 from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app as loopback_app
+from flhe_lab.rehearsal.app import SITES, Plan
 from flhe_lab.rehearsal.lanes import quantized, unencrypted
 from flhe_lab.rehearsal.loopback import Loopback
 from flhe_lab.rehearsal.node_secrets import MODEL, UPDATE
-from flhe_lab.rehearsal.plan import SITES, Plan
 from flhe_lab.rehearsal.search import Secrets
 from flhe_lab.rehearsal.writings import of_update, of_vector
 

@@ -21,6 +21,7 @@ from flhe.mods import records
 from flhe.node.checkpoint import open_checkpoint
 from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app
+from flhe_lab.rehearsal.app import SITES, VICTIM, Plan
 from flhe_lab.rehearsal.derived_secrets import DERIVED
 from flhe_lab.rehearsal.loopback import Loopback, Run
 from flhe_lab.rehearsal.node_secrets import (
@@ -32,7 +33,6 @@ from flhe_lab.rehearsal.node_secrets import (
     PAIR,
     UPDATE,
 )
-from flhe_lab.rehearsal.plan import SITES, VICTIM, Plan
 from flhe_lab.rehearsal.traffic import Traffic, search
 from flhe_lab.rehearsal.updates import LANES, TRAINED, notes_of
 

@@ -66,10 +66,6 @@ class Marked:
             return Marked(how(self.value, other), self.mark)
         return Marked(how(self.value, other.value), weakest(self.mark, other.mark))
 
-    def to_markdown(self, shown: str) -> str:
-        """Return `shown`, which is the value as a reader sees it, with its mark as a small word."""
-        return f"{shown} <sup>{self.mark}</sup>"
-
 
 def weakest(*marks: Mark) -> Mark:
     """The mark of what is made of numbers with these marks.

@@ -88,7 +88,7 @@ def to_markdown(result: Result) -> str:
     for row, group, who in lines:
         said = f"*paper:* {who}" if group == "paper" else who
         numbers = [cells.get((row, group, who, *column)) for column in columns]
-        shown = ["" if n is None else n.to_markdown(short(n.value)) for n in numbers]
+        shown = ["" if n is None else f"{short(n.value)} <sup>{n.mark}</sup>" for n in numbers]
         out.append(_line(["" if row == before else row, said, *shown]))
         before = row
     return "\n".join(out) + "\n"

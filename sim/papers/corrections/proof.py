@@ -70,11 +70,6 @@ class Proof:
     run: Shown  # Shows it
     more: str = ""  # A command that shows more of it, or shows it in full
 
-    @property
-    def command(self) -> str:
-        """What prints it."""
-        return f"flhe corrections {self.name}"
-
     def found(self) -> Found:
         """Run it; FlheError where it does not show what it claims."""
         found = self.run()

@@ -54,5 +54,4 @@ def test_marks_are_known_and_tell_apart() -> None:
     with pytest.raises(ConfigError, match="at least one"):
         weakest()
     assert all(f"- *{mark}*: " in LEGEND for mark in MARKS)
-    assert counted(2.0).to_markdown("2") == "2 <sup>counted</sup>"
     assert weakest("counted", projected(1).mark, "measured") == "projected"
