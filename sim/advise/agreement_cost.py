@@ -23,10 +23,9 @@ from flhe_lab.bench.sash_members import SashMembers, Setting
 class Agreement:
     """Seconds of one agreement in which all share with all."""
 
-    # deal_s, agree_s, release_s: A member's, beside its upload, then in the two stages after it.
-    deal_s: float
-    agree_s: float
-    release_s: float
+    deal_s: float  # Of a member, beside its upload
+    agree_s: float  # Of a member, in the stage after it
+    release_s: float  # Of a member, in the stage after that
     combine_s: float  # Of whoever reads: from the answers to the sum of the seeds
 
 

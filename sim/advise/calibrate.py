@@ -6,7 +6,7 @@ All points take turns on one processor, as in `flhe bench`; of each phase the le
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,13 +45,8 @@ def measure(
 
     Raises FlheError: a mean that is not the mean.
 
-    Returns
-    -------
-    Calibration
-    dict
-        Seconds of the points in `also`, by key and phase.
-    dict
-        Bytes of one upload of each of those, by key.
+    Returns the calibration and, by key of the points in `also`, seconds by phase, and bytes of one
+    upload.
     """
     ours, more = (
         tuple(point for point in some if installed(point.name)) for some in (points, also)
@@ -91,12 +86,10 @@ def _support(values: int) -> Contender:
     return Contender(SUPPORT, read, max_repeats=agreement_cost.REPEATS)
 
 
-def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+def cache_folder() -> Path:
     """Where calibrations are kept: XDG_CACHE_HOME/flhe, by default ~/.cache/flhe."""
-    base = environ.get("XDG_CACHE_HOME") or str(
-        Path(environ.get("HOME", "~")).expanduser() / ".cache"
-    )
-    return Path(base) / "flhe"
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "flhe"
 
 
 def load(
@@ -106,12 +99,7 @@ def load(
 
     Raises ConfigError: the cache cannot be used.
 
-    Parameters
-    ----------
-    folder : Path, optional
-        Where; the user's cache by default.
-    renew : bool
-        Measure anew.
+    They are in `folder`, by default the user's cache; `renew` measures anew.
     """
     store = Store(folder or cache_folder())
     found = None if renew else _kept(store)

@@ -54,9 +54,8 @@ class Line:
 
     point: Point  # Where
     what: str  # A phase, or "bytes"
-    # predicted, measured: Seconds, or bytes of one upload.
-    predicted: float
-    measured: float
+    predicted: float  # Seconds, or bytes of one upload
+    measured: float  # The same
 
     @property
     def off(self) -> float:

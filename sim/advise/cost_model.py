@@ -65,9 +65,8 @@ TERMS: dict[str, Terms] = {
 class Curve:
     """Seconds by a count; never falling."""
 
-    # counts, seconds: Of the measurements, by ascending count; at least one.
-    counts: tuple[float, ...]
-    seconds: tuple[float, ...]
+    counts: tuple[float, ...]  # Of the measurements, ascending; at least one
+    seconds: tuple[float, ...]  # Of each of them
 
     @classmethod
     def through(cls, points: Sequence[tuple[float, float]]) -> Curve:
@@ -141,10 +140,9 @@ class Point:
     """One measurement."""
 
     name: str  # Of `phase_costs.WHO`
-    # values, cohort, dropouts: As in `contenders.Setting`.
-    values: int
-    cohort: int = CLIENTS
-    dropouts: int = 0
+    values: int  # As in `contender.Setting`
+    cohort: int = CLIENTS  # The same
+    dropouts: int = 0  # The same
     repeats: int = field(default=5, compare=False)  # Turns that count
     base: bool = field(default=True, compare=False)
     """Whether the curve bends here; the others tell what else work depends on."""
@@ -257,14 +255,11 @@ def _header(name: str, lanes: int, senders: int) -> int:
 class Sparse:
     """A sparse round."""
 
-    # support, part, total: Bytes of one support, of the ciphertext beside it, of the sum without
-    # supports.
-    support: int
-    part: int
-    total: int
-    # part_lanes, total_lanes: Of those two.
-    part_lanes: int
-    total_lanes: int
+    support: int  # Bytes of one
+    part: int  # Bytes of the ciphertext beside it
+    total: int  # Bytes of the sum without supports
+    part_lanes: int  # Of `part`
+    total_lanes: int  # Of `total`
 
 
 def sparse_bytes(terms: Terms, values: int, cohort: int, senders: int) -> Sparse:

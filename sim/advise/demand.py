@@ -29,13 +29,10 @@ class Demand:
     dropout: float = 0.0  # Chance that a client's update is missing from a round, below 1
     rounds: int = ROUNDS  # Until convergence
     train_s: float = 0.0  # Seconds of a client's training in a round
-    # server_may_see_model, clear_part, sparse, trusted_dealer: What may be: the server reads each
-    # sum; a part of each update travels in clear; only a part of it is sent, and is seen to be
-    # which; somebody deals keys.
-    server_may_see_model: bool = False
-    clear_part: bool = False
-    sparse: bool = False
-    trusted_dealer: bool = False
+    server_may_see_model: bool = False  # Whether the server may read each sum
+    clear_part: bool = False  # Whether a part of each update may travel in clear
+    sparse: bool = False  # Whether only a part of it may be sent, and be seen to be which
+    trusted_dealer: bool = False  # Whether somebody may deal keys
     colluders: int = 0  # Members that may conspire with the server; 0 for none
     passive_server: bool = False  # The server follows the protocol, whoever conspires with it
     memory_bytes: int = 0  # Of a client's machine, and of the server's; 0 where nobody counts

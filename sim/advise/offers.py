@@ -46,11 +46,6 @@ class Offer:
         return self.terms.scheme
 
     @property
-    def shared_key(self) -> bool:
-        """Whether every member can open every other's update."""
-        return self.scheme.agreement in ("group", "key-pair")
-
-    @property
     def server_reads(self) -> bool:
         """Whether the server reads the sum of each round."""
         return self.scheme.reader == "server"

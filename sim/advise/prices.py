@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flhe.errors import ConfigError
-from flhe_lab.advise.toml_files import check_amounts, load_toml, made, take
+from flhe_lab.advise.toml_files import check_amounts, known, load_toml, made, take
 from flhe_lab.advise.wan import EGRESS, PUBLISHED, Wan
 
 GB = 1 << 30
@@ -35,13 +35,10 @@ GB = 1 << 30
 class Prices:
     """What is paid."""
 
-    # name, source: Of them, and where they come from.
     name: str
-    source: str
-    # client_usd_per_hour, server_usd_per_hour: One client's machine, and the server's; the mean
-    # where sites differ.
-    client_usd_per_hour: float
-    server_usd_per_hour: float
+    source: str  # Where they come from
+    client_usd_per_hour: float  # One client's machine; the mean where sites differ
+    server_usd_per_hour: float  # The server's
     egress_usd_per_gb: float | Mapping[str, float] = field(default_factory=dict)
     """What leaves a machine, USD a GB: everywhere, or by site, and under "server"."""
 
@@ -74,9 +71,9 @@ class Prices:
         if not isinstance(self.egress_usd_per_gb, Mapping):
             return self.egress_usd_per_gb
         if site not in self.egress_usd_per_gb:
-            known = ", ".join(self.egress_usd_per_gb) or "none"
+            told = ", ".join(self.egress_usd_per_gb) or "none"
             raise ConfigError(
-                f"Prices {self.name}: no {EGRESS} for {site!r} (known: {known}); "
+                f"Prices {self.name}: no {EGRESS} for {site!r} (known: {told}); "
                 "add it, give one number for all, or take the network's by Prices.on(wan)"
             )
         return self.egress_usd_per_gb[site]
@@ -100,14 +97,8 @@ def cost(
 ) -> Cost:
     """Bill `hours` of `clients` machines and a server, and what left each site.
 
-    Parameters
-    ----------
-    hours : float
-        All machines run for all of it, idle or not: a round is synchronous.
-    egress_gb_by_site : mapping
-        GB that left all clients of a site, and the server under "server".
-    clients : int
-        Their machines.
+    All machines run for all of `hours`, idle or not: a round is synchronous. `egress_gb_by_site` has GB
+    that left all clients of a site, and the server under "server".
     """
     hourly = clients * prices.client_usd_per_hour + prices.server_usd_per_hour
     network = sum(prices.egress(site) * gb for site, gb in egress_gb_by_site.items())
@@ -146,12 +137,7 @@ PUBLISHED_PRICES: Mapping[str, Prices] = {prices.name: prices for prices in (BAT
 
 def named(name: str) -> Prices:
     """One of PUBLISHED_PRICES, or a user's own where `name` is the path of a .toml."""
-    if name in PUBLISHED_PRICES:
-        return PUBLISHED_PRICES[name]
-    if name.endswith(".toml"):
-        return read(Path(name))
-    have = ", ".join(PUBLISHED_PRICES)
-    raise ConfigError(f"no prices {name!r}: have {have}, or the path of a .toml")
+    return known("prices", name, PUBLISHED_PRICES, read)
 
 
 def read(path: Path) -> Prices:

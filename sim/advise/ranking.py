@@ -26,27 +26,21 @@ from flhe_lab.tables import phase_costs as who
 class Prediction:
     """What an offer takes."""
 
-    # name, strategy, caveat: Of the offer.
-    name: str
-    strategy: str
-    caveat: str
-    # encrypt_s, add_s, decrypt_s: Seconds of one client's encryption, of adding one upload, of
-    # opening the sum, whoever does.
-    encrypt_s: float
-    add_s: float
-    decrypt_s: float
+    name: str  # Of the offer
+    strategy: str  # Of the offer
+    caveat: str  # Of the offer
+    encrypt_s: float  # Seconds of one client's encryption
+    add_s: float  # Seconds of adding one upload
+    decrypt_s: float  # Seconds of opening the sum, whoever does
     exchange_s: float  # Of one client, in whatever else it does for the scheme
-    # upload_bytes, download_bytes: Of one client in one round, all stages; as `round_s`, with what
-    # is done again.
-    upload_bytes: int
-    download_bytes: int
+    upload_bytes: int  # Of one client, all stages; as `round_s`, with what is done again
+    download_bytes: int  # The same
     round_s: float
     """Seconds for each round that comes to a sum, training and all: on average, with the
     encryptions that are done again and the rounds that come to nothing."""
     round_gb: float  # All clients' traffic of a round, both ways, in GB of 2**30 bytes
-    # hours, usd: Until convergence.
-    hours: float
-    usd: float
+    hours: float  # Until convergence
+    usd: float  # Until convergence
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +158,7 @@ def _told(
         one.total_s,
         demand.clients * (one.bytes_up + one.bytes_down) / GB,
         end.hours,
-        end.total_usd,
+        end.bill.total,
     )
 
 

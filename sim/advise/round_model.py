@@ -37,37 +37,25 @@ from flhe_lab.advise.wan import MEGABIT, Link
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One more stage of a round: the server asks everybody, who answer.
-
-    Parameters
-    ----------
-    name : str
-    up_bytes, down_bytes : int
-        Of one client's answer, and of what it is asked.
-    client_s, server_s : float
-        Seconds of one client's work before it answers, of the server's after the last answer.
-    """
+    """One more stage of a round: the server asks everybody, who answer."""
 
     name: str
-    up_bytes: int
-    down_bytes: int
-    client_s: float
-    server_s: float
+    up_bytes: int  # Of one client's answer
+    down_bytes: int  # Of what one client is asked
+    client_s: float  # Seconds of one client's work before it answers
+    server_s: float  # Seconds of the server's work after the last answer
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a round asks of each client, and of the server."""
 
-    # train_s, encrypt_s, decrypt_s: Seconds of one client that is as fast as it was measured:
-    # training; encoding and encrypting its update; opening and decoding a sum.
-    train_s: float
-    encrypt_s: float
-    decrypt_s: float
+    train_s: float  # Seconds of one client that is as fast as it was measured
+    encrypt_s: float  # The same: encoding and encrypting its update
+    decrypt_s: float  # The same: opening and decoding a sum
     add_s: float  # Seconds of the server for each upload
-    # upload_bytes, download_bytes: One client's update, and the sum or model that it receives.
-    upload_bytes: int
-    download_bytes: int
+    upload_bytes: int  # One client's update
+    download_bytes: int  # The sum or model that it receives
     exchanges: tuple[Exchange, ...] = ()  # Further stages, in order
     prepare_s: float = 0.0  # Seconds of one client that can be spent at any time before it encrypts
 
@@ -76,18 +64,16 @@ class Work:
 class Breakdown:
     """Where one client's round went; its seconds but `total_s` add up to that."""
 
-    # train_s, encrypt_s, decrypt_s: Its own work; that of exchanges counts as decryption.
-    train_s: float
-    encrypt_s: float
-    decrypt_s: float
+    train_s: float  # Its own work
+    encrypt_s: float  # The same
+    decrypt_s: float  # The same, with that of exchanges
     transfer_s: float  # Its own messages under way, both ways
     idle_s: float  # It waits for others
     server_s: float
     """All wait for the server: additions after the last upload, and its part of exchanges."""
     total_s: float  # The round
-    # bytes_up, bytes_down: What it sent and received.
-    bytes_up: int
-    bytes_down: int
+    bytes_up: int  # What it sent
+    bytes_down: int  # What it received
 
 
 def simulate(
@@ -95,13 +81,7 @@ def simulate(
 ) -> tuple[Breakdown, ...]:
     """Play one round, of many alike; returns where each client's time went.
 
-    Parameters
-    ----------
-    work : Work
-    links : sequence of Link
-        One a client, at least one; else ConfigError.
-    server : Link, optional
-        Shared by all; None where it never limits.
+    `links` has one a client, at least one. All share that of the `server`; None where it never limits.
     """
     ahead = [0.0] * len(links)  # of each client's preparation, what finds no time while it waits
     found = _play(work, links, server, ahead)

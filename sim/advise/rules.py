@@ -17,6 +17,14 @@ VALUE_BYTES = 40
 AGAIN = 0.1
 """Share of rounds that may come to nothing, or have all encrypt anew, before an offer is excluded."""
 
+READS = "the server would read each sum, and with it the model: say --server-may-see-model"
+CLEAR = "what it does not encrypt travels in clear: never chosen unless you say --clear-part"
+SPARSE = (
+    "it leaves out most values of an update; members see which ones each of them sends, and the "
+    "server which of those coincide: never chosen unless you say --sparse"
+)
+DEALT = "its keys are dealt by somebody whom all trust: say --trusted-dealer"
+
 
 def reasons_against(offer: Offer, demand: Demand, speed: Calibration) -> tuple[str, ...]:
     """Everything that speaks against an offer; empty where it may be chosen."""
@@ -26,43 +34,25 @@ def reasons_against(offer: Offer, demand: Demand, speed: Calibration) -> tuple[s
         return ("it was not measured on this machine: --calibrate measures it",)
     if refused := refusal(offer, demand):
         return (refused,)
+    asked = (  # what somebody has to allow; whether an offer does it, and whether it is allowed
+        (READS, offer.server_reads, demand.server_may_see_model),
+        (CLEAR, bool(offer.terms.select.clear), demand.clear_part),
+        (SPARSE, offer.terms.codec.sparse, demand.sparse),
+        (DEALT, offer.scheme.dealt, demand.trusted_dealer),
+    )
     found = (
-        _reader(offer, demand),
-        _clear(offer, demand),
-        _sparse(offer, demand),
+        *(reason for reason, does, allowed in asked if does and not allowed),
         _collusion(offer, demand),
-        _dealer(offer, demand),
         _dropouts(offer, demand),
         _memory(offer, demand, speed),
     )
     return tuple(reason for reason in found if reason)
 
 
-def _reader(offer: Offer, demand: Demand) -> str:
-    if not offer.server_reads or demand.server_may_see_model:
-        return ""
-    return "the server would read each sum, and with it the model: say --server-may-see-model"
-
-
-def _clear(offer: Offer, demand: Demand) -> str:
-    if not offer.terms.select.clear or demand.clear_part:
-        return ""
-    return "what it does not encrypt travels in clear: never chosen unless you say --clear-part"
-
-
-def _sparse(offer: Offer, demand: Demand) -> str:
-    if not offer.terms.codec.sparse or demand.sparse:
-        return ""
-    return (
-        "it leaves out most values of an update; members see which ones each of them sends, and the "
-        "server which of those coincide: never chosen unless you say --sparse"
-    )
-
-
 def _collusion(offer: Offer, demand: Demand) -> str:
     if not demand.colluders:
         return ""
-    if offer.shared_key:
+    if offer.scheme.agreement in ("group", "key-pair"):
         return "members share a key: one that colludes with the server reads all others' updates"
     if not offer.agrees_anew:
         return ""
@@ -78,12 +68,6 @@ def _collusion(offer: Offer, demand: Demand) -> str:
             "reads everything with one member that kept old keys; use keys of each round"
         )
     return ""
-
-
-def _dealer(offer: Offer, demand: Demand) -> str:
-    if not offer.scheme.dealt or demand.trusted_dealer:
-        return ""
-    return "its keys are dealt by somebody whom all trust: say --trusted-dealer"
 
 
 def _dropouts(offer: Offer, demand: Demand) -> str:

@@ -31,10 +31,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from flhe.errors import ConfigError
-from flhe_lab.advise.toml_files import check_amounts, load_toml, made, take
+from flhe_lab.advise.toml_files import check_amounts, known, load_toml, made, take
 
 MEGABIT = 1e6
 """Bits; of a second, Mbps."""
@@ -53,10 +52,8 @@ _OPTIONAL = {"latency_s": float, EGRESS: float}
 class Link:
     """One machine's way to the network."""
 
-    # up_mbps, down_mbps: What it sends and receives, in 10**6 bits a second; infinite where it
-    # never limits.
-    up_mbps: float
-    down_mbps: float
+    up_mbps: float  # What it sends, 10**6 bits a second; infinite where it never limits
+    down_mbps: float  # The same, what it receives
     latency_s: float = 0.0  # Seconds a message is under way beside what its size takes, one way
 
     def __post_init__(self) -> None:
@@ -65,31 +62,16 @@ class Link:
                 raise ConfigError(f"Link: {name}={getattr(self, name)} must be positive")
         check_amounts("Link", latency_s=self.latency_s)
 
-    def seconds(self, nbytes: float, way: Literal["up", "down"]) -> float:
-        """How long a message of `nbytes` takes with the link to itself."""
-        speed = self.up_mbps if way == "up" else self.down_mbps
-        return self.latency_s + 8 * nbytes / (speed * MEGABIT)
-
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Clients in one place.
-
-    Parameters
-    ----------
-    name : str
-    link : Link
-        Of each client there; they do not share it.
-    clients : int
-        How many; its weight where a round has another number in all.
-    egress_usd_per_gb : float
-        Price of what leaves it, USD a billed gigabyte (`prices.GB`).
-    """
+    """Clients in one place."""
 
     name: str
-    link: Link
-    clients: int
+    link: Link  # Of each client there; they do not share it
+    clients: int  # How many; its weight where a round has another number in all
     egress_usd_per_gb: float = 0.0
+    """Price of what leaves it, USD a billed gigabyte (`prices.GB`)."""
 
     def __post_init__(self) -> None:
         if self.name in {"", SERVER}:
@@ -103,9 +85,8 @@ class Site:
 class Wan:
     """A network between clients and one server."""
 
-    # name, source: Of it, and where its speeds come from.
     name: str
-    source: str
+    source: str  # Where its speeds come from
     sites: tuple[Site, ...]  # At least one, of different names
     server: Link | None = None  # Shared by all transfers; None where it never limits
     server_egress_usd_per_gb: float = 0.0  # Price of what leaves the server
@@ -199,11 +180,7 @@ PUBLISHED: Mapping[str, Wan] = {
 
 def named(name: str) -> Wan:
     """One of PUBLISHED, or a user's own where `name` is the path of a .toml; else ConfigError."""
-    if name in PUBLISHED:
-        return PUBLISHED[name]
-    if name.endswith(".toml"):
-        return read(Path(name))
-    raise ConfigError(f"no network {name!r}: have {', '.join(PUBLISHED)}, or the path of a .toml")
+    return known("network", name, PUBLISHED, read)
 
 
 def read(path: Path) -> Wan:

@@ -42,7 +42,7 @@ class Images:
     pixels: NDArray[np.float32] = field(repr=False)  # In [0, 1], shape (count, 3, 32, 32)
     labels: NDArray[np.int64] = field(repr=False)  # Classes, (count,)
     names: tuple[str, ...]  # Where each comes from
-    credits: tuple[str, ...] = ()  # Whose they are; nothing for one's own
+    credits: tuple[str, ...]  # Whose they are
 
     def __len__(self) -> int:
         return len(self.names)
@@ -75,13 +75,8 @@ def samples(count: int) -> Images:
         else:
             byte = (digits[at].reshape(8, 8) / 16 * 255).astype(np.uint8)
             found.append((_planes(Image.fromarray(byte)), int(classes[at]), "digits"))
-    names = tuple(name for _, _, name in found)
-    whose = tuple(f"{name}: {CREDITS[name]}" for name in dict.fromkeys(names))
-    return _images(found, whose)
-
-
-def _images(found: list[tuple[NDArray[np.float32], int, str]], whose: tuple[str, ...]) -> Images:
     pixels, labels, names = zip(*found, strict=True)
+    whose = tuple(f"{name}: {CREDITS[name]}" for name in dict.fromkeys(names))
     return Images(np.stack(pixels), np.array(labels, np.int64), names, whose)
 
 

@@ -107,20 +107,8 @@ def invert(
 
     Where nothing is in clear there is nothing to fit, and the guess is the first start.
 
-    Parameters
-    ----------
-    model : nn.Module
-        Float64, as the server knows it.
-    seen : Seen
-        What it sees.
-    shape : tuple[int, int, int]
-        Planes, height and width of the image.
-    classes : int
-        How many there are.
-    attack : Attack
-        What is put into it.
-    seed : int or tuple of int
-        Of the starts.
+    `model` is float64, as the server knows it; `shape` is planes, height and width of the image; there
+    are so many `classes`; `seed` is of the starts.
     """
     clear = torch.from_numpy(np.flatnonzero(seen.clear))
     goal = torch.from_numpy(seen.values)[clear]

@@ -24,8 +24,6 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +40,7 @@ from flhe_lab.audit.images import CLASSES, Images
 from flhe_lab.audit.inversion import Attack, Channel, Guess, Seen, gradient, invert
 from flhe_lab.audit.lenet import lenet
 from flhe_lab.audit.ssim import ssim
+from flhe_lab.bench.host import torch_threads
 from flhe_lab.bench.turns import Progress
 
 RULES = ("random", "labels", "inputs", "magnitude")
@@ -87,16 +86,13 @@ class Setting:
 class Point:
     """One attack: what was hidden from it, and how near it came."""
 
-    # way, share, image: What was hidden, and the image's number.
-    way: str
-    share: float
-    image: int
-    # ssim, mse: Of the guess against the original; pixels in [0, 1].
-    ssim: float
-    mse: float
-    # loss, evaluations: Of the attack: see `Guess`.
-    loss: float
-    evaluations: int
+    way: str  # What was hidden
+    share: float  # How much of it
+    image: int  # Its number
+    ssim: float  # Of the guess against the original
+    mse: float  # The same; pixels in [0, 1]
+    loss: float  # Of the attack: see `Guess`
+    evaluations: int  # The same
     label: bool  # Whether it found the class
 
 
@@ -174,7 +170,8 @@ def audit(images: Images, setting: Setting, progress: Progress | None = None) ->
     exact = copy.deepcopy(model).double()
     points: list[Point] = []
     guesses = {}
-    with _one_thread():
+    # The model is too small for more, and sums come out the same on every machine like this one.
+    with torch_threads(1):
         scores: dict[str, NDArray[Any]] = dict(maps(model, images, setting.seed))
         for i in range(len(images)):
             pixels = torch.from_numpy(images.pixels[i : i + 1]).double()
@@ -212,14 +209,3 @@ def _point(way: str, share: float, i: int, guess: Guess, images: Images) -> Poin
         guess.evaluations,
         guess.label == int(images.labels[i]),
     )
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """The model is too small for more, and sums come out the same on every machine like this one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -85,10 +85,8 @@ class Contender:
     no part in are left out: a limit does the least that anybody must do."""
     kind: Kind = "scheme"  # What it stands for
     note: str | None = None  # What one should know when reading its times
-    # upload_bytes, sum_bytes: What one client uploads; what comes back, where that was counted
-    # apart.
-    upload_bytes: int | None = None
-    sum_bytes: int | None = None
+    upload_bytes: int | None = None  # What one client uploads
+    sum_bytes: int | None = None  # What comes back, where that was counted apart
     error: Callable[[], float] | None = None
     """Largest error of the mean that the last turn gave; absent where there is no mean."""
     max_repeats: int = MANY

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from flhe.coding.flatten import Entry, Layout
 from flhe.coding.select import Select
 from flhe.coding.update import update_codec
 from flhe.errors import FlheError
-from flhe.schemes.base import Scheme
+from flhe.schemes.base import Adder, Scheme
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.sum_mac import SumMac
 from flhe.training.terms import Terms
@@ -61,16 +61,6 @@ def verified(
     return plain
 
 
-class Adder(Protocol):
-    """What adds ciphertexts: every adder of `flhe.schemes` does."""
-
-    def add(self, total: Sealed | None, part: Sealed) -> Sealed:
-        """Fold one in."""
-
-    def close(self, total: Sealed) -> Sealed:
-        """End a sum."""
-
-
 def uploads(
     name: str,
     adder: Adder,
@@ -84,18 +74,9 @@ def uploads(
 ) -> Contender:
     """A contender of `ranks`, who upload; of all whose update is in `exact`, unless said.
 
-    Parameters
-    ----------
-    adder : Adder
-        Adds.
-    seal, opened : callable
-        Rank -> its upload; closed sum -> float32 mean.
-    exact : sequence of Vector
-        What the mean is of.
-    add : callable, optional
-        (running sum, upload) -> what is timed of adding, where it is less than the adder's `add`.
-    known
-        As in `Contender`.
+    `seal` makes a rank's upload, `opened` the float32 mean of a closed sum; `exact` is what that is of.
+    `add` is given (running sum, upload), and timed where it is less than the adder's own. `known` as in
+    `Contender`.
     """
     ranks = range(len(exact)) if ranks is None else ranks
     parts = [seal(rank) for rank in ranks]

@@ -69,14 +69,8 @@ def save(figure: Figure, path: Path) -> None:
 def save_data(path: Path, name: str, version: int, data: Mapping[str, Any]) -> Path:
     """Write what a figure shows into the JSON file beside it; returns that file's path.
 
-    Parameters
-    ----------
-    path : Path
-        Of the figure.
-    name, version
-        Format of the data.
-    data : mapping
-        JSON values; what made them belongs to them.
+    `path` is the figure's, `name` and `version` are the data's format; `data` holds JSON values, what
+    made them too.
     """
     beside = path.with_suffix(".json")
     document = {"format": name, "version": version, **data}

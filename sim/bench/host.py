@@ -44,6 +44,19 @@ def quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Have torch compute on so many threads."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def machine() -> dict[str, Any]:
     """What it ran on."""
     import numpy

@@ -105,14 +105,8 @@ class Tenseal:
     ) -> Contender:
         """It, at work on `updates`.
 
-        Parameters
-        ----------
-        about : str
-            What its note says of the parameters.
-        sample : int
-            Ciphertexts of an update that are run at most, the rest being projected; 0 for all.
-        alike : bool
-            Whether all upload client 0's ciphertexts.
+        `about` is what its note says of the parameters. Of an update at most `sample` ciphertexts are
+        run, the rest being projected; 0 for all. With `alike` all upload client 0's ciphertexts.
         """
         whole = -(-setting.values // self.slots)
         count = min(sample or whole, whole)
@@ -213,18 +207,10 @@ def bfv(
 
     Raises ConfigError: a plain modulus that sums exceed.
 
-    Parameters
-    ----------
-    setting, updates
-        As for every contender.
-    moduli : tuple of int, optional
-        Bits of the coefficient moduli, the key's last; by default the shortest pair that leaves room
-        for a sum and its noise; None for SEAL's own.
-    dimension, modulus : int, optional
-        Of the ring; of plaintexts, 0 for the smallest prime that gives batching and holds the sum of
-        all clients' largest values.
-    slots : int, optional
-        Values in a ciphertext, where they are fewer.
+    `moduli` are bits of the coefficient moduli, the key's last: by default the shortest pair that
+    leaves room for a sum and its noise; None for SEAL's own. `modulus` is that of plaintexts, 0 for the
+    smallest prime that gives batching and holds the sum of all clients' largest values. `slots` says
+    where a ciphertext has fewer values.
     """
     ts = tenseal()
     most = 2 * setting.cohort * LEVELS
@@ -244,16 +230,6 @@ def bfv(
     made = Tenseal(name, context, ts.BFVVector, slots or dimension, LEVELS)
     about = f"{BITS} bits a value, plain modulus {modulus}, "
     return made.contender(setting, updates, about, sample=SAMPLE if slots else 0)
-
-
-def bfv_values(setting: Setting, updates: Sequence[Vector]) -> Contender:
-    """BFV, n = 4096, with a value a ciphertext: the shortest ring that TenSEAL takes with such sums."""
-    return bfv(setting, updates, None, slots=1)
-
-
-def paper_bfv(setting: Setting, updates: Sequence[Vector]) -> Contender:
-    """FLASHE's peer (Sec. 5.4): n = 8192, SEAL's own moduli, 218 bits, and its plain modulus."""
-    return bfv(setting, updates, None, 8192, 1_964_769_281)
 
 
 def plain_modulus(above: int, step: int) -> int:

@@ -67,13 +67,7 @@ class Setting:
 
 
 class Members:
-    """A group that is made up: its identities by rank, and the epoch of rank 0.
-
-    Parameters
-    ----------
-    setting : Setting
-        How many, and what they upload.
-    """
+    """A group that is made up: its identities by rank, and the epoch of rank 0."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting, size = setting, setting.clients
@@ -96,17 +90,7 @@ class Members:
 
 
 class Uploads:
-    """Everybody's ciphertexts under SASH: their sum, that of their seeds, and what it should open to.
-
-    Parameters
-    ----------
-    adder : SashAdder
-        Of the group.
-    setting : Setting
-        Who uploads, and what.
-    slot : Slot
-        For which sum.
-    """
+    """Everybody's ciphertexts under SASH: their sum, their seeds', and what it should open to."""
 
     def __init__(self, adder: SashAdder, setting: Setting, slot: Slot) -> None:
         self._adder, self._setting, self._slot = adder, setting, slot

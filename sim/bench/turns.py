@@ -61,25 +61,10 @@ def measure(
 
     Raises ConfigError: no repeats. FlheError: a mean that is not the mean; two contenders of one name.
 
-    Parameters
-    ----------
-    contenders : sequence of Contender
-        Who takes part.
-    repeats : int
-        Turns that count.
-    progress : callable, optional
-        Told the turn and who runs.
-    clock : callable
-        What is read before and after a work; `time.process_time` leaves out what others take.
-    enough_s : float
-        Seconds after which two turns that count are enough.
-    warm : bool
-        Whether a turn warms up, unless whoever asks has done so with something shorter.
-
-    Returns
-    -------
-    dict of str to Measured
-        By name, in order.
+    So many `repeats` count. `progress` is told the turn and who runs. `clock` is read before and after
+    a work; `time.process_time` leaves out what others take. After `enough_s` seconds two turns that
+    count are enough. With `warm` a turn warms up, unless whoever asks has done so with something
+    shorter. Returns what was found by name, in order.
     """
     if repeats < 1:
         raise ConfigError(f"--repeats {repeats}: must be at least 1")

@@ -78,8 +78,7 @@ def client_app() -> ClientApp:
 
 def server_app() -> ServerApp:
     """The server: runs the rounds, checks the model, and writes down what each phase took."""
-    from flhe_lab.crowd.phases import PhaseGrid, masking_bytes
-    from flhe_lab.crowd.window import Window
+    from flhe_lab.crowd.phases import PhaseGrid, Window, masking_bytes
 
     def work(grid: Grid, config: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         nodes, rounds = config["nodes"], config["rounds"]
@@ -139,12 +138,8 @@ def error_of(
 
     Raises FlheError: it is another model.
 
-    Parameters
-    ----------
-    arrays, start : ArrayRecord
-        The final model, and the initial one.
-    clients, rounds, drops : int
-        Whose steps, how often, and how many of them drop out of a round.
+    `arrays` is the final model, `start` the initial one; of so many `clients`, `drops` are missing from
+    each of the `rounds`.
     """
     step, variance = 0.0, 0.0
     grain = 1 / Quantize(most_bits(clients)).levels

@@ -48,8 +48,7 @@ def crowd(
     """Run SASH with more and more virtual clients on Ray, and project ten times as many."""
     from flhe_lab.bench import figures
     from flhe_lab.crowd.found import Asked
-    from flhe_lab.crowd.plot import plot
-    from flhe_lab.crowd.report import table
+    from flhe_lab.crowd.report import plot, table
 
     if redraw and json_file is None:
         raise ConfigError("--redraw needs --json: the file that holds the runs")

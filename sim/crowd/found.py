@@ -41,19 +41,16 @@ class Found:
     wall_s: float = 0.0  # From the start of Flower's processes to the last event
     rounds_s: list[float] = field(default_factory=list)  # Seconds of each round
     survivors: list[int] = field(default_factory=list)
-    # client_s, client_cpu_s: By stage: seconds of one client, and of its processor.
-    client_s: dict[str, float] = field(default_factory=dict)
-    client_cpu_s: dict[str, float] = field(default_factory=dict)
+    client_s: dict[str, float] = field(default_factory=dict)  # By stage: of one client
+    client_cpu_s: dict[str, float] = field(default_factory=dict)  # The same, of its processor
     phases: list[dict[str, Any]] = field(default_factory=list)
     """What the server noted; see `phases.Phase`."""
     masking_bytes: int = 0
-    # idle_bytes, server_bytes, actor_bytes, tree_bytes: Resident: the server's process when idle
-    # and at most, one actor at most, and all processes together at most, shared pages counted once.
     """What the masking-key agreement of a round moved for one client, at most."""
-    idle_bytes: int = 0
-    server_bytes: int = 0
-    actor_bytes: int = 0
-    tree_bytes: int = 0
+    idle_bytes: int = 0  # Resident: the server's process when idle
+    server_bytes: int = 0  # The same, at most
+    actor_bytes: int = 0  # One actor, at most
+    tree_bytes: int = 0  # All processes together at most, shared pages counted once
     error: float = 0.0  # Largest error of the final model
 
     @property

@@ -1,4 +1,4 @@
-"""A grid that notes what each phase of a run costs the server, and what travels for it.
+"""Grids: one notes what each phase of a run costs the server, and what travels for it; one waits.
 
 A phase is what the server asks for: "advertise", "round", "consist", ...; what it asks apps without
 our record is "other". A phase lasts from its first message to the first of the next one.
@@ -7,6 +7,7 @@ our record is "other". A phase lasts from its first message to the first of the 
 from __future__ import annotations
 
 import time
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
@@ -15,8 +16,10 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from flhe.errors import FlheError
 from flhe.mods import records
 from flhe.strategies.report import MeteredGrid
+from flhe_app.environment import cpus
 
 AGREEMENT = ("consist", "unmask")
 """Phases of the masking-key agreement; its shares come with the update."""
@@ -34,11 +37,10 @@ class Phase:
     wall_s: float = 0.0  # Seconds from its first message to that of the next phase
     server_s: float = 0.0  # Seconds of processor of the server's thread, for messages and replies
     grid_s: float = 0.0  # The same in Flower's grid, and looking for replies
-    # up, down: Payload of each node.
-    up: dict[int, int] = field(default_factory=dict)
-    down: dict[int, int] = field(default_factory=dict)
-    uploads: dict[int, int] = field(default_factory=dict)  # Of `up`, the ciphertext
-    beside: dict[int, int] = field(default_factory=dict)  # Of `down`, config beside the stage's own
+    up: Counter[int] = field(default_factory=Counter)  # Payload of each node
+    down: Counter[int] = field(default_factory=Counter)  # The same, to each node
+    uploads: Counter[int] = field(default_factory=Counter)  # Of `up`, the ciphertext
+    beside: Counter[int] = field(default_factory=Counter)  # Of `down`, further config
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; of what travelled, by client the median and in all."""
@@ -56,13 +58,7 @@ class Phase:
 
 
 class PhaseGrid(MeteredGrid):
-    """Wraps any grid; to be used by one thread.
-
-    Parameters
-    ----------
-    grid : Grid
-        What carries the messages.
-    """
+    """Wraps any grid; to be used by one thread."""
 
     def __init__(self, grid: Grid) -> None:
         super().__init__(grid)
@@ -79,9 +75,9 @@ class PhaseGrid(MeteredGrid):
         for message in messages:
             node, phase = message.metadata.dst_node_id, self._enter(message)
             content = message.content
-            _count(phase.down, node, records.message_bytes(content))
+            phase.down[node] += records.message_bytes(content)
             configs = {n: c for n, c in content.config_records.items() if n != records.STAGE}
-            _count(phase.beside, node, records.message_bytes(RecordDict({**configs})))
+            phase.beside[node] += records.message_bytes(RecordDict({**configs}))
             self._pass(phase)
             sent = list(self._grid.push_messages([message]))
             self._works = False
@@ -106,10 +102,10 @@ class PhaseGrid(MeteredGrid):
             node, phase = self._by_message.pop(reply.metadata.reply_to_message_id, (0, current))
             if reply.has_error():
                 continue
-            _count(phase.up, node, records.message_bytes(reply.content))
+            phase.up[node] += records.message_bytes(reply.content)
             arrays = reply.content.array_records.get(records.UPDATE)
             if arrays is not None:
-                _count(phase.uploads, node, sum(len(array.data) for array in arrays.values()))
+                phase.uploads[node] += sum(len(array.data) for array in arrays.values())
         return replies
 
     def end(self) -> None:
@@ -148,20 +144,69 @@ class PhaseGrid(MeteredGrid):
         return time.monotonic(), time.thread_time()
 
 
-def _count(counts: dict[int, int], node: int, count: int) -> None:
-    counts[node] = counts.get(node, 0) + count
-
-
 def masking_bytes(phases: Iterable[Phase]) -> int:
     """What the masking-key agreement of a round moved for one client, up and down, at most."""
-    moved: dict[tuple[int, int], int] = {}
+    moved: Counter[tuple[int, int]] = Counter()
     for phase in phases:
         if phase.name not in PER_ROUND:
             continue
         agreeing = phase.name in AGREEMENT
         for node in phase.down.keys() | phase.up.keys():
-            down = (phase.down if agreeing else phase.beside).get(node, 0)
-            up = phase.up.get(node, 0) - phase.uploads.get(node, 0)
-            key = phase.round, node
-            moved[key] = moved.get(key, 0) + up + down
+            moved[phase.round, node] += (phase.down if agreeing else phase.beside)[node]
+            moved[phase.round, node] += phase.up[node] - phase.uploads[node]
     return max(moved.values(), default=0)
+
+
+EACH = 4
+"""Messages under way for each actor."""
+
+
+class Window(MeteredGrid):
+    """Wraps the grid of a simulation; what it takes it keeps until there is room.
+
+    The engine looks, for every node in turn, through all messages that wait: N nodes by N messages,
+    which at a thousand takes nine tenths of its process (flwr 1.41, `add_messages_to_queue`). With
+    never more than a few for each actor under way it takes N by those few, and no actor waits.
+
+    So many messages are with it at a time; 0 for EACH an actor, of which each processor has one.
+    """
+
+    def __init__(self, grid: Grid, size: int = 0) -> None:
+        super().__init__(grid)
+        self._size = size or EACH * cpus()
+        self._count = 0
+        self._waiting: deque[tuple[str, Message]] = deque()
+        self._under_way: dict[str, str] = {}
+        """Our id -> the engine's."""
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Take messages; returns ids of our own."""
+        ids = []
+        for message in messages:
+            self._count += 1
+            ids.append(f"{self._count:064x}")
+            self._waiting.append((ids[-1], message))
+        self._fill()
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Replies that are there, to our ids."""
+        replies: list[Message] = []
+        for own in message_ids:
+            if own not in self._under_way:
+                continue
+            for reply in self._grid.pull_messages([self._under_way[own]]):
+                # Flower has no other way to say what a message replies to.
+                reply.metadata.__dict__["_reply_to_message_id"] = own
+                replies.append(reply)
+                del self._under_way[own]
+        self._fill()
+        return replies
+
+    def _fill(self) -> None:
+        while self._waiting and len(self._under_way) < self._size:
+            own, message = self._waiting.popleft()
+            sent = list(self._grid.push_messages([message]))
+            if not sent or not sent[0]:
+                raise FlheError(f"node {message.metadata.dst_node_id} takes no message")
+            self._under_way[own] = sent[0]

@@ -1,18 +1,102 @@
-"""What `flhe crowd` says of its runs: quantities, the laws that they should follow, a table."""
+"""What `flhe crowd` says of its runs: quantities, the laws they should follow, a table, a figure.
+
+The powers of N are what theory says of a quantity, not what fits best: y = sum of c_p N^p, no c_p below
+0, by least squares of relative errors. How far the points lie from it says whether theory holds.
+A whole follows the sum of its parts' laws: fitted apart, it might grow more slowly than a part of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.table import Table
 
 from flhe.keys.agreement.circle import PACKED_FROM
 from flhe.keys.roster.roster import MAX_MEMBERS
+from flhe_lab.bench import figures
 from flhe_lab.crowd.found import Found
-from flhe_lab.crowd.growth import Growth, growth, together
 from flhe_lab.crowd.phases import PER_ROUND
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+GROWS = {0: "constant", 1: "linear", 2: "quadratic"}
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A law and how well it holds."""
+
+    powers: tuple[int, ...]  # p of each term, ascending
+    factors: tuple[float, ...]  # c_p of each, not below 0
+    residual: float  # Largest relative distance of a point from it
+    points: int
+    """Through how many it was laid; with no more points than terms, it passes through all of
+    them."""
+
+    @property
+    def name(self) -> str:
+        """In a word, by its largest term."""
+        return GROWS[
+            max((p for p, c in zip(self.powers, self.factors, strict=True) if c), default=0)
+        ]
+
+    def at(self, clients: float) -> float:
+        """What it says of so many; beyond those that were run, a projection."""
+        return sum(c * clients**p for p, c in zip(self.powers, self.factors, strict=True))
+
+
+def growth(clients: Sequence[int], found: Sequence[float], powers: Sequence[int]) -> Growth:
+    """Lay the law of these powers through the points."""
+    n, y = np.asarray(clients, np.float64), np.asarray(found, np.float64)
+    terms = sorted(set(powers))
+    best: tuple[float, tuple[float, ...]] | None = None
+    for count in range(1, min(len(terms), len(set(clients))) + 1):
+        for chosen in combinations(terms, count):
+            scaled = np.stack([n**p / y for p in chosen], axis=1)
+            solved = np.linalg.lstsq(scaled, np.ones_like(y), rcond=None)[0]
+            if solved.min() < 0:
+                continue
+            off = float(np.sum((scaled @ solved - 1) ** 2))
+            if best is None or off < best[0] * (1 - 1e-9):
+                by_power = dict(zip(chosen, solved.tolist(), strict=True))
+                best = off, tuple(by_power.get(p, 0.0) for p in terms)
+    assert best is not None  # one term alone has a factor above 0
+    return _against(clients, found, tuple(terms), best[1])
+
+
+def together(parts: Sequence[Growth], clients: Sequence[int], found: Sequence[float]) -> Growth:
+    """Add up the laws of the parts of a whole; no part then exceeds the whole, at any N.
+
+    There is one part at least. `clients` and `found` are the whole as it was measured: the residual is
+    its distance from the sum.
+    """
+    powers = sorted({p for part in parts for p in part.powers})
+    factors = dict.fromkeys(powers, 0.0)
+    for part in parts:
+        for p, c in zip(part.powers, part.factors, strict=True):
+            factors[p] += c
+    return _against(clients, found, tuple(powers), tuple(factors.values()))
+
+
+def _against(
+    clients: Sequence[int],
+    found: Sequence[float],
+    powers: tuple[int, ...],
+    factors: tuple[float, ...],
+) -> Growth:
+    law = Growth(powers, factors, 0.0, len(found))
+    residual = max(abs(law.at(n) / y - 1) for n, y in zip(clients, found, strict=True))
+    return Growth(powers, factors, residual, len(found))
+
+
+# --- what a run took ---
 
 FURTHER = 10
 """How many times as many clients are projected."""
@@ -110,3 +194,45 @@ def table(runs: Sequence[Found]) -> Table:
         cells = [f"{quantity.of(run):,.3g}" for run in runs]
         out.add_row(f"{quantity.name}, {quantity.unit}", *cells, *said)
     return out
+
+
+# --- the figure: seconds, bytes and memory over clients, and how they should grow ---
+
+PANELS = (
+    ("processor, seconds", ("client, epoch", "client, round", "server, epoch", "server, round")),
+    ("a client's traffic, kB", ("bytes of a client, epoch", "bytes of a client, round")),
+    ("memory, MB", ("server's process", "one actor", "other processes", "all processes")),
+)
+"""Title, and the quantities that it shows."""
+
+
+def plot(runs: Sequence[Found], path: Path) -> None:
+    """Draw it: points are runs, lines the laws through them, dashed where nothing was run."""
+    members = sorted(runs, key=lambda run: run.asked.clients)
+    quantities = {quantity.name: quantity for quantity in QUANTITIES}
+    with figures.look():
+        figure = figures.new(9.2, 3.2)
+        for axes, (title, names) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
+            for i, name in enumerate(names):
+                _line(axes, members, quantities[name], figures.COLOURS[i])
+            axes.set(xscale="log", yscale="log", title=f"SASH: {title}", xlabel="clients")
+            axes.legend(fontsize=6.5, loc="upper left")
+        figure.supxlabel(
+            "dashed: projected by the law; all processes: the sum of the three others",
+            fontsize=7.5,
+            color="#333333",
+        )
+        figures.save(figure, path)
+
+
+def _line(axes: Axes, members: Sequence[Found], quantity: Quantity, colour: str) -> None:
+    at = [run.asked.clients for run in members]
+    axes.plot(
+        at, [quantity.of(run) for run in members], "o", ms=4, color=colour, label=quantity.name
+    )
+    law = quantity.law(members)
+    if law is None:
+        return
+    for low, high, style in ((at[0], at[-1], "-"), (at[-1], FURTHER * at[-1], "--")):
+        xs = np.geomspace(low, high, 30)
+        axes.plot(xs, [law.at(x) for x in xs], style, lw=1.0, color=colour)

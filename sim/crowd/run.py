@@ -41,14 +41,7 @@ class RayRun:
 
     Flower's settings, ports, processes and files are private to it and gone after it, as in `flhe run`.
 
-    Parameters
-    ----------
-    asked : Asked
-        The federation.
-    timeout : float
-        Seconds for it all.
-    step : callable, optional
-        Told what is going on.
+    `timeout` is in seconds, for it all; `step` is told what is going on.
     """
 
     def __init__(self, asked: Asked, timeout: float, step: Step = lambda *_: None) -> None:
@@ -72,7 +65,9 @@ class RayRun:
             self._log.touch(mode=0o600)
             write_app(scratch / "app", "flhe-crowd", crowd_app.__name__, crowd_app.CONFIG)
             (scratch / "clocks").mkdir()
-            children = Children(self._environment(scratch), scratch)
+            env = environment(scratch, scratch) | {"FLHE_HOME": str(scratch / "nodes")}
+            env["RAY_worker_niceness"] = "0"  # or whatever else runs here would be in the times
+            children = Children(env, scratch)
             try:
                 self._watch(scratch, children)
                 self._found.read_clocks(scratch / "clocks")
@@ -80,12 +75,6 @@ class RayRun:
                 children.stop()  # which removes `scratch` too
         self._found.wall_s = time.monotonic() - began
         return self._found
-
-    def _environment(self, scratch: Path) -> dict[str, str]:
-        return environment(scratch, scratch) | {
-            "FLHE_HOME": str(scratch / "nodes"),
-            "RAY_worker_niceness": "0",  # or whatever else runs here would be in the times
-        }
 
     def _watch(self, scratch: Path, children: Children) -> None:
         asked = self._asked

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from flhe_lab.advise.prices import GB, Prices, cost
+from flhe_lab.advise.prices import GB, Cost, Prices, cost
 from flhe_lab.advise.round_model import Breakdown
 from flhe_lab.advise.wan import SERVER, Wan
 from flhe_lab.papers.published import rows
@@ -17,26 +17,12 @@ from flhe_lab.papers.published import rows
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What training to the end takes.
-
-    Parameters
-    ----------
-    hours : float
-    traffic_gb : float
-        One client's, up and down, in GB of 2**30 bytes: what FLASHE's Table 4 tells.
-    instance_usd, network_usd : float
-        Of all clients and the server.
-    """
+    """What training to the end takes."""
 
     hours: float
     traffic_gb: float
-    instance_usd: float
-    network_usd: float
-
-    @property
-    def total_usd(self) -> float:
-        """Both."""
-        return self.instance_usd + self.network_usd
+    """One client's, up and down, in GB of 2**30 bytes: what FLASHE's Table 4 tells."""
+    bill: Cost  # Of all clients and the server
 
 
 def project(
@@ -44,41 +30,34 @@ def project(
 ) -> Projection:
     """Multiply one round.
 
-    Parameters
-    ----------
-    breakdown : Breakdown
-        Of a surviving client, whose bytes stand for everybody's. Those that drop out are billed as
-        well: their machines run, and more traffic than that there cannot be.
-    rounds : float
-        Epochs to convergence, times rounds an epoch.
-    prices : Prices
-        Where they tell nothing of a site's traffic, the network's do.
-    wan : Wan
-        Whose sites the clients are at.
-    cohort : int
-        Clients.
+    `breakdown` is of a surviving client, whose bytes stand for everybody's. Those that drop out are
+    billed as well: their machines run, and more traffic than that there cannot be. `rounds` are epochs
+    to convergence, times rounds an epoch. The `cohort` is at the sites of `wan`, which tells what
+    traffic costs where `prices` do not.
     """
     hours = rounds * breakdown.total_s / 3600
     up, down = (rounds * nbytes / GB for nbytes in (breakdown.bytes_up, breakdown.bytes_down))
+    return Projection(hours, up + down, billed(hours, up, down, prices, wan, cohort))
+
+
+def billed(hours: float, up: float, down: float, prices: Prices, wan: Wan, cohort: int) -> Cost:
+    """What so many hours cost, and the GB that each client sends and receives."""
     placed = Counter(site.name for site in wan.placed(cohort))
     leaving = {name: count * up for name, count in placed.items()} | {SERVER: cohort * down}
-    bill = cost(prices.on(wan), hours, leaving, cohort)
-    return Projection(hours, up + down, bill.instance_usd, bill.network_usd)
+    return cost(prices.on(wan), hours, leaving, cohort)
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
     """A line of a paper's table: one model trained to the end."""
 
-    # paper, model, mode: "plain", or the scheme, as the paper calls it.
     paper: str
     model: str
-    mode: str
+    mode: str  # "plain", or the scheme, as the paper calls it
     epochs: int  # Until the record. One is a round in FLASHE, and many in the others.
     reached: float  # Accuracy in percent; a loss for models named "LSTM"
-    # hours, traffic_gb: As the paper tells them, whatever its gigabyte is.
-    hours: float
-    traffic_gb: float
+    hours: float  # As the paper tells them
+    traffic_gb: float  # As the paper tells them, whatever its gigabyte is
     usd: float | None = None  # All costs; None where the paper has but a picture
 
 

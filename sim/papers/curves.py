@@ -120,18 +120,8 @@ def compare(
 
     Raises ConfigError: data that is missing. FlheError: a federation failed.
 
-    Parameters
-    ----------
-    name : str
-        One of COMPARISONS.
-    data_dir : str
-        Where data sets are.
-    rounds : int
-        At most so many rounds of each federation; 0 for all.
-    workers : int
-        Clients that train at a time.
-    progress : callable, optional
-        Receives (rounds done, rounds in all, what is going on).
+    `name` is one of COMPARISONS. Each federation has at most so many `rounds`, 0 for all; so many
+    `workers` train at a time. `progress` receives (rounds done, rounds in all, what is going on).
     """
     found = COMPARISONS[name]
     most = min(rounds or found.setting.rounds, found.setting.rounds)

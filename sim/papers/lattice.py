@@ -48,14 +48,9 @@ class Cost:
     dimension: int  # d = m + n + 1
 
     @property
-    def core_bits(self) -> float:
-        """log2 of the cost of one block: a lower bound."""
-        return 0.292 * self.block_size
-
-    @property
     def bits(self) -> float:
         """log2 of the cost of the attack, operations."""
-        return self.core_bits + 16.4 + math.log2(8 * self.dimension)
+        return 0.292 * self.block_size + 16.4 + math.log2(8 * self.dimension)
 
 
 def log2_delta(block_size: int) -> float:
@@ -68,12 +63,7 @@ def log2_delta(block_size: int) -> float:
 def primal(dimension: int, log2_q: float, log2_p: float) -> Cost:
     """Cheapest primal attack on LWR with a uniform seed and any number of samples.
 
-    Parameters
-    ----------
-    dimension : int
-        n, the length of the seed.
-    log2_q, log2_p : float
-        Moduli that are rounded from and to.
+    `dimension` is n, the length of the seed; moduli are rounded from and to.
     """
     log2_sigma = log2_q - log2_p - math.log2(12) / 2
     return _cheapest(dimension, log2_q, log2_sigma, 0.0)
@@ -82,14 +72,8 @@ def primal(dimension: int, log2_q: float, log2_p: float) -> Cost:
 def primal_errors(dimension: int, log2_q: float, sigma: float) -> Cost:
     """Cheapest primal attack on LWE whose secret is as its errors are, and any number of samples.
 
-    Parameters
-    ----------
-    dimension : int
-        n, the length of the secret.
-    log2_q : float
-        The modulus.
-    sigma : float
-        Standard deviation of an error, and of a coefficient of the secret.
+    `dimension` is n, the length of the secret; `sigma` the standard deviation of an error, and of a
+    coefficient of the secret.
     """
     return _cheapest(dimension, log2_q, math.log2(sigma), 0.0)
 
@@ -97,14 +81,8 @@ def primal_errors(dimension: int, log2_q: float, sigma: float) -> Cost:
 def primal_sparse(dimension: int, log2_q: float, sigma: float, weight: int) -> float:
     """Bits of the cheapest attack that guesses zeros of a ternary secret and finds the rest.
 
-    Parameters
-    ----------
-    dimension : int
-        n, the length of the secret.
-    log2_q, sigma : float
-        The modulus, and the standard deviation of an error.
-    weight : int
-        w: coefficients of the secret that are not zero.
+    `dimension` is n, the length of the secret; `sigma` the standard deviation of an error; `weight` is
+    w, coefficients of the secret that are not zero.
     """
     best = math.inf
     for step in range(GUESSES):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flhe.errors import ConfigError
 from flhe_lab.bench.host import quiet as silent
+from flhe_lab.bench.host import torch_threads
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -58,14 +59,7 @@ def allowing(home: Path) -> dict[str, Any]:
 class Learners:
     """One app, whose nodes differ in their part of the data.
 
-    Parameters
-    ----------
-    task : Task
-        The model.
-    parts : list of Data
-        What each node holds, by its partition id.
-    setting : Setting
-        How all of them train.
+    `parts` is what each node holds, by its partition id; `setting` is how all of them train.
     """
 
     def __init__(self, task: Task, parts: list[Data], setting: Setting) -> None:
@@ -142,14 +136,7 @@ EVALUATED = 128
 @contextmanager
 def quiet(threads: int) -> Iterator[None]:
     """So many torch threads for each client that trains, and no word from Flower but errors."""
-    import torch
-
     import flhe.strategies  # noqa: F401  Flower sets its log's level when imported
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with silent():
-            yield
-    finally:
-        torch.set_num_threads(before)
+    with torch_threads(threads), silent():
+        yield

@@ -48,10 +48,9 @@ class Setting:
     clients: int = 5
     rounds: int = 50
     images: int = 0  # Training examples of one client; 0 for all of its even share
-    # local_epochs, batch_size, learning_rate: A client's training in one round.
-    local_epochs: int = 1
-    batch_size: int = 32
-    learning_rate: float = 0.01
+    local_epochs: int = 1  # Of a client in one round
+    batch_size: int = 32  # Of a client
+    learning_rate: float = 0.01  # Of a client
     seed: int = 0  # Of the initial model, the split and the batches
     test_images: int = 0  # Test examples of one client; 0 for all of its even share
     batches: int = 0  # Batches of an epoch, other ones in each round; 0 for all
@@ -111,19 +110,9 @@ def learn(
     Raises ConfigError: arguments that the strategy refuses, or more images than there are. FlheError: a
     round without all clients, or without accuracy: it cannot be compared.
 
-    Parameters
-    ----------
-    name, setting
-        Of the curve; how it is trained.
-    task, data
-        The model, and the data set that is split over the clients.
-    arguments : mapping or None
-        Of its preset, over those that follow from the setting; None for plain FedAvg.
-    workers : int
-        Clients that train at a time. With more than one, FedAvg adds up in the order of arrival, and
-        runs of one seed differ in last bits.
-    on_round : callable, optional
-        Receives each round's report.
+    `data` is split over the clients. `arguments` go over those that follow from the setting; None for
+    plain FedAvg. So many `workers` train at a time: with more than one, FedAvg adds up in the order of
+    arrival, and runs of one seed differ in last bits. `on_round` receives each round's report.
     """
     from flhe.testing import InProcessGrid
     from flhe_lab.papers.learners import Learners, allowing, parts_of, quiet

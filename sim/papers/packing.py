@@ -56,9 +56,8 @@ class Packed:
 
     name: str  # Of the model
     values: int  # Weights
-    # ciphertexts, traffic: Without packing, with it; MB of an iteration.
-    ciphertexts: tuple[int, int]
-    traffic: tuple[float, float]
+    ciphertexts: tuple[int, int]  # Without packing, with it
+    traffic: tuple[float, float]  # The same; MB of an iteration
     plain_traffic: float  # MB of an iteration without encryption
 
 
@@ -132,11 +131,11 @@ class PaperPacking:
         """Plaintexts m(X), coefficients below 2^log_p, of `values` within [-1, 1], shape (length,)."""
         whole = np.zeros(self.plaintexts(values.size) * self.capacity)
         whole[: values.size] = values
-        out = []
+        shift, out = 1 << (self.log_q0 - 1) if self.offset else 0, []
         for block in whole.reshape(-1, self.carrying, self.values):
             packed = np.zeros(self.n, object)
             for row in block:
-                digits = self.encode(row) + self._shift & (1 << self.log_q0) - 1
+                digits = self.encode(row) + shift & (1 << self.log_q0) - 1
                 packed = packed * (1 << self.width) + digits
             out.append((packed * (1 << self.width * (self.fields - self.carrying))).tolist())
         return out
@@ -170,10 +169,6 @@ class PaperPacking:
         z = spectrum[self._slots]
         parts = [z.real, z.imag] if self.halves else [z.real]
         return np.column_stack(parts).ravel()
-
-    @property
-    def _shift(self) -> int:
-        return 1 << (self.log_q0 - 1) if self.offset else 0
 
     def _roots(self) -> NDArray[np.complex128]:
         """zeta^j for j = 0 to n - 1, zeta = exp(i pi / n)."""

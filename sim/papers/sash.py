@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import secrets
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.math.prg import BLOCK, CHUNK, AesCtr, Prg
+from flhe.math.prg import BLOCK, CHUNK, AesCtr
 from flhe.math.ring import lwr_masks
 from flhe.wire.secret import Random
 
@@ -40,8 +40,6 @@ class PaperSash:
     """The paper's scheme among `cohort` clients, for one public matrix."""
 
     cohort: int  # N, 2 or more
-    public: bytes = bytes(32)  # What the matrix is expanded from, 32 bytes
-    prg: Prg = field(default_factory=AesCtr)  # Who computes AES
 
     def __post_init__(self) -> None:
         warnings.warn(
@@ -59,7 +57,7 @@ class PaperSash:
         """G(seed), shape (length,)."""
         out = np.empty(length, np.uint32)
         # Stream 0 from block 0: it is public, and no mask by itself.
-        stream = self.prg.stream(self.public, 0)
+        stream = AesCtr().stream(bytes(32), 0)
         words = np.empty(CHUNK + BLOCK, np.uint8)
         for at in range(0, length, ROWS):
             part = out[at : at + ROWS]

@@ -18,8 +18,8 @@ from flhe.json_option import JsonFile, console, write_json
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from flhe_lab.rehearsal.app import Plan
     from flhe_lab.rehearsal.logs import Logs
-    from flhe_lab.rehearsal.plan import Plan
     from flhe_lab.rehearsal.verdict import Report
 
 Say = Callable[[str], None]
@@ -54,8 +54,8 @@ def rehearse(
     """
     from flhe_app.environment import temporary
     from flhe_app.signals import Stopped, signals
+    from flhe_lab.rehearsal.app import Plan
     from flhe_lab.rehearsal.logs import kept_logs
-    from flhe_lab.rehearsal.plan import Plan
 
     out = console(json_file)
     began = time.monotonic()

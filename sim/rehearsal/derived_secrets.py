@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from flhe.errors import FlheError
@@ -62,18 +63,11 @@ class Contexts:
                 len(value) <= MAX_HEADER
             ):
                 self.lengths.add(length)
-                self._slot(context)
+                with suppress(FlheError):
+                    self.slots.add(Slot.from_fields(context))
             case {"header": dict(), "payload": bytes(), "signature": bytes()}:
-                try:
+                with suppress(FlheError):
                     self.headers.add(Envelope.from_bytes(value, _MESSAGE).header.to_bytes())
-                except FlheError:
-                    return
-
-    def _slot(self, context: list[object]) -> None:
-        try:
-            self.slots.add(Slot.from_fields(context))
-        except FlheError:
-            return
 
 
 def of_epoch(epoch: Epoch) -> Iterator[bytes]:
@@ -97,16 +91,8 @@ def of_traffic(
 ) -> Iterator[bytes]:
     """Keys that serve one slot or one message.
 
-    Parameters
-    ----------
-    group_keys, pair_keys : collection of bytes
-        All that were collected: which belongs to what is not asked.
-    contexts : Contexts
-        Out of the traffic.
-    adders : iterable of Adder
-        Those of the runs, for each size of the group.
-    cohort : int
-        Most members.
+    Keys are all that were collected: which belongs to what is not asked. `adders` are those of the
+    runs, for each size of the group; `cohort` is the most members.
     """
     ways = list(adders)
     for key, slot in itertools.product(group_keys, contexts.slots):

@@ -45,16 +45,8 @@ Integers = NDArray[np.integer]
 def quantized(terms: Terms, layout: Layout, update: NDArray[np.float32], examples: int) -> Integers:
     """An update clipped, weighed and rounded to nearest, shape (layout.floats,).
 
-    Parameters
-    ----------
-    terms : Terms
-        Of the run, with a threshold that is given.
-    layout : Layout
-        The model's arrays.
-    update : NDArray[float32]
-        Shape (layout.floats,).
-    examples : int
-        The site's example count.
+    `terms` have a threshold that is given; `update` has shape (layout.floats,), and the site
+    `examples`.
     """
     codecs = (
         replace(codec, rounding="nearest") if isinstance(codec, Quantize) else codec
@@ -73,16 +65,9 @@ def unencrypted(
 ) -> Iterator[bytes]:
     """What of a vector of integers would be on the wire if nothing hid it.
 
-    Parameters
-    ----------
-    adder : Adder
-        What was to encrypt them.
-    values : NDArray of signed integers
-        Shape (length,).
-    mask : Support, optional
-        Which of them are encrypted, where the scheme is for a part of them.
-    trailer : int
-        Integers that travel behind them: blocks are cut as if they were there.
+    `values` have shape (length,). `mask` says which of them `adder` was to encrypt, where it is for a
+    part of them. So many integers as `trailer` says travel behind them: blocks are cut as if they were
+    there.
     """
     if isinstance(adder, Selective):
         assert mask is not None

@@ -14,15 +14,7 @@ from flhe_app.outcome import last_exception
 class Logs:
     """A directory with a log for each process, and what else explains a failure.
 
-    Parameters
-    ----------
-    folder : Path
-        The directory, which is there.
-
-    Attributes
-    ----------
-    failed : bool
-        Whether they must be kept.
+    `folder` is there; `failed` says whether they must be kept.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,12 +50,8 @@ class Logs:
 def kept_logs(scratch: Path, say: Callable[[str], None]) -> Iterator[Logs]:
     """A new directory for logs; it stays after an error, or where `failed` is set, and is then named.
 
-    Parameters
-    ----------
-    scratch : Path
-        The deployment's files, which are still there at the end.
-    say : callable
-        Told where the logs are.
+    `scratch` has the deployment's files, which are still there at the end; `say` is told where the logs
+    are.
     """
     logs = Logs(Path(tempfile.mkdtemp(prefix="flhe-loopback-logs-")))
     try:

@@ -30,10 +30,9 @@ from flhe_app.shelf import serving
 from flhe_app.superlink import LOOK_S, Value, pairs
 from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal import node_secrets
-from flhe_lab.rehearsal.app import GATE, HELD, HOLD, HOLD_ROUND
+from flhe_lab.rehearsal.app import GATE, HELD, HOLD, HOLD_ROUND, SITES, VICTIM, Plan
 from flhe_lab.rehearsal.logs import Logs
 from flhe_lab.rehearsal.machines import COMMAND_S, Machines
-from flhe_lab.rehearsal.plan import SITES, VICTIM, Plan
 from flhe_lab.rehearsal.search import Secrets
 from flhe_lab.rehearsal.trust import Trust, provide
 
@@ -61,25 +60,9 @@ class Run:
 class Loopback:
     """The deployment: `up` around `work`, then `end`, then `verdict.check`.
 
-    Parameters
-    ----------
-    plan : Plan
-        What to run.
-    scratch : Path
-        An empty directory for all of its files; gone when `up` is left.
-    logs : Logs
-        Where its processes print.
-    say : callable
-        Told of each step.
-
-    Attributes
-    ----------
-    secrets : Secrets
-        All that was secret on the way.
-    runs : list of Run
-        One a scheme.
-    killed_s, back_s : float
-        Seconds from the beginning to the kill, and to when the node was back; 0 before.
+    `scratch` is an empty directory for all of its files, gone when `up` is left; `say` is told of each
+    step. `secrets` is all that was secret on the way; `runs` has one a scheme. `killed_s` and `back_s`
+    are seconds from the beginning to the kill, and to when the node was back; 0 before.
     """
 
     def __init__(self, plan: Plan, scratch: Path, logs: Logs, say: Say) -> None:

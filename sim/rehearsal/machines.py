@@ -58,18 +58,8 @@ class SuperNode:
 class Machines:
     """The SuperLink and its SuperNodes.
 
-    Parameters
-    ----------
-    trust : Trust
-        Their keys and certificates.
-    scratch : Path
-        Directory for their files; removed when `up` is left.
-    configs : mapping of str to dict
-        Node config of each site.
-    logs : Logs
-        Where they print.
-    patience : float
-        What time limits are multiplied by.
+    Their files are in `scratch`, removed when `up` is left. `configs` is the node config of each site;
+    time limits are multiplied by `patience`.
     """
 
     def __init__(
@@ -93,10 +83,7 @@ class Machines:
     def up(self, hub: str) -> Iterator[None]:
         """The SuperLink runs and knows the SuperNodes' keys; all is gone at the end.
 
-        Parameters
-        ----------
-        hub : str
-            URL of the hub that it takes apps from.
+        It takes apps from the hub whose URL is `hub`.
         """
         env = environment(self._scratch / "unused", self._scratch)
         env["FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE"] = str(CHUNK)

@@ -35,6 +35,7 @@ MEMBER = "member of an epoch"
 OWED = (EPHEMERAL, CONTRIBUTION, GROUP, PAIR)
 """Keys that every member of an epoch has had in its state directory."""
 _FIELDS = {"secret": EPHEMERAL, "contribution": CONTRIBUTION, "group_key": GROUP}
+_THERE = suppress(FlheError, OSError)
 _LONG = 64
 """Bytes above which a part of a scheme's key is secret; shorter ones are names of it."""
 
@@ -58,14 +59,14 @@ def look(home: Path, secrets: Secrets, server_reads: Collection[int] = ()) -> No
     """
     if not home.is_dir():
         return
-    with _there():
+    with _THERE:
         store = Store(home)
         if not store.exists("identity.key"):
             return
         identity = store.identity()
         secrets.add(IDENTITY, identity.seed)
         for epoch_id in store.epochs():
-            with _there():
+            with _THERE:
                 _epoch(Epoch.from_bytes(store.peek_epoch(epoch_id)), secrets)
         for run in sorted((home / "runs").glob("[0-9]*")):
             policy = Policy(home, trust="first-use")  # it says no more here than whose home it is
@@ -84,25 +85,25 @@ def missing(secrets: Secrets) -> Iterator[str]:
 
 
 def _run(node: Node, secrets: Secrets) -> None:
-    with _there():
+    with _THERE:
         _keys(node.load_agreement(Advertised), secrets)
-    with _there():
+    with _THERE:
         _keys(node.load_agreement(Shared), secrets)
-    with _there():
+    with _THERE:
         _keys(node.load_agreement(Confirmed), secrets)
-    with _there():
+    with _THERE:
         if (dealt := node.load_dealt()) is not None:
             secrets.add(SEED_SHARE, dealt.own)
-    with _there():
+    with _THERE:
         if (draft := node.load_draft()) is not None:
             secrets.add(UPDATE, *of_update(draft.values))
 
 
 def _sums(node: Node, secrets: Secrets) -> None:
-    with _there():
+    with _THERE:
         if (agreed := node.load_survivors()) is not None:
             secrets.add(SEED_SUM, agreed.share)
-    with _there():
+    with _THERE:
         if (model := node.load_model()) is not None and model.steps:
             for master in model.masters.values():
                 secrets.add(MODEL, *of_vector(master))
@@ -135,7 +136,3 @@ def _long_strings(value: object) -> list[bytes]:
     if isinstance(value, list):
         return [found for each in value for found in _long_strings(each)]
     return []
-
-
-def _there() -> suppress:
-    return suppress(FlheError, OSError)

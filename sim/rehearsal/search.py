@@ -56,10 +56,6 @@ class Secrets:
         if source is not None and any(secrets):
             self.sources.setdefault(kind, set()).add(source)
 
-    def counts(self) -> dict[str, int]:
-        """How many there are of each kind."""
-        return {kind: len(found) for kind, found in self.kinds.items()}
-
 
 def windows(secret: bytes) -> Words:
     """Every WINDOW bytes of `secret`, as little-endian words, shape (len(secret) - WINDOW + 1,)."""
@@ -81,13 +77,7 @@ class Found:
 
 
 class Search:
-    """Looks for all of some secrets at once.
-
-    Parameters
-    ----------
-    secrets : Secrets
-        What is looked for.
-    """
+    """Looks for all of some secrets at once."""
 
     def __init__(self, secrets: Secrets) -> None:
         self._kinds = list(secrets.kinds)

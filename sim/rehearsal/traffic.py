@@ -30,11 +30,11 @@ from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal import counts as leak_counts
 from flhe_lab.rehearsal import node_secrets, wire
 from flhe_lab.rehearsal import updates as loopback_updates
+from flhe_lab.rehearsal.app import SITES
 from flhe_lab.rehearsal.derived_secrets import DERIVED, Contexts, of_traffic
 from flhe_lab.rehearsal.lanes import open_without_keys
 from flhe_lab.rehearsal.loopback import Loopback
 from flhe_lab.rehearsal.node_secrets import GROUP, PAIR
-from flhe_lab.rehearsal.plan import SITES
 from flhe_lab.rehearsal.search import Found, Search, share_seen
 from flhe_lab.rehearsal.writings import floats
 
@@ -46,13 +46,11 @@ OPEN = "ciphertext that opens without a key"
 class Traffic:
     """What was captured, and what a search found in it."""
 
-    # connections, requests, bytes_up, bytes_down, arrays: What the relay wrote down, and the arrays
-    # in it.
-    connections: int
-    requests: int
-    bytes_up: int
-    bytes_down: int
-    arrays: int
+    connections: int  # That the relay wrote down
+    requests: int  # In all of them
+    bytes_up: int  # In all of them
+    bytes_down: int  # In all of them
+    arrays: int  # That travelled
     searched: dict[str, int]  # Secrets that were looked for, by kind
     found: tuple[Found, ...]  # Those that were there
     controls: dict[str, bool]  # What a search must find, and whether it did
@@ -83,7 +81,11 @@ def search(loopback: Loopback) -> Traffic:
         bytes_up=sum(len(each.up) for each in connections),
         bytes_down=sum(len(each.down) for each in connections),
         arrays=len(arrays),
-        searched={**secrets.counts(), COUNT: len(SITES), OPEN: len(adders)},
+        searched={
+            **{kind: len(each) for kind, each in secrets.kinds.items()},
+            COUNT: len(SITES),
+            OPEN: len(adders),
+        },
         found=tuple(found),
         controls={
             **dict(_controls(loopback, connections, up, down, arrays)),
@@ -137,14 +139,8 @@ def opened(
 ) -> Iterator[Found]:
     """Arrays that are ciphertexts under no key, and how many integers are in each.
 
-    Parameters
-    ----------
-    adders : iterable of Adder
-        What may have made them.
-    lengths : collection of int
-        Integers that ciphertexts have.
-    arrays : mapping of str to bytes
-        Data by name.
+    `adders` may have made them; `lengths` are the integers that ciphertexts have; `arrays` are data by
+    name.
     """
     slot = Slot(
         0, bytes(32), bytes(16), 0, 0, bytes(32), bytes(32)

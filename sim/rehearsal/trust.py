@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from flhe.errors import FlheError
 from flhe.keys.roster.roster import Roster
 from flhe.keys.roster.signed_roster import SignedRoster
+from flhe.wire.files import create
 from flhe_app.processes import script
 from flhe_app.shelf import add_signature, trusted_entities
 from flhe_lab.rehearsal.wiretap import Tls
@@ -42,9 +42,8 @@ _DAY = datetime.timedelta(days=1)
 class NodeKey:
     """A SuperNode's key for its SuperLink, as OpenSSH writes them."""
 
-    # private, public: Files.
-    private: Path
-    public: Path
+    private: Path  # File
+    public: Path  # File
     scalar: bytes  # The secret number itself, 48 bytes, big-endian
 
     def __repr__(self) -> str:
@@ -74,16 +73,8 @@ def provide(scratch: Path, homes: Mapping[str, Path], schemes: Sequence[str], ap
 
     Raises FlheError: a command failed.
 
-    Parameters
-    ----------
-    scratch : Path
-        An empty directory.
-    homes : mapping of str to Path
-        Where each site's state directory will be.
-    schemes : sequence of str
-        What the roster allows.
-    app : Path
-        Directory of the Flower app, which a reviewer signs.
+    `scratch` is empty; `homes` is where each site's state directory will be; the roster allows
+    `schemes`; a reviewer signs the Flower app in the directory `app`.
     """
     requests = {name: scratch / f"{name}.site" for name in homes}
     roster = scratch / "roster"
@@ -135,9 +126,9 @@ def tls(directory: Path, address: str = "127.0.0.1") -> Tls:
     authority = _certificate("flhe loopback authority", authority_key, authority_key, None)
     server = _certificate("flhe loopback SuperLink", key, authority_key, address)
     found = Tls(directory / "ca.crt", directory / "server.pem", directory / "server.key")
-    _write(found.authority, authority.public_bytes(Encoding.PEM))
-    _write(found.certificate, server.public_bytes(Encoding.PEM))
-    _write(found.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    create(found.authority, authority.public_bytes(Encoding.PEM))
+    create(found.certificate, server.public_bytes(Encoding.PEM))
+    create(found.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return found
 
 
@@ -185,12 +176,6 @@ def node_key(path: Path) -> NodeKey:
     """Make a SuperNode's key (ECDSA, P-384): `path`, and `path` with .pub behind it."""
     key = ec.generate_private_key(ec.SECP384R1())
     public = path.with_name(f"{path.name}.pub")
-    _write(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    _write(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    create(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    create(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
     return NodeKey(path, public, key.private_numbers().private_value.to_bytes(48, "big"))
-
-
-def _write(path: Path, data: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)

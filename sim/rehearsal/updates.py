@@ -20,10 +20,10 @@ from flhe.schemes.base import Adder
 from flhe.training.terms import Terms
 from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app as loopback_app
+from flhe_lab.rehearsal.app import SITES, Plan
 from flhe_lab.rehearsal.lanes import quantized, unencrypted
 from flhe_lab.rehearsal.loopback import Loopback
 from flhe_lab.rehearsal.node_secrets import MODEL, UPDATE
-from flhe_lab.rehearsal.plan import SITES, Plan
 from flhe_lab.rehearsal.search import Secrets
 from flhe_lab.rehearsal.writings import of_update, of_vector
 
@@ -118,10 +118,7 @@ def missing(secrets: Secrets, plan: Plan) -> Iterator[str]:
         if kind == MODEL and (number == 1 or plan.reads(name)):
             continue
         away = plan.kill and number == loopback_app.HOLD_ROUND  # it may have died before it wrote
-        told = [of for of in secrets.sources.get(kind, ()) if _is(of, name, number)]
-        if len(told) < len(SITES) - away:
-            yield f"{kind} of {name}, round {number}: {len(told)} of {len(SITES) - away} sites"
-
-
-def _is(source: object, name: str, number: int) -> bool:
-    return isinstance(source, tuple) and source[:2] == (name, number)
+        sources = (of for of in secrets.sources.get(kind, ()) if isinstance(of, tuple))
+        told = sum(of[:2] == (name, number) for of in sources)
+        if told < len(SITES) - away:
+            yield f"{kind} of {name}, round {number}: {told} of {len(SITES) - away} sites"

@@ -21,6 +21,7 @@ from flhe.mods import records
 from flhe.node.checkpoint import open_checkpoint
 from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app
+from flhe_lab.rehearsal.app import SITES, VICTIM, Plan
 from flhe_lab.rehearsal.derived_secrets import DERIVED
 from flhe_lab.rehearsal.loopback import Loopback, Run
 from flhe_lab.rehearsal.node_secrets import (
@@ -32,7 +33,6 @@ from flhe_lab.rehearsal.node_secrets import (
     PAIR,
     UPDATE,
 )
-from flhe_lab.rehearsal.plan import SITES, VICTIM, Plan
 from flhe_lab.rehearsal.traffic import Traffic, search
 from flhe_lab.rehearsal.updates import LANES, TRAINED, notes_of
 
@@ -69,9 +69,8 @@ class Report:
     results: tuple[Result, ...]  # One a run
     killed: str  # Site whose SuperNode was killed; "" for none
     starts: int  # How often it was started in all
-    # killed_s, back_s: Seconds from the beginning to its death, and to its return.
-    killed_s: float
-    back_s: float
+    killed_s: float  # Seconds from the beginning to its death
+    back_s: float  # The same, to its return
     traffic: Traffic  # What was searched, and found
     scratch: str  # Where all files were
     wrong: tuple[str, ...]
@@ -114,16 +113,7 @@ def senders(
 ) -> tuple[tuple[int, ...], float]:
     """Whose updates of a round make this mean, and by how much it is off at most.
 
-    Parameters
-    ----------
-    scheme : str
-        Of the run.
-    change : NDArray[float64]
-        What the round added to the model, shape (values,).
-    number : int
-        The round.
-    sites : int
-        How many there are.
+    `change` is what round `number` added to the model, shape (values,); there are so many `sites`.
     """
     sizes = range(1, sites + 1)
     groups = (group for size in sizes for group in itertools.combinations(range(sites), size))

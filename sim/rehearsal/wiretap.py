@@ -26,9 +26,8 @@ class Tls:
     """Files of a TLS server, PEM."""
 
     authority: Path  # Certificate of the authority that signed the server's
-    # certificate, key: The server's certificate and private key.
-    certificate: Path
-    key: Path
+    certificate: Path  # The server's
+    key: Path  # The server's private one
 
     def server_context(self) -> ssl.SSLContext:
         """What the server itself listens with."""

@@ -7,12 +7,11 @@ pictures: what `iteration_s` and `traffic_mb` give is what texts and tables impl
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flhe_lab.advise import prices, wan
-from flhe_lab.papers.convergence import Projection, Reported, reported
+from flhe_lab.papers.convergence import Projection, Reported, billed, reported
 from flhe_lab.papers.packing import TABLE_3
 from flhe_lab.papers.published import rows
 from flhe_lab.tables import phase_costs as costs_of
@@ -63,27 +62,15 @@ BILL = ("instances", "network", "total")
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """Of BatchCrypt's Sec. 3.1 and 6.3, all nine clients, up and down.
-
-    Parameters
-    ----------
-    model : str
-    stock_s, stock_gb : float
-        With stock FATE.
-    to_plain : float
-        How many times the plain one's seconds.
-    plain_mb : float
-    faster, smaller : float
-        How many times less time and traffic with BatchCrypt.
-    """
+    """Of BatchCrypt's Sec. 3.1 and 6.3, all nine clients, up and down."""
 
     model: str
-    stock_s: float
-    stock_gb: float
-    to_plain: float
+    stock_s: float  # With stock FATE
+    stock_gb: float  # With stock FATE
+    to_plain: float  # How many times the plain one's seconds
     plain_mb: float
-    faster: float
-    smaller: float
+    faster: float  # How many times less time with BatchCrypt
+    smaller: float  # The same, of traffic
 
 
 STOCK = {each.model: each for each in rows("batchcrypt", "iterations", Iteration)}
@@ -115,14 +102,12 @@ def traffic_mb(paper: str, model: str, mode: str) -> float:
     return {FATE: gigabytes, BATCHCRYPT: gigabytes / stock.smaller, PLAIN: stock.plain_mb}[mode]
 
 
-def paper_usd(model: str, mode: str) -> tuple[float, float, float]:
-    """Machines, network and both: a line of Table 4 at the prices of Sec. 6.5."""
+def _paper_bill(model: str, mode: str) -> Numbers:
+    """A line of Table 4 at the prices of Sec. 6.5."""
     said = line(BATCHCRYPT, model, mode)
-    half = said.traffic_gb / 2
-    sites = Counter(site.name for site in LINK.placed(COHORT))
-    leaving = {name: half * count / COHORT for name, count in sites.items()} | {wan.SERVER: half}
-    bill = prices.cost(prices.BATCHCRYPT.on(LINK), said.hours, leaving, COHORT)
-    return bill.instance_usd, bill.network_usd, bill.total
+    each = said.traffic_gb / 2 / COHORT
+    bill = billed(said.hours, each, each, prices.BATCHCRYPT, LINK, COHORT)
+    return dict(zip(BILL, (bill.instance_usd, bill.network_usd, bill.total), strict=True))
 
 
 # --- what is measured ---
@@ -170,14 +155,6 @@ def _traffic(_model: str, cost: Cost, _seen: Round) -> Numbers:
     return {TRAFFIC: everybodys_mb(cost)}
 
 
-def _paper_s(paper: str) -> Callable[[str, str], Numbers]:
-    return lambda model, mode: {TOTAL: iteration_s(paper, model, mode)}
-
-
-def _paper_mb(paper: str) -> Callable[[str, str], Numbers]:
-    return lambda model, mode: {TRAFFIC: traffic_mb(paper, model, mode)}
-
-
 def _end(paper: str, model: str, cost: Cost, seen: Round) -> Projection:
     """Training to convergence, over the epochs that the paper's table has for whom it stands for."""
     epochs = line(paper, model, MODES[cost.who]).epochs
@@ -200,13 +177,9 @@ def convergence_of(paper: str, names: Sequence[str], modes: Sequence[str]) -> Fi
 
 def _bill(model: str, cost: Cost, seen: Round) -> Numbers:
     """What training to convergence costs."""
-    end = _end(BATCHCRYPT, model, cost, seen)
-    usd = map(projected, (end.instance_usd, end.network_usd, end.total_usd))
+    bill = _end(BATCHCRYPT, model, cost, seen).bill
+    usd = map(projected, (bill.instance_usd, bill.network_usd, bill.total))
     return dict(zip(BILL, usd, strict=True))
-
-
-def _paper_bill(model: str, mode: str) -> Numbers:
-    return dict(zip(BILL, paper_usd(model, mode), strict=True))
 
 
 def iterations_of(
@@ -222,7 +195,13 @@ def iterations_of(
     """
     ours, filled = EVALUATION.ours, EVALUATION.filled
     every, some = costs(names), costs(beside)
-    seconds, megabytes = _paper_s(paper), _paper_mb(paper)
+
+    def seconds(model: str, mode: str) -> Numbers:
+        return {TOTAL: iteration_s(paper, model, mode)}
+
+    def megabytes(model: str, mode: str) -> Numbers:
+        return {TRAFFIC: traffic_mb(paper, model, mode)}
+
     return (
         filled(ours(every, _breakdown), papers(modes, seconds)),
         filled(ours(every, _traffic), papers(modes, megabytes)),

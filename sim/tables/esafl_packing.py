@@ -229,12 +229,11 @@ def _table_4(plan: Plan, found: Found) -> Iterator[Line]:
     for model, bits in _turns(plan):
         at = f"{_row(model)}, {bits} bits"
         for row in found[_step(model, bits, plan).key]:
-            error, how = row["error"], HOW[row["packed"]]
-            if error is not None:
-                mark: Mark = "measured" if row["measured"] == model.values else "sampled"
-                both = {SUM: error, MEAN: error / COHORT}
-                numbers = {f"{what}, {how}": Marked(n, mark) for what, n in both.items()}
-                yield Line(at, row["encoding"], "ours", numbers)
+            mark: Mark = "measured" if row["measured"] == model.values else "sampled"
+            both = {SUM: row["error"], MEAN: row["error"] / COHORT}
+            how = HOW[row["packed"]]
+            numbers = {f"{what}, {how}": Marked(n, mark) for what, n in both.items()}
+            yield Line(at, row["encoding"], "ours", numbers)
     for model in TABLE_3:
         at = f"{_row(model)}, {BITS_4} bits"
         numbers_told = {f"{SUM}, {how}": e for how, e in zip(HOW, ERRORS, strict=True)}

@@ -31,10 +31,9 @@ TOTAL = "iteration"
 class Round:
     """One round as the slowest client sees it."""
 
-    # train_s, encrypt_s, decrypt_s: Its own work, as measured or sampled.
-    train_s: Marked
-    encrypt_s: Marked
-    decrypt_s: Marked
+    train_s: Marked  # Its own work, as measured or sampled
+    encrypt_s: Marked  # The same
+    decrypt_s: Marked  # The same
     wait_s: Marked
     """All else, transfer, the server's work and waiting for others: what the papers call idle."""
     total_s: Marked  # The round

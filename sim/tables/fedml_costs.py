@@ -78,11 +78,6 @@ def told(seconds: float, nbytes: float) -> dict[str, float]:
 # --- Table 4, Figures 2 and 7: by the size of the model ---
 
 
-def model_steps(plan: Plan) -> list[Step]:
-    """Turns of all models, those beyond the longest once."""
-    return list({s.key: s for s in (model_step(model, plan) for model in MODELS)}.values())
-
-
 def _models(who: Sequence[str], *, papers: bool) -> Fill:
     def fill(plan: Plan, found: Found) -> Iterator[Line]:
         for model in MODELS:
@@ -213,7 +208,8 @@ def _table_8(plan: Plan, found: Found) -> Iterator[Line]:
 FEWER = section(_fewer_steps, Table("fedml-table-5", _table_5, sampled))
 SECTIONS: Sequence[Section] = (
     section(
-        model_steps,
+        # Of all models, those beyond the longest once.
+        lambda plan: list({s.key: s for s in (model_step(m, plan) for m in MODELS)}.values()),
         Table("fedml-table-4", _models(WHOLE, papers=True), sampled),
         Table("fedml-figure-2", _models(WHOLE, papers=True), sampled),
         Table("fedml-figure-7", _models(PARTS, papers=False), sampled),

@@ -23,12 +23,10 @@ class Model:
 
     name: str  # Its name there
     values: int  # Parameters
-    # he_s, plain_s: Seconds of one aggregation, encrypted and not.
-    he_s: float
-    plain_s: float
-    # he_bytes, plain_bytes: One client's file, encrypted and not.
-    he_bytes: float
-    plain_bytes: float
+    he_s: float  # Seconds of one aggregation, encrypted
+    plain_s: float  # The same, in clear
+    he_bytes: float  # One client's file, encrypted
+    plain_bytes: float  # The same, in clear
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +44,8 @@ class Parameters:
 
     batch: int  # Values in a ciphertext
     scale: int  # Scaling bits
-    # seconds, nbytes: Of one aggregation; one client's files.
-    seconds: float
-    nbytes: float
+    seconds: float  # Of one aggregation
+    nbytes: float  # One client's files
     change: float  # Of test accuracy, in percent, to the best model in clear
 
 

@@ -28,8 +28,7 @@ from flhe_lab.tables.section import Found, Plan, Say, Step
 from flhe_lab.tables.table import Line, Table, section
 from flhe_lab.variants.threshold import keys as threshold_keys
 from flhe_lab.variants.threshold.adder import ThresholdRlwe
-from flhe_lab.variants.threshold.answers import Answered
-from flhe_lab.variants.threshold.opening import Party, combine
+from flhe_lab.variants.threshold.opening import Answered, Party, combine
 from flhe_lab.variants.threshold.sealer import ThresholdSealer
 
 PARTIES = 2

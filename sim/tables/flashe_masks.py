@@ -161,12 +161,8 @@ def crossing(
 # --- Figure 12 ---
 
 
-def dropout_steps(plan: Plan) -> list[Step]:
-    """Both maskings at all dropout rates: a step a model, or one sample for all of them."""
-    return [_dropout_step(model, plan) for model in (MODELS[:1] if plan.quick else MODELS)]
-
-
 def _dropout_step(model: str, plan: Plan) -> Step:
+    """Both maskings at all dropout rates: of a model, or one sample for all of them."""
     values, draws = (SAMPLE, 4) if plan.quick else (VALUES[model], 8)
     return Step(
         f"flashe-dropouts-{values}-{draws}",
@@ -223,12 +219,8 @@ def _crossovers(plan: Plan, found: Found) -> Iterator[Line]:
 # --- Figure 13 ---
 
 
-def ahead_steps(plan: Plan) -> list[Step]:
-    """FLASHE at each model, prepared and not, and training."""
-    return [_ahead_step(model, plan) for model in MODELS] + EVALUATION.training(plan)
-
-
 def _ahead_step(model: str, plan: Plan) -> Step:
+    """FLASHE at a model, prepared and not."""
     values, repeats = VALUES[model], 3 * plan.repeats
     return Step(
         f"flashe-ahead-{values}-{repeats}",
@@ -279,9 +271,12 @@ def _figure_13(plan: Plan, found: Found) -> Iterator[Line]:
 
 SECTIONS: Sequence[Section] = (
     section(
-        dropout_steps,
+        lambda plan: [_dropout_step(m, plan) for m in (MODELS[:1] if plan.quick else MODELS)],
         Table("flashe-figure-12", _figure_12),
         Table("flashe-figure-12-crossovers", _crossovers),
     ),
-    section(ahead_steps, Table("flashe-figure-13", _figure_13)),
+    section(
+        lambda plan: [_ahead_step(model, plan) for model in MODELS] + EVALUATION.training(plan),
+        Table("flashe-figure-13", _figure_13),
+    ),
 )

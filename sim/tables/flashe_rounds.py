@@ -147,7 +147,7 @@ def _paper_traffic(model: str, mode: str) -> Numbers:
 
 def _ends(model: str, _cost: Cost, seen: Round) -> Numbers:
     end = EVALUATION.ends(seen, _said(model, "plain").epochs)
-    told = {"time": end.hours, "traffic": end.traffic_gb, "price": end.total_usd}
+    told = {"time": end.hours, "traffic": end.traffic_gb, "price": end.bill.total}
     return {what: projected(value) for what, value in told.items()}
 
 
@@ -237,15 +237,13 @@ def _figure_11(plan: Plan, found: Found) -> Iterator[Line]:
             yield Line(row(model), who, "paper", {RATIO: ratio})
 
 
-def _parts(_model: str, _cost: Cost, seen: Round) -> Numbers:
-    return seen.parts()
-
-
 _ours, _filled, _modes = EVALUATION.ours, EVALUATION.filled, tuple(MODES)
-FIGURE_7 = _filled(_ours(costs, _parts), papers(_modes, _iteration_s))
+FIGURE_7 = _filled(
+    _ours(costs, lambda _model, _cost, seen: seen.parts()), papers(_modes, _iteration_s)
+)
 FIGURE_8 = _filled(_ours(costs, _traffic), papers(_modes, _paper_traffic))
 TABLE_4 = _filled(_ours(costs, _ends), papers(_modes, _paper_ends))
-FIGURE_10 = _filled(_ours(tenth_costs, _parts))
+FIGURE_10 = _filled(_ours(tenth_costs, lambda _model, _cost, seen: seen.parts()))
 
 SECTIONS: Sequence[Section] = (
     section(size_steps, Table("flashe-table-2", _table_2)),

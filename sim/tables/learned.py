@@ -20,28 +20,20 @@ from flhe_lab.tables.marked import Marked, measured
 from flhe_lab.tables.result import Entry, Group, Result
 from flhe_lab.tables.section import Found, Plan, Say, Section, Step
 
-VALUES = {
-    "fcn": 101_770,
-    "alexnet": 1_250_000,
-    "lstm": 4_020_000,
-    "resnet20": 270_000,
-    "gru": 660_000,
-    "cnn": 1_200_000,
+_MODELS = {
+    "fcn": ("FCN", 101_770, 128, "BatchCrypt, Fig. 6; ESAFL, Fig. 3"),
+    "alexnet": ("AlexNet", 1_250_000, 128, "BatchCrypt, Fig. 6; ESAFL, Fig. 3"),
+    "lstm": ("LSTM", 4_020_000, 64, "BatchCrypt, Fig. 6; ESAFL, Fig. 3; SASH, Fig. 5"),
+    "resnet20": ("ResNet-20", 270_000, 128, "FLASHE, Fig. 9; SASH, Fig. 5"),
+    "gru": ("GRU", 660_000, 128, "FLASHE, Fig. 9"),
+    "cnn": ("CNN", 1_200_000, 128, "FLASHE, Fig. 9; SASH, Fig. 5"),
 }
-"""Parameters as the papers round them: what costs are measured at."""
+"""Model -> its name in the papers; parameters as they round them, which costs are measured at; examples
+in a batch (FLASHE, Sec. 6.1; BatchCrypt, Sec. 6.1); the figures that show its learning curves."""
 
-NAMES = {
-    "fcn": "FCN",
-    "alexnet": "AlexNet",
-    "lstm": "LSTM",
-    "resnet20": "ResNet-20",
-    "gru": "GRU",
-    "cnn": "CNN",
-}
-"""Model -> its name in the papers."""
-
-BATCH = {"fcn": 128, "alexnet": 128, "lstm": 64, "resnet20": 128, "gru": 128, "cnn": 128}
-"""Examples in a batch: FLASHE, Sec. 6.1; BatchCrypt, Sec. 6.1."""
+NAMES = {model: name for model, (name, _, _, _) in _MODELS.items()}
+VALUES = {model: values for model, (_, values, _, _) in _MODELS.items()}
+BATCH = {model: batch for model, (_, _, batch, _) in _MODELS.items()}
 
 
 def training_step(model: str, plan: Plan) -> Step:
@@ -84,16 +76,6 @@ def _train(model: str, repeats: int) -> dict[str, Any]:
     return {"seconds_per_batch": seconds, "batch": batch, "parameters": count}
 
 
-FIGURES = {
-    "fcn": "BatchCrypt, Fig. 6; ESAFL, Fig. 3",
-    "alexnet": "BatchCrypt, Fig. 6; ESAFL, Fig. 3",
-    "lstm": "BatchCrypt, Fig. 6; ESAFL, Fig. 3; SASH, Fig. 5",
-    "resnet20": "FLASHE, Fig. 9; SASH, Fig. 5",
-    "gru": "FLASHE, Fig. 9",
-    "cnn": "FLASHE, Fig. 9; SASH, Fig. 5",
-}
-"""Model -> the figures that show it."""
-
 QUICK_ROUNDS = 3
 
 
@@ -124,10 +106,6 @@ def _models(plan: Plan) -> tuple[str, ...]:
     return tuple(m for m in NAMES if learned(m, plan.data_dir).source.there(plan.data_dir))
 
 
-def _reports(plan: Plan, found: Found) -> list[Result]:
-    return [_figure(model, found[curves_step(model, plan).key]) for model in _models(plan)]
-
-
 def _figure(model: str, found: Any) -> Result:
     curves = [Curve.from_json(each) for each in found["curves"]]
     entries: list[Entry] = []
@@ -140,7 +118,7 @@ def _figure(model: str, found: Any) -> Result:
             ]
     return Result(
         f"curves-{model}",
-        f"Learning curves, {FIGURES[model]}",
+        f"Learning curves, {_MODELS[model][3]}",
         f"{NAMES[model]} on {found['task']}, encrypted beside plain",
         tuple(entries),
         Chart("lines", ("accuracy", "loss"), xlabel="round"),
@@ -179,7 +157,7 @@ SECTIONS: tuple[Section, ...] = (
         "learning-curves",
         "learned",
         lambda plan: [curves_step(model, plan) for model in _models(plan)],
-        _reports,
+        lambda plan, found: [_figure(m, found[curves_step(m, plan).key]) for m in _models(plan)],
         ("FLASHE Fig. 9", "BatchCrypt Fig. 6", "ESAFL Fig. 3", "SASH Fig. 5"),
     ),
 )

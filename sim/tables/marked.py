@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from flhe.errors import ConfigError
 
@@ -65,20 +65,6 @@ class Marked:
         if not isinstance(other, Marked):
             return Marked(how(self.value, other), self.mark)
         return Marked(how(self.value, other.value), weakest(self.mark, other.mark))
-
-    def to_markdown(self, shown: str) -> str:
-        """Return `shown`, which is the value as a reader sees it, with its mark as a small word."""
-        return f"{shown} <sup>{self.mark}</sup>"
-
-    def to_json(self) -> list[Any]:
-        """[value, mark]."""
-        return [self.value, self.mark]
-
-    @classmethod
-    def from_json(cls, found: Any) -> Marked:
-        """Read what `to_json` gave."""
-        value, mark = found
-        return cls(float(value), mark)
 
 
 def weakest(*marks: Mark) -> Mark:

@@ -70,11 +70,17 @@ WHO: Mapping[str, Who] = {
         Who(BATCHCRYPT_2048, "ours", partial(schemes.batchcrypt, key_bits=2048), 300_000),
         Who(PHE, "peer", _phe(phe.phe_values)),
         Who(PHE_BATCHED, "peer", _phe(phe.phe_batches)),
-        Who(BFV_PAPER, "peer", peers.paper_bfv),
+        # FLASHE's peer (Sec. 5.4): SEAL's own moduli, 218 bits, and its plain modulus.
+        Who(
+            BFV_PAPER,
+            "peer",
+            partial(peers.bfv, moduli=None, dimension=8192, modulus=1_964_769_281),
+        ),
         Who(BFV, "peer", peers.bfv),
         Who(CKKS_PAPER, "peer", peers.ckks),
         Who(CKKS, "peer", peers.shortest_ckks),
-        Who(BFV_VALUES, "peer", peers.bfv_values, counted=False),
+        # The shortest ring that TenSEAL takes with such sums.
+        Who(BFV_VALUES, "peer", partial(peers.bfv, moduli=None, slots=1), counted=False),
         Who(CKKS_VALUES, "peer", peers.ckks_values, counted=False),
     )
 }
@@ -85,14 +91,11 @@ WHO: Mapping[str, Who] = {
 class Cost:
     """What one contender took for one update."""
 
-    # who, group: As in Entry.
-    who: str
-    group: Group
-    # encrypt_s, add_s, decrypt_s: Seconds: a client's, of one upload that is added, a client's; the
-    # minima of the turns.
-    encrypt_s: Marked
-    add_s: Marked
-    decrypt_s: Marked
+    who: str  # As in Entry
+    group: Group  # As in Entry
+    encrypt_s: Marked  # Seconds of a client, the least of the turns
+    add_s: Marked  # The same, of one upload that is added
+    decrypt_s: Marked  # The same, of a client
     upload_bytes: Marked  # One client's upload
     down_bytes: Marked | None = None  # What comes back; by default as long
 
@@ -185,7 +188,7 @@ def read(found: Mapping[str, Any]) -> dict[str, Cost]:
     """Name -> cost, of what `timed` gave; what follows a bar in a name says how, not who."""
     out = {}
     for name, row in found.items():
-        numbers = (Marked.from_json(row[key]) for key in (*PHASES, "bytes"))
+        numbers = (Marked(*row[key]) for key in (*PHASES, "bytes"))
         who = WHO.get(name.partition("|")[0])
         out[name] = Cost(name, who.group if who else "ours", *numbers)
     return out

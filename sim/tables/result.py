@@ -10,7 +10,7 @@ from typing import Literal
 
 from flhe.errors import ConfigError
 from flhe_lab.tables.chart import Chart
-from flhe_lab.tables.marked import Mark, Marked
+from flhe_lab.tables.marked import Marked
 
 Group = Literal["ours", "peer", "paper"]
 GROUPS: tuple[Group, ...] = ("ours", "peer", "paper")
@@ -61,10 +61,6 @@ class Result:
                 raise ConfigError(f"{self.name}: two entries for {', '.join(key)}")
             seen.add(key)
 
-    def marks(self) -> frozenset[Mark]:
-        """All marks that occur."""
-        return frozenset(e.number.mark for e in self.entries)
-
 
 FIELDS = ("row", "who", "group", "what", "unit", "value", "mark", "x")
 
@@ -92,7 +88,7 @@ def to_markdown(result: Result) -> str:
     for row, group, who in lines:
         said = f"*paper:* {who}" if group == "paper" else who
         numbers = [cells.get((row, group, who, *column)) for column in columns]
-        shown = ["" if n is None else n.to_markdown(short(n.value)) for n in numbers]
+        shown = ["" if n is None else f"{short(n.value)} <sup>{n.mark}</sup>" for n in numbers]
         out.append(_line(["" if row == before else row, said, *shown]))
         before = row
     return "\n".join(out) + "\n"
@@ -125,16 +121,8 @@ def ratios(
 
     A paper's numbers are divided by the paper's own of that name, ours and peers' by ours.
 
-    Parameters
-    ----------
-    entries : sequence of Entry
-        Where they are.
-    what : str
-        The quantity.
-    to : str
-        Whose number is 1; `who` of an entry.
-    group : optional
-        Only entries of that group.
+    `what` is the quantity; the number of `to`, `who` of an entry, is 1; with `group` only entries of
+    that group.
     """
     base: dict[tuple[str, bool], Marked] = {}
     for e in entries:

@@ -35,10 +35,7 @@ class Store:
 
     Raises ConfigError: the folder cannot be made or written.
 
-    Parameters
-    ----------
-    folder : Path
-        Where the files are; made if it is not there.
+    `folder` is made if it is not there.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -30,12 +30,7 @@ Numbers = Mapping[str, Marked | float | None]
 class Line:
     """Numbers of one row and one who.
 
-    Parameters
-    ----------
-    row, who, group, x
-        As in Entry.
-    numbers : Numbers
-        What they are.
+    But for them, as in Entry.
     """
 
     row: str

@@ -32,7 +32,7 @@ def entry(proof: Proof) -> str:
             "",
             f"- The paper: {proof.claim}.",
             f"- What is wrong: {proof.wrong}",
-            f"- Shown by `{proof.command}`: {proof.found().text}{more}",
+            f"- Shown by `flhe corrections {proof.name}`: {proof.found().text}{more}",
             f"- Here: {proof.instead} ({modules})",
             "",
         ]

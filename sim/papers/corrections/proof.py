@@ -70,11 +70,6 @@ class Proof:
     run: Shown  # Shows it
     more: str = ""  # A command that shows more of it, or shows it in full
 
-    @property
-    def command(self) -> str:
-        """What prints it."""
-        return f"flhe corrections {self.name}"
-
     def found(self) -> Found:
         """Run it; FlheError where it does not show what it claims."""
         found = self.run()
@@ -115,10 +110,7 @@ def of_paper(paper: Paper) -> list[Proof]:
 class Fixed:
     """Bytes that are always the same, where a scheme takes random ones; they guard nothing.
 
-    Parameters
-    ----------
-    seed : int
-        Which bytes.
+    Which ones, `seed` says.
     """
 
     def __init__(self, seed: int) -> None:

@@ -160,14 +160,8 @@ def mask(state: Shared, boxes: Mapping[int, bytes], vector: Lanes) -> tuple[Mask
     AuthenticationError: a box that does not open. QuorumError: with this member, fewer than the
     threshold.
 
-    Parameters
-    ----------
-    state : Shared
-        Erase it when this returns: a second vector under the same masks would give away both.
-    boxes : mapping of int to bytes
-        By sender.
-    vector : NDArray
-        Shape (plan.length,): uint32, or uint64 field elements; it stays as it is.
+    Erase `state` when this returns: a second vector under the same masks would give away both. `vector`
+    has shape (plan.length,), uint32, or uint64 field elements; it stays as it is.
     """
     member, plan, me = state.member, state.member.plan, state.member.rank
     plan.need(len(boxes) + 1, "have sent shares")

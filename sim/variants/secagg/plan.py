@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from flhe.errors import ConfigError, ProtocolError, QuorumError
 from flhe.keys.agreement.epoch import Epoch
@@ -27,16 +28,13 @@ class Plan:
     """One sum of vectors, one from each member; public."""
 
     purpose: str  # What the sum is for; masks of one purpose are not those of another
-    # run_id, roster_hash, epoch, epoch_id, members: Of the epoch: its run, its roster's hash, its
-    # number, its id, its members' keys by rank.
-    run_id: int
-    roster_hash: bytes
-    epoch: int
+    run_id: int  # Of the epoch
+    roster_hash: bytes  # Of the epoch
+    epoch: int  # Its number
     epoch_id: bytes
-    members: tuple[bytes, ...]
-    # round, attempt: Which sum of the epoch this is.
-    round: int
-    attempt: int
+    members: tuple[bytes, ...]  # Their keys by rank
+    round: int  # Which sum of the epoch this is
+    attempt: int  # The same
     graph: Graph  # Who masks with whom
     threshold: int
     """t, shares that give a secret, and signatures among a member and its neighbours that make a
@@ -66,16 +64,13 @@ class Plan:
         cls,
         epoch: Epoch,
         *,
-        purpose: str,
-        round: int,  # noqa: A002
-        attempt: int,
-        length: int,
-        elements: bool,
         graph: Graph | None = None,
         threshold: int | None = None,
-        layout_hash: bytes = NONE,
+        **about: Any,
     ) -> Plan:
         """A plan for the members of `epoch`; who has no epoch, as the server, names its fields.
+
+        `about` are those of the sum: purpose, round, attempt, length, elements and layout_hash.
 
         Without `graph` it is the complete one. Without `threshold` it is that of Bonawitz et al. for
         the roster's collusion bound, which on a sparse graph means: so many among one member's
@@ -86,20 +81,15 @@ class Plan:
         if threshold is None:
             threshold = Thresholds(graph.holders, min(colluders, graph.holders - 2)).threshold
         return cls(
-            purpose=purpose,
             run_id=epoch.run_id,
             roster_hash=epoch.roster.hash,
             epoch=epoch.number,
             epoch_id=epoch.id,
             members=epoch.members,
-            round=round,
-            attempt=attempt,
             graph=graph,
             threshold=threshold,
             min_set=max(threshold, epoch.roster.min_opening),
-            length=length,
-            elements=elements,
-            layout_hash=layout_hash,
+            **about,
         )
 
     @property

@@ -36,7 +36,6 @@ from flhe.schemes.shell import SealerShell, Shell
 from flhe.wire.canonical import dumps
 from flhe.wire.derive import PREFIX
 from flhe.wire.record import Form
-from flhe_lab.variants.secagg.graph import Graph
 from flhe_lab.variants.secagg.pairwise import Masked, Shared, mask
 from flhe_lab.variants.secagg.plan import Plan
 from flhe_lab.variants.secagg.server import unmask_sum
@@ -88,16 +87,8 @@ class SecAgg(Shell):
         self.packing.add(total.data, part.data, part.length)
         return total.data
 
-    def plan(
-        self,
-        epoch: Epoch,
-        slot: Slot,
-        length: int,
-        *,
-        graph: Graph | None = None,
-        threshold: int | None = None,
-    ) -> Plan:
-        """The plan of one slot's sum of vectors of `length` values; see `Plan.of`."""
+    def plan(self, epoch: Epoch, slot: Slot, length: int, **among: Any) -> Plan:
+        """The plan of one slot's sum of vectors of `length` values; `among` as in `Plan.of`."""
         return Plan.of(
             epoch,
             purpose=NAME,
@@ -105,9 +96,8 @@ class SecAgg(Shell):
             attempt=slot.attempt,
             length=length,
             elements=False,
-            graph=graph,
-            threshold=threshold,
             layout_hash=_digest(slot),
+            **among,
         )
 
 
@@ -115,10 +105,7 @@ class SecAgg(Shell):
 class SecAggSealer(SealerShell):
     """One client's side of one slot: what it holds after the shares have come.
 
-    Attributes
-    ----------
-    masked : Masked or None
-        For `pairwise.consist`, once a vector is encrypted.
+    `masked` is for `pairwise.consist`, once a vector is encrypted.
     """
 
     adder: SecAgg  # Public parameters
@@ -146,13 +133,11 @@ class SecAggSealer(SealerShell):
 class SecAggOpener:
     """The server's side of one slot: the messages that it carried, and the answers."""
 
-    # adder, plan: What was agreed.
-    adder: SecAgg
-    plan: Plan
-    # keys, sharers, answers: As for `unmask_sum`.
-    keys: Mapping[int, bytes] = field(repr=False)
-    sharers: Iterable[int]
-    answers: Iterable[bytes] = field(repr=False)
+    adder: SecAgg  # What was agreed
+    plan: Plan  # What was agreed
+    keys: Mapping[int, bytes] = field(repr=False)  # As for `unmask_sum`
+    sharers: Iterable[int]  # The same
+    answers: Iterable[bytes] = field(repr=False)  # The same
 
     def decrypt(self, total: Sealed) -> NDArray[np.int32]:
         """Open a sum: signed integers, shape (total.length,).

@@ -55,20 +55,10 @@ def unmask_sum(
     together, or are not of the secret that its owner committed to. AuthenticationError: a bad
     signature.
 
-    Parameters
-    ----------
-    plan : Plan
-        What was agreed.
-    total : NDArray
-        The sum of their masked vectors, uint32 or field elements; masks are taken off in place.
-    keys : mapping of int to bytes
-        "mask-key" messages by rank, of all sharers.
-    sharers : iterable of int
-        U2: who sent shares, and whose shares were carried to all neighbours.
-    senders : sequence of int
-        U3, ascending: whose vectors are in `total`.
-    answers : iterable of bytes
-        "mask-open" messages.
+    `total` is the sum of their masked vectors, uint32 or field elements: masks are taken off in place.
+    `keys` are "mask-key" messages by rank, of all `sharers`: U2, who sent shares, and whose shares were
+    carried to all neighbours. `senders` are U3, ascending: whose vectors are in `total`. `answers` are
+    "mask-open" messages.
     """
     chosen, gone = frozenset(senders), frozenset(sharers) - frozenset(senders)
     publics, committed = {}, {}

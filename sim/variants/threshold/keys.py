@@ -78,14 +78,8 @@ def begin(
 ) -> tuple[Drawn, bytes]:
     """Draw s_i and e_i; returns the state to keep and the COMMIT, 32 bytes, for all.
 
-    Parameters
-    ----------
-    scheme : ThresholdRlwe
-        Parameters without a key's id.
-    rank : int
-        Own rank.
-    crs : bytes
-        32 public bytes which nobody chose alone, such as a hash of a nonce of each party.
+    `scheme` is without a key's id; `crs` has 32 public bytes which nobody chose alone, such as a hash
+    of a nonce of each party.
     """
     check_senders((rank,), scheme.cohort)
     if len(crs) != 32 or scheme.key_id:
@@ -138,12 +132,8 @@ def finish(
 
     Raises ProtocolError: something is missing, or not what was committed to.
 
-    Parameters
-    ----------
-    scheme, state
-        As `reveal` had and gave them.
-    publics, boxes : sequence
-        What `reveal` had for all, and for this rank; by rank of the sender.
+    `scheme` and `state` are as `reveal` had and gave them; `publics` and `boxes` what it had for all,
+    and for this rank; by rank of the sender.
     """
     drawn, commitments = state
     if len(publics) != scheme.cohort or len(boxes) != scheme.cohort:

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,11 +49,45 @@ from flhe.math.buffers import empty
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.prime_ring import PrimeRing
 from flhe.schemes.sealed import Sealed, Slot
+from flhe.wire import canonical
 from flhe.wire.derive import hkdf
 from flhe_lab.variants.threshold.adder import CHECKS, NAME, ThresholdRlwe
-from flhe_lab.variants.threshold.answers import Answered, Claim, Partial, opening_name
 from flhe_lab.variants.threshold.keys import ThresholdKey
 from flhe_lab.variants.threshold.sharing import at_zero, scaled
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a party has answered; it only grows, and must outlive the process."""
+
+    names: frozenset[bytes] = frozenset()
+    """Hashes of slots, and of c1 of ciphertexts, 32 bytes each."""
+
+
+Claim = Callable[[Answered], None]
+"""Makes a state durable, or raises: nothing is computed before it returns."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partial:
+    """One party's answer. Whoever has all t of them has the sum: seal them for those who may."""
+
+    rank: int  # Whose it is
+    chosen: tuple[int, ...]  # T, ascending
+    opening: bytes  # Names ciphertext, slot and T, 32 bytes
+    data: NDArray[np.uint8] = field(repr=False)  # d_j, as c0 travels
+
+    def header(self) -> bytes:
+        """Everything but `data`, as canonical CBOR."""
+        return canonical.dumps([VERSION, self.rank, list(self.chosen), self.opening])
+
+
+def opening_name(total: Sealed, chosen: Sequence[int]) -> bytes:
+    """SHA-256 that names one opening: ciphertext, slot, senders and T."""
+    data = canonical.dumps(["flhe/v1/threshold-opening", total.digest(), list(chosen)])
+    return hashlib.sha256(data).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +120,10 @@ class Party:
         c0. QuorumError: too few senders. ProtocolError: no ciphertext of this scheme, or of another
         slot; a T that is none.
 
-        Parameters
-        ----------
-        state : Answered
-            The last one that was kept.
-        total : Sealed
-            The sum, closed.
-        slot : Slot
-            The round that this party is in, by its own account.
-        chosen : sequence of int
-            T: ranks of exactly t parties, this one among them, fixed before anybody answers.
-        claim : callable
-            Keeps the new state, durably; raises where it cannot, or where it has it.
+        `state` is the last one that was kept; `total` is closed; `slot` is the round that this party is
+        in, by its own account. `chosen` is T: ranks of exactly t parties, this one among them, fixed
+        before anybody answers. `claim` keeps the new state, durably; raises where it cannot, or where
+        it has it.
         """
         chosen = tuple(sorted(chosen))
         self._check(total, slot, chosen)

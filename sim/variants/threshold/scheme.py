@@ -24,10 +24,8 @@ class ThresholdCkks(Scheme):
     Values are exact integers, and noise lies above them, where CKKS puts it into the lowest bits: what
     is opened is the sum, and no approximation of it.
 
-    Parameters
-    ----------
-    threshold : int
-        Members that open a sum together, 2 or more; 0 for a majority of all. Fewer learn nothing.
+    So many members as `threshold` says open a sum together, 2 or more; 0 for a majority of all. Fewer
+    learn nothing.
     """
 
     FORM = Form("threshold CKKS", error=ConfigError)

@@ -36,16 +36,8 @@ def shares(
 ) -> Elements:
     """Values at 1, ..., `count` of polynomials, uint64 (count, limbs, n).
 
-    Parameters
-    ----------
-    secret : sequence of NDArray
-        Values at 0, uint64 (n,) for each limb.
-    moduli : sequence of int
-        One for each limb.
-    count : int
-        Points.
-    terms : sequence of sequences of NDArray
-        Coefficients of x, x^2, ...: for each, uint64 (n,) for each limb, uniform.
+    `secret` has values at 0, uint64 (n,) for each limb, and `moduli` one for each; `terms` are
+    coefficients of x, x^2, ...: for each, uint64 (n,) for each limb, uniform.
     """
     out = np.zeros((count, len(moduli), secret[0].size), np.uint64)
     for point in range(1, count + 1):

@@ -25,11 +25,9 @@ from flhe_lab.crowd import app as crowd_app
 from flhe_lab.crowd import command
 from flhe_lab.crowd import run as running
 from flhe_lab.crowd.found import Asked, Found
-from flhe_lab.crowd.growth import growth, together
-from flhe_lab.crowd.phases import PhaseGrid, masking_bytes
-from flhe_lab.crowd.report import FURTHER, MEMORY, QUANTITIES
+from flhe_lab.crowd.phases import PhaseGrid, Window, masking_bytes
+from flhe_lab.crowd.report import FURTHER, MEMORY, QUANTITIES, growth, together
 from flhe_lab.crowd.run import RayRun
-from flhe_lab.crowd.window import Window
 
 CROWDS = Path(__file__).parents[3] / "docs" / "crowds.json"
 WHOLE = "all processes"

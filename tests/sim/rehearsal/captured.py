@@ -24,7 +24,7 @@ from flhe.schemes.flashe import streams
 from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal import node_secrets, wire
-from flhe_lab.rehearsal.plan import SITES, Plan
+from flhe_lab.rehearsal.app import SITES, Plan
 from flhe_lab.rehearsal.search import Secrets
 from flhe_lab.rehearsal.updates import terms_of
 from tests.mods import harness

@@ -19,8 +19,8 @@ from flhe.testing import InProcessGrid
 from flhe_app.processes import script
 from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app as loopback_app
+from flhe_lab.rehearsal.app import SITES, VICTIM, Plan
 from flhe_lab.rehearsal.node_secrets import MODEL
-from flhe_lab.rehearsal.plan import SITES, VICTIM, Plan
 from flhe_lab.rehearsal.search import Found
 from flhe_lab.rehearsal.traffic import Traffic
 from flhe_lab.rehearsal.verdict import MAX_ERROR, Result, Round, expected, senders, wrong

@@ -22,10 +22,10 @@ from flhe_app.signals import Stopped
 from flhe_app.superlink import SUPERLINK_S
 from flhe_lab.rehearsal import loopback
 from flhe_lab.rehearsal import machines as loopback_machines
+from flhe_lab.rehearsal.app import SITES, Plan
 from flhe_lab.rehearsal.logs import Logs, kept_logs
 from flhe_lab.rehearsal.loopback import Loopback
 from flhe_lab.rehearsal.machines import Machines
-from flhe_lab.rehearsal.plan import SITES, Plan
 
 
 class Process:

@@ -42,11 +42,6 @@ def test_a_papers_number_never_mixes_with_ours(a: Marked) -> None:
     assert (published(3.0) / published(2.0)).mark == "published"
 
 
-@given(NUMBERS)
-def test_json_gives_it_back(a: Marked) -> None:
-    assert Marked.from_json(a.to_json()) == a
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_number_is_finite(value: float) -> None:
     with pytest.raises(ConfigError, match="finite"):
@@ -59,5 +54,4 @@ def test_marks_are_known_and_tell_apart() -> None:
     with pytest.raises(ConfigError, match="at least one"):
         weakest()
     assert all(f"- *{mark}*: " in LEGEND for mark in MARKS)
-    assert counted(2.0).to_markdown("2") == "2 <sup>counted</sup>"
     assert weakest("counted", projected(1).mark, "measured") == "projected"

@@ -16,9 +16,8 @@ from flhe.math.prime_ring import PrimeRing
 from flhe.schemes.sealed import Sealed, Slot
 from flhe_lab.variants.threshold import keys
 from flhe_lab.variants.threshold.adder import PublicKey, ThresholdRlwe
-from flhe_lab.variants.threshold.answers import Answered, Partial
 from flhe_lab.variants.threshold.keys import Drawn, ThresholdKey
-from flhe_lab.variants.threshold.opening import Party
+from flhe_lab.variants.threshold.opening import Answered, Partial, Party
 from flhe_lab.variants.threshold.sealer import ThresholdSealer
 from flhe_lab.variants.threshold.sharing import scaled
 from tests.laws import SLOT

@@ -28,8 +28,7 @@ from flhe.schemes.sealed import Sealed, Slot
 from flhe_lab.papers.lattice import primal_errors
 from flhe_lab.variants.threshold import keys as threshold_keys
 from flhe_lab.variants.threshold.adder import ThresholdRlwe
-from flhe_lab.variants.threshold.answers import Answered
-from flhe_lab.variants.threshold.opening import Party, combine
+from flhe_lab.variants.threshold.opening import Answered, Party, combine
 from flhe_lab.variants.threshold.sealer import ThresholdSealer
 from flhe_lab.variants.threshold.sharing import at_zero
 from flhe_lab.variants.threshold.sizes import Flooded, ciphertext_noise, sizes_for

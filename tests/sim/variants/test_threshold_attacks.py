@@ -21,8 +21,7 @@ from flhe.schemes.esafl.keys import total_bound
 from flhe.schemes.sealed import Sealed
 from flhe_lab.variants.threshold import keys as threshold_keys
 from flhe_lab.variants.threshold.adder import PublicKey, ThresholdRlwe, common_hats
-from flhe_lab.variants.threshold.answers import Answered, Partial
-from flhe_lab.variants.threshold.opening import Party, combine
+from flhe_lab.variants.threshold.opening import Answered, Partial, Party, combine
 from flhe_lab.variants.threshold.sealer import ThresholdSealer
 from flhe_lab.variants.threshold.sharing import scaled
 from tests.laws import SLOT

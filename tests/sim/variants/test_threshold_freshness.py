@@ -17,7 +17,7 @@ from flhe.math.prg import FieldElements
 from flhe_lab.variants.threshold import keys as threshold_keys
 from flhe_lab.variants.threshold import opening as threshold_opening
 from flhe_lab.variants.threshold.adder import CHECKS, ThresholdRlwe
-from flhe_lab.variants.threshold.answers import opening_name
+from flhe_lab.variants.threshold.opening import opening_name
 from flhe_lab.variants.threshold.sealer import ThresholdSealer
 from tests.laws import OTHER_SLOTS
 from tests.sim.variants.parties import SMALL, answers, group, setup, vectors
