@@ -15,20 +15,23 @@ from flhe.mods import HEMod, records
 from flhe_app.dropouts import dropout
 from flhe_app.settings import Settings
 from flhe_app.tasks import task_named
-from flhe_app.tasks.base import Data, Examples, Score, evaluate, new_model, shuffler, train
-from flhe_app.tasks.gradients import batch_gradient
+from flhe_app.tasks.base import (
+    Data,
+    Examples,
+    Score,
+    batch_gradient,
+    evaluate,
+    new_model,
+    shuffler,
+    train,
+)
 from flhe_app.tasks.split import node_data
 
 
 def sensitive(msg: Message, ctx: Context) -> dict[str, Tensor]:
     """How much the gradient of each parameter tells of this node's images."""
     settings = Settings.from_config(ctx.run_config)
-    examples = _data(settings, ctx).train
-    batches = zip(
-        examples.images.split(settings.batch_size),  # type: ignore[no-untyped-call]
-        examples.labels.split(settings.batch_size),  # type: ignore[no-untyped-call]
-        strict=True,
-    )
+    batches = _data(settings, ctx).train.batches(settings.batch_size)
     return sensitivity(_model(settings, msg), functional.cross_entropy, batches, of="inputs")
 
 

@@ -20,9 +20,8 @@ class Option:
     internal: bool = False
     """Whether the run config alone has it, for whoever starts the app in another way."""
     known: tuple[str, ...] = ()  # Values of a text, where it takes no others
-    # least, most: Smallest and largest number.
-    least: float = -math.inf
-    most: float = math.inf
+    least: float = -math.inf  # Smallest number
+    most: float = math.inf  # Largest number
     above: float = -math.inf  # A number must be more than that
     only: tuple[str, tuple[Any, ...]] | None = None
     """Another setting, and its values beside which this one has an effect."""

@@ -27,7 +27,8 @@ from flhe_app.node_memory import nodes_memory
 from flhe_app.plain_fedsgd import PlainFedSGD
 from flhe_app.settings import Settings
 from flhe_app.tasks import task_named
-from flhe_app.tasks.base import Task, new_model
+from flhe_app.tasks.base import new_model
+from flhe_app.tasks.workloads import Workload
 
 app = ServerApp()
 
@@ -80,7 +81,7 @@ def run(grid: Grid, settings: Settings, reporter: Reporter) -> None:
     )
 
 
-def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
+def make_strategy(settings: Settings, task: Workload, reporter: Reporter) -> FedAvg:
     """Return the strategy of `settings.scheme`."""
     fedavg: dict[str, Any] = {
         "fraction_train": settings.fraction_train,
@@ -110,7 +111,7 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
     )
 
 
-def largest_weight(settings: Settings, task: Task) -> int:
+def largest_weight(settings: Settings, task: Workload) -> int:
     """Largest weight that one node can report: of q-FedAvg, or a number of examples."""
     if settings.fair:
         return settings.fair.limit
@@ -120,7 +121,7 @@ def largest_weight(settings: Settings, task: Task) -> int:
     return settings.max_examples or most
 
 
-def most_examples(settings: Settings, task: Task) -> int:
+def most_examples(settings: Settings, task: Workload) -> int:
     """Most training examples that one node can hold, from public figures alone."""
     if settings.partition == "iid":
         return -(-task.train_size // settings.nodes)

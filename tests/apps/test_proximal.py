@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flhe_app.tasks import task_named
-from flhe_app.tasks.base import Examples, new_model
-from flhe_app.tasks.proximal import add_pull, anchors
+from flhe_app.tasks.base import Examples, add_pull, anchors, new_model
 
 EXAMPLES = Examples(
     torch.linspace(-1, 1, 64 * 64).sin().reshape(64, 1, 8, 8), torch.arange(64).remainder(10)

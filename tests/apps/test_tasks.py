@@ -19,8 +19,7 @@ from torch.nn import functional
 from flhe.errors import ConfigError
 from flhe_app.settings import CLASSES, TASKS, Settings
 from flhe_app.tasks import check_data, task_named
-from flhe_app.tasks.base import Data, Examples, evaluate, new_model, shuffler, train
-from flhe_app.tasks.gradients import batch_gradient
+from flhe_app.tasks.base import Data, Examples, batch_gradient, evaluate, new_model, shuffler, train
 from flhe_app.tasks.images import FASHION_IMAGES
 from flhe_app.tasks.networks import Block
 from flhe_app.tasks.split import MIN_PARTITION, node_data, split_dirichlet, split_iid, split_pieces
