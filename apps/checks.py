@@ -127,16 +127,8 @@ def _keys(settings: Settings) -> None:
             "longer than a round open sums of all nodes only; have keys made for each round, or use "
             "fraction-train=1.0"
         )
-    if settings.encrypted and settings.fair_q:
-        _fair_bits(settings)
-
-
-def _lasting(settings: Settings) -> bool:
-    """Whether keys last longer than a round, and open sums of all nodes only."""
-    return settings.encrypted and settings.system.needs_all_members
-
-
-def _fair_bits(settings: Settings) -> None:
+    if not (settings.encrypted and settings.fair_q):
+        return
     from flhe_app.tasks.fair import FAIR_BITS, MIN_LIMIT
 
     bits = settings.terms(MIN_LIMIT).resolved(settings.nodes).bits
@@ -145,3 +137,8 @@ def _fair_bits(settings: Settings) -> None:
             f"fair-q with scheme={settings.scheme!r} and {settings.nodes} nodes: {bits} bits a value "
             f"are left, q-FedAvg's small updates need {FAIR_BITS}; use fewer nodes, or another scheme"
         )
+
+
+def _lasting(settings: Settings) -> bool:
+    """Whether keys last longer than a round, and open sums of all nodes only."""
+    return settings.encrypted and settings.system.needs_all_members

@@ -89,10 +89,7 @@ def _said(ctx: typer.Context, name: str) -> bool:
 
 def _parameter(field: Field[Any], flag: str) -> inspect.Parameter:
     """A setting, as a parameter of the command."""
-    said, kind = (
-        about(field),
-        {"str": str, "int": int, "float": float, "bool": bool}[str(field.type)],
-    )
+    said, kind = about(field), type(field.default)
     default = f"  [default: {field.default}]" if field.default not in ("", False) else ""
     shown = typer.Option(
         flag, help=said.help + default, show_default=False, hidden=not said.shown, **said.extra

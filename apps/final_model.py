@@ -44,18 +44,14 @@ def placed(settings: Settings, run_id: int) -> Settings:
     return replace(settings, sealed_model=str(path))
 
 
-def write_model(path: Path, result: Result, *, sealed: bool) -> None:
-    """Write the final model: the sealed checkpoint, or the arrays as .npz."""
-    if sealed:
+def write_model(settings: Settings, result: Result) -> None:
+    """Write the final model, the sealed checkpoint or the arrays as .npz, and log where it is."""
+    path = Path(settings.sealed_model)
+    if settings.model_suffix == ".flhe":
         save_sealed(result, path)
         return
     clear: dict[str, Any] = {name: array.numpy() for name, array in result.arrays.items()}
     buffer = io.BytesIO()
     np.savez(buffer, **clear)
     write_private(path, [buffer.getvalue()])
-
-
-def log_place(settings: Settings) -> None:
-    """Log where a plain model is; `save_sealed` does so for a sealed one."""
-    if settings.model_suffix == ".npz":
-        log(INFO, "Model: %s", settings.sealed_model)
+    log(INFO, "Model: %s", path)

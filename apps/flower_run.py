@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 
-from flhe import json_option
 from flhe.errors import FlheError
 from flhe_app.console import RoundDisplay
 from flhe_app.environment import environment
-from flhe_app.outcome import Outcome, Tail, labelled, last_exception, one_line
+from flhe_app.outcome import Outcome, Tail, labelled, last_exception
 from flhe_app.run_dir import RunDir
 from flhe_app.signals import ignore_signals
 
@@ -41,10 +40,6 @@ class How:
     timeout: float = 7200.0  # Longest time for all of it, in seconds
     verbose: bool = False  # Whether Flower's log is shown
     console: Console | None = None  # Where to show it, if not on the terminal
-
-    def shown_on(self) -> Console:
-        """Return the console to show it on."""
-        return self.console or json_option.console(self.json_path)
 
 
 class FlowerRun:
@@ -94,12 +89,7 @@ class FlowerRun:
             children.stop()
         return self._outcome
 
-    def _follow(
-        self,
-        children: Children,
-        superlink: Process,
-        stream: Process,
-    ) -> None:
+    def _follow(self, children: Children, superlink: Process, stream: Process) -> None:
         """Return when the simulation's process is gone; fail when Flower's own are first."""
         from flhe_app.processes import describe_exit
 
@@ -139,14 +129,13 @@ class FlowerRun:
         complete = self._outcome.done and (reported or self._dir.resumed)  # a crash can cost a line
         if status == "finished:completed" and complete:
             return
-        reason = self._outcome.failure or last_exception(self._log, self._log_start)
-        reason = reason or one_line(details)
-        if not reason:
-            reason = (
-                f"the simulation's process ended after {len(self._outcome.rounds)} of "
-                f"{self._settings.total_rounds} rounds; Flower says {status or 'nothing'!r}"
-            )
-        self._fail(reason)
+        self._fail(
+            self._outcome.failure
+            or last_exception(self._log, self._log_start)
+            or details
+            or f"the simulation's process ended after {len(self._outcome.rounds)} of "
+            f"{self._settings.total_rounds} rounds; Flower says {status or 'nothing'!r}"
+        )
 
     def _tick(self) -> None:
         """Wait a moment; show what is new; keep to the deadline."""
@@ -193,9 +182,10 @@ class FlowerRun:
 
 
 def _status(listing: str) -> tuple[str, str]:
-    """Status and details of the only run in the output of `flwr ls --format json`."""
+    """Status and details, on one line, of the only run in the output of `flwr ls --format json`."""
     try:
         latest = json.loads(listing[listing.index("{") :])["runs"][0]
-        return str(latest["status"]), str(latest["status-details"])
+        details = " ".join(str(latest["status-details"]).split())
+        return str(latest["status"]), "" if details == "N/A" else details
     except (ValueError, LookupError):
         return "", ""

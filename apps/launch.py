@@ -7,7 +7,6 @@ encrypted run that was ended at any point goes on.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shlex
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ from rich.console import Console
 
 from flhe import json_option
 from flhe.errors import ConfigError, FlheError
-from flhe.packages import install_hint
+from flhe.packages import require
 from flhe_app.console import overhead_table, round_table
 from flhe_app.environment import own_name, temporary
 from flhe_app.flower_run import FlowerRun, How
@@ -59,7 +58,8 @@ def resume(path: Path, given: Mapping[str, object], how: How) -> Outcome:
 
 
 def _train(run_dir: RunDir, how: How) -> Outcome:
-    settings, console = run_dir.settings, how.shown_on()
+    settings = run_dir.settings
+    console = how.console or json_option.console(how.json_path)
     with _kept(run_dir), temporary() as scratch:
         outcome = FlowerRun(run_dir, scratch, how, console).run()
     console.print(round_table(settings, outcome.rounds, outcome.model_bytes))
@@ -103,12 +103,7 @@ def check(settings: Settings, how: How) -> None:
     """Refuse before anything starts what could only fail later."""
     from flhe_app.tasks import check_data, task_named
 
-    missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"`flhe run` needs the [apps] extra, missing: {', '.join(missing)}; "
-            f"install it: {install_hint('apps')}"
-        )
+    require("`flhe run`", "apps", NEEDS)
     if settings.encrypted:
         settings.system.check_packages()
         if settings.system.dealt:
@@ -130,12 +125,8 @@ def check(settings: Settings, how: How) -> None:
             "is fewer than one a node"
         )
     json_file = None if how.json_path == json_option.STDOUT else how.json_path
-    files = (
-        ("--json", json_file),
-        ("--report", how.report_path),
-        ("--output", settings.sealed_model),
-    )
-    for option, path in files:
+    files = {"--json": json_file, "--report": how.report_path, "--output": settings.sealed_model}
+    for option, path in files.items():
         if not path:
             continue
         target = Path(path).expanduser()

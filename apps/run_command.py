@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -29,7 +30,10 @@ class RunCommand(TyperCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the scheme's name off the arguments; UsageError naming those that there are."""
         if args and not args[0].startswith("-"):
-            ctx.meta[NAMED], args = _known(args[0], ctx), args[1:]
+            names = (*_schemes().names(), PLAIN)
+            if args[0] not in names:
+                raise click.UsageError(f"no scheme {args[0]!r}; there are {', '.join(names)}", ctx)
+            ctx.meta[NAMED], *args = args
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -44,9 +48,8 @@ class RunCommand(TyperCommand):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Which schemes there are, and where the rest of the settings is."""
         if NAMED not in ctx.meta:
-            _, schemes = _installed()
             with formatter.section("Schemes, each with options of its own (flhe run NAME --help)"):
-                formatter.write_text(", ".join((*schemes, PLAIN)))
+                formatter.write_text(", ".join((*_schemes().names(), PLAIN)))
 
 
 def scheme_text(ctx: click.Context, given: dict[str, Any]) -> str | None:
@@ -63,23 +66,15 @@ def scheme_text(ctx: click.Context, given: dict[str, Any]) -> str | None:
     return " ".join([name, *words])
 
 
-def _installed() -> tuple[Any, tuple[str, ...]]:
+def _schemes() -> Any:
     from flhe.schemes.registry import SCHEMES
 
-    return SCHEMES, SCHEMES.names()
-
-
-def _known(name: str, ctx: click.Context) -> str:
-    _, names = _installed()
-    if name not in (*names, PLAIN):
-        raise click.UsageError(f"no scheme {name!r}; there are {', '.join((*names, PLAIN))}", ctx)
-    return name
+    return SCHEMES
 
 
 def _options(name: str) -> list[click.Parameter]:
     """An option for each parameter of a scheme, as its class declares and describes it."""
-    schemes, _ = _installed()
-    kind = schemes.named(name)
+    kind = _schemes().named(name)
     hints, about = get_type_hints(kind), _described(kind.__doc__ or "")
     made: list[click.Parameter] = []
     for field in fields(kind):
@@ -100,20 +95,18 @@ def _options(name: str) -> list[click.Parameter]:
 def _described(doc: str) -> dict[str, str]:
     """First sentence of each parameter in a NumPy docstring."""
     found: dict[str, list[str]] = {}
-    lines = doc.partition("Parameters\n")[2].splitlines()
     name = ""
-    for line in lines:
+    for line in doc.partition("Parameters\n")[2].splitlines():
         head, colon, _ = line.strip().partition(" : ")
         if colon and head.isidentifier():
             name = head
             found[name] = []
         elif name and line.strip():
             found[name].append(line.strip())
-    return {name: _sentence(" ".join(text)) for name, text in found.items()}
-
-
-def _sentence(text: str) -> str:
-    return text.partition(". ")[0].partition("; ")[0].rstrip(".") + "."
+    return {
+        name: re.split(r"[.;] ", " ".join(text))[0].rstrip(".") + "."
+        for name, text in found.items()
+    }
 
 
 def rows(settings: Sequence[tuple[str, str, object]]) -> str:

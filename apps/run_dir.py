@@ -118,8 +118,12 @@ class RunDir:
     def keep_alone(self, *kept: Path) -> None:
         """Remove everything but `kept`."""
         for entry in self.path.iterdir():
-            if entry not in kept:
-                _remove(entry)
+            if entry in kept:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Remove the directory."""
@@ -257,10 +261,3 @@ def _end_leftovers(tag: Path) -> None:
 
     if tag.is_file() and (mark := tag.read_text("ascii", "replace")):
         stop_tagged(mark)
-
-
-def _remove(entry: Path) -> None:
-    if entry.is_dir() and not entry.is_symlink():
-        shutil.rmtree(entry, ignore_errors=True)
-    else:
-        entry.unlink(missing_ok=True)

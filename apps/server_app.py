@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, Context
@@ -22,7 +21,7 @@ from flhe.strategies.report import VERSION, Reporter
 from flhe.strategies.tensorboard import TensorBoard
 from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.select_terms import clear_warning
-from flhe_app.final_model import log_place, placed, write_model
+from flhe_app.final_model import placed, write_model
 from flhe_app.node_memory import nodes_memory
 from flhe_app.plain_fedsgd import PlainFedSGD
 from flhe_app.settings import Settings
@@ -68,9 +67,7 @@ def run(grid: Grid, settings: Settings, reporter: Reporter) -> None:
         **how,
     )
     if settings.sealed_model:
-        sealed = settings.model_suffix == ".flhe"
-        write_model(Path(settings.sealed_model), result, sealed=sealed)
-        log_place(settings)
+        write_model(settings, result)
     if isinstance(strategy, HEStrategy) and (text := clear_warning(strategy.terms)):
         reporter.emit("warning", text=text)
     ending = getattr(strategy, "ending", None)
@@ -112,20 +109,15 @@ def make_strategy(settings: Settings, task: Workload, reporter: Reporter) -> Fed
 
 
 def largest_weight(settings: Settings, task: Workload) -> int:
-    """Largest weight that one node can report: of q-FedAvg, or a number of examples."""
+    """Largest weight that one node can report, from public figures: of q-FedAvg, or of examples."""
     if settings.fair:
         return settings.fair.limit
-    most = most_examples(settings, task)
+    most = task.train_size
+    if settings.partition == "iid":
+        most = -(-most // settings.nodes)
     if settings.gradients:
         most = min(settings.batch_size, most)
     return settings.max_examples or most
-
-
-def most_examples(settings: Settings, task: Workload) -> int:
-    """Most training examples that one node can hold, from public figures alone."""
-    if settings.partition == "iid":
-        return -(-task.train_size // settings.nodes)
-    return task.train_size
 
 
 def wait_for_nodes(grid: Grid, settings: Settings) -> None:

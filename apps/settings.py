@@ -332,13 +332,7 @@ class Settings:
         return max(1, round(self.nodes * self.fraction_train))
 
     def codec(self, max_examples: int) -> Chain:
-        """What makes integers of an update.
-
-        Parameters
-        ----------
-        max_examples : int
-            Largest weight that one node can report.
-        """
+        """What makes integers of an update, where a node reports a weight of `max_examples` at most."""
         from flhe.coding.update import update_codec
 
         return update_codec(
@@ -361,11 +355,10 @@ class Settings:
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Settings:
         """Read a Flower run config; keys that are not the app's own are left alone."""
-        found: dict[str, Any] = {}
-        for field in fields(cls):
-            if key_of(field.name) in config:
-                found[field.name] = _typed(field.name, field.default, config[key_of(field.name)])
-        return cls(**found)
+        named = ((field, key_of(field.name)) for field in fields(cls))
+        return cls(
+            **{f.name: _typed(key, f.default, config[key]) for f, key in named if key in config}
+        )
 
     def to_config(self) -> dict[str, Any]:
         """Return every setting under its key in the run config."""
@@ -380,12 +373,12 @@ class Settings:
         return "\n".join(lines) + "\n"
 
 
-def _typed(name: str, default: object, value: object) -> object:
+def _typed(key: str, default: object, value: object) -> object:
     """Return `value` in the type of `default`, or refuse it."""
     if isinstance(default, float) and type(value) is int:
         return float(value)
     if type(value) is not type(default):
         raise ConfigError(
-            f"{key_of(name)}={value!r}: must be {type(default).__name__}, got {type(value).__name__}"
+            f"{key}={value!r}: must be {type(default).__name__}, got {type(value).__name__}"
         )
     return value

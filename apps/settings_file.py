@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flhe.errors import ConfigError
-from flhe_app.option import about, key_of
+from flhe_app.option import about, key_of, said
 from flhe_app.settings import Settings
 
 
@@ -48,9 +48,4 @@ def _text(scheme: dict[str, Any], path: Path) -> str:
     """A scheme's table as one text."""
     if type(scheme.get("name")) is not str:
         raise ConfigError(f"--config {path}: [scheme] needs a name")
-    said = [
-        f"{k}={str(v).lower() if v in (True, False) else v}"
-        for k, v in scheme.items()
-        if k != "name"
-    ]
-    return " ".join([scheme["name"], *said])
+    return " ".join([scheme["name"], *(said(k, v) for k, v in scheme.items() if k != "name")])

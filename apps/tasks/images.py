@@ -60,10 +60,8 @@ class Images:
             return self._from_file(task, file)
         if not self.hub:
             assert root is not None
-            return Data(
-                self._half(task, root, train=True, download=download),
-                self._half(task, root, train=False, download=download),
-            )
+            halves = (True, False)
+            return Data(*(self._half(task, root, train=t, download=download) for t in halves))
         if not download:
             raise ConfigError(
                 f"task={task!r}: {self._files()} is missing in the data directory; put it there and "
