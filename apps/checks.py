@@ -9,13 +9,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
 from flhe.errors import ConfigError, FlheError
 from flhe_app.option import key_of
-
-if TYPE_CHECKING:
-    from flhe_app.settings import Settings
+from flhe_app.settings import FAIR_BITS, MIN_LIMIT, Settings
 
 MIN_ENCRYPTED_NODES = 3
 """Nodes that keys are agreed among."""
@@ -37,8 +34,6 @@ def check(settings: Settings) -> None:
     _keys(settings)
     with _said(settings, "scheme", "clipping", "top_k", "algorithm"):
         if settings.encrypted:
-            from flhe_app.tasks.fair import MIN_LIMIT
-
             settings.terms(settings.max_examples or MIN_LIMIT).for_cohort(settings.nodes)
 
 
@@ -81,8 +76,6 @@ def _dropouts(settings: Settings) -> None:
 
 def _methods(settings: Settings) -> None:
     """Refuse what an optimizer or q-FedAvg would."""
-    from flhe_app.tasks.fair import MIN_LIMIT
-
     own = ("server_optimizer", "server_eta", "server_momentum")
     clients = ("client_optimizer", "client_lr", "client_momentum", "client_decay")
     with _said(settings, *(clients if settings.gradients else own)):
@@ -129,8 +122,6 @@ def _keys(settings: Settings) -> None:
         )
     if not (settings.encrypted and settings.fair_q):
         return
-    from flhe_app.tasks.fair import FAIR_BITS, MIN_LIMIT
-
     bits = settings.terms(MIN_LIMIT).resolved(settings.nodes).bits
     if bits < FAIR_BITS:
         raise ConfigError(

@@ -11,7 +11,7 @@ import typer
 
 from flhe.json_option import JsonFile
 from flhe_app.option import about, flag_of
-from flhe_app.run_command import RunCommand, rows, scheme_text
+from flhe_app.run_command import RunCommand, scheme_text
 from flhe_app.settings import Settings
 from flhe_app.settings_file import from_file
 from flhe_app.shelf_commands import app as shelf_commands
@@ -63,13 +63,16 @@ def run(
     from flhe_app.signals import Stopped, exit_stopped
 
     if list_settings:
-        about_each = ((flag_of(f) or "", about(f).help, f.default) for f in fields(Settings))
-        typer.echo(rows([row for row in about_each if row[0]]))
+        listed = [(flag, f) for f in fields(Settings) if (flag := flag_of(f))]
+        wide = max(len(flag) for flag, _ in listed)
+        for flag, field in listed:
+            typer.echo(f"{flag:<{wide}}  {about(field).help}  [default: {field.default!r}]")
         return
     how = How(json_path, report_path, timeout, verbose)
     ctx.find_root().meta["flhe.verbose"] = verbose
     named = scheme_text(ctx, given)
-    said = {name: value for name, value in given.items() if _said(ctx, name)}
+    sources = {name: ctx.get_parameter_source(name) for name in given}
+    said = {n: given[n] for n, source in sources.items() if source and source.name == "COMMANDLINE"}
     if named is not None:
         said["scheme"] = named
     try:
@@ -79,12 +82,6 @@ def run(
             launch.run(Settings(**{**from_file(config), **said}), how)
     except Stopped as stopped:
         exit_stopped(stopped)
-
-
-def _said(ctx: typer.Context, name: str) -> bool:
-    """Whether the user said an option, rather than leave its default."""
-    source = ctx.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _parameter(field: Field[Any], flag: str) -> inspect.Parameter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -60,10 +61,10 @@ class FlowerRun:
     def run(self) -> Outcome:
         """Run it to its end; raises FlheError when it did not train all rounds."""
         from flhe_app.processes import Children
-        from flhe_app.superlink import start_simulation
+        from flhe_app.superlink import pairs, start_simulation
 
         settings = self._scratch / "settings.toml"
-        settings.write_text(self._settings.to_toml(), encoding="utf-8")
+        settings.write_text(pairs(self._settings.to_config(), "\n"), encoding="utf-8")
         children = Children(self._env, self._scratch, hold=[self._dir.lock])
         try:
             self._dir.remember(children.tag)
@@ -172,10 +173,8 @@ class FlowerRun:
         """Return the user's own file for the report's lines."""
         from flhe.strategies.report import Lines
 
-        def warn(text: str) -> None:
-            self._console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
-
-        return Lines(path, f"--report {path}", warn)
+        say = partial(self._console.print, markup=False, highlight=False, soft_wrap=True)
+        return Lines(path, f"--report {path}", partial(say, style="yellow"))
 
     def _fail(self, reason: str) -> NoReturn:
         raise FlheError(f"the run failed: {reason} (full log: {self._log})")

@@ -11,6 +11,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -136,10 +137,7 @@ def check(settings: Settings, how: How) -> None:
 
 def _say_where(console: Console, run_dir: RunDir) -> None:
     """Say where the model and the keys are, and how to open it."""
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     model, keys = run_dir.settings.sealed_model, str(run_dir.nodes)
     if run_dir.asked.model_suffix == ".npz":
         say(f"Model: {model}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from flhe.errors import ConfigError
@@ -66,12 +66,9 @@ def check(settings: Any) -> None:
         _check_value(key_of(setting.name), value, about(setting))
     for setting in fields(settings):
         given, found = getattr(settings, setting.name), about(setting).only
-        assert setting.default is not MISSING
-        if found is None or given == setting.default:
+        if found is None or given == setting.default or getattr(settings, found[0]) in found[1]:
             continue
         other, values = found
-        if getattr(settings, other) in values:
-            continue
         if values == (True,):
             raise ConfigError(
                 f"{key_of(setting.name)}={given!r} has no effect where nothing is {other}: leave it out"

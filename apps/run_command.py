@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -107,11 +106,3 @@ def _described(doc: str) -> dict[str, str]:
         name: re.split(r"[.;] ", " ".join(text))[0].rstrip(".") + "."
         for name, text in found.items()
     }
-
-
-def rows(settings: Sequence[tuple[str, str, object]]) -> str:
-    """Keys, defaults and meanings of settings, a line each."""
-    wide = max(len(key) for key, _, _ in settings)
-    return "\n".join(
-        f"{key:<{wide}}  {text}  [default: {default!r}]" for key, text, default in settings
-    )
