@@ -44,7 +44,9 @@ def train_fn(msg: Message, ctx: Context) -> Message:
     settings = Settings.from_config(ctx.run_config)
     data = _data(settings, ctx)
     model = _model(settings, msg)
-    shuffle = shuffler(settings.seed, int(ctx.node_config["partition-id"]), _round(msg))
+    server_round = msg.content.config_records["config"]["server-round"]
+    assert isinstance(server_round, int)
+    shuffle = shuffler(settings.seed, int(ctx.node_config["partition-id"]), server_round)
     if settings.gradients:
         batch = batch_gradient(model, data.train, batch_size=settings.batch_size, shuffle=shuffle)
         found = ArrayRecord({name: tensor.cpu() for name, tensor in batch.arrays.items()})
@@ -86,12 +88,6 @@ def _trained(msg: Message, arrays: ArrayRecord, score: Score, weight: int) -> Me
         {"train_loss": score.loss, "train_accuracy": score.accuracy, "num-examples": weight}
     )
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=msg)
-
-
-def _round(msg: Message) -> int:
-    server_round = msg.content.config_records["config"]["server-round"]
-    assert isinstance(server_round, int)
-    return server_round
 
 
 def _model(settings: Settings, msg: Message) -> nn.Module:

@@ -60,7 +60,7 @@ def run(
     """Train a real model across a simulated federation."""
     from flhe_app import launch
     from flhe_app.flower_run import How
-    from flhe_app.signals import Stopped, exit_stopped
+    from flhe_app.signals import Stopped
 
     if list_settings:
         listed = [(flag, f) for f in fields(Settings) if (flag := flag_of(f))]
@@ -81,7 +81,10 @@ def run(
         else:
             launch.run(Settings(**{**from_file(config), **said}), how)
     except Stopped as stopped:
-        exit_stopped(stopped)
+        hint = f"; {stopped.hint}" if stopped.hint else ""
+        text = f"flhe: stopped by {stopped}; everything it started is stopped too{hint}"
+        typer.echo(text, err=True)
+        raise typer.Exit(128 + stopped.number) from None
 
 
 def _parameter(field: Field[Any], flag: str) -> inspect.Parameter:

@@ -79,16 +79,10 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
 
 
 def overhead_table(rounds: list[dict[str, Any]], ending: dict[str, Any] | None) -> Table | None:
-    """Where the rounds of a finished run went, by phase; None where nothing says.
+    """Where the reports of a finished run's rounds, and of its ending, say that time went, by phase.
 
-    The first round stands by itself: in it keys are agreed on, and processes start and compile.
-
-    Parameters
-    ----------
-    rounds : list of dict
-        Reports of rounds.
-    ending : dict or None
-        What came after the last one.
+    None where nothing says. The first round stands by itself: in it keys are agreed on, and processes
+    start and compile.
     """
     from flhe.strategies.overhead import PHASES
 

@@ -42,16 +42,9 @@ def run(settings: Settings, how: How) -> Outcome:
 
 
 def resume(path: Path, given: Mapping[str, object], how: How) -> Outcome:
-    """Go on with the run whose directory `path` is, as `run` does.
+    """Go on with the run whose directory `path` is, as `run` does; `given` is as for `reopened`.
 
-    Parameters
-    ----------
-    path : Path
-        The directory.
-    given : mapping of str to object
-        Settings that were said again, by field: more rounds, or the same as before.
-    how : How
-        As for `run`; the results are those of all rounds, and the events those from now on.
+    The results are those of all rounds, and the events those from now on.
     """
     with signals(), reopened(path, given) as run_dir:
         check(run_dir.asked, how)

@@ -187,13 +187,12 @@ def batch_gradient(
     logits = model(examples.images[batch])
     loss = functional.cross_entropy(logits, labels)
     loss.backward()  # type: ignore[no-untyped-call]
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    arrays = {}
-    for name, value in model.state_dict().items():
-        gradient = parameters[name].grad if name in parameters else None
-        if gradient is not None:
-            arrays[name] = gradient
-        else:
-            arrays[name] = torch.zeros_like(value) if value.is_floating_point() else value
+    arrays = {
+        name: torch.zeros_like(value) if value.is_floating_point() else value
+        for name, value in model.state_dict().items()
+    }
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if parameter.grad is not None:
+            arrays[name] = parameter.grad
     correct = int((logits.argmax(1) == labels).sum())
     return BatchGradient(arrays, Score(loss.item(), correct / labels.numel()), len(labels))

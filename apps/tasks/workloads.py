@@ -54,12 +54,7 @@ class Workload:
 def generated(task: Workload, count: int, seed: int) -> Data:
     """Random data of a workload's shape, for tests and timing: there is nothing to learn from it.
 
-    Parameters
-    ----------
-    task : Workload
-        Whose shape.
-    count, seed : int
-        Training examples, of which a fifth as many test; what decides them.
+    `count` examples train, and a fifth as many test; `seed` decides them.
     """
     draw = torch.Generator().manual_seed(seed)
     shape, classes = task.source.shape, task.classes
