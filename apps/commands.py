@@ -11,9 +11,8 @@ import typer
 
 from flhe.json_option import JsonFile
 from flhe_app.option import about, flag_of
-from flhe_app.run_command import RunCommand, scheme_text
+from flhe_app.run_command import RunCommand, from_file, scheme_text
 from flhe_app.settings import Settings
-from flhe_app.settings_file import from_file
 from flhe_app.shelf_commands import app as shelf_commands
 
 app = typer.Typer()

@@ -1,16 +1,30 @@
-"""`flhe run [SCHEME]`: a command with the options of settings, and of the scheme that is named."""
+"""`flhe run [SCHEME]`: a command with the options of settings, and of the scheme that is named.
+
+What the command line says can be written down in a TOML file:
+
+    task = "fcn-digits"
+    top-k = 0.1
+
+    [scheme]
+    name = "sash"
+    unmask = "clients"
+"""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 from typer.core import TyperCommand
 
+from flhe.errors import ConfigError
 from flhe.schemes import PLAIN
-from flhe_app.option import key_of, said
+from flhe_app.option import about, key_of, said
+from flhe_app.settings import Settings
 
 OWN = "scheme_"
 """What stands before the names of a scheme's own parameters among the command's."""
@@ -74,7 +88,7 @@ def _schemes() -> Any:
 def _options(name: str) -> list[click.Parameter]:
     """An option for each parameter of a scheme, as its class declares and describes it."""
     kind = _schemes().named(name)
-    hints, about = get_type_hints(kind), _described(kind.__doc__ or "")
+    hints, told = get_type_hints(kind), _described(kind.__doc__ or "")
     made: list[click.Parameter] = []
     for field in fields(kind):
         hint, key = hints[field.name], key_of(field.name)
@@ -85,7 +99,7 @@ def _options(name: str) -> list[click.Parameter]:
                 [both, f"{OWN}{field.name}"],
                 type=click.Choice([str(one) for one in get_args(hint)]) if choice else hint,
                 default=None,
-                help=f"{about.get(field.name, field.name)}  [default: {field.default}]",
+                help=f"{told.get(field.name, field.name)}  [default: {field.default}]",
             )
         )
     return made
@@ -106,3 +120,34 @@ def _described(doc: str) -> dict[str, str]:
         name: re.split(r"[.;] ", " ".join(text))[0].rstrip(".") + "."
         for name, text in found.items()
     }
+
+
+def from_file(path: Path | None) -> dict[str, Any]:
+    """Settings of a TOML file, by the names of their fields; none of no file.
+
+    Raises ConfigError: no such file, no TOML, or a setting that there is not.
+    """
+    if path is None:
+        return {}
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"--config {path}: {error}") from None
+    names = {
+        key_of(field.name): field.name for field in fields(Settings) if not about(field).internal
+    }
+    if unknown := [key for key in found if key not in names]:
+        raise ConfigError(
+            f"--config {path}: {unknown[0]} is no setting; `flhe run --settings` lists them"
+        )
+    if isinstance(scheme := found.get("scheme"), dict):
+        found["scheme"] = _scheme(scheme, path)
+    read = Settings.from_config(found)
+    return {names[key]: getattr(read, names[key]) for key in found}
+
+
+def _scheme(scheme: dict[str, Any], path: Path) -> str:
+    """A scheme's table as one text."""
+    if type(scheme.get("name")) is not str:
+        raise ConfigError(f"--config {path}: [scheme] needs a name")
+    return " ".join([scheme["name"], *(said(k, v) for k, v in scheme.items() if k != "name")])
