@@ -9,13 +9,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
 from flhe.errors import ConfigError, FlheError
 from flhe_app.option import key_of
-
-if TYPE_CHECKING:
-    from flhe_app.settings import Settings
+from flhe_app.settings import FAIR_BITS, MIN_LIMIT, Settings
 
 MIN_ENCRYPTED_NODES = 3
 """Nodes that keys are agreed among."""
@@ -37,8 +34,6 @@ def check(settings: Settings) -> None:
     _keys(settings)
     with _said(settings, "scheme", "clipping", "top_k", "algorithm"):
         if settings.encrypted:
-            from flhe_app.tasks.fair import MIN_LIMIT
-
             settings.terms(settings.max_examples or MIN_LIMIT).for_cohort(settings.nodes)
 
 
@@ -81,8 +76,6 @@ def _dropouts(settings: Settings) -> None:
 
 def _methods(settings: Settings) -> None:
     """Refuse what an optimizer or q-FedAvg would."""
-    from flhe_app.tasks.fair import MIN_LIMIT
-
     own = ("server_optimizer", "server_eta", "server_momentum")
     clients = ("client_optimizer", "client_lr", "client_momentum", "client_decay")
     with _said(settings, *(clients if settings.gradients else own)):
@@ -127,21 +120,16 @@ def _keys(settings: Settings) -> None:
             "longer than a round open sums of all nodes only; have keys made for each round, or use "
             "fraction-train=1.0"
         )
-    if settings.encrypted and settings.fair_q:
-        _fair_bits(settings)
-
-
-def _lasting(settings: Settings) -> bool:
-    """Whether keys last longer than a round, and open sums of all nodes only."""
-    return settings.encrypted and settings.system.needs_all_members
-
-
-def _fair_bits(settings: Settings) -> None:
-    from flhe_app.tasks.fair import FAIR_BITS, MIN_LIMIT
-
+    if not (settings.encrypted and settings.fair_q):
+        return
     bits = settings.terms(MIN_LIMIT).resolved(settings.nodes).bits
     if bits < FAIR_BITS:
         raise ConfigError(
             f"fair-q with scheme={settings.scheme!r} and {settings.nodes} nodes: {bits} bits a value "
             f"are left, q-FedAvg's small updates need {FAIR_BITS}; use fewer nodes, or another scheme"
         )
+
+
+def _lasting(settings: Settings) -> bool:
+    """Whether keys last longer than a round, and open sums of all nodes only."""
+    return settings.encrypted and settings.system.needs_all_members

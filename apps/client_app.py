@@ -15,20 +15,23 @@ from flhe.mods import HEMod, records
 from flhe_app.dropouts import dropout
 from flhe_app.settings import Settings
 from flhe_app.tasks import task_named
-from flhe_app.tasks.base import Data, Examples, Score, evaluate, new_model, shuffler, train
-from flhe_app.tasks.gradients import batch_gradient
+from flhe_app.tasks.base import (
+    Data,
+    Examples,
+    Score,
+    batch_gradient,
+    evaluate,
+    new_model,
+    shuffler,
+    train,
+)
 from flhe_app.tasks.split import node_data
 
 
 def sensitive(msg: Message, ctx: Context) -> dict[str, Tensor]:
     """How much the gradient of each parameter tells of this node's images."""
     settings = Settings.from_config(ctx.run_config)
-    examples = _data(settings, ctx).train
-    batches = zip(
-        examples.images.split(settings.batch_size),  # type: ignore[no-untyped-call]
-        examples.labels.split(settings.batch_size),  # type: ignore[no-untyped-call]
-        strict=True,
-    )
+    batches = _data(settings, ctx).train.batches(settings.batch_size)
     return sensitivity(_model(settings, msg), functional.cross_entropy, batches, of="inputs")
 
 
@@ -41,7 +44,9 @@ def train_fn(msg: Message, ctx: Context) -> Message:
     settings = Settings.from_config(ctx.run_config)
     data = _data(settings, ctx)
     model = _model(settings, msg)
-    shuffle = shuffler(settings.seed, int(ctx.node_config["partition-id"]), _round(msg))
+    server_round = msg.content.config_records["config"]["server-round"]
+    assert isinstance(server_round, int)
+    shuffle = shuffler(settings.seed, int(ctx.node_config["partition-id"]), server_round)
     if settings.gradients:
         batch = batch_gradient(model, data.train, batch_size=settings.batch_size, shuffle=shuffle)
         found = ArrayRecord({name: tensor.cpu() for name, tensor in batch.arrays.items()})
@@ -83,12 +88,6 @@ def _trained(msg: Message, arrays: ArrayRecord, score: Score, weight: int) -> Me
         {"train_loss": score.loss, "train_accuracy": score.accuracy, "num-examples": weight}
     )
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=msg)
-
-
-def _round(msg: Message) -> int:
-    server_round = msg.content.config_records["config"]["server-round"]
-    assert isinstance(server_round, int)
-    return server_round
 
 
 def _model(settings: Settings, msg: Message) -> nn.Module:

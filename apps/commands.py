@@ -11,9 +11,8 @@ import typer
 
 from flhe.json_option import JsonFile
 from flhe_app.option import about, flag_of
-from flhe_app.run_command import RunCommand, rows, scheme_text
+from flhe_app.run_command import RunCommand, from_file, scheme_text
 from flhe_app.settings import Settings
-from flhe_app.settings_file import from_file
 from flhe_app.shelf_commands import app as shelf_commands
 
 app = typer.Typer()
@@ -60,16 +59,19 @@ def run(
     """Train a real model across a simulated federation."""
     from flhe_app import launch
     from flhe_app.flower_run import How
-    from flhe_app.signals import Stopped, exit_stopped
+    from flhe_app.signals import Stopped
 
     if list_settings:
-        about_each = ((flag_of(f) or "", about(f).help, f.default) for f in fields(Settings))
-        typer.echo(rows([row for row in about_each if row[0]]))
+        listed = [(flag, f) for f in fields(Settings) if (flag := flag_of(f))]
+        wide = max(len(flag) for flag, _ in listed)
+        for flag, field in listed:
+            typer.echo(f"{flag:<{wide}}  {about(field).help}  [default: {field.default!r}]")
         return
     how = How(json_path, report_path, timeout, verbose)
     ctx.find_root().meta["flhe.verbose"] = verbose
     named = scheme_text(ctx, given)
-    said = {name: value for name, value in given.items() if _said(ctx, name)}
+    sources = {name: ctx.get_parameter_source(name) for name in given}
+    said = {n: given[n] for n, source in sources.items() if source and source.name == "COMMANDLINE"}
     if named is not None:
         said["scheme"] = named
     try:
@@ -78,21 +80,15 @@ def run(
         else:
             launch.run(Settings(**{**from_file(config), **said}), how)
     except Stopped as stopped:
-        exit_stopped(stopped)
-
-
-def _said(ctx: typer.Context, name: str) -> bool:
-    """Whether the user said an option, rather than leave its default."""
-    source = ctx.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
+        hint = f"; {stopped.hint}" if stopped.hint else ""
+        text = f"flhe: stopped by {stopped}; everything it started is stopped too{hint}"
+        typer.echo(text, err=True)
+        raise typer.Exit(128 + stopped.number) from None
 
 
 def _parameter(field: Field[Any], flag: str) -> inspect.Parameter:
     """A setting, as a parameter of the command."""
-    said, kind = (
-        about(field),
-        {"str": str, "int": int, "float": float, "bool": bool}[str(field.type)],
-    )
+    said, kind = about(field), type(field.default)
     default = f"  [default: {field.default}]" if field.default not in ("", False) else ""
     shown = typer.Option(
         flag, help=said.help + default, show_default=False, hidden=not said.shown, **said.extra

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -13,60 +12,41 @@ from flhe_app.outcome import SELECTION
 from flhe_app.settings import Settings
 
 
-class RoundDisplay:
+class RoundDisplay(Progress):
     """A progress bar on a terminal, one plain line per step elsewhere."""
 
     def __init__(self, console: Console, rounds: int) -> None:
-        self._console = console
-        self._rounds = rounds
-        self._progress: Progress | None = None
-        if console.is_terminal:
-            self._progress = Progress(
-                SpinnerColumn(),
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
-                TimeElapsedColumn(),
-                console=console,
-                transient=True,
-            )
-            self._task = self._progress.add_task("starting", total=rounds)
-
-    def __enter__(self) -> RoundDisplay:
-        if self._progress:
-            self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._progress:
-            self._progress.stop()
+        super().__init__(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._rounds = self.add_task("starting", total=rounds)
 
     def say(self, text: str) -> None:
         """Show what is going on."""
-        if self._progress:
-            self._progress.update(self._task, description=text)
-        else:
+        if self.disable:
             self.note(text)
+        self.update(self._rounds, description=text)
 
     def note(self, text: str) -> None:
         """Show what stays on the screen."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def round(self, report: dict[str, Any]) -> None:
         """Show a finished round."""
         score = f"accuracy {_number(report['accuracy'])}, loss {_number(report['loss'])}"
         if report["kind"] == SELECTION:
             score = "selection round"
-        if self._progress:
-            self._progress.update(self._task, description=score, completed=report["round"])
-        else:
-            self.say(
-                f"round {report['round']}/{self._rounds}: {score}, "
+        self.update(self._rounds, description=score, completed=report["round"])
+        if self.disable:
+            self.note(
+                f"round {report['round']}/{self.tasks[0].total}: {score}, "
                 f"{report['survivors']} nodes, {report['round_s']:.1f} s"
             )
 
@@ -81,13 +61,7 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
     )
     if any(report["kind"] == SELECTION for report in rounds):
         caption += " The selection round trains nothing: nodes score the parameters."
-    table = Table(
-        box=None,
-        padding=(0, 2, 0, 0),
-        pad_edge=False,
-        title=f"{settings.task}, {settings.nodes} nodes, scheme {settings.scheme}",
-        caption=caption,
-    )
+    table = _table(f"{settings.task}, {settings.nodes} nodes, scheme {settings.scheme}", caption)
     for name in ("Round", "Accuracy", "Loss", "Up", "Down", "Crypto s", "Round s", "Nodes"):
         table.add_column(name, justify="right", no_wrap=True)
     for report in rounds:
@@ -105,16 +79,10 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
 
 
 def overhead_table(rounds: list[dict[str, Any]], ending: dict[str, Any] | None) -> Table | None:
-    """Where the rounds of a finished run went, by phase; None where nothing says.
+    """Where the reports of a finished run's rounds, and of its ending, say that time went, by phase.
 
-    The first round stands by itself: in it keys are agreed on, and processes start and compile.
-
-    Parameters
-    ----------
-    rounds : list of dict
-        Reports of rounds.
-    ending : dict or None
-        What came after the last one.
+    None where nothing says. The first round stands by itself: in it keys are agreed on, and processes
+    start and compile.
     """
     from flhe.strategies.overhead import PHASES
 
@@ -130,9 +98,7 @@ def overhead_table(rounds: list[dict[str, Any]], ending: dict[str, Any] | None) 
         caption += (
             f" After the last round: {ending['wall_s']:.2f} s, {size(up)} up, {size(down)} down."
         )
-    table = Table(
-        box=None, padding=(0, 2, 0, 0), pad_edge=False, title="Where a round goes", caption=caption
-    )
+    table = _table("Where a round goes", caption)
     for name in ("Phase", "First s", "Later s", "Up", "Down", "Server memory"):
         table.add_column(name, justify="left" if name == "Phase" else "right", no_wrap=True)
     for name in PHASES:
@@ -148,6 +114,10 @@ def overhead_table(rounds: list[dict[str, Any]], ending: dict[str, Any] | None) 
             *(size(count) if count else "-" for count in (up, down, held)),
         )
     return table
+
+
+def _table(title: str, caption: str) -> Table:
+    return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, title=title, caption=caption)
 
 
 def _mean_seconds(rounds: list[dict[str, Any]], phase: str) -> str:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 
-from flhe import json_option
 from flhe.errors import FlheError
 from flhe_app.console import RoundDisplay
 from flhe_app.environment import environment
-from flhe_app.outcome import Outcome, Tail, labelled, last_exception, one_line
+from flhe_app.outcome import Outcome, Tail, labelled, last_exception
 from flhe_app.run_dir import RunDir
 from flhe_app.signals import ignore_signals
 
@@ -42,10 +42,6 @@ class How:
     verbose: bool = False  # Whether Flower's log is shown
     console: Console | None = None  # Where to show it, if not on the terminal
 
-    def shown_on(self) -> Console:
-        """Return the console to show it on."""
-        return self.console or json_option.console(self.json_path)
-
 
 class FlowerRun:
     """One Flower run, from the SuperLink's start to its end."""
@@ -65,10 +61,10 @@ class FlowerRun:
     def run(self) -> Outcome:
         """Run it to its end; raises FlheError when it did not train all rounds."""
         from flhe_app.processes import Children
-        from flhe_app.superlink import start_simulation
+        from flhe_app.superlink import pairs, start_simulation
 
         settings = self._scratch / "settings.toml"
-        settings.write_text(self._settings.to_toml(), encoding="utf-8")
+        settings.write_text(pairs(self._settings.to_config(), "\n"), encoding="utf-8")
         children = Children(self._env, self._scratch, hold=[self._dir.lock])
         try:
             self._dir.remember(children.tag)
@@ -94,12 +90,7 @@ class FlowerRun:
             children.stop()
         return self._outcome
 
-    def _follow(
-        self,
-        children: Children,
-        superlink: Process,
-        stream: Process,
-    ) -> None:
+    def _follow(self, children: Children, superlink: Process, stream: Process) -> None:
         """Return when the simulation's process is gone; fail when Flower's own are first."""
         from flhe_app.processes import describe_exit
 
@@ -139,14 +130,13 @@ class FlowerRun:
         complete = self._outcome.done and (reported or self._dir.resumed)  # a crash can cost a line
         if status == "finished:completed" and complete:
             return
-        reason = self._outcome.failure or last_exception(self._log, self._log_start)
-        reason = reason or one_line(details)
-        if not reason:
-            reason = (
-                f"the simulation's process ended after {len(self._outcome.rounds)} of "
-                f"{self._settings.total_rounds} rounds; Flower says {status or 'nothing'!r}"
-            )
-        self._fail(reason)
+        self._fail(
+            self._outcome.failure
+            or last_exception(self._log, self._log_start)
+            or details
+            or f"the simulation's process ended after {len(self._outcome.rounds)} of "
+            f"{self._settings.total_rounds} rounds; Flower says {status or 'nothing'!r}"
+        )
 
     def _tick(self) -> None:
         """Wait a moment; show what is new; keep to the deadline."""
@@ -183,19 +173,18 @@ class FlowerRun:
         """Return the user's own file for the report's lines."""
         from flhe.strategies.report import Lines
 
-        def warn(text: str) -> None:
-            self._console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
-
-        return Lines(path, f"--report {path}", warn)
+        say = partial(self._console.print, markup=False, highlight=False, soft_wrap=True)
+        return Lines(path, f"--report {path}", partial(say, style="yellow"))
 
     def _fail(self, reason: str) -> NoReturn:
         raise FlheError(f"the run failed: {reason} (full log: {self._log})")
 
 
 def _status(listing: str) -> tuple[str, str]:
-    """Status and details of the only run in the output of `flwr ls --format json`."""
+    """Status and details, on one line, of the only run in the output of `flwr ls --format json`."""
     try:
         latest = json.loads(listing[listing.index("{") :])["runs"][0]
-        return str(latest["status"]), str(latest["status-details"])
+        details = " ".join(str(latest["status-details"]).split())
+        return str(latest["status"]), "" if details == "N/A" else details
     except (ValueError, LookupError):
         return "", ""

@@ -7,18 +7,18 @@ encrypted run that was ended at any point goes on.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from flhe import json_option
 from flhe.errors import ConfigError, FlheError
-from flhe.packages import install_hint
+from flhe.packages import require
 from flhe_app.console import overhead_table, round_table
 from flhe_app.environment import own_name, temporary
 from flhe_app.flower_run import FlowerRun, How
@@ -42,16 +42,9 @@ def run(settings: Settings, how: How) -> Outcome:
 
 
 def resume(path: Path, given: Mapping[str, object], how: How) -> Outcome:
-    """Go on with the run whose directory `path` is, as `run` does.
+    """Go on with the run whose directory `path` is, as `run` does; `given` is as for `reopened`.
 
-    Parameters
-    ----------
-    path : Path
-        The directory.
-    given : mapping of str to object
-        Settings that were said again, by field: more rounds, or the same as before.
-    how : How
-        As for `run`; the results are those of all rounds, and the events those from now on.
+    The results are those of all rounds, and the events those from now on.
     """
     with signals(), reopened(path, given) as run_dir:
         check(run_dir.asked, how)
@@ -59,7 +52,8 @@ def resume(path: Path, given: Mapping[str, object], how: How) -> Outcome:
 
 
 def _train(run_dir: RunDir, how: How) -> Outcome:
-    settings, console = run_dir.settings, how.shown_on()
+    settings = run_dir.settings
+    console = how.console or json_option.console(how.json_path)
     with _kept(run_dir), temporary() as scratch:
         outcome = FlowerRun(run_dir, scratch, how, console).run()
     console.print(round_table(settings, outcome.rounds, outcome.model_bytes))
@@ -103,12 +97,7 @@ def check(settings: Settings, how: How) -> None:
     """Refuse before anything starts what could only fail later."""
     from flhe_app.tasks import check_data, task_named
 
-    missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"`flhe run` needs the [apps] extra, missing: {', '.join(missing)}; "
-            f"install it: {install_hint('apps')}"
-        )
+    require("`flhe run`", "apps", NEEDS)
     if settings.encrypted:
         settings.system.check_packages()
         if settings.system.dealt:
@@ -130,12 +119,8 @@ def check(settings: Settings, how: How) -> None:
             "is fewer than one a node"
         )
     json_file = None if how.json_path == json_option.STDOUT else how.json_path
-    files = (
-        ("--json", json_file),
-        ("--report", how.report_path),
-        ("--output", settings.sealed_model),
-    )
-    for option, path in files:
+    files = {"--json": json_file, "--report": how.report_path, "--output": settings.sealed_model}
+    for option, path in files.items():
         if not path:
             continue
         target = Path(path).expanduser()
@@ -145,10 +130,7 @@ def check(settings: Settings, how: How) -> None:
 
 def _say_where(console: Console, run_dir: RunDir) -> None:
     """Say where the model and the keys are, and how to open it."""
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     model, keys = run_dir.settings.sealed_model, str(run_dir.nodes)
     if run_dir.asked.model_suffix == ".npz":
         say(f"Model: {model}")

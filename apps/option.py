@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from flhe.errors import ConfigError
@@ -20,9 +20,8 @@ class Option:
     internal: bool = False
     """Whether the run config alone has it, for whoever starts the app in another way."""
     known: tuple[str, ...] = ()  # Values of a text, where it takes no others
-    # least, most: Smallest and largest number.
-    least: float = -math.inf
-    most: float = math.inf
+    least: float = -math.inf  # Smallest number
+    most: float = math.inf  # Largest number
     above: float = -math.inf  # A number must be more than that
     only: tuple[str, tuple[Any, ...]] | None = None
     """Another setting, and its values beside which this one has an effect."""
@@ -67,12 +66,9 @@ def check(settings: Any) -> None:
         _check_value(key_of(setting.name), value, about(setting))
     for setting in fields(settings):
         given, found = getattr(settings, setting.name), about(setting).only
-        assert setting.default is not MISSING
-        if found is None or given == setting.default:
+        if found is None or given == setting.default or getattr(settings, found[0]) in found[1]:
             continue
         other, values = found
-        if getattr(settings, other) in values:
-            continue
         if values == (True,):
             raise ConfigError(
                 f"{key_of(setting.name)}={given!r} has no effect where nothing is {other}: leave it out"

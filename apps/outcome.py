@@ -121,8 +121,3 @@ def last_exception(log: Path, start: int = 0) -> str:
         if match := _EXCEPTION.match(line.strip()):
             return match[1] + (match[2] or "")
     return ""
-
-
-def one_line(text: str) -> str:
-    """Return what Flower says of a run, on one line; "" where that is nothing."""
-    return "" if text in ("", "N/A") else " ".join(text.split())

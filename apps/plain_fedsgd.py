@@ -27,15 +27,7 @@ RULES = ("lr", "momentum", "dampening", "nesterov", "betas", "eps", "alpha", "ce
 
 
 class PlainFedSGD(MeteredFedAvg):
-    """FedSGD whose server steps with a torch.optim optimizer.
-
-    Parameters
-    ----------
-    optimizer : ClientOptimizer
-        Which of PyTorch's, and its parameters.
-    **fedavg
-        Arguments of `MeteredFedAvg`.
-    """
+    """FedSGD whose server steps with PyTorch's `optimizer`; `fedavg` is for `MeteredFedAvg`."""
 
     def __init__(self, optimizer: ClientOptimizer, **fedavg: Any) -> None:
         super().__init__(**fedavg)

@@ -3,12 +3,15 @@
 Flower and Ray start children of their own, some in new sessions, and when a parent is killed its
 children move to another one. So each child carries a tag in its environment, inherited by all
 below it, and the tag finds them again.
+
+Run as a module, this is the watchdog of one run.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -75,7 +78,7 @@ class Children:
         self._seen: set[psutil.Process] = set()
         self._started: list[subprocess.Popen[bytes]] = []
         self._watchdog = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "flhe_app.watch", self.tag, str(scratch)],
+            [sys.executable, "-m", "flhe_app.processes", self.tag, str(scratch)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -156,3 +159,18 @@ def script(name: str) -> str:
     if not path.exists():
         raise FlheError(f"{name} is not beside {sys.executable}: {install_hint('apps')}")
     return str(path)
+
+
+def watch(tag: str, scratch: str) -> None:
+    """Wait for the parent to go, then stop every process with `tag` and remove `scratch`.
+
+    Standard input is a pipe that only the parent holds: it closes when the parent ends, however that
+    happens.
+    """
+    sys.stdin.read()
+    stop_tagged(tag)
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    watch(*sys.argv[1:])

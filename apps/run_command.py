@@ -1,16 +1,30 @@
-"""`flhe run [SCHEME]`: a command with the options of settings, and of the scheme that is named."""
+"""`flhe run [SCHEME]`: a command with the options of settings, and of the scheme that is named.
+
+What the command line says can be written down in a TOML file:
+
+    task = "fcn-digits"
+    top-k = 0.1
+
+    [scheme]
+    name = "sash"
+    unmask = "clients"
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import tomllib
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 from typer.core import TyperCommand
 
+from flhe.errors import ConfigError
 from flhe.schemes import PLAIN
-from flhe_app.option import key_of, said
+from flhe_app.option import about, key_of, said
+from flhe_app.settings import Settings
 
 OWN = "scheme_"
 """What stands before the names of a scheme's own parameters among the command's."""
@@ -29,7 +43,10 @@ class RunCommand(TyperCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the scheme's name off the arguments; UsageError naming those that there are."""
         if args and not args[0].startswith("-"):
-            ctx.meta[NAMED], args = _known(args[0], ctx), args[1:]
+            names = (*_schemes().names(), PLAIN)
+            if args[0] not in names:
+                raise click.UsageError(f"no scheme {args[0]!r}; there are {', '.join(names)}", ctx)
+            ctx.meta[NAMED], *args = args
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -44,9 +61,8 @@ class RunCommand(TyperCommand):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Which schemes there are, and where the rest of the settings is."""
         if NAMED not in ctx.meta:
-            _, schemes = _installed()
             with formatter.section("Schemes, each with options of its own (flhe run NAME --help)"):
-                formatter.write_text(", ".join((*schemes, PLAIN)))
+                formatter.write_text(", ".join((*_schemes().names(), PLAIN)))
 
 
 def scheme_text(ctx: click.Context, given: dict[str, Any]) -> str | None:
@@ -63,24 +79,16 @@ def scheme_text(ctx: click.Context, given: dict[str, Any]) -> str | None:
     return " ".join([name, *words])
 
 
-def _installed() -> tuple[Any, tuple[str, ...]]:
+def _schemes() -> Any:
     from flhe.schemes.registry import SCHEMES
 
-    return SCHEMES, SCHEMES.names()
-
-
-def _known(name: str, ctx: click.Context) -> str:
-    _, names = _installed()
-    if name not in (*names, PLAIN):
-        raise click.UsageError(f"no scheme {name!r}; there are {', '.join((*names, PLAIN))}", ctx)
-    return name
+    return SCHEMES
 
 
 def _options(name: str) -> list[click.Parameter]:
     """An option for each parameter of a scheme, as its class declares and describes it."""
-    schemes, _ = _installed()
-    kind = schemes.named(name)
-    hints, about = get_type_hints(kind), _described(kind.__doc__ or "")
+    kind = _schemes().named(name)
+    hints, told = get_type_hints(kind), _described(kind.__doc__ or "")
     made: list[click.Parameter] = []
     for field in fields(kind):
         hint, key = hints[field.name], key_of(field.name)
@@ -91,7 +99,7 @@ def _options(name: str) -> list[click.Parameter]:
                 [both, f"{OWN}{field.name}"],
                 type=click.Choice([str(one) for one in get_args(hint)]) if choice else hint,
                 default=None,
-                help=f"{about.get(field.name, field.name)}  [default: {field.default}]",
+                help=f"{told.get(field.name, field.name)}  [default: {field.default}]",
             )
         )
     return made
@@ -100,25 +108,46 @@ def _options(name: str) -> list[click.Parameter]:
 def _described(doc: str) -> dict[str, str]:
     """First sentence of each parameter in a NumPy docstring."""
     found: dict[str, list[str]] = {}
-    lines = doc.partition("Parameters\n")[2].splitlines()
     name = ""
-    for line in lines:
+    for line in doc.partition("Parameters\n")[2].splitlines():
         head, colon, _ = line.strip().partition(" : ")
         if colon and head.isidentifier():
             name = head
             found[name] = []
         elif name and line.strip():
             found[name].append(line.strip())
-    return {name: _sentence(" ".join(text)) for name, text in found.items()}
+    return {
+        name: re.split(r"[.;] ", " ".join(text))[0].rstrip(".") + "."
+        for name, text in found.items()
+    }
 
 
-def _sentence(text: str) -> str:
-    return text.partition(". ")[0].partition("; ")[0].rstrip(".") + "."
+def from_file(path: Path | None) -> dict[str, Any]:
+    """Settings of a TOML file, by the names of their fields; none of no file.
+
+    Raises ConfigError: no such file, no TOML, or a setting that there is not.
+    """
+    if path is None:
+        return {}
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"--config {path}: {error}") from None
+    names = {
+        key_of(field.name): field.name for field in fields(Settings) if not about(field).internal
+    }
+    if unknown := [key for key in found if key not in names]:
+        raise ConfigError(
+            f"--config {path}: {unknown[0]} is no setting; `flhe run --settings` lists them"
+        )
+    if isinstance(scheme := found.get("scheme"), dict):
+        found["scheme"] = _scheme(scheme, path)
+    read = Settings.from_config(found)
+    return {names[key]: getattr(read, names[key]) for key in found}
 
 
-def rows(settings: Sequence[tuple[str, str, object]]) -> str:
-    """Keys, defaults and meanings of settings, a line each."""
-    wide = max(len(key) for key, _, _ in settings)
-    return "\n".join(
-        f"{key:<{wide}}  {text}  [default: {default!r}]" for key, text, default in settings
-    )
+def _scheme(scheme: dict[str, Any], path: Path) -> str:
+    """A scheme's table as one text."""
+    if type(scheme.get("name")) is not str:
+        raise ConfigError(f"--config {path}: [scheme] needs a name")
+    return " ".join([scheme["name"], *(said(k, v) for k, v in scheme.items() if k != "name")])

@@ -118,8 +118,12 @@ class RunDir:
     def keep_alone(self, *kept: Path) -> None:
         """Remove everything but `kept`."""
         for entry in self.path.iterdir():
-            if entry not in kept:
-                _remove(entry)
+            if entry in kept:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Remove the directory."""
@@ -155,14 +159,9 @@ def created(settings: Settings) -> Iterator[RunDir]:
 def reopened(path: Path, given: Mapping[str, object]) -> Iterator[RunDir]:
     """The directory of an earlier run, to go on with it.
 
-    Raises ConfigError: it is none of ours, is in use, is finished, or `given` contradicts it.
+    `given` are settings that were said again, by field; only `num_rounds` may differ, upwards.
 
-    Parameters
-    ----------
-    path : Path
-        The directory.
-    given : mapping of str to object
-        Settings that were said again, by field; only `num_rounds` may differ, upwards.
+    Raises ConfigError: it is none of ours, is in use, is finished, or `given` contradicts it.
     """
     path = Path(absolute(str(path)))
     if not (path / "settings.json").is_file():
@@ -179,7 +178,11 @@ def reopened(path: Path, given: Mapping[str, object]) -> Iterator[RunDir]:
                 "a larger number to train more"
             )
         run_dir = RunDir(path, asked, nodes, lock, resumed=True)
-        _end_leftovers(path / "tag")
+        tag = path / "tag"  # of what that run left running, if its watchdog was killed with it
+        if tag.is_file() and (mark := tag.read_text("ascii", "replace")):
+            from flhe_app.processes import stop_tagged
+
+            stop_tagged(mark)
         run_dir.save(finished=finished)
         yield run_dir
 
@@ -249,18 +252,3 @@ def _locked(path: Path) -> Iterator[int]:
         yield handle
     finally:
         os.close(handle)
-
-
-def _end_leftovers(tag: Path) -> None:
-    """End what an earlier run left running, if its watchdog was killed with it."""
-    from flhe_app.processes import stop_tagged
-
-    if tag.is_file() and (mark := tag.read_text("ascii", "replace")):
-        stop_tagged(mark)
-
-
-def _remove(entry: Path) -> None:
-    if entry.is_dir() and not entry.is_symlink():
-        shutil.rmtree(entry, ignore_errors=True)
-    else:
-        entry.unlink(missing_ok=True)

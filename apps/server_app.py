@@ -5,31 +5,37 @@ Whatever goes wrong is raised: a run that did not train must not look finished.
 
 from __future__ import annotations
 
+import io
 import time
 from contextlib import nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from logging import INFO, getLogger
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Result
 
 from flhe.errors import ConfigError, QuorumError
 from flhe.strategies.he_strategy import HEStrategy
 from flhe.strategies.plain import metered
 from flhe.strategies.report import VERSION, Reporter
+from flhe.strategies.sealed_result import save_sealed, write_private
 from flhe.strategies.tensorboard import TensorBoard
 from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.select_terms import clear_warning
-from flhe_app.final_model import log_place, placed, write_model
+from flhe_app.environment import data_home
 from flhe_app.node_memory import nodes_memory
 from flhe_app.plain_fedsgd import PlainFedSGD
 from flhe_app.settings import Settings
 from flhe_app.tasks import task_named
-from flhe_app.tasks.base import Task, new_model
+from flhe_app.tasks.base import new_model
+from flhe_app.tasks.workloads import Workload
 
 app = ServerApp()
+log = getLogger("flwr").log
 
 
 @app.main()
@@ -67,9 +73,7 @@ def run(grid: Grid, settings: Settings, reporter: Reporter) -> None:
         **how,
     )
     if settings.sealed_model:
-        sealed = settings.model_suffix == ".flhe"
-        write_model(Path(settings.sealed_model), result, sealed=sealed)
-        log_place(settings)
+        write_model(settings, result)
     if isinstance(strategy, HEStrategy) and (text := clear_warning(strategy.terms)):
         reporter.emit("warning", text=text)
     ending = getattr(strategy, "ending", None)
@@ -80,7 +84,7 @@ def run(grid: Grid, settings: Settings, reporter: Reporter) -> None:
     )
 
 
-def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
+def make_strategy(settings: Settings, task: Workload, reporter: Reporter) -> FedAvg:
     """Return the strategy of `settings.scheme`."""
     fedavg: dict[str, Any] = {
         "fraction_train": settings.fraction_train,
@@ -110,21 +114,16 @@ def make_strategy(settings: Settings, task: Task, reporter: Reporter) -> FedAvg:
     )
 
 
-def largest_weight(settings: Settings, task: Task) -> int:
-    """Largest weight that one node can report: of q-FedAvg, or a number of examples."""
+def largest_weight(settings: Settings, task: Workload) -> int:
+    """Largest weight that one node can report, from public figures: of q-FedAvg, or of examples."""
     if settings.fair:
         return settings.fair.limit
-    most = most_examples(settings, task)
+    most = task.train_size
+    if settings.partition == "iid":
+        most = -(-most // settings.nodes)
     if settings.gradients:
         most = min(settings.batch_size, most)
     return settings.max_examples or most
-
-
-def most_examples(settings: Settings, task: Task) -> int:
-    """Most training examples that one node can hold, from public figures alone."""
-    if settings.partition == "iid":
-        return -(-task.train_size // settings.nodes)
-    return task.train_size
 
 
 def wait_for_nodes(grid: Grid, settings: Settings) -> None:
@@ -138,3 +137,41 @@ def wait_for_nodes(grid: Grid, settings: Settings) -> None:
                 f'(in a simulation: --federation-config "num-supernodes={settings.nodes}")'
             )
         time.sleep(0.2)
+
+
+def placed(settings: Settings, run_id: int) -> Settings:
+    """Return `settings` with the absolute path of the final model.
+
+    If `sealed-model` is empty, the file is `models/run-ID.flhe` in the user's data directory, or
+    `.npz` if the server reads the model: the server app runs in a directory of Flower's, which the
+    user does not know.
+
+    Raises ConfigError: the file cannot be written there. The run has not trained anything yet.
+    """
+    if settings.sealed_model:
+        path = Path(settings.sealed_model).expanduser().absolute()
+        if path.is_dir() or not path.parent.is_dir():
+            raise ConfigError(f"sealed-model={path}: name a file in a directory that exists")
+    else:
+        path = data_home() / "models" / f"run-{run_id}{settings.model_suffix}"
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"the final model goes into {path.parent}, which cannot be written "
+                f"({error.strerror}): set sealed-model to a file in a directory of yours"
+            ) from error
+    return replace(settings, sealed_model=str(path))
+
+
+def write_model(settings: Settings, result: Result) -> None:
+    """Write the final model, the sealed checkpoint or the arrays as .npz, and log where it is."""
+    path = Path(settings.sealed_model)
+    if settings.model_suffix == ".flhe":
+        save_sealed(result, path)
+        return
+    clear: dict[str, Any] = {name: array.numpy() for name, array in result.arrays.items()}
+    buffer = io.BytesIO()
+    np.savez(buffer, **clear)
+    write_private(path, [buffer.getvalue()])
+    log(INFO, "Model: %s", path)

@@ -6,11 +6,10 @@ refused before anything starts.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from flhe.errors import ConfigError
 from flhe.schemes import DEFAULT, PLAIN
@@ -46,6 +45,12 @@ TASKS = tuple(CLASSES)
 
 FAIR_LIMIT = 1 << 20
 """Largest weight under q-FedAvg, where `max_examples` does not say: fine steps, up to 4,096 nodes."""
+
+MIN_LIMIT = 1 << 10
+"""Smallest one: below this, rounding weights to whole numbers changes what q-FedAvg does."""
+
+FAIR_BITS = 24
+"""Fewest bits of an encrypted value: q-FedAvg's updates are small beside the clip."""
 
 ADAM = "adam"
 """What nodes step with under fedsgd, where `client_optimizer` does not say."""
@@ -243,11 +248,6 @@ class Settings:
         return Laplace(self.noise, cast(Any, self.noise_scope)) if self.noise else None
 
     @property
-    def weighted(self) -> bool:
-        """Whether example counts weigh: in clear they would show."""
-        return not self.selects.clear
-
-    @property
     def total_rounds(self) -> int:
         """Rounds in all: those of training, and one for the map where there is one."""
         return self.num_rounds + self.selects.mapped
@@ -268,11 +268,6 @@ class Settings:
     def model_suffix(self) -> str:
         """Suffix of the final model's file: .flhe if it is sealed, .npz if the server reads it."""
         return ".npz" if self.server_reads or not self.encrypted else ".flhe"
-
-    @property
-    def threshold(self) -> float | Literal["history", "exchange"]:
-        """What clips an encrypted update, as strategies take it."""
-        return self.clip if self.clipping == "fixed" else cast(Any, self.clipping)
 
     @property
     def encrypted(self) -> bool:
@@ -319,33 +314,20 @@ class Settings:
         )
 
     @property
-    def value_bits(self) -> int:
-        """Bits of one encrypted value."""
-        from flhe_app.tasks.fair import FAIR_BITS
-
-        bits = self.bits or self.system.default_bits
-        return max(bits, FAIR_BITS) if self.fair_q and bits else bits
-
-    @property
     def cohort(self) -> int:
         """Nodes that train in one round."""
         return max(1, round(self.nodes * self.fraction_train))
 
     def codec(self, max_examples: int) -> Chain:
-        """What makes integers of an update.
-
-        Parameters
-        ----------
-        max_examples : int
-            Largest weight that one node can report.
-        """
+        """What makes integers of an update, where a node reports a weight of `max_examples` at most."""
         from flhe.coding.update import update_codec
 
+        bits = self.bits or self.system.default_bits
         return update_codec(
-            bits=self.value_bits,
-            clip=self.threshold,
+            bits=max(bits, FAIR_BITS) if self.fair_q and bits else bits,
+            clip=self.clip if self.clipping == "fixed" else cast(Any, self.clipping),
             max_examples=max_examples,
-            weighted=self.weighted,
+            weighted=not self.selects.clear,  # example counts in clear would show
             top_k=self.top_k or None,
             warmup=self.warmup,
             permute=self.permute,
@@ -361,31 +343,22 @@ class Settings:
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Settings:
         """Read a Flower run config; keys that are not the app's own are left alone."""
-        found: dict[str, Any] = {}
-        for field in fields(cls):
-            if key_of(field.name) in config:
-                found[field.name] = _typed(field.name, field.default, config[key_of(field.name)])
-        return cls(**found)
+        named = ((field, key_of(field.name)) for field in fields(cls))
+        return cls(
+            **{f.name: _typed(key, f.default, config[key]) for f, key in named if key in config}
+        )
 
     def to_config(self) -> dict[str, Any]:
         """Return every setting under its key in the run config."""
         return {key_of(field.name): getattr(self, field.name) for field in fields(self)}
 
-    def to_toml(self) -> str:
-        """Write every setting as the TOML that `flwr run --run-config FILE.toml` reads."""
-        lines = (
-            f"{key} = {json.dumps(value, ensure_ascii=False)}"
-            for key, value in self.to_config().items()
-        )
-        return "\n".join(lines) + "\n"
 
-
-def _typed(name: str, default: object, value: object) -> object:
+def _typed(key: str, default: object, value: Any) -> Any:
     """Return `value` in the type of `default`, or refuse it."""
     if isinstance(default, float) and type(value) is int:
         return float(value)
     if type(value) is not type(default):
         raise ConfigError(
-            f"{key_of(name)}={value!r}: must be {type(default).__name__}, got {type(value).__name__}"
+            f"{key}={value!r}: must be {type(default).__name__}, got {type(value).__name__}"
         )
     return value

@@ -93,11 +93,8 @@ def signatures(fab: Path) -> list[dict[str, Any]]:
 
 def trusted_entities(publics: list[Ed25519PublicKey]) -> str:
     """What a SuperNode's --trusted-entities reads: YAML, an id and an OpenSSH key a line."""
-    lines = []
-    for public in publics:
-        key = public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode("ascii")
-        lines.append(f"{key_id(public)}: '{key}'\n")
-    return "".join(lines)
+    form = (Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return "".join(f"{key_id(p)}: '{p.public_bytes(*form).decode('ascii')}'\n" for p in publics)
 
 
 def find(directory: Path, app_id: str, version: str | None) -> Path | None:

@@ -6,9 +6,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
-
-import typer
 
 
 class Stopped(BaseException):
@@ -36,19 +33,10 @@ def signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-_SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def ignore_signals() -> None:
     """Have nothing interrupt the clean-up."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-
-
-def exit_stopped(stopped: Stopped) -> NoReturn:
-    """Say what ended a command, and how to go on where that is possible."""
-    hint = f"; {stopped.hint}" if stopped.hint else ""
-    typer.echo(f"flhe: stopped by {stopped}; everything it started is stopped too{hint}", err=True)
-    raise typer.Exit(128 + stopped.number) from None

@@ -92,6 +92,6 @@ def start_simulation(
     return superlink, children.start(command, log=log, cwd=scratch)
 
 
-def pairs(config: Mapping[str, Value]) -> str:
-    """A config as Flower's commands take it."""
-    return " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
+def pairs(config: Mapping[str, Value], between: str = " ") -> str:
+    """A config as Flower's commands take it; line by line it is TOML."""
+    return between.join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in config.items())

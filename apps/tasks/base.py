@@ -1,4 +1,4 @@
-"""What a task is, and ordinary supervised training of its model.
+"""Examples, and ordinary supervised training of a model on them.
 
 Nothing here draws from torch's global generator once a model exists: a client's batches depend on
 (seed, partition, round) alone, so that an encrypted run and a plain one see the same batches.
@@ -10,9 +10,9 @@ labels, so over all positions of all windows. Weights count examples.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from flhe_app.tasks.proximal import add_pull, anchors
+if TYPE_CHECKING:
+    from flhe_app.tasks.workloads import Workload
 
 STEPPERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, momentum=0.9),
@@ -40,6 +41,11 @@ class Examples(NamedTuple):
 
     images: Tensor
     labels: Tensor
+
+    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """All of them in order, `size` at a time."""
+        halves = (part.split(size) for part in self)  # type: ignore[no-untyped-call]
+        return zip(*halves, strict=True)
 
     def take(self, indices: NDArray[np.int64]) -> Examples:
         """Select the examples at `indices`, in that order."""
@@ -61,29 +67,7 @@ class Score(NamedTuple):
     accuracy: float
 
 
-class Task(Protocol):
-    """A data set and the model that learns it."""
-
-    @property
-    def name(self) -> str:
-        """The task's name in the run config."""
-
-    @property
-    def train_size(self) -> int:
-        """Examples in the training set, all nodes together."""
-
-    @property
-    def classes(self) -> int:
-        """What the model tells apart: guessing has a loss of ln(classes)."""
-
-    def build(self) -> nn.Module:
-        """Make the model; its weights come from torch's global generator."""
-
-    def load(self, data_dir: str, *, download: bool) -> Data:
-        """Read the data set; an error says where to put it."""
-
-
-def new_model(task: Task, seed: int) -> nn.Module:
+def new_model(task: Workload, seed: int) -> nn.Module:
     """Make the task's model with weights that depend on `seed` alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -94,6 +78,26 @@ def shuffler(seed: int, partition: int, server_round: int) -> torch.Generator:
     """Return the generator of one client's batches in one round."""
     state = np.random.SeedSequence([seed, partition, server_round]).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state[0] >> 1))
+
+
+def anchors(model: nn.Module) -> list[Tensor]:
+    """Copies of the model's parameters, in order: w_t of `add_pull`, to be taken before training."""
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@torch.no_grad()
+def add_pull(model: nn.Module, received: list[Tensor], mu: float) -> None:
+    """Pull the model back to where it started, as FedProx does: add mu * (w - w_t) to every gradient.
+
+    That is the gradient of mu / 2 * ||w - w_t||**2, so the loss that is reported stays the task's own.
+    It is added in place, after `backward`, on the client, under any scheme. A parameter without a
+    gradient is left alone: nothing has moved it from `received`, which is what `anchors` gave.
+
+    Source: Li et al., "Federated Optimization in Heterogeneous Networks" (MLSys 2020), Alg. 2.
+    """
+    for parameter, anchor in zip(model.parameters(), received, strict=True):
+        if parameter.grad is not None:
+            parameter.grad.add_(parameter - anchor, alpha=mu)
 
 
 def train(
@@ -153,13 +157,42 @@ def evaluate(model: nn.Module, examples: Examples, *, batch_size: int = 512) -> 
     """Score `model` on `examples`."""
     model.eval()
     loss_sum, correct = 0.0, 0
-    batches = zip(
-        examples.images.split(batch_size),  # type: ignore[no-untyped-call]
-        examples.labels.split(batch_size),  # type: ignore[no-untyped-call]
-        strict=True,
-    )
-    for images, labels in batches:
+    for images, labels in examples.batches(batch_size):
         logits = model(images)
         loss_sum += functional.cross_entropy(logits, labels, reduction="sum").item()
         correct += int((logits.argmax(1) == labels).sum())
     return Score(loss_sum / examples.labels.numel(), correct / examples.labels.numel())
+
+
+class BatchGradient(NamedTuple):
+    """Mean gradient of one batch, in the place of a model's arrays."""
+
+    arrays: dict[str, Tensor]
+    """As the model's state: gradients for parameters, zeros for parameters without one and for
+    other floats (a running mean is no function of the loss), other buffers as the pass has
+    left them."""
+    score: Score  # Mean loss and accuracy over the batch, before any step
+    examples: int  # Examples in the batch: its weight
+
+
+def batch_gradient(
+    model: nn.Module, examples: Examples, *, batch_size: int, shuffle: torch.Generator
+) -> BatchGradient:
+    """Gradient of the mean loss over `batch_size` random examples, or all where there are fewer."""
+    order = torch.randperm(len(examples.labels), generator=shuffle)
+    batch = order[:batch_size].to(examples.labels.device)
+    labels = examples.labels[batch]
+    model.train()
+    model.zero_grad()
+    logits = model(examples.images[batch])
+    loss = functional.cross_entropy(logits, labels)
+    loss.backward()  # type: ignore[no-untyped-call]
+    arrays = {
+        name: torch.zeros_like(value) if value.is_floating_point() else value
+        for name, value in model.state_dict().items()
+    }
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if parameter.grad is not None:
+            arrays[name] = parameter.grad
+    correct = int((logits.argmax(1) == labels).sum())
+    return BatchGradient(arrays, Score(loss.item(), correct / labels.numel()), len(labels))

@@ -35,18 +35,12 @@ from numpy.typing import NDArray
 
 from flhe.coding.flatten import Arrays
 from flhe.errors import ConfigError, RangeError
+from flhe_app.settings import MIN_LIMIT
 
 logger = logging.getLogger("flhe")
 
 MIN_LOSS = 1e-10
 """A loss counts as no less than this: F**(q - 1) has no bound near zero."""
-
-MIN_LIMIT = 1 << 10
-"""Below this, rounding weights to whole numbers changes what q-FedAvg does."""
-
-
-FAIR_BITS = 24
-"""Fewest bits of an encrypted value: q-FedAvg's updates are small beside the clip."""
 
 
 @dataclass(frozen=True, slots=True)

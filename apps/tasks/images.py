@@ -28,17 +28,13 @@ class Images:
     """A set of images of one size."""
 
     title: str  # What a figure calls it
-    # classes, train_size: Labels that there are; images of the whole training half.
-    classes: int
-    train_size: int
-    # channels, size: Planes and width of an image, in pixels.
-    channels: int
-    size: int
+    classes: int  # Labels that there are
+    train_size: int  # Images of the whole training half
+    channels: int  # Planes of an image
+    size: int  # Its width, in pixels
     stem: str  # How the name of its file in a directory begins
-    # dataset, folder: Class in `torchvision.datasets`, and where that looks, below the data
-    # directory; "" for none.
-    dataset: str = ""
-    folder: str = ""
+    dataset: str = ""  # Class in `torchvision.datasets`; "" for none
+    folder: str = ""  # Where that looks, below the data directory
     hub: str = ""  # Name by which flwr-datasets fetches it, where torchvision does not; "" for none
 
     @property
@@ -64,10 +60,8 @@ class Images:
             return self._from_file(task, file)
         if not self.hub:
             assert root is not None
-            return Data(
-                self._half(task, root, train=True, download=download),
-                self._half(task, root, train=False, download=download),
-            )
+            halves = (True, False)
+            return Data(*(self._half(task, root, train=t, download=download) for t in halves))
         if not download:
             raise ConfigError(
                 f"task={task!r}: {self._files()} is missing in the data directory; put it there and "

@@ -7,6 +7,7 @@ so that the number, rounded as there, is the published one.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Container, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -15,40 +16,38 @@ from torch.nn import functional
 from flhe_app.tasks.text import CHARACTERS
 
 
+def convolved(*planes: int, kernel: int, pooled: Container[int]) -> Iterator[nn.Module]:
+    """Convolutions that keep the width of an image from planes to planes; `pooled` ones halve it."""
+    for number, (into, out) in enumerate(itertools.pairwise(planes), 1):
+        yield nn.Conv2d(into, out, kernel, padding=kernel // 2)
+        yield nn.ReLU()
+        if number in pooled:
+            yield nn.MaxPool2d(2)
+
+
+def dense(*widths: int) -> Iterator[nn.Module]:
+    """Dense layers over all values of an example."""
+    yield nn.Flatten()
+    for number, pair in enumerate(itertools.pairwise(widths)):
+        if number:
+            yield nn.ReLU()
+        yield nn.Linear(*pair)
+
+
 def small_cnn() -> nn.Module:
     """A small CNN over 8 x 8 pixels: 38,282 parameters."""
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(512, 64),
-        nn.ReLU(),
-        nn.Linear(64, 10),
-    )
+    return nn.Sequential(*convolved(1, 16, 32, kernel=3, pooled=(2,)), *dense(512, 64, 10))
 
 
 def fcn() -> nn.Module:
     """Two dense layers over 28 x 28 pixels: 101,770 parameters."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
+    return nn.Sequential(*dense(784, 128, 10))
 
 
 def two_convolutions(channels: int, size: int) -> nn.Module:
     """A CNN of two convolutions: 1.07M (CIFAR-10) or 0.82M parameters (Fashion-MNIST)."""
-    return nn.Sequential(
-        nn.Conv2d(channels, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64 * (size // 4) ** 2, 256),
-        nn.ReLU(),
-        nn.Linear(256, 10),
-    )
+    last = dense(64 * (size // 4) ** 2, 256, 10)
+    return nn.Sequential(*convolved(channels, 32, 64, kernel=3, pooled=(1, 2)), *last)
 
 
 def alexnet() -> nn.Module:
@@ -57,27 +56,8 @@ def alexnet() -> nn.Module:
     Weights start with He's variance: with PyTorch's own, smaller one, so many layers without batch norm
     pass on little, and take rounds to begin to learn.
     """
-    model = nn.Sequential(
-        nn.Conv2d(3, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(64, 128, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(128, 128, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(128, 64, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(1024, 768),
-        nn.ReLU(),
-        nn.Linear(768, 192),
-        nn.ReLU(),
-        nn.Linear(192, 10),
-    )
+    convolutions = convolved(3, 32, 64, 128, 128, 64, kernel=3, pooled=(1, 2, 5))
+    model = nn.Sequential(*convolutions, *dense(1024, 768, 192, 10))
     for layer in model:
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
@@ -86,18 +66,8 @@ def alexnet() -> nn.Module:
 
 def cnn() -> nn.Module:
     """Two convolutions and two dense layers, LEAF's for FEMNIST, narrower: 1,203,798 parameters."""
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64 * 7 * 7, 360),
-        nn.ReLU(),
-        nn.Linear(360, 62),
-    )
+    last = dense(64 * 7 * 7, 360, 62)
+    return nn.Sequential(*convolved(1, 32, 64, kernel=5, pooled=(1, 2)), *last)
 
 
 class Block(nn.Module):

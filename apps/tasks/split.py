@@ -72,15 +72,7 @@ def node_data(settings: Settings, partition_id: int, partitions: int) -> Data:
             f"partition-id={partition_id} of num-partitions={partitions}: "
             "give each node its own, from 0"
         )
-    data, train_parts, test_parts = _partitioned(
-        task=settings.task,
-        data_dir=settings.data_dir,
-        download=settings.download,
-        partition=settings.partition,
-        alpha=settings.dirichlet_alpha,
-        seed=settings.seed,
-        nodes=partitions,
-    )
+    data, train_parts, test_parts = _partitioned(settings, partitions)
     return Data(
         data.train.take(train_parts[partition_id]), data.test.take(test_parts[partition_id])
     )
@@ -88,21 +80,14 @@ def node_data(settings: Settings, partition_id: int, partitions: int) -> Data:
 
 @lru_cache(maxsize=1)  # a simulated node's process serves many nodes and rounds
 def _partitioned(
-    *,
-    task: str,
-    data_dir: str,
-    download: bool,
-    partition: str,
-    alpha: float,
-    seed: int,
-    nodes: int,
+    settings: Settings, nodes: int
 ) -> tuple[Data, list[NDArray[np.int64]], list[NDArray[np.int64]]]:
-    data = task_named(task).load(data_dir, download=download)
-    labels = data.train.labels.numpy()
-    if partition == "iid":
+    data = task_named(settings.task).load(settings.data_dir, download=settings.download)
+    labels, seed = data.train.labels.numpy(), settings.seed
+    if settings.partition == "iid":
         train_parts = split_iid(labels, nodes, seed)
     else:
-        train_parts = split_dirichlet(labels, nodes, seed, alpha)
+        train_parts = split_dirichlet(labels, nodes, seed, settings.dirichlet_alpha)
     return data, train_parts, split_iid(data.test.labels.numpy(), nodes, seed)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -20,34 +19,11 @@ from torch import nn
 from flhe_app.tasks import networks
 from flhe_app.tasks.base import Data, Examples
 from flhe_app.tasks.digits import Digits
-from flhe_app.tasks.images import CIFAR10_IMAGES, FASHION_IMAGES, FEMNIST_IMAGES
-from flhe_app.tasks.text import SHAKESPEARE
+from flhe_app.tasks.images import CIFAR10_IMAGES, FASHION_IMAGES, FEMNIST_IMAGES, Images
+from flhe_app.tasks.text import SHAKESPEARE, Text
 
-
-class Source(Protocol):
-    """Where a workload's examples come from."""
-
-    @property
-    def title(self) -> str:
-        """What a figure calls it."""
-
-    @property
-    def classes(self) -> int:
-        """What is told apart."""
-
-    @property
-    def train_size(self) -> int:
-        """Examples of the whole training half."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """One example as a model takes it."""
-
-    def there(self, data_dir: str) -> bool:
-        """Whether its examples are in `data_dir`, or need none; reads nothing."""
-
-    def load(self, task: str, data_dir: str, *, download: bool) -> Data:
-        """Read the data set, in the name of `task`; ConfigError says where to put it."""
+Source = Digits | Images | Text
+"""Where a workload's examples come from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +31,8 @@ class Workload:
     """A network and what it learns from."""
 
     name: str  # The task's name
-    network: Callable[[], nn.Module]  # Makes the model
+    build: Callable[[], nn.Module]
+    """Makes the model; its weights come from torch's global generator."""
     parameters: int  # How many the papers say that it has; 0 where no paper has it
     source: Source  # Where its examples come from
 
@@ -66,27 +43,18 @@ class Workload:
 
     @property
     def classes(self) -> int:
-        """What the model tells apart."""
+        """What the model tells apart: guessing has a loss of ln(classes)."""
         return self.source.classes
 
-    def build(self) -> nn.Module:
-        """Make the model."""
-        return self.network()
-
     def load(self, data_dir: str, *, download: bool) -> Data:
-        """Read the data set."""
+        """Read the data set; ConfigError says where to put it."""
         return self.source.load(self.name, data_dir, download=download)
 
 
 def generated(task: Workload, count: int, seed: int) -> Data:
     """Random data of a workload's shape, for tests and timing: there is nothing to learn from it.
 
-    Parameters
-    ----------
-    task : Workload
-        Whose shape.
-    count, seed : int
-        Training examples, of which a fifth as many test; what decides them.
+    `count` examples train, and a fifth as many test; `seed` decides them.
     """
     draw = torch.Generator().manual_seed(seed)
     shape, classes = task.source.shape, task.classes

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from torch import nn
 
-    from flhe_app.tasks.base import Data, Task
+    from flhe_app.tasks.base import Data
+    from flhe_app.tasks.workloads import Workload
     from flhe_lab.papers.learning import Setting
 
 
@@ -62,7 +63,7 @@ class Learners:
     `parts` is what each node holds, by its partition id; `setting` is how all of them train.
     """
 
-    def __init__(self, task: Task, parts: list[Data], setting: Setting) -> None:
+    def __init__(self, task: Workload, parts: list[Data], setting: Setting) -> None:
         from flhe_app.tasks.base import new_model
 
         self._first = new_model(task, setting.seed)

@@ -19,7 +19,8 @@ from flhe.schemes import DEFAULT
 
 if TYPE_CHECKING:
     from flhe.strategies.report import RoundReport
-    from flhe_app.tasks.base import Data, Task
+    from flhe_app.tasks.base import Data
+    from flhe_app.tasks.workloads import Workload
 
 Arguments = Mapping[str, Any]
 """Keyword arguments of an alias of `flhe.strategies`; beside them `scheme`, whose alias it is, FLASHE's
@@ -97,7 +98,7 @@ def rounds_of(setting: Setting, arguments: Arguments | None) -> int:
 
 def learn(
     name: str,
-    task: Task,
+    task: Workload,
     data: Data,
     setting: Setting,
     arguments: Arguments | None,

@@ -12,8 +12,7 @@ from flhe.mods import records
 from flhe_app import client_app
 from flhe_app.settings import Settings
 from flhe_app.tasks import task_named
-from flhe_app.tasks.base import evaluate, new_model, shuffler
-from flhe_app.tasks.gradients import batch_gradient
+from flhe_app.tasks.base import batch_gradient, evaluate, new_model, shuffler
 from flhe_app.tasks.split import node_data
 
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError, RangeError
-from flhe_app.settings import FAIR_LIMIT
-from flhe_app.tasks.fair import MIN_LIMIT, Fair
+from flhe_app.settings import FAIR_LIMIT, MIN_LIMIT
+from flhe_app.tasks.fair import Fair
 from tests.apps.federation import Arrays as Model
 
 RATE = 0.05

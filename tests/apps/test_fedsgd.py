@@ -14,8 +14,7 @@ from torch.nn import functional
 from flhe.mods import records
 from flhe.training.client_optimizer import ClientOptimizer
 from flhe_app.plain_fedsgd import PlainFedSGD
-from flhe_app.tasks.base import Examples, shuffler
-from flhe_app.tasks.gradients import batch_gradient
+from flhe_app.tasks.base import Examples, batch_gradient, shuffler
 from tests.apps.federation import Idle, replies
 
 

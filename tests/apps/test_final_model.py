@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from flhe.cli import app
 from flhe.errors import ConfigError
-from flhe_app.final_model import placed
+from flhe_app.server_app import placed
 from flhe_app.settings import Settings
 from tests.apps.federation import serve
 

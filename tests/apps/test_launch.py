@@ -61,7 +61,7 @@ def nothing_left() -> Iterator[None]:
     """No process of this test may survive it; Ray's rename themselves, so all are compared."""
     before = set(psutil.pids())
     yield
-    names = ("flower-super", "flwr", "ray::", "raylet", "gcs_server", "flhe_app.watch")
+    names = ("flower-super", "flwr", "ray::", "raylet", "gcs_server", "flhe_app.processes")
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         left = []

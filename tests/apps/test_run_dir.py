@@ -210,28 +210,6 @@ class Ends:
         return Outcome(done=True)
 
 
-def ended(
-    monkeypatch: pytest.MonkeyPatch,
-    settings: Settings,
-    how: BaseException | None,
-    *,
-    agreed: bool = True,
-) -> tuple[BaseException | None, list[str]]:
-    """What a run raises, and what it leaves in its directory."""
-    monkeypatch.setattr(launch, "FlowerRun", type("Ended", (Ends,), {"how": how, "agreed": agreed}))
-    raised = None
-    with open(os.devnull, "w") as null:  # noqa: PTH123
-        try:
-            launch.run(settings, How(console=Console(file=null)))
-        except (FlheError, Stopped) as error:
-            raised = error
-    runs = pathlib.Path(os.environ["XDG_DATA_HOME"]) / "flhe/runs"
-    left = sorted(entry.name for entry in runs.glob("*/*"))
-    for file in runs.glob("*/settings.json"):
-        left.append(f"finished {json.loads(file.read_text())['finished']}")
-    return raised, left
-
-
 def test_a_resumed_run_is_never_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     path = begun(FINISHED, ledger=False)
     stops = type("Stops", (Ends,), {"how": Stopped(2), "agreed": False})
@@ -261,6 +239,7 @@ HINT = r"resume it: .*flhe run --resume /.*$"
 )
 def test_what_a_run_leaves_and_says(
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
     settings: Settings,
     how: BaseException | None,
     agreed: bool,
@@ -268,7 +247,16 @@ def test_what_a_run_leaves_and_says(
     left: list[str],
 ) -> None:
     """What can be resumed is kept, and it says how to go on; of all else at most the log is left."""
-    raised, found = ended(monkeypatch, settings, how, agreed=agreed)
+    monkeypatch.setattr(launch, "FlowerRun", type("Ended", (Ends,), {"how": how, "agreed": agreed}))
+    raised: BaseException | None = None
+    try:
+        launch.run(settings, How(console=Console(file=io.StringIO())))
+    except (FlheError, Stopped) as error:
+        raised = error
+    runs = tmp_path / "data/flhe/runs"
+    found = sorted(entry.name for entry in runs.glob("*/*"))
+    for file in runs.glob("*/settings.json"):
+        found.append(f"finished {json.loads(file.read_text())['finished']}")
     assert found == left
     assert (raised is None) == (how is None)
     if raised is not None:

@@ -108,7 +108,26 @@ ADAM = ClientOptimizer("adam")
         ({"scheme": "batchcrypt", **PART}, terms(BatchCrypt(), **SELECTED)),
         ({"select": 0.25, "rest": "drop"}, terms(select=Select(0.25, rest="drop"))),
         ({"server_optimizer": "fedadam"}, terms(optimizer=ServerOptimizer("fedadam"))),
+        (
+            {"rule": "layers:fc", "noise": 1.0, "noise_scope": "all"},
+            terms(select=Select(1.0, "layers:fc"), noise=Laplace(1.0, "all"), weighted=False),
+        ),
+        (
+            {
+                **FEDSGD,
+                "client_optimizer": "rmsprop",
+                "client_lr": 0.1,
+                "client_momentum": 0.5,
+                "client_decay": 1e-6,
+            },
+            terms(
+                optimizer=ClientOptimizer("rmsprop", lr=0.1, momentum=0.5, decay=1e-6),
+                max_examples=32,
+            ),
+        ),
         ({"fair_q": 1.0}, terms(bits=24, max_examples=1 << 20)),
+        ({"fair_q": 1.0, "bits": 30}, terms(bits=30, max_examples=1 << 20)),
+        ({"scheme": "sash", "fair_q": 1.0}, terms(Sash(), bits=0, max_examples=1 << 20)),
         ({"max_examples": 500}, terms(max_examples=500)),
         ({"partition": "dirichlet"}, terms(max_examples=1437)),
     ],
@@ -121,11 +140,7 @@ def test_terms_are_as_the_run_config_says(config: dict[str, Any], expected: Term
 def test_the_strategy_keeps_state_as_the_run_config_says(tmp_path: pathlib.Path) -> None:
     strategy = made(state_dir=str(tmp_path), checkpoint_every=4, retries=6)
     how = strategy.settings
-    assert (how.state_dir, how.checkpoint_every, how.retries) == (
-        str(tmp_path),
-        4,
-        6,
-    )
+    assert (how.state_dir, how.checkpoint_every, how.retries) == (str(tmp_path), 4, 6)
     assert made().settings.state_dir is None
 
 
@@ -165,13 +180,15 @@ def test_what_the_strategy_is_started_with(
 
 
 def test_never_writes_arrays_in_clear_for_a_sealed_model(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "model.flhe"
     for name in ("0000", "w"):
         clear = ArrayRecord({name: Array(np.zeros(3, np.float32))})
         with pytest.raises(ProtocolError, match="the model was not written"):
-            server_app.write_model(tmp_path / "model.flhe", Result(arrays=clear), sealed=True)
-    assert not (tmp_path / "model.flhe").exists()
+            server_app.write_model(Settings(sealed_model=str(path)), Result(arrays=clear))
+    assert not path.exists()
 
 
 def test_a_model_goes_into_a_directory_that_exists(tmp_path: pathlib.Path) -> None:
+    settings = Settings("plain", sealed_model=str(tmp_path / "no/model"))
     with pytest.raises(ConfigError, match="name a file in a directory that exists"):
-        server_app.write_model(tmp_path / "no/model", Result(), sealed=False)
+        server_app.write_model(settings, Result())

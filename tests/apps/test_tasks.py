@@ -14,13 +14,23 @@ from datasets import Dataset, Features, Value
 from datasets import Image as ImageFeature
 from numpy.typing import NDArray
 from PIL import Image
+from torch import nn
 from torch.nn import functional
 
 from flhe.errors import ConfigError
 from flhe_app.settings import CLASSES, TASKS, Settings
 from flhe_app.tasks import check_data, task_named
-from flhe_app.tasks.base import Data, Examples, evaluate, new_model, shuffler, train
-from flhe_app.tasks.gradients import batch_gradient
+from flhe_app.tasks.base import (
+    Data,
+    Examples,
+    add_pull,
+    anchors,
+    batch_gradient,
+    evaluate,
+    new_model,
+    shuffler,
+    train,
+)
 from flhe_app.tasks.images import FASHION_IMAGES
 from flhe_app.tasks.networks import Block
 from flhe_app.tasks.split import MIN_PARTITION, node_data, split_dirichlet, split_iid, split_pieces
@@ -186,6 +196,39 @@ def test_optimizers_and_batches() -> None:
     moved = first[first != 0]
     assert len(moved) > 30
     assert torch.allclose(moved.abs(), torch.tensor(0.01), rtol=1e-2)
+
+
+def moved() -> tuple[nn.Module, list[torch.Tensor]]:
+    """A model away from where it was received."""
+    model = new_model(task_named("digits"), 0)
+    received = anchors(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.cos(torch.arange(parameter.numel())).view_as(parameter))
+    return model, received
+
+
+@pytest.mark.parametrize("mu", [0.01, 1.0, 10.0])
+def test_the_proximal_gradient_is_that_of_the_whole_objective(mu: float) -> None:
+    model, received = moved()
+    examples = generated(task_named("digits"), 64, 0).train
+    loss = functional.cross_entropy(model(examples.images), examples.labels)
+    pairs = list(zip(model.parameters(), received, strict=True))
+    term = torch.stack([((w - anchor) ** 2).sum() for w, anchor in pairs]).sum()
+    whole = torch.autograd.grad(loss + mu / 2 * term, list(model.parameters()), retain_graph=True)
+    loss.backward()
+    add_pull(model, received, mu)
+    for parameter, gradient in zip(model.parameters(), whole, strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-5, atol=1e-7)
+
+
+def test_what_has_no_gradient_is_left_alone() -> None:
+    model = nn.Linear(2, 2)
+    model.bias.requires_grad_(False)
+    model(torch.ones(1, 2)).sum().backward()
+    add_pull(model, anchors(model), 1.0)
+    assert model.bias.grad is None
 
 
 def test_text_scores_every_position() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +20,7 @@ from flhe.errors import ConfigError, FlheError
 from flhe.strategies.report import RoundReport
 from flhe_app.tasks import base, task_named
 from flhe_app.tasks.base import Data, Examples
-from flhe_app.tasks.workloads import WORKLOADS, generated
+from flhe_app.tasks.workloads import WORKLOADS, Workload, generated
 from flhe_lab.papers import curves, learners, learning
 from flhe_lab.papers.curves import COMPARISONS, PLAIN, compare
 from flhe_lab.papers.learning import SERIES, Curve, Setting, learn, strategy
@@ -31,31 +31,24 @@ SMALL = Setting(3, 2, images=40, batch_size=20, learning_rate=0.05, test_images=
 DIGITS = task_named("digits")
 
 
-@dataclass(frozen=True)
-class Tiny:
+def tiny(*, norm: bool = False) -> Workload:
     """A task whose rounds take no time: pixels to classes, by way of batch norm where asked."""
 
-    name: str = "tiny"
-    train_size: int = 1437
-    classes: int = 10
-    norm: bool = False
+    def build() -> nn.Module:
+        between = (nn.BatchNorm1d(64),) if norm else ()
+        return nn.Sequential(nn.Flatten(), *between, nn.Linear(64, 10))
 
-    def build(self) -> nn.Module:
-        norm = (nn.BatchNorm1d(64),) if self.norm else ()
-        return nn.Sequential(nn.Flatten(), *norm, nn.Linear(64, 10))
-
-    def load(self, data_dir: str, *, download: bool) -> Data:
-        return DIGITS.load(data_dir, download=download)
+    return Workload("tiny", build, 0, DIGITS.source)
 
 
 @pytest.fixture(scope="module")
 def data() -> Data:
-    return Tiny().load("", download=False)
+    return tiny().load("", download=False)
 
 
 @pytest.fixture(scope="module")
 def plain(data: Data) -> Curve:
-    return learn("plain", Tiny(), data, SMALL, None)
+    return learn("plain", tiny(), data, SMALL, None)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +66,7 @@ def test_any_scheme_learns_what_plain_clients_learn(
     arguments: dict[str, Any], data: Data, plain: Curve
 ) -> None:
     heard: list[RoundReport] = []
-    curve = learn("ours", Tiny(), data, SMALL, arguments, workers=2, on_round=heard.append)
+    curve = learn("ours", tiny(), data, SMALL, arguments, workers=2, on_round=heard.append)
     assert curve.rounds == len(heard) == arguments.get("rounds", 2)
     assert curve.gap(plain, "loss") < 2e-3
     assert curve.gap(plain) <= 2 / 60  # a test image or two of sixty
@@ -91,7 +84,7 @@ def test_batch_norm_travels(data: Data, monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(base, "evaluate", spy)
     for how in (None, {"bits": 20}):
-        learn("norm", Tiny(norm=True), data, SMALL, how)
+        learn("norm", tiny(norm=True), data, SMALL, how)
     assert len(states) == 2 * 2 * 3  # federations, rounds, clients
     for at, (theirs, mine) in enumerate(zip(states[:6], states[6:], strict=True)):
         counter = mine["1.num_batches_tracked"]
@@ -123,7 +116,7 @@ def test_a_round_without_all_clients_is_no_curve(
 
     monkeypatch.setattr(learning, "strategy", lost)
     with pytest.raises(FlheError, match="x, round 1: 2 of 3 clients"):
-        learn("x", Tiny(), data, SMALL, {})
+        learn("x", tiny(), data, SMALL, {})
 
 
 def test_a_curve_settles_over_its_last_rounds_and_reads_itself_again() -> None:
