@@ -166,6 +166,11 @@ def test_refused(changes: dict[str, Any], says: str) -> None:
         roster(**changes)
 
 
+def test_a_member_whose_key_nobody_has() -> None:
+    with pytest.raises(ConfigError, match="member one: this Ed25519 public key"):
+        Member("one", bytes(32))  # of small order: anybody's signature would do
+
+
 def test_first_use() -> None:
     one = Roster.first_use(reversed(KEYS[:5]))
     assert one.publics == tuple(sorted(KEYS[:5]))

@@ -22,7 +22,7 @@ from flhe.schemes.fedml_he.seal_blocks import Blocks
 from flhe.schemes.fedml_he.sizes import FLOATS
 from flhe.schemes.polynomial_masks import PolynomialMasks, lifted
 from flhe.schemes.seal_blocks import minor_version
-from flhe.schemes.seal_format import HEADER, MAX_CONTEXT, SealFormat, to_seal_order
+from flhe.schemes.seal_format import HEADER, MAX_CONTEXT, SealFormat, _fields, to_seal_order
 from tests.laws import KEY, SLOT, whole
 from tests.rings import inverse
 
@@ -254,3 +254,10 @@ def test_other_versions_of_tenseal_are_named() -> None:
         sizes.seal.polynomials(older, zstd)
     with pytest.raises(ConfigError, match=r"install tenseal 0\.3\.18"):
         SealFormat(sizes.n, FedmlHe().adder(2, 8).sizes.q).polynomials(fresh, zstd)
+
+
+@pytest.mark.parametrize("kind", [3, 4, 5, 6, 7])
+def test_a_field_of_a_kind_that_seal_does_not_write(kind: int) -> None:
+    """Its length is not known here, and nothing after it would be read where it stands."""
+    with pytest.raises(ProtocolError, match="malformed"):
+        list(_fields(bytes([8 | kind]) + bytes(8)))

@@ -15,6 +15,7 @@ from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.schemes.sealed import (
     MAX_HEADER,
+    MAX_LENGTH,
     Sealed,
     from_bytes,
     merged_senders,
@@ -102,6 +103,12 @@ def test_the_digest_is_over_everything() -> None:
 def test_slots_that_cannot_be(field: str, value: Any) -> None:
     with pytest.raises(ProtocolError, match="slot"):
         dataclasses.replace(SLOT, **{field: value})
+
+
+@pytest.mark.parametrize("length", [-1, MAX_LENGTH])
+def test_lengths_that_cannot_be(length: int) -> None:
+    with pytest.raises(ProtocolError, match="out of range"):
+        dataclasses.replace(SEALED, length=length)
 
 
 def test_what_is_merged() -> None:

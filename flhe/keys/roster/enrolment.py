@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from flhe.errors import AuthenticationError, ProtocolError
-from flhe.keys.identity import Identity, check_public
+from flhe.keys.identity import Identity
 from flhe.keys.roster import statements
 from flhe.keys.roster.roster import Member
 from flhe.wire.canonical import dumps
@@ -70,7 +70,6 @@ class Enrolment(Record):
         try:
             statements.check(self.member.public, self.signature, "enrol", body)
             if self.replaces:
-                check_public(self.replaces)
                 statements.check(self.replaces, self.replaced, "replace", body)
         except AuthenticationError:
             raise AuthenticationError(
