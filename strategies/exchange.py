@@ -1,109 +1,32 @@
 """Exchange: the stages of a round after training, as the server sees them.
 
-Mean squares are added, supports collected, the scheme's mode is announced, and updates are added. Nodes
-whose models differ, or whose apps were told different things, never come into one sum: those of most of
-them go on, the others are named and caught up.
-
-Under masking-key agreement (`flhe.keys.agreement.masking`) two relays follow the update: CONSIST hands
-each survivor its shares and asks it to sign the set, UNMASK shows t signatures and asks for the sum of
-its shares. What it gives back opens the sum of exactly those updates, for whoever may read it. Where
-members hold shares of a key, CONSIST shows the sum, and some of them decrypt it in part.
+Mean squares are added, supports collected, the scheme's mode is announced, and updates are added.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from logging import INFO, WARNING, getLogger
 from operator import itemgetter
-from typing import Any, Generic, NoReturn, TypeVar, cast
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message
 
 from flhe.coding.support import Support
-from flhe.errors import DriftError, ProtocolError
-from flhe.keys.agreement.answers import check_answer
-from flhe.keys.agreement.circle import CONSIST
+from flhe.errors import ProtocolError
 from flhe.mods import records
-from flhe.schemes.base import Adder, SharesAdder
+from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed
 from flhe.strategies.epoch_parameters import start_in
-from flhe.strategies.federation import LOST, Federation
-from flhe.strategies.overhead import ADD, sound
-from flhe.strategies.trouble import give_up, warn
+from flhe.strategies.federation import Federation
+from flhe.strategies.trouble import give_up
+from flhe.strategies.views import Views
 from flhe.training.kind import Kind
 from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.start import Start
 
 log = getLogger("flwr").log
-
-V = TypeVar("V")
-
-P = TypeVar("P")
-
-
-@dataclass(slots=True)
-class Views(Generic[V, P]):
-    """What came of one stage of a round, for each model that nodes start from."""
-
-    fed: Federation
-    stage: str
-    read: Callable[[int, Message], tuple[P, Start]]
-    """(node, reply) -> what it tells, checked, and where it starts."""
-    add: Callable[[V | None, P], V]
-    """(what there is of a model, None at first; what a node told) -> both together."""
-    limit: int | None = None
-    """Most models that are told apart; what starts from more of them is left out."""
-    trouble: dict[int, str] = field(default_factory=dict)
-    """Why which nodes are left out."""
-    senders: dict[Start, list[int]] = field(default_factory=dict)
-    _views: dict[Start, V] = field(default_factory=dict)
-
-    def collect(self, replies: Iterable[Message]) -> tuple[Start, V] | tuple[None, None]:
-        """Fold `replies` as they arrive; returns where most start, and what there is of those.
-
-        None where nobody told anything.
-        """
-        fed = self.fed
-        for node, start in fed.grid.fold(replies, self.trouble, self._take):
-            self.senders.setdefault(start, []).append(node)
-        rank = fed.parameters.epoch.rank
-        # Most senders; of equals, those with the lowest rank.
-        chosen = max(
-            self.senders,
-            key=lambda s: (len(self.senders[s]), -min(map(rank, self.senders[s]))),
-            default=None,
-        )
-        for start, nodes in self.senders.items():
-            if chosen is not None and start != chosen:
-                self.trouble |= {node: fed.mark_drifted(node, start, chosen) for node in nodes}
-        warn(f"{self.stage}: node %d is left out: %s", self.trouble)
-        for node in self.trouble:
-            # One with another model is caught up before it counts as missing.
-            if fed.model_round(node) != LOST or fed.ledger.attempt > 0:
-                fed.attempt.missing.add(node)
-        return (None, None) if chosen is None else (chosen, self._views[chosen])
-
-    def _take(self, node: int, reply: Message) -> Start:
-        with self.fed.grid.meter.doing(ADD):
-            try:
-                part, start = self.read(node, reply)
-            except DriftError:
-                self.fed.at[node] = LOST
-                raise
-            if start not in self._views and len(self._views) == self.limit:
-                self._drop_one()
-            self._views[start] = self.add(self._views.get(start), part)
-        return start
-
-    def _drop_one(self) -> None:
-        """Make room for another model's updates: what is alone goes first."""
-        least = min(self._views, key=lambda start: len(self.senders[start]))
-        for node in self.senders.pop(least):
-            self.fed.at[node] = LOST
-            self.trouble[node] = "its model is one of more than three different ones"
-        del self._views[least]
 
 
 MAX_VIEWS = 3
@@ -233,178 +156,3 @@ class Exchange:
             what = f"round {fed.ledger.round}: {survivors} updates, {self.needed} needed"
             give_up(what, views.trouble)
         return total, start, views.senders[start]
-
-
-Reader = Callable[[int, ConfigRecord], bytes]
-"""(node, its answer) -> what it tells, checked."""
-
-
-class MaskingAgreement:
-    """One round's agreement on the sum of the survivors' seeds.
-
-    Parameters
-    ----------
-    fed : Federation
-        What the server knows; the shares that came with the updates of this attempt are in it.
-    total : Sealed
-        The updates' sum.
-    timeout : float
-        Seconds that each relay waits.
-    retries : int
-        How often UNMASK is asked for again; the answers are the same.
-    """
-
-    def __init__(self, fed: Federation, total: Sealed, timeout: float, retries: int) -> None:
-        self.fed, self.timeout, self.retries = fed, timeout, retries
-        self.circle, self.slot, self.total = (
-            fed.parameters.circle,
-            total.slot,
-            fed.adder.close(total),
-        )
-        self.survivors = total.senders
-        """U: ranks of those whose updates are in the sum."""
-        self.openers = self.survivors
-        """Ranks of those that are asked for what opens it."""
-        self.all_open = not fed.terms.scheme.per_sum_keys
-        """Whether it takes all of them, not only as many as sign."""
-        if self.all_open:
-            adder = cast(SharesAdder, fed.adder)
-            size = adder.partial_bytes(total.length)
-            self.circle = replace(self.circle, total=self.total.digest(), partial=size)
-            self.openers = adder.openers(total.senders)
-        ranks = {node: fed.parameters.epoch.rank(node) for node in fed.attempt.shares}
-        self.nodes = {node: rank for node, rank in ranks.items() if rank in total.senders}
-        """Node id to rank, of the same members."""
-        self.named: dict[int, set[int]] = {}
-        """Rank -> ranks of those who could not open its shares."""
-        self._trouble: dict[int, str] = {}
-
-    @property
-    def culprits(self) -> list[int]:
-        """Nodes whose shares more members could not open than may collude: the fault is theirs."""
-        bound = self.circle.colluders
-        return [node for node, rank in self.nodes.items() if len(self.named.get(rank, ())) > bound]
-
-    def release(self) -> list[bytes]:
-        """Have the survivors sign their set, and release the sum of their seeds.
-
-        Returns
-        -------
-        list of bytes
-            Answers to UNMASK, as many as came in time, for `flhe.keys.agreement.answers.combine`.
-
-        QuorumError: Too few signed or answered. The round is lost: its survivors may have been
-        signed, and nobody signs two sets of a round.
-        """
-        self.fed.ledger.spoil(self.slot.round)  # before anybody may have signed its survivors
-        self.circle.check_set(self.survivors)
-        try:
-            answers = self._unmask(self._consist())
-        finally:
-            for node in self.culprits:
-                log(WARNING, "node %d is left out from now on: its shares do not open", node)
-            self.fed.barred.update(self.culprits)
-        self.fed.attempt.shares = {}
-        return answers
-
-    def _consist(self) -> dict[int, bytes]:
-        survivors = self.survivors
-        by_rank = {rank: self.fed.attempt.shares[node] for node, rank in self.nodes.items()}
-        said = self.circle.statement(survivors)
-        messages = []
-        arrays = records.from_sealed(self.total) if self.all_open else None
-        for node, rank in self.nodes.items():
-            fields: dict[str, Any] = {"survivors": list(survivors)}
-            if arrays is None:
-                fields["shares"] = [by_rank[u][rank] for u in survivors]
-            else:
-                fields["sum"] = self.total.header()
-            message = self._message("consist", node, **fields)
-            if arrays is not None:
-                message.content[records.UPDATE] = arrays
-            messages.append(message)
-
-        def read(node: int, answer: ConfigRecord) -> bytes:
-            rank = self.nodes[node]
-            if "bad" in answer:
-                self._note_bad(rank, answer)
-            signature: bytes = records.field(answer, "signature", bytes)
-            header = self.circle.header(self.slot, CONSIST, rank)
-            self.circle.verify(header, said, signature)
-            return signature
-
-        signatures = self._ask("consist", messages, read)
-        self._enough("consist", len(signatures), self.circle.thresholds.threshold)
-        return signatures
-
-    def _unmask(self, signatures: Mapping[int, bytes]) -> list[bytes]:
-        need = self.circle.thresholds.threshold
-        signers = sorted(signatures)[:need]
-        fields = {"signers": signers, "signatures": [signatures[rank] for rank in signers]}
-        content = self._message("unmask", 0, **fields).content
-        answers: dict[int, bytes] = {}
-        asked = [node for node, rank in self.nodes.items() if rank in self.openers]
-        if self.all_open:
-            need = len(self.openers)
-        else:
-            asked = [node for node in asked if self.nodes[node] in signatures]
-
-        def read(node: int, answer: ConfigRecord) -> bytes:
-            encoded: bytes = records.field(answer, "answer", bytes)
-            sealed = not self.fed.server_reads
-            rank, _ = check_answer(self.circle, self.slot, self.survivors, encoded, sealed=sealed)
-            if rank != self.nodes[node]:
-                raise ProtocolError("it answers for another member")
-            return encoded
-
-        for turn in range(self.retries + 1):
-            silent = [node for node in asked if self.nodes[node] not in answers]
-            if not silent or (turn > 0 and len(answers) >= need):
-                break
-            self._trouble.clear()
-            messages = [Message(content, node, "train") for node in silent]
-            answers |= self._ask("unmask", messages, read)
-        self._enough("unmask", len(answers), need)
-        return [answers[rank] for rank in sorted(answers)]
-
-    def _note_bad(self, rank: int, answer: ConfigRecord) -> NoReturn:
-        """Note whose shares a member could not open; it has signed nothing."""
-        bad = answer.get("bad")
-        ranks = bad if isinstance(bad, list) else []
-        named = sorted({r for r in ranks if type(r) is int and r in self.survivors})
-        for other in named:
-            self.named.setdefault(other, set()).add(rank)
-        raise ProtocolError(f"the shares by ranks {', '.join(map(str, named))} do not open there")
-
-    def _message(self, stage: str, node: int, **fields: Any) -> Message:
-        confirmed = self.fed.confirmed.issuperset(self.fed.attempt.shares)
-        record = self.fed.stage(stage, confirmed, **fields)
-        return Message(RecordDict({records.STAGE: record}), node, "train")
-
-    def _ask(self, stage: str, messages: list[Message], read: Reader) -> dict[int, bytes]:
-        """Send; returns by rank what `read` makes of each answer, with its seconds noted."""
-
-        def answered(node: int, content: RecordDict) -> bytes:
-            answer = records.find_reply(content)
-            if answer is None:
-                raise ProtocolError("the reply holds nothing of ours")
-            self.fed.round.note_crypto(node, sound(answer.get("crypto-s")))
-            return read(node, answer)
-
-        found = {
-            self.nodes[node]: value
-            for node, value in self.fed.ask(
-                messages, self.timeout, self._trouble, answered, of_model=False, follows=False
-            )
-        }
-        warn(f"{stage}: node %d: %s", self._trouble)
-        return found
-
-    def _enough(self, stage: str, count: int, need: int) -> None:
-        if count < need:
-            give_up(
-                f"round {self.slot.round}: {count} of {len(self.nodes)} survivors answered stage "
-                f"{stage!r}, {need} needed",
-                self._trouble,
-            )
-        log(INFO, "%s: %d of %d survivors, %d needed", stage, count, len(self.nodes), need)

@@ -6,7 +6,6 @@ The ledger holds what must not be forgotten; here is what can be asked again.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING, getLogger
@@ -26,6 +25,7 @@ from flhe.strategies.ledger import Ledger
 from flhe.strategies.membership import Membership
 from flhe.strategies.overhead import OPEN, sound
 from flhe.strategies.report import RoundReport
+from flhe.strategies.round_state import Attempt, RoundState
 from flhe.sums import receipts
 from flhe.training.kind import Kind
 from flhe.training.mean_squares import MEAN_SQUARES
@@ -39,52 +39,6 @@ from flhe.wire.codes import explain
 log = getLogger("flwr").log
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class Attempt:
-    """What an attempt at a round has come to so far."""
-
-    missing: set[int] = field(default_factory=set)
-    """Members that have not answered the present stage."""
-    asked: int = 0
-    """How many nodes it asked."""
-    mode: str = ""
-    """Which of its ways the scheme uses, where it has several."""
-    app_failed: set[int] = field(default_factory=set)
-    """Nodes whose app failed, or replied what no strategy takes."""
-    spent: set[int] = field(default_factory=set)
-    """Nodes that say that the round under way is over."""
-    shares: dict[int, list[bytes]] = field(default_factory=dict)
-    """Shares of the seed that came with each node's update."""
-    receipts: dict[int, bytes] = field(default_factory=dict)
-    """What each sender of an update signed of the result that it starts from, by rank."""
-
-
-@dataclass(slots=True)
-class RoundState:
-    """What a round has come to so far, all its attempts together."""
-
-    began: float = field(default_factory=time.monotonic)
-    adding_s: float = 0.0
-    crypto_s: dict[int, float] = field(default_factory=dict)
-    """Seconds of cryptography that each node told of."""
-    claimed: Counter[int] = field(default_factory=Counter)
-    """Attempts that each node has answered otherwise before."""
-    granted: bool = False
-    """Whether it got one more attempt for that."""
-    answered: set[int] = field(default_factory=set)
-    """Nodes whose update came in an attempt that too few answered."""
-
-    def note_crypto(self, node: int, seconds: float) -> None:
-        """Note seconds of cryptography that a node told of."""
-        self.crypto_s[node] = self.crypto_s.get(node, 0.0) + seconds
-
-    def grants_another(self, members: int) -> bool:
-        """Whether most nodes had answered its attempts before: True once."""
-        most = 2 * sum(count > 1 for count in self.claimed.values()) > members
-        before, self.granted = self.granted, self.granted or most
-        return most and not before
 
 
 NOTHING, LOST = -1, -2

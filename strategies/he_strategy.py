@@ -36,17 +36,20 @@ from flhe.mods import records
 from flhe.schemes import DEFAULT
 from flhe.schemes.base import Scheme
 from flhe.schemes.registry import SCHEMES
+from flhe.strategies.attempts import Attempts
 from flhe.strategies.catch_up import CatchUp
-from flhe.strategies.epochs import Attempts, Epochs, Sampling, sample
+from flhe.strategies.epochs import Epochs
 from flhe.strategies.evaluations import comparable, told
-from flhe.strategies.exchange import Exchange, MaskingAgreement
+from flhe.strategies.exchange import Exchange
 from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.key_agreement import MIN_MEMBERS
 from flhe.strategies.ledger import Ledger
+from flhe.strategies.masking_agreement import MaskingAgreement
 from flhe.strategies.membership import Membership
 from flhe.strategies.options import RunOptions, RunSettings, check_names, check_scheme
 from flhe.strategies.overhead import EVALUATE, Spent
+from flhe.strategies.sampling import Sampling, sample
 from flhe.strategies.sealed_result import log_encryption, log_result, warn_of_clear
 from flhe.training import optimizers
 from flhe.training.model import Model

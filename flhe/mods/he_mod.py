@@ -28,7 +28,7 @@ from flhe.mods import (
     training,
 )
 from flhe.node import audit
-from flhe.node.claims import log_failure
+from flhe.node.folder import log_failure
 from flhe.node.node import Node, open_store
 from flhe.node.policy import Policy, configured
 from flhe.node.store import Store

@@ -218,7 +218,7 @@ def last(store: Store, count: int) -> list[Entry | None]:
         if store.stamp(OLDER) == before:  # else it was rotated meanwhile
             break
     lines = [line for line in older.split(b"\n") + newer.split(b"\n") if line]
-    return [_parse(line) for line in lines[-count:]]
+    return [_parse(line) for line in lines[max(0, len(lines) - count) :]]
 
 
 def _parse(line: bytes) -> Entry | None:

@@ -8,17 +8,12 @@ runs/<id>/survivors   the set that was signed last, and the sum of its shares (s
 
 from __future__ import annotations
 
-import time
-import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Literal
 
 from flhe.errors import ClaimedError, NoKeyError, ReuseError
 from flhe.keys.agreement import masking
-from flhe.keys.identity import Identity
-from flhe.node.policy import Policy
-from flhe.node.store import Store
+from flhe.node.folder import Folder
 from flhe.node.stored import HighWaterMarks, StoredNote
 from flhe.schemes.sealed import Slot
 from flhe.training.mean_squares import MEAN_SQUARES
@@ -31,32 +26,6 @@ UPDATE, CONSIST = STEPS.index("update"), STEPS.index("consist")
 
 SEEDS = ("shares", "survivors")
 """What belongs to the seeds of one epoch."""
-
-
-MAX_LOG = 1 << 20
-"""Bytes of errors.log; when it is full it starts anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """A site's files within one run; whoever handles a message has locked its `store`."""
-
-    policy: Policy
-    store: Store
-    identity: Identity = field(repr=False)
-    run_id: int
-
-    def _name(self, name: str) -> str:
-        return f"runs/{self.run_id}/{name}"
-
-    def _kept(self, name: str) -> bytes | None:
-        """What is in a file; None without one."""
-        name = self._name(name)
-        return self.store.read(name) if self.store.exists(name) else None
-
-    def _number(self, name: str) -> int:
-        """The number in a file; 0 without one."""
-        return int.from_bytes(self._kept(name) or b"", "big")
 
 
 class Claims(Folder):
@@ -242,10 +211,3 @@ class Claims(Folder):
     def missed(self) -> int:
         """Last round whose sum lacked this node's update, 0 if none did."""
         return self._number("missed")
-
-
-def log_failure(store: Store, stage: str, error: BaseException) -> None:
-    """Append a failure to the node's own errors.log: the only place that gets the details."""
-    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    text = f"{when} {stage[:16]!r}\n{''.join(traceback.format_exception(error))}\n"
-    store.append("errors.log", text.encode(errors="backslashreplace"), limit=MAX_LOG)

@@ -19,7 +19,8 @@ from typing import TypeVar
 from flhe.errors import NoKeyError, PolicyError, ProtocolError, StoreError
 from flhe.keys.agreement import epoch
 from flhe.node import federations
-from flhe.node.claims import SEEDS, log_failure
+from flhe.node.claims import SEEDS
+from flhe.node.folder import log_failure
 from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.node.stored import StoredAgreement, StoredSession

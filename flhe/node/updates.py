@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from flhe.coding.support import Support
 from flhe.errors import DriftError, PolicyError, ProtocolError
-from flhe.node.claims import Claims, log_failure
+from flhe.node.claims import Claims
+from flhe.node.folder import log_failure
 from flhe.node.stored import StoredOutput
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.training.draft import Draft

@@ -13,7 +13,8 @@ import pytest
 from flhe.errors import QuorumError
 from flhe.schemes.sealed import Sealed
 from flhe.strategies import SchemeFedAvg
-from flhe.strategies.exchange import Exchange, MaskingAgreement
+from flhe.strategies.exchange import Exchange
+from flhe.strategies.masking_agreement import MaskingAgreement
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
 from tests.strategies.puppets import Patch, Puppets, play, same
 from tests.strategies.reference import Reference, close, tolerance

@@ -133,8 +133,8 @@ def agree(
     The caller makes sure that no other set of this round is ever signed: on disk, before the signature
     leaves.
 
-    Raises ProtocolError, QuorumError: a set that must not be signed; see
-    `SharingParameters.check_set`. This member is not in it; SharesError: shares that do not open:
+    Raises ProtocolError, QuorumError: a set that must not be signed (see
+    `SharingParameters.check_set`), or without this member; SharesError: shares that do not open:
     whose.
 
     Parameters

@@ -1,0 +1,69 @@
+"""Sampling: how many members a round asks, which ones, and how many of them must answer."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+from flhe.errors import ConfigError
+from flhe.strategies.federation import Federation
+from flhe.training.terms import Terms
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What a round needs, by the terms and by what `HEStrategy` was given."""
+
+    terms: Terms
+    min_replies: int | None
+    fraction_train: float
+    min_train_nodes: int
+
+    def needed(self, fed: Federation | None) -> int:
+        """Updates that a sum needs: of all members, where no other one opens."""
+        members = 0 if fed is None else len(fed.members)
+        if self.terms.scheme.needs_all_members and members:
+            return max(members, self.min_replies or 0)
+        return self.quorum(fed)
+
+    def quorum(self, fed: Federation | None) -> int:
+        """Members that a round needs."""
+        members = 0 if fed is None else len(fed.members)
+        if not self.terms.scheme.opened_together or members == 0:
+            return self.min_replies or (members - 1) // 3 + 2
+        assert fed is not None
+        least = max(
+            fed.parameters.circle.thresholds.min_set, self.terms.scheme.threshold_of(members)
+        )
+        return max(self.min_replies or 0, least, fed.parameters.epoch.min_opening)
+
+    def check(self, fed: Federation) -> None:
+        """Refuse a fraction that samples fewer members than a round needs: ConfigError."""
+        members, needed = len(fed.members), self.needed(fed)
+        size = sample_size(members, self.fraction_train, self.min_train_nodes)
+        if self.fraction_train > 0 and size < needed:
+            raise ConfigError(
+                f"fraction_train={self.fraction_train} samples {size} of {members} members, a round "
+                f"needs {needed} updates: raise fraction_train or min_train_nodes"
+            )
+
+    def mode(self, fed: Federation) -> str:
+        """The scheme's mode in a dense round, by the dropout to be expected."""
+        if self.terms.codec.sparse:
+            return ""
+        members = len(fed.members)
+        asked = sample_size(members, self.fraction_train, self.min_train_nodes)
+        dropout = 1 - asked / members if fed.dropout is None else fed.dropout
+        return self.terms.scheme.mode_for(members, dropout)
+
+
+def sample_size(members: int, fraction: float, minimum: int) -> int:
+    """Return how many of `members` are asked."""
+    return min(max(int(members * fraction), minimum), members)
+
+
+def sample(fed: Federation, fraction: float, minimum: int) -> list[int]:
+    """Members that are there and have the others' model, chosen at random."""
+    able = [node for node in fed.following() if node not in fed.barred]
+    size = min(sample_size(len(fed.members), fraction, minimum), len(able))
+    return secrets.SystemRandom().sample(able, size)

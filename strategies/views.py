@@ -1,0 +1,85 @@
+"""Views: what nodes reply, folded by the model that they start from.
+
+Nodes whose models differ, or whose apps were told different things, never come into one sum: those of
+most of them go on, the others are named and caught up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from flwr.app import Message
+
+from flhe.errors import DriftError
+from flhe.strategies.federation import LOST, Federation
+from flhe.strategies.overhead import ADD
+from flhe.strategies.trouble import warn
+from flhe.training.start import Start
+
+V = TypeVar("V")
+P = TypeVar("P")
+
+
+@dataclass(slots=True)
+class Views(Generic[V, P]):
+    """What came of one stage of a round, for each model that nodes start from."""
+
+    fed: Federation
+    stage: str
+    read: Callable[[int, Message], tuple[P, Start]]
+    """(node, reply) -> what it tells, checked, and where it starts."""
+    add: Callable[[V | None, P], V]
+    """(what there is of a model, None at first; what a node told) -> both together."""
+    limit: int | None = None
+    """Most models that are told apart; what starts from more of them is left out."""
+    trouble: dict[int, str] = field(default_factory=dict)
+    """Why which nodes are left out."""
+    senders: dict[Start, list[int]] = field(default_factory=dict)
+    _views: dict[Start, V] = field(default_factory=dict)
+
+    def collect(self, replies: Iterable[Message]) -> tuple[Start, V] | tuple[None, None]:
+        """Fold `replies` as they arrive; returns where most start, and what there is of those.
+
+        None where nobody told anything.
+        """
+        fed = self.fed
+        for node, start in fed.grid.fold(replies, self.trouble, self._take):
+            self.senders.setdefault(start, []).append(node)
+        rank = fed.parameters.epoch.rank
+        # Most senders; of equals, those with the lowest rank.
+        chosen = max(
+            self.senders,
+            key=lambda s: (len(self.senders[s]), -min(map(rank, self.senders[s]))),
+            default=None,
+        )
+        for start, nodes in self.senders.items():
+            if chosen is not None and start != chosen:
+                self.trouble |= {node: fed.mark_drifted(node, start, chosen) for node in nodes}
+        warn(f"{self.stage}: node %d is left out: %s", self.trouble)
+        for node in self.trouble:
+            # One with another model is caught up before it counts as missing.
+            if fed.model_round(node) != LOST or fed.ledger.attempt > 0:
+                fed.attempt.missing.add(node)
+        return (None, None) if chosen is None else (chosen, self._views[chosen])
+
+    def _take(self, node: int, reply: Message) -> Start:
+        with self.fed.grid.meter.doing(ADD):
+            try:
+                part, start = self.read(node, reply)
+            except DriftError:
+                self.fed.at[node] = LOST
+                raise
+            if start not in self._views and len(self._views) == self.limit:
+                self._drop_one()
+            self._views[start] = self.add(self._views.get(start), part)
+        return start
+
+    def _drop_one(self) -> None:
+        """Make room for another model's updates: what is alone goes first."""
+        least = min(self._views, key=lambda start: len(self.senders[start]))
+        for node in self.senders.pop(least):
+            self.fed.at[node] = LOST
+            self.trouble[node] = "its model is one of more than three different ones"
+        del self._views[least]
