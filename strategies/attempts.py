@@ -28,7 +28,7 @@ class Attempts:
     def run(self, number: int, train: Callable[[], object]) -> None:
         """Have `train` make an attempt at round `number`, until one has a sum.
 
-        QuorumError: Too few answered each attempt, or so many rounds in a row came to nothing.
+        Raises QuorumError: too few answered each attempt, or so many rounds in a row came to nothing.
         """
         fed = self.fed
         again = fed.ledger.round == number and fed.ledger.phase == "training"
@@ -96,7 +96,7 @@ class Attempts:
     def _count_progress(self, number: int) -> None:
         """Where clients read: whether anybody opened the last sum is known when a round begins.
 
-        QuorumError: So many rounds in a row came to nothing.
+        Raises QuorumError: so many rounds in a row came to nothing.
         """
         base = self.fed.ledger.base
         if not self._known_later:
@@ -116,7 +116,7 @@ class Attempts:
     def _void(self, number: int) -> None:
         """Give a round up: nobody opens, or signs, a second sum of it. The next one trains again.
 
-        QuorumError: So many rounds in a row were.
+        Raises QuorumError: so many rounds in a row were.
         """
         why = "the group changed in the middle of it"
         if self.fed.terms.scheme.opened_together:

@@ -74,7 +74,7 @@ class CatchUp:
         Those that cannot follow are named and left out. When more members refuse the last sum than
         opened it, it is void.
 
-        QuorumError: No node that is there holds the model.
+        Raises QuorumError: no node that is there holds the model.
         """
         fed, asked = self.fed, sorted(nodes)
         trouble: dict[int, str] = {}
@@ -111,7 +111,7 @@ class CatchUp:
 
         Nobody relies on what one member alone says: another one opens it first and finds its own model.
 
-        QuorumError: Nobody sealed one that holds.
+        Raises QuorumError: nobody sealed one that holds.
         """
         fed, ledger = self.fed, self.fed.ledger
         if ledger.box is not None and ledger.box_round == ledger.base:
@@ -154,7 +154,7 @@ class CatchUp:
     def fetch_initial(self) -> None:
         """The first model, sealed by the member of lowest rank that can make one.
 
-        QuorumError: Nobody made one.
+        Raises QuorumError: nobody made one.
         """
         fed, ledger = self.fed, self.fed.ledger
         trouble: dict[int, str] = {}
@@ -177,7 +177,7 @@ class CatchUp:
     def finish(self) -> ArrayRecord:
         """Bring everybody who is there to the last model, and have it sealed.
 
-        QuorumError: Nobody sealed one that holds.
+        Raises QuorumError: nobody sealed one that holds.
         """
         fed = self.fed
         behind = [node for node in fed.present() if not fed.has_model(node)]

@@ -16,11 +16,12 @@ from flhe.strategies.ledger import Ledger
 from flhe.sums import receipts
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.epoch_sums import EpochSums
-from flhe.training.kind import UPDATE, Kind
+from flhe.training.kind import Kind
 from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.start import Start
 from flhe.training.terms import Terms
+from flhe.training.update import UPDATE
 
 
 def start_in(answer: ConfigRecord) -> Start:

@@ -58,7 +58,7 @@ class Epochs:
     def prepare(self, number: int) -> None:
         """Settle who takes part in round `number`, under which key and from which model.
 
-        QuorumError: Too few nodes are there, or agreed, or nobody of them holds the model.
+        Raises QuorumError: too few nodes are there, or agreed, or nobody of them holds the model.
         """
         self._await_members()
         fed, ledger, membership = self.fed, self.fed.ledger, self.fed.membership

@@ -20,7 +20,7 @@ def told(fed: Federation, replies: Iterable[Message], needed_by: str) -> list[Re
 
     `needed_by` says what comes to nothing without any; "" where none is awaited.
 
-    QuorumError: No node could evaluate the model.
+    Raises QuorumError: no node could evaluate the model.
     """
     trouble: dict[int, str] = {}
 

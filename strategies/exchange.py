@@ -49,7 +49,7 @@ class Exchange:
 
         `replies` are those to its first stage; each later one waits `timeout` seconds.
 
-        QuorumError: Too few answered a stage before.
+        Raises QuorumError: too few answered a stage before.
         """
         sparse = self.fed.terms.codec.sparse
         if self.fed.parameters.needs_mean_squares:
@@ -67,7 +67,7 @@ class Exchange:
     def add_mean_squares(self, replies: Iterable[Message]) -> list[int]:
         """Add the mean squares in `replies` and keep their sum; returns the nodes in it.
 
-        QuorumError: Too few of them.
+        Raises QuorumError: too few of them.
         """
         fed, whole = self.fed, self.fed.parameters.sums.whole
         mode = fed.terms.scheme.mode_ahead
@@ -78,7 +78,7 @@ class Exchange:
     def collect_supports(self, replies: Iterable[Message]) -> list[int]:
         """Collect the supports in `replies`, and choose the mode; returns the nodes.
 
-        QuorumError: Too few of them.
+        Raises QuorumError: too few of them.
         """
         fed, of_epoch = self.fed, self.fed.parameters
         length = of_epoch.layout.floats
@@ -93,7 +93,9 @@ class Exchange:
             return (node, support), start
 
         def add(told: dict[int, Support] | None, one: tuple[int, Support]) -> dict[int, Support]:
-            return {**(told or {}), one[0]: one[1]}
+            told = {} if told is None else told
+            told.update([one])
+            return told
 
         views = Views(fed, "supports", checked, add)
         self.supports = views.collect(replies)[1] or {}
@@ -116,7 +118,7 @@ class Exchange:
     def add_updates(self, replies: Iterable[Message]) -> tuple[Sealed, Start]:
         """Fold the updates in `replies` as they arrive; their sum, and where its senders started.
 
-        QuorumError: Too few of them.
+        Raises QuorumError: too few of them.
         """
         fed, kind = self.fed, self.fed.parameters.ending
         total, start, nodes = self._add(

@@ -275,7 +275,7 @@ class Federation:
         `kind` is what is added up, `mode` the scheme's that was announced, `support` what the node told
         of its coordinates in this attempt.
 
-        ProtocolError: An error reply, or a ciphertext that is not this node's for this sum.
+        Raises ProtocolError: an error reply, or a ciphertext that is not this node's for this sum.
         """
         content, answer = self.opened(node, reply)
         start = start_in(answer)
@@ -312,7 +312,7 @@ class Federation:
     def opened(self, node: int, reply: Message) -> tuple[RecordDict, ConfigRecord]:
         """What a reply holds, and our record in it.
 
-        ProtocolError: An error reply, one that is not a member's or holds no record of ours.
+        Raises ProtocolError: an error reply, one that is not a member's or holds no record of ours.
         """
         if reply.has_error():
             raise ProtocolError(self.refused(node, reply))

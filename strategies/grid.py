@@ -98,9 +98,8 @@ class StreamGrid(MeteredGrid):
                     while replies:
                         pending.discard(message_id)
                         arrived = True
-                        yield replies.pop(
-                            0
-                        )  # no name for it: it would be kept through the next pull
+                        # No name for it: it would be kept through the next pull.
+                        yield replies.pop(0)
                 if not pending or time.monotonic() >= deadline:
                     break
                 pause = POLL[0] if arrived else min(2 * pause, POLL[1])

@@ -85,7 +85,7 @@ def agree(
     number : int
         The server's count of agreements so far.
 
-    QuorumError: Too few answered, or every attempt was broken off; the text says by whom.
+    Raises QuorumError: too few answered, or every attempt was broken off; the text says by whom.
     """
     present = list(nodes)
     trouble: dict[int, str] = {}

@@ -297,7 +297,7 @@ class Ledger:
     def create(cls, directory: Path | None, federation: int, terms: bytes) -> Ledger:
         """A new one.
 
-        ConfigError: The directory holds another federation's; StoreError: It cannot be used.
+        Raises ConfigError: the directory holds another federation's; StoreError: it cannot be used.
         """
         if directory is not None:
             with files.os_errors("make"):
@@ -314,8 +314,8 @@ class Ledger:
     def load(cls, directory: Path, terms: bytes) -> Ledger:
         """The one that a directory holds; node ids are left open, members are known by their keys.
 
-        ConfigError: There is none, or one of other terms; ProtocolError, StoreError: It is damaged,
-        or cannot be read.
+        Raises ConfigError: there is none, or one of other terms; ProtocolError, StoreError: it is
+        damaged, or cannot be read.
         """
         if not (directory / "ledger").exists():
             raise ConfigError("state_dir holds no federation to resume: start it without resume")

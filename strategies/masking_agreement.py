@@ -48,11 +48,8 @@ class MaskingAgreement:
 
     def __init__(self, fed: Federation, total: Sealed, timeout: float, retries: int) -> None:
         self.fed, self.timeout, self.retries = fed, timeout, retries
-        self.circle, self.slot, self.total = (
-            fed.parameters.circle,
-            total.slot,
-            fed.adder.close(total),
-        )
+        self.circle, self.slot = fed.parameters.circle, total.slot
+        self.total = fed.adder.close(total)
         self.survivors = total.senders
         """U: ranks of those whose updates are in the sum."""
         self.openers = self.survivors
@@ -85,7 +82,7 @@ class MaskingAgreement:
         list of bytes
             Answers to UNMASK, as many as came in time, for `flhe.keys.agreement.answers.combine`.
 
-        QuorumError: Too few signed or answered. The round is lost: its survivors may have been
+        Raises QuorumError: too few signed or answered. The round is lost: its survivors may have been
         signed, and nobody signs two sets of a round.
         """
         self.fed.ledger.spoil(self.slot.round)  # before anybody may have signed its survivors

@@ -151,7 +151,7 @@ CODING = tuple(
 def check_names(function: Callable[..., Any], given: Iterable[str]) -> None:
     """Refuse a keyword that `function`, whose last parameter has options above, does not take.
 
-    TypeError: A name is unknown. The text names the closest one, or all where none is close.
+    Raises TypeError: a name is unknown. The text names the closest one, or all where none is close.
     """
     *own, options = inspect.signature(function, eval_str=True).parameters.values()
     known = dict.fromkeys(

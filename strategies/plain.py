@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from contextlib import nullcontext
-from typing import Any, cast
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -44,7 +44,7 @@ class MeteredFedAvg(FedAvg):
     def start(self, grid: Grid, *args: Any, **kwargs: Any) -> Result:
         """Run FedAvg's rounds over a metered `grid`."""
         self._meter = MeteredGrid(grid)
-        return super().start(cast(Grid, self._meter), *args, **kwargs)
+        return super().start(self._meter, *args, **kwargs)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -72,8 +72,14 @@ class MeteredFedAvg(FedAvg):
         if self.fraction_evaluate > 0 and not _delivered(replies):
             raise QuorumError(_nobody("evaluated", server_round, replies))
         metrics = super().aggregate_evaluate(server_round, replies)
-        if self._on_round is not None and self._meter is not None:
-            report = RoundReport.of(
+        self._report(server_round, metrics)
+        return metrics
+
+    def _report(self, server_round: int, metrics: MetricRecord | None) -> None:
+        if self._on_round is None or self._meter is None:
+            return
+        self._on_round(
+            RoundReport.of(
                 server_round,
                 metrics,
                 self._meter.take(),
@@ -81,8 +87,7 @@ class MeteredFedAvg(FedAvg):
                 round_s=time.monotonic() - self._started_at,
                 survivors=self._survivors,
             )
-            self._on_round(report)
-        return metrics
+        )
 
 
 _RULES: dict[str, type[FedAvg]] = {
@@ -95,7 +100,15 @@ _RULES: dict[str, type[FedAvg]] = {
 
 
 def metered(optimizer: ServerOptimizer, **strategy: Any) -> MeteredFedAvg:
-    """Flower's own strategy for `optimizer`, metered; `strategy` are arguments of MeteredFedAvg."""
+    """Flower's own strategy for `optimizer`, metered.
+
+    Parameters
+    ----------
+    optimizer : ServerOptimizer
+        What is made of the mean update, with its parameters.
+    **strategy
+        Arguments of `MeteredFedAvg`.
+    """
     rule = _RULES[optimizer.name]
     if rule is FedAvg:
         return MeteredFedAvg(**strategy)

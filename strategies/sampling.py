@@ -32,9 +32,8 @@ class Sampling:
         if not self.terms.scheme.opened_together or members == 0:
             return self.min_replies or (members - 1) // 3 + 2
         assert fed is not None
-        least = max(
-            fed.parameters.circle.thresholds.min_set, self.terms.scheme.threshold_of(members)
-        )
+        thresholds = fed.parameters.circle.thresholds
+        least = max(thresholds.min_set, self.terms.scheme.threshold_of(members))
         return max(self.min_replies or 0, least, fed.parameters.epoch.min_opening)
 
     def check(self, fed: Federation) -> None:

@@ -19,7 +19,6 @@ from typing import (
     ClassVar,
     Literal,
     NamedTuple,
-    NoReturn,
     Protocol,
     runtime_checkable,
 )
@@ -27,7 +26,7 @@ from typing import (
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import MisfitError, NotFiniteError
+from flhe.errors import MisfitError
 
 if TYPE_CHECKING:
     from flhe.coding.flatten import Layout
@@ -39,10 +38,6 @@ Fitting = Literal["", "first", "always"]
 
 COUNT, WEIGHT = 0, 1
 """Where `extras` holds the number of contributions and their total weight."""
-
-
-AT_ALPHA = np.float32(1 + 2**-22)
-"""What alpha / alpha may come to in float32: a value at the threshold is not beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +55,6 @@ class Integers:
 
 
 Space = Reals | Integers
-
-
-def raise_not_finite() -> NoReturn:
-    """Refuse NaN and infinity: coercing them would send a wrong update without a word."""
-    raise NotFiniteError(
-        "the update holds NaN or infinity; lower the learning rate or clip gradients"
-    )
 
 
 class Plain(NamedTuple):

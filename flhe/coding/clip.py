@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 from flhe.coding import aciq, squares
 from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
 from flhe.coding.base import (
-    AT_ALPHA,
     WEIGHT,
     Codec,
     Fitting,
@@ -42,8 +41,8 @@ from flhe.coding.base import (
     Reals,
     Space,
     State,
-    raise_not_finite,
 )
+from flhe.coding.finite import AT_ALPHA, raise_not_finite
 from flhe.coding.flatten import Layout
 from flhe.coding.quantize import Quantize
 from flhe.coding.squares import Layers, Segments

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import AT_ALPHA, Plain, State, raise_not_finite
+from flhe.coding.base import Plain, State
+from flhe.coding.finite import AT_ALPHA, raise_not_finite
 from flhe.coding.quantize import Quantize
 from flhe.coding.squares import Layers, Segments
 from flhe.coding.weigh import Weigh

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
-from flhe.coding.base import AT_ALPHA, raise_not_finite
+from flhe.coding.finite import AT_ALPHA, raise_not_finite
 from flhe.coding.squares import Segments
 from flhe.errors import ConfigError
 from flhe.math.prg import AesCtr, drawn, words

@@ -34,7 +34,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import Codec, Plain, Reals, Space, State, raise_not_finite
+from flhe.coding.base import Codec, Plain, Reals, Space, State
+from flhe.coding.finite import raise_not_finite
 from flhe.coding.flatten import Layout
 from flhe.errors import ConfigError, MisfitError, ProtocolError
 from flhe.math.buffers import empty

@@ -102,13 +102,36 @@ def _defaults() -> dict[str, Value]:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One node's policy: what its settings come to.
+    """One node's policy.
 
-    Under trust at first use members are whoever advertises first. Of the metrics that may leave,
-    `loss` also stands for `train_loss`, `eval-loss` and the like. `leave`: it answers nothing more and
-    destroys its keys. `min_survivors` is what it asks of sums beside the roster, `max_federations` 0
-    for any number. `root`: where `home` was not configured, the directory above it that is ours to
-    make private.
+    Parameters
+    ----------
+    home : Path
+        State directory: identity, keys, claims, the model.
+    trust : "pinned" or "first-use"
+        Whether members are those of a pinned roster, or whoever advertises first.
+    roster : Roster or None
+        The pinned roster; None under first-use.
+    schemes : tuple[str, ...]
+        Schemes that may run here.
+    metrics : tuple[str, ...]
+        Metrics that may leave. `loss` also stands for `train_loss`, `eval-loss` and the like.
+    leave : bool
+        Whether this node leaves the federation: it answers nothing more and destroys its keys.
+    limits : mapping of str to bool, int or float
+        The stricter of what its roster and its own config say, by name; see `keys.roster.limits`.
+    dealt_key : Path or None
+        File with this site's keys, where they are dealt.
+    select_rules : tuple[str, ...]
+        Rules that may choose it.
+    min_survivors : int
+        Fewest senders of a sum that this node helps to open, beside what the roster says.
+    max_federations : int
+        Most federations that may begin in this state directory; 0 for any number.
+    durable : bool
+        Whether keys outlive a restart of the machine.
+    root : Path or None
+        Where `home` was not configured: the directory above it that is ours to make private.
     """
 
     home: Path

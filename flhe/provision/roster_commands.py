@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 DEFAULT_COLLUSION = "(N - 1) // 3 of N sites: 0 of 3, 1 of 4, 2 of 7, 3 of 10"
 
-roster = typer.Typer(no_args_is_help=True, help="Who takes part: make, sign and check _rosters().")
+roster = typer.Typer(no_args_is_help=True, help="Who takes part: make, sign and check rosters.")
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The roster file.")]
 Out = Annotated[Path, typer.Option(metavar="NEW", help="File of the new roster.")]
@@ -39,13 +38,6 @@ Survivors = Annotated[
 Hash = Annotated[str, typer.Option(metavar="HEX", help="The hash that the sites agreed on.")]
 
 
-def _rosters() -> ModuleType:
-    """What the commands do, imported when one of them runs."""
-    from flhe.provision import rosters
-
-    return rosters
-
-
 @roster.command()
 def new(
     out: Annotated[Path, typer.Option(metavar="FILE", help="File of the roster.")],
@@ -66,7 +58,9 @@ def new(
     ] = None,
 ) -> None:
     """Make a roster of the sites that have sent their keys."""
-    made: Roster = _rosters().new(out, site, collusion, min_survivors, scheme, allow or ())
+    from flhe.provision import rosters
+
+    made = rosters.new(out, site, collusion, min_survivors, scheme, allow or ())
     _made(out, made)
     if collusion is None:
         typer.echo(
@@ -78,7 +72,9 @@ def new(
 @roster.command()
 def show(file: File) -> None:
     """Show the sites, the bounds, who has signed, and the hash in words."""
-    _show(_rosters().load(file))
+    from flhe.provision import rosters
+
+    _show(rosters.load(file))
 
 
 @roster.command()
@@ -95,13 +91,15 @@ def sign(
     ] = None,
 ) -> None:
     """Add this site's signature, once the hash has been compared with the other sites."""
+    from flhe.provision import rosters
+
     before = None
     if previous is not None:
-        before = _rosters().in_force(previous)
-        typer.echo(_rosters().difference(before, _rosters().load(file).roster))
+        before = rosters.in_force(previous)
+        typer.echo(rosters.difference(before, rosters.load(file).roster))
         typer.echo("")
-    signed: SignedRoster = _rosters().sign(file, home, roster_hash, before)
-    typer.echo(_rosters().hash_of(signed.roster))
+    signed = rosters.sign(file, home, roster_hash, before)
+    typer.echo(rosters.hash_of(signed.roster))
     _missing(file, signed)
 
 
@@ -114,22 +112,28 @@ def merge(
     out: Out,
 ) -> None:
     """Unite the signatures of copies of one roster that were signed apart."""
-    signed: SignedRoster = _rosters().merge(file, others, out)
-    typer.echo(_rosters().hash_of(signed.roster))
+    from flhe.provision import rosters
+
+    signed = rosters.merge(file, others, out)
+    typer.echo(rosters.hash_of(signed.roster))
     _missing(out, signed)
 
 
 @roster.command()
 def check(file: File, roster_hash: Hash) -> None:
     """Say whether this is the roster with that hash, signed by all."""
-    signed = _rosters().check(file, roster_hash)
+    from flhe.provision import rosters
+
+    signed = rosters.check(file, roster_hash)
     typer.echo(f"{file}: the hash is right, and all {len(signed.roster.members)} sites have signed")
 
 
 @roster.command()
 def add(file: File, site: Site, out: Out) -> None:
     """Make the roster with one more site."""
-    _made(out, _rosters().add(file, site, out), file)
+    from flhe.provision import rosters
+
+    _made(out, rosters.add(file, site, out), file)
 
 
 @roster.command()
@@ -141,22 +145,28 @@ def remove(
     min_survivors: Survivors = None,
 ) -> None:
     """Make the roster without a site, whose key is revoked for good."""
-    _made(out, _rosters().remove(file, name, out, collusion, min_survivors), file)
+    from flhe.provision import rosters
+
+    _made(out, rosters.remove(file, name, out, collusion, min_survivors), file)
 
 
 @roster.command()
 def replace(file: File, site: Site, out: Out) -> None:
     """Make the roster in which a site has the key that it rotated to; the old one is revoked."""
-    _made(out, _rosters().replace(file, site, out), file)
+    from flhe.provision import rosters
+
+    _made(out, rosters.replace(file, site, out), file)
 
 
 def _show(signed: SignedRoster) -> None:
     from rich.console import Console
 
-    Console().print(_rosters().table(signed))
-    typer.echo(_rosters().bounds(signed.roster))
+    from flhe.provision import rosters
+
+    Console().print(rosters.table(signed))
+    typer.echo(rosters.bounds(signed.roster))
     typer.echo("")
-    typer.echo(_rosters().hash_of(signed.roster))
+    typer.echo(rosters.hash_of(signed.roster))
 
 
 def _made(out: Path, made: Roster, before: Path | None = None) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -77,15 +76,21 @@ class Slot(Record):
 
         Seven values for an update, and the purpose as an eighth for any other sum: no two are equal.
         """
-        values: tuple[int | bytes | str, ...] = _CONTEXT(self)
+        # Said one by one: masks and keys are derived from them, in this order.
+        values = (
+            self.run_id,
+            self.roster_hash,
+            self.epoch,
+            self.round,
+            self.attempt,
+            self.layout_hash,
+            self.history,
+        )
         return values if self.purpose == UPDATE else (*values, self.purpose)
 
     def digest(self) -> bytes:
         """SHA-256 of all of it, 32 bytes: names the slot in signed messages."""
         return _digest_of(self)
-
-
-_CONTEXT = operator.attrgetter(*[f.name for f in dataclasses.fields(Slot)][:-1])
 
 
 @functools.lru_cache(maxsize=16)

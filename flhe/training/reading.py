@@ -15,9 +15,9 @@ from flhe.coding.flatten import Arrays
 from flhe.math.ring_arrays import Elements
 from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed
-from flhe.training.kind import UPDATE
 from flhe.training.model import Model
 from flhe.training.terms import Terms
+from flhe.training.update import UPDATE
 
 
 def served(arrays: Arrays, round_: int) -> Model:

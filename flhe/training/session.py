@@ -29,9 +29,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import Plain, State, raise_not_finite
+from flhe.coding.base import Plain, State
 from flhe.coding.clip import WARN_CLIPPED
 from flhe.coding.extras import CHECK, Totals
+from flhe.coding.finite import raise_not_finite
 from flhe.coding.flatten import Arrays, Layout
 from flhe.coding.quantize import Quantize
 from flhe.coding.select import Select
@@ -47,12 +48,13 @@ from flhe.sums.secure_sum import Record, SecureSum
 from flhe.training.draft import Draft
 from flhe.training.due import check_due
 from flhe.training.epoch_sums import EpochSums
-from flhe.training.kind import UPDATE, Ending, Kind
+from flhe.training.kind import Ending, Kind
 from flhe.training.mean_squares import fit
 from flhe.training.model import Model
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.start import NO_APP_INPUTS, Start
 from flhe.training.terms import Terms
+from flhe.training.update import UPDATE
 from flhe.wire.derive import hkdf
 
 logger = logging.getLogger("flhe")
@@ -222,7 +224,7 @@ class Session:
         same names. Metrics that the terms do not name stay here.
 
         Raises ProtocolError: arrays that do not match the layout; noise, which a draft has, once;
-        NotFiniteError: NaN or infinity; ClippedError: too many clipped values; ExamplesError: an
+        Raises NotFiniteError: NaN or infinity; ClippedError: too many clipped values; ExamplesError: an
         example count that cannot be weighed.
         """
         if self.terms.noise is not None:

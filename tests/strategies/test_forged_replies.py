@@ -21,7 +21,7 @@ from flhe.node.store import Store
 from flhe.schemes.sealed import Sealed
 from flhe.strategies import FlasheFedAvg, HEStrategy
 from flhe.sums import receipts
-from flhe.training.kind import UPDATE
+from flhe.training.update import UPDATE
 from flhe.wire import canonical
 from tests.strategies.puppets import Puppets, initial, lie, play, same, told
 from tests.strategies.reference import COUNTS, MAX, Reference, close, start_arrays, tolerance
