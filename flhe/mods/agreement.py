@@ -60,10 +60,8 @@ def finish(node: Node, record: ConfigRecord) -> None:
     agreed = epoch.finish(state, confirms)
     terms = Terms.from_bytes(announced)
     node.policy.check_terms(terms)
-    if state.scheme_terms != (terms.hash() if terms.scheme.member_secrets else b""):
-        raise ProtocolError("there are no keys of the scheme for these terms: start over")
     if terms.scheme.member_secrets and not state.scheme_public:
-        raise ProtocolError("the sum of the members' keys is not known yet: start over")
+        raise ProtocolError("the members have not agreed on the scheme's keys yet: start over")
     node.check_begun(begin=True)
     node.start_session(agreed, terms)
     node.drop_agreement()

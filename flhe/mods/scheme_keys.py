@@ -105,7 +105,7 @@ def _begun(
 ) -> tuple[Confirmed, Any, Terms, list[bytes]]:
     """Where an agreement of this kind stands, what it is for, and everyone's confirmation."""
     announced = records.field(record, "terms", bytes)
-    node.check_terms(announced)
+    node.check_announced(announced)
     terms = Terms.from_bytes(announced)
     node.policy.check_terms(terms)
     if terms.scheme.agreement != agreement:

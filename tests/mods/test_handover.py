@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 
+from flhe.coding.support import Support
 from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity
@@ -198,6 +199,7 @@ def test_a_checkpoint_that_a_member_sealed_otherwise(group: Group) -> None:
         "epoch": epoch.id,
     }
     moments = {"v": np.ones(model.layout.floats, np.float32)}
+    mask = Support.of(np.zeros(1, np.uint32), model.layout.floats)
     before = site.model_file
 
     def boxed(header: dict[str, Any], model: Model) -> ArrayRecord:
@@ -212,6 +214,7 @@ def test_a_checkpoint_that_a_member_sealed_otherwise(group: Group) -> None:
         ({**good, "epoch": bytes(16)}, model),
         ({k: v for k, v in good.items() if k != "epoch"}, model),
         (good, dataclasses.replace(model, moments=moments)),
+        (good, dataclasses.replace(model, mask=mask)),
         (good, dataclasses.replace(other, round=5)),
     ):
         refused(hand(group, site, boxed(header, data)), 1014)
