@@ -87,8 +87,8 @@ class EpochParameters:
     def circle(self) -> SharingParameters:
         """Public parameters of this epoch's masking-key agreement.
 
-        The bound on collusion is what members say of their roster, whose hash they have agreed on;
-        members go by their own.
+        The size of the roster and its bound on collusion are what members say of it, whose hash they
+        have agreed on; members go by their own.
         """
         agreed = self.epoch
         members = tuple(sorted(agreed.members.values()))
@@ -97,6 +97,7 @@ class EpochParameters:
             agreed.number,
             agreed.roster_hash,
             members,
+            agreed.sites,
             agreed.colluders,
             self.terms.scheme.elements(len(members)),
         )

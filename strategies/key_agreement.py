@@ -20,6 +20,7 @@ from flwr.app import ConfigRecord
 from flhe.errors import ProtocolError, QuorumError
 from flhe.keys.agreement.epoch import CONTRIBUTORS, MAX_MESSAGE, announced
 from flhe.keys.agreement.messages import Envelope, Header
+from flhe.keys.agreement.thresholds import Thresholds
 from flhe.mods import records
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.relay import Relay
@@ -53,9 +54,10 @@ class Agreed:
     moment has a negative number in its place."""
     confirms: tuple[bytes, ...]
     """Everyone's CONFIRM, for delivery."""
+    sites: int
+    """Members of the roster that they confirmed, as most of them say, as `colluders` and `min_opening`
+    are. Members go by their own."""
     colluders: int
-    """Bound on collusion of the roster that they confirmed, as most of them say, as `min_opening` is.
-    Members go by their own."""
     min_opening: int = 0
     public: bytes = b""
     """Public key of the scheme, encoded; or what the members call the sum of their keys."""
@@ -106,7 +108,7 @@ class _Attempt(Relay):
     """One attempt at an epoch."""
 
     members: dict[int, bytes] = field(default_factory=dict)
-    bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
+    bounds: dict[int, tuple[int, int, int]] = field(default_factory=dict)
 
     def run(self, asked: list[int]) -> Agreed:
         """All three relays."""
@@ -132,6 +134,12 @@ class _Attempt(Relay):
         odd, what = "it confirms other messages than most do", "confirmed different messages"
         roster_hash, epoch_id = self.same(views, odd, what)
         third = tuple(confirms[node] for node in order)
+        bounds = most_common(self.bounds.values())
+        if self.terms.scheme.opened_together and len(order) < (
+            need := Thresholds(*bounds[:2]).min_set
+        ):
+            fewer = f"{len(order)} members of a roster of {bounds[0]}"
+            give_up(f"{fewer} answered, and {need} must to open a sum", self.trouble)
         log(INFO, "key agreement: %d members, epoch %s", len(order), epoch_id.hex()[:8])
         by_rank = {node: members[node] for node in order}
         public = SchemeKeys(self, by_rank, third, epoch_id).agreed()
@@ -141,7 +149,7 @@ class _Attempt(Relay):
             roster_hash,
             by_rank,
             third,
-            *most_common(self.bounds.values()),
+            *bounds,
             public,
         )
 
@@ -173,8 +181,10 @@ class _Attempt(Relay):
     def _confirmed(self, node: int, reply: ConfigRecord) -> bytes:
         message: bytes = records.field(reply, "envelope", bytes)
         self._opened(message, "confirm", self.members[node])
-        bounds = [records.field(reply, name, int) for name in ("colluders", "min-opening")]
-        self.bounds[node] = bounds[0], bounds[1]
+        sites, colluders, least = (
+            records.field(reply, name, int) for name in ("sites", "colluders", "min-opening")
+        )
+        self.bounds[node] = sites, colluders, least
         return message
 
 

@@ -34,7 +34,7 @@ from flhe.wire.fields import U32, U64, As, Hash, ascending, bits, within
 from flhe.wire.frame import frame, unframe
 from flhe.wire.record import Form, Record
 
-VERSION = 8
+VERSION = 9
 MAX_BYTES = 256 << 20
 
 Phase = Literal["training", "summed", "done"]
@@ -54,6 +54,7 @@ class _Epoch(Record):
     roster_hash: bytes
     members: Annotated[tuple[bytes, ...], ascending("members")]
     confirms: tuple[bytes, ...]
+    sites: U32
     colluders: U32
     min_opening: U32
     public: bytes

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe.errors import NoKeyError, ProtocolError
 from flhe.keys.agreement import epoch
+from flhe.keys.agreement.circle import SharingParameters
 from flhe.mods import records
 from flhe.mods.stages import App, reply
 from flhe.node.node import Node
@@ -44,7 +43,8 @@ def confirm(node: Node, record: ConfigRecord, _message: Message, _app: App) -> R
     confirmed, envelope = epoch.confirm(state, records.bytes_list(record, "messages"))
     node.save_agreement(confirmed)
     need = max(confirmed.roster.min_opening, node.policy.min_survivors)
-    bounds: dict[str, Any] = {"colluders": confirmed.roster.collusion, "min-opening": need}
+    roster = confirmed.roster
+    bounds = {"sites": len(roster.members), "colluders": roster.collusion, "min-opening": need}
     return reply(envelope=envelope, **bounds)
 
 
@@ -62,6 +62,8 @@ def finish(node: Node, record: ConfigRecord) -> None:
     node.policy.check_terms(terms)
     if terms.scheme.member_secrets and not state.scheme_public:
         raise ProtocolError("the members have not agreed on the scheme's keys yet: start over")
+    if terms.scheme.opened_together:
+        SharingParameters.of(agreed, 0).check_members()
     node.check_begun(begin=True)
     node.start_session(agreed, terms)
     node.drop_agreement()

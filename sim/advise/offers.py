@@ -166,7 +166,9 @@ def _masked(offer: Offer, whole: Work, demand: Demand, phases: Phases, speed: Ca
     """With masking keys that all share with all."""
     members, senders = demand.clients, demand.clients - demand.dropouts
     elements = offer.scheme.elements(members)
-    circle = SharingParameters(1, 1, bytes(32), (bytes(32),) * members, demand.bound, elements)
+    circle = SharingParameters(
+        1, 1, bytes(32), (bytes(32),) * members, members, demand.bound, elements
+    )
     cost = speed.agreement(members, elements)
     signatures = circle.thresholds.threshold * SIGNATURE
     answer = circle.share_bytes + SIGNATURE

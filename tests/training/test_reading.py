@@ -245,6 +245,6 @@ def test_metrics_that_nobody_reported_are_left_out() -> None:
 def test_a_reader_of_sums_has_no_key() -> None:
     reader, circle = ServerReader, SharingParameters
     assert {field.name for field in dataclasses.fields(reader)} == {"terms", "adder"}
-    public = {"run_id", "number", "roster_hash", "members", "colluders", "elements"}
+    public = {"run_id", "number", "roster_hash", "members", "sites", "colluders", "elements"}
     public |= {"total", "partial"}
     assert {field.name for field in dataclasses.fields(circle)} == public

@@ -40,6 +40,8 @@ class SharingParameters:
         SHA-256 of the roster, 32 bytes.
     members : tuple of bytes
         Identity keys, in order of rank.
+    sites : int
+        N: members of the roster, whether they are in the epoch or not.
     colluders : int
         c: members that may pool what they know with the relay.
     elements : int
@@ -54,6 +56,7 @@ class SharingParameters:
     number: int
     roster_hash: bytes
     members: tuple[bytes, ...]
+    sites: int
     colluders: int
     elements: int
     total: bytes = b""
@@ -64,14 +67,14 @@ class SharingParameters:
         cls, epoch: Epoch, elements: int, total: bytes = b"", partial: int = 0
     ) -> SharingParameters:
         """The circle of an epoch's members, by the roster's own bound on collusion."""
-        bound, members = epoch.roster.collusion, epoch.members
-        scope = epoch.run_id, epoch.number, epoch.roster.hash
-        return cls(*scope, members, bound, elements, total, partial)
+        roster, scope = epoch.roster, (epoch.run_id, epoch.number, epoch.roster.hash)
+        sites, bound = len(roster.members), roster.collusion
+        return cls(*scope, epoch.members, sites, bound, elements, total, partial)
 
     @property
     def thresholds(self) -> Thresholds:
-        """t, among so many members and colluders."""
-        return Thresholds(len(self.members), self.colluders)
+        """t, among so many sites and colluders."""
+        return Thresholds(self.sites, self.colluders)
 
     @property
     def sharing(self) -> Shamir:
@@ -95,6 +98,15 @@ class SharingParameters:
     def box_bytes(self) -> int:
         """Bytes of one sealed share."""
         return self.share_bytes + OVERHEAD
+
+    def check_members(self) -> None:
+        """Refuse an epoch of so few members that it opens no sum; QuorumError."""
+        size, need = len(self.members), self.thresholds.min_set
+        if size < need:
+            raise QuorumError(
+                f"{size} members of a roster of {self.sites} answered, {need} must, or two groups of "
+                "one roster could each open sums: wait for more nodes"
+            )
 
     def check_set(self, survivors: Sequence[int]) -> None:
         """Refuse a set that no honest member signs.

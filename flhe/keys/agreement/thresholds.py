@@ -7,6 +7,9 @@ out a share of one or of the other. Were t shares of both given away, 2 (t - c) 
 holders would have answered: more than there are. The same arithmetic says that no two sets of senders
 are both signed by t members.
 
+N counts the sites of the roster, whoever of them is in an epoch: the colluders may all be among few
+members, and two groups of one roster must not both be large enough to open sums.
+
 Source: Bonawitz et al., CCS 2017, Sec. 6.2 and Theorem 6.5.
 """
 
@@ -26,7 +29,7 @@ class Thresholds:
     Parameters
     ----------
     members : int
-        N, holders of a share of each secret, the owner among them; at least 3.
+        N, sites of the roster, of which an epoch's members hold a share of each secret; at least 3.
     colluders : int
         c, members that may collude, with each other and with the server.
     """
