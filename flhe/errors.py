@@ -33,12 +33,8 @@ class NotFiniteError(RangeError):
     """An update that holds NaN or infinity."""
 
 
-class ClippedError(RangeError):
-    """An update that lies mostly beyond the clipping threshold."""
-
-
 class ExamplesError(RangeError):
-    """An example count that cannot be weighed: none at all, or beyond what sums have room for."""
+    """An example count that cannot be weighed: none at all."""
 
 
 class FaultError(FlheError):

@@ -613,10 +613,9 @@ def test_parts_that_cannot_be_encoded() -> None:
     codec = Chain((Clip(1.0), Weigh(50), Quantize(16)))
     state = codec.init(LAYOUT)
     extras = np.array([1, 37], np.int64)
-    for bad, why in ((np.nan, "NaN or infinity"), (9.0, "more than half")):
-        x = np.full(LAYOUT.floats, bad, np.float32)
-        with pytest.raises(RangeError, match=why):
-            codec.encode_parts(iter([x[:3], x[3:]]), x.size, extras, state)
+    x = np.full(LAYOUT.floats, np.nan, np.float32)
+    with pytest.raises(RangeError, match="NaN or infinity"):
+        codec.encode_parts(iter([x[:3], x[3:]]), x.size, extras, state)
 
 
 @pytest.mark.parametrize("bits", [8, 16])

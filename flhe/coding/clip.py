@@ -47,13 +47,12 @@ from flhe.coding.flatten import Layout
 from flhe.coding.quantize import Quantize
 from flhe.coding.squares import Layers, Segments
 from flhe.coding.weigh import Weigh
-from flhe.errors import ClippedError, ConfigError, MisfitError, ProtocolError
+from flhe.errors import ConfigError, MisfitError, ProtocolError
 
 logger = logging.getLogger("flhe")
 
 WARN_CLIPPED = 0.01
-ABORT_CLIPPED = 0.5
-"""Fractions of clipped values above which we warn, and above which we refuse."""
+"""Fraction of clipped values above which we warn."""
 
 BETA = 0.5
 """Weight of a round in the history's sigma^2."""
@@ -331,8 +330,7 @@ class Clip(Codec):
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
         """float32 in, float32 within [-1, 1] out, shape (length,).
 
-        Raises NotFiniteError: NaN or infinity; ClippedError: more than half of the values beyond
-        alpha; ProtocolError: no thresholds yet.
+        Raises NotFiniteError: NaN or infinity; ProtocolError: no thresholds yet.
         """
         x = plain.values
         segments = self.segments(state.shared, plain.coords)
@@ -345,7 +343,7 @@ class Clip(Codec):
                 scaled = x[start:stop] * np.float32(excess / alpha)
             clipped += int(np.count_nonzero(np.abs(scaled) > AT_ALPHA))
             np.clip(scaled, -1, 1, out=out[start:stop])
-        self.check_clipped(clipped, x.size, excess)
+        self.warn_clipped(clipped, x.size, excess)
         tally = self.tally(state.shared, plain.coords, excess)
         if tally is not None:
             tally.add(x)
@@ -360,29 +358,23 @@ class Clip(Codec):
         extras, shared = self.after(total.extras, len(senders), state.shared)
         return total._replace(values=out, extras=extras), State(shared)
 
-    def check_clipped(self, clipped: int, size: int, excess: float = 1.0) -> None:
-        """Warn above 1% of clipped values, refuse above 50%; the fraction itself is not told.
+    def warn_clipped(self, clipped: int, size: int, excess: float = 1.0) -> None:
+        """Warn, on this node alone, of too many clipped values; the fraction itself is not told.
 
-        Fitted thresholds cut more than 1% on purpose where bits are few, without a warning. Those
-        fitted on earlier rounds refuse nothing: if all updates grew at once, no sum would open any
-        more, and thresholds would never follow. The next ones are fitted on updates unclipped.
+        Nothing is refused: a server would learn from refusals how large an update is. Fitted
+        thresholds cut more than 1% on purpose where bits are few, without a warning.
         """
-        if size and clipped > ABORT_CLIPPED * size:
-            if self.rule == "history":
-                logger.warning(
-                    "more than half of the update lies beyond the clipping thresholds, which follow "
-                    "it in the rounds to come"
-                )
-                return
-            mend = (
-                "thresholds that the senders' spread gives; use more bits, or Clip(bound)"
-                if self.adaptive
-                else "threshold; raise it"
-            )
-            mend += ", or max_examples, since this node has more examples" if excess > 1 else ""
-            raise ClippedError(f"more than half of the update lies beyond the clipping {mend}")
-        if not self.adaptive and size and clipped > WARN_CLIPPED * size:
-            logger.warning(
-                "more than 1%% of the update was clipped; raise the clipping threshold%s",
-                " or max_examples, since this node has more examples" if excess > 1 else "",
-            )
+        half = clipped > size / 2
+        if not half and (self.adaptive or clipped <= WARN_CLIPPED * size):
+            return
+        mend = "raise the clipping threshold"
+        if self.rule == "history":
+            mend = "thresholds follow in the rounds to come"
+        elif self.adaptive:
+            mend = "its spread is far from the others': use more bits, or Clip(bound)"
+        logger.warning(
+            "more than %s of the update was clipped; %s%s",
+            "half" if half else "1%",
+            mend,
+            " (this node has more than max_examples)" if excess > 1 else "",
+        )

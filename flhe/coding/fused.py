@@ -80,7 +80,7 @@ class Fused:
                 tally.add(part)
             outside += beyond
             at += part.size
-        clip.check_clipped(outside, length, excess)
+        clip.warn_clipped(outside, length, excess)
         extras = np.concatenate([extras, clip.told(tally, shared)])
         return Plain(out, quantize.split(extras), coords)
 

@@ -106,7 +106,7 @@ class Laplace(Record):
         Returns
         -------
         int
-            How many values lay beyond their threshold before; secret, for `Clip.check_clipped`. Those
+            How many values lay beyond their threshold before; secret, for `Clip.warn_clipped`. Those
             to spare count too.
         """
         if (

@@ -224,8 +224,7 @@ class Session:
         same names. Metrics that the terms do not name stay here.
 
         Raises ProtocolError: arrays that do not match the layout; noise, which a draft has, once;
-        Raises NotFiniteError: NaN or infinity; ClippedError: too many clipped values; ExamplesError: an
-        example count that cannot be weighed.
+        NotFiniteError: NaN or infinity; ExamplesError: an example count that cannot be weighed.
         """
         if self.terms.noise is not None:
             raise ProtocolError("an update with noise is a draft first, or it would be drawn anew")
@@ -247,14 +246,15 @@ class Session:
     ) -> NDArray[np.int64]:
         integers = self.layout.integer_change(trained, old.masters)
         weight = examples if self.terms.codec.weighted else min(examples, 1)
+        if weight < 0:
+            raise ExamplesError("the app reported a negative number of examples")
+        # Never refused: the server would learn on which side of its bound a count lies.
         most = most_examples(self.epoch.size)
-        if not 0 <= weight <= most:
-            raise ExamplesError(f"the app reported a number of examples that is not 0 to {most}")
-        if self.terms.noise is not None and weight > self.terms.codec.max_examples:
-            raise ExamplesError(
-                "noise is made for updates that weigh max_examples at most, and this node has more "
-                "examples: raise max_examples in the strategy"
-            )
+        if self.terms.noise is not None:  # made for updates that weigh no more
+            most = min(most, self.terms.codec.max_examples)
+        if weight > most:
+            logger.warning("this node has more examples than can be weighed: it counts with fewer")
+            weight = most
         extras = self.terms.extras(self.layout)
         return extras.encode(weight, metrics, integers.tolist(), check)
 

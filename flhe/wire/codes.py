@@ -99,18 +99,10 @@ _ROWS: tuple[tuple[type[e.FlheError], int, str, str], ...] = (
         "its update holds NaN or infinity: lower the learning rate or clip gradients",
     ),
     (
-        e.ClippedError,
-        1028,
-        "clipped",
-        "more than half of its update lies beyond the clipping threshold: raise the strategy's "
-        "clip, or max_examples where its node logs that it has more examples than that",
-    ),
-    (
         e.ExamplesError,
         1029,
         "examples",
-        "its example count cannot be weighed: none, or more than sums have room for; see its "
-        "errors.log",
+        "its example count cannot be weighed: its app told none, or less",
     ),
     (e.RangeError, 1016, "range", "a number of its is out of range; see its errors.log"),
     (

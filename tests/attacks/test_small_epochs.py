@@ -1,4 +1,4 @@
-"""A server that makes an epoch of few of a roster's sites, to open sums of fewer than users were told."""
+"""A server that makes an epoch of few of a roster's sites, to open sums of fewer than it may."""
 
 from __future__ import annotations
 

@@ -136,9 +136,8 @@ def test_clipping_on_purpose_does_not_warn(
     codec.encode(Plain(x, EXTRAS), state)
     assert not caplog.records
     if rule == "exchange":
-        with pytest.raises(RangeError, match="more than half") as caught:
-            codec.encode(Plain(3 * x, EXTRAS), state)
-        assert not re.search(r"\d", str(caught.value))
+        codec.encode(Plain(3 * x, EXTRAS), state)
+        assert "more than half of the update was clipped" in caplog.text
 
 
 def test_history_follows_updates_that_outgrow_it(caplog: pytest.LogCaptureFixture) -> None:

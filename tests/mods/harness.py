@@ -402,7 +402,6 @@ SLUGS = {
     1025: "flhe/version",
     1026: "flhe/federations",
     1027: "flhe/not-finite",
-    1028: "flhe/clipped",
     1029: "flhe/examples",
     1030: "flhe/package",
 }
