@@ -140,6 +140,8 @@ class HEMod:
                 node.leave()
                 raise LeftError("flhe-leave is set on this node")
             app = stages.App(context, call_next, self._initial, self._sensitivity)
+            # Its order is the server's, and in no hash.
+            context.run_config = dict(sorted(context.run_config.items()))
             if record is None:
                 return _plain(node, message, app)
             node.mark_encrypted(context.run_id)
@@ -226,7 +228,7 @@ def _plain(node: Node, message: Message, app: stages.App) -> RecordDict:
     if node.encrypted_before():
         raise PolicyError("the server asked for plaintext in the middle of an encrypted run")
     logger.warning("this run is NOT encrypted: this node's policy allows scheme 'plain'")
-    return app.run(message)
+    return app.pass_on(message)
 
 
 def _plain_asked(context: Context) -> bool:

@@ -300,12 +300,3 @@ def _value_bytes(value: object) -> int:
     if isinstance(value, str):
         return len(value.encode())
     return 1 if isinstance(value, bool) else 8
-
-
-def shown(content: RecordDict, arrays_key: str) -> dict[str, dict[str, object]]:
-    """What of a message an app is shown besides the model: no other arrays, no records of ours."""
-    return {
-        name: dict(value)
-        for name, value in content.items()
-        if not name.startswith(PREFIX) and name != arrays_key and not isinstance(value, ArrayRecord)
-    }

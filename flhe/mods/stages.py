@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from flhe.errors import ConfigError
+from flhe.math.buffers import give_back
 from flhe.mods import records
+from flhe.mods.app_message import app_message
 from flhe.node.node import Node
+from flhe.training.model import Model
 
 logger = logging.getLogger("flhe")
 
@@ -49,17 +53,23 @@ class App:
     make_initial: Initial | None = None
     find_sensitivity: Sensitivity | None = None
 
-    def run(self, message: Message) -> RecordDict:
+    def pass_on(self, message: Message) -> RecordDict:
         """Call it; AppError when it fails or answers with an error."""
-        try:
+        with _failing():
             reply = self.call_next(message, self.context)
-        except Exception as error:
-            raise AppError from error
         if reply.has_error():
             raise AppError("the app answered with an error")
         return reply.content
 
-    def sensitivity(self, message: Message) -> Mapping[str, Any]:
+    def run(self, message: Message, arrays_key: str, model: Model) -> RecordDict:
+        """Call it with `model` and the settings of a message; AppError as above."""
+        shown = app_message(message, self.context, arrays_key, model)
+        try:
+            return self.pass_on(shown)
+        finally:
+            _forget(shown)
+
+    def sensitivity(self, message: Message, arrays_key: str, model: Model) -> Mapping[str, Any]:
         """Ask it for the sensitivity of each parameter; AppError when it fails.
 
         Raises ConfigError: it was given no function for that.
@@ -69,10 +79,27 @@ class App:
                 "the strategy selects by sensitivity, and this app has no function for it: give one, "
                 "HEMod(sensitivity=...), or use another rule"
             )
+        shown = app_message(message, self.context, arrays_key, model)
         try:
-            return dict(self.find_sensitivity(message, self.context))
-        except Exception as error:
-            raise AppError from error
+            with _failing():
+                return dict(self.find_sensitivity(shown, self.context))
+        finally:
+            _forget(shown)
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    """Whatever the app raises is its own."""
+    try:
+        yield
+    except Exception as error:
+        raise AppError from error
+
+
+def _forget(shown: Message) -> None:
+    """Free the app's copy of the model."""
+    shown.content = RecordDict()
+    give_back()
 
 
 @dataclass(slots=True)

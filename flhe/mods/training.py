@@ -16,8 +16,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from numpy.typing import NDArray
 
 from flhe.errors import ReplyError
-from flhe.math.buffers import give_back
 from flhe.mods import records, staged
+from flhe.mods.app_message import settings_in
 from flhe.mods.contribution import Contribution
 from flhe.mods.follow import Follower, follow
 from flhe.mods.stages import App, say_once
@@ -46,8 +46,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     round_ = records.field(record, "round", int)
     attempt = records.field(record, "attempt", int)
     check_ahead(model, round_, node.reached(session.epoch.id))
-    shown = records.shown(message.content, session.terms.arrays_key)
-    app_inputs_hash = hash_app_inputs(shown, app.context.run_config)
+    app_inputs_hash = hash_app_inputs(settings_in(message.content), app.context.run_config)
     if session.staged(model):
         return staged.begin(
             node,
@@ -71,12 +70,10 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     )
     ahead.start()  # while the app trains
     try:
-        answer = app.run(_app_message(session.terms, message, model))
+        answer = app.run(message, session.terms.arrays_key, model)
     finally:
         with watch:
             ahead.join()
-    message.content = RecordDict()  # the app is done with its copy of the model
-    give_back()
     trained, examples, metrics = _trained(node, session.terms, answer)
     with watch:
         encoded = session.encode(model, records.to_numpy(trained), examples, metrics, digest)
@@ -96,24 +93,12 @@ def _draft(
         found = _own_map(session, model, message, app)
         with follower.watch:
             return draft_map(session.terms, model, found, round_, app_inputs_hash)
-    answer = app.run(_app_message(session.terms, message, model))
-    message.content = RecordDict()
-    give_back()
+    answer = app.run(message, session.terms.arrays_key, model)
     trained, examples, metrics = _trained(node, session.terms, answer)
     with follower.watch:
         residual = node.residual() if session.terms.codec.sparse else None
         arrays = records.to_numpy(trained)
         return session.draft(model, arrays, examples, metrics, round_, residual, app_inputs_hash)
-
-
-def _app_message(terms: Terms, message: Message, model: Model) -> Message:
-    """The message as a plain FedAvg app knows it: the model, and no other arrays or records of ours."""
-    content = RecordDict()
-    content[terms.arrays_key] = records.from_numpy(model.arrays())
-    for name in records.shown(message.content, terms.arrays_key):
-        content[name] = message.content[name]
-    message.content = content
-    return message
 
 
 def _own_map(session: Session, model: Model, message: Message, app: App) -> NDArray[np.float32]:
@@ -122,20 +107,17 @@ def _own_map(session: Session, model: Model, message: Message, app: App) -> NDAr
     Raises ConfigError: the rule needs a function that this app does not have; AppError: the app
     failed; ReplyError, ProtocolError, RangeError: what it answered is no map of this model.
     """
-    shown = _app_message(session.terms, message, model)
+    told = message, session.terms.arrays_key, model
     if session.terms.select.rule == "magnitude":
-        answer = app.run(shown)
-        message.content = RecordDict()
+        answer = app.run(*told)
         arrays = list(answer.array_records.values())
         if len(arrays) != 1:
             raise ReplyError("the app must reply with one ArrayRecord")
         values = map_of_change(session.terms, model, records.to_numpy(arrays[0]))
     else:
-        found = app.sensitivity(shown)
-        message.content = RecordDict()
+        found = app.sensitivity(*told)
         arrays_found = {name: _array(value) for name, value in found.items()}
         values = map_of(session.terms.select, session.layout, arrays_found)
-    give_back()
     return values
 
 
@@ -150,7 +132,7 @@ def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> Re
     """Open the round's sum, let the app evaluate, let allowed metrics leave."""
     follower = follow(node, record, message)
     session, model = follower.session()
-    answer = app.run(_app_message(session.terms, message, model))
+    answer = app.run(message, session.terms.arrays_key, model)
     _say_what_stays(answer, ("MetricRecord",))
     content = follower.reply(round=model.round, history=model.history)
     for name, metrics in answer.metric_records.items():

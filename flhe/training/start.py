@@ -15,6 +15,7 @@ node config, which no server can change.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -46,7 +47,7 @@ class Start(NamedTuple):
 def hash_app_inputs(records: Records, run_config: Mapping[str, object]) -> bytes:
     """SHA-256 over what an app is told, 32 bytes.
 
-    Raises ProtocolError: a value that is no number, text or bytes, or list of those.
+    Raises ProtocolError: a value that is no number, text or bytes, or list of those; NaN.
 
     Parameters
     ----------
@@ -76,7 +77,7 @@ def _encoded(value: object) -> list[object]:
         return ["bool", int(value)]
     if isinstance(value, int):
         return ["int", str(value)]
-    if isinstance(value, float):
+    if isinstance(value, float) and not math.isnan(value):  # of which there are many
         return ["float", value.hex()]
     if isinstance(value, str):
         return ["str", value]

@@ -1,0 +1,88 @@
+"""A server that tells one site's app something else under the same hash.
+
+The order of records, the order of their keys and the message's group made one app train and all others
+stand still: the sum was that site's update.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+from flhe.mods import HEMod, records
+from tests.mods.harness import App, Group, answer, update
+
+ONE, OTHER = ConfigRecord({"a": 1, "lr": 0.1}), ConfigRecord({"lr": 0.1, "a": 1})
+
+
+class Looks(App):
+    """An app that looks wherever two messages could differ, but for the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks: list[Any] = []
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        told = [
+            (name, type(r).__name__, list(r), repr(r if isinstance(r, ConfigRecord) else None))
+            for name, r in message.content.items()
+        ]
+        known = {"_dst_node_id", "_created_at"}  # the site's own number, and its own clock
+        metadata = {k: v for k, v in vars(message.metadata).items() if k not in known}
+        metadata["sent lately"] = abs(time.time() - message.metadata.created_at) < 3600
+        self.looks.append((told, metadata, list(context.run_config.items())))
+        return super().__call__(message, context)
+
+
+CHANNELS: dict[str, Any] = {
+    "order of records": lambda m: reordered(m, list(reversed(list(m.content)))),
+    "order of keys": lambda m: m.content.update({"config": OTHER}),
+    "group": lambda m: setattr(m.metadata, "group_id", "you"),
+    "time to live": lambda m: setattr(m.metadata, "ttl", 1234.0),
+    "sent at": lambda m: setattr(m.metadata, "created_at", 1.0),
+    "sender": lambda m: m.metadata.__dict__.update(_src_node_id=77),
+    "a record of metrics": lambda m: m.content.update({"more": MetricRecord({"you": 1})}),
+    "arrays": lambda m: m.content.update({"more": m.content["arrays"]}),
+}
+
+
+def reordered(message: Message, names: list[str]) -> None:
+    message.content = RecordDict({name: message.content[name] for name in names})
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_apps_cannot_tell_messages_of_one_hash_apart(group: Group, channel: str, kind: str) -> None:
+    seen, hashes = [], []
+    for site, change in zip(group.sites, (None, CHANNELS[channel]), strict=False):
+        site.app = Looks()
+        stage = "round" if kind == "train" else "evaluate"
+        fields = {"round": 1, "attempt": 0, "terms": group.terms.to_bytes()}
+        record = records.stage_record(stage, **fields, confirms=group.confirms)
+        content = RecordDict({**group.start, records.STAGE: record, "config": ONE})
+        content["more-config"] = ConfigRecord({"b": [1.0, 2.0]})
+        message = Message(content, site.context.node_id, kind)
+        if change is not None:
+            change(message)
+        reply = HEMod()(message, site.context, site.app)
+        answer(reply)
+        if kind == "train":
+            update(reply)
+            hashes.append(answer(reply)["app_inputs_hash"])
+        seen += site.app.looks
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
+    assert len(set(hashes)) <= 1
+
+
+def test_nor_by_the_order_of_the_runs_config(group: Group) -> None:
+    seen = []
+    for site, config in zip(group.sites, ({"a": 1, "b": 2}, {"b": 2, "a": 1}), strict=False):
+        site.app = Looks()
+        site.context.run_config = config
+        update(group.ask(site))
+        seen += site.app.looks
+    assert seen[0] == seen[1]
