@@ -27,7 +27,6 @@ def roles(cohort, key, threads, backend, same):
 
 laws.SCHEMES[:] = laws.FEW_SCHEMES[:] = [laws.SchemeCase("toy", roles, block=2040)]
 from tests.test_laws import *
-del test_no_law_is_left_without_its_module
 """
 
 RUNS = """

@@ -169,7 +169,7 @@ class Follower:
             self.model, totals = session.open(
                 model, total, record, digest, fitted_on, answers, app_inputs_hash
             )
-            node.settle_draft(slot.round, sent=sent)
+            node.settle_draft(slot.round, sent=sent, app_inputs_hash=app_inputs_hash)
         self.changed = True
         self.missed |= lost
         if lost:

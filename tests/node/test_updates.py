@@ -15,6 +15,7 @@ from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.training.draft import Draft
+from flhe.training.start import NO_APP_INPUTS
 from tests.mods.harness import private
 
 RUN, LENGTH = 7, 12
@@ -119,10 +120,17 @@ def test_a_round_that_was_skipped(node: Node, uploaded: int | None, name: Any) -
 
 SETTLE: dict[str, tuple[Callable[[Node], None], list[float]]] = {
     "sent": (lambda node: node.settle_draft(3, sent=True), rest(draft(3))),
-    "not sent": (lambda node: node.settle_draft(3, sent=False), rest(draft(3).given_back())),
+    "not sent": (
+        lambda node: node.settle_draft(3, sent=False, app_inputs_hash=NO_APP_INPUTS),
+        rest(draft(3).given_back()),
+    ),
+    "told otherwise": (
+        lambda node: node.settle_draft(3, sent=False, app_inputs_hash=HISTORY),
+        rest(draft(2, 9.0)),
+    ),
     # The draft's own round came to nothing: whatever is in this sum, it is not this update.
-    "another round": (lambda node: node.settle_draft(5, sent=True), rest(draft(3).given_back())),
-    "another, too": (lambda node: node.settle_draft(5, sent=False), rest(draft(3).given_back())),
+    "another round": (lambda node: node.settle_draft(5, sent=True), rest(draft(2, 9.0))),
+    "another, too": (lambda node: node.settle_draft(5, sent=False), rest(draft(2, 9.0))),
     "skipped": (lambda node: node.skip_draft(3), rest(draft(2, 9.0))),
 }
 """What becomes of a draft of round 3, and what is left then; a residual of round 2 is in it already."""

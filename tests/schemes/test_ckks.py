@@ -241,8 +241,8 @@ def test_each_sign_that_a_sum_was_altered_is_enough() -> None:
         (10, -upper, (True, False, False)),
         (2, (3 * bound + 1) * upper, (False, True, False)),
         (2, -(3 * bound + 1) * upper - 15 * upper, (False, True, False)),
-        (4, 0.3, (False, False, True)),
-        (4, -0.3, (False, False, True)),
+        (4, 0.45, (False, False, True)),
+        (4, -0.45, (False, False, True)),
     ):
         changed = with_added(scheme, total, at, steps)
         assert looked_at(changed) == signs

@@ -261,7 +261,9 @@ class Rounds(Watch):
         saw = (self.identity(key[0]), key[1], total.slot.round, "opened") in self.opened
         if counted:
             return [sent]
-        return [back] if saw else [had, sent]  # by a checkpoint: nobody told it who was in the sum
+        if saw:
+            return [back if total.slot.round == before.round else had]
+        return [had, sent]  # by a checkpoint: nobody told it who was in the sum
 
     def _keeps(self, ledger: Ledger, total: Sealed, history: bytes, *_: Any) -> None:
         if len(set(total.senders)) != len(total.senders):
