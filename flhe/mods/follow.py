@@ -17,6 +17,7 @@ from flhe.keys.agreement.answers import unpack
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.model_key import ModelKey
 from flhe.mods import agreement, records
+from flhe.mods.app_state import AppState
 from flhe.mods.stages import Stopwatch, reply
 from flhe.node.node import Node
 from flhe.schemes.sealed import Sealed, Slot, from_bytes
@@ -40,6 +41,7 @@ class Follower:
     epoch: Epoch
     terms: Terms
     model: Model | None
+    state: AppState
     watch: Stopwatch = field(default_factory=Stopwatch)
     disclosed: RecordDict = field(default_factory=RecordDict)
     changed: bool = False
@@ -116,6 +118,7 @@ class Follower:
                 self.node.drop_draft()
         self.node.check_mask(model.mask)
         self.node.skip_openings(self.epoch.id, model.round)
+        self.state.settle(model.round, self.node.last_sent())
         self.node.skip_draft(model.round)
         self.model, self.changed = model, True
 
@@ -170,6 +173,7 @@ class Follower:
                 model, total, record, digest, fitted_on, answers, app_inputs_hash
             )
             node.settle_draft(slot.round, sent=sent, app_inputs_hash=app_inputs_hash)
+            self.state.settle(slot.round, slot.round if sent else 0)
         self.changed = True
         self.missed |= lost
         if lost:
@@ -198,7 +202,7 @@ class Follower:
                 )
 
 
-def follow(node: Node, record: ConfigRecord, message: Message) -> Follower:
+def follow(node: Node, record: ConfigRecord, message: Message, state: AppState) -> Follower:
     """Bring the node's model up to date with what the message carries, and keep it.
 
     Raises NoKeyError: the node has no usable key; PolicyError: other terms than the federation's;
@@ -207,8 +211,8 @@ def follow(node: Node, record: ConfigRecord, message: Message) -> Follower:
     """
     agreed, terms = agreement.current(node, record)
     if terms.scheme.reader == "server":
-        return _followed(node, record, message, agreed, terms)
-    follower = Follower(node, agreed, terms, node.load_model())
+        return _followed(node, record, message, agreed, terms, state)
+    follower = Follower(node, agreed, terms, node.load_model(), state)
     box = message.content.get(records.BOX)
     if isinstance(box, ArrayRecord):
         follower.adopt(records.to_pieces(box))
@@ -245,7 +249,12 @@ def follow(node: Node, record: ConfigRecord, message: Message) -> Follower:
 
 
 def _followed(
-    node: Node, record: ConfigRecord, message: Message, agreed: Epoch, terms: Terms
+    node: Node,
+    record: ConfigRecord,
+    message: Message,
+    agreed: Epoch,
+    terms: Terms,
+    state: AppState,
 ) -> Follower:
     """A node where the server reads the sums: the message brings the model, nothing of it is kept."""
     arrays = message.content.get(terms.arrays_key)
@@ -256,4 +265,7 @@ def _followed(
         if base is not None and model.history != base:
             raise DriftError("the model that came with the message is not the one that it names")
         node.settle_draft(model.round, sent=False)
-    return Follower(node, agreed, terms, model)
+        # Nobody says whose updates are in the model: a node knows which set it has signed.
+        signed = node.last_signed(agreed.id) if terms.scheme.opened_together else node.last_sent()
+        state.settle(model.round, signed)
+    return Follower(node, agreed, terms, model, state)

@@ -27,6 +27,7 @@ from flhe.mods import (
     survivors,
     training,
 )
+from flhe.mods.app_state import AppState
 from flhe.node import audit
 from flhe.node.folder import log_failure
 from flhe.node.node import Node, open_store
@@ -130,8 +131,8 @@ class HEMod:
         else:
             records.check_version(record)
         handling.store = store = open_store(policy)
-        # Where the state directory is, and nothing secret.
-        context.state["flhe"] = ConfigRecord({"home": str(policy.home)})
+        state = AppState(context)
+        state.note_home(str(policy.home))
         identity = store.identity()
         federation = context.run_id if record is None else _federation(record, context)
         with store.lock(name=f"lock-{federation}"):
@@ -139,7 +140,7 @@ class HEMod:
             if policy.leave:
                 node.leave()
                 raise LeftError("flhe-leave is set on this node")
-            app = stages.App(context, call_next, self._initial, self._sensitivity)
+            app = stages.App(context, call_next, state, self._initial, self._sensitivity)
             # Its order is the server's, and in no hash.
             context.run_config = dict(sorted(context.run_config.items()))
             if record is None:

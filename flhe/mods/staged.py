@@ -69,19 +69,19 @@ def begin(
     return turn.tell_support() if session.terms.codec.sparse else turn.tell_update(_mode(record))
 
 
-def supports(node: Node, record: ConfigRecord, message: Message, _app: App) -> RecordDict:
+def supports(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
     """Second stage where mean squares came first: say which coordinates the update has."""
-    return _resumed(node, record, message).tell_support()
+    return _resumed(node, record, message, app).tell_support()
 
 
-def update(node: Node, record: ConfigRecord, message: Message, _app: App) -> RecordDict:
+def update(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
     """Last stage: encrypt, in the mode that was chosen for all."""
-    return _resumed(node, record, message).tell_update(_mode(record))
+    return _resumed(node, record, message, app).tell_update(_mode(record))
 
 
-def _resumed(node: Node, record: ConfigRecord, message: Message) -> _Turn:
+def _resumed(node: Node, record: ConfigRecord, message: Message, app: App) -> _Turn:
     """What an earlier stage of the same attempt left."""
-    follower = follow(node, record, message)
+    follower = follow(node, record, message, app.state)
     session, model = follower.session()
     session.sealer()
     round_ = records.field(record, "round", int)

@@ -19,6 +19,7 @@ from flhe.errors import ConfigError
 from flhe.math.buffers import give_back
 from flhe.mods import records
 from flhe.mods.app_message import app_message
+from flhe.mods.app_state import AppState
 from flhe.node.node import Node
 from flhe.training.model import Model
 
@@ -50,6 +51,7 @@ class App:
 
     context: Context
     call_next: Callable[[Message, Context], Message]
+    state: AppState
     make_initial: Initial | None = None
     find_sensitivity: Sensitivity | None = None
 
@@ -61,13 +63,15 @@ class App:
             raise AppError("the app answered with an error")
         return reply.content
 
-    def run(self, message: Message, arrays_key: str, model: Model) -> RecordDict:
-        """Call it with `model` and the settings of a message; AppError as above."""
-        shown = app_message(message, self.context, arrays_key, model)
-        try:
+    def train(self, message: Message, arrays_key: str, model: Model, round_: int) -> RecordDict:
+        """Have it train from `model`, by the settings of a message, for a round; AppError as above."""
+        with self.state.tentative(round_), self._shown(message, arrays_key, model) as shown:
             return self.pass_on(shown)
-        finally:
-            _forget(shown)
+
+    def ask(self, message: Message, arrays_key: str, model: Model) -> RecordDict:
+        """Have it look at `model`; AppError as above."""
+        with self.state.unchanged(), self._shown(message, arrays_key, model) as shown:
+            return self.pass_on(shown)
 
     def sensitivity(self, message: Message, arrays_key: str, model: Model) -> Mapping[str, Any]:
         """Ask it for the sensitivity of each parameter; AppError when it fails.
@@ -79,12 +83,22 @@ class App:
                 "the strategy selects by sensitivity, and this app has no function for it: give one, "
                 "HEMod(sensitivity=...), or use another rule"
             )
+        with (
+            self.state.unchanged(),
+            self._shown(message, arrays_key, model) as shown,
+            _failing(),
+        ):
+            return dict(self.find_sensitivity(shown, self.context))
+
+    @contextmanager
+    def _shown(self, message: Message, arrays_key: str, model: Model) -> Iterator[Message]:
+        """What it is shown; its copy of the model is freed afterwards."""
         shown = app_message(message, self.context, arrays_key, model)
         try:
-            with _failing():
-                return dict(self.find_sensitivity(shown, self.context))
+            yield shown
         finally:
-            _forget(shown)
+            shown.content = RecordDict()
+            give_back()
 
 
 @contextmanager
@@ -94,12 +108,6 @@ def _failing() -> Iterator[None]:
         yield
     except Exception as error:
         raise AppError from error
-
-
-def _forget(shown: Message) -> None:
-    """Free the app's copy of the model."""
-    shown.content = RecordDict()
-    give_back()
 
 
 @dataclass(slots=True)

@@ -39,7 +39,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
 
     A round of several stages goes on in `flhe.mods.staged`.
     """
-    follower = follow(node, record, message)
+    follower = follow(node, record, message, app.state)
     watch = follower.watch
     session, model = follower.session()
     node.policy.check_layers(session.terms, session.layout)
@@ -70,7 +70,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     )
     ahead.start()  # while the app trains
     try:
-        answer = app.run(message, session.terms.arrays_key, model)
+        answer = app.train(message, session.terms.arrays_key, model, round_)
     finally:
         with watch:
             ahead.join()
@@ -93,7 +93,7 @@ def _draft(
         found = _own_map(session, model, message, app)
         with follower.watch:
             return draft_map(session.terms, model, found, round_, app_inputs_hash)
-    answer = app.run(message, session.terms.arrays_key, model)
+    answer = app.train(message, session.terms.arrays_key, model, round_)
     trained, examples, metrics = _trained(node, session.terms, answer)
     with follower.watch:
         residual = node.residual() if session.terms.codec.sparse else None
@@ -109,7 +109,7 @@ def _own_map(session: Session, model: Model, message: Message, app: App) -> NDAr
     """
     told = message, session.terms.arrays_key, model
     if session.terms.select.rule == "magnitude":
-        answer = app.run(*told)
+        answer = app.ask(*told)
         arrays = list(answer.array_records.values())
         if len(arrays) != 1:
             raise ReplyError("the app must reply with one ArrayRecord")
@@ -130,9 +130,9 @@ def _array(value: Any) -> NDArray[Any]:
 
 def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
     """Open the round's sum, let the app evaluate, let allowed metrics leave."""
-    follower = follow(node, record, message)
+    follower = follow(node, record, message, app.state)
     session, model = follower.session()
-    answer = app.run(message, session.terms.arrays_key, model)
+    answer = app.ask(message, session.terms.arrays_key, model)
     _say_what_stays(answer, ("MetricRecord",))
     content = follower.reply(round=model.round, history=model.history)
     for name, metrics in answer.metric_records.items():

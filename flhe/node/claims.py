@@ -146,6 +146,11 @@ class Claims(Folder):
         note = self._note(slot)
         return None if note is None else note.support
 
+    def last_signed(self, epoch_id: bytes) -> int:
+        """Round whose survivors this node has signed, as the last thing it did; 0 if it was another."""
+        round_, _, step = self.store.last_claim(epoch_id)
+        return round_ if step == CONSIST else 0
+
     # --- which rounds are over ---
 
     def floor(self) -> HighWaterMarks:

@@ -69,6 +69,11 @@ class Updates(Claims):
         body = np.frombuffer(data, np.uint8, offset=start)
         return Sealed.from_parts(kept.header, body), kept.envelope
 
+    def last_sent(self) -> int:
+        """Round of the last update that was encrypted here; 0 before there is one."""
+        kept = self.store.exists(self._name("outbox"))
+        return self._output("outbox")[0].slot.round if kept else 0
+
     def check_mask(self, mask: Support | None) -> None:
         """Refuse another selection than updates were encrypted under here; DriftError.
 
@@ -158,8 +163,7 @@ class Updates(Claims):
         draft = self.load_draft()
         if draft is None or draft.round > round_:
             return
-        uploaded = self.store.exists(self._name("outbox"))
-        if uploaded and self._output("outbox")[0].slot.round == draft.round:
+        if self.last_sent() == draft.round:
             self.settle_draft(draft.round, sent=True)
         else:
             self.drop_draft()

@@ -1,0 +1,92 @@
+"""App state: what an app keeps in its Context from one message to the next.
+
+A server that asks one site for attempts that nobody adds, or for more evaluations, must not set its app
+apart from the others'. So what a training leaves there is tentative, as its update is: once the sum of
+its round is opened with that update in it, it stays; else the app begins again with what it had before.
+What an evaluation leaves is forgotten.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flwr.app import ConfigRecord, Context, RecordDict
+
+OURS = "flhe"
+"""What the names of our own records begin with; apps use others."""
+_BEFORE = "flhe.before."
+
+
+class AppState:
+    """The records of an app in `context.state`, beside ours."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        ours = context.state.get(OURS)
+        self._ours = ours if isinstance(ours, ConfigRecord) else ConfigRecord()
+
+    def note_home(self, home: str) -> None:
+        """Say where the state directory is, and nothing secret."""
+        self._ours["home"] = home
+        self._context.state[OURS] = self._ours
+
+    @contextmanager
+    def tentative(self, round_: int) -> Iterator[None]:
+        """Training for a round, from what the app had when the last one that counts was over."""
+        before = self._restored()
+        try:
+            yield
+        except BaseException:
+            self._put(before)
+            raise
+        for name, record in before.items():
+            self._context.state[_BEFORE + name] = record
+        self._ours["round"] = round_
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Take back what is changed here."""
+        before = self._own()
+        try:
+            yield
+        finally:
+            self._put(before)
+
+    def settle(self, round_: int, counted: int) -> None:
+        """Rounds up to this one are over; `counted`: the last one whose sum has this node's update."""
+        trained = self._ours.get("round")
+        if type(trained) is not int or round_ < trained:
+            return
+        if counted == trained:
+            self._drop()
+        else:
+            self._restored()
+
+    def _own(self) -> dict[str, object]:
+        """A copy of the app's records; the app may change its own in place."""
+        state = self._context.state.items()
+        return {name: copy.deepcopy(record) for name, record in state if not _is_ours(name)}
+
+    def _put(self, own: dict[str, object]) -> None:
+        kept = {name: record for name, record in self._context.state.items() if _is_ours(name)}
+        self._context.state = RecordDict({**kept, **own})  # type: ignore[arg-type]  # as they were
+
+    def _restored(self) -> dict[str, object]:
+        """What the app had before a training that does not count, or has now; a copy."""
+        if "round" in self._ours:
+            state = self._context.state.items()
+            before = {n.removeprefix(_BEFORE): r for n, r in state if n.startswith(_BEFORE)}
+            self._drop()
+            self._put(before)
+        return self._own()
+
+    def _drop(self) -> None:
+        for name in [n for n in self._context.state if n.startswith(_BEFORE)]:
+            del self._context.state[name]
+        del self._ours["round"]
+
+
+def _is_ours(name: str) -> bool:
+    return name == OURS or name.startswith(_BEFORE)
