@@ -19,18 +19,14 @@ from flhe.training.epoch_sums import EpochSums
 from flhe.training.kind import Kind
 from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.sensitivity import SENSITIVITY
-from flhe.training.start import Start
 from flhe.training.terms import Terms
 from flhe.training.update import UPDATE
 
 
-def start_in(answer: ConfigRecord) -> Start:
-    """What a reply says that it starts from; a sum sees that it was encrypted for that."""
-    app_inputs_hash: bytes = records.field(answer, "app_inputs_hash", bytes)
+def start_in(answer: ConfigRecord) -> bytes:
+    """Digest of the model that a reply says that it starts from; a sum sees that it did."""
     digest: bytes = records.field(answer, "digest", bytes)
-    if len(app_inputs_hash) != 32:
-        raise ProtocolError("what its app was told is no hash")
-    return Start(app_inputs_hash, digest)
+    return digest
 
 
 @dataclass(slots=True)
@@ -67,6 +63,7 @@ class EpochParameters:
                 agreed.roster_hash,
                 agreed.epoch,
                 agreed.number,
+                agreed.bound,
                 len(agreed.members),
                 agreed.public,
             )
@@ -102,7 +99,7 @@ class EpochParameters:
             self.terms.scheme.elements(len(members)),
         )
 
-    def sum(self, kind: Kind, start: Start) -> SecureSum:
+    def sum(self, kind: Kind, start: bytes) -> SecureSum:
         """A sum of the round under way, for those who start there."""
         ledger = self.ledger
         kept = None if kind is MEAN_SQUARES else ledger.mean_squares.get(ledger.round)

@@ -118,7 +118,7 @@ class Epochs:
             agreed = agree(
                 fed.grid,
                 asked,
-                fed.terms,
+                fed.contract,
                 run_id=ledger.federation,
                 timeout=self.settings.stage_timeout,
                 number=ledger.number,

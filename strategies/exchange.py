@@ -24,7 +24,6 @@ from flhe.strategies.trouble import give_up
 from flhe.strategies.views import Views
 from flhe.training.kind import Kind
 from flhe.training.mean_squares import MEAN_SQUARES
-from flhe.training.start import Start
 
 log = getLogger("flwr").log
 
@@ -71,7 +70,7 @@ class Exchange:
         """
         fed, whole = self.fed, self.fed.parameters.sums.whole
         mode = fed.terms.scheme.mode_ahead
-        total, _, nodes = self._add(MEAN_SQUARES, whole, replies, mode, "mean squares")
+        total, nodes = self._add(MEAN_SQUARES, whole, replies, mode, "mean squares")
         fed.ledger.keep_mean_squares(whole.close(total))
         return nodes
 
@@ -83,7 +82,7 @@ class Exchange:
         fed, of_epoch = self.fed, self.fed.parameters
         length = of_epoch.layout.floats
 
-        def checked(node: int, reply: Message) -> tuple[tuple[int, Support], Start]:
+        def checked(node: int, reply: Message) -> tuple[tuple[int, Support], bytes]:
             content, answer = fed.opened(node, reply)
             if records.field(answer, "step", str) != "supports":
                 raise ProtocolError("it answered with another stage of the round")
@@ -115,23 +114,21 @@ class Exchange:
             log(INFO, "supports: %d told; %s", len(ranked), why)
         return list(self.supports)
 
-    def add_updates(self, replies: Iterable[Message]) -> tuple[Sealed, Start]:
-        """Fold the updates in `replies` as they arrive; their sum, and where its senders started.
+    def add_updates(self, replies: Iterable[Message]) -> Sealed:
+        """Fold the updates in `replies` as they arrive, and return their sum.
 
         Raises QuorumError: too few of them.
         """
         fed, kind = self.fed, self.fed.parameters.ending
-        total, start, nodes = self._add(
-            kind, fed.adder, replies, fed.attempt.mode, "aggregate_train"
-        )
+        total, nodes = self._add(kind, fed.adder, replies, fed.attempt.mode, "aggregate_train")
         for node in sorted(fed.round.answered - set(nodes) - set(self._trouble)):
             log(WARNING, "aggregate_train: node %d is left out: it answered only before", node)
-        return total, start
+        return total
 
     def _add(
         self, kind: Kind, adder: Adder, replies: Iterable[Message], mode: str, where: str
-    ) -> tuple[Sealed, Start, list[int]]:
-        """Fold contributions as they arrive; their sum, where its senders started, and who they are.
+    ) -> tuple[Sealed, list[int]]:
+        """Fold contributions as they arrive; their sum, and who its senders are.
 
         Those that start from different models are never added: those of most senders count, the other
         senders are named and caught up.
@@ -144,7 +141,7 @@ class Exchange:
             fed.round.adding_s += time.perf_counter() - began
             return total
 
-        def receive(node: int, reply: Message) -> tuple[Sealed, Start]:
+        def receive(node: int, reply: Message) -> tuple[Sealed, bytes]:
             return fed.contribution(node, reply, kind, mode, self.supports.get(node))
 
         views = Views(fed, where, receive, add, MAX_VIEWS)
@@ -157,4 +154,4 @@ class Exchange:
                 fed.round.answered.update(*views.senders.values())
             what = f"round {fed.ledger.round}: {survivors} updates, {self.needed} needed"
             give_up(what, views.trouble)
-        return total, start, views.senders[start]
+        return total, views.senders[start]

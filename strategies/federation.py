@@ -27,12 +27,12 @@ from flhe.strategies.overhead import OPEN, sound
 from flhe.strategies.report import RoundReport
 from flhe.strategies.round_state import Attempt, RoundState
 from flhe.sums import receipts
+from flhe.training.contract import Contract
 from flhe.training.kind import Kind
 from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.model import next_history
 from flhe.training.reading import ServerReader, finite
 from flhe.training.session import THREADS
-from flhe.training.start import Start
 from flhe.training.terms import Terms
 from flhe.wire.codes import explain
 
@@ -59,7 +59,7 @@ class Federation:
 
     grid: StreamGrid
     ledger: Ledger
-    terms: Terms
+    contract: Contract
     membership: Membership
     initial: ArrayRecord | None
     """What nodes start from: the initial model, or the present one where the server has it."""
@@ -75,6 +75,11 @@ class Federation:
     """Share of the members who were missing from a sum, lately; None before the first."""
     barred: set[int] = field(default_factory=set)
     """Nodes that are asked for no more updates: others could not open what came with them."""
+
+    @property
+    def terms(self) -> Terms:
+        """How updates are encoded and encrypted."""
+        return self.contract.terms
 
     def __post_init__(self) -> None:
         self.parameters = EpochParameters(self.ledger, self.terms)
@@ -174,7 +179,6 @@ class Federation:
             federation=records.federation_name(ledger.federation),
             round=ledger.round,
             attempt=ledger.attempt,
-            terms=self.terms.to_bytes(),
             epoch=agreed.epoch,
             confirms=[] if confirmed else list(agreed.confirms),
             **fields,
@@ -197,7 +201,6 @@ class Federation:
             "sums": [ledger.sums[r][0] for r in rounds],
             "mean-squares": [ledger.mean_squares.get(r, b"") for r in rounds],
             "releases": [ledger.releases.get(r, b"") for r in rounds],
-            "app-inputs": [ledger.app_inputs.get(r, b"") for r in rounds],
             "receipts": [ledger.receipts.get(r, b"") for r in rounds],
             "base": ledger.base,
             "fitted-on": ledger.mean_squares.get(ledger.round, b"") if training else b"",
@@ -269,8 +272,8 @@ class Federation:
 
     def contribution(
         self, node: int, reply: Message, kind: Kind, mode: str, support: Support | None = None
-    ) -> tuple[Sealed, Start]:
-        """The verified ciphertext in a reply, and what its sender starts from.
+    ) -> tuple[Sealed, bytes]:
+        """The verified ciphertext in a reply, and the digest of the model that its sender starts from.
 
         `kind` is what is added up, `mode` the scheme's that was announced, `support` what the node told
         of its coordinates in this attempt.
@@ -299,13 +302,8 @@ class Federation:
         self.heard(node, content)
         return part, start
 
-    def mark_drifted(self, node: int, start: Start, chosen: Start) -> str:
+    def mark_drifted(self, node: int) -> str:
         """Note that a node started from elsewhere than most; returns why it is left out."""
-        if start.digest == chosen.digest:
-            return (
-                "its app was told other settings than most: what is for one node alone belongs into "
-                "that node's own config"
-            )
         self.at[node] = LOST
         return "its model has drifted from the others': it will be caught up"
 
@@ -353,13 +351,10 @@ class Federation:
         self.survivors = 0
         self.ledger.begin(round_, attempt)
 
-    def keep(
-        self, total: Sealed, release: Sequence[bytes] = (), app_inputs_hash: bytes = b""
-    ) -> ArrayRecord:
+    def keep(self, total: Sealed, release: Sequence[bytes] = ()) -> ArrayRecord:
         """Keep a round's sum until every member has it, or read it where the server does.
 
         `release` holds the answers that the senders' masking-key agreement released.
-        `app_inputs_hash` is the hash of what the senders' apps were told.
         """
         self.refusers = set()
         total = self.adder.close(total)
@@ -368,7 +363,6 @@ class Federation:
                 arrays = self._read(total, release)
         else:
             history = next_history(self.ledger.history, total.digest())
-            self.ledger.app_inputs[total.slot.round] = app_inputs_hash
             signed = [self.attempt.receipts[rank] for rank in total.senders]
             self.ledger.receipts[total.slot.round] = receipts.pack(signed)
             arrays = self.ledger.keep(total, history, pack(release) if release else b"")

@@ -21,9 +21,9 @@ from dataclasses import fields
 from functools import partial
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Literal, Unpack, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
@@ -49,15 +49,18 @@ from flhe.strategies.masking_agreement import MaskingAgreement
 from flhe.strategies.membership import Membership
 from flhe.strategies.options import RunOptions, RunSettings, check_names, check_scheme
 from flhe.strategies.overhead import EVALUATE, Spent
+from flhe.strategies.planning import Given, settings_of, strip
 from flhe.strategies.sampling import Sampling, sample
 from flhe.strategies.sealed_result import log_encryption, log_result, warn_of_clear
 from flhe.training import optimizers
+from flhe.training.contract import Contract
 from flhe.training.model import Model
 from flhe.training.optimizers import Optimizer
 from flhe.training.terms import TRAIN_METRICS, Terms
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
 
+Kind = Literal["train", "evaluate"]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -131,6 +134,7 @@ class HEStrategy(FedAvg):
         self._membership = Membership(self.settings.patience, self.settings.rekey_every)
         self._fed: Federation | None = None
         self._exchanged: Exchange | None = None
+        self._planning = False
 
     # --- the run ---
 
@@ -140,8 +144,8 @@ class HEStrategy(FedAvg):
         initial_arrays: ArrayRecord | None,
         num_rounds: int = 3,
         timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
+        train_config: ConfigRecord | Given | None = None,
+        evaluate_config: ConfigRecord | Given | None = None,
         evaluate_fn: EvaluateFn | None = None,
         *,
         resume: bool = False,
@@ -164,11 +168,16 @@ class HEStrategy(FedAvg):
             server does not see even that.
         timeout : float
             Bounds each round where it is shorter than `round_timeout`.
+        train_config, evaluate_config : ConfigRecord or mapping
+            What apps are told; a value may be a `Schedule`, or a tuple with one value for each round.
+            All of it is settled when the run begins: it is in the contract that members sign.
         resume : bool
             Go on with the federation in `state_dir`, where a run before this one stood.
         """
         self._check_start(evaluate_fn)
-        fed = self._fed = self._federation(StreamGrid(grid), initial_arrays, resume)
+        stream = StreamGrid(grid)
+        contract = self._contract(num_rounds, train_config, evaluate_config, stream)
+        fed = self._fed = self._federation(stream, contract, initial_arrays, resume)
         epochs = Epochs(fed, self)
         fewest = max(self.min_available_nodes, self.min_train_nodes, self.min_evaluate_nodes)
         epochs.connect(max(fewest, MIN_MEMBERS))
@@ -181,17 +190,16 @@ class HEStrategy(FedAvg):
         if first == 1:
             self._evaluate_here(fed, 0, evaluate_fn, result)
         attempts = Attempts(fed, epochs)
-        last = num_rounds + self.terms.select.mapped  # the map takes a round of its own
+        last = contract.last  # the map takes a round of its own
         seconds = min(timeout, self.settings.round_timeout)
         for number in range(first, last + 1):
             log(INFO, "")
             what = " the map of what is selected" if fed.parameters.maps else ""
             log(INFO, "[ROUND %s/%s]%s", number, last, what)
             if fed.ledger.phase != "summed":
-                config = train_config or ConfigRecord()
-                attempts.run(number, partial(self._train, fed, number, seconds, config))
+                attempts.run(number, partial(self._train, fed, number, seconds))
             self._evaluate_here(fed, number, evaluate_fn, result)
-            self._evaluate(fed, number, seconds, evaluate_config or ConfigRecord(), result)
+            self._evaluate(fed, number, seconds, result)
             self._close(fed, number)
         self._finish(fed, result)
         log(INFO, "")
@@ -220,8 +228,35 @@ class HEStrategy(FedAvg):
         if self._fed is not None:
             raise ConfigError("this strategy has run before: make a new one, in a run of its own")
 
+    def _contract(
+        self, rounds: int, train: Given | None, evaluate: Given | None, grid: StreamGrid
+    ) -> Contract:
+        """What the run does, for its members to sign."""
+        run = grid.run
+        numbers = range(1 + self.terms.select.mapped, rounds + 1 + self.terms.select.mapped)
+        self._planning = True
+        told = [
+            settings_of(given, configure, self.configrecord_key, numbers, cast(Grid, grid))
+            for given, configure in (
+                (train, self.configure_train),
+                (evaluate, self.configure_evaluate),
+            )
+        ]
+        self._planning = False
+        return Contract(
+            self.terms,
+            rounds,
+            told[0],
+            told[1],
+            float(self.fraction_train),
+            float(self.fraction_evaluate),
+            self.settings.min_replies or 0,
+            self.configrecord_key,
+            " ".join(filter(None, (run.fab_id, run.fab_version, run.fab_hash))),
+        )
+
     def _federation(
-        self, grid: StreamGrid, initial: ArrayRecord | None, resume: bool
+        self, grid: StreamGrid, contract: Contract, initial: ArrayRecord | None, resume: bool
     ) -> Federation:
         """The federation in `state_dir` where it is to `resume`, otherwise a new one.
 
@@ -241,6 +276,8 @@ class HEStrategy(FedAvg):
         kept_in = None if state_dir is None else Path(state_dir)
         if resume and kept_in is not None:
             ledger = Ledger.load(kept_in, terms.to_bytes())
+            if ledger.agreed is not None and ledger.agreed.contract != contract.hash():
+                self._membership.asked = True  # members sign the other one
             if model is not None and ledger.chain.get(0) != model.history:
                 log(WARNING, "initial_arrays are ignored: the federation began with another model")
                 initial = None
@@ -251,7 +288,7 @@ class HEStrategy(FedAvg):
             elif model is not None:
                 # Of a model that clients read, only layout and history are known from here on.
                 ledger.layout, ledger.chain = model.layout, {0: model.history}
-        return Federation(grid, ledger, terms, self._membership, initial)
+        return Federation(grid, ledger, contract, self._membership, initial)
 
     @property
     def sampling(self) -> Sampling:
@@ -274,13 +311,12 @@ class HEStrategy(FedAvg):
 
     # --- training ---
 
-    def _train(self, fed: Federation, number: int, timeout: float, config: ConfigRecord) -> None:
+    def _train(self, fed: Federation, number: int, timeout: float) -> None:
         """One attempt at a round."""
         sampling = self.sampling
         fed.attempt.mode = sampling.mode(fed)
         self._exchanged = exchange = Exchange(fed, sampling.needed(fed))
-        asked = self.configure_train(number, ArrayRecord(), config, cast(Grid, fed.grid))
-        messages = list(asked)
+        messages = self._asked("train", fed, number)
         fed.attempt.asked = len(messages)
         replies: Iterable[Message] = fed.grid.send_and_receive(messages, timeout=timeout)
         limit = timeout if self.terms.scheme.slow else min(timeout, self.settings.stage_timeout)
@@ -288,16 +324,29 @@ class HEStrategy(FedAvg):
             replies = exchange.updates(replies, limit)
         self.aggregate_train(number, replies)
 
+    def _asked(self, kind: Kind, fed: Federation, number: int) -> list[Message]:
+        """What a round sends; what apps are told is in the contract, and not in it."""
+        told = fed.contract.told(kind, number)
+        configure = self.configure_train if kind == "train" else self.configure_evaluate
+        asked = configure(number, ArrayRecord(), ConfigRecord(dict(told)), cast(Grid, fed.grid))
+        return strip(asked, self.configrecord_key, told, number)
+
+    def _told(self, kind: Kind, config: ConfigRecord) -> list[Message]:
+        """A message as it would be, for planning."""
+        return [Message(RecordDict({self.configrecord_key: config}), 1, kind)]
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send each sampled node what it lacks, and ask for an encrypted update."""
         if self.fraction_train == 0.0:
             return []
+        config["server-round"] = server_round - self.terms.select.mapped
+        if self._planning:
+            return self._told("train", config)
         fed = self._running()
         nodes = self._sample(self.fraction_train, self.min_train_nodes)
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(nodes), len(fed.members))
-        config["server-round"] = server_round - self.terms.select.mapped
         return fed.messages("train", "round", nodes, config, self.configrecord_key)
 
     def aggregate_train(
@@ -314,14 +363,14 @@ class HEStrategy(FedAvg):
         if self.fraction_train == 0.0:
             return None, None
         exchange = self._exchanged or Exchange(fed, self.sampling.needed(fed))
-        total, start = exchange.add_updates(replies)
+        total = exchange.add_updates(replies)
         release: Sequence[bytes] = ()
         if self.terms.scheme.opened_together:
             settings = self.settings
             release = MaskingAgreement(
                 fed, total, settings.stage_timeout, settings.retries
             ).release()
-        return fed.keep(total, release, start.app_inputs_hash), None
+        return fed.keep(total, release), None
 
     # --- evaluation ---
 
@@ -342,11 +391,10 @@ class HEStrategy(FedAvg):
         fed: Federation,
         number: int,
         timeout: float,
-        config: ConfigRecord,
         result: Result,
     ) -> None:
-        messages = self.configure_evaluate(number, ArrayRecord(), config, cast(Grid, fed.grid))
-        replies = fed.grid.send_and_receive(list(messages), timeout=timeout)
+        messages = self._asked("evaluate", fed, number)
+        replies = fed.grid.send_and_receive(messages, timeout=timeout)
         metrics = self.aggregate_evaluate(number, replies)
         if metrics is not None:
             log(INFO, "\t└──> Aggregated MetricRecord: %s", metrics)
@@ -358,10 +406,12 @@ class HEStrategy(FedAvg):
         """Send the sealed sum; the clients open it and evaluate the model."""
         if self.fraction_evaluate == 0.0:
             return []
+        config["server-round"] = server_round - self.terms.select.mapped
+        if self._planning:
+            return self._told("evaluate", config)
         fed = self._running()
         nodes = self._sample(self.fraction_evaluate, self.min_evaluate_nodes)
         log(INFO, "configure_evaluate: Sampled %d nodes", len(nodes))
-        config["server-round"] = server_round - self.terms.select.mapped
         return fed.messages("evaluate", "evaluate", nodes, config, self.configrecord_key)
 
     def aggregate_evaluate(

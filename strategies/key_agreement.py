@@ -26,7 +26,7 @@ from flhe.strategies.grid import StreamGrid
 from flhe.strategies.relay import Relay
 from flhe.strategies.scheme_keys import SchemeKeys
 from flhe.strategies.trouble import give_up, most_common, warn
-from flhe.training.terms import Terms
+from flhe.training.contract import Contract
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
 
@@ -54,6 +54,10 @@ class Agreed:
     moment has a negative number in its place."""
     confirms: tuple[bytes, ...]
     """Everyone's CONFIRM, for delivery."""
+    contract: bytes
+    """Hash of the contract, as it was announced."""
+    bound: bytes
+    """Hash of it and of the run's config, as they signed both."""
     sites: int
     """Members of the roster that they confirmed, as most of them say, as `colluders` and `min_opening`
     are. Members go by their own."""
@@ -70,7 +74,7 @@ class Agreed:
 def agree(
     grid: StreamGrid,
     nodes: Iterable[int],
-    terms: Terms,
+    contract: Contract,
     *,
     run_id: int,
     timeout: float,
@@ -93,7 +97,7 @@ def agree(
     trouble: dict[int, str] = {}
     for attempt in range(ATTEMPTS):
         try:
-            return _Attempt(grid, terms, run_id, number + attempt, timeout, trouble).run(present)
+            return _Attempt(grid, contract, run_id, number + attempt, timeout, trouble).run(present)
         except ProtocolError as error:
             log(WARNING, "key agreement, attempt %d: %s", attempt + 1, error)
             last = error
@@ -112,7 +116,7 @@ class _Attempt(Relay):
 
     def run(self, asked: list[int]) -> Agreed:
         """All three relays."""
-        hellos = self.ask("advertise", asked, self._advertised)
+        hellos = self.ask("advertise", asked, self._advertised, contract=self.contract.to_bytes())
         _outvote(hellos, self.trouble)
         members = self.members = {node: header.sender for node, (header, _) in hellos.items()}
         if len(set(members.values())) < len(members):
@@ -135,20 +139,22 @@ class _Attempt(Relay):
         roster_hash, epoch_id = self.same(views, odd, what)
         third = tuple(confirms[node] for node in order)
         bounds = most_common(self.bounds.values())
-        if self.terms.scheme.opened_together and len(order) < (
-            need := Thresholds(*bounds[:2]).min_set
-        ):
-            fewer = f"{len(order)} members of a roster of {bounds[0]}"
-            give_up(f"{fewer} answered, and {need} must to open a sum", self.trouble)
+        fewest = Thresholds(*bounds[:2]).min_set if self.terms.scheme.opened_together else 0
+        if len(order) < fewest:
+            few = f"{len(order)} members of a roster of {bounds[0]}"
+            give_up(f"{few} answered, and {fewest} must to open a sum", self.trouble)
         log(INFO, "key agreement: %d members, epoch %s", len(order), epoch_id.hex()[:8])
         by_rank = {node: members[node] for node in order}
-        public = SchemeKeys(self, by_rank, third, epoch_id).agreed()
+        bound = hellos[order[0]][0].policy_hash
+        public = SchemeKeys(self, by_rank, third, epoch_id, bound).agreed()
         return Agreed(
             self.number,
             epoch_id,
             roster_hash,
             by_rank,
             third,
+            self.contract.hash(),
+            bound,
             *bounds,
             public,
         )
@@ -181,18 +187,22 @@ class _Attempt(Relay):
     def _confirmed(self, node: int, reply: ConfigRecord) -> bytes:
         message: bytes = records.field(reply, "envelope", bytes)
         self._opened(message, "confirm", self.members[node])
-        sites, colluders, least = (
-            records.field(reply, name, int) for name in ("sites", "colluders", "min-opening")
-        )
-        self.bounds[node] = sites, colluders, least
+        bounds = reply.get("bounds")
+        if not isinstance(bounds, list) or [type(b) for b in bounds] != [int] * 3:
+            raise ProtocolError("it does not say what its roster is bounded by")
+        self.bounds[node] = bounds[0], bounds[1], bounds[2]  # type: ignore[assignment]
         return message
 
 
 def _outvote(hellos: dict[int, tuple[Header, bytes]], trouble: dict[int, str]) -> None:
-    """Leave out nodes that pin another roster than most do: no key is agreed across two rosters."""
-    hashes = [header.roster_hash for header, _ in hellos.values()]
-    common = max(set(hashes), key=hashes.count, default=b"")
-    for node, (header, _) in list(hellos.items()):
-        if header.roster_hash != common:
-            trouble[node] = "it pins another roster than most do: compare flhe-roster-hash"
+    """Leave out nodes that pin another roster, or were told another run: they would share no key."""
+    odd = {
+        "roster_hash": "it pins another roster than most do: compare flhe-roster-hash",
+        "policy_hash": "it was told another contract, or config of the run, than most",
+    }
+    for name, reason in odd.items():
+        told = {node: getattr(header, name) for node, (header, _) in hellos.items()}
+        common = most_common(told.values()) if told else b""
+        for node in [node for node, value in told.items() if value != common]:
+            trouble[node] = reason
             del hellos[node]

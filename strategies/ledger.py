@@ -34,7 +34,7 @@ from flhe.wire.fields import U32, U64, As, Hash, ascending, bits, within
 from flhe.wire.frame import frame, unframe
 from flhe.wire.record import Form, Record
 
-VERSION = 9
+VERSION = 10
 MAX_BYTES = 256 << 20
 
 Phase = Literal["training", "summed", "done"]
@@ -54,6 +54,8 @@ class _Epoch(Record):
     roster_hash: bytes
     members: Annotated[tuple[bytes, ...], ascending("members")]
     confirms: tuple[bytes, ...]
+    contract: Hash
+    bound: Hash
     sites: U32
     colluders: U32
     min_opening: U32
@@ -86,7 +88,6 @@ class _File(Record):
     mean_squares: dict[U32, bytes]
     spoiled: U32
     releases: _Rounds
-    app_inputs: dict[U32, Hash]
     receipts: dict[U32, bytes]
 
 
@@ -145,8 +146,6 @@ class Ledger:
     members may have signed its survivors."""
     releases: dict[int, bytes] = field(default_factory=dict)
     """Round -> what opens its sum, sealed for the members."""
-    app_inputs: dict[int, bytes] = field(default_factory=dict)
-    """Round -> hash of what its senders' apps were told."""
     receipts: dict[int, bytes] = field(default_factory=dict)
     """Round -> what its senders signed of the result that they started from."""
     model: Model | None = None
@@ -241,7 +240,7 @@ class Ledger:
 
     def _forget(self, rounds: list[int]) -> None:
         """Drop the sums of `rounds`, and all that goes with them."""
-        for kept in (self.sums, self.mean_squares, self.releases, self.app_inputs, self.receipts):
+        for kept in (self.sums, self.mean_squares, self.releases, self.receipts):
             for round_ in rounds:
                 kept.pop(round_, None)
         self.save()
@@ -259,7 +258,7 @@ class Ledger:
             self.spoiled = self.round
         self.agreed, self.number, self.since = agreed, agreed.number + 1, round_
         self.sums, self.box, self.box_round = {}, None, -1
-        self.mean_squares, self.releases, self.app_inputs, self.receipts = {}, {}, {}, {}
+        self.mean_squares, self.releases, self.receipts = {}, {}, {}
         self.save()
         self._unlink("checkpoint", *gone)
 

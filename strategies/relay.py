@@ -12,6 +12,7 @@ from flhe.errors import ProtocolError
 from flhe.mods import records
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.trouble import most_common, reasons
+from flhe.training.contract import Contract
 from flhe.training.terms import Terms
 from flhe.wire.codes import explain
 
@@ -32,7 +33,7 @@ class Relay:
     """One exchange of messages."""
 
     grid: StreamGrid
-    terms: Terms
+    contract: Contract
     """What the key is for."""
     run_id: int
     """The federation's id."""
@@ -44,6 +45,11 @@ class Relay:
     """Which nodes to leave out of the next exchange, and why."""
     refused: set[int] = field(default_factory=set)
     """Nodes that found something wrong with what a stage brought."""
+
+    @property
+    def terms(self) -> Terms:
+        """How updates are encoded and encrypted."""
+        return self.contract.terms
 
     def ask(
         self,
@@ -63,7 +69,6 @@ class Relay:
                 stage,
                 federation=records.federation_name(self.run_id),
                 number=self.number,
-                terms=self.terms.to_bytes(),
                 **fields,
                 **own.get(node, {}),
             )

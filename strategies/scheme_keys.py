@@ -35,6 +35,8 @@ class SchemeKeys:
     """Everyone's CONFIRM."""
     epoch_id: bytes
     """As they confirmed it."""
+    bound: bytes
+    """Hash of contract and config that they signed it for."""
 
     @property
     def order(self) -> list[int]:
@@ -45,7 +47,7 @@ class SchemeKeys:
     def scope(self) -> tuple[int, int, bytes, bytes]:
         """What all messages are signed for."""
         relay = self.relay
-        return relay.run_id, relay.number, self.epoch_id, relay.terms.hash()
+        return relay.run_id, relay.number, self.epoch_id, self.bound
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from flhe.errors import DriftError
 from flhe.strategies.federation import LOST, Federation
 from flhe.strategies.overhead import ADD
 from flhe.strategies.trouble import warn
-from flhe.training.start import Start
 
 V = TypeVar("V")
 P = TypeVar("P")
@@ -28,18 +27,18 @@ class Views(Generic[V, P]):
 
     fed: Federation
     stage: str
-    read: Callable[[int, Message], tuple[P, Start]]
-    """(node, reply) -> what it tells, checked, and where it starts."""
+    read: Callable[[int, Message], tuple[P, bytes]]
+    """(node, reply) -> what it tells, checked, and the digest of its model."""
     add: Callable[[V | None, P], V]
     """(what there is of a model, None at first; what a node told) -> both together."""
     limit: int | None = None
     """Most models that are told apart; what starts from more of them is left out."""
     trouble: dict[int, str] = field(default_factory=dict)
     """Why which nodes are left out."""
-    senders: dict[Start, list[int]] = field(default_factory=dict)
-    _views: dict[Start, V] = field(default_factory=dict)
+    senders: dict[bytes, list[int]] = field(default_factory=dict)
+    _views: dict[bytes, V] = field(default_factory=dict)
 
-    def collect(self, replies: Iterable[Message]) -> tuple[Start, V] | tuple[None, None]:
+    def collect(self, replies: Iterable[Message]) -> tuple[bytes, V] | tuple[None, None]:
         """Fold `replies` as they arrive; returns where most start, and what there is of those.
 
         None where nobody told anything.
@@ -56,7 +55,7 @@ class Views(Generic[V, P]):
         )
         for start, nodes in self.senders.items():
             if chosen is not None and start != chosen:
-                self.trouble |= {node: fed.mark_drifted(node, start, chosen) for node in nodes}
+                self.trouble |= {node: fed.mark_drifted(node) for node in nodes}
         warn(f"{self.stage}: node %d is left out: %s", self.trouble)
         for node in self.trouble:
             # One with another model is caught up before it counts as missing.
@@ -64,7 +63,7 @@ class Views(Generic[V, P]):
                 fed.attempt.missing.add(node)
         return (None, None) if chosen is None else (chosen, self._views[chosen])
 
-    def _take(self, node: int, reply: Message) -> Start:
+    def _take(self, node: int, reply: Message) -> bytes:
         with self.fed.grid.meter.doing(ADD):
             try:
                 part, start = self.read(node, reply)

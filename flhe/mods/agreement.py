@@ -10,42 +10,41 @@ from flhe.keys.agreement.circle import SharingParameters
 from flhe.mods import records
 from flhe.mods.stages import App, reply
 from flhe.node.node import Node
-from flhe.training.terms import Terms
+from flhe.training.contract import Contract
 
 
-def advertise(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
-    """First relay: a fresh ephemeral key, signed."""
-    announced = records.field(record, "terms", bytes)
-    terms = Terms.from_bytes(announced)
-    node.policy.check_terms(terms)
-    node.check_terms(announced)
-    terms.scheme.check_packages()  # before anybody relies on this site
+def advertise(node: Node, record: ConfigRecord, _message: Message, app: App) -> RecordDict:
+    """First relay: a fresh ephemeral key, signed for the contract and this run's config."""
+    contract = Contract.from_bytes(records.field(record, "contract", bytes))
+    node.policy.check_contract(contract)
+    node.check_terms(contract.terms)
+    contract.terms.scheme.check_packages()  # before anybody relies on this site
     number = records.field(record, "number", int)
     node.check_begun()
-    state, envelope = epoch.advertise(node.identity, node.run_id, number, node.policy.roster)
-    node.save_agreement(state)
-    node.announce(announced)
+    bound, roster = contract.bound(app.context.run_config), node.policy.roster
+    state, envelope = epoch.advertise(node.identity, node.run_id, number, roster, bound)
+    node.save_agreement(state, contract)
     return reply(envelope=envelope)
 
 
 def share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
     """Second relay: a secret contribution to each peer."""
-    state = node.load_agreement(epoch.Advertised)
+    state, contract = node.load_agreement(epoch.Advertised)
     shared, outbound = epoch.share(state, records.bytes_list(record, "messages"))
     node.policy.check_members(len(shared.members))
-    node.save_agreement(shared)
+    node.save_agreement(shared, contract)
     return reply(envelopes=outbound)
 
 
 def confirm(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
     """Third relay: the group key is known; say so without saying it."""
-    state = node.load_agreement(epoch.Shared)
+    state, contract = node.load_agreement(epoch.Shared)
     confirmed, envelope = epoch.confirm(state, records.bytes_list(record, "messages"))
-    node.save_agreement(confirmed)
+    node.save_agreement(confirmed, contract)
     need = max(confirmed.roster.min_opening, node.policy.min_survivors)
     roster = confirmed.roster
-    bounds = {"sites": len(roster.members), "colluders": roster.collusion, "min-opening": need}
-    return reply(envelope=envelope, **bounds)
+    bounds = [len(roster.members), roster.collusion, need]
+    return reply(envelope=envelope, bounds=bounds)
 
 
 def finish(node: Node, record: ConfigRecord) -> None:
@@ -53,34 +52,31 @@ def finish(node: Node, record: ConfigRecord) -> None:
     confirms = records.bytes_list(record, "confirms")
     if not confirms or not node.agreement_confirmed():
         return
-    announced = records.field(record, "terms", bytes)
-    node.check_terms(announced)
-    node.check_announced(announced)
-    state = node.load_agreement(epoch.Confirmed)
-    agreed = epoch.finish(state, confirms)
-    terms = Terms.from_bytes(announced)
-    node.policy.check_terms(terms)
-    if terms.scheme.member_secrets and not state.scheme_public:
+    state, contract = node.load_agreement(epoch.Confirmed)
+    scheme, agreed = contract.terms.scheme, epoch.finish(state, confirms)
+    node.policy.check_contract(contract)
+    node.check_terms(contract.terms)
+    if scheme.member_secrets and not state.scheme_public:
         raise ProtocolError("the members have not agreed on the scheme's keys yet: start over")
-    if terms.scheme.opened_together:
+    if scheme.opened_together:
         SharingParameters.of(agreed, 0).check_members()
     node.check_begun(begin=True)
-    node.start_session(agreed, terms)
+    node.start_session(agreed, contract)
     node.drop_agreement()
 
 
-def current(node: Node, record: ConfigRecord) -> tuple[epoch.Epoch, Terms]:
-    """The node's own epoch and terms, if they are those that the message speaks of.
+def current(node: Node, record: ConfigRecord, app: App) -> tuple[epoch.Epoch, Contract]:
+    """The node's own epoch and contract, if it is the epoch that the message speaks of.
 
-    Raises NoKeyError: the node has no usable key, or not of that epoch; PolicyError: other terms
-    than the federation's, or than the node allows.
+    Raises NoKeyError: the node has no usable key, or not of that epoch, or it was signed for another
+    config of the run; PolicyError: a contract that the node does not allow.
     """
-    announced = records.field(record, "terms", bytes)
     finish(node, record)
-    agreed, terms = node.load_session()
+    agreed, contract = node.load_session()
     if record.get("epoch", agreed.id) != agreed.id:
         raise NoKeyError("the others have agreed on another epoch than this node's")
-    node.check_terms(announced)
-    node.policy.check_terms(terms)
+    if agreed.contract != contract.bound(app.context.run_config):
+        raise NoKeyError("this run has another config than the one that the members signed")
+    node.policy.check_contract(contract)
     node.policy.check_members(agreed.size)
-    return agreed, terms
+    return agreed, contract

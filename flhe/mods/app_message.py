@@ -1,35 +1,33 @@
 """App message: what an app is told, put together by its own node.
 
-A server must not make one site's app behave otherwise than the rest while all sign the same hash. So
-whatever two messages could differ in beside what is hashed is not passed on: the order of records and
-of their keys, metadata (ids, group, times), and records that are neither the model nor settings.
+A server must not make one site's app behave otherwise than the rest. So an app gets its model and what
+the contract says of the round, in one order, and nothing that the server sent: no other records, and
+no metadata (ids, group, times).
 """
 
 from __future__ import annotations
 
 import time
+from typing import Literal
 
 from flwr.app import DEFAULT_TTL, ConfigRecord, Context, Message, Metadata, RecordDict
 
 from flhe.mods import records
+from flhe.training.contract import Contract
 from flhe.training.model import Model
 
 
-def settings_in(content: RecordDict) -> dict[str, ConfigRecord]:
-    """The settings that a message has for the app, in order: no model, and no records of ours."""
-    return {
-        name: ConfigRecord(dict(sorted(record.items())))
-        for name, record in sorted(content.items())
-        if isinstance(record, ConfigRecord) and not name.startswith(records.PREFIX)
-    }
-
-
-def app_message(message: Message, context: Context, arrays_key: str, model: Model) -> Message:
-    """What the app gets in place of `message`, whose content is dropped: the model and its settings."""
-    told = settings_in(message.content)
-    told.pop(arrays_key, None)
-    message.content = RecordDict()  # sums and boxes: memory that training needs
-    content = RecordDict({arrays_key: records.from_numpy(model.arrays()), **told})
+def app_message(
+    kind: Literal["train", "evaluate"],
+    context: Context,
+    contract: Contract,
+    model: Model,
+    round_: int,
+) -> Message:
+    """A message that asks the app to train from `model` in a round, or to evaluate it."""
+    told = ConfigRecord(dict(contract.told(kind, round_)))
+    arrays = records.from_numpy(model.arrays())
+    content = RecordDict({contract.terms.arrays_key: arrays, contract.config_key: told})
     metadata = Metadata(
         run_id=context.run_id,
         message_id="",
@@ -39,6 +37,7 @@ def app_message(message: Message, context: Context, arrays_key: str, model: Mode
         group_id="",
         created_at=time.time(),
         ttl=DEFAULT_TTL,
-        message_type=message.metadata.message_type,
+        message_type=kind,
     )
-    return Message(content, metadata=metadata)
+    made: Message = Message(content, metadata=metadata)  # type: ignore[call-overload]  # Flower has it
+    return made

@@ -12,7 +12,9 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flwr.app import ConfigRecord, Context, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
+
+Records = dict[str, ArrayRecord | MetricRecord | ConfigRecord]
 
 OURS = "flhe"
 """What the names of our own records begin with; apps use others."""
@@ -64,16 +66,16 @@ class AppState:
         else:
             self._restored()
 
-    def _own(self) -> dict[str, object]:
+    def _own(self) -> Records:
         """A copy of the app's records; the app may change its own in place."""
         state = self._context.state.items()
         return {name: copy.deepcopy(record) for name, record in state if not _is_ours(name)}
 
-    def _put(self, own: dict[str, object]) -> None:
+    def _put(self, own: Records) -> None:
         kept = {name: record for name, record in self._context.state.items() if _is_ours(name)}
-        self._context.state = RecordDict({**kept, **own})  # type: ignore[arg-type]  # as they were
+        self._context.state = RecordDict({**kept, **own})
 
-    def _restored(self) -> dict[str, object]:
+    def _restored(self) -> Records:
         """What the app had before a training that does not count, or has now; a copy."""
         if "round" in self._ours:
             state = self._context.state.items()

@@ -25,15 +25,14 @@ from flhe.training.session import Session
 class Contribution:
     """What this node contributes to `of`.
 
-    `digest` is the keyed one of the model that the sum starts from, `app_inputs_hash` of what the app
-    was told, `mode` the scheme's mode that was announced.
+    `digest` is the keyed one of the model that the sum starts from, `mode` the scheme's mode that was
+    announced.
     """
 
     follower: Follower
     session: Session
     of: SecureSum
     digest: bytes
-    app_inputs_hash: bytes
     mode: str = ""
 
     @property
@@ -115,7 +114,6 @@ class Contribution:
             header=sealed.header(),
             envelope=envelope,
             digest=self.digest,
-            app_inputs_hash=self.app_inputs_hash,
             history=sealed.slot.history,
             **receipt,
             **beside,

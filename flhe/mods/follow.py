@@ -17,12 +17,12 @@ from flhe.keys.agreement.answers import unpack
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.model_key import ModelKey
 from flhe.mods import agreement, records
-from flhe.mods.app_state import AppState
-from flhe.mods.stages import Stopwatch, reply
+from flhe.mods.stages import App, Stopwatch, reply
 from flhe.node.node import Node
 from flhe.schemes.sealed import Sealed, Slot, from_bytes
 from flhe.sums import receipts
 from flhe.sums.secure_sum import Record
+from flhe.training.contract import Contract
 from flhe.training.due import check_ahead
 from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.model import Model, next_history
@@ -38,14 +38,19 @@ class Follower:
     """A node on its way to where the others are; `disclosed`: what it may say of sums it opened."""
 
     node: Node
+    app: App
     epoch: Epoch
-    terms: Terms
+    contract: Contract
     model: Model | None
-    state: AppState
     watch: Stopwatch = field(default_factory=Stopwatch)
     disclosed: RecordDict = field(default_factory=RecordDict)
     changed: bool = False
     missed: bool = False
+
+    @property
+    def terms(self) -> Terms:
+        """How updates are encoded and encrypted."""
+        return self.contract.terms
 
     def session(self) -> tuple[Session, Model]:
         """The session of this model; ProtocolError while there is none."""
@@ -118,7 +123,7 @@ class Follower:
                 self.node.drop_draft()
         self.node.check_mask(model.mask)
         self.node.skip_openings(self.epoch.id, model.round)
-        self.state.settle(model.round, self.node.last_sent())
+        self.app.state.settle(model.round, self.node.last_sent())
         self.node.skip_draft(model.round)
         self.model, self.changed = model, True
 
@@ -133,7 +138,6 @@ class Follower:
         arrays: ArrayRecord,
         mean_squares: bytes = b"",
         release: bytes = b"",
-        app_inputs_hash: bytes = b"",
         signed: bytes = b"",
         *,
         expected: bytes | None = None,
@@ -141,10 +145,9 @@ class Follower:
         """Open one round's sum, unless that was done before.
 
         `mean_squares` is the sum that the round's thresholds were fitted on, `release` what its
-        senders' masking-key agreement released, where there was one, `app_inputs_hash` the hash of
-        what their apps were told, `signed` the senders' receipts. A wrong one opens nothing: it is in
-        the slot that they encrypted for. `expected` is the history with this sum in it, where the
-        message names one.
+        senders' masking-key agreement released, where there was one, `signed` the senders' receipts. A
+        wrong one opens nothing: it is in the slot that they encrypted for. `expected` is the history
+        with this sum in it, where the message names one.
 
         Raises AlteredError: another sum than the one that the message speaks of.
         """
@@ -156,8 +159,9 @@ class Follower:
         fitted_on = from_bytes(mean_squares) if mean_squares else None
         with self.watch:
             digest = session.digest(model)
+        self.contract.check_round(total.slot.round)
         check_ahead(model, total.slot.round, self.node.reached(self.epoch.id))
-        session.check(model, total, fitted_on, app_inputs_hash, digest)
+        session.check(model, total, fitted_on, digest)
         for opened in (total, fitted_on):
             if opened is not None:
                 self.node.policy.check_survivors(len(opened.senders))
@@ -169,11 +173,9 @@ class Follower:
             # By the digest of the model that is here: the one of a claim may have been given up.
             record = self.recorder(expected)
             answers = unpack(release) if release else ()
-            self.model, totals = session.open(
-                model, total, record, digest, fitted_on, answers, app_inputs_hash
-            )
-            node.settle_draft(slot.round, sent=sent, app_inputs_hash=app_inputs_hash)
-            self.state.settle(slot.round, slot.round if sent else 0)
+            self.model, totals = session.open(model, total, record, digest, fitted_on, answers)
+            node.settle_draft(slot.round, sent=sent, contract=self.epoch.contract)
+            self.app.state.settle(slot.round, slot.round if sent else 0)
         self.changed = True
         self.missed |= lost
         if lost:
@@ -190,8 +192,8 @@ class Follower:
 
     def _hear(self, session: Session, model: Model, total: Sealed, signed: bytes) -> None:
         """Verify the receipts of a sum's senders, and say whose update they say was left out."""
-        epoch, policy = self.epoch, session.terms.hash()
-        found = receipts.check(epoch, total.slot, policy, total.senders, signed)
+        epoch = self.epoch
+        found = receipts.check(epoch, total.slot, epoch.contract, total.senders, signed)
         for rank, receipt in found.items():
             if rank != epoch.rank and 0 < receipt.missed == model.round:
                 name = epoch.roster.name(epoch.members[rank])
@@ -202,17 +204,18 @@ class Follower:
                 )
 
 
-def follow(node: Node, record: ConfigRecord, message: Message, state: AppState) -> Follower:
+def follow(node: Node, record: ConfigRecord, message: Message, app: App) -> Follower:
     """Bring the node's model up to date with what the message carries, and keep it.
 
     Raises NoKeyError: the node has no usable key; PolicyError: other terms than the federation's;
     DriftError: the model is not the one that the message starts from; ProtocolError: something in the
     message that does not belong there, or does not open.
     """
-    agreed, terms = agreement.current(node, record)
+    agreed, contract = agreement.current(node, record, app)
+    terms = contract.terms
     if terms.scheme.reader == "server":
-        return _followed(node, record, message, agreed, terms, state)
-    follower = Follower(node, agreed, terms, node.load_model(), state)
+        return _followed(node, record, message, app, agreed, contract)
+    follower = Follower(node, app, agreed, contract, node.load_model())
     box = message.content.get(records.BOX)
     if isinstance(box, ArrayRecord):
         follower.adopt(records.to_pieces(box))
@@ -228,7 +231,7 @@ def follow(node: Node, record: ConfigRecord, message: Message, state: AppState) 
     try:
         headers, *told = (
             records.bytes_list(record, name)
-            for name in ("sums", "mean-squares", "releases", "app-inputs", "receipts")
+            for name in ("sums", "mean-squares", "releases", "receipts")
         )
         for i, header in enumerate(headers):
             arrays = message.content.get(f"{records.SUM}.{i}")
@@ -252,11 +255,12 @@ def _followed(
     node: Node,
     record: ConfigRecord,
     message: Message,
+    app: App,
     agreed: Epoch,
-    terms: Terms,
-    state: AppState,
+    contract: Contract,
 ) -> Follower:
     """A node where the server reads the sums: the message brings the model, nothing of it is kept."""
+    terms = contract.terms
     arrays = message.content.get(terms.arrays_key)
     model = None
     if isinstance(arrays, ArrayRecord):
@@ -267,5 +271,5 @@ def _followed(
         node.settle_draft(model.round, sent=False)
         # Nobody says whose updates are in the model: a node knows which set it has signed.
         signed = node.last_signed(agreed.id) if terms.scheme.opened_together else node.last_sent()
-        state.settle(model.round, signed)
-    return Follower(node, agreed, terms, model, state)
+        app.state.settle(model.round, signed)
+    return Follower(node, app, agreed, contract, model)

@@ -30,7 +30,7 @@ def status(node: Node, _record: ConfigRecord, _message: Message, _app: App) -> R
 
 def sync(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
     """Catch up, and say where that led: round, history, and a keyed digest of the model."""
-    follower = follow(node, record, message, app.state)
+    follower = follow(node, record, message, app)
     if follower.model is None:
         return follower.reply(round=-1)
     session, model = follower.session()
@@ -41,7 +41,7 @@ def sync(node: Node, record: ConfigRecord, message: Message, app: App) -> Record
 
 def initial(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
     """Make the model that the federation starts from, and seal it for the others."""
-    follower = follow(node, record, message, app.state)
+    follower = follow(node, record, message, app)
     if follower.model is None:
         if app.make_initial is None:
             raise ConfigError(
@@ -63,7 +63,7 @@ def initial(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
 
 def verify(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
     """Say whether another member's checkpoint holds this node's own model; nothing of it is kept."""
-    follower = follow(node, record, message, app.state)
+    follower = follow(node, record, message, app)
     box = message.content.get(records.CANDIDATE)
     if not isinstance(box, ArrayRecord):
         raise ProtocolError("there is no checkpoint to verify")
@@ -76,7 +76,7 @@ def verify(node: Node, record: ConfigRecord, message: Message, app: App) -> Reco
 
 def checkpoint(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
     """Seal the model for the group, so that the server can keep what it cannot read."""
-    return _sealed(follow(node, record, message, app.state))
+    return _sealed(follow(node, record, message, app))
 
 
 def _sealed(follower: Follower) -> RecordDict:

@@ -37,13 +37,11 @@ def begin(
     node: Node,
     record: ConfigRecord,
     follower: Follower,
-    app_inputs_hash: bytes,
     make: Callable[[], Draft],
 ) -> RecordDict:
     """First stage of a round: train, unless an attempt before did, and tell what comes first.
 
-    `app_inputs_hash` is the hash of what the app is told; `make` lets it train and returns what it
-    changed.
+    `make` lets the app train and returns what it changed.
     """
     session, model = follower.session()
     session.sealer()  # without a key nothing is trained, and nothing sent again that nobody opens
@@ -51,9 +49,9 @@ def begin(
     attempt = records.field(record, "attempt", int)
     digest = node.claimed(session.place(model, round_, attempt)) or session.digest(model)
     draft = node.load_draft()
-    if draft is None or not draft.is_of(round_, model, app_inputs_hash):
+    if draft is None or not draft.is_of(round_, model, session.epoch.contract):
         if session.terms.scheme.opened_together:
-            of = session.sum(model, round_, attempt, app_inputs_hash=app_inputs_hash, digest=digest)
+            of = session.sum(model, round_, attempt, digest=digest)
             survivors.check_ready(node, session, of.slot)
         if session.terms.noise is not None and not session.maps(model):
             node.check_unclaimed(session.epoch.id, round_, attempt)
@@ -81,16 +79,17 @@ def update(node: Node, record: ConfigRecord, message: Message, app: App) -> Reco
 
 def _resumed(node: Node, record: ConfigRecord, message: Message, app: App) -> _Turn:
     """What an earlier stage of the same attempt left."""
-    follower = follow(node, record, message, app.state)
+    follower = follow(node, record, message, app)
     session, model = follower.session()
     session.sealer()
     round_ = records.field(record, "round", int)
+    follower.contract.check_round(round_)
     attempt = records.field(record, "attempt", int)
     if not session.staged(model):
         raise ProtocolError("a stage that this round does not have")
     digest = node.claimed(session.place(model, round_, attempt))
     draft = node.load_draft()
-    if digest is None or draft is None or not draft.is_of(round_, model):
+    if digest is None or draft is None or not draft.is_of(round_, model, session.epoch.contract):
         raise ProtocolError("nothing was trained here for this attempt: ask for the round first")
     return _Turn(follower, session, model, draft, digest, attempt, _mean_squares(record))
 
@@ -159,9 +158,7 @@ class _Turn:
         return own.deliver(sealer, own.encrypt(sealer, encoded, support))
 
     def _own(self, of: SecureSum, mode: str) -> Contribution:
-        return Contribution(
-            self.follower, self.session, of, self.digest, self.draft.app_inputs_hash, mode
-        )
+        return Contribution(self.follower, self.session, of, self.digest, mode)
 
     def _sum(self, kind: Kind | None = None) -> SecureSum:
         """The sum of this attempt; of what ends the round unless said."""
@@ -171,7 +168,6 @@ class _Turn:
             self.attempt,
             None if kind else self.mean_squares,
             kind=kind,
-            app_inputs_hash=self.draft.app_inputs_hash,
             digest=self.digest,
         )
 
@@ -180,10 +176,7 @@ class _Turn:
         if self.mean_squares is not None:
             self.follower.node.policy.check_survivors(len(self.mean_squares.senders))
         record, draft = self.follower.recorder(), self.draft
-        told = self.mean_squares, record, self.digest, draft.app_inputs_hash
-        return fit(self.session, self.model, draft.round, *told)
+        return fit(self.session, self.model, draft.round, self.mean_squares, record, self.digest)
 
     def _reply(self, step: str, **fields: object) -> RecordDict:
-        return self.follower.reply(
-            step=step, digest=self.digest, app_inputs_hash=self.draft.app_inputs_hash, **fields
-        )
+        return self.follower.reply(step=step, digest=self.digest, **fields)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
@@ -21,6 +21,7 @@ from flhe.mods import records
 from flhe.mods.app_message import app_message
 from flhe.mods.app_state import AppState
 from flhe.node.node import Node
+from flhe.training.contract import Contract
 from flhe.training.model import Model
 
 logger = logging.getLogger("flhe")
@@ -63,17 +64,22 @@ class App:
             raise AppError("the app answered with an error")
         return reply.content
 
-    def train(self, message: Message, arrays_key: str, model: Model, round_: int) -> RecordDict:
-        """Have it train from `model`, by the settings of a message, for a round; AppError as above."""
-        with self.state.tentative(round_), self._shown(message, arrays_key, model) as shown:
+    def train(self, contract: Contract, model: Model, round_: int) -> RecordDict:
+        """Have it train from `model` in a round, as the contract says; AppError as above."""
+        with self.state.tentative(round_), self._shown("train", contract, model, round_) as shown:
             return self.pass_on(shown)
 
-    def ask(self, message: Message, arrays_key: str, model: Model) -> RecordDict:
-        """Have it look at `model`; AppError as above."""
-        with self.state.unchanged(), self._shown(message, arrays_key, model) as shown:
+    def change(self, contract: Contract, model: Model, round_: int) -> RecordDict:
+        """Have it train, only to see what that changes; AppError as above."""
+        with self.state.unchanged(), self._shown("train", contract, model, round_) as shown:
             return self.pass_on(shown)
 
-    def sensitivity(self, message: Message, arrays_key: str, model: Model) -> Mapping[str, Any]:
+    def evaluate(self, contract: Contract, model: Model) -> RecordDict:
+        """Have it evaluate `model`, as the contract says; AppError as above."""
+        with self.state.unchanged(), self._shown("evaluate", contract, model, model.round) as shown:
+            return self.pass_on(shown)
+
+    def sensitivity(self, contract: Contract, model: Model, round_: int) -> Mapping[str, Any]:
         """Ask it for the sensitivity of each parameter; AppError when it fails.
 
         Raises ConfigError: it was given no function for that.
@@ -85,15 +91,17 @@ class App:
             )
         with (
             self.state.unchanged(),
-            self._shown(message, arrays_key, model) as shown,
+            self._shown("train", contract, model, round_) as shown,
             _failing(),
         ):
             return dict(self.find_sensitivity(shown, self.context))
 
     @contextmanager
-    def _shown(self, message: Message, arrays_key: str, model: Model) -> Iterator[Message]:
+    def _shown(
+        self, kind: Literal["train", "evaluate"], contract: Contract, model: Model, round_: int
+    ) -> Iterator[Message]:
         """What it is shown; its copy of the model is freed afterwards."""
-        shown = app_message(message, self.context, arrays_key, model)
+        shown = app_message(kind, self.context, contract, model, round_)
         try:
             yield shown
         finally:

@@ -67,10 +67,10 @@ def dealt(node: Node, session: Session, slot: Slot) -> Fields:
     return {"shares": list(kept.boxes)}
 
 
-def consist(node: Node, record: ConfigRecord, message: Message, _app: App) -> RecordDict:
+def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
     """Sign the set of survivors that the server proposes."""
     with (watch := Stopwatch()):
-        epoch, terms = _epoch(node, record)
+        epoch, terms = _epoch(node, record, app)
         proposed = ranks_in(record, "survivors")
         node.policy.check_survivors(len(proposed))
         kept = node.load_dealt()
@@ -108,10 +108,10 @@ def consist(node: Node, record: ConfigRecord, message: Message, _app: App) -> Re
     return reply(watch, step="consist", signature=signature)
 
 
-def unmask(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+def unmask(node: Node, record: ConfigRecord, _message: Message, app: App) -> RecordDict:
     """Release the sum of the shares that this node has of the survivors' seeds."""
     with (watch := Stopwatch()):
-        epoch, terms = _epoch(node, record)
+        epoch, terms = _epoch(node, record, app)
         agreed = node.load_survivors()
         if agreed is None or not _is_of(agreed.slot, epoch, record):
             raise ProtocolError("this node has signed no survivors in this attempt")
@@ -129,9 +129,10 @@ def unmask(node: Node, record: ConfigRecord, _message: Message, _app: App) -> Re
     return reply(watch, step="unmask", answer=answer)
 
 
-def _epoch(node: Node, record: ConfigRecord) -> tuple[Epoch, Terms]:
+def _epoch(node: Node, record: ConfigRecord, app: App) -> tuple[Epoch, Terms]:
     """The node's own epoch and terms, where they have such stages."""
-    agreed, terms = agreement.current(node, record)
+    agreed, contract = agreement.current(node, record, app)
+    terms = contract.terms
     if not terms.scheme.opened_together:
         raise ProtocolError("a stage that this scheme does not have")
     return agreed, terms

@@ -17,17 +17,13 @@ from numpy.typing import NDArray
 
 from flhe.errors import ReplyError
 from flhe.mods import records, staged
-from flhe.mods.app_message import settings_in
 from flhe.mods.contribution import Contribution
 from flhe.mods.follow import Follower, follow
 from flhe.mods.stages import App, say_once
 from flhe.node.node import Node
 from flhe.training.draft import Draft
 from flhe.training.due import check_ahead
-from flhe.training.model import Model
 from flhe.training.sensitivity import draft_map, map_of, map_of_change
-from flhe.training.session import Session
-from flhe.training.start import hash_app_inputs
 from flhe.training.terms import Terms
 
 COUNTS = ("num-examples", "num_examples")
@@ -39,27 +35,22 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
 
     A round of several stages goes on in `flhe.mods.staged`.
     """
-    follower = follow(node, record, message, app.state)
+    follower = follow(node, record, message, app)
+    message.content = RecordDict()  # sums and boxes: memory that training needs
     watch = follower.watch
     session, model = follower.session()
     node.policy.check_layers(session.terms, session.layout)
     round_ = records.field(record, "round", int)
     attempt = records.field(record, "attempt", int)
+    follower.contract.check_round(round_)
     check_ahead(model, round_, node.reached(session.epoch.id))
-    app_inputs_hash = hash_app_inputs(settings_in(message.content), app.context.run_config)
     if session.staged(model):
-        return staged.begin(
-            node,
-            record,
-            follower,
-            app_inputs_hash,
-            lambda: _draft(node, follower, message, app, round_, app_inputs_hash),
-        )
+        return staged.begin(node, record, follower, lambda: _draft(node, follower, app, round_))
     mode = records.optional(record, "mode", "")
     with watch:
         digest = node.claimed(session.place(model, round_, attempt)) or session.digest(model)
-        of = session.sum(model, round_, attempt, app_inputs_hash=app_inputs_hash, digest=digest)
-    own = Contribution(follower, session, of, digest, app_inputs_hash, mode)
+        of = session.sum(model, round_, attempt, digest=digest)
+    own = Contribution(follower, session, of, digest, mode)
     if (again := own.again()) is not None:
         return again
     own.check_ready()
@@ -70,7 +61,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     )
     ahead.start()  # while the app trains
     try:
-        answer = app.train(message, session.terms.arrays_key, model, round_)
+        answer = app.train(follower.contract, model, round_)
     finally:
         with watch:
             ahead.join()
@@ -84,38 +75,37 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     return own.deliver(sealer, sealed)
 
 
-def _draft(
-    node: Node, follower: Follower, message: Message, app: App, round_: int, app_inputs_hash: bytes
-) -> Draft:
+def _draft(node: Node, follower: Follower, app: App, round_: int) -> Draft:
     """Let the app train; what it changed, and of it what is to be sent."""
     session, model = follower.session()
     if session.maps(model):
-        found = _own_map(session, model, message, app)
+        found = _own_map(follower, app, round_)
         with follower.watch:
-            return draft_map(session.terms, model, found, round_, app_inputs_hash)
-    answer = app.train(message, session.terms.arrays_key, model, round_)
+            return draft_map(session.terms, model, found, round_, session.epoch.contract)
+    answer = app.train(follower.contract, model, round_)
     trained, examples, metrics = _trained(node, session.terms, answer)
     with follower.watch:
         residual = node.residual() if session.terms.codec.sparse else None
         arrays = records.to_numpy(trained)
-        return session.draft(model, arrays, examples, metrics, round_, residual, app_inputs_hash)
+        return session.draft(model, arrays, examples, metrics, round_, residual)
 
 
-def _own_map(session: Session, model: Model, message: Message, app: App) -> NDArray[np.float32]:
+def _own_map(follower: Follower, app: App, round_: int) -> NDArray[np.float32]:
     """This node's map, as it is added up, shape (floats,).
 
     Raises ConfigError: the rule needs a function that this app does not have; AppError: the app
     failed; ReplyError, ProtocolError, RangeError: what it answered is no map of this model.
     """
-    told = message, session.terms.arrays_key, model
+    session, model = follower.session()
+    asked = follower.contract, model, round_
     if session.terms.select.rule == "magnitude":
-        answer = app.ask(*told)
+        answer = app.change(*asked)
         arrays = list(answer.array_records.values())
         if len(arrays) != 1:
             raise ReplyError("the app must reply with one ArrayRecord")
         values = map_of_change(session.terms, model, records.to_numpy(arrays[0]))
     else:
-        found = app.sensitivity(*told)
+        found = app.sensitivity(*asked)
         arrays_found = {name: _array(value) for name, value in found.items()}
         values = map_of(session.terms.select, session.layout, arrays_found)
     return values
@@ -130,9 +120,10 @@ def _array(value: Any) -> NDArray[Any]:
 
 def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
     """Open the round's sum, let the app evaluate, let allowed metrics leave."""
-    follower = follow(node, record, message, app.state)
+    follower = follow(node, record, message, app)
+    message.content = RecordDict()
     session, model = follower.session()
-    answer = app.ask(message, session.terms.arrays_key, model)
+    answer = app.evaluate(follower.contract, model)
     _say_what_stays(answer, ("MetricRecord",))
     content = follower.reply(round=model.round, history=model.history)
     for name, metrics in answer.metric_records.items():

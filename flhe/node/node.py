@@ -1,8 +1,7 @@
 """Node: one site's side of one federation, with everything that is on its disk.
 
 runs/<id>/agreement   state of an unfinished key agreement (secret, erased when done)
-runs/<id>/announced   hash of the terms that an agreement is for
-runs/<id>/session     epoch id and terms
+runs/<id>/session     epoch id and contract
 runs/<id>/encrypted   Flower's run of that id resumes an encrypted federation
 errors.log            what was answered with a code only
 
@@ -12,7 +11,6 @@ What is kept of rounds and updates, in the same folder, is listed in `claims` an
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from typing import TypeVar
 
@@ -25,6 +23,7 @@ from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.node.stored import StoredAgreement, StoredSession
 from flhe.node.updates import Updates
+from flhe.training.contract import Contract
 from flhe.training.terms import Terms
 from flhe.wire.files import boot_id, make_private
 
@@ -64,54 +63,44 @@ class Node(Updates):
         """Refuse to exceed `max_federations` (FederationsError); `begin` notes this one, on disk."""
         federations.check(self.store, self.run_id, self.policy.max_federations, begin=begin)
 
-    def save_agreement(self, state: Agreement) -> None:
-        """Keep the state of an agreement for the next message, which another process may get."""
+    def save_agreement(self, state: Agreement, contract: Contract) -> None:
+        """Keep the state of an agreement, and what it is for, for the next message.
+
+        Another process may get that.
+        """
         step = next(name for name, kind in _STEPS.items() if type(state) is kind)
         self.drop_agreement()  # overwrites the secrets of the step before
         self.store.write(self._name("stamp"), b"")
         stamp = self.store.stamp(self._name("stamp")) or ""
-        kept = StoredAgreement(step, stamp, self.store.boot, state.to_bytes())
+        kept = StoredAgreement(step, stamp, self.store.boot, contract, state.to_bytes())
         self.store.write(self._name("agreement"), kept.to_bytes())
 
-    def load_agreement(self, kind: type[A]) -> A:
+    def load_agreement(self, kind: type[A]) -> tuple[A, Contract]:
         """Read it back.
 
         Raises ProtocolError: no agreement is under way, or it stands at another step.
         """
-        step, data = self._agreement()
-        if _STEPS.get(step) is not kind:
+        kept = self._agreement()
+        if kept is None or _STEPS.get(kept.step) is not kind:
             raise ProtocolError("no key agreement stands at this step here: start over")
-        return kind.from_bytes(data, identity=self.identity)
+        return kind.from_bytes(kept.state, identity=self.identity), kept.contract
 
     def agreement_confirmed(self) -> bool:
         """Whether an agreement waits for everyone's confirmation."""
-        return self._agreement()[0] == "confirmed"
+        kept = self._agreement()
+        return kept is not None and kept.step == "confirmed"
 
-    def _agreement(self) -> tuple[str, bytes]:
+    def _agreement(self) -> StoredAgreement | None:
         data = self._kept("agreement")
         if data is None:
-            return "", b""
+            return None
         kept = StoredAgreement.from_bytes(data)
         # Two would become one member, or one would end the same agreement a second time.
         if kept.stamp != self.store.stamp(self._name("stamp")):
             raise NoKeyError("this state directory was copied or restored: start over")
         if self.store.boot and kept.boot != self.store.boot:
             raise NoKeyError("this machine has started anew since: start over")
-        return kept.step, kept.state
-
-    def announce(self, terms: bytes) -> None:
-        """Note which terms a key agreement is for; replaces those of the one before."""
-        self.store.write(self._name("announced"), hashlib.sha256(terms).digest())
-
-    def check_announced(self, terms: bytes) -> None:
-        """Refuse to begin an epoch under other terms than its agreement began with; ProtocolError.
-
-        They would be this federation's for good, and the honest ones refused from then on.
-        """
-        if self._kept("announced") != hashlib.sha256(terms).digest():
-            raise ProtocolError(
-                "these are not the terms that the key was agreed on for: start over"
-            )
+        return kept
 
     def drop_agreement(self) -> None:
         """Erase an agreement's secrets."""
@@ -120,7 +109,7 @@ class Node(Updates):
 
     # --- epochs ---
 
-    def start_session(self, agreed: epoch.Epoch, terms: Terms) -> None:
+    def start_session(self, agreed: epoch.Epoch, contract: Contract) -> None:
         """Make `agreed` the epoch of this federation; the keys of the one before are destroyed.
 
         What was opened stays opened: a round has one sum, in whatever epoch. May be called again for
@@ -128,14 +117,14 @@ class Node(Updates):
         """
         old = [epoch_id for epoch_id in self._epochs() if epoch_id != agreed.id]
         model = self.load_model()
-        self._raise_marks(old, masked=terms.scheme.opened_together)
+        self._raise_marks(old, masked=contract.terms.scheme.opened_together)
         floor = self.floor()
         opened, ranged = max(floor.opened, 0 if model is None else model.round), floor.ranged
         if self.store.has_epoch(agreed.id, agreed.to_bytes()):
             self.store.raise_opened(agreed.id, opened, ranged)
         else:
             self.store.put_epoch(agreed.to_bytes(), agreed.id, opened=opened, ranged=ranged)
-        body = StoredSession(agreed.id, terms.to_bytes())
+        body = StoredSession(agreed.id, contract)
         self.store.write(self._name("session"), body.to_bytes())
         for epoch_id in old:
             self.store.erase_epoch(epoch_id)
@@ -173,7 +162,7 @@ class Node(Updates):
             agreed = epoch.Epoch.from_bytes(self.store.get_epoch(kept.epoch))
         except (ProtocolError, NoKeyError):
             return None
-        if Terms.from_bytes(kept.terms).scheme.needs_all_members and not agreed.scheme_secret:
+        if kept.contract.terms.scheme.needs_all_members and not agreed.scheme_secret:
             return None  # erased, for another epoch that never began
         return kept.epoch if pinned is None or pinned.hash == agreed.roster.hash else None
 
@@ -195,7 +184,7 @@ class Node(Updates):
         return found
 
     def _session(self) -> StoredSession | None:
-        """Epoch and terms; None before there are any, and where they are damaged."""
+        """Epoch and contract; None before there are any, and where they are damaged."""
         data = self._kept("session")
         try:
             return None if data is None else StoredSession.from_bytes(data)
@@ -203,8 +192,8 @@ class Node(Updates):
             log_failure(self.store, "session", error)
             return None
 
-    def load_session(self) -> tuple[epoch.Epoch, Terms]:
-        """Epoch and terms of this run.
+    def load_session(self) -> tuple[epoch.Epoch, Contract]:
+        """Epoch and contract of this run.
 
         Raises NoKeyError: no key was agreed on, or not under the roster that is pinned now.
         """
@@ -217,12 +206,12 @@ class Node(Updates):
         pinned = self.policy.roster
         if pinned is not None and pinned.hash != agreed.roster.hash:
             raise NoKeyError("another roster is pinned here than this key was agreed under")
-        return agreed, Terms.from_bytes(kept.terms)
+        return agreed, kept.contract
 
-    def check_terms(self, announced: bytes) -> None:
-        """Refuse terms that changed under way: also for an epoch that is yet to begin."""
+    def check_terms(self, terms: Terms) -> None:
+        """Refuse terms that changed under way: an epoch may have another contract, not other terms."""
         kept = self._session()
-        if kept is not None and kept.terms != announced:
+        if kept is not None and kept.contract.terms != terms:
             raise PolicyError("the server changed the terms of a running federation")
 
     def encrypted_before(self) -> bool:

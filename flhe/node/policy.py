@@ -34,6 +34,7 @@ from flhe.node import config as read
 from flhe.schemes import PLAIN
 from flhe.schemes.limit import Limit, Value
 from flhe.schemes.registry import SCHEMES
+from flhe.training.contract import Contract
 from flhe.training.terms import Terms
 
 Trust = Literal["pinned", "first-use"]
@@ -42,7 +43,7 @@ RULES = (*MAPS, "random", "layers")
 
 OWN = (
     *("home", "trust", "roster", "roster-hash", "schemes", "metrics", "leave", "durable"),
-    *("max-federations", "min-survivors", "dealt-key", "select-rules"),
+    *("max-federations", "min-survivors", "dealt-key", "select-rules", "accept-contract"),
 )
 """Settings beside the limits, without `flhe-`."""
 
@@ -130,6 +131,8 @@ class Policy:
         Most federations that may begin in this state directory; 0 for any number.
     durable : bool
         Whether keys outlive a restart of the machine.
+    accepted : tuple[str, ...]
+        Hashes of the contracts that may run, 64 hexadecimal digits each; any where there are none.
     root : Path or None
         Where `home` was not configured: the directory above it that is ours to make private.
     """
@@ -146,6 +149,7 @@ class Policy:
     min_survivors: int = 0
     max_federations: int = 0
     durable: bool = False
+    accepted: tuple[str, ...] = ()
     root: Path | None = None
 
     def __post_init__(self) -> None:
@@ -212,6 +216,7 @@ class Policy:
             dealt_key=Path(dealt) if dealt else None,
             select_rules=read.names(node_config, "flhe-select-rules", rules),
             min_survivors=read.count(node_config, "flhe-min-survivors"),
+            accepted=read.names(node_config, "flhe-accept-contract"),
             root=root,
             limits=(limits.NONE if roster is None else roster.limits).tighten(own),
         )
@@ -246,6 +251,16 @@ class Policy:
             raise PolicyError(f"scheme {scheme!r} is not among {', '.join(self.schemes)}")
         if self.roster is not None and not self.roster.allows(scheme):
             raise PolicyError(f"scheme {scheme!r} is not among those that the pinned roster allows")
+
+    def check_contract(self, contract: Contract) -> None:
+        """Refuse a contract that this node does not allow, or that nobody here has accepted."""
+        self.check_terms(contract.terms)
+        name = contract.hash().hex()
+        if self.accepted and name not in self.accepted:
+            raise PolicyError(
+                f"nobody at this site has accepted the contract {name[:16]}...: read it (`flhe log`), "
+                f'and if it is what was agreed on, set flhe-accept-contract="{name}" in the node config'
+            )
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse terms that this node, or its roster, does not allow."""

@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass, field
 from typing import Annotated
 
 from flhe.errors import NoKeyError, StoreError
-from flhe.training.terms import MAX_BYTES
+from flhe.training.contract import MAX_BYTES, Contract
 from flhe.wire.fields import U32, size
 from flhe.wire.record import Form, Record
 
@@ -16,12 +16,12 @@ MAX_STORED = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class StoredAgreement(Record):
-    """A key agreement under way: its step and state, and what tells this disk from a copy of it."""
+    """A key agreement under way: what for, its step and state, and what tells this disk from a copy."""
 
     FORM = Form(
         "stored agreement",
         MAX_STORED,
-        version=2,
+        version=3,
         row=True,
         damaged=NoKeyError("a stored agreement is damaged, or of another version: start over"),
     )
@@ -29,17 +29,18 @@ class StoredAgreement(Record):
     step: str
     stamp: str
     boot: str
+    contract: Contract
     state: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSession(Record):
-    """The epoch of a federation, and its terms."""
+    """The epoch of a federation, and what all have signed that it does."""
 
-    FORM = Form("stored session", MAX_BYTES, version=1)
+    FORM = Form("stored session", 2 * MAX_BYTES, version=2)
 
     epoch: Annotated[bytes, size(16)]
-    terms: bytes
+    contract: Contract
 
 
 @dataclass(frozen=True, slots=True)

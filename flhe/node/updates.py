@@ -117,12 +117,12 @@ class Updates(Claims):
         data = self._kept("residual")
         return None if data is None else Draft.from_bytes(data).residual
 
-    def settle_draft(self, round_: int, *, sent: bool, app_inputs_hash: bytes = b"") -> None:
+    def settle_draft(self, round_: int, *, sent: bool, contract: bytes = b"") -> None:
         """A round is over: what its update did not send stays for later, all of it if it is not `sent`.
 
-        `app_inputs_hash` is of what its senders' apps were told. What an app made of other settings, or
-        for a round that has no sum, is dropped: it would come into a later sum alone, where everybody
-        else was told to stand still.
+        `contract` is the one that its senders trained under. What was trained under another, or for a
+        round that has no sum, is dropped: it would come into a later sum alone, where everybody else
+        was told to stand still.
 
         The residual is a function of the draft alone, so after a crash this may be done again.
         """
@@ -133,7 +133,7 @@ class Updates(Claims):
         if of_it and sent:
             self.store.move(self._name("draft"), self._name("residual"))
             return
-        if of_it and draft.app_inputs_hash == app_inputs_hash:
+        if of_it and draft.contract == contract:
             self.store.write_chunks(self._name("residual"), draft.given_back().chunks())
         self.store.erase(self._name("draft"))
 

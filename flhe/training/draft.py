@@ -1,7 +1,7 @@
 """Draft: what one client is about to encrypt, on its own disk until its round is over.
 
     magic | be32(length of head) | head | residual | values | coords, little-endian
-    head = CBOR {v, round, history, extras, length, count, sparse, base, app_inputs_hash}
+    head = CBOR {v, round, history, extras, length, count, sparse, base, contract}
 
 A round with more than one stage encrypts long after it trained, perhaps in another process, and a round
 that is asked for again encrypts the same update again. Under sparsification the residual is what error
@@ -22,13 +22,14 @@ from flhe.coding.base import Plain
 from flhe.coding.sparsify import merged
 from flhe.errors import StoreError
 from flhe.training.model import Model
-from flhe.training.start import NO_APP_INPUTS
 from flhe.wire.fields import U32, Hash, bits, size, within
 from flhe.wire.frame import frame, unframe
 from flhe.wire.record import Form, Record
 
 MAGIC = b"flhe-draft/1\n"
-VERSION = 2
+VERSION = 3
+NO_CONTRACT = bytes(32)
+"""What stands where there is none: outside a federation."""
 MAX_HEAD = 32 << 20
 
 
@@ -48,7 +49,7 @@ class _Head(Record):
     count: Annotated[int, bits(48)]
     sparse: bool
     base: Annotated[bytes, size(0, 32)]
-    app_inputs_hash: Hash
+    contract: Hash
 
     def _validate(self) -> None:
         if self.length and not self.sparse:
@@ -76,8 +77,8 @@ class Draft:
     base : bytes
         SHA-256 of the model that it starts from, 32 bytes. The history may be everybody's and the model
         not: a bad disk, another arithmetic. It stays here; what others see of a model is keyed.
-    app_inputs_hash : bytes
-        Hash of what the app was told, 32 bytes; see `flhe.training.start`.
+    contract : bytes
+        Hash of the contract that it was trained under, 32 bytes; see `flhe.training.contract`.
     """
 
     round: int
@@ -87,14 +88,14 @@ class Draft:
     coords: NDArray[np.uint32] | None = field(default=None, repr=False)
     residual: NDArray[np.float32] | None = field(default=None, repr=False)
     base: bytes = b""
-    app_inputs_hash: bytes = NO_APP_INPUTS
+    contract: bytes = NO_CONTRACT
 
-    def is_of(self, round_: int, model: Model, app_inputs_hash: bytes | None = None) -> bool:
-        """Whether it was trained for that round, from this very model, and as told, where given."""
+    def is_of(self, round_: int, model: Model, contract: bytes) -> bool:
+        """Whether it was trained for that round, from this very model, and under that contract."""
         return (
             (self.round, self.history) == (round_, model.history)
             and self.base == model.fingerprint()
-            and app_inputs_hash in (None, self.app_inputs_hash)
+            and self.contract == contract
         )
 
     def plain(self) -> Plain:
@@ -121,7 +122,7 @@ class Draft:
             self.values.size,
             self.coords is not None,
             self.base,
-            self.app_inputs_hash,
+            self.contract,
         )
         yield memoryview(frame(head, MAGIC))
         for array, dtype in ((residual, "<f4"), (self.values, "<f4"), (coords, "<u4")):
@@ -156,5 +157,5 @@ class Draft:
             None if coords is None else coords.astype(np.uint32, copy=False),
             residual.astype(np.float32, copy=False) if head.sparse else None,
             head.base,
-            head.app_inputs_hash,
+            head.contract,
         )

@@ -12,7 +12,7 @@ from flhe.schemes.sealed import Slot
 from flhe.schemes.selective import Selective
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.kind import Kind
-from flhe.training.start import Start, fitted_layout
+from flhe.training.start import fitted_layout, started_layout
 from flhe.training.terms import Terms
 
 
@@ -31,6 +31,7 @@ class EpochSums:
     roster_hash: bytes
     epoch: bytes
     number: int
+    contract: bytes
     cohort: int
     public: bytes
     whole: Adder = field(init=False)
@@ -58,18 +59,18 @@ class EpochSums:
         round_: int,
         attempt: int,
         history: bytes,
-        start: Start,
+        start: bytes,
         fitted_on: bytes = b"",
         mask: Support | None = None,
     ) -> SecureSum:
         """A sum of one attempt at a round.
 
-        The round starts from the model with that `history`, its members say that they start from
-        `start`. `fitted_on` is the digest of the mean squares that the round's thresholds are fitted
-        on, where they are; `mask` what is selected, where a part is, and this side knows it.
+        The round starts from the model with that `history`; `start` is its keyed digest, as its
+        members say. `fitted_on` is the digest of the mean squares that the round's thresholds are
+        fitted on, where they are; `mask` what is selected, where a part is, and this side knows it.
         """
         terms, layout = self.terms, self.layout
-        layout_hash = start.layout(self.layout_hash)
+        layout_hash = started_layout(self.layout_hash, start)
         if fitted_on:
             layout_hash = fitted_layout(layout_hash, fitted_on)
         slot = self.slot(round_, attempt, layout_hash, history, kind.purpose)
@@ -85,7 +86,7 @@ class EpochSums:
             slot=slot,
             adder=adder,
             number=self.number,
-            policy_hash=terms.hash(),
+            policy_hash=self.contract,
             length=values + kind.extras(terms, layout) + terms.tag_lanes,
             values=layout.floats if kind.valued else 0,
             bits=terms.bits,

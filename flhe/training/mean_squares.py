@@ -21,7 +21,6 @@ from flhe.training.draft import Draft
 from flhe.training.due import check_due
 from flhe.training.kind import Kind
 from flhe.training.model import Model
-from flhe.training.start import NO_APP_INPUTS
 from flhe.training.terms import Terms
 
 if TYPE_CHECKING:
@@ -63,12 +62,10 @@ def fit(
     mean_squares: Sealed | None,
     record: Record,
     base: bytes,
-    app_inputs_hash: bytes = NO_APP_INPUTS,
 ) -> State:
     """The codecs' state in a round from `model`, thresholds fitted on `mean_squares` where due.
 
-    `record` is called before anything is decrypted; `base` is the keyed digest of `model`,
-    `app_inputs_hash` that of what the senders' apps were told.
+    `record` is called before anything is decrypted; `base` is the keyed digest of `model`.
 
     Raises ProtocolError: mean squares that are missing, not due, or not this round's; AlteredError:
     they are not the sum of what their senders encrypted; QuorumError: fewer senders than the roster's
@@ -87,7 +84,6 @@ def fit(
         round_,
         mean_squares.slot.attempt,
         kind=MEAN_SQUARES,
-        app_inputs_hash=app_inputs_hash,
         digest=base,
     )
     check_due(model, mean_squares)

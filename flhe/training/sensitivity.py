@@ -24,7 +24,6 @@ from flhe.schemes.sealed import Sealed
 from flhe.training.draft import Draft
 from flhe.training.kind import Ending, check_totals
 from flhe.training.model import Model
-from flhe.training.start import NO_APP_INPUTS
 from flhe.training.terms import Terms
 
 
@@ -85,13 +84,13 @@ def draft_map(
     model: Model,
     values: NDArray[np.float32],
     round_: int,
-    app_inputs_hash: bytes = NO_APP_INPUTS,
+    contract: bytes,
 ) -> Draft:
     """A map, shape (floats,), as it is encrypted, however often it is asked for."""
     layout = model.layout
     extras = terms.extras(layout).encode(1, {}, [0] * layout.integers)
     base = model.fingerprint()
-    return Draft(round_, model.history, values, extras, base=base, app_inputs_hash=app_inputs_hash)
+    return Draft(round_, model.history, values, extras, base=base, contract=contract)
 
 
 def map_of_change(terms: Terms, model: Model, trained: Arrays) -> NDArray[np.float32]:

@@ -52,7 +52,6 @@ from flhe.training.kind import Ending, Kind
 from flhe.training.mean_squares import fit
 from flhe.training.model import Model
 from flhe.training.sensitivity import SENSITIVITY
-from flhe.training.start import NO_APP_INPUTS, Start
 from flhe.training.terms import Terms
 from flhe.training.update import UPDATE
 from flhe.wire.derive import hkdf
@@ -84,7 +83,7 @@ class Session:
 
     def __post_init__(self) -> None:
         epoch = self.epoch
-        of = epoch.run_id, epoch.roster.hash, epoch.id, epoch.number, epoch.size
+        of = epoch.run_id, epoch.roster.hash, epoch.id, epoch.number, epoch.contract, epoch.size
         sums = EpochSums(self.terms, self.layout, *of, epoch.scheme_public)
         object.__setattr__(self, "sums", sums)
         object.__setattr__(self, "terms", sums.terms)
@@ -101,14 +100,12 @@ class Session:
         mean_squares: Sealed | None = None,
         *,
         kind: Kind | None = None,
-        app_inputs_hash: bytes = NO_APP_INPUTS,
         digest: bytes | None = None,
     ) -> SecureSum:
         """A sum of one attempt at a round that starts from `model`.
 
         Of the `kind` that ends the round, unless said. `mean_squares` is the sum that the round's
-        thresholds are fitted on, where they are; `app_inputs_hash` that of what the app was told (see
-        `flhe.training.start`); `digest` is `digest(model)`, where it is known.
+        thresholds are fitted on, where they are; `digest` is `digest(model)`, where it is known.
         """
         kind = kind or self.ending(model)
         return self.sums.sum(
@@ -116,7 +113,7 @@ class Session:
             round_,
             attempt,
             model.history,
-            Start(app_inputs_hash, self.digest(model) if digest is None else digest),
+            self.digest(model) if digest is None else digest,
             b"" if mean_squares is None else mean_squares.digest(),
             self.mask(model) if kind.partial and self.terms.select.partial else None,
         )
@@ -266,12 +263,10 @@ class Session:
         metrics: Mapping[str, float],
         round_: int,
         residual: NDArray[np.float32] | None,
-        app_inputs_hash: bytes = NO_APP_INPUTS,
     ) -> Draft:
         """What training changed, or a gradient, and of it, where updates are sparse, what is sent.
 
-        As `encode`, for a round of several stages; `residual` is what earlier rounds did not send,
-        `app_inputs_hash` the hash of what the app was told.
+        As `encode`, for a round of several stages; `residual` is what earlier rounds did not send.
         """
         codec = self.terms.codec
         extras = self._extras(old, trained, examples, metrics)
@@ -286,12 +281,12 @@ class Session:
                 raise_not_finite()
             base = old.fingerprint()
             return Draft(
-                round_, old.history, change, extras, base=base, app_inputs_hash=app_inputs_hash
+                round_, old.history, change, extras, base=base, contract=self.epoch.contract
             )
         _, *rest = state.local
         start = State(state.shared, (residual, *rest))
         sent, after = codec.select(Plain(change, extras), start)
-        known = sent.coords, after.local[0], old.fingerprint(), app_inputs_hash
+        known = sent.coords, after.local[0], old.fingerprint(), self.epoch.contract
         return Draft(round_, old.history, sent.values, extras, *known)
 
     def _add_noise(self, model: Model, values: NDArray[np.float32]) -> None:
@@ -359,7 +354,6 @@ class Session:
         digest: bytes | None = None,
         mean_squares: Sealed | None = None,
         release: Sequence[bytes] = (),
-        app_inputs_hash: bytes = NO_APP_INPUTS,
     ) -> tuple[Model, Totals]:
         """Open the sum of a round that started from `model` and apply its mean.
 
@@ -372,8 +366,8 @@ class Session:
         decode, or one in which a sender started from another model.
         """
         base = self.digest(model) if digest is None else digest
-        of = self.check(model, total, mean_squares, app_inputs_hash, base)
-        state = fit(self, model, total.slot.round, mean_squares, record, base, app_inputs_hash)
+        of = self.check(model, total, mean_squares, base)
+        state = fit(self, model, total.slot.round, mean_squares, record, base)
         lanes = of.open(self.epoch, total, record, release, threads=self.threads)
         check, order = self._expected_check(base, total), self.permutation(total.slot)
         return self.ending(model).read(self.terms, model, total, lanes, state, check, order)
@@ -389,19 +383,11 @@ class Session:
         model: Model,
         total: Sealed,
         mean_squares: Sealed | None = None,
-        app_inputs_hash: bytes = NO_APP_INPUTS,
         digest: bytes | None = None,
     ) -> SecureSum:
         """What `total` is the sum of; refuses one that may not be opened, as `open` says."""
         slot = total.slot
-        of = self.sum(
-            model,
-            slot.round,
-            slot.attempt,
-            mean_squares,
-            app_inputs_hash=app_inputs_hash,
-            digest=digest,
-        )
+        of = self.sum(model, slot.round, slot.attempt, mean_squares, digest=digest)
         check_due(model, total)
         of.check(total, self.epoch.roster.min_opening)
         return of

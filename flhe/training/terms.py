@@ -6,7 +6,6 @@ and signature of a round, so members with different terms cannot even decrypt ea
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -30,7 +29,7 @@ from flhe.wire.fields import As
 from flhe.wire.record import Form, Record
 
 VERSION = 8
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 17
 MAX_METRICS = 64
 MAX_NAME = 128
 
@@ -193,7 +192,3 @@ class Terms(Record):
     def layout_hash(self, layout: Layout, adder: Adder) -> bytes:
         """SHA-256 over names, shapes, dtypes, these terms, and the adder's parameters."""
         return layout.hash(self.to_bytes(), adder.parameters())
-
-    def hash(self) -> bytes:
-        """SHA-256 of the terms, 32 bytes: `policy_hash` in signed messages."""
-        return hashlib.sha256(self.to_bytes()).digest()

@@ -80,6 +80,7 @@ class Members:
             id=bytes(range(16)),
             number=1,
             run_id=1,
+            contract=bytes(32),
             roster=roster,
             members=roster.publics,
             rank=0,

@@ -86,11 +86,11 @@ def missing(secrets: Secrets) -> Iterator[str]:
 
 def _run(node: Node, secrets: Secrets) -> None:
     with _THERE:
-        _keys(node.load_agreement(Advertised), secrets)
+        _keys(node.load_agreement(Advertised)[0], secrets)
     with _THERE:
-        _keys(node.load_agreement(Shared), secrets)
+        _keys(node.load_agreement(Shared)[0], secrets)
     with _THERE:
-        _keys(node.load_agreement(Confirmed), secrets)
+        _keys(node.load_agreement(Confirmed)[0], secrets)
     with _THERE:
         if (dealt := node.load_dealt()) is not None:
             secrets.add(SEED_SHARE, dealt.own)

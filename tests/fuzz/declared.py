@@ -29,7 +29,9 @@ from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.registry import SCHEMES
 from flhe.schemes.sash.scheme import Sash
 from flhe.training.client_optimizer import ClientOptimizer
+from flhe.training.contract import Contract
 from flhe.training.optimizer import ServerOptimizer
+from flhe.training.schedule import Cosine, Settings, Step
 from flhe.training.terms import Terms
 from flhe.wire import canonical
 from flhe.wire.fields import As, Given, Rule
@@ -58,7 +60,14 @@ def _more() -> list[Record]:
         residue_worker._Order(11, 13, 139, 3),
         *(TOLD.dealt[0], TOLD.agreed[0], StoredNote(bytes(32), b"", "double", bytes(32))),
         dealt.deal(ROSTER, Esafl("rns-4096", "dealt"), random=source("dealt"))[IDS[0].public],
-        StoredSession(bytes(16), Terms().to_bytes()),
+        StoredSession(bytes(16), Contract()),
+        Contract(
+            train=Settings(
+                {"lr": Cosine(0.1, 0.01, 5), "epochs": (1, None, 2), "x": [True, False]}
+            ),
+            evaluate=Settings({"batch": Step(8, 0.5, 2), "name": "a", "raw": b"b"}),
+            app="publisher/app 1.0.0 0123",
+        ),
         Terms(Flashe(masking="adaptive"), update_codec(clip="exchange")),
         Terms(Sash(unmask="clients"), update_codec(bits=0)),
         Terms(BatchCrypt(), update_codec(clip="history")),

@@ -19,8 +19,8 @@ from flhe.schemes.sealed import Slot
 
 SIZE = 4
 RUN = 2**63 + 77
-TERMS = bytes(range(32))
-"""Hash of the terms that messages are for."""
+CONTRACT = bytes(range(32))
+"""Hash of the contract that messages are for."""
 
 IDS = sorted((Identity(bytes([i + 1]) * 32) for i in range(SIZE)), key=lambda each: each.public)
 ROSTER = Roster(
@@ -83,7 +83,7 @@ def replaced(messages: Sequence[bytes], old: bytes, new: bytes) -> list[bytes]:
 def exchange(number: int = 0) -> Exchange:
     """An agreement of all, the same each time."""
     draw = source(f"exchange {number}")
-    begun = [epoch.advertise(each, RUN, number, ROSTER, draw) for each in IDS]
+    begun = [epoch.advertise(each, RUN, number, ROSTER, CONTRACT, draw) for each in IDS]
     hellos = [message for _, message in begun]
     shared = [epoch.share(state, hellos, draw) for state, _ in begun]
     shares = [message for _, messages in shared for message in messages]

@@ -23,7 +23,7 @@ from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.wire import canonical
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
 from tests.fuzz.decoders import ANY, NEVER, Decoder
-from tests.fuzz.group import IDS, ROSTER, RUN, SIZE, TERMS, exchange, replaced, source
+from tests.fuzz.group import CONTRACT, IDS, ROSTER, RUN, SIZE, exchange, replaced, source
 
 E, OTHER = exchange(), exchange(1)
 
@@ -32,7 +32,7 @@ E, OTHER = exchange(), exchange(1)
 
 def header(stage: str = "update", **changes: Any) -> Header:
     fields: dict[str, Any] = {"epoch": 4, "round": 3, "attempt": 1, "stage": stage}
-    fields |= {"roster_hash": ROSTER.hash, "policy_hash": TERMS, "layout_hash": NONE}
+    fields |= {"roster_hash": ROSTER.hash, "policy_hash": CONTRACT, "layout_hash": NONE}
     fields |= {"run_id": RUN, "sender": IDS[1].public, "receiver": EVERYONE}
     return Header(**fields | changes)
 
@@ -114,15 +114,15 @@ THRESHOLD: Any = ThresholdCkks().adder(SIZE)
 def pair(number: int = 0, adder: Any = PAILLIER) -> tuple[epoch.Confirmed, bytes]:
     e = exchange(number)
     label = f"pair {number} {adder.name}"
-    return key_pair.make(e.confirmed[0], e.confirms, adder, TERMS, source(label))
+    return key_pair.make(e.confirmed[0], e.confirms, adder, source(label))
 
 
 def _take(data: bytes, adder: Any = PAILLIER) -> None:
-    key_pair.take(E.confirmed[1], E.confirms, data, adder, TERMS)
+    key_pair.take(E.confirmed[1], E.confirms, data, adder)
 
 
 def _announced(data: bytes) -> None:
-    key_pair.announced(data, IDS[0].public, RUN, 0, E.epochs[0].id, TERMS)
+    key_pair.announced(data, IDS[0].public, RUN, 0, E.epochs[0].id, CONTRACT)
 
 
 def _leader_lies(secret: bytes, adder: Any = PAILLIER) -> None:
@@ -137,13 +137,13 @@ def _leader_lies(secret: bytes, adder: Any = PAILLIER) -> None:
 @functools.cache
 def joints(number: int = 0) -> tuple[list[epoch.Confirmed], list[bytes]]:
     e, draw = exchange(number), source(f"joint {number}")
-    made = [joint.share(state, e.confirms, ESAFL, TERMS, draw) for state in e.confirmed]
+    made = [joint.share(state, e.confirms, ESAFL, draw) for state in e.confirmed]
     return [state for state, _ in made], [message for _, message in made]
 
 
 def _add(data: bytes) -> None:
     states, messages = joints()
-    joint.add(states[0], E.confirms, replaced(messages, messages[1], data), ESAFL, TERMS)
+    joint.add(states[0], E.confirms, replaced(messages, messages[1], data), ESAFL)
 
 
 def _liar_adds(lanes: bytes) -> None:
@@ -158,17 +158,17 @@ def _joint_lanes() -> list[bytes]:
 
 def joint_sum(number: int) -> bytes:
     states, messages = joints(number)
-    return joint.add(states[1], exchange(number).confirms, messages, ESAFL, TERMS)[1]
+    return joint.add(states[1], exchange(number).confirms, messages, ESAFL)[1]
 
 
 def _sum_announced(data: bytes) -> None:
-    joint.announced(data, IDS[1].public, RUN, 0, E.epochs[0].id, TERMS)
+    joint.announced(data, IDS[1].public, RUN, 0, E.epochs[0].id, CONTRACT)
 
 
 @functools.cache
 def commits(number: int = 0) -> tuple[list[epoch.Confirmed], list[bytes]]:
     e, draw = exchange(number), source(f"shared {number}")
-    made = [shared_key.commit(s, e.confirms, THRESHOLD, TERMS, draw) for s in e.confirmed]
+    made = [shared_key.commit(s, e.confirms, THRESHOLD, draw) for s in e.confirmed]
     return [state for state, _ in made], [message for _, message in made]
 
 
@@ -177,7 +177,7 @@ def revealed(number: int = 0) -> tuple[list[epoch.Confirmed], list[list[bytes]]]
     """Every state, and what each member has for the others."""
     states, told = commits(number)
     e, draw = exchange(number), source(f"revealed {number}")
-    made = [shared_key.reveal(s, e.confirms, told, THRESHOLD, TERMS, draw) for s in states]
+    made = [shared_key.reveal(s, e.confirms, told, THRESHOLD, draw) for s in states]
     return [state for state, _ in made], [messages for _, messages in made]
 
 
@@ -189,12 +189,12 @@ def reveals(number: int = 0) -> tuple[list[epoch.Confirmed], list[bytes]]:
 
 def _reveal(data: bytes) -> None:
     states, told = commits()
-    shared_key.reveal(states[0], E.confirms, replaced(told, told[1], data), THRESHOLD, TERMS)
+    shared_key.reveal(states[0], E.confirms, replaced(told, told[1], data), THRESHOLD)
 
 
 def _finish_shared(data: bytes) -> None:
     states, told = reveals()
-    shared_key.finish(states[0], E.confirms, replaced(told, told[0], data), THRESHOLD, TERMS)
+    shared_key.finish(states[0], E.confirms, replaced(told, told[0], data), THRESHOLD)
 
 
 def _liar_reveals(box: bytes) -> None:
@@ -210,11 +210,11 @@ def _shown() -> list[bytes]:
 
 def shared_name(number: int) -> bytes:
     states, told = reveals(number)
-    return shared_key.finish(states[0], exchange(number).confirms, told, THRESHOLD, TERMS)[1]
+    return shared_key.finish(states[0], exchange(number).confirms, told, THRESHOLD)[1]
 
 
 def _shared_announced(data: bytes) -> None:
-    scope = IDS[0].public, RUN, 0, E.epochs[0].id, TERMS
+    scope = IDS[0].public, RUN, 0, E.epochs[0].id, CONTRACT
     shared_key.announced(data, shared_key.SHARED, *scope)
 
 

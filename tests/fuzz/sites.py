@@ -16,7 +16,7 @@ from flhe.node.backup import Backup
 from flhe.schemes.sealed import Slot
 from flhe.sums import receipts
 from tests.fuzz.decoders import NEVER, Decoder
-from tests.fuzz.group import IDS, ROSTER, TERMS, exchange, scratch, slot, source
+from tests.fuzz.group import CONTRACT, IDS, ROSTER, exchange, scratch, slot, source
 
 PASSPHRASE = "correct horse battery staple"
 CHEAP = mock.patch.object(backup, "COST", 1 << 4)
@@ -45,16 +45,16 @@ def _restore(data: bytes) -> Backup:
 
 
 def _receipt(rank: int, of: Slot) -> bytes:
-    return receipts.sign(IDS[rank], of, EPOCH.number, TERMS, 0)
+    return receipts.sign(IDS[rank], of, EPOCH.number, CONTRACT, 0)
 
 
 def _check(data: bytes) -> None:
     packed = receipts.pack([_receipt(0, slot()), data, _receipt(2, slot())])
-    receipts.check(EPOCH, slot(), TERMS, (0, 1, 2), packed)
+    receipts.check(EPOCH, slot(), CONTRACT, (0, 1, 2), packed)
 
 
 def _check_packed(data: bytes) -> None:
-    receipts.check(EPOCH, slot(), TERMS, (0, 1), data)
+    receipts.check(EPOCH, slot(), CONTRACT, (0, 1), data)
 
 
 def entries() -> Sequence[Decoder]:

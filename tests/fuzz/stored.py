@@ -22,14 +22,14 @@ from flhe.node.store import Store
 from flhe.schemes.fedml_he.keys import CkksPublic
 from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import Ledger
+from flhe.training.contract import Contract
 from flhe.training.draft import MAGIC as DRAFT
 from flhe.training.draft import Draft
 from flhe.training.model import MAGIC as MODEL
 from flhe.training.model import Model
-from flhe.training.terms import Terms
 from flhe.wire import canonical
 from tests.fuzz.decoders import ANY, NEVER, Decoder, Encode
-from tests.fuzz.group import IDS, ROSTER, RUN, TERMS, exchange, scratch
+from tests.fuzz.group import CONTRACT, IDS, ROSTER, RUN, exchange, scratch
 from tests.fuzz.plain import LAYOUT, dense, sparse
 from tests.fuzz.signed import CKKS, pair
 
@@ -44,8 +44,8 @@ def node() -> Node:
     Path(home / "identity.key").write_bytes(bytes([1]) * 32)
     (home / "identity.key").chmod(0o600)
     mine = Node(Policy(home, trust="first-use"), store, store.identity(), RUN)
-    mine.start_session(exchange().epochs[0], Terms())
-    mine.save_agreement(exchange().confirmed[0])
+    mine.start_session(exchange().epochs[0], Contract())
+    mine.save_agreement(exchange().confirmed[0], Contract())
     mine.save_output(sparse(), b"envelope")
     return mine
 
@@ -69,21 +69,22 @@ def _output_bytes(kept: tuple[Any, bytes]) -> bytes:
 def server() -> Path:
     """The directory of one in its third round."""
     directory = scratch() / "server"
-    kept = Ledger.create(directory, RUN, TERMS)
+    kept = Ledger.create(directory, RUN, CONTRACT)
     members = {100 + i: each.public for i, each in enumerate(IDS)}
     epoch, confirms = exchange().epochs[0], tuple(exchange().confirms)
-    kept.agreed = Agreed(0, epoch.id, ROSTER.hash, members, confirms, 1, 3, b"public")
+    kept.agreed = Agreed(
+        0, epoch.id, ROSTER.hash, members, confirms, CONTRACT, CONTRACT, 3, 1, 3, b"public"
+    )
     kept.layout, kept.chain = LAYOUT, {2: bytes(32)}
     kept.begin(3, 0)
     kept.keep_mean_squares(dense())
-    kept.app_inputs[3] = bytes([3]) * 32
     kept.keep(dense(), bytes([2]) * 32, b"release")
     kept.keep_box(records.from_pieces([b"abc", b"defg"]), 2)
     return directory
 
 
 def ledger() -> Ledger:
-    return Ledger.load(server(), TERMS)
+    return Ledger.load(server(), CONTRACT)
 
 
 def _whole() -> Ledger:

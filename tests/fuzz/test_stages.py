@@ -25,8 +25,8 @@ from flwr.app import Message, RecordDict
 
 from flhe.mods import records
 from flhe.mods.he_mod import STAGES as TABLE
+from flhe.training.contract import Contract
 from flhe.training.model import Model, first_history
-from flhe.training.terms import Terms
 from flhe.wire import canonical
 from tests.fuzz.decoders import in_time
 from tests.fuzz.messages import mutated
@@ -175,7 +175,7 @@ def may_be(moment: Moment, model: Model) -> bool:
 def _tagged(moment: Moment) -> bool:
     for name, content in (*moment.before.items(), *moment.after.items()):
         if name.endswith("/session") and content is not None:
-            return Terms.from_bytes(_session(content)["terms"]).tagged
+            return Contract.from_bytes(_session(content)["contract"]).terms.tagged
     return False
 
 

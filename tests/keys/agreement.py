@@ -14,6 +14,10 @@ def sites(size: int) -> list[Identity]:
     return sorted((Identity(bytes([i + 1]) * 32) for i in range(size)), key=lambda one: one.public)
 
 
+CONTRACT = bytes([7]) * 32
+"""Hash of what the run does."""
+
+
 def roster_of(
     identities: Sequence[Identity], collusion: int, schemes: tuple[str, ...] = ("*",)
 ) -> Roster:
@@ -26,7 +30,7 @@ def confirmed(
     identities: Sequence[Identity], run_id: int, number: int = 0, roster: Roster | None = None
 ) -> tuple[list[Confirmed], list[bytes]]:
     """Every member, once all have confirmed; and what they said."""
-    started = [advertise(identity, run_id, number, roster) for identity in identities]
+    started = [advertise(identity, run_id, number, roster, CONTRACT) for identity in identities]
     shared = [share(state, [m for _, m in started]) for state, _ in started]
     sent = [m for _, messages in shared for m in messages]
     done = [confirm(state, sent) for state, _ in shared]

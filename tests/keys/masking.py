@@ -41,6 +41,7 @@ def group(size: int, collusion: int = 0) -> tuple[tuple[Identity, ...], tuple[Ep
             id=bytes(range(16)),
             number=4,
             run_id=2**64 - 3,
+            contract=bytes(32),
             roster=roster,
             members=roster.publics,
             rank=rank,

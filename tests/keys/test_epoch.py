@@ -32,6 +32,7 @@ from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import MAX_MEMBERS, Roster
 from flhe.wire.canonical import dumps, loads
 from tests.keys import agreement
+from tests.keys.agreement import CONTRACT
 
 IDS = agreement.sites(11)
 RUN = 2**64 - 3
@@ -49,14 +50,20 @@ def roster(size: int, collusion: int | None = None) -> Roster:
     return agreement.roster_of(IDS[:size], bound)
 
 
-def hello(i: int, pinned: Roster | None = None, run: int = RUN, number: int = 4) -> bytes:
+def hello(
+    i: int,
+    pinned: Roster | None = None,
+    run: int = RUN,
+    number: int = 4,
+    contract: bytes = CONTRACT,
+) -> bytes:
     """Another ADVERTISE of a site."""
-    return advertise(IDS[i], run, number, pinned)[1]
+    return advertise(IDS[i], run, number, pinned, contract)[1]
 
 
 def begun(size: int) -> tuple[list[Advertised], View, list[tuple[Shared, View]], View]:
     """After SHARE: the states before it, what was announced; those after it, and all that was sent."""
-    started = [advertise(identity, RUN, 4, None) for identity in IDS[:size]]
+    started = [advertise(identity, RUN, 4, None, CONTRACT) for identity in IDS[:size]]
     hellos = [message for _, message in started]
     first = [share(state, hellos) for state, _ in started]
     sent = [message for _, messages in first for message in messages]
@@ -97,7 +104,7 @@ def federate(
             outbound += sent if isinstance(sent, list) else [sent]
         return after, outbound
 
-    started = [advertise(identity, RUN, 4, pinned) for identity in IDS[:size]]
+    started = [advertise(identity, RUN, 4, pinned, CONTRACT) for identity in IDS[:size]]
     states: dict = {i: state for i, (state, _) in enumerate(started)}
     states, messages = step("advertise", states, [message for _, message in started], share)
     states, messages = step("share", states, messages, confirm)
@@ -150,10 +157,10 @@ def test_a_removed_site_is_told_apart_from_a_stranger() -> None:
     before = roster(5, collusion=0)
     after = before.removed(IDS[2].public)
     with pytest.raises(ProtocolError, match="was revoked"):  # where it pins what all others pin
-        advertise(IDS[2], RUN, 4, after)
+        advertise(IDS[2], RUN, 4, after, CONTRACT)
     with pytest.raises(ProtocolError, match="not in the roster"):
-        advertise(IDS[6], RUN, 1, after)
-    state, own = advertise(IDS[0], RUN, 4, after)
+        advertise(IDS[6], RUN, 1, after, CONTRACT)
+    state, own = advertise(IDS[0], RUN, 4, after, CONTRACT)
     others, old = [own, hello(1, after), hello(3, after)], hello(2, before)
     revoked = f"{IDS[2].public.hex()[:16]} was revoked"
     for message, says in (
@@ -279,14 +286,14 @@ SPELLED = (2**255 - 19 + 9).to_bytes(32, "little")  # another spelling of 9
 def test_an_advertise_with_another_payload(
     payload: bytes, error: type[FlheError], says: str
 ) -> None:
-    state, own = advertise(IDS[0], RUN, 4, None)
+    state, own = advertise(IDS[0], RUN, 4, None, CONTRACT)
     with pytest.raises(error, match=says) as caught:
         share(state, [own, hello(1), resign(2, hello(2), payload)])
     assert error is ProtocolError or IDS[2].public.hex()[:16] in str(caught.value)
 
 
 def test_lists_and_messages_are_bounded_before_parsing() -> None:
-    state, own = advertise(IDS[0], RUN, 4, None)
+    state, own = advertise(IDS[0], RUN, 4, None, CONTRACT)
     with pytest.raises(ProtocolError, match="1025 ADVERTISE messages, at most 1024 fit"):
         share(state, [own] * (MAX_MEMBERS + 1))
     with pytest.raises(ProtocolError, match=f"at most {MAX_MESSAGE}"):
@@ -305,7 +312,7 @@ def test_the_own_share_and_those_of_others_are_of_this_epoch() -> None:
     with pytest.raises(AuthenticationError, match="own SHARE"):
         confirm(first[0][0], [again[0], *sent[1:]])
     assert opened(again[0]).payload[:12] != opened(sent[0]).payload[:12]  # nor is a nonce
-    later = [advertise(identity, RUN, 5, None) for identity in IDS[:3]]
+    later = [advertise(identity, RUN, 5, None, CONTRACT) for identity in IDS[:3]]
     old = share(later[2][0], [m for _, m in later])[1]
     with pytest.raises(ProtocolError, match="epoch is 5, expected 4"):
         confirm(first[0][0], [*sent[:4], *old])
@@ -449,7 +456,7 @@ def test_confirms() -> None:
 
 
 def states_of_one() -> list[Any]:
-    started = [advertise(identity, RUN, 4, roster(3)) for identity in IDS[:3]]
+    started = [advertise(identity, RUN, 4, roster(3), CONTRACT) for identity in IDS[:3]]
     shared = [share(state, [m for _, m in started]) for state, _ in started]
     done = [confirm(state, [m for _, ms in shared for m in ms]) for state, _ in shared]
     epoch = finish(done[0][0], [m for _, m in done])

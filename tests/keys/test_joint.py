@@ -22,7 +22,7 @@ from flhe.schemes.esafl.keys import draw_own
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.joint_key import JointKey
 from flhe.wire.canonical import dumps
-from tests.fuzz.group import IDS, RUN, SIZE, TERMS, exchange
+from tests.fuzz.group import CONTRACT, IDS, RUN, SIZE, exchange
 from tests.fuzz.signed import ESAFL as SCHEME
 from tests.fuzz.signed import joints
 
@@ -38,14 +38,14 @@ class Made:
 
     def add(self, rank: int, messages: list[bytes] | None = None) -> tuple[Confirmed, bytes]:
         inbox = self.messages if messages is None else messages
-        return joint.add(self.states[rank], self.confirms, inbox, SCHEME, TERMS)
+        return joint.add(self.states[rank], self.confirms, inbox, SCHEME)
 
 
 once, other = functools.partial(Made, 0), functools.partial(Made, 1)
 
 
 def own_of(state: Confirmed) -> np.ndarray[Any, Any]:
-    return joint._own_in(state, SCHEME, TERMS).astype(np.int64)
+    return joint._own_in(state, SCHEME).astype(np.int64)
 
 
 def plain_of(message: bytes) -> np.ndarray[Any, Any]:
@@ -95,7 +95,8 @@ def test_all_have_the_sum_of_all() -> None:
     assert len({epoch.scheme_public for epoch in epochs}) == 1
     agreed = made.epoch
     names = {
-        joint.announced(m, IDS[r].public, RUN, 0, agreed.id, TERMS) for r, (_, m) in enumerate(done)
+        joint.announced(m, IDS[r].public, RUN, 0, agreed.id, CONTRACT)
+        for r, (_, m) in enumerate(done)
     }
     assert names == {epochs[0].scheme_public}
     for (state, _), identity in zip(done, IDS, strict=True):
@@ -105,7 +106,7 @@ def test_all_have_the_sum_of_all() -> None:
 
 def test_asked_twice_a_member_sends_the_same_share() -> None:
     made = once()
-    state, again = joint.share(made.states[1], made.confirms, SCHEME, TERMS)
+    state, again = joint.share(made.states[1], made.confirms, SCHEME)
     assert state == made.states[1]
     assert again != made.messages[1]  # sealed with another salt
     assert np.array_equal(plain_of(again), plain_of(made.messages[1]))
@@ -158,7 +159,11 @@ ATTACKS: dict[str, tuple[Callable[[], list[bytes]], type[FlheError], str]] = {
     "one more": (lambda: once().messages * 2, ProtocolError, "8 JOINT messages"),
     "one twice": (last(lambda: once().messages[2]), ProtocolError, "two JOINT messages by"),
     "another's box": (last(lambda: forged(3, payload=box_of(2))), ProtocolError, "rank"),
-    "other terms": (last(lambda: forged(3, policy_hash=bytes(32))), ProtocolError, "policy_hash"),
+    "another contract": (
+        last(lambda: forged(3, policy_hash=bytes(32))),
+        ProtocolError,
+        "policy_hash",
+    ),
     "another stage": (last(lambda: forged(3, stage="joint-sum")), ProtocolError, "stage"),
     "shorter": (
         last(lambda: forged(3, plain_of(once().messages[3])[:-1])),
@@ -201,7 +206,7 @@ def test_members_that_were_told_different_shares_name_different_sums() -> None:
     _, left = made.add(0)
     _, right = made.add(1, last(lambda: shifted(3, 1))())
     names = [
-        joint.announced(m, IDS[r].public, RUN, 0, made.epoch.id, TERMS)
+        joint.announced(m, IDS[r].public, RUN, 0, made.epoch.id, CONTRACT)
         for r, m in enumerate((left, right))
     ]
     hashes = {EsaflAdder(Esafl(), SIZE, key_id=name).parameters()["key_id"] for name in names}
@@ -212,36 +217,31 @@ def test_a_second_sum_in_one_agreement_is_refused() -> None:
     made = once()
     state, _ = made.add(0)
     with pytest.raises(ProtocolError, match="a second sum of keys"):
-        joint.add(state, made.confirms, last(lambda: shifted(3, 1))(), SCHEME, TERMS)
-    again, _ = joint.add(state, made.confirms, made.messages, SCHEME, TERMS)
+        joint.add(state, made.confirms, last(lambda: shifted(3, 1))(), SCHEME)
+    again, _ = joint.add(state, made.confirms, made.messages, SCHEME)
     assert again == state
     with pytest.raises(ProtocolError, match="the sum of keys is known"):
-        joint.share(state, made.confirms, SCHEME, TERMS)
+        joint.share(state, made.confirms, SCHEME)
 
 
-def test_other_terms_start_over() -> None:
+def test_another_ring_starts_over() -> None:
     made, wider = once(), Esafl(ring="rns-8192").adder(SIZE)
-    for step in (
-        lambda: joint.share(made.states[0], made.confirms, SCHEME, bytes(32)),
-        lambda: joint.add(made.states[0], made.confirms, made.messages, SCHEME, bytes(32)),
-        lambda: joint.add(made.states[0], made.confirms, made.messages, wider, TERMS),
-    ):
-        with pytest.raises(ProtocolError, match=r"other terms|another ring"):
-            step()
+    with pytest.raises(ProtocolError, match="another ring"):
+        joint.add(made.states[0], made.confirms, made.messages, wider)
 
 
 def test_nothing_is_drawn_before_everybody_confirmed() -> None:
     states, confirms = exchange(5).confirmed, exchange(5).confirms
     with pytest.raises(FlheError):
-        joint.share(states[0], confirms[:-1], SCHEME, TERMS)
-    with pytest.raises(ProtocolError, match=r"no key was drawn|other terms"):
-        joint.add(states[0], confirms, once().messages, SCHEME, TERMS)
+        joint.share(states[0], confirms[:-1], SCHEME)
+    with pytest.raises(ProtocolError, match="no key was drawn"):
+        joint.add(states[0], confirms, once().messages, SCHEME)
 
 
 def test_what_a_relay_reads_is_signed_by_its_sender() -> None:
     made = once()
     _, message = made.add(0)
-    scope = (IDS[0].public, RUN, 0, made.epoch.id, TERMS)
+    scope = (IDS[0].public, RUN, 0, made.epoch.id, CONTRACT)
     for i, foreign in enumerate((IDS[1].public, RUN + 1, 1, bytes(16), bytes(32))):
         changed: Any = [*scope[:i], foreign, *scope[i + 1 :]]
         with pytest.raises(FlheError):
@@ -257,7 +257,7 @@ def test_keys_that_were_dealt_take_no_joint() -> None:
     owns = [draw_own(N) for _ in range(SIZE)]
     total = np.sum(owns, axis=0, dtype=np.int32)
     done = [
-        joint.take(state, confirms, JointKey(own, total), SCHEME, TERMS)
+        joint.take(state, confirms, JointKey(own, total), SCHEME)
         for state, own in zip(states, owns, strict=True)
     ]
     epochs = [finish(state, confirms) for state, _ in done]
@@ -266,7 +266,7 @@ def test_keys_that_were_dealt_take_no_joint() -> None:
     ternary = np.zeros(N, np.int8)
     ternary[:64] = 1
     with pytest.raises(ProtocolError, match="too small, too few or too large"):
-        joint.take(states[0], confirms, JointKey(ternary, total), SCHEME, TERMS)
+        joint.take(states[0], confirms, JointKey(ternary, total), SCHEME)
     made = once()
     with pytest.raises(ProtocolError, match="keys were drawn in this key agreement"):
-        joint.take(made.states[0], made.confirms, JointKey(owns[0], total), SCHEME, TERMS)
+        joint.take(made.states[0], made.confirms, JointKey(owns[0], total), SCHEME)

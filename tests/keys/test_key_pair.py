@@ -15,7 +15,7 @@ from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.wire.canonical import dumps, loads
-from tests.fuzz.group import IDS, RUN, TERMS, exchange
+from tests.fuzz.group import CONTRACT, IDS, RUN, exchange
 from tests.fuzz.signed import PAILLIER as SCHEME
 from tests.fuzz.signed import pair
 
@@ -27,7 +27,7 @@ def made() -> tuple[list[Confirmed], list[bytes], Confirmed, bytes]:
 
 def take(rank: int, message: bytes, scheme: Any = SCHEME) -> Confirmed:
     states, confirms, _, _ = made()
-    return key_pair.take(states[rank], confirms, message, scheme, TERMS)
+    return key_pair.take(states[rank], confirms, message, scheme)
 
 
 def forged(payload: bytes | None = None, **changes: Any) -> bytes:
@@ -54,7 +54,7 @@ def test_all_have_the_pair_that_the_first_made() -> None:
 
 def test_the_relay_learns_the_public_key_alone() -> None:
     states, confirms, first, message = made()
-    scope = (IDS[0].public, RUN, 0, finish(states[0], confirms).id, TERMS)
+    scope = (IDS[0].public, RUN, 0, finish(states[0], confirms).id, CONTRACT)
     assert PublicKey.from_bytes(key_pair.announced(message, *scope)).bits == 2048
     key = SecretKey.from_bytes(first.scheme_secret)
     for number in (key.p, key.q, key.h):
@@ -70,35 +70,33 @@ def test_the_relay_learns_the_public_key_alone() -> None:
         key_pair.announced(message[:-1] + bytes([message[-1] ^ 1]), *scope)
 
 
-def test_asked_twice_the_lowest_rank_seals_one_pair_for_one_set_of_terms() -> None:
+def test_asked_twice_the_lowest_rank_seals_one_pair() -> None:
     states, confirms, first, message = made()
-    again, other = key_pair.make(first, confirms, SCHEME, TERMS)
+    again, other = key_pair.make(first, confirms, SCHEME)
     assert again == first
     assert other != message  # under a fresh salt
     assert take(1, other) == take(1, message)
-    with pytest.raises(ProtocolError, match="made for other terms"):
-        key_pair.make(first, confirms, SCHEME, bytes(32))
     for state in states[1:]:
         with pytest.raises(ProtocolError, match="lowest rank"):
-            key_pair.make(state, confirms, SCHEME, TERMS)
+            key_pair.make(state, confirms, SCHEME)
 
 
 def test_a_second_pair_is_refused() -> None:
     states, confirms, _, message = made()
     taken = take(1, message)
-    _, other = key_pair.make(states[0], confirms, SCHEME, TERMS)
+    _, other = key_pair.make(states[0], confirms, SCHEME)
     with pytest.raises(ProtocolError, match="a second key pair"):
-        key_pair.take(taken, confirms, other, SCHEME, TERMS)
-    assert key_pair.take(taken, confirms, message, SCHEME, TERMS) == taken
+        key_pair.take(taken, confirms, other, SCHEME)
+    assert key_pair.take(taken, confirms, message, SCHEME) == taken
 
 
 def test_nothing_is_made_or_taken_before_all_have_confirmed() -> None:
     states, confirms, _, message = made()
     for bad in (confirms[:2], [*confirms[:2], confirms[0]]):
         with pytest.raises(FlheError):
-            key_pair.make(states[0], bad, SCHEME, TERMS)
+            key_pair.make(states[0], bad, SCHEME)
         with pytest.raises(FlheError):
-            key_pair.take(states[1], bad, message, SCHEME, TERMS)
+            key_pair.take(states[1], bad, message, SCHEME)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +132,7 @@ def test_a_public_key_beside_another_secret_one_is_refused(monkeypatch: pytest.M
     states, confirms, _, _ = made()
     swapped = other.public.to_bytes(), one.to_bytes()
     monkeypatch.setattr(type(SCHEME), "new_pair", lambda *_: swapped)
-    _, message = key_pair.make(states[0], confirms, SCHEME, TERMS)
+    _, message = key_pair.make(states[0], confirms, SCHEME)
     with pytest.raises(ProtocolError, match="does not belong to the public one"):
         take(1, message)
 

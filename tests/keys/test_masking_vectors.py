@@ -53,6 +53,7 @@ def stand(case: dict[str, Any], rank: int, keys: list[str]) -> tuple[Identity, E
         id=slot.epoch,
         number=case["number"],
         run_id=slot.run_id,
+        contract=bytes(32),
         roster=Roster.from_bytes(bytes.fromhex(case["roster"])),
         members=tuple(each.public for each in identities),
         rank=rank,

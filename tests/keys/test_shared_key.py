@@ -21,7 +21,7 @@ from flhe.keys.roles import partial_of, secrets_of
 from flhe.schemes.sealed import Sealed
 from flhe_lab.variants.threshold import stored
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
-from tests.fuzz.group import IDS, RUN, SIZE, TERMS, exchange
+from tests.fuzz.group import CONTRACT, IDS, RUN, SIZE, exchange
 from tests.fuzz.signed import THRESHOLD as ADDER
 from tests.fuzz.signed import commits, revealed
 from tests.keys import agreement
@@ -43,7 +43,7 @@ class Made:
 
     def finish(self, rank: int, inbox: list[bytes] | None = None) -> tuple[Confirmed, bytes]:
         told = self.inbox(rank) if inbox is None else inbox
-        return shared_key.finish(self.states[rank], self.confirms, told, ADDER, TERMS)
+        return shared_key.finish(self.states[rank], self.confirms, told, ADDER)
 
 
 once, other = functools.partial(Made, 0), functools.partial(Made, 1)
@@ -92,13 +92,13 @@ def test_asked_twice_a_member_tells_the_same() -> None:
     mine = secrets_of(epochs()[0])
     assert adder.partial(mine, total) == adder.partial(mine, total)
     state, confirms = once().states[1], once().confirms
-    again, _ = shared_key.commit(state, confirms, ADDER, TERMS)
+    again, _ = shared_key.commit(state, confirms, ADDER)
     assert again == state
-    told, boxes = shared_key.reveal(state, confirms, once().commits, ADDER, TERMS)
+    told, boxes = shared_key.reveal(state, confirms, once().commits, ADDER)
     assert told == state
     assert boxes != once().boxes[1]
-    ended, _ = shared_key.finish(once().states[0], confirms, once().inbox(0), ADDER, TERMS)
-    assert shared_key.finish(ended, confirms, [], ADDER, TERMS)[0] == ended
+    ended, _ = shared_key.finish(once().states[0], confirms, once().inbox(0), ADDER)
+    assert shared_key.finish(ended, confirms, [], ADDER)[0] == ended
 
 
 def test_the_relay_sees_no_share() -> None:
@@ -125,7 +125,7 @@ def changed(message: bytes, by: int, **header: Any) -> bytes:
 def reboxed(by: int, to: int, box: bytes) -> bytes:
     """A KEY-REVEAL with something else in it."""
     epoch = finish(once().states[by], once().confirms)
-    header = shared_key._addressed(epoch, by, to, TERMS)
+    header = shared_key._addressed(epoch, by, to)
     payload = seal_to(epoch.pair_keys[to], header, box)
     return Envelope.seal(IDS[by], header, payload).to_bytes()
 
@@ -145,7 +145,7 @@ def last(message: Callable[[], bytes]) -> Callable[[], list[bytes]]:
 def _own() -> bytes:
     """A message by rank 0 to itself."""
     epoch = finish(once().states[0], once().confirms)
-    header = shared_key._addressed(epoch, 0, 0, TERMS)
+    header = shared_key._addressed(epoch, 0, 0)
     return Envelope.seal(IDS[0], header, b"x").to_bytes()
 
 
@@ -155,7 +155,7 @@ REVEALED: dict[str, tuple[Callable[[], list[bytes]], type[FlheError], str]] = {
     "one twice": (last(lambda: once().inbox(0)[0]), ProtocolError, "a second message by"),
     "an own one": (last(_own), ProtocolError, "own one"),
     "for another member": (last(lambda: once().inbox(1)[2]), ProtocolError, "receiver"),
-    "other terms": (
+    "another contract": (
         last(lambda: changed(once().inbox(0)[2], 3, policy_hash=bytes(32))),
         ProtocolError,
         "policy_hash",
@@ -206,31 +206,23 @@ def _forged(by: int, value: bytes) -> bytes:
 def test_what_may_not_be_committed_to(name: str) -> None:
     messages, error, says = COMMITTED[name]
     with pytest.raises(error, match=says):
-        shared_key.reveal(once().states[0], once().confirms, messages(), ADDER, TERMS)
+        shared_key.reveal(once().states[0], once().confirms, messages(), ADDER)
 
 
 def test_steps_out_of_order() -> None:
     states, confirms = exchange(3).confirmed, exchange(3).confirms
     with pytest.raises(ProtocolError, match="no part of a key was drawn"):
-        shared_key.reveal(states[0], confirms, once().commits, ADDER, TERMS)
+        shared_key.reveal(states[0], confirms, once().commits, ADDER)
     with pytest.raises(ProtocolError, match="no part of a key was drawn"):
-        shared_key.finish(states[0], confirms, once().inbox(0), ADDER, TERMS)
-    begun, _ = shared_key.commit(states[0], confirms, ADDER, TERMS)
+        shared_key.finish(states[0], confirms, once().inbox(0), ADDER)
+    begun, _ = shared_key.commit(states[0], confirms, ADDER)
     with pytest.raises(ProtocolError, match="nothing was revealed"):
-        shared_key.finish(begun, confirms, once().inbox(0), ADDER, TERMS)
-    for step in (
-        lambda: shared_key.commit(begun, confirms, ADDER, bytes(32)),
-        lambda: shared_key.reveal(begun, confirms, once().commits, ADDER, bytes(32)),
-    ):
-        with pytest.raises(ProtocolError, match="other terms"):
-            step()
+        shared_key.finish(begun, confirms, once().inbox(0), ADDER)
     ended, _ = once().finish(0)
     with pytest.raises(ProtocolError, match="the key is known"):
-        shared_key.commit(ended, once().confirms, ADDER, TERMS)
-    with pytest.raises(ProtocolError, match="other terms"):
-        shared_key.finish(ended, once().confirms, [], ADDER, bytes(32))
+        shared_key.commit(ended, once().confirms, ADDER)
     with pytest.raises(FlheError):
-        shared_key.commit(states[0], confirms[:-1], ADDER, TERMS)
+        shared_key.commit(states[0], confirms[:-1], ADDER)
 
 
 def test_so_many_that_collude_could_open_alone() -> None:
@@ -238,9 +230,9 @@ def test_so_many_that_collude_could_open_alone() -> None:
     states, confirms = agreement.confirmed(agreement.sites(7), RUN, 0, roster)
     adder: Any = ThresholdCkks().adder(7)
     with pytest.raises(ProtocolError, match="4 members open a sum together, and this roster"):
-        shared_key.commit(states[0], confirms, adder, TERMS)
+        shared_key.commit(states[0], confirms, adder)
     higher: Any = ThresholdCkks(threshold=5).adder(7)
-    assert shared_key.commit(states[0], confirms, higher, TERMS)
+    assert shared_key.commit(states[0], confirms, higher)
 
 
 def test_members_with_different_keys_have_different_names_of_them() -> None:
@@ -253,7 +245,7 @@ def test_members_with_different_keys_have_different_names_of_them() -> None:
 
 def test_what_a_relay_reads_is_signed_by_its_sender() -> None:
     _, message = once().finish(0)
-    scope = (shared_key.SHARED, IDS[0].public, RUN, 0, once().epoch.id, TERMS)
+    scope = (shared_key.SHARED, IDS[0].public, RUN, 0, once().epoch.id, CONTRACT)
     assert shared_key.announced(message, *scope) == epochs()[0].scheme_public
     foreign = (shared_key.COMMIT, IDS[1].public, RUN + 1, 1, bytes(16), bytes(32))
     for i, each in enumerate(foreign):

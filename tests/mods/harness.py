@@ -28,9 +28,10 @@ from flhe.node.store import Store
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed, to_bytes
 from flhe.sums import receipts
+from flhe.training.contract import Contract
 from flhe.training.draft import Draft
 from flhe.training.model import Model
-from flhe.training.start import hash_app_inputs
+from flhe.training.schedule import Settings
 from flhe.training.terms import Terms
 from flhe.wire.canonical import loads
 from tests.rosters import write_signed
@@ -81,12 +82,10 @@ class App:
         return Message(self.content(message), reply_to=message)
 
     def content(self, message: Message) -> RecordDict:
-        app_inputs_hash = MetricRecord({"num-examples": self.examples, "loss": 0.5, **self.metrics})
+        metrics = MetricRecord({"num-examples": self.examples, "loss": 0.5, **self.metrics})
         if message.metadata.message_type != "train":
-            return RecordDict({"metrics": app_inputs_hash})
-        return RecordDict(
-            {"arrays": self.trained(message.content["arrays"]), "metrics": app_inputs_hash}
-        )
+            return RecordDict({"metrics": metrics})
+        return RecordDict({"arrays": self.trained(message.content["arrays"]), "metrics": metrics})
 
     def trained(self, record: Any) -> ArrayRecord:
         before = records.to_numpy(record)
@@ -190,8 +189,7 @@ def heard(message: Message) -> Message:
     return message
 
 
-CONFIG = {"lr": 0.1}
-APP_INPUTS = hash_app_inputs({"config": CONFIG}, {})
+CONFIG: dict[str, Any] = {"lr": 0.1}
 """What all apps are told."""
 
 
@@ -205,8 +203,10 @@ class Group:
         terms: Terms = TERMS,
         config: Mapping[str, Any] | None = None,
         run_id: int = RUN,
+        **contract: Any,
     ) -> None:
         self.terms = terms
+        self.told = {"train": Settings(CONFIG), "evaluate": Settings(CONFIG), **contract}
         self.sites = [Site(path / f"node-{i}", i, run_id=run_id) for i in range(size)]
         for site in self.sites:
             site.context.node_config.update(config or {})
@@ -215,13 +215,22 @@ class Group:
         self.number = 0
         self.publics: list[bytes] = []
 
+    @property
+    def contract(self) -> Contract:
+        """What the next epoch is for."""
+        return Contract(self.terms, **self.told)
+
     def stage(self, **fields: Any) -> dict[str, Any]:
         """Fields that every stage of the agreement has."""
-        return {"number": self.number, "terms": self.terms.to_bytes(), **fields}
+        return {"number": self.number, **fields}
+
+    def begin(self, **fields: Any) -> dict[str, Any]:
+        """Those of the first."""
+        return self.stage(contract=self.contract.to_bytes(), **fields)
 
     def hellos(self) -> list[bytes]:
         """First relay; puts the sites in order of rank."""
-        said = [answer(s.ask("advertise", **self.stage()))["envelope"] for s in self.sites]
+        said = [answer(s.ask("advertise", **self.begin()))["envelope"] for s in self.sites]
         by_key = sorted(
             range(len(said)), key=lambda i: Envelope.from_bytes(said[i], 1024).header.sender
         )
@@ -241,8 +250,10 @@ class Group:
         self.confirms = self.confirm(self.shares(self.hellos()))
         return self
 
-    def renew(self) -> None:
-        """A new epoch, which begins with the next message."""
+    def renew(self, **told: Any) -> None:
+        """A new epoch, which begins with the next message, where apps are told so."""
+        if told:
+            self.told["train"] = Settings(told)
         self.number += 1
         self.agree()
 
@@ -257,16 +268,14 @@ class Group:
         extra: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> Message:
-        content: dict[str, Any] = {**self.start, "config": ConfigRecord(CONFIG)}
+        content: dict[str, Any] = dict(self.start)
         for i, total in enumerate(sums):
             content[f"{records.SUM}.{i}"] = records.from_sealed(total)
         said = {
             "round": round_,
             "attempt": 0,
-            "terms": self.terms.to_bytes(),
             "confirms": self.confirms,
             "sums": [total.header() for total in sums],
-            "app-inputs": [APP_INPUTS for _ in sums],
             "receipts": [self.receipts(total) for total in sums],
             **fields,
         }
@@ -289,13 +298,13 @@ class Group:
         return [support(self.ask(s, stage, **fields)) for s in self.sites]
 
     def sparse_parts(
-        self, app_inputs_hash: Sequence[Support], mode: str = "single", **fields: Any
+        self, told: Sequence[Support], mode: str = "single", **fields: Any
     ) -> list[Sealed]:
         """Updates of those whose coordinates are given, as far as there are any."""
         said = {"mode": mode} if self.terms.scheme.mode_ahead else {}
         return [
             update(self.ask(s, "update", **said, **fields), [one])
-            for s, one in zip(self.sites, app_inputs_hash, strict=False)
+            for s, one in zip(self.sites, told, strict=False)
         ]
 
     def mean_squares(self, sites: int | None = None, **fields: Any) -> bytes:

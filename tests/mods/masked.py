@@ -98,7 +98,7 @@ class Masked(Group):
 
     def _stage(self, rank: int, stage: str, fields: dict[str, Any]) -> Message:
         said = {"round": fields.pop("round_", 1), "attempt": 0, "confirms": self.confirms}
-        return self.sites[rank].ask(stage, **{"terms": self.terms.to_bytes(), **said, **fields})
+        return self.sites[rank].ask(stage, **{**said, **fields})
 
     # --- and what comes of it ---
 

@@ -12,6 +12,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe.mods import he_mod, records
+from flhe.training.contract import Contract
 from flhe.training.optimizer import ServerOptimizer
 from flhe.wire import canonical
 from tests.mods.harness import RUN, TERMS, Group, Site, answer, codec, pinned, refused, update
@@ -124,7 +125,7 @@ def test_an_agreement_copied_before_its_first_round(
 
 def test_a_message_of_another_type_is_no_stage(tmp_path: Path) -> None:
     site = Site(tmp_path / "home")
-    fields = {"number": 0, "terms": TERMS.to_bytes()}
+    fields = {"number": 0, "contract": Contract(TERMS).to_bytes()}
     for kind in ("evaluate", "query", "train.advertise", "train.round"):
         refused(site.ask("advertise", kind, **fields), 1014)
     refused(site.ask("evaluate", "train", **fields), 1014)
@@ -134,7 +135,9 @@ def test_a_message_of_another_type_is_no_stage(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", [0, 1, 9, -1, True, 2.0, "2", b"2", [2], None])
 def test_a_stage_of_another_version(tmp_path: Path, version: Any) -> None:
     site = Site(tmp_path / "home")
-    record = ConfigRecord({"stage": "advertise", "number": 0, "terms": TERMS.to_bytes()})
+    record = ConfigRecord(
+        {"stage": "advertise", "number": 0, "contract": Contract(TERMS).to_bytes()}
+    )
     if version is not None:
         record["v"] = version
     refused(site.send(RecordDict({records.STAGE: record})), 1025 if type(version) is int else 1014)
@@ -174,9 +177,9 @@ def test_a_pinned_roster_is_the_list_of_members(tmp_path: Path) -> None:
     pinned(tmp_path, group.sites[:3], collusion=0)
     group.sites[3].context.node_config.update(group.sites[0].context.node_config)
     group.sites[3].allow(flhe_home=str(group.sites[3].home))
-    refused(group.sites[3].ask("advertise", **group.stage()), 1014)  # not in it
+    refused(group.sites[3].ask("advertise", **group.begin()), 1014)  # not in it
     outsider = Group(tmp_path / "other", 1).hellos()[0]
-    inside = [answer(s.ask("advertise", **group.stage()))["envelope"] for s in group.sites[:3]]
+    inside = [answer(s.ask("advertise", **group.begin()))["envelope"] for s in group.sites[:3]]
     refused(group.sites[0].ask("share", **group.stage(messages=[*inside, outsider])), 1014)
     answer(group.sites[0].ask("share", **group.stage(messages=inside)))
 
@@ -213,29 +216,60 @@ OTHER: dict[str, Any] = {"codec": codec(clip=2.0), "optimizer": ServerOptimizer(
 """One that is in the layout, and one that is not; that every term is in the hash is tested there."""
 
 
-def changed(name: str) -> bytes:
-    return dataclasses.replace(TERMS, **{name: OTHER[name]}).to_bytes()
-
-
 @pytest.mark.parametrize("name", OTHER)
-def test_terms_changed_under_way(group: Group, name: str) -> None:
-    site, terms = group.sites[0], changed(name)
-    update(group.ask(site))
-    for stage in ("round", "sync", "checkpoint", "initial"):
-        refused(group.ask(site, stage, terms=terms), 1010)
-    refused(group.evaluate(site, terms=terms), 1010)
-    refused(site.ask("advertise", number=1, terms=terms), 1010)  # nor with a new agreement
+def test_terms_are_a_federations_for_good(group: Group, name: str) -> None:
+    """Whatever a message says; a contract with other ones is refused."""
+    site, terms = group.sites[0], dataclasses.replace(TERMS, **{name: OTHER[name]})
+    contract = Contract(terms).to_bytes()
+    update(group.ask(site, contract=contract, terms=terms.to_bytes()))
+    refused(site.ask("advertise", number=1, contract=contract), 1010)
     assert not (site.run / "agreement").exists()
-    group.renew()  # terms of a new epoch come with its first round
-    refused(group.ask(site, terms=terms), 1010)
-    assert len(site.epochs) == 1
-    assert len(site.app.seen) == 1
+    group.renew(lr=0.5)  # all else may change, with an epoch that all sign
     update(group.ask(site, attempt=1))
+    assert [dict(seen["config"])["lr"] for seen in site.app.seen] == [0.1, 0.5]
 
 
-def test_terms_that_the_key_was_not_agreed_on_for(group: Group) -> None:
-    refused(group.ask(group.sites[0], terms=changed("codec")), 1014)
+def test_members_who_were_told_different_runs_share_no_key(fresh: Group) -> None:
+    """Another contract, or another config of the run: every message of theirs is signed for it."""
+    for change in ("contract", "config"):
+        hellos, site = fresh.hellos(), fresh.sites[0]
+        if change == "contract":
+            other = dataclasses.replace(fresh.contract, rounds=7).to_bytes()
+            hellos[0] = answer(site.ask("advertise", **fresh.stage(contract=other)))["envelope"]
+        else:
+            site.context.run_config["epochs"] = 0
+            hellos[0] = answer(site.ask("advertise", **fresh.begin()))["envelope"]
+        for each in fresh.sites:
+            refused(each.ask("share", **fresh.stage(messages=hellos)), 1014)
+
+
+def test_a_config_of_the_run_that_nobody_signed(group: Group) -> None:
     update(group.ask(group.sites[0]))
+    group.sites[0].context.run_config["epochs"] = 0
+    refused(group.ask(group.sites[0], attempt=1), 1020)
+    assert len(group.sites[0].app.seen) == 1
+
+
+def test_no_round_beyond_the_contract(tmp_path: Path) -> None:
+    group = Group(tmp_path, rounds=1).agree()
+    site = group.sites[0]
+    for round_ in (0, 2, 1 << 31):
+        refused(group.ask(site, round_=round_), 1014)
+    update(group.ask(site))
+    assert len(site.app.seen) == 1
+
+
+def test_a_site_may_wait_for_its_administrator(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    accepted, site = group.contract.hash().hex(), group.sites[0]
+    site.allow(flhe_accept_contract=f"{bytes(32).hex()}")
+    refused(site.ask("advertise", **group.begin()), 1010)
+    assert accepted in site.log
+    site.allow(flhe_accept_contract=f"{bytes(32).hex()}, {accepted}")
+    group.agree()
+    update(group.ask(group.sites[0]))
+    site.allow(flhe_accept_contract=bytes(32).hex())  # taken back
+    refused(group.ask(site, attempt=1), 1010)
 
 
 BODY = canonical.loads(TERMS.to_bytes(), 9999, "terms")
@@ -254,4 +288,6 @@ NO_BITS = [{**one, "bits": 0} if one["name"] == "quantize" else one for one in B
 )
 def test_terms_that_cannot_work(fresh: Group, terms: bytes, code: int) -> None:
     """What else terms are refused for is in tests/training; here, how a node answers."""
-    refused(fresh.sites[0].ask("advertise", number=0, terms=terms), code)
+    contract = canonical.loads(Contract(TERMS).to_bytes(), 9999, "contract")
+    encoded = canonical.dumps({**contract, "terms": terms})
+    refused(fresh.sites[0].ask("advertise", number=0, contract=encoded), code)

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +15,10 @@ from flhe.errors import ProtocolError
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed
 from flhe.sums import receipts
-from flhe.training.start import hash_app_inputs
 from flhe.training.terms import Terms
 from flhe.wire import canonical
 from tests.mods.harness import (
-    APP_INPUTS,
     BEFORE_THE_SESSION,
-    CONFIG,
     FLOATS,
     RANGED,
     TERMS,
@@ -130,37 +126,14 @@ def test_a_round_has_one_sum_across_a_crash(group: Group) -> None:
 # --- what nodes are told ---
 
 
-def app_inputs_hash(**setting: Any) -> dict[str, Any]:
-    return {"config": ConfigRecord(setting)}
-
-
-def test_all_that_an_app_is_shown_counts(four: Group) -> None:
-    four.sites[2].context.run_config["epochs"] = 0
-    extras = [{"more": ConfigRecord({"x": 1})}, {"more": ConfigRecord({"x": 2})}, {}]
-    extras.append({"flhe.more": ConfigRecord({"x": 2})})  # ours, and nothing that the app sees
-    replies = [four.ask(s, extra=e) for s, e in zip(four.sites, extras, strict=True)]
-    hashes = [answer(reply)["app_inputs_hash"] for reply in replies]
-    assert len({*hashes}) == 4
-    assert hashes[2] == hash_app_inputs({"config": CONFIG}, {"epochs": 0})
-    assert hashes[3] == APP_INPUTS
-    with pytest.raises(ProtocolError, match="slot"):
-        four.total([update(reply) for reply in replies])
-
-
-def test_what_was_told_is_asked_for_when_a_sum_is_opened(four: Group) -> None:
-    """Who was not among the senders takes it from the message: a wrong one opens nothing."""
-    total = four.total([update(four.ask(site)) for site in four.sites[:3]])
-    for wrong in ([], [bytes(32)]):
-        refused(four.evaluate(four.sites[3], total, **{"app-inputs": wrong}), 1014)
-    four.open(total)
-
-
 def test_an_update_that_was_kept_is_sent_as_it_was_told_only(tmp_path: Path) -> None:
-    """Drafts outlive an attempt; trained under other settings they are trained anew."""
+    """Drafts outlive an attempt; trained under another contract they are trained anew."""
     group = Group(tmp_path, 4, RANGED).agree()
     site = group.sites[0]
-    for attempt, extra, seen in ((0, {}, 1), (1, {}, 1), (2, app_inputs_hash(lr=0.5), 2)):
-        answer(group.ask(site, attempt=attempt, extra=extra))
+    for attempt, told, seen in ((0, {}, 1), (1, {}, 1), (2, {"lr": 0.5}, 2)):
+        if told:
+            group.renew(**told)
+        answer(group.ask(site, attempt=attempt))
         assert len(site.app.seen) == seen
 
 

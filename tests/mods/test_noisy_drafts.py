@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
 from numpy.typing import NDArray
 
 from flhe.coding.laplace import Laplace
@@ -55,11 +54,11 @@ def test_another_training_has_its_own_and_counts(group: Group, site: Site) -> No
     site.allow(**{"flhe-max-releases": 3})
     seen = [shown(group)]
     for attempt in (1, 2):
-        extra = {"config": ConfigRecord({"lr": 0.1 + attempt})}
-        seen.append(shown(group, attempt, extra=extra))
+        group.renew(lr=0.1 + attempt)
+        seen.append(shown(group, attempt))
     assert min(np.abs(a - b).max() for a, b in itertools.pairwise(seen)) > 100
-    extra = {"config": ConfigRecord({"lr": 9.0})}
-    refused(group.ask(site, attempt=3, extra=extra), 1010)
+    group.renew(lr=9.0)
+    refused(group.ask(site, attempt=3), 1010)
     assert len(site.app.seen) == 3
     assert (site.run / "releases").read_bytes() == (3).to_bytes(8, "big")
 
@@ -82,9 +81,9 @@ def test_under_masks_of_a_round_what_is_sent_again_is_the_same(tmp_path: Path) -
 def test_what_is_refused_is_not_counted(group: Group, site: Site) -> None:
     site.allow(**{"flhe-max-releases": 2})
     shown(group)
-    for rate in (1.0, 2.0, 3.0):
-        extra = {"config": ConfigRecord({"lr": rate})}
-        refused(group.ask(site, attempt=0, extra=extra), 1022)
+    for _ in range(3):
+        (site.run / "draft").unlink(missing_ok=True)
+        refused(group.ask(site, attempt=0, round_=1), 1022)
     assert len(site.app.seen) == 1
-    shown(group, 1, extra={"config": ConfigRecord({"lr": 4.0})})
+    shown(group, 1)
     assert (site.run / "releases").read_bytes() == (2).to_bytes(8, "big")

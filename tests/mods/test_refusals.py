@@ -17,6 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 
 from flhe import errors
 from flhe.mods import records
+from flhe.training.contract import Contract
 from flhe.wire.codes import APP, INTERNAL, explain, refusal_for
 from tests.mods.harness import (
     RUN,
@@ -44,7 +45,7 @@ def plain_message() -> RecordDict:
 
 
 def hello(site: Site) -> Message:
-    return site.ask("advertise", number=0, terms=TERMS.to_bytes())
+    return site.ask("advertise", number=0, contract=Contract(TERMS).to_bytes())
 
 
 @pytest.fixture
@@ -253,7 +254,7 @@ def test_an_exception_of_the_app_stays_at_home(
     assert not [t for t in threading.enumerate() if t.name.startswith("flhe")]
     site.app = App()
     update(group.ask(site))  # and the round can still be had
-    assert dict(site.context.state) == {"flhe": ConfigRecord({"home": str(site.home)})}
+    assert dict(site.context.state) == {"flhe": ConfigRecord({"home": str(site.home), "round": 1})}
 
 
 def test_an_exception_of_a_plain_run_stays_at_home(site: Site) -> None:

@@ -326,7 +326,7 @@ def test_the_server_is_told_how_many_a_sum_needs(tmp_path: Path) -> None:
     group.sites[0].allow(flhe_min_survivors=3)
     shares = group.shares(group.hellos())
     said = [answer(s.ask("confirm", **group.stage(messages=shares))) for s in group.sites]
-    assert sorted(one["min-opening"] for one in said) == [2, 2, 3]  # type: ignore[type-var]
+    assert sorted(one["bounds"] for one in said) == [[3, 0, 2], [3, 0, 2], [3, 0, 3]]  # type: ignore[type-var]
 
 
 def test_a_sum_of_too_few_stays_closed(group: Group) -> None:

@@ -248,7 +248,7 @@ def test_no_coordinate_is_taken_out_of_a_sparse_sum(sparse: Group) -> None:
 def test_the_site_decides_whether_its_choice_is_seen(tmp_path: Path) -> None:
     terms = replace(SPARSE, codec=codec(top_k=0.5, small=0, warmup=0, permute=False))
     group = Group(tmp_path, 3, terms)
-    refused(group.sites[0].ask("advertise", **group.stage()), 1010)
+    refused(group.sites[0].ask("advertise", **group.begin()), 1010)
     assert "flhe-unpermuted" in group.sites[0].log
     group = Group(tmp_path / "allowed", 3, terms, config={"flhe-unpermuted": True}).agree()
     told = support(group.ask(group.sites[0]))
@@ -281,7 +281,7 @@ def test_each_step_is_claimed_and_tells_the_same_again(quarter: Group) -> None:
     assert site.claims == ["1-0-1"]
     told = support(first)
     assert set(first.content) == {records.REPLY}
-    assert set(answer(first)) == {"v", "step", "support", "digest", "app_inputs_hash", "crypto-s"}
+    assert set(answer(first)) == {"v", "step", "support", "digest", "crypto-s"}
     assert support(quarter.ask(site)) == told
     part = update(quarter.ask(site, "update"), [told])
     assert site.claims == ["1-0-2"]

@@ -29,7 +29,6 @@ from flhe.wire import files
 from flhe.wire.canonical import dumps, loads
 from tests.mods.harness import (
     FLOATS,
-    TERMS,
     Group,
     Site,
     answer,
@@ -117,10 +116,8 @@ NEITHER: dict[str, tuple[dict[str, Any], int]] = {
     "attempt -1": ({"attempt": -1}, 1014),
     "round true": ({"round": True}, 1014),
     "attempt as a float": ({"attempt": 0.0}, 1014),
-    "terms as a number": ({"terms": 5}, 1014),
     "confirms of numbers": ({"confirms": [1]}, 1014),
     "another epoch": ({"epoch": bytes(16)}, 1020),
-    "other terms": ({"terms": TERMS.to_bytes()}, 1010),
 }
 NOT_SIGNED: dict[str, tuple[dict[str, Any], int]] = {
     "without itself": ({"survivors": [0, 2], "shares": [b""] * 2}, 1014),

@@ -21,6 +21,7 @@ from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.node.stored import HighWaterMarks
 from flhe.schemes.sash.scheme import Sash
+from flhe.training.contract import Contract
 from flhe.training.due import MAX_AHEAD
 from flhe.training.terms import Terms
 from flhe.wire import canonical, files
@@ -153,7 +154,7 @@ def test_a_node_that_leaves_destroys_its_keys(group: Group, site: Site) -> None:
     for stage, kind in (("round", "train"), ("evaluate", "evaluate"), ("sync", "train")):
         refused(group.ask(site, stage, kind, round_=2), 1021)
     for stage in ("status", "advertise"):
-        refused(site.ask(stage, number=1, terms=TERMS.to_bytes()), 1021)
+        refused(site.ask(stage, number=1, contract=Contract(TERMS).to_bytes()), 1021)
     assert site.epochs == []
     assert (site.home / "used" / old / "erased").exists()
     assert site.model_file == before
@@ -267,7 +268,11 @@ def test_a_server_begins_as_many_federations_as_a_node_allows(tmp_path: Path, mo
     """Two from one model have two sums of one round, whose difference may be somebody's update."""
     one = Group(tmp_path, 4)
     pinned(tmp_path, one.sites, **({} if most == 1 else {"flhe-max-federations": most}))  # type: ignore[arg-type]
-    site, stage, fields = one.sites[0], one.stage, {"number": 0, "terms": TERMS.to_bytes()}
+    site, stage, fields = (
+        one.sites[0],
+        one.stage,
+        {"number": 0, "contract": Contract(TERMS).to_bytes()},
+    )
     for number in (800, 801):  # an agreement that fails uses up none
         answer(site.ask("advertise", federation=records.federation_name(number), **fields))
     for number in range(most):
@@ -282,7 +287,7 @@ def test_a_server_begins_as_many_federations_as_a_node_allows(tmp_path: Path, mo
 
 
 def test_trials_begin_as_many_as_they_like(tmp_path: Path) -> None:
-    site, fields = Site(tmp_path / "home"), {"number": 0, "terms": TERMS.to_bytes()}
+    site, fields = Site(tmp_path / "home"), {"number": 0, "contract": Contract(TERMS).to_bytes()}
     for number in range(3):
         answer(site.ask("advertise", federation=records.federation_name(number + 1), **fields))
 

@@ -14,8 +14,7 @@ from flhe.node.node import Node
 from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.training.draft import Draft
-from flhe.training.start import NO_APP_INPUTS
+from flhe.training.draft import NO_CONTRACT, Draft
 from tests.mods.harness import private
 
 RUN, LENGTH = 7, 12
@@ -121,11 +120,11 @@ def test_a_round_that_was_skipped(node: Node, uploaded: int | None, name: Any) -
 SETTLE: dict[str, tuple[Callable[[Node], None], list[float]]] = {
     "sent": (lambda node: node.settle_draft(3, sent=True), rest(draft(3))),
     "not sent": (
-        lambda node: node.settle_draft(3, sent=False, app_inputs_hash=NO_APP_INPUTS),
+        lambda node: node.settle_draft(3, sent=False, contract=NO_CONTRACT),
         rest(draft(3).given_back()),
     ),
     "told otherwise": (
-        lambda node: node.settle_draft(3, sent=False, app_inputs_hash=HISTORY),
+        lambda node: node.settle_draft(3, sent=False, contract=HISTORY),
         rest(draft(2, 9.0)),
     ),
     # The draft's own round came to nothing: whatever is in this sum, it is not this update.

@@ -11,6 +11,7 @@ from flhe.mods import records
 from flhe.node import audit, federations
 from flhe.node.store import Store
 from flhe.provision.doctor import examine
+from flhe.training.contract import Contract
 from tests.mods.harness import TERMS, Group, answer, pinned, refused, update
 from tests.provision.site import bad, good, keygen, run, signed
 
@@ -29,7 +30,7 @@ def test_a_permit_lets_one_more_federation_begin_without_a_restart(tmp_path: Pat
     one = Group(tmp_path, 4)
     pinned(tmp_path, one.sites)
     begin(one, 500)
-    site, fields = one.sites[0], {"number": 0, "terms": TERMS.to_bytes()}
+    site, fields = one.sites[0], {"number": 0, "contract": Contract(TERMS).to_bytes()}
     second = {**fields, "federation": records.federation_name(501)}
     refused(site.ask("advertise", **second), 1026)
     assert "permit one more with `flhe permit --home DIR`" in site.log

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Array, ConfigRecord, Message
+from flwr.app import Array, Message
 
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
@@ -24,8 +24,9 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.sums import receipts
+from flhe.training.contract import Contract
 from flhe.training.terms import Terms
-from tests.mods.harness import APP_INPUTS, CONFIG, SECRET, SPARSE, TERMS, App, Site, answer, initial
+from tests.mods.harness import SECRET, SPARSE, TERMS, App, Site, answer, initial
 from tests.strategies.watching import Fault, Watch, data_of
 
 SIZE = 4
@@ -54,7 +55,7 @@ class Letter:
 
     def records(self) -> dict[str, Any]:
         """Fresh ones: a node takes apart what it gets."""
-        made = {**self.content, "config": ConfigRecord(dict(CONFIG)), "arrays": initial()}
+        made = {**self.content, "arrays": initial()}
         for i, total in enumerate(self.sums):
             made[f"{records.SUM}.{i}"] = records.from_sealed(total)
         return made
@@ -239,7 +240,6 @@ def said_of(results: Sequence[Result]) -> dict[str, Any]:
         "sums": [result.total.header() for result in results],
         "releases": [result.release for result in results],
         "receipts": [result.receipts for result in results],
-        "app-inputs": [APP_INPUTS for _ in results],
     }
 
 
@@ -268,7 +268,6 @@ class Relay(Network):
         said = {
             "round": self.round,
             "attempt": self.attempt,
-            "terms": self.terms.to_bytes(),
             "confirms": self.confirms,
             **said_of(self.results),
             **fields,
@@ -322,7 +321,7 @@ class Relay(Network):
 
     def _relays(self, members: Sequence[int]) -> Any:
         """One after the other; False from one that somebody refuses."""
-        said: dict[str, Any] = {"number": self.number, "terms": self.terms.to_bytes()}
+        said: dict[str, Any] = {"number": self.number}
 
         def relay(stage: str, **fields: Any) -> list[Any] | None:
             fields = {**said, **fields}
@@ -333,7 +332,7 @@ class Relay(Network):
             return [answer(reply) for reply in replies if reply is not None]
 
         self.members = list(members)
-        hellos = relay("advertise")
+        hellos = relay("advertise", contract=Contract(self.terms, rounds=1 << 24).to_bytes())
         yield hellos
         keys = [Envelope.from_bytes(hello["envelope"], 1024).header.sender for hello in hellos]
         order = sorted(range(len(keys)), key=keys.__getitem__)
@@ -346,10 +345,10 @@ class Relay(Network):
         self.least = (
             len(members)
             if self.terms.scheme.needs_all_members
-            else max(c["min-opening"] for c in confirms)
+            else max(c["bounds"][2] for c in confirms)
         )
-        self.sites = max(c["sites"] for c in confirms)
-        self.colluders = max(c["colluders"] for c in confirms)
+        self.sites = max(c["bounds"][0] for c in confirms)
+        self.colluders = max(c["bounds"][1] for c in confirms)
         if self.terms.scheme.needs_all_members:
             drawn = relay("joint", confirms=told)
             yield drawn

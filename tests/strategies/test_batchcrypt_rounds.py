@@ -11,17 +11,14 @@ from typing import Any
 import gmpy2
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, RecordDict
 
 from flhe.math.bigint import from_rows, to_rows
-from flhe.mods import records
 from flhe.node.store import Store
 from flhe.schemes.batchcrypt.adder import BatchCryptAdder, BatchCryptSealer
 from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.sealed import Sealed
 from flhe.strategies import HEStrategy
-from flhe.training.terms import Terms
 from tests.strategies.puppets import Fate, Puppets, fail_once, same
 from tests.strategies.variants import VARIANTS
 
@@ -190,24 +187,3 @@ def test_a_group_that_outgrows_its_terms_goes_on_without_the_newcomer(
     assert members(strategy) == {100, 101, 102, 103}
     assert grid.survivors == [4, 4, 4]
     assert "the epoch before goes on: advance scaling with bits=4" in caplog.text
-
-
-def test_a_pair_is_for_the_terms_that_it_was_made_for(tmp_path: Path) -> None:
-    """Who is told of other terms when the epoch begins has no part in it, and is back afterwards."""
-    grid = nodes(tmp_path, 4)
-    told: list[int] = []
-
-    def rewrite(node: int, stage: str, content: RecordDict) -> RecordDict:
-        if (node, stage) != (101, "round") or told:
-            return content
-        told.append(node)
-        record = content[records.STAGE]
-        terms = Terms.from_bytes(records.field(record, "terms", bytes))
-        other = dataclasses.replace(terms, scheme=BatchCrypt(key_bits=3072)).to_bytes()
-        return RecordDict({**content, records.STAGE: ConfigRecord({**record, "terms": other})})
-
-    grid.rewrite = rewrite
-    run(grid, 4, rekey_every=2)
-    assert told
-    assert "not the terms that the key was agreed on for" in grid.log(1)
-    assert same(grid, range(4)).round == 4

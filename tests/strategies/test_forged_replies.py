@@ -82,7 +82,7 @@ def replaced(name: str, record: Any = None) -> Callable[[Message], None]:
     return forge
 
 
-HUGE = {"app_inputs_hash": bytes(32), "digest": b"x", "header": bytes(1 << 20), "envelope": b"x"}
+HUGE = {"digest": b"x", "header": bytes(1 << 20), "envelope": b"x"}
 OTHERS, OF_ANOTHER = "it is another member's", "another round, epoch or parameter set"
 NOTHING, NO_UPDATE = "the reply holds nothing of ours", "the reply holds no encrypted update"
 LIES: dict[str, tuple[Callable[[Message], None], str]] = {
@@ -108,7 +108,7 @@ LIES: dict[str, tuple[Callable[[Message], None], str]] = {
     "a plain record for ours": (replaced(records.REPLY, initial), NOTHING),
     "an empty reply record": (
         replaced(records.REPLY, records.reply_record),
-        "field 'app_inputs_hash'",
+        "field 'digest'",
     ),
     "a reply of another version": (
         replaced(records.REPLY, {"v": records.PROTOCOL + 1}),

@@ -19,7 +19,7 @@ from flhe.mods import records
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.key_agreement import ATTEMPTS, Agreed, agree
 from flhe.strategies.trouble import reasons
-from flhe.training.terms import Terms
+from flhe.training.contract import Contract
 from flhe.wire import canonical
 from tests.strategies.puppets import (
     Fate,
@@ -35,7 +35,7 @@ from tests.strategies.puppets import (
 
 pytestmark = pytest.mark.usefixtures("quick")
 
-TERMS = Terms()
+CONTRACT = Contract()
 RELAYS = ("advertise", "share", "confirm")
 Setup = Callable[[Puppets], object]
 
@@ -43,7 +43,7 @@ Setup = Callable[[Puppets], object]
 def agreed(grid: Puppets, run_id: int = 7) -> Agreed:
     stream = StreamGrid(grid)
     try:
-        return agree(stream, grid.get_node_ids(), TERMS, run_id=run_id, timeout=60)
+        return agree(stream, grid.get_node_ids(), CONTRACT, run_id=run_id, timeout=60)
     finally:
         grid.close()
 
@@ -109,7 +109,9 @@ def test_of_a_larger_group_the_first_members_send_shares(tmp_path: Path, caplog:
 @pytest.mark.parametrize("size", [3, 5])
 def test_what_most_tell_of_collusion(tmp_path: Path, size: int, liars: int) -> None:
     grid = Puppets(tmp_path, size)
-    grid.lies(range(100, 100 + liars), "confirm", lambda _, reply: told(reply).update(colluders=0))
+    grid.lies(
+        range(100, 100 + liars), "confirm", lambda _, reply: told(reply).update(bounds=[size, 0, 2])
+    )
     assert agreed(grid).colluders == Roster.default_collusion(size)
 
 

@@ -25,7 +25,17 @@ LAYOUT = Layout((Entry("w", (5,), "float32"),))
 
 def agreed(number: int = 0) -> Agreed:
     members = {100 + i: bytes([i + 1]) * 32 for i in range(3)}
-    return Agreed(number, bytes([number]) * 16, bytes(32), members, (b"confirm",) * 3, 3, 1)
+    return Agreed(
+        number,
+        bytes([number]) * 16,
+        bytes(32),
+        members,
+        (b"confirm",) * 3,
+        bytes(32),
+        bytes(32),
+        3,
+        1,
+    )
 
 
 def sealed(round_: int, fill: int = 0) -> Sealed:

@@ -110,7 +110,7 @@ def test_nothing_is_lost_and_nothing_is_added(data: st.DataObject) -> None:
 def head(change: dict[str, Any], data: bytes = bytes(4 * (5 + 2 + 1)) + b"\4\0\0\0") -> bytes:
     """A sparse draft of two values out of five, with something else in its head."""
     sizes = {"length": 5, "count": 2, "sparse": True}
-    names = {"history": HISTORY, "extras": EXACT, "base": b"", "app_inputs_hash": bytes(32)}
+    names = {"history": HISTORY, "extras": EXACT, "base": b"", "contract": bytes(32)}
     text = canonical.dumps({"v": VERSION, "round": 3, **names, **sizes, **change})
     return MAGIC + len(text).to_bytes(4, "big") + text + data
 
@@ -120,7 +120,7 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     "another magic": (b"flhe-model/1\n" + bytes(40), DAMAGED),
     "a head longer than the file": (MAGIC + b"\xff\xff\xff\xff" + bytes(40), DAMAGED),
     "another version": (head({"v": 1}), "of another version of flhe: remove it"),
-    "a later version": (head({"v": 3}), "of another version of flhe: remove it"),
+    "a later version": (head({"v": 4}), "of another version of flhe: remove it"),
     "a dense one with a residual": (head({"sparse": False}), DAMAGED),
     "a value more than there is": (head({"count": 3}), CUT),
     "a value less than there is": (head({"count": 1}), CUT),

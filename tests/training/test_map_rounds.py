@@ -50,7 +50,7 @@ def own(rank: int) -> dict[str, NDArray[Any]]:
 def encoded(session: Session) -> Plain:
     model = start()
     found = map_of(session.terms.select, session.layout, own(session.epoch.rank))
-    draft = draft_map(session.terms, model, found, 1)
+    draft = draft_map(session.terms, model, found, 1, bytes(32))
     state = session.terms.codec.recall(model.layout, {})
     slot = session.sum(model, 1, 0).slot
     return session.encode_draft(draft, model, state, slot, session.digest(model))[0]

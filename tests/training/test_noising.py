@@ -138,7 +138,7 @@ def test_a_map_has_no_noise() -> None:
     own = np.linspace(0, 1, SIZE, dtype=np.float32)
     found = {"a": own[: SIZE // 2], "b": own[SIZE // 2 :]}
     values = map_of(one.terms.select, one.layout, found)
-    draft, of = draft_map(one.terms, start, values, 1), one.sum(start, 1, 0)
+    draft, of = draft_map(one.terms, start, values, 1, bytes(32)), one.sum(start, 1, 0)
     state = one.terms.codec.recall(start.layout, {})
     plain, _ = one.encode_draft(draft, start, state, of.slot, bytes(32))
     assert np.abs(plain.values - values * LEVELS).max() <= 1.01

@@ -21,7 +21,7 @@ def scope(kind: str, epoch_id: bytes) -> bytes:
     return hashlib.sha256(dumps([PREFIX + kind, epoch_id])).digest()
 
 
-def header(agreed: Epoch, kind: str, stage: str, sender: bytes, policy_hash: bytes) -> Header:
+def header(agreed: Epoch, kind: str, stage: str, sender: bytes) -> Header:
     """The header of a message of `stage`, one of the stages of `kind`."""
     return Header(
         roster_hash=agreed.roster.hash,
@@ -29,7 +29,7 @@ def header(agreed: Epoch, kind: str, stage: str, sender: bytes, policy_hash: byt
         epoch=agreed.number,
         stage=stage,
         sender=sender,
-        policy_hash=policy_hash,
+        policy_hash=agreed.contract,
         layout_hash=scope(kind, agreed.id),
     )
 
@@ -48,9 +48,9 @@ def box_header(agreed: Epoch, stage: str, rank: int, **more: bytes) -> dict[str,
     }
 
 
-def expected(agreed: Epoch, kind: str, stage: str, policy_hash: bytes) -> Expect:
+def expected(agreed: Epoch, kind: str, stage: str) -> Expect:
     """Every field that messages of a stage have in common."""
-    return header(agreed, kind, stage, agreed.members[0], policy_hash).expected()
+    return header(agreed, kind, stage, agreed.members[0]).expected()
 
 
 def read(
@@ -62,7 +62,7 @@ def read(
     run_id: int,
     number: int,
     epoch_id: bytes,
-    policy_hash: bytes,
+    contract: bytes,
 ) -> bytes:
     """The payload of a message as a relay can verify it, which has no epoch.
 
@@ -74,7 +74,7 @@ def read(
         "stage": stage,
         "run_id": run_id,
         "epoch": number,
-        "policy_hash": policy_hash,
+        "policy_hash": contract,
         "layout_hash": scope(kind, epoch_id),
     }
     envelope.verify(expect, senders=[sender])

@@ -86,18 +86,22 @@ def advertise(
     run_id: int,
     epoch_number: int,
     roster: Roster | None,
+    contract: bytes,
     random: Random = secrets.token_bytes,
 ) -> tuple[Advertised, bytes]:
     """Start an epoch: returns the state to keep and the ADVERTISE for everyone.
 
-    With `roster=None` (`trust="first-use"`) the members are whoever advertises. Raises
-    ProtocolError if `identity` is not in the roster, or was revoked in it.
+    `contract` is the hash of what the run does, 32 bytes: every message of this agreement is signed
+    for it, so members who were told different ones share no key. With `roster=None`
+    (`trust="first-use"`) the members are whoever advertises.
+
+    Raises ProtocolError: `identity` is not in the roster, or was revoked in it.
     """
     if roster is not None:
         roster.rank(identity.public)
     secret = random(32)
     ephemeral = X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
-    state = Advertised(identity, run_id, epoch_number, roster, secret, b"")
+    state = Advertised(identity, run_id, epoch_number, contract, roster, secret, b"")
     header = _header(ADVERTISE, state, _hello_hash(roster, run_id))
     message = Envelope.seal(identity, header, _Hello(ephemeral, random(32)).to_bytes()).to_bytes()
     return replace(state, message=message), message
@@ -162,6 +166,7 @@ def share(
         identity=state.identity,
         run_id=state.run_id,
         number=state.number,
+        contract=state.contract,
         roster=roster,
         members=members,
         t1=t1,
@@ -224,6 +229,7 @@ def confirm(state: Shared, shares: list[bytes]) -> tuple[Confirmed, bytes]:
         identity=state.identity,
         run_id=state.run_id,
         number=state.number,
+        contract=state.contract,
         roster=state.roster,
         members=members,
         t2=t2,
@@ -267,6 +273,7 @@ def finish(state: Confirmed, confirms: list[bytes]) -> Epoch:
         id=_epoch_id(state.t2),
         number=state.number,
         run_id=state.run_id,
+        contract=state.contract,
         roster=state.roster,
         members=members,
         rank=members.index(state.identity.public),
@@ -315,6 +322,7 @@ def _header(stage: str, state: _State, roster_hash: bytes, receiver: bytes = EVE
         stage=stage,
         sender=state.identity.public,
         receiver=receiver,
+        policy_hash=state.contract,
     )
 
 

@@ -81,30 +81,29 @@ def share(
     state: Confirmed,
     confirms: list[bytes],
     adder: JointAdder,
-    policy_hash: bytes,
     random: Random = secrets.token_bytes,
 ) -> tuple[Confirmed, bytes]:
     """Draw s_i for an epoch that all have confirmed; returns the state to keep and the JOINT.
 
-    `confirms` are everyone's, `policy_hash` is that of the terms.
+    `confirms` are everyone's.
 
-    Raises ProtocolError: the confirmations are not those of `epoch.finish`; keys were drawn for other
-    terms, or the sum is known already.
+    Raises ProtocolError: the confirmations are not those of `epoch.finish`; keys were drawn for
+    another ring, or the sum is known already.
     """
     agreed = epoch.finish(state, confirms)
     if state.scheme_public:
         raise ProtocolError("the sum of keys is known in this key agreement: start over")
     if not state.scheme_secret:
         own = adder.draw_own(random)
-        state = replace(state, scheme_secret=_Drawn(own).to_bytes(), scheme_terms=policy_hash)
-    own = _own_in(state, adder, policy_hash)
+        state = replace(state, scheme_secret=_Drawn(own).to_bytes())
+    own = _own_in(state, adder)
     box = seal.seal(
         agreed.group_key,
         broadcast.box_header(agreed, STAGE, agreed.rank),
         _masked(agreed, own),
         random,
     )
-    header = broadcast.header(agreed, STAGE, STAGE, state.identity.public, policy_hash)
+    header = broadcast.header(agreed, STAGE, STAGE, state.identity.public)
     return state, Envelope.seal(state.identity, header, box).to_bytes()
 
 
@@ -113,7 +112,6 @@ def add(
     confirms: list[bytes],
     messages: list[bytes],
     adder: JointAdder,
-    policy_hash: bytes,
 ) -> tuple[Confirmed, bytes]:
     """Take everyone's JOINT, own included, in any order; returns the state and the JOINT-SUM.
 
@@ -121,12 +119,12 @@ def add(
     missing, repeated, changed or of another exchange; a sum that is none of keys.
     """
     agreed = epoch.finish(state, confirms)
-    own = _own_in(state, adder, policy_hash)
+    own = _own_in(state, adder)
     if len(messages) != agreed.size:
         raise ProtocolError(
             f"{len(messages)} JOINT messages, all {agreed.size} members must send one: start over"
         )
-    expect = broadcast.expected(agreed, STAGE, STAGE, policy_hash)
+    expect = broadcast.expected(agreed, STAGE, STAGE)
     total = np.zeros(adder.dimension, np.uint32)
     seen: set[bytes] = set()
     for data in messages:
@@ -145,11 +143,11 @@ def add(
         if rank == agreed.rank and not hmac.compare_digest(plain, _masked(agreed, own)):
             raise ProtocolError("own JOINT was changed on the way: start over")
         total += np.frombuffer(plain, "<u4")
-    return _with_sum(state, agreed, JointKey(own, total.view(np.int32)), adder, policy_hash)
+    return _with_sum(state, agreed, JointKey(own, total.view(np.int32)), adder)
 
 
 def take(
-    state: Confirmed, confirms: list[bytes], key: JointKey, adder: JointAdder, policy_hash: bytes
+    state: Confirmed, confirms: list[bytes], key: JointKey, adder: JointAdder
 ) -> tuple[Confirmed, bytes]:
     """Take keys that were dealt offline, in place of `share` and `add`; returns state and JOINT-SUM.
 
@@ -160,27 +158,25 @@ def take(
         raise ProtocolError(
             "keys were drawn in this key agreement, so none that were dealt are taken"
         )
-    return _with_sum(state, agreed, key, adder, policy_hash)
+    return _with_sum(state, agreed, key, adder)
 
 
 def announced(
-    message: bytes, sender: bytes, run_id: int, number: int, epoch_id: bytes, policy_hash: bytes
+    message: bytes, sender: bytes, run_id: int, number: int, epoch_id: bytes, contract: bytes
 ) -> bytes:
     """What a JOINT-SUM calls the sum of keys: what a relay can know, and all that it needs.
 
     Raises ProtocolError, AuthenticationError: a message of another exchange, or not by `sender`.
     """
-    scope = run_id, number, epoch_id, policy_hash
+    scope = run_id, number, epoch_id, contract
     return _Name.from_bytes(broadcast.read(message, MAX_SUM, STAGE, SUM, sender, *scope)).name
 
 
 # --- state ---
 
 
-def _own_in(state: Confirmed, adder: JointAdder, policy_hash: bytes) -> Own:
+def _own_in(state: Confirmed, adder: JointAdder) -> Own:
     """The own key in a state that has no sum yet, or one that was computed before."""
-    if state.scheme_terms != policy_hash:
-        raise ProtocolError("keys were drawn for other terms in this key agreement: start over")
     if state.scheme_public:
         return JointKey.from_bytes(state.scheme_secret).own
     if not state.scheme_secret:
@@ -193,17 +189,15 @@ def _own_in(state: Confirmed, adder: JointAdder, policy_hash: bytes) -> Own:
 
 
 def _with_sum(
-    state: Confirmed, agreed: Epoch, key: JointKey, adder: JointAdder, policy_hash: bytes
+    state: Confirmed, agreed: Epoch, key: JointKey, adder: JointAdder
 ) -> tuple[Confirmed, bytes]:
     """Check the keys, keep them, and say what their sum is called."""
     key.check(adder)
     name = _name(agreed, key)
     if state.scheme_public and not hmac.compare_digest(state.scheme_public, name):
         raise ProtocolError("a second sum of keys in one key agreement: start over")
-    state = replace(
-        state, scheme_public=name, scheme_secret=key.to_bytes(), scheme_terms=policy_hash
-    )
-    header = broadcast.header(agreed, STAGE, SUM, state.identity.public, policy_hash)
+    state = replace(state, scheme_public=name, scheme_secret=key.to_bytes())
+    header = broadcast.header(agreed, STAGE, SUM, state.identity.public)
     return state, Envelope.seal(state.identity, header, _Name(name).to_bytes()).to_bytes()
 
 

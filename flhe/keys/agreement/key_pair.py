@@ -52,12 +52,11 @@ def make(
     state: Confirmed,
     confirms: list[bytes],
     adder: KeyPairAdder,
-    policy_hash: bytes,
     random: Random = secrets.token_bytes,
 ) -> tuple[Confirmed, bytes]:
     """Make the pair of an epoch that all have confirmed; returns the state to keep and the message.
 
-    `confirms` are everyone's, the adder has no key yet, `policy_hash` is that of the terms.
+    `confirms` are everyone's, the adder has no key yet.
 
     Raises ProtocolError: this member's rank is not the lowest, or the confirmations are not those of
     `epoch.finish`.
@@ -67,18 +66,14 @@ def make(
         raise ProtocolError("the key pair is made by the member of the lowest rank")
     if not state.scheme_secret:
         public, secret = adder.new_pair(random)
-        state = replace(state, scheme_public=public, scheme_secret=secret, scheme_terms=policy_hash)
-    if state.scheme_terms != policy_hash:
-        raise ProtocolError("a key pair was made for other terms in this key agreement: start over")
+        state = replace(state, scheme_public=public, scheme_secret=secret)
     public = state.scheme_public
     box = seal.seal(agreed.group_key, _box_header(agreed, public), state.scheme_secret, random)
-    header = broadcast.header(agreed, STAGE, STAGE, state.identity.public, policy_hash)
+    header = broadcast.header(agreed, STAGE, STAGE, state.identity.public)
     return state, Envelope.seal(state.identity, header, _Pair(public, box).to_bytes()).to_bytes()
 
 
-def take(
-    state: Confirmed, confirms: list[bytes], message: bytes, adder: KeyPairAdder, policy_hash: bytes
-) -> Confirmed:
+def take(state: Confirmed, confirms: list[bytes], message: bytes, adder: KeyPairAdder) -> Confirmed:
     """Take the pair that the member of the lowest rank made, once it has proved sound.
 
     Raises AuthenticationError: a signature or a box that does not verify; ProtocolError: a message of
@@ -87,13 +82,11 @@ def take(
     """
     agreed = epoch.finish(state, confirms)
     envelope = Envelope.from_bytes(message, MAX_PAIR)
-    envelope.verify(
-        broadcast.expected(agreed, STAGE, STAGE, policy_hash), senders=[agreed.members[0]]
-    )
+    envelope.verify(broadcast.expected(agreed, STAGE, STAGE), senders=[agreed.members[0]])
     pair = _Pair.from_bytes(envelope.payload)
     public = pair.public
     _, secret = seal.unseal(agreed.group_key, pair.box, _box_header(agreed, public))
-    taken = replace(state, scheme_public=public, scheme_secret=secret, scheme_terms=policy_hash)
+    taken = replace(state, scheme_public=public, scheme_secret=secret)
     if not state.scheme_secret:
         check_pair(adder, public, secret)
     elif not hmac.compare_digest(taken.to_bytes(), state.to_bytes()):
@@ -102,13 +95,13 @@ def take(
 
 
 def announced(
-    message: bytes, sender: bytes, run_id: int, number: int, epoch_id: bytes, policy_hash: bytes
+    message: bytes, sender: bytes, run_id: int, number: int, epoch_id: bytes, contract: bytes
 ) -> bytes:
     """Public key that a KEY-PAIR speaks of: what a relay can know, and all that it needs.
 
     Raises ProtocolError, AuthenticationError: a message of another exchange, or not by `sender`.
     """
-    scope = run_id, number, epoch_id, policy_hash
+    scope = run_id, number, epoch_id, contract
     return _Pair.from_bytes(broadcast.read(message, MAX_PAIR, STAGE, STAGE, sender, *scope)).public
 
 

@@ -64,15 +64,14 @@ def commit(
     state: Confirmed,
     confirms: list[bytes],
     adder: SharesAdder,
-    policy_hash: bytes,
     random: Random = secrets.token_bytes,
 ) -> tuple[Confirmed, bytes]:
     """Draw this member's part; returns the state to keep and the KEY-COMMIT.
 
-    `confirms` are everyone's, the adder knows no key yet, `policy_hash` is that of the terms.
+    `confirms` are everyone's, the adder knows no key yet.
 
     Raises ProtocolError: the roster reckons with so many colluders that they could open sums by
-    themselves; the key is known in this agreement, or was begun for other terms.
+    themselves; the key is known in this agreement.
     """
     agreed = epoch.finish(state, confirms)
     need = adder.scheme.threshold_of(agreed.size)
@@ -85,9 +84,9 @@ def commit(
         common = broadcast.scope(KIND, agreed.id)  # every member had a say in the epoch's id
         drawn, commitment = adder.draw(agreed.rank, common, random)
         kept = _Part(drawn, commitment).to_bytes()
-        state = replace(state, scheme_secret=kept, scheme_terms=policy_hash)
-    part = _part(state, policy_hash)
-    return state, _sealed(state, agreed, COMMIT, part.commitment, policy_hash)
+        state = replace(state, scheme_secret=kept)
+    part = _part(state)
+    return state, _sealed(state, agreed, COMMIT, part.commitment)
 
 
 def reveal(
@@ -95,7 +94,6 @@ def reveal(
     confirms: list[bytes],
     messages: list[bytes],
     adder: SharesAdder,
-    policy_hash: bytes,
     random: Random = secrets.token_bytes,
 ) -> tuple[Confirmed, list[bytes]]:
     """Take everyone's KEY-COMMIT, own included, in any order; a KEY-REVEAL for each other member.
@@ -104,10 +102,8 @@ def reveal(
     ProtocolError: a message missing, repeated or of another exchange; other commitments than were
     answered before.
     """
-    agreed, part = epoch.finish(state, confirms), _part(state, policy_hash)
-    by_rank = _by_rank(
-        agreed, messages, broadcast.expected(agreed, KIND, COMMIT, policy_hash), 1024
-    )
+    agreed, part = epoch.finish(state, confirms), _part(state)
+    by_rank = _by_rank(agreed, messages, broadcast.expected(agreed, KIND, COMMIT), 1024)
     told = [_Bytes32.from_bytes(by_rank[rank].payload).value for rank in range(len(by_rank))]
     if told[agreed.rank] != part.commitment:
         raise AuthenticationError("own KEY-COMMIT was changed on the way: start over")
@@ -116,7 +112,7 @@ def reveal(
     out = []
     for rank, box in enumerate(adder.reveal(part.part, told)):
         if rank != agreed.rank:
-            header = _addressed(agreed, agreed.rank, rank, policy_hash)
+            header = _addressed(agreed, agreed.rank, rank)
             payload = seal_to(agreed.pair_keys[rank], header, box, random)
             out.append(Envelope.seal(state.identity, header, payload).to_bytes())
     kept = replace(part, commitments=tuple(told))
@@ -128,7 +124,6 @@ def finish(
     confirms: list[bytes],
     messages: list[bytes],
     adder: SharesAdder,
-    policy_hash: bytes,
 ) -> tuple[Confirmed, bytes]:
     """Take the KEY-REVEALs for this member, in any order; returns the state and the KEY-SHARED.
 
@@ -138,19 +133,17 @@ def finish(
     """
     agreed = epoch.finish(state, confirms)
     if not state.scheme_public:
-        part = _part(state, policy_hash)
+        part = _part(state)
         if not part.commitments:
             raise ProtocolError("nothing was revealed in this key agreement: start over")
-        expect = _addressed(agreed, 0, agreed.rank, policy_hash).expected()
+        expect = _addressed(agreed, 0, agreed.rank).expected()
         found = _by_rank(agreed, messages, expect, MAX_BOX, without=agreed.rank)
         boxes = list(adder.reveal(part.part, part.commitments))
         for rank, envelope in found.items():
             boxes[rank] = open_from(agreed.pair_keys[rank], envelope.header, envelope.payload)
         secret, name = adder.finish(part.part, part.commitments, boxes)
         state = replace(state, scheme_public=name, scheme_secret=secret)
-    if state.scheme_terms != policy_hash:
-        raise ProtocolError("the key was made for other terms in this key agreement: start over")
-    return state, _sealed(state, agreed, SHARED, state.scheme_public, policy_hash)
+    return state, _sealed(state, agreed, SHARED, state.scheme_public)
 
 
 def announced(
@@ -160,35 +153,33 @@ def announced(
     run_id: int,
     number: int,
     epoch_id: bytes,
-    policy: bytes,
+    contract: bytes,
 ) -> bytes:
     """The 32 bytes of a KEY-COMMIT or KEY-SHARED, as a relay can verify it.
 
     Raises ProtocolError, AuthenticationError: a message of another exchange, or not by `sender`.
     """
-    payload = broadcast.read(message, 1024, KIND, stage, sender, run_id, number, epoch_id, policy)
+    payload = broadcast.read(message, 1024, KIND, stage, sender, run_id, number, epoch_id, contract)
     return _Bytes32.from_bytes(payload).value
 
 
-def _part(state: Confirmed, policy_hash: bytes) -> _Part:
-    """What was drawn in this agreement, for these terms."""
+def _part(state: Confirmed) -> _Part:
+    """What was drawn in this agreement."""
     if state.scheme_public:
         raise ProtocolError("the key is known in this key agreement: start over")
     if not state.scheme_secret:
         raise ProtocolError("no part of a key was drawn in this key agreement: start over")
-    if state.scheme_terms != policy_hash:
-        raise ProtocolError("a key was begun for other terms in this key agreement: start over")
     return _Part.from_bytes(state.scheme_secret)
 
 
-def _sealed(state: Confirmed, agreed: Epoch, stage: str, value: bytes, policy_hash: bytes) -> bytes:
-    header = broadcast.header(agreed, KIND, stage, state.identity.public, policy_hash)
+def _sealed(state: Confirmed, agreed: Epoch, stage: str, value: bytes) -> bytes:
+    header = broadcast.header(agreed, KIND, stage, state.identity.public)
     return Envelope.seal(state.identity, header, _Bytes32(value).to_bytes()).to_bytes()
 
 
-def _addressed(agreed: Epoch, sender: int, receiver: int, policy_hash: bytes) -> Header:
+def _addressed(agreed: Epoch, sender: int, receiver: int) -> Header:
     """The header of a KEY-REVEAL."""
-    header = broadcast.header(agreed, KIND, REVEAL, agreed.members[sender], policy_hash)
+    header = broadcast.header(agreed, KIND, REVEAL, agreed.members[sender])
     return replace(header, receiver=agreed.members[receiver])
 
 

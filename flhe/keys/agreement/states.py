@@ -21,7 +21,7 @@ from flhe.wire.fields import SECRET, U32, U64, Given, Hash, size
 from flhe.wire.record import Form, Record
 from flhe.wire.secret import Secret
 
-VERSION = 3
+VERSION = 4
 MAX_STATE = 1 << 20
 """Longest encoded state, bytes; 1024 members take a quarter of it."""
 
@@ -67,6 +67,7 @@ class Advertised(_State):
     identity: _Own
     run_id: U64
     number: U32
+    contract: Hash
     roster: Roster | None
     secret: _Secret
     message: bytes
@@ -81,6 +82,7 @@ class Shared(_State):
     identity: _Own
     run_id: U64
     number: U32
+    contract: Hash
     roster: Roster
     members: _Members
     t1: Hash
@@ -93,8 +95,8 @@ class Shared(_State):
 class Confirmed(_State):
     """After CONFIRM: the key is known, but nobody knows yet whether all have the same.
 
-    `scheme_public` and `scheme_secret` are the scheme's own key pair, once there is one, and
-    `scheme_terms` the hash of the terms that it was made for; see `flhe.keys.agreement.key_pair`.
+    `scheme_public` and `scheme_secret` are the scheme's own key pair, once there is one; see
+    `flhe.keys.agreement.key_pair`.
     """
 
     FORM = _form("confirmed")
@@ -102,6 +104,7 @@ class Confirmed(_State):
     identity: _Own
     run_id: U64
     number: U32
+    contract: Hash
     roster: Roster
     members: _Members
     t2: Hash
@@ -110,7 +113,6 @@ class Confirmed(_State):
     message: bytes
     scheme_public: bytes = b""
     scheme_secret: Annotated[bytes, SECRET] = b""
-    scheme_terms: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,8 @@ class Epoch(_State):
         The server's count, for messages only.
     run_id : int
         The run it was agreed in.
+    contract : bytes
+        Hash of what all have signed that the run does, 32 bytes.
     roster : Roster
         The pinned roster, or the one built on first use.
     members : tuple of bytes
@@ -144,6 +148,7 @@ class Epoch(_State):
     id: Annotated[bytes, size(16)]
     number: U32
     run_id: U64
+    contract: Hash
     roster: Roster
     members: _Members
     rank: int

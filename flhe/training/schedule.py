@@ -1,0 +1,199 @@
+"""Schedule: what an app is told in each round, said for all rounds before the first.
+
+A setting is the same in every round, or a list with one value a round, or a rule:
+
+    {"lr": Cosine(0.1, 0.001, rounds=50), "local-epochs": 2}
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import Annotated, Any, ClassVar
+
+from flhe.errors import ConfigError
+from flhe.wire.fields import As
+
+Scalar = bool | int | float | str | bytes
+Value = Scalar | list[bool] | list[int] | list[float] | list[str] | list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A rule that gives a setting's value in each round of training, counted from 1."""
+
+    kind: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for name in (f.name for f in fields(self)):
+            value = getattr(self, name)
+            number = type(value) in (int, float) and math.isfinite(value)
+            if not number or (
+                name in ("every", "rounds") and (type(value) is not int or value < 1)
+            ):
+                raise ConfigError(f"{type(self).__name__}: {name}={value!r} is no number that fits")
+
+    def at(self, round_: int) -> float:
+        """The value in a round."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Schedule):
+    """`start`, multiplied by `factor` after each `every` rounds."""
+
+    kind: ClassVar[str] = "step"
+
+    start: float
+    factor: float
+    every: int
+
+    def at(self, round_: int) -> float:
+        """The value in a round."""
+        return float(self.start * self.factor ** ((round_ - 1) // self.every))
+
+
+@dataclass(frozen=True, slots=True)
+class Cosine(Schedule):
+    """From `start` down to `end` in so many rounds, along half a cosine; `end` from then on."""
+
+    kind: ClassVar[str] = "cosine"
+
+    start: float
+    end: float
+    rounds: int
+
+    def at(self, round_: int) -> float:
+        """The value in a round."""
+        done = min((round_ - 1) / max(self.rounds - 1, 1), 1.0)
+        return self.end + (self.start - self.end) * (1 + math.cos(math.pi * done)) / 2
+
+
+_RULES: dict[str, type[Schedule]] = {rule.kind: rule for rule in (Step, Cosine)}
+_ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of all rounds: by name, a value, a rule, or a tuple of one value a round.
+
+    None in a tuple is a round in which the app is not told that setting; rounds after the last one of
+    a tuple are as the last one. Raises ConfigError: a value that is no number, text or bytes, or list
+    of those.
+    """
+
+    by_name: Mapping[str, Value | Schedule | tuple[Value | None, ...]]
+
+    def __post_init__(self) -> None:
+        in_order = dict(sorted(self.by_name.items()))
+        object.__setattr__(self, "by_name", in_order)
+        for name, given in in_order.items():
+            values = given if isinstance(given, tuple) else (given,)
+            if type(name) is not str or not 0 < len(name) <= 256 or not values:
+                raise ConfigError("a setting of the app needs a name, and a value for each round")
+            for value in values:
+                if value is not None and not isinstance(value, Schedule):
+                    _written(value)
+
+    @classmethod
+    def of_rounds(cls, told: Sequence[Mapping[str, Value]]) -> Settings:
+        """Settings that were found out round by round."""
+        by_name: dict[str, Any] = {}
+        for name in sorted({name for one in told for name in one}):
+            values = tuple(one.get(name) for one in told)
+            known = [None if value is None else _written(value) for value in values]
+            by_name[name] = values[0] if known.count(known[0]) == len(known) else values
+        return cls(by_name)
+
+    def at(self, round_: int) -> dict[str, Value]:
+        """What the app is told in a round, by name, in order."""
+        told = {}
+        for name, given in self.by_name.items():
+            value: Any = given
+            if isinstance(given, Schedule):
+                value = given.at(round_)
+            elif isinstance(given, tuple):
+                value = given[min(max(round_, 1), len(given)) - 1]
+            if value is not None:
+                told[name] = value
+        return told
+
+    def to_fields(self) -> list[list[Any]]:
+        """As they are written: name, kind, values with their types."""
+        return [[name, *_one(given)] for name, given in self.by_name.items()]
+
+    def lines(self) -> list[str]:
+        """One line a setting, for people."""
+        return [f"{name} = {_shown(given)}" for name, given in self.by_name.items()]
+
+
+def _shown(given: object) -> str:
+    if isinstance(given, tuple):
+        some = ", ".join(map(_shown, given[:3]))
+        return f"{some}, ... ({len(given)} rounds)" if len(given) > 3 else f"{some}, by round"
+    return repr(given)[:80]
+
+
+def _written(value: object) -> list[Any]:
+    """A value with its type, exactly: 1, 1.0, True and "1" are four values."""
+    if isinstance(value, bool):
+        return ["bool", int(value)]
+    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+        return ["int", value]
+    if isinstance(value, float) and not math.isnan(value):
+        return ["float", value.hex()]
+    if isinstance(value, str):
+        return ["str", value]
+    if isinstance(value, bytes):
+        return ["bytes", value]
+    if isinstance(value, (list, tuple)):
+        return ["list", [_written(item) for item in value]]
+    raise ConfigError(
+        "a setting of the app that is no number, text or bytes: no contract can say it"
+    )
+
+
+_MAKE: dict[str, Callable[[Any], Value]] = {
+    "bool": bool,
+    "int": int,
+    "float": float.fromhex,
+    "str": str,
+    "bytes": bytes,
+}
+
+
+def _read(stored: Any) -> Any:
+    kind, value = stored
+    if kind == "list":
+        return [_read(item) for item in value]
+    return _MAKE[kind](value)
+
+
+def _one(given: Any) -> list[Any]:
+    if isinstance(given, Schedule):
+        return [given.kind, [_written(number) for number in astuple(given)]]
+    if isinstance(given, tuple):
+        return ["rounds", [[_ABSENT] if value is None else _written(value) for value in given]]
+    return ["always", _written(given)]
+
+
+def _from_fields(stored: Any) -> Settings:
+    by_name: dict[str, Any] = {}
+    try:
+        for name, kind, given in stored:
+            if kind == "always":
+                by_name[name] = _read(given)
+            elif kind == "rounds":
+                by_name[name] = tuple(None if v == [_ABSENT] else _read(v) for v in given)
+            else:
+                by_name[name] = _RULES[kind](*map(_read, given))
+    except (KeyError, TypeError) as error:
+        raise ValueError from error
+    return Settings(by_name)
+
+
+SettingsField = Annotated[
+    Settings, As(Settings.to_fields, _from_fields, "settings by round", refuses=True)
+]
+"""Settings as a field of a record."""
