@@ -137,12 +137,15 @@ def show_log(
 
     from flhe.errors import ConfigError
     from flhe.node import audit
-    from flhe.node.audit_table import AuditTable
+    from flhe.node.audit_table import AuditTable, contracts
     from flhe.node.store import Store
 
     if not home.is_dir():  # a Store would make it
         raise ConfigError(f"--home {home}: no such directory")
-    Console().print(AuditTable(audit.last(Store(home), last)))
+    console = Console()
+    console.print(AuditTable(audit.last(Store(home), last)))
+    for line in contracts(home):
+        console.print(line, soft_wrap=True)
 
 
 @app.command()

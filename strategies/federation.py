@@ -24,6 +24,7 @@ from flhe.strategies.grid import StreamGrid
 from flhe.strategies.ledger import Ledger
 from flhe.strategies.membership import Membership
 from flhe.strategies.overhead import OPEN, sound
+from flhe.strategies.planning import Asked, Plan
 from flhe.strategies.report import RoundReport
 from flhe.strategies.round_state import Attempt, RoundState
 from flhe.sums import receipts
@@ -59,6 +60,7 @@ class Federation:
 
     grid: StreamGrid
     ledger: Ledger
+    plan: Plan
     contract: Contract
     membership: Membership
     initial: ArrayRecord | None
@@ -148,6 +150,10 @@ class Federation:
         return sums.whole if self.parameters.maps else sums.adder
 
     # --- what is sent ---
+
+    def asked(self, kind: Asked, number: int) -> list[Message]:
+        """What a round sends; what apps are told is in the contract."""
+        return self.plan.asked(kind, number, self.contract, self.grid)
 
     def messages(
         self,

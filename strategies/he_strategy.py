@@ -20,10 +20,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from functools import partial
 from logging import INFO, WARNING, getLogger
-from pathlib import Path
-from typing import Any, Literal, Unpack, cast
+from typing import Any, Unpack
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
@@ -37,6 +36,7 @@ from flhe.schemes import DEFAULT
 from flhe.schemes.base import Scheme
 from flhe.schemes.registry import SCHEMES
 from flhe.strategies.attempts import Attempts
+from flhe.strategies.beginning import begin
 from flhe.strategies.catch_up import CatchUp
 from flhe.strategies.epochs import Epochs
 from flhe.strategies.evaluations import comparable, told
@@ -44,23 +44,19 @@ from flhe.strategies.exchange import Exchange
 from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.key_agreement import MIN_MEMBERS
-from flhe.strategies.ledger import Ledger
 from flhe.strategies.masking_agreement import MaskingAgreement
 from flhe.strategies.membership import Membership
 from flhe.strategies.options import RunOptions, RunSettings, check_names, check_scheme
 from flhe.strategies.overhead import EVALUATE, Spent
-from flhe.strategies.planning import Given, settings_of, strip
+from flhe.strategies.planning import Given, Plan
 from flhe.strategies.sampling import Sampling, sample
 from flhe.strategies.sealed_result import log_encryption, log_result, warn_of_clear
 from flhe.training import optimizers
-from flhe.training.contract import Contract
-from flhe.training.model import Model
 from flhe.training.optimizers import Optimizer
 from flhe.training.terms import TRAIN_METRICS, Terms
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
 
-Kind = Literal["train", "evaluate"]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -134,7 +130,7 @@ class HEStrategy(FedAvg):
         self._membership = Membership(self.settings.patience, self.settings.rekey_every)
         self._fed: Federation | None = None
         self._exchanged: Exchange | None = None
-        self._planning = False
+        self._plan: Plan | None = None
 
     # --- the run ---
 
@@ -176,8 +172,11 @@ class HEStrategy(FedAvg):
         """
         self._check_start(evaluate_fn)
         stream = StreamGrid(grid)
-        contract = self._contract(num_rounds, train_config, evaluate_config, stream)
-        fed = self._fed = self._federation(stream, contract, initial_arrays, resume)
+        self._plan = plan = Plan.of(self, self.terms, train_config, evaluate_config)
+        contract = plan.contract(num_rounds, self.settings.min_replies or 0, stream)
+        state_dir, membership = self.settings.state_dir, self._membership
+        fed = begin(stream, plan, contract, membership, initial_arrays, state_dir, resume=resume)
+        self._fed = fed
         epochs = Epochs(fed, self)
         fewest = max(self.min_available_nodes, self.min_train_nodes, self.min_evaluate_nodes)
         epochs.connect(max(fewest, MIN_MEMBERS))
@@ -228,68 +227,6 @@ class HEStrategy(FedAvg):
         if self._fed is not None:
             raise ConfigError("this strategy has run before: make a new one, in a run of its own")
 
-    def _contract(
-        self, rounds: int, train: Given | None, evaluate: Given | None, grid: StreamGrid
-    ) -> Contract:
-        """What the run does, for its members to sign."""
-        run = grid.run
-        numbers = range(1 + self.terms.select.mapped, rounds + 1 + self.terms.select.mapped)
-        self._planning = True
-        told = [
-            settings_of(given, configure, self.configrecord_key, numbers, cast(Grid, grid))
-            for given, configure in (
-                (train, self.configure_train),
-                (evaluate, self.configure_evaluate),
-            )
-        ]
-        self._planning = False
-        return Contract(
-            self.terms,
-            rounds,
-            told[0],
-            told[1],
-            float(self.fraction_train),
-            float(self.fraction_evaluate),
-            self.settings.min_replies or 0,
-            self.configrecord_key,
-            " ".join(filter(None, (run.fab_id, run.fab_version, run.fab_hash))),
-        )
-
-    def _federation(
-        self, grid: StreamGrid, contract: Contract, initial: ArrayRecord | None, resume: bool
-    ) -> Federation:
-        """The federation in `state_dir` where it is to `resume`, otherwise a new one.
-
-        ConfigError where there is nothing to resume, it ran under other terms, or a server that reads
-        the sums was given no model.
-        """
-        terms, state_dir = self.terms, self.settings.state_dir
-        if resume and state_dir is None:
-            raise ConfigError("resume needs state_dir: the directory of the run before")
-        server_reads = terms.scheme.reader == "server"
-        model = None if initial is None else Model.initial(records.to_numpy(initial))
-        if model is None and server_reads and not resume:
-            raise ConfigError(
-                "the server reads the sums, so it has the model: give start() initial_arrays, or have "
-                'the clients read them (unmask="clients")'
-            )
-        kept_in = None if state_dir is None else Path(state_dir)
-        if resume and kept_in is not None:
-            ledger = Ledger.load(kept_in, terms.to_bytes())
-            if ledger.agreed is not None and ledger.agreed.contract != contract.hash():
-                self._membership.asked = True  # members sign the other one
-            if model is not None and ledger.chain.get(0) != model.history:
-                log(WARNING, "initial_arrays are ignored: the federation began with another model")
-                initial = None
-        else:
-            ledger = Ledger.create(kept_in, grid.run.run_id, terms.to_bytes())
-            if model is not None and server_reads:
-                ledger.start_model(model)
-            elif model is not None:
-                # Of a model that clients read, only layout and history are known from here on.
-                ledger.layout, ledger.chain = model.layout, {0: model.history}
-        return Federation(grid, ledger, contract, self._membership, initial)
-
     @property
     def sampling(self) -> Sampling:
         """What a round needs, by what this strategy is set to now."""
@@ -316,24 +253,13 @@ class HEStrategy(FedAvg):
         sampling = self.sampling
         fed.attempt.mode = sampling.mode(fed)
         self._exchanged = exchange = Exchange(fed, sampling.needed(fed))
-        messages = self._asked("train", fed, number)
+        messages = fed.asked("train", number)
         fed.attempt.asked = len(messages)
         replies: Iterable[Message] = fed.grid.send_and_receive(messages, timeout=timeout)
         limit = timeout if self.terms.scheme.slow else min(timeout, self.settings.stage_timeout)
         if self.fraction_train > 0.0:
             replies = exchange.updates(replies, limit)
         self.aggregate_train(number, replies)
-
-    def _asked(self, kind: Kind, fed: Federation, number: int) -> list[Message]:
-        """What a round sends; what apps are told is in the contract, and not in it."""
-        told = fed.contract.told(kind, number)
-        configure = self.configure_train if kind == "train" else self.configure_evaluate
-        asked = configure(number, ArrayRecord(), ConfigRecord(dict(told)), cast(Grid, fed.grid))
-        return strip(asked, self.configrecord_key, told, number)
-
-    def _told(self, kind: Kind, config: ConfigRecord) -> list[Message]:
-        """A message as it would be, for planning."""
-        return [Message(RecordDict({self.configrecord_key: config}), 1, kind)]
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -342,8 +268,8 @@ class HEStrategy(FedAvg):
         if self.fraction_train == 0.0:
             return []
         config["server-round"] = server_round - self.terms.select.mapped
-        if self._planning:
-            return self._told("train", config)
+        if self._plan is not None and self._fed is None:
+            return self._plan.sample("train", config)
         fed = self._running()
         nodes = self._sample(self.fraction_train, self.min_train_nodes)
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(nodes), len(fed.members))
@@ -393,7 +319,7 @@ class HEStrategy(FedAvg):
         timeout: float,
         result: Result,
     ) -> None:
-        messages = self._asked("evaluate", fed, number)
+        messages = fed.asked("evaluate", number)
         replies = fed.grid.send_and_receive(messages, timeout=timeout)
         metrics = self.aggregate_evaluate(number, replies)
         if metrics is not None:
@@ -407,8 +333,8 @@ class HEStrategy(FedAvg):
         if self.fraction_evaluate == 0.0:
             return []
         config["server-round"] = server_round - self.terms.select.mapped
-        if self._planning:
-            return self._told("evaluate", config)
+        if self._plan is not None and self._fed is None:
+            return self._plan.sample("evaluate", config)
         fed = self._running()
         nodes = self._sample(self.fraction_evaluate, self.min_evaluate_nodes)
         log(INFO, "configure_evaluate: Sampled %d nodes", len(nodes))

@@ -18,6 +18,7 @@ from flhe.errors import QuorumError
 from flhe.strategies.overhead import ADD
 from flhe.strategies.report import MeteredGrid, OnRound, RoundReport
 from flhe.training.optimizer import ServerOptimizer
+from flhe.wire.printable import printable
 
 
 class MeteredFedAvg(FedAvg):
@@ -131,4 +132,5 @@ def _nobody(verb: str, server_round: int, replies: list[Message]) -> str:
     reasons = [reply.error.reason for reply in replies if reply.has_error()]
     if not reasons:
         return f"round {server_round}: no node {verb} within the round's timeout; raise it"
-    return f"round {server_round}: no node {verb}, all {len(reasons)} failed: {reasons[0]}"
+    first = printable(reasons[0] or "")
+    return f"round {server_round}: no node {verb}, all {len(reasons)} failed: {first}"

@@ -8,13 +8,21 @@ They are called again in the round itself, where they may choose nodes, and have
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
 
 from flhe.errors import ConfigError
+from flhe.mods import records
+from flhe.strategies.grid import StreamGrid
+from flhe.training.contract import Contract
 from flhe.training.schedule import Schedule, Settings, Value
+from flhe.training.terms import Terms
 
+Asked = Literal["train", "evaluate"]
 Given = Mapping[str, Value | Schedule | tuple[Value | None, ...]]
 """What users give: a ConfigRecord, or a mapping of values, rules, or tuples of a value a round."""
 Configure = Callable[[int, ArrayRecord, ConfigRecord, Grid], Iterable[Message]]
@@ -23,54 +31,83 @@ NUMBER = "server-round"
 """What every app is told beside its settings."""
 
 
-def settings_of(
-    given: Given | None, configure: Configure, key: str, numbers: range, grid: Grid
-) -> Settings:
-    """What `configure` makes of the `given` settings, round by round; rounds are named `numbers`.
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run tells apps."""
 
-    Raises ConfigError: a value that no contract can say.
-    """
-    settings = Settings(dict(given or {}))
-    told = []
-    for training, number in enumerate(numbers, 1):
-        config = ConfigRecord(dict(settings.at(training)))
-        found = {}
-        for message in configure(number, ArrayRecord(), config, grid):
-            found = told_in(message, key)
-        told.append(found)
-    return Settings.of_rounds(told)
+    terms: Terms
+    key: str
+    """Where messages hold it."""
+    given: Mapping[Asked, Settings]
+    """What was given to `start`."""
+    configure: Mapping[Asked, Configure]
+    """What makes messages of it."""
+    shares: Mapping[Asked, float]
+    """Share of the members that are asked."""
 
-
-def told_in(message: Message, key: str) -> dict[str, Value]:
-    """What a message says to the app; it is taken out, for nodes go by the contract."""
-    record = message.content.pop(key, None)
-    if message.content.config_records.keys() - {"flhe.stage"} or message.content.metric_records:
-        raise ConfigError(
-            "configure_train or configure_evaluate adds records to its messages, which would reach no "
-            f"app: put settings into {key!r}, the one that it is given"
+    @classmethod
+    def of(
+        cls, strategy: FedAvg, terms: Terms, train: Given | None, evaluate: Given | None
+    ) -> Plan:
+        """That of a strategy, which was given this to tell."""
+        return cls(
+            terms,
+            strategy.configrecord_key,
+            {"train": Settings(dict(train or {})), "evaluate": Settings(dict(evaluate or {}))},
+            {"train": strategy.configure_train, "evaluate": strategy.configure_evaluate},
+            {"train": strategy.fraction_train, "evaluate": strategy.fraction_evaluate},
         )
-    told = dict(record) if isinstance(record, ConfigRecord) else {}
-    told.pop(NUMBER, None)
-    return told
 
+    def contract(self, rounds: int, least: int, grid: StreamGrid) -> Contract:
+        """What the run does, for its members to sign."""
+        run = grid.run
+        train, evaluate = (self._settings(kind, rounds, grid) for kind in self.given)
+        shares = float(self.shares["train"]), float(self.shares["evaluate"])
+        app = " ".join(filter(None, (run.fab_id, run.fab_version, run.fab_hash)))
+        return Contract(self.terms, rounds, train, evaluate, *shares, least, self.key, app)
 
-def strip(
-    messages: Iterable[Message], key: str, told: Mapping[str, Value], round_: int
-) -> list[Message]:
-    """Messages without their settings, which are those of the contract.
+    def asked(
+        self, kind: Asked, number: int, contract: Contract, grid: StreamGrid
+    ) -> list[Message]:
+        """What a round sends, without what apps are told: nodes go by the contract.
 
-    Raises ConfigError: they say something else than when the run began.
-    """
-    out, seen = list(messages), set[int]()
-    expected = {name: value for name, value in told.items() if name != NUMBER}
-    for message in out:
-        if id(message.content) in seen:
-            continue  # nodes that lack the same get one content
-        seen.add(id(message.content))
-        if told_in(message, key) != expected:
+        Raises ConfigError: it says something else than when the run began.
+        """
+        told = contract.told(kind, number)
+        messages = self._configured(kind, number - self.terms.select.mapped, grid)
+        for content in {id(m.content): m.content for m in messages}.values():  # some share theirs
+            if self._taken(content) != {n: v for n, v in told.items() if n != NUMBER}:
+                raise ConfigError(
+                    f"round {number}: configure_train or configure_evaluate tells apps something else "
+                    "than when the run began, and all members have signed that: what they say must "
+                    "follow from the round alone"
+                )
+        return messages
+
+    def sample(self, kind: Asked, config: ConfigRecord) -> list[Message]:
+        """A message as it would be, before there is anybody to send it to."""
+        return [Message(RecordDict({self.key: config}), 1, kind)]
+
+    def _settings(self, kind: Asked, rounds: int, grid: StreamGrid) -> Settings:
+        told = []
+        for training in range(1, rounds + 1):
+            messages = self._configured(kind, training, grid)
+            told.append(self._taken(messages[0].content) if messages else {})
+        return Settings.of_rounds(told)
+
+    def _configured(self, kind: Asked, training: int, grid: StreamGrid) -> list[Message]:
+        config = ConfigRecord(self.given[kind].at(training))
+        number = training + self.terms.select.mapped
+        return list(self.configure[kind](number, ArrayRecord(), config, cast(Grid, grid)))
+
+    def _taken(self, content: RecordDict) -> dict[str, Value]:
+        """What a message says to the app, taken out of it."""
+        record = content.pop(self.key, None)
+        if content.config_records.keys() - {records.STAGE} or content.metric_records:
             raise ConfigError(
-                f"round {round_}: configure_train or configure_evaluate tells apps something else than "
-                "when the run began, and all members have signed that: what they say must follow from "
-                "the round alone"
+                "configure_train or configure_evaluate adds records to its messages, which would reach "
+                f"no app: put settings into {self.key!r}, the one that it is given"
             )
-    return out
+        told = dict(record) if isinstance(record, ConfigRecord) else {}
+        told.pop(NUMBER, None)
+        return told

@@ -106,6 +106,8 @@ class Follower:
     def adopt(self, box: list[bytes]) -> None:
         """Take the model of a sealed checkpoint, unless the own one is further on."""
         model = self.unseal(box)
+        if model.round:
+            self.contract.check_round(model.round)
         own = self.model
         if own is not None:
             if model.layout != own.layout and own.round > 0:

@@ -185,6 +185,7 @@ class _Handling:
                 seconds=time.monotonic() - self.began,
                 bytes_out=0 if content is None else records.message_bytes(content),
                 epoch=None if self.node is None else self.node.current_epoch(),
+                contract=None if self.node is None else self.node.current_contract(),
                 round=self.round,
                 attempt=self.attempt,
                 result=None if content is None else audit.result_of(_reply(content)),

@@ -21,13 +21,11 @@ from flhe.mods.contribution import Contribution
 from flhe.mods.follow import Follower, follow
 from flhe.mods.stages import App, say_once
 from flhe.node.node import Node
+from flhe.node.policy import COUNTS
 from flhe.training.draft import Draft
 from flhe.training.due import check_ahead
 from flhe.training.sensitivity import draft_map, map_of, map_of_change
 from flhe.training.terms import Terms
-
-COUNTS = ("num-examples", "num_examples")
-"""Names of an example count. The server names the weight, so it could name any metric that."""
 
 
 def train(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:

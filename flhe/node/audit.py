@@ -4,12 +4,14 @@
 before that is gone.
 
     {"time":"2026-01-02T03:04:05Z","run":7,"stage":"round","asked_by":"server","answer":"update",
-     "epoch":"ab12cd34","round":3,"attempt":0,"result":"0123456789abcdef","bytes_out":12345,"seconds":1.2}
+     "epoch":"ab12cd34","contract":"89ab012345cdef67","round":3,"attempt":0,"result":"0123456789abcdef",
+     "bytes_out":12345,"seconds":1.2}
     {"time":...,"stage":"round",...,"answer":"refused",...,"code":1014,"reason":"flhe/protocol"}
 
 Each field is public by construction: a number in its range, a word out of a closed set, or the
 beginning of a hash. `result` is that of the node's model, which is the same at all sites unless the
-server told them different ones: administrators may compare it. Metrics,
+server told them different ones: administrators may compare it. So is `contract`, which another epoch
+may change: `flhe log` says what is in it. Metrics,
 example counts, keys and the text of errors have no field; what went wrong is in `errors.log`.
 """
 
@@ -58,7 +60,7 @@ ASKERS = frozenset({"server", ADMINISTRATOR})
 
 _WORDS = {"stage": STAGES | {PLAIN, PERMIT}, "answer": ANSWERS, "asked_by": ASKERS}
 _ENDS = {"run": 1 << 64, "bytes_out": 1 << 63, "time": 253402300800}  # the year 10000
-_HASHES = {"epoch": (16, 4), "result": (32, 8)}
+_HASHES = {"epoch": (16, 4), "contract": (32, 8), "result": (32, 8)}
 """Bytes of what is hashed, and how many of them are kept."""
 _MAX_SECONDS = 1e9
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
@@ -104,8 +106,9 @@ class Entry:
 
     `run` is Flower's run id, unsigned, 64 bits; `seconds` go from the message to the answer, the
     app's own time included, to the millisecond; `bytes_out` are those of the answer, 0 if nothing
-    left but a code. Of the epoch's id, 16 bytes, 4 are kept, and 8 of `result`, the hash of all
-    results so far, 32 bytes; None where there was none. Round and attempt are below 2**32. The
+    left but a code. Of the epoch's id, 16 bytes, 4 are kept, and 8 of `contract`, the hash of what all
+    members have signed that the run does, and of `result`, the hash of all results so far, 32 bytes
+    each; None where there was none. Round and attempt are below 2**32. The
     reason of a refusal is looked up by its `code`, from `flhe.wire.codes`. `time` is when it was
     answered, Unix time in seconds.
 
@@ -119,6 +122,7 @@ class Entry:
     asked_by: str = "server"
     answer: str
     epoch: bytes | None = None
+    contract: bytes | None = None
     round: int | None = None
     attempt: int | None = None
     result: bytes | None = None

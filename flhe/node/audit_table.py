@@ -1,14 +1,17 @@
-"""The table that `flhe log` prints: the audit log of one node, oldest line first."""
+"""The tables that `flhe log` prints: a node's audit log, oldest line first, and its contracts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 from flhe.node.audit import Entry
+from flhe.node.stored import StoredSession
 
 _WIDE = ("stage", "epoch", "round", "result", "answer", "size", "seconds")
 _STACKED = ("stage\nround", "epoch\nresult", "answer\nreason", "size\nseconds")
@@ -44,7 +47,7 @@ def _table(entries: Sequence[Entry | None], *, stacked: bool) -> Table:
     out.add_column("run / time", no_wrap=True)
     for heading in _STACKED if stacked else _WIDE:
         out.add_column(heading, justify="right" if heading in _RIGHT else "left", no_wrap=True)
-    run = None
+    run = contract = None
     for entry in entries:
         if entry is None:
             out.add_row("not a line of flhe")
@@ -53,6 +56,9 @@ def _table(entries: Sequence[Entry | None], *, stacked: bool) -> Table:
             run = entry.run
             out.add_section()
             out.add_row(f"{run}", style="bold")
+        if entry.contract not in (None, contract):
+            contract = entry.contract
+            out.add_row(f"contract {contract.hex()}", style="bold")
         out.add_row(*(_stacked(entry) if stacked else _cells(entry)))
     return out
 
@@ -85,3 +91,12 @@ def _round(entry: Entry) -> str:
 
 def _size(count: int) -> str:
     return f"{count:,} B" if count < 10_000 else f"{count / 1e6:,.2f} MB"
+
+
+def contracts(home: Path) -> Iterator[Text]:
+    """What the members of each federation have signed that it does, as this node keeps it."""
+    for path in sorted(home.glob("runs/*/session")):
+        contract = StoredSession.from_bytes(path.read_bytes()).contract
+        yield Text(f"{path.parent.name}: contract {contract.hash().hex()}", style="bold")
+        for line in contract.lines():
+            yield Text(f"  {line}")

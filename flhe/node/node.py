@@ -152,6 +152,11 @@ class Node(Updates):
         kept = self._session()
         return None if kept is None else kept.epoch
 
+    def current_contract(self) -> bytes | None:
+        """Hash of what all have signed that the run does, or None before they have."""
+        kept = self._session()
+        return None if kept is None else kept.contract.hash()
+
     def usable_epoch(self) -> bytes | None:
         """Id of this federation's epoch if its keys may be used here and now."""
         kept = self._session()

@@ -83,6 +83,8 @@ def _is_ours(folded: str) -> bool:
     return near and bool(get_close_matches(folded, settings(), 1, 0.8))
 
 
+COUNTS = ("num-examples", "num_examples")
+"""Names of an example count. The server names the weight, so it could name any metric that."""
 METRICS = ("loss", "accuracy", "acc")
 PREFIXES = ("train", "eval", "val", "test")
 
@@ -294,6 +296,12 @@ class Policy:
                 "the server asked for keys that were dealt, and this node was dealt none: set "
                 'flhe-dealt-key in the node config, or have members make their own: keys="joint" in '
                 "the strategy"
+            )
+
+        if terms.weight_key not in COUNTS and not self.allows_metric(terms.weight_key):
+            raise PolicyError(
+                f"the server asked to weigh updates by {terms.weight_key!r}, whose sum it may read: "
+                f"weigh by {COUNTS[0]!r}, or allow it with flhe-metrics in the node config"
             )
 
         if terms.select.clear:

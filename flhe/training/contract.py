@@ -19,6 +19,7 @@ from flhe.training.terms import Terms
 from flhe.wire.canonical import dumps
 from flhe.wire.derive import PREFIX
 from flhe.wire.fields import U32, Rule, at_most, within
+from flhe.wire.printable import printable
 from flhe.wire.record import Form, Record
 
 MAX_BYTES = 1 << 18
@@ -90,14 +91,15 @@ class Contract(Record):
         return hashlib.sha256(dumps([PREFIX + "contract", self.hash(), config])).digest()
 
     def lines(self) -> list[str]:
-        """What it says, a line each, for people."""
+        """What it says, a line each, for people; nothing that a terminal would act on."""
         terms, codec = self.terms, self.terms.codec
         steps = " > ".join(step.name for step in codec.codecs)
         who = f"{self.train_share:.0%} of the members train, {self.evaluate_share:.0%} evaluate"
-        return [
+        said = [
             f"scheme {terms.scheme.name}, codec {steps}, optimizer {terms.optimizer.name}",
             f"{self.rounds} rounds; {who}; sums of {self.least} or more",
             *(f"train: {line}" for line in self.train.lines()),
             *(f"evaluate: {line}" for line in self.evaluate.lines()),
             *([f"app {self.app}"] if self.app else []),
         ]
+        return [printable(line) for line in said]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flhe import errors as e
+from flhe.wire.printable import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,8 @@ def explain(code: int, reason: str | None) -> str:
     """What an error reply means, in words, for the server's log."""
     if refusal := find(code):
         return f"{refusal.slug}: {refusal.meaning}"
-    return _FLOWERS.get(code, f"error code {code}" + (f", {reason}" if code == 0 else ""))
+    said = f", {printable(reason)}" if code == 0 and reason else ""
+    return _FLOWERS.get(code, f"error code {code}{said}")
 
 
 _FLOWERS = {

@@ -119,15 +119,6 @@ def test_example_counts_leave_for_true_alone(
     assert (b"4711" in wire(reply)) == leaves
 
 
-def test_counts_are_no_key_to_other_metrics(tmp_path: Path) -> None:
-    """The server names the weight; a node that lets counts leave did not mean any metric."""
-    group = Group(tmp_path, 3, replace(TERMS, weight_key="patients")).agree()
-    site = group.sites[0]
-    site.app = App(patients=4711)
-    site.allow(flhe_counts=True)
-    assert b"4711" not in wire(group.evaluate(site))
-
-
 @pytest.mark.parametrize("teller", [0, 1])
 def test_only_listed_training_metrics_are_in_the_sum(tmp_path: Path, teller: int) -> None:
     """By each member's own list; the teller tells what its own list has, whatever is in the sum."""

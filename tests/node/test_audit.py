@@ -186,7 +186,7 @@ def test_nothing_else_is_recorded() -> None:
     """A field added here is one that a hospital's administrator reads: think of what it tells."""
     assert {f.name for f in fields(Entry)} == {
         *("time", "run", "stage", "epoch", "round", "attempt", "asked_by", "answer"),
-        *("bytes_out", "seconds", "code", "result"),
+        *("bytes_out", "seconds", "code", "result", "contract"),
     }
 
 

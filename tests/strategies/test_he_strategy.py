@@ -75,11 +75,17 @@ def test_own_names_for_arrays_weights_and_config(tmp_path: Path) -> None:
         message.content = RecordDict({"arrays": content["weights"], "config": content["settings"]})
         reply: Message = after(message, context)
         metrics = reply.content["metrics"]
-        metrics["n"] = metrics.pop("num-examples")
+        metrics["num_examples"] = metrics.pop("num-examples")
         return reply
 
     grid = Puppets(tmp_path, 3, Node(HEMod(), translate))
-    run(grid, 2, arrayrecord_key="weights", configrecord_key="settings", weighted_by_key="n")
+    run(
+        grid,
+        2,
+        arrayrecord_key="weights",
+        configrecord_key="settings",
+        weighted_by_key="num_examples",
+    )
     close(same(grid, range(3)), Reference.of([range(3)] * 2), tolerance(range(3), 2))
     assert seen
     assert all(names == {"weights", "settings"} for names in seen)

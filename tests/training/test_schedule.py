@@ -1,0 +1,119 @@
+"""Schedules: what apps are told in each round, and how a contract writes it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flhe.errors import ConfigError, ProtocolError
+from flhe.training.contract import Contract
+from flhe.training.schedule import Cosine, Settings, Step
+from flhe.training.terms import Terms
+
+TERMS = Terms()
+SCALARS = st.one_of(
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    st.text(max_size=8),
+    st.binary(max_size=8),
+)
+VALUES = st.one_of(SCALARS, st.lists(SCALARS, max_size=3))
+GIVEN = st.one_of(
+    VALUES,
+    st.lists(st.none() | VALUES, min_size=1, max_size=4).map(tuple),
+    st.builds(Step, st.floats(0.01, 9), st.floats(0.1, 1), st.integers(1, 9)),
+    st.builds(Cosine, st.floats(0.01, 9), st.floats(0, 1), st.integers(1, 9)),
+)
+NAMES = st.text(min_size=1, max_size=5)
+
+
+def exactly(value: Any) -> Any:
+    """With the type of every value: 1, 1.0 and True are equal to Python."""
+    if isinstance(value, list):
+        return [exactly(item) for item in value]
+    return type(value), repr(value)
+
+
+@given(st.dictionaries(NAMES, GIVEN, max_size=4))
+def test_what_is_written_is_what_is_read(by_name: dict[str, Any]) -> None:
+    contract = Contract(TERMS, 5, Settings(by_name))
+    again = Contract.from_bytes(contract.to_bytes())
+    assert again.hash() == contract.hash()
+    for round_ in (1, 2, 5, 99):
+        told, read = contract.train.at(round_), again.train.at(round_)
+        assert list(told) == list(read) == sorted(told)
+        assert [exactly(value) for value in told.values()] == [exactly(v) for v in read.values()]
+
+
+@given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_no_two_settings_have_one_hash(by_name: dict[str, Any], random: Any) -> None:
+    names = list(by_name)
+    random.shuffle(names)
+    one = Contract(TERMS, 5, Settings(by_name)).hash()
+    assert Contract(TERMS, 5, Settings({n: by_name[n] for n in names})).hash() == one
+    for other in (1, 1.0, True, "1", b"1", [1], None):
+        changed = {**by_name, names[0]: other}
+        if other is None:
+            del changed[names[0]]
+        elif exactly(other) == exactly(by_name[names[0]]):
+            continue
+        assert Contract(TERMS, 5, Settings(changed)).hash() != one
+
+
+@given(st.lists(st.dictionaries(NAMES, VALUES, max_size=3), min_size=1, max_size=5))
+def test_what_was_found_out_round_by_round(told: list[dict[str, Any]]) -> None:
+    settings = Settings.of_rounds(told)
+    for round_, one in enumerate(told, 1):
+        assert {n: exactly(v) for n, v in settings.at(round_).items()} == {
+            n: exactly(v) for n, v in one.items()
+        }
+
+
+def test_rules() -> None:
+    told = Settings({"lr": Step(0.1, 0.5, 2), "epochs": (1, None, 3), "x": 7})
+    assert [told.at(r).get("lr") for r in (1, 2, 3, 5)] == [0.1, 0.1, 0.05, 0.025]
+    assert [told.at(r).get("epochs") for r in (0, 1, 2, 3, 99)] == [1, 1, None, 3, 3]
+    falls = [Cosine(1.0, 0.2, 5).at(round_) for round_ in (1, 3, 5, 6)]
+    assert falls == pytest.approx([1.0, 0.6, 0.2, 0.2])
+    assert Cosine(1.0, 0.2, 1).at(1) == 1.0
+
+
+BAD: list[Any] = [None, float("nan"), {}, object(), 2**63, [None], [[float("nan")]], ()]
+
+
+@pytest.mark.parametrize("value", BAD, ids=repr)
+def test_values_that_no_contract_can_say(value: Any) -> None:
+    with pytest.raises(ConfigError):
+        Settings({"lr": value})
+
+
+@pytest.mark.parametrize(
+    "numbers", [(math.inf, 1.0, 2), (0.1, "1", 2), (0.1, 0.5, 0), (0.1, 0.5, 1.5)]
+)
+def test_rules_that_are_none(numbers: Any) -> None:
+    for rule in (Step, Cosine):
+        with pytest.raises(ConfigError, match="no number that fits"):
+            rule(*numbers)
+
+
+def test_a_contract_of_more_than_its_bound_is_not_read() -> None:
+    long = Contract(TERMS, 5, Settings({"lr": tuple(float(i) for i in range(50_000))})).to_bytes()
+    with pytest.raises(ProtocolError, match="contract"):
+        Contract.from_bytes(long)
+
+
+def test_it_tells_people_what_it_says_and_nothing_to_their_terminal() -> None:
+    settings = Settings({"lr": Cosine(0.1, 0.0, 9), "epochs": (1, 2, 3, 4), "\x1b[2Jx": "\x07"})
+    contract = Contract(TERMS, 25, settings, Settings({"batch": 8}), 0.5, 1.0, 4, app="a/b\n1.0")
+    text = "\n".join(contract.lines())
+    assert "25 rounds; 50% of the members train, 100% evaluate; sums of 4 or more" in text
+    assert "train: lr = Cosine(start=0.1, end=0.0, rounds=9)" in text
+    assert "train: epochs = 1, 2, 3, ... (4 rounds)" in text
+    assert "evaluate: batch = 8" in text
+    assert "app a/b?1.0" in text
+    assert all(line.isprintable() for line in contract.lines())
