@@ -106,6 +106,11 @@ class Codec(Protocol):
         return False
 
     @property
+    def least_share(self) -> float:
+        """Smallest share of the values that it ever sends, 0 to 1."""
+        return 1.0
+
+    @property
     def hides(self) -> bool:
         """Whether it hides which coordinates are sent, by a secret order that `keyed` gives it."""
         return False

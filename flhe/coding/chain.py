@@ -13,6 +13,7 @@ vector instead of six, with the same integers as the three would give for the sa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -81,6 +82,11 @@ class Chain(Codec):
     def sparse(self) -> bool:
         """Whether some coordinates are sent only."""
         return any(codec.sparse for codec in self.codecs)
+
+    @property
+    def least_share(self) -> float:
+        """Smallest share of the values that an update has in any round, 0 to 1."""
+        return math.prod(codec.least_share for codec in self.codecs)
 
     @property
     def hides(self) -> bool:

@@ -115,6 +115,11 @@ class TopK(Codec):
             raise ConfigError("TopK: arrays that travel whole are a tuple of names")
         object.__setattr__(self, "whole", tuple(self.whole))
 
+    @property
+    def least_share(self) -> float:
+        """The share of each layer's values in the end; small layers go whole."""
+        return self.ratio
+
     def parameters(self) -> dict[str, Any]:
         """Ratio as decimal text, warm-up, and what travels whole."""
         return {

@@ -9,6 +9,7 @@ from flhe.keys.agreement import epoch
 from flhe.keys.agreement.circle import SharingParameters
 from flhe.mods import records
 from flhe.mods.stages import App, reply
+from flhe.node import federations
 from flhe.node.node import Node
 from flhe.training.contract import Contract
 
@@ -24,6 +25,7 @@ def advertise(node: Node, record: ConfigRecord, _message: Message, app: App) -> 
     bound, roster = contract.bound(app.context.run_config), node.policy.roster
     state, envelope = epoch.advertise(node.identity, node.run_id, number, roster, bound)
     node.save_agreement(state, contract)
+    federations.prune(node.store, node.run_id)
     return reply(envelope=envelope)
 
 

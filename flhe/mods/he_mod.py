@@ -66,6 +66,10 @@ STAGES: dict[tuple[str, str], stages.Stage] = {
 """(message type, stage) -> its answer."""
 
 
+LOCKS = 16
+"""Files that federations are locked by; messages of two that share one wait for each other."""
+
+
 class HEMod:
     """Encrypts updates; the node's own config says with which keys and under which policy.
 
@@ -135,7 +139,7 @@ class HEMod:
         state.note_home(str(policy.home))
         identity = store.identity()
         federation = context.run_id if record is None else _federation(record, context)
-        with store.lock(name=f"lock-{federation}"):
+        with store.lock(name=f"lock-{federation % LOCKS}"):  # a server may name any number
             handling.node = node = Node(policy, store, identity, federation)
             if policy.leave:
                 node.leave()

@@ -16,6 +16,18 @@ from flhe.node.store import Store
 _BEGUN, _PERMIT, _LOCK = "begun", "permit", "lock-begin"
 
 
+MOST_UNBEGUN = 8
+"""Federations whose keys are being agreed on, of which files are kept at one time."""
+
+
+def prune(store: Store, run_id: int) -> None:
+    """Drop the oldest federations that never began, but for `run_id`: a server can name any number."""
+    names = store.oldest("runs", having="agreement", lacking=_BEGUN)
+    others = [name for name in names if name != f"{run_id}"]
+    for name in others[: max(len(others) - MOST_UNBEGUN, 0)]:
+        store.drop(f"runs/{name}")
+
+
 def begun(store: Store) -> int:
     """Return how many federations have begun here."""
     return store.count("runs", _BEGUN)

@@ -23,6 +23,7 @@ from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.node.stored import StoredAgreement, StoredSession
 from flhe.node.updates import Updates
+from flhe.schemes import PLAIN
 from flhe.training.contract import Contract
 from flhe.training.terms import Terms
 from flhe.wire.files import boot_id, make_private
@@ -226,7 +227,8 @@ class Node(Updates):
     def mark_encrypted(self, run_id: int) -> None:
         """Note that Flower's run `run_id` speaks of encryption, where it resumes a federation."""
         name = f"runs/{run_id}/encrypted"
-        if run_id != self.run_id and not self.store.exists(name):
+        plain = PLAIN in self.policy.schemes  # else no run is a plain one
+        if plain and run_id != self.run_id and not self.store.exists(name):
             self.store.write(name, b"")
 
     def leave(self) -> None:

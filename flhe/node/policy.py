@@ -275,6 +275,13 @@ class Policy:
                 f"{self._setting('unpermuted')}"
             )
 
+        if terms.codec.least_share < self.limits["min-top-k"]:
+            raise PolicyError(
+                f"the server asked for {terms.codec.least_share:g} of an update's values, of which few "
+                f"sites send the same, this node sends {self.limits['min-top-k']:g} or more: raise "
+                f"top_k in the strategy, or lower {self._setting('min-top-k')}"
+            )
+
         if scheme.reader == "server" and not self.limits["server-reads"]:
             raise PolicyError(
                 "the server asked to read the sum of each round, and with it the model: use "

@@ -112,6 +112,13 @@ class Store:
         with files.os_errors("read"):
             return sum(1 for _ in self._at(folder).glob(f"*/{name}"))
 
+    def oldest(self, folder: str, *, having: str, lacking: str) -> list[str]:
+        """Directories in `folder` that hold one file and not another, the oldest first."""
+        with files.os_errors("read"):
+            found = [p for p in self._at(folder).glob("*") if (p / having).is_file()]
+            found = [p for p in found if not (p / lacking).exists()]
+            return [p.name for p in sorted(found, key=lambda p: (p / having).stat().st_mtime_ns)]
+
     def read(self, name: str) -> bytes:
         """Return the content of `name`. Raises StoreError if missing, or open to others."""
         return files.read(self._at(name))
@@ -154,6 +161,14 @@ class Store:
         The overwriting is best effort: flash memory and journals keep old blocks.
         """
         files.erase(self._at(name, writing=True))
+
+    def drop(self, folder: str) -> None:
+        """Erase the files of a directory, and remove it."""
+        place = self._at(folder, writing=True)
+        with files.os_errors("remove"):
+            for path in place.glob("*"):
+                files.erase(path)
+            place.rmdir()
 
     def identity(self, random: Random = secrets.token_bytes) -> Identity:
         """Load this node's identity, made on first use. Takes the lock then: call it outside one.

@@ -16,6 +16,7 @@ VALUES: dict[str, Any] = {
     **{n: st.booleans() for n in ("fresh-keys", "server-reads", "unpermuted", "counts")},
     "key-bits": st.sampled_from([2048, 3072, 4096]),
     "min-select": st.floats(0, 1),
+    "min-top-k": st.floats(0, 1),
     "min-noise": st.floats(0, 1e299),
     "max-releases": st.integers(0, 2**32 - 1),
     "min-members": st.integers(2, 1024),
@@ -37,7 +38,7 @@ def test_round_trips(limits: Limits) -> None:
     assert Limits.parse(limits.lines()) == limits
 
 
-LARGER = ("key-bits", "min-select", "min-noise", "min-members", "fresh-keys")
+LARGER = ("key-bits", "min-select", "min-top-k", "min-noise", "min-members", "fresh-keys")
 
 
 def laxer(name: str, one: Any, other: Any) -> bool:

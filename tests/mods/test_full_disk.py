@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from flhe.mods.he_mod import LOCKS
 from flhe.node import store
 from flhe.schemes.flashe.adder import FlasheOpener
 from flhe.training.session import Session
@@ -118,7 +119,7 @@ def test_a_second_process_waits_so_long_and_says_so(
 ) -> None:
     """Two SuperNodes on one state directory: the second is answered, not left waiting."""
     site, clock = group.sites[0], Hasty()
-    handle = os.open(site.home / f"lock-{RUN}", os.O_RDWR)
+    handle = os.open(site.home / f"lock-{RUN % LOCKS}", os.O_RDWR)
     fcntl.flock(handle, fcntl.LOCK_EX)
     with monkeypatch.context() as patch:
         patch.setattr(store, "time", clock)

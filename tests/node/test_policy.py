@@ -177,6 +177,7 @@ NO_VALUES: list[tuple[str, tuple[Any, ...], str]] = [
     *((key, (1, True, 0.5, b"x", None), " must be text") for key in TEXTS),
     ("min-survivors", (-1, 1.0, "3", True), " must be a whole number"),
     ("min-select", (-0.1, 1.1, "0.1", True, None, float("nan")), ""),
+    ("min-top-k", (-0.1, 1.1, "0.1", True, None, float("nan")), ""),
     ("min-noise", (-0.1, "0.1", True, float("nan")), ""),
     ("select-rules", ("sensitivity,all", 1), ""),
     # Neither may mean that all are allowed.
@@ -339,6 +340,7 @@ STRICTER: list[tuple[str, Any, Any, Any]] = [
     ("fresh-keys", False, True, True),
     ("min-select", 0.5, 0.1, 0.5),
     ("min-select", 0.1, None, 1.0),
+    ("min-top-k", 0.2, 0.1, 0.2),
     ("min-noise", 2.0, 0.5, 2.0),
     ("server-reads", True, None, False),
     ("server-reads", False, True, False),

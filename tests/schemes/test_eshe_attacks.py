@@ -240,17 +240,17 @@ def _sum(ours: Ours, ranks: Iterable[int]) -> Sealed:
 
 def test_no_two_sums_have_one_key() -> None:
     """Members who lose one of them agree anew, and draw anew; within an agreement there is one sum."""
-    scheme, terms = Esafl().adder(3), bytes(32)
+    scheme = Esafl().adder(3)
     drawn = []
     for number in range(2):
         states, confirms = confirmed(sites(3), 77, number)
-        drawn.append([joint.share(state, confirms, scheme, terms) for state in states])
-        again = joint.share(drawn[-1][0][0], confirms, scheme, terms)
+        drawn.append([joint.share(state, confirms, scheme) for state in states])
+        again = joint.share(drawn[-1][0][0], confirms, scheme)
         assert again[0].scheme_secret == drawn[-1][0][0].scheme_secret
     keys = [[state.scheme_secret for state, _ in exchange] for exchange in drawn]
     assert len({secret for exchange in keys for secret in exchange}) == 6
     (state, message), first = drawn[1][0], drawn[0]
     with pytest.raises(ProtocolError):  # the other exchange's members do not fit into this one
-        joint.add(state, confirms, [message, *(m for _, m in first[1:])], scheme, terms)
+        joint.add(state, confirms, [message, *(m for _, m in first[1:])], scheme)
     with pytest.raises(ProtocolError, match="all 3 members"):
-        joint.add(state, confirms, [m for _, m in drawn[1][:2]], scheme, terms)
+        joint.add(state, confirms, [m for _, m in drawn[1][:2]], scheme)

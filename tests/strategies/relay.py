@@ -258,7 +258,7 @@ class Relay(Network):
         """A new epoch: nothing of the one before can be added or opened in it."""
         self.members: list[int] = []
         self.confirms: list[bytes] = []
-        self.least, self.sites, self.colluders = 2, 0, 0
+        self.least, self.rostered, self.colluders = 2, 0, 0
         self.box: list[bytes] = []
         self.tries: dict[tuple[int, int], Try] = {}
         self.results: list[Result] = []
@@ -347,7 +347,7 @@ class Relay(Network):
             if self.terms.scheme.needs_all_members
             else max(c["bounds"][2] for c in confirms)
         )
-        self.sites = max(c["bounds"][0] for c in confirms)
+        self.rostered = max(c["bounds"][0] for c in confirms)
         self.colluders = max(c["bounds"][1] for c in confirms)
         if self.terms.scheme.needs_all_members:
             drawn = relay("joint", confirms=told)
@@ -375,7 +375,7 @@ class Relay(Network):
     @property
     def quorum(self) -> int:
         """t: signatures that a set of survivors takes."""
-        return (self.sites + self.colluders) // 2 + 1
+        return (self.rostered + self.colluders) // 2 + 1
 
     # --- rounds ---
 
