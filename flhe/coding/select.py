@@ -174,15 +174,17 @@ class Select(Record):
     def of_map(self, sums: NDArray[Any], layout: Layout) -> Support:
         """The selection that a summed map gives: the largest, of equals those of lowest index.
 
+        Half of each array's share is its own: whoever chooses the first model chooses where its
+        gradients are large, and would have next to nothing of the layer that shows most encrypted.
         The map is as it was opened, integers (layout.floats,): exact, so that all come to the same.
         """
         size, count = sums.size, self.count(layout)
-        if count == size:
-            return Support.of(np.arange(size, dtype=np.uint32), size)
-        least = np.partition(sums, size - count)[size - count]
-        chosen = sums > least
-        ties = np.flatnonzero(sums == least)[: count - int(np.count_nonzero(chosen))]
-        chosen[ties] = True
+        chosen = np.zeros(size, np.bool_)
+        for _, start, stop in layout.segments():
+            own = count * (stop - start) // (2 * size)
+            chosen[start + _largest(sums[start:stop], own)] = True
+        left = np.flatnonzero(~chosen)
+        chosen[left[_largest(sums[left], count - int(np.count_nonzero(chosen)))]] = True
         return Support.of(np.flatnonzero(chosen).astype(np.uint32), size)
 
     def normalized(self, own: NDArray[np.float32], *, reuse: bool = False) -> NDArray[np.float32]:
@@ -217,6 +219,15 @@ class Select(Record):
         sizes *= 2
         sizes -= 1
         return sizes
+
+
+def _largest(values: NDArray[Any], count: int) -> NDArray[np.intp]:
+    """Where the largest are, of equals the first ones; ascending."""
+    if count == 0:
+        return np.empty(0, np.intp)
+    least = np.partition(values, values.size - count)[values.size - count]
+    above, ties = np.flatnonzero(values > least), np.flatnonzero(values == least)
+    return np.sort(np.concatenate([above, ties[: count - above.size]]))
 
 
 def describe(select: Select) -> str:

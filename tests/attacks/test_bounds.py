@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from flhe.coding.flatten import Entry, Layout
+from flhe.coding.select import Select
 from flhe.mods import records
 from flhe.wire import canonical
 from flhe.wire.codes import explain
@@ -66,3 +69,13 @@ def test_federations_that_never_begin_leave_no_files(tmp_path: Path) -> None:
         name = records.federation_name(1000 + number)
         answer(site.ask("advertise", **group.begin(federation=name)))
     assert len(list(site.home.rglob("*"))) < 60
+
+
+def test_a_first_model_does_not_take_a_layer_out_of_the_selection() -> None:
+    """A server that scales the first layer's gradients down had next to nothing of it encrypted."""
+    layout = Layout(tuple(Entry(name, (1000,), "float32") for name in ("first", "second", "third")))
+    sums = np.arange(3000, dtype=np.int32)
+    sums[:1000] = 0
+    found = Select(0.1).of_map(sums, layout)
+    assert found.count == 300
+    assert np.count_nonzero(found.coords < 1000) == 50

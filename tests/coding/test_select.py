@@ -48,6 +48,24 @@ def test_a_map_selects_the_largest_of_equals_the_first(sums: list[int], ratio: f
     assert found.length == len(sums)
 
 
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(st.integers(-5, 5), min_size=1, max_size=30), min_size=1, max_size=4),
+    st.floats(0.01, 1.0),
+)
+def test_half_of_each_arrays_share_is_its_own(arrays: list[list[int]], ratio: float) -> None:
+    layout = Layout(tuple(Entry(f"w{i}", (len(a),), "float32") for i, a in enumerate(arrays)))
+    sums, select = [value for array in arrays for value in array], Select(ratio)
+    count = select.count(layout)
+    expected: set[int] = set()
+    for _, start, stop in layout.segments():
+        order = sorted(range(start, stop), key=lambda i: (-sums[i], i))
+        expected |= set(order[: count * (stop - start) // (2 * len(sums))])
+    rest = sorted(set(range(len(sums))) - expected, key=lambda i: (-sums[i], i))
+    expected |= set(rest[: count - len(expected)])
+    assert select.of_map(np.array(sums, np.int32), layout).coords.tolist() == sorted(expected)
+
+
 def test_a_random_selection_is_the_same_for_all_and_spread_evenly() -> None:
     layout = flat(100_000)
     found = Select(0.1, "random").fixed(layout)

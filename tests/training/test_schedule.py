@@ -83,7 +83,7 @@ def test_rules() -> None:
     assert Cosine(1.0, 0.2, 1).at(1) == 1.0
 
 
-BAD: list[Any] = [None, float("nan"), {}, object(), 2**63, [None], [[float("nan")]], ()]
+BAD: list[Any] = [None, float("nan"), {}, 1j, 2**63, [None], [[float("nan")]], ()]
 
 
 @pytest.mark.parametrize("value", BAD, ids=repr)
