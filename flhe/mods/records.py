@@ -27,7 +27,7 @@ from flhe.schemes.sealed import Sealed
 
 logger = logging.getLogger("flhe")
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of the protocol, in every stage and every reply. Before, sums had no tags and no receipts."""
 
 SEALED = "flhe.sealed/1"
