@@ -66,13 +66,24 @@ class MaskingAgreement:
         """Node id to rank, of the same members."""
         self.named: dict[int, set[int]] = {}
         """Rank -> ranks of those who could not open its shares."""
+        self.silent: set[int] = set()
+        """Ranks of those who signed and did not answer UNMASK, where that voids the round."""
         self._trouble: dict[int, str] = {}
 
     @property
     def culprits(self) -> list[int]:
-        """Nodes whose shares more members could not open than may collude: the fault is theirs."""
+        """Nodes whose shares do not open, at more members than may collude.
+
+        Or at one of them, where the node itself signed the set and then gave nothing to open it with:
+        neither is the fault of anybody who complains.
+        """
         bound = self.circle.colluders
-        return [node for node, rank in self.nodes.items() if len(self.named.get(rank, ())) > bound]
+        found = []
+        for node, rank in self.nodes.items():
+            complaints = len(self.named.get(rank, ()))
+            if complaints > bound or (complaints and rank in self.silent):
+                found.append(node)
+        return found
 
     def release(self) -> list[bytes]:
         """Have the survivors sign their set, and release the sum of their seeds.
@@ -153,6 +164,8 @@ class MaskingAgreement:
             self._trouble.clear()
             messages = [Message(content, node, "train") for node in silent]
             answers |= self._ask("unmask", messages, read)
+        if len(answers) < need:
+            self.silent = {self.nodes[node] for node in asked} - answers.keys()
         self._enough("unmask", len(answers), need)
         return [answers[rank] for rank in sorted(answers)]
 
