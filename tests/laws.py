@@ -39,7 +39,7 @@ from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.adder import FlasheAdder
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.adder import SashSealer
-from flhe.schemes.sash.generator import ROWS, Seed
+from flhe.schemes.sash.generator import Seed
 from flhe.schemes.sash.presets import sash_preset
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed, Slot
@@ -229,17 +229,16 @@ def _sash_secrets(sealer: SashSealer) -> list[bytes]:
 
 
 def _sash(bits: int, preset: str, unmask: Any) -> SchemeCase:
-    ring = sash_preset(preset).form == "ring"
     return SchemeCase(
         f"sash-{preset}-{bits or 'auto'}-{unmask}",
         functools.partial(_roles, scheme=Sash(unmask, preset), bits=bits),
-        sash_preset(preset).dimension if ring else ROWS,
+        sash_preset(preset).dimension,
         lambda _, sealed: sealed.data.view("<u4"),
         True,
         "refused",
         unmask,
         _sash_secrets,
-        70_000 if ring else 1_000,  # a value of the matrix form takes `dimension` products
+        70_000,
         forgets=True,
     )
 
@@ -383,8 +382,6 @@ SCHEMES = [
     *(_flashe(bits, mode) for bits in range(2, 33) for mode in ("double", "single")),
     *(_sash(bits, "ring-2048", "server") for bits in (0, 2, 3, 8, 12, 16, 19)),
     _sash(0, "ring-2048", "clients"),
-    *(_sash(bits, "lwr-736", "server") for bits in (0, 12)),
-    _sash(0, "lwr-1024", "clients"),
     *(_paillier(bits) for bits in (2, 16, 32)),
     *(_eshe(bits, "goldilocks-4096") for bits in (2, 8, 16, 32)),
     *(_eshe(16, ring) for ring in ("rns-4096", "rns-8192", "rns-16384", "paper-32768")),
@@ -409,7 +406,6 @@ FEW_SCHEMES = [
         "sash-ring-2048-auto-server",
         "sash-ring-2048-8-server",
         "sash-ring-2048-auto-clients",
-        "sash-lwr-736-auto-server",
         "batchcrypt-16",
         "esafl-16-goldilocks-4096",
         "esafl-16-rns-8192",

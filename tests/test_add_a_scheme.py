@@ -48,7 +48,7 @@ def test_it_is_found_and_deployed_nodes_must_name_it():
 
 def test_it_trains(tmp_path):
     arrays = ArrayRecord({"weights": Array(np.zeros((4, 3), np.float32))})
-    named = {"flhe-schemes": "toy"}
+    named = {"flhe-schemes": "toy", "flhe-min-bits": 0}
     with InProcessGrid(client_app(), 3, homes=tmp_path, node_config=lambda _: named) as grid:
         strategy = SchemeFedAvg(parse("toy salt=mine"), min_train_nodes=3)
         result = strategy.start(grid, arrays, num_rounds=2)

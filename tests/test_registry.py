@@ -32,7 +32,6 @@ WRITTEN: list[tuple[str, Scheme]] = [
     ("flashe masking=single", Flashe("single")),
     ("sash", Sash()),
     ("sash unmask=clients", Sash("clients")),
-    ("sash unmask=clients preset=lwr-736", Sash("clients", "lwr-736")),
     ("batchcrypt", BatchCrypt()),
     ("batchcrypt key-bits=2048 advance=true", BatchCrypt(2048, advance=True)),
     ("esafl keys=round", Esafl(keys="round")),

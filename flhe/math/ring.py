@@ -52,37 +52,6 @@ def powers(base: int, count: int) -> Elements:
     return out
 
 
-def lwr_masks(
-    k: Elements, rows: Elements, out: NDArray[np.uint32] | None = None, *, floor: bool = False
-) -> NDArray[np.uint32]:
-    """Inner products of k with each row, rounded to Z_P: SASH's G(k), matrix form.
-
-    Parameters
-    ----------
-    k : NDArray
-        uint64 (mu,).
-    rows : NDArray
-        uint64 (count, mu): rows of the matrix.
-    out : NDArray, optional
-        uint32 (count,), to be written.
-    floor : bool
-        The paper's own parameters: inner products modulo 2**64, without their low 32 bits. All 64-bit
-        words are elements then.
-    """
-    from flhe.math import ring_kernels
-
-    if out is None:
-        out = np.empty(rows.shape[:1], np.uint32)
-    fits = k.dtype == rows.dtype == np.uint64 and out.dtype == np.uint32
-    if not fits or k.ndim != 1 or rows.shape != out.shape + k.shape:
-        raise ConfigError(
-            f"lwr_masks: got {k.dtype} {k.shape}, {rows.dtype} {rows.shape} and {out.dtype} "
-            f"{out.shape}, takes uint64 (mu,), uint64 (count, mu) and uint32 (count,)"
-        )
-    (ring_kernels.lwr_floor_masks if floor else ring_kernels.lwr_masks)(k, rows, out)
-    return out
-
-
 # --- transforms ---
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from flhe.math import prime_kernels as prime
-from flhe.math.field_kernels import mul, nearest, njit, plus, rounded, wide
+from flhe.math.field_kernels import njit, rounded, wide
 
 TILE = 128
 
@@ -101,76 +101,6 @@ def products(s, s_quotients, a, roots, parts, q, rounding, out):
             out[r] = _back(one, two, roots, parts, q)
         else:
             rounded(_back(one, two, roots, parts, q), out[r])
-
-
-# --- masks ---
-
-PIECE_BITS = 22
-RUN = 1024
-"""Products of a 32-bit and a 22-bit number that add up in 64 bits."""
-
-_WORD = np.uint64(32)
-_LOW_WORD = np.uint64((1 << 32) - 1)
-_SHIFT = np.uint64(PIECE_BITS)
-_LOW_PIECE = np.uint64((1 << PIECE_BITS) - 1)
-_TWO_PIECES = np.uint64(1 << 2 * PIECE_BITS)
-_ONE_PIECE = np.uint64(1 << PIECE_BITS)
-_ONE_WORD = np.uint64(1 << 32)
-
-
-@njit
-def _inner(row, low, middle, high):
-    """Inner product modulo Q of at most RUN elements with others in 22-bit pieces, lowest first."""
-    wide()
-    low0 = middle0 = high0 = np.uint64(0)
-    low1 = middle1 = high1 = np.uint64(0)
-    for i in range(row.size):
-        a0 = np.uint64(row[i] & _LOW_WORD)
-        a1 = np.uint64(row[i] >> _WORD)
-        low0 += np.uint64(a0 * low[i])
-        low1 += np.uint64(a1 * low[i])
-        middle0 += np.uint64(a0 * middle[i])
-        middle1 += np.uint64(a1 * middle[i])
-        high0 += np.uint64(a0 * high[i])
-        high1 += np.uint64(a1 * high[i])
-    first = plus(mul(low0, np.uint64(1)), mul(middle0, _ONE_PIECE))
-    first = plus(first, mul(high0, _TWO_PIECES))
-    second = plus(mul(low1, np.uint64(1)), mul(middle1, _ONE_PIECE))
-    second = plus(second, mul(high1, _TWO_PIECES))
-    return plus(first, mul(second, _ONE_WORD))
-
-
-@njit
-def lwr_masks(k, a, out):
-    """Inner products of k with the rows of a, rounded to Z_p: k (mu,), a (count, mu), out (count,).
-
-    k is cut into pieces once, so that products add up without carries and are reduced once per RUN.
-    """
-    size = k.size
-    pieces = np.empty((3, size), np.uint64)
-    for i in range(size):
-        pieces[0, i] = np.uint64(k[i] & _LOW_PIECE)
-        pieces[1, i] = np.uint64(np.uint64(k[i] >> _SHIFT) & _LOW_PIECE)
-        pieces[2, i] = np.uint64(np.uint64(k[i] >> _SHIFT) >> _SHIFT)
-    for r in range(out.size):
-        total = np.uint64(0)
-        for at in range(0, size, RUN):
-            end = min(at + RUN, size)
-            part = _inner(a[r, at:end], pieces[0, at:end], pieces[1, at:end], pieces[2, at:end])
-            total = plus(total, part)
-        out[r] = nearest(total)
-
-
-@njit
-def lwr_floor_masks(k, a, out):
-    """As `lwr_masks`, but modulo 2**64, and the low 32 bits cut off: the paper's own parameters."""
-    wide()
-    for r in range(out.size):
-        row = a[r]
-        total = np.uint64(0)
-        for i in range(row.size):
-            total += np.uint64(row[i] * k[i])
-        out[r] = np.uint32(total >> _WORD)
 
 
 # --- masks on values ---

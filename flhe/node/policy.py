@@ -288,6 +288,13 @@ class Policy:
                 f'unmask="clients" in the strategy, or set {self._setting("server-reads")}'
             )
 
+        if scheme.security < self.limits["min-bits"]:
+            raise PolicyError(
+                f"the server asked for {scheme.title} with {scheme.security} bits of security, this "
+                f"node takes {self.limits['min-bits']} or more: choose stronger parameters in the "
+                f"strategy, or lower {self._setting('min-bits')}"
+            )
+
         if broken := scheme.check_limits(self.limits):
             name, why = broken
             raise PolicyError(f"{why}, or set {self._setting(name)}")

@@ -98,6 +98,11 @@ class Scheme(Record):
     """What a site may set on it, in its node config and in a signed roster."""
 
     @property
+    def security(self) -> int:
+        """Bits of classical work that breaking it takes; 0 where nobody has rated it."""
+        return 0
+
+    @property
     def agreement(self) -> Agreement:
         """What members agree on beside the group key: nothing."""
         return "group"

@@ -44,5 +44,3 @@ def bench(
         write_json(json_file, json.dumps(times.to_data(rows, setting), indent=2))
     out = console(json_file)
     out.print(table.table(rows, setting))
-    if note := table.matrix_note(rows):
-        out.print(note)

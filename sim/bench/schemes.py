@@ -23,7 +23,6 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.sash.presets import DEFAULT_SASH
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed
 from flhe.training.terms import Terms
@@ -41,9 +40,6 @@ from flhe_lab.bench.federation import Federation, layout_of, terms_of
 
 NARROW = "rns-8192"
 """ESAFL's ring for narrow links, a row of its own."""
-
-MATRIX = "lwr-736"
-"""SASH's generator in the paper's form."""
 
 Make = Callable[[Setting, Sequence[Vector]], Contender]
 
@@ -103,15 +99,14 @@ def plain(setting: Setting, updates: Sequence[Vector]) -> Contender:
     )
 
 
-def sash(setting: Setting, updates: Sequence[Vector], preset: str = DEFAULT_SASH) -> Contender:
+def sash(setting: Setting, updates: Sequence[Vector]) -> Contender:
     """SASH: quantize, draw a seed, expand the mask, add.
 
     The agreement on the sum of seeds does not depend on the update's length and is timed elsewhere.
-    Only the default preset takes part as often as the others.
     """
     from flhe.schemes.sash.adder import SashOpener, SashSealer
 
-    scheme = Sash(preset=preset)
+    scheme = Sash()
     terms, adder = terms_of(scheme).resolved(setting.cohort), scheme.adder(setting.cohort)
     seeds: dict[int, Any] = {}
 
@@ -133,25 +128,25 @@ def sash(setting: Setting, updates: Sequence[Vector], preset: str = DEFAULT_SASH
         np.add(lanes, part.data.view(np.uint32), out=lanes)
 
     return Federation(terms, adder, seal, opened, add=add).contender(
-        _named("sash", preset, DEFAULT_SASH),
+        "sash",
         setting,
         updates,
-        note=f"{adder.bits} bits a value, 32 on the wire; {preset}",
-        max_repeats=MANY if preset == DEFAULT_SASH else 3,
+        note=f"{adder.bits} bits a value, 32 on the wire; {scheme.preset}",
+        max_repeats=MANY,
     )
 
 
-def sash_mask(setting: Setting, preset: str = DEFAULT_SASH) -> Contender:
+def sash_mask(setting: Setting) -> Contender:
     """Of SASH's client, the mask alone: draw a seed, expand `a`, transform, round."""
-    generator = Sash(preset=preset).adder(setting.cohort).generator(SLOT)
+    generator = Sash().adder(setting.cohort).generator(SLOT)
     dimension = generator.preset.dimension
     out = np.empty(setting.values, np.uint32)
     return Contender(
-        _named("sash mask", preset, DEFAULT_SASH),
+        "sash mask",
         {"encrypt": lambda: generator.into(random_elements(dimension), out, setting.threads)},
         "part",
         "of encrypt, the mask alone",
-        max_repeats=MANY if preset == DEFAULT_SASH else 3,
+        max_repeats=MANY,
     )
 
 

@@ -54,18 +54,6 @@ def table(rows: Rows, setting: Setting) -> Table:
     return out
 
 
-def matrix_note(rows: Rows) -> str:
-    """SASH's matrix form, the paper's, beside the ring; "" where they were not timed."""
-    said = []
-    for what, name in (("the mask", "sash mask"), ("the whole client", "sash")):
-        ring, matrix = (rows.get(f"{name}{form}") for form in ("", " lwr-736"))
-        if ring and matrix:
-            mine, theirs = ring.times["encrypt"], matrix.times["encrypt"]
-            ratio, median = theirs.min / mine.min, theirs.median / mine.median
-            said.append(f"{ratio:,.0f}x {what} ({median:,.0f}x by medians)")
-    return f"The paper's form, LWR with mu = 736, takes {' and '.join(said)}." if said else ""
-
-
 @contextmanager
 def progress(console: Console) -> Iterator[Progress]:
     """Show a bar over the turns, refreshed between timings only, so that it costs them nothing."""

@@ -53,7 +53,7 @@ def allowing(home: Path) -> dict[str, Any]:
         "flhe-trust": "first-use",
         "flhe-server-reads": True,
         "flhe-unpermuted": True,
-        "flhe-key-bits": 2048,
+        "flhe-min-bits": 112,
     }
 
 

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.math.prg import BLOCK, CHUNK, AesCtr
-from flhe.math.ring import lwr_masks
 from flhe.wire.secret import Random
 
 MU = 512
@@ -29,6 +28,17 @@ SECURITY = 91
 
 ROWS = CHUNK // (8 * MU)
 """Rows of the matrix that one piece of keystream holds."""
+
+
+def lwr_masks(
+    seed: NDArray[np.uint64], rows: NDArray[np.uint64], out: NDArray[np.uint32] | None = None
+) -> NDArray[np.uint32]:
+    """G(seed): the seed, shape (mu,), times each row of (count, mu), without the low 32 bits."""
+    from flhe_lab.papers import lwr_kernels
+
+    out = np.empty(len(rows), np.uint32) if out is None else out
+    lwr_kernels.lwr_masks(seed, rows, out)
+    return out
 
 
 class WeakParametersWarning(UserWarning):
@@ -63,7 +73,7 @@ class PaperSash:
             part = out[at : at + ROWS]
             stream.into(words, 8 * MU * part.size)
             rows = words[: 8 * MU * part.size].view(np.uint64).reshape(part.size, MU)
-            lwr_masks(seed, rows, part, floor=True)
+            lwr_masks(seed, rows, part)
         return out
 
     def encrypt(self, values: NDArray[np.uint32], seed: NDArray[np.uint64]) -> NDArray[np.uint32]:

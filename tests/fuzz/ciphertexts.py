@@ -22,7 +22,6 @@ CASES = {
     "flashe-16-double",
     "flashe-29-single",
     "sash-ring-2048-auto-server",
-    "sash-lwr-736-auto-server",
     "batchcrypt-16",
     "esafl-16-goldilocks-4096",
     "esafl-16-rns-8192",

@@ -72,7 +72,7 @@ def _sensitivity(message: Message, context: Context) -> dict[str, Any]:
     }
 
 
-SELECTED = {"flhe-min-select": 0.01, "flhe-select-rules": "sensitivity", "flhe-key-bits": 2048}
+SELECTED = {"flhe-min-select": 0.01, "flhe-select-rules": "sensitivity", "flhe-min-bits": 112}
 CASES: dict[str, Case] = {
     "flashe": Case(FlasheFedAvg, {"checkpoint_every": 1, "patience": 5}, away="round", rounds=3),
     "flashe-late": Case(FlasheFedAvg, {"min_available_nodes": 3}, late=True),
@@ -83,7 +83,7 @@ CASES: dict[str, Case] = {
     "sash-server": Case(SashFedAvg),
     "sash-clients": Case(SashFedAvg, {"unmask": "clients"}),
     "batchcrypt": Case(
-        BatchCryptFedAvg, {"key_bits": 2048}, config={"flhe-key-bits": 2048}, nodes=3
+        BatchCryptFedAvg, {"key_bits": 2048}, config={"flhe-min-bits": 112}, nodes=3
     ),
     "esafl": Case(EsaflFedAvg, nodes=3),
     "esafl-round": Case(EsaflFedAvg, {"keys": "round"}),

@@ -308,13 +308,13 @@ def test_what_may_be_shown(config: dict[str, object], terms: Terms, refused: str
 
 @pytest.mark.parametrize(
     ("own", "asked", "taken"),
-    [(None, 3072, True), (None, 2048, False), (2048, 2048, True), (4096, 3072, False)],
+    [(None, 3072, True), (None, 2048, False), (112, 2048, True), (152, 3072, False)],
 )
-def test_keys_are_as_long_as_the_node_says_or_longer(
+def test_parameters_are_as_strong_as_the_node_says_or_stronger(
     own: int | None, asked: int, taken: bool
 ) -> None:
-    policy = of_node(FIRST_USE if own is None else {**FIRST_USE, "flhe-key-bits": own})
-    with nullcontext() if taken else pytest.raises(PolicyError, match="raise key_bits"):
+    policy = of_node(FIRST_USE if own is None else {**FIRST_USE, "flhe-min-bits": own})
+    with nullcontext() if taken else pytest.raises(PolicyError, match="choose stronger parameters"):
         policy.check_terms(Terms(BatchCrypt(key_bits=asked)))
 
 
@@ -334,8 +334,8 @@ def limited(path: pathlib.Path, limits: dict[str, Any]) -> dict[str, object]:
 
 STRICTER: list[tuple[str, Any, Any, Any]] = [
     # setting, what the roster says, what the node says, what holds; the rest is `Limits.tighten`
-    ("key-bits", 4096, 2048, 4096),
-    ("key-bits", 2048, None, 3072),
+    ("min-bits", 152, 112, 152),
+    ("min-bits", 112, None, 128),
     ("fresh-keys", True, None, True),
     ("fresh-keys", False, True, True),
     ("min-select", 0.5, 0.1, 0.5),

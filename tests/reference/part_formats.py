@@ -24,7 +24,6 @@ from flhe.schemes.sealed import Slot
 from flhe.training.session import Session
 from flhe.training.start import fitted_layout
 from tests.reference.field import (
-    P,
     Q,
     at,
     drawn_again,
@@ -135,19 +134,6 @@ class RingKind:
         seed, made = array(case["seed"]), FieldElements(AesCtr(), bytes.fromhex(case["key"]))
         on, rows = Ring(seed.size), made.blocks(0, len(case["masks"]), seed.size)
         return {"masks": on.masks(on.forward(seed), rows).tolist()}
-
-    def _matrix_masks(self, case: Case) -> Case:
-        key, seed = bytes.fromhex(case["key"]), read(case["seed"])
-        rows = (elements(key, d, len(seed)) for d in range(len(case["masks"])))
-        sums = [sum(x * y for x, y in zip(row, seed, strict=True)) for row in rows]
-        floors = [x % 2**64 // P for x in sums]
-        return {"masks": [nearest(x % Q) for x in sums], "floor_masks": floors}
-
-    def _library_matrix_masks(self, case: Case) -> Case:
-        seed, made = array(case["seed"]), FieldElements(AesCtr(), bytes.fromhex(case["key"]))
-        rows = made.blocks(0, len(case["masks"]), seed.size)
-        floors = ring.lwr_masks(seed, rows, floor=True).tolist()
-        return {"masks": ring.lwr_masks(seed, rows).tolist(), "floor_masks": floors}
 
     def steps(self, case: Case) -> Steps:
         x = array(case.get("x", []))

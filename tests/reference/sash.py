@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.reference.field import Q, elements, from_source, nearest, product, uniform
+from tests.reference.field import Q, from_source, nearest, product, uniform
 from tests.reference.wire import (
     Book,
     Clear,
@@ -25,7 +25,7 @@ from tests.reference.wire import (
     senders_of,
 )
 
-PRESETS = {"ring-2048": 2048, "lwr-736": 736, "lwr-1024": 1024}
+PRESETS = {"ring-2048": 2048}
 """Name -> mu."""
 
 
@@ -63,11 +63,8 @@ class SashBook(Book):
     def mask(self, seed: list[int], length: int) -> list[int]:
         """G(seed)."""
         key, mu = self.public(), self.mu
-        if self.preset.startswith("ring"):
-            blocks = (product(uniform(key, j, mu), seed, Q) for j in range(-(-length // mu)))
-            return [nearest(x) for block in blocks for x in block][:length]
-        rows = (elements(key, d, mu) for d in range(length))
-        return [nearest(sum(x * y for x, y in zip(row, seed, strict=True)) % Q) for row in rows]
+        blocks = (product(uniform(key, j, mu), seed, Q) for j in range(-(-length // mu)))
+        return [nearest(x) for block in blocks for x in block][:length]
 
     def unmask(self, wire: Wire, seed: list[int]) -> tuple[list[int], list[int]]:
         """The sum, and what the homomorphism added to it; ValueError where that is too much."""

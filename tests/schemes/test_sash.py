@@ -83,15 +83,9 @@ def test_every_cohort_has_just_the_room_for_its_sum_its_error_and_a_wrong_key() 
 # --- exact sums ---
 
 
-@pytest.mark.parametrize(
-    ("cohort", "preset", "length"),
-    [
-        *((cohort, "ring-2048", 2500) for cohort in (10, 1000)),
-        (100, "lwr-736", 150),
-    ],
-)
-def test_sums_of_many_are_exact(cohort: int, preset: str, length: int) -> None:
-    scheme, rng = Sash(preset=preset).adder(cohort), np.random.default_rng(3)
+@pytest.mark.parametrize("cohort", [10, 1000])
+def test_sums_of_many_are_exact(cohort: int) -> None:
+    scheme, rng, length = Sash().adder(cohort), np.random.default_rng(3), 2500
     most = scheme.space.bound
     ends = np.where(np.arange(length) % 2, most, -most).astype(np.int32)
     drawn_ = rng.integers(-most, most + 1, (cohort, length)).astype(np.int32)

@@ -88,7 +88,7 @@ class Variant:
 
 
 ALLOWED: dict[str, Any] = {
-    "flhe-key-bits": 2048,
+    "flhe-min-bits": 112,
     "flhe-unpermuted": True,
     "flhe-min-select": 0.01,
     "flhe-select-rules": "sensitivity,magnitude,random,layers",

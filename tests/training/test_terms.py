@@ -57,7 +57,6 @@ OTHER_KINDS: list[Terms] = [
     Terms(Sash()),
     coded(Sash(), bits=0),
     Terms(Sash("clients")),
-    Terms(Sash(preset="lwr-736")),
     Terms(BatchCrypt()),
     Terms(BatchCrypt(advance=True)),
     Terms(BatchCrypt(key_bits=2048)),
@@ -145,7 +144,7 @@ REFUSED: list[tuple[Callable[[], Terms], str]] = [
     (lambda: Terms(noise=NOISE, codec=update_codec(clip="history")), "thresholds that are fitted"),
     (lambda: Terms(noise=NOISE, codec=update_codec(top_k=0.1)), "noise with top_k"),
     (lambda: Terms(noise=Laplace(0.1, "clear")), 'noise of scope "clear"'),
-    (lambda: Terms(Sash(preset="lwr-512")), "SASH has ring-2048, lwr-736, lwr-1024"),
+    (lambda: Terms(Sash(preset="lwr-512")), "SASH has ring-2048"),
     (lambda: Terms(optimizer=SGD, codec=update_codec(top_k=0.1)), "leave sparsification out"),
     (lambda: Terms(Sash(), optimizer=SGD), "every client steps for itself"),
     (lambda: Terms(BatchCrypt(key_bits=1024)), "3072 has 128 bits of security"),
@@ -195,7 +194,7 @@ def test_a_public_key_of_another_length_is_refused() -> None:
 @pytest.mark.parametrize(("cohort", "bits"), [(3, 27), (10, 24), (100, 18), (1000, 12)])
 @pytest.mark.parametrize("unmask", ["server", "clients"])
 def test_bits_are_resolved_for_a_cohort(cohort: int, bits: int, unmask: Any) -> None:
-    terms = Terms(Sash(unmask=unmask, preset="lwr-736"), update_codec(bits=0))
+    terms = Terms(Sash(unmask=unmask), update_codec(bits=0))
     resolved = terms.resolved(cohort)
     assert resolved == dataclasses.replace(terms, codec=update_codec(bits=bits))
     assert resolved.resolved(cohort + 1) is resolved

@@ -3,10 +3,10 @@
 A node's own policy may be stricter than its roster and never laxer. A limit that is absent leaves the
 matter to each node's own config; one that is there makes an exception for nobody:
 
-    min-select, min-noise, min-members, min-top-k    the larger of both holds
-    max-releases                                     the smaller of both holds; 0 is any number
-    fresh-keys                                       true on either side holds
-    server-reads, unpermuted, counts                 false on either side holds
+    those that begin with "min"         the larger of both holds
+    max-releases                        the smaller of both holds; 0 is any number
+    fresh-keys                          true on either side holds
+    server-reads, unpermuted, counts    false on either side holds
 
 and those that schemes declare (`Scheme.limits`). So a roster that says server-reads=true lets the
 server read nowhere by that alone: a node that does not allow it in its own config still refuses.
@@ -50,6 +50,11 @@ GENERAL = (
     _flag("server-reads", simulated=True),
     _flag("unpermuted", simulated=True),
     _flag("counts"),
+    Limit(
+        *("min-bits", "an integer, 0 to 512", lambda least: 0 <= least <= 512, max),
+        default=128,
+        simulated=0,
+    ),
     Limit(
         *("min-select", "a number, 0 to 1", lambda share: 0 <= share <= 1, max),
         default=1.0,

@@ -5,15 +5,13 @@ Source: BatchCrypt, Sec. 4.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from flhe.errors import ConfigError
 from flhe.packages import Needs
 from flhe.schemes.base import Agreement, Scheme
-from flhe.schemes.batchcrypt.keys import KEY_BITS, PublicKey, check_key_bits
-from flhe.schemes.limit import Limit, Value
+from flhe.schemes.batchcrypt.keys import PublicKey, check_key_bits
 from flhe.wire.record import Form
 
 if TYPE_CHECKING:
@@ -44,22 +42,16 @@ class BatchCrypt(Scheme):
     slow: ClassVar[bool] = True
     # The server multiplies ciphertexts of thousands of bits.
     needs: ClassVar[Needs] = Needs(node=("gmpy2",), server=("gmpy2",))
-    limits: ClassVar[tuple[Limit, ...]] = (
-        Limit(
-            "key-bits",
-            f"one of {', '.join(map(str, KEY_BITS))}",
-            KEY_BITS.__contains__,
-            max,
-            default=DEFAULT_KEY_BITS,
-            simulated=min(KEY_BITS),
-        ),
-    )
-
     key_bits: int = DEFAULT_KEY_BITS
     advance: bool = False
 
     def _validate(self) -> None:
         check_key_bits(self.key_bits)
+
+    @property
+    def security(self) -> int:
+        """Bits, by the modulus: NIST SP 800-57, Part 1, Table 2; 4096 by its formula."""
+        return {2048: 112, 3072: 128, 4096: 152}[self.key_bits]
 
     def summary(self) -> str:
         """The length of its key."""
@@ -76,15 +68,6 @@ class BatchCrypt(Scheme):
                 "use more bits, or leave advance out"
             )
         return replace(self, advance=False), left
-
-    def check_limits(self, limits: Mapping[str, Value]) -> tuple[str, str] | None:
-        """A site may ask for a longer key."""
-        if self.key_bits >= limits["key-bits"]:
-            return None
-        return "key-bits", (
-            f"the server asked for a key of {self.key_bits} bits, this node takes {limits['key-bits']} "
-            "or more: raise key_bits in the strategy"
-        )
 
     def adder(self, cohort: int, bits: int | None = None, public: bytes = b"") -> BatchCryptAdder:
         """As for all schemes; `public` is the public key, encoded."""

@@ -48,6 +48,11 @@ class Bfv(Scheme):
         """The ring itself."""
         return RINGS[self.ring]
 
+    @property
+    def security(self) -> int:
+        """That of the ring."""
+        return self.preset.security
+
     def summary(self) -> str:
         """Its ring."""
         return f"BFV ring: {self.ring}"

@@ -68,6 +68,11 @@ class Esafl(Scheme):
         """The preset itself."""
         return eshe_preset(self.ring)
 
+    @property
+    def security(self) -> int:
+        """That of the ring."""
+        return self.preset.security
+
     def summary(self) -> str:
         """Ring, and where keys come from."""
         return f"Ring: {self.ring}, keys: {self.keys}"

@@ -42,6 +42,11 @@ class FedmlHe(Scheme):
     def _validate(self) -> None:
         ckks_preset(self.ring)
 
+    @property
+    def security(self) -> int:
+        """That of the ring."""
+        return ckks_preset(self.ring).security
+
     def summary(self) -> str:
         """Its ring."""
         return f"CKKS ring: {self.ring}"

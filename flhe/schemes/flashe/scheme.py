@@ -39,6 +39,11 @@ class Flashe(Scheme):
 
     masking: Masking = "double"
 
+    @property
+    def security(self) -> int:
+        """That of the agreement on the group key, over Curve25519; masks are of AES-256."""
+        return 128
+
     def summary(self) -> str:
         """Its masking."""
         return f"Masking: {self.masking}"

@@ -4,10 +4,10 @@
 
     G(k_1) + ... + G(k_n) = G(k_1 + ... + k_n) + e,   |e| <= (n + 1) / 2
 
-`a` is public. In the ring form a_d are the rows of multiplications by uniform polynomials, one for each
-2048 values, so that a value costs a few butterflies of an inverse NTT and eight bytes of `a`; in the
-matrix form, which is the paper's, it costs mu products and 8 mu bytes. `a` is uniform in the
-transformed domain right away, and is expanded again each time: it is stored nowhere.
+`a` is public: a_d are the rows of multiplications by uniform polynomials, one for each 2048 values, so
+that a value costs a few butterflies of an inverse NTT and eight bytes of `a`. (The paper's `a` is a
+matrix: mu products and 8 mu bytes a value.) It is uniform in the transformed domain right away, and is
+expanded again each time: it is stored nowhere.
 
 Source: SASH, Sec. 2.3, with rounding to nearest instead of the floor; Banerjee, Peikert and Rosen,
 EUROCRYPT 2012 (learning with rounding); docs/protocol.md for why q is prime.
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.pack import spread
 from flhe.math.prg import AesCtr, FieldElements, Prg
-from flhe.math.ring import Ring, lwr_masks
+from flhe.math.ring import Ring
 from flhe.schemes.sash.presets import SashPreset
 from flhe.schemes.sealed import Slot
 from flhe.schemes.shell import windows
@@ -35,9 +35,6 @@ Seed = NDArray[np.uint64]
 
 PIECE = 16
 """Ring elements that are worked on at a time: 256 KiB of `a` at n = 2048, which stay in cache."""
-
-ROWS = 64
-"""Matrix rows likewise."""
 
 SPARE = 3
 """Words of scratch space beyond the elements: AES comes in blocks of two."""
@@ -60,7 +57,7 @@ class Shprg:
     Parameters
     ----------
     preset : SashPreset
-        Form and dimension.
+        Dimension.
     public : bytes
         What `a` is expanded from, 32 bytes.
     prg : Prg
@@ -74,25 +71,21 @@ class Shprg:
     @property
     def step(self) -> int:
         """Values that are made together: work is cut at multiples of it."""
-        return self.preset.dimension if self.preset.form == "ring" else ROWS
+        return self.preset.dimension
 
     def into(self, seed: Seed, out: NDArray[np.uint32], threads: int = 1) -> None:
         """Write the mask G(seed) into `out`, shape (length,): the same whatever the threads."""
         n = self.preset.dimension
-        ring = Ring(n) if self.preset.form == "ring" else None
-        transformed = seed if ring is None else ring.forward(seed)
-        # Values that a block of n elements of `a` makes, and blocks that are worked on at a time.
-        per, blocks = (1, ROWS) if ring is None else (n, PIECE)
+        ring = Ring(n)
+        transformed = ring.forward(seed)
 
         def work(start: int, stop: int) -> None:
             elements = FieldElements(self.prg, self.public)
-            scratch = np.empty(blocks * n + SPARE, np.uint64)
-            for at, end in windows(start, stop, blocks * per):
-                part, count = out[at:end], -(-(end - at) // per)
-                a = elements.blocks(at // per, count, n, scratch)
-                if ring is None:
-                    lwr_masks(seed, a, part)
-                elif part.size == count * n:
+            scratch = np.empty(PIECE * n + SPARE, np.uint64)
+            for at, end in windows(start, stop, PIECE * n):
+                part, count = out[at:end], -(-(end - at) // n)
+                a = elements.blocks(at // n, count, n, scratch)
+                if part.size == count * n:
                     ring.masks(transformed, a, part.reshape(count, n))
                 else:
                     part[:] = ring.masks(transformed, a).reshape(-1)[: part.size]

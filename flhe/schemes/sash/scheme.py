@@ -56,6 +56,11 @@ class Sash(Scheme):
         """The preset itself."""
         return sash_preset(self.preset)
 
+    @property
+    def security(self) -> int:
+        """That of the generator of masks."""
+        return self.parameters_of_prg.security
+
     def summary(self) -> str:
         """Who reads."""
         return f"Sums are read by: the {self.unmask}"

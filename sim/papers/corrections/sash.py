@@ -10,9 +10,8 @@ import warnings
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.math.ring import lwr_masks
 from flhe_lab.papers.corrections.proof import Fixed, Found, shows
-from flhe_lab.papers.sash import MU, PaperSash, WeakParametersWarning
+from flhe_lab.papers.sash import MU, PaperSash, WeakParametersWarning, lwr_masks
 
 
 def _printed(cohort: int) -> PaperSash:
@@ -50,8 +49,7 @@ def _bias() -> Found:
         matrix = np.column_stack([rows.reshape(count, MU), np.full(count, half, np.uint64)])
         # One entry more, 1 in every seed, adds the half to each product.
         *parts, whole = (
-            lwr_masks(np.append(seed, np.uint64(1)), matrix, floor=True)
-            for seed in (*seeds, all_seeds)
+            lwr_masks(np.append(seed, np.uint64(1)), matrix) for seed in (*seeds, all_seeds)
         )
         # What is left in a sum when the masks are taken off, modulo 2^32.
         off.append((np.sum(parts, axis=0, dtype=np.uint32) - whole).astype(np.int32))

@@ -45,6 +45,11 @@ class ThresholdCkks(Scheme):
                 "majority; with 1, each member alone opens everything"
             )
 
+    @property
+    def security(self) -> int:
+        """That of the rings that it is measured on; see `sizes`."""
+        return 128
+
     def summary(self) -> str:
         """Who opens."""
         who = str(self.threshold) if self.threshold else "a majority"

@@ -19,7 +19,7 @@ from flhe_lab.bench.federation import nbytes
 from flhe_lab.bench.mask_counts import CLIENTS, crossover, masks_made, survivors_of
 from flhe_lab.bench.peers import bfv, plain_modulus
 from flhe_lab.bench.phe import phe_batches, phe_keys, phe_peers, phe_values
-from flhe_lab.bench.schemes import MATRIX, SCHEMES, flashe, sash
+from flhe_lab.bench.schemes import SCHEMES, flashe
 from flhe_lab.bench.sparse import plain_sparse, sparse
 from flhe_lab.bench.times import limits
 from flhe_lab.tables.fedml_measure import bare, fewer, selected
@@ -32,7 +32,6 @@ for package in ("phe", "gmpy2", "tenseal"):
 SETTING = Setting(1000, 3)
 KEY = phe_keys(512)
 MAKERS = {name: who.make for name, who in WHO.items() if "clear part" not in name} | {
-    "the paper's SASH": partial(sash, preset=MATRIX),
     "phe, a value each": partial(phe_values, keys=KEY),
     "phe, batched": partial(phe_batches, keys=KEY),
     "TenSEAL, server weighs": bare("server"),
