@@ -14,7 +14,7 @@ above. A coefficient is beyond b once in 2^56.
 
 A partial decryption is then within b / (2 B) <= 2^-41 a coefficient of one that knows nothing of E; an
 opening of 2^17 coefficients within 2^-24. Both parts of the noise together are read as one number of
-63 bits, which bounds N and t: 9 of 16 in rings up to n = 16384.
+63 bits, which bounds N and t: 7 of 16 at n = 16384, and 15 in `rns-8192`.
 
 Source: Asharov et al., EUROCRYPT 2012 (flooding); packing: `flhe.coding.coefficients`.
 """
