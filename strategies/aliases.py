@@ -88,7 +88,7 @@ class EsaflFedAvg(SchemeFedAvg):
         self,
         *,
         ring: str = DEFAULT_ESHE,
-        keys: Keys = "joint",
+        keys: Keys = "round",
         **options: Unpack[StrategyOptions],
     ) -> None:
         super().__init__(Esafl(ring, keys), **options)

@@ -103,6 +103,7 @@ class SchemeCase:
     secrets: Callable[[Any], list[bytes]] = lambda _sealer: [KEY, KEY[:8]]  # of one used in `SLOT`
     many: int = 70_000  # values that keep several threads busy
     forgets: bool = False  # a sealer's secret is taken from it once, after it has encrypted
+    most: int = 40  # members that its parameters have room for
     shared: bool = (
         False  # nobody has the key: sealers hold no secret, only tags say whose sum it is
     )
@@ -372,6 +373,7 @@ def _declared(scheme: Scheme) -> SchemeCase:
         many=20_000,
         forgets=scheme.per_sum_keys,
         shared=scheme.agreement == "shares",
+        most=16 if scheme.agreement == "shares" else 40,
         sparse=not scheme.dense,
         draws=differ(False),
         redraws=differ(True),

@@ -98,7 +98,7 @@ def test_lengths_around_block_borders(case: SchemeCase) -> None:
 def test_anything_adds_up(
     case: SchemeCase, cohort: int, values: int, extras: int, seed: int
 ) -> None:
-    sums_open(case, cohort, values, extras, seed)
+    sums_open(case, min(cohort, case.most), values, extras, seed)
 
 
 @some_schemes
@@ -561,7 +561,7 @@ def test_parameters_tell_all_schemes_apart() -> None:
         FedmlHe().adder(3, 16),
     ]
     schemes += [Esafl(keys=keys).adder(3, 16) for keys in ("joint", "dealt")]  # type: ignore[arg-type]
-    schemes += [EsaflAdder(Esafl(), 3, 16, key_id=bytes([i]) * 32) for i in (0, 1)]
+    schemes += [EsaflAdder(Esafl(keys="joint"), 3, 16, key_id=bytes([i]) * 32) for i in (0, 1)]
     assert len({repr(adder.parameters()) for adder in schemes}) == len(schemes)
 
 

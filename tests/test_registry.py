@@ -34,7 +34,7 @@ WRITTEN: list[tuple[str, Scheme]] = [
     ("sash unmask=clients", Sash("clients")),
     ("batchcrypt", BatchCrypt()),
     ("batchcrypt key-bits=2048 advance=true", BatchCrypt(2048, advance=True)),
-    ("esafl keys=round", Esafl(keys="round")),
+    ("esafl keys=joint", Esafl(keys="joint")),
     ("esafl ring=rns-8192 keys=dealt", Esafl("rns-8192", "dealt")),
     ("fedml-he ring=8192", FedmlHe("8192")),
 ]

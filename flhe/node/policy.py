@@ -299,11 +299,12 @@ class Policy:
             name, why = broken
             raise PolicyError(f"{why}, or set {self._setting(name)}")
 
-        if scheme.agreement == "joint" and self.limits["fresh-keys"]:
+        lasting = scheme.agreement == "joint" and not (scheme.dealt and self.dealt_key)
+        if lasting and self.limits["fresh-keys"]:
             raise PolicyError(
                 "the server asked for keys that last longer than one round, this node takes fresh ones "
-                'only: use keys="round" in the strategy, or leave out '
-                f"{self._setting('fresh-keys')}"
+                'only: use keys="round" in the strategy, or set '
+                f"{self._setting('fresh-keys')} to false"
             )
         if scheme.dealt and self.dealt_key is None:
             raise PolicyError(

@@ -53,8 +53,8 @@ TERMS: dict[str, Terms] = {
     who.FLASHE_TENTH: Terms(Flashe("adaptive"), update_codec(top_k=SHARE, warmup=0)),
     who.SASH: Terms(Sash(), update_codec(bits=0)),
     who.BATCHCRYPT: Terms(BatchCrypt()),
-    who.ESAFL: Terms(Esafl()),
-    who.ESAFL_NARROW: Terms(Esafl(NARROW)),
+    who.ESAFL: Terms(Esafl(keys="joint")),
+    who.ESAFL_NARROW: Terms(Esafl(NARROW, keys="joint")),
     who.FEDML: Terms(FedmlHe()),
     who.FEDML_TENTH: Terms(FedmlHe(), update_codec(weighted=False), select=Select(SHARE, "random")),
 }

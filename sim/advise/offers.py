@@ -87,24 +87,24 @@ OFFERS: tuple[Offer, ...] = (
         'SashFedAvg(unmask="clients")',
     ),
     Offer("BatchCrypt", who.BATCHCRYPT, TERMS[who.BATCHCRYPT], "BatchCryptFedAvg(clip=1.0)"),
-    Offer("ESAFL", who.ESAFL, TERMS[who.ESAFL], "EsaflFedAvg()"),
+    Offer("ESAFL, lasting keys", who.ESAFL, TERMS[who.ESAFL], 'EsaflFedAvg(keys="joint")'),
+    Offer(
+        "ESAFL, rns-8192, lasting keys",
+        who.ESAFL_NARROW,
+        TERMS[who.ESAFL_NARROW],
+        'EsaflFedAvg(ring="rns-8192", keys="joint")',
+    ),
+    Offer(
+        "ESAFL",
+        who.ESAFL,
+        replace(TERMS[who.ESAFL], scheme=Esafl(keys="round")),
+        "EsaflFedAvg()",
+    ),
     Offer(
         "ESAFL, rns-8192",
         who.ESAFL_NARROW,
-        TERMS[who.ESAFL_NARROW],
-        'EsaflFedAvg(ring="rns-8192")',
-    ),
-    Offer(
-        "ESAFL, keys a round",
-        who.ESAFL,
-        replace(TERMS[who.ESAFL], scheme=Esafl(keys="round")),
-        'EsaflFedAvg(keys="round")',
-    ),
-    Offer(
-        "ESAFL, rns-8192, keys a round",
-        who.ESAFL_NARROW,
         replace(TERMS[who.ESAFL_NARROW], scheme=Esafl(NARROW, "round")),
-        'EsaflFedAvg(ring="rns-8192", keys="round")',
+        'EsaflFedAvg(ring="rns-8192")',
     ),
     Offer(
         "ESAFL, dealt keys",

@@ -163,7 +163,7 @@ def esafl(setting: Setting, updates: Sequence[Vector], ring_name: str = DEFAULT_
     from flhe.schemes.esafl.keys import Total, draw_own
 
     mine, threads = [updates[j] for j in setting.survivors], setting.threads
-    scheme = Esafl(ring_name)
+    scheme = Esafl(ring_name, "joint")  # the keys cost apart; how values are encrypted is the same
     terms, adder = terms_of(scheme), scheme.adder(len(mine))
     sizes, key = adder.sizes, secrets.token_bytes(32)
     owns = [draw_own(sizes.n) for _ in mine]

@@ -45,7 +45,7 @@ def test_help_fits_one_screen(name: str) -> None:
         ("flashe --masking single", "flashe masking=single"),
         ("sash --unmask clients --rounds 3", "sash unmask=clients"),
         ("batchcrypt --key-bits 2048 --advance", "batchcrypt key-bits=2048 advance=true"),
-        ("esafl --keys round", "esafl keys=round"),
+        ("esafl --keys joint", "esafl keys=joint"),
         ("fedml-he --ring 8192", "fedml-he ring=8192"),
         ("plain", "plain"),
     ],

@@ -87,7 +87,7 @@ ADAM = ClientOptimizer("adam")
             terms(Flashe("adaptive"), **SPARSE, clip="exchange"),
         ),
         ({"scheme": "esafl"}, terms(Esafl())),
-        ({"scheme": "esafl keys=round", "bits": 20}, terms(Esafl(keys="round"), bits=20)),
+        ({"scheme": "esafl keys=joint", "bits": 20}, terms(Esafl(keys="joint"), bits=20)),
         ({"scheme": "esafl ring=rns-8192"}, terms(Esafl("rns-8192"))),
         (
             {**FEDSGD, **STEPS},  # weighed by a batch

@@ -44,10 +44,10 @@ def test_names_are_those_of_the_library() -> None:
         {"state_dir": "/s", "resume": True, "rekey_every": 2},
         {"scheme": "flashe masking=adaptive", "top_k": 0.1, "permute": False},
         {"scheme": "fedml-he ring=8192", "select": 0.1, "noise": 0.01},
-        {"scheme": "esafl", "kill": 2, "nodes": 4},
-        {"scheme": "esafl keys=round", "kill": 2, "nodes": 3},
-        {"scheme": "esafl ring=rns-8192", "drops": 2, "clipping": "exchange"},
-        {"scheme": "esafl keys=round", "fraction_train": 0.6},
+        {"scheme": "esafl keys=joint", "kill": 2, "nodes": 4},
+        {"scheme": "esafl", "kill": 2, "nodes": 3},
+        {"scheme": "esafl ring=rns-8192 keys=joint", "drops": 2, "clipping": "exchange"},
+        {"scheme": "esafl", "fraction_train": 0.6},
         {"scheme": "esafl ring=paper-32768", "bits": 32},
     ],
     ids=str,
@@ -106,8 +106,8 @@ def test_what_would_do_nothing(field: Field[Any]) -> None:
         Settings.from_config({key: value, **beside})
 
 
-ESAFL: dict[str, Any] = {"scheme": "esafl"}
-ROUND_KEYS: dict[str, Any] = {"scheme": "esafl keys=round"}
+ESAFL: dict[str, Any] = {"scheme": "esafl keys=joint"}
+ROUND_KEYS: dict[str, Any] = {"scheme": "esafl"}
 FEDSGD: dict[str, Any] = {"algorithm": "fedsgd"}
 NOISE = {"noise": 0.1, "noise-scope": "all"}
 
@@ -168,16 +168,16 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
         ({**ESAFL, "nodes": 3, "kill": 2}, "2 of 3 nodes left .* 3 must; use more"),
         ({**ESAFL, "nodes": 5, "drops": 3}, "2 of 5 nodes left"),
         # ESAFL
-        ({**ESAFL, "bits": 33}, "scheme='esafl': .*bits must be 2 to 32"),
+        ({**ESAFL, "bits": 33}, "scheme='esafl keys=joint': .*bits must be 2 to 32"),
         (
             {**ESAFL, "fraction-train": 0.6},
-            "fraction-train=0.6 with scheme='esafl': .*made for each round",
+            "fraction-train=0.6 with scheme='esafl keys=joint': .*made for each round",
         ),
         (
             {**ROUND_KEYS, "clipping": "exchange"},
-            "scheme='esafl keys=round', clipping='exchange': fitted .*fresh keys",
+            "scheme='esafl', clipping='exchange': fitted .*fresh keys",
         ),
-        ({**ROUND_KEYS, "clipping": "history"}, "keys=round', clipping='history': fitted"),
+        ({**ROUND_KEYS, "clipping": "history"}, "scheme='esafl', clipping='history': fitted"),
         # Optimizers and q-FedAvg
         ({"server-eta": 0.1}, "server-eta=0.1: .*fedavg has no eta"),
         (

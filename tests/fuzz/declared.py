@@ -72,7 +72,7 @@ def _more() -> list[Record]:
         Terms(Sash(unmask="clients"), update_codec(bits=0)),
         Terms(BatchCrypt(), update_codec(clip="history")),
         Terms(Esafl(keys="round")),
-        Terms(Esafl(), optimizer=ClientOptimizer("adam")),
+        Terms(Esafl(keys="joint"), optimizer=ClientOptimizer("adam")),
         Terms(FedmlHe(), update_codec(weighted=False), select=Select(0.1), noise=Laplace(0.01)),
         Terms(
             codec=update_codec(clip={"w": 0.5, "b": 0.25}, top_k=0.1, small=0),

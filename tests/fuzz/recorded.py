@@ -85,8 +85,8 @@ CASES: dict[str, Case] = {
     "batchcrypt": Case(
         BatchCryptFedAvg, {"key_bits": 2048}, config={"flhe-min-bits": 112}, nodes=3
     ),
-    "esafl": Case(EsaflFedAvg, nodes=3),
-    "esafl-round": Case(EsaflFedAvg, {"keys": "round"}),
+    "esafl": Case(EsaflFedAvg, {"keys": "joint"}, nodes=3),
+    "esafl-round": Case(EsaflFedAvg),
     "threshold-ckks": Case(
         partial(SchemeFedAvg, ThresholdCkks()), config={"flhe-schemes": "threshold-ckks"}, nodes=3
     ),

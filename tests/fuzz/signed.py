@@ -106,7 +106,7 @@ def _liar_shares(contribution: bytes) -> None:
 
 PAILLIER = BatchCrypt(key_bits=2048).adder(SIZE, 16)
 CKKS = FedmlHe(ring="2048").adder(SIZE, 16)
-ESAFL = Esafl().adder(SIZE)
+ESAFL = Esafl(keys="joint").adder(SIZE)
 THRESHOLD: Any = ThresholdCkks().adder(SIZE)
 
 

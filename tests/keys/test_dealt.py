@@ -99,7 +99,7 @@ def test_too_few_or_strange_members() -> None:
     with pytest.raises(ConfigError, match="no member's"):
         dealt.deal(ROSTER, DEALT, [bytes(32)])
     with pytest.raises(ProtocolError, match="esafl has none that are dealt"):
-        dealt.deal(ROSTER, Esafl())
+        dealt.deal(ROSTER, Esafl(keys="joint"))
 
 
 BODY = loads(FILES[IDS[0].public].to_bytes(), dealt.MAX_FILE, "")

@@ -209,7 +209,9 @@ def test_members_that_were_told_different_shares_name_different_sums() -> None:
         joint.announced(m, IDS[r].public, RUN, 0, made.epoch.id, CONTRACT)
         for r, m in enumerate((left, right))
     ]
-    hashes = {EsaflAdder(Esafl(), SIZE, key_id=name).parameters()["key_id"] for name in names}
+    hashes = {
+        EsaflAdder(Esafl(keys="joint"), SIZE, key_id=name).parameters()["key_id"] for name in names
+    }
     assert len(hashes) == 2  # so their slots differ, and nobody adds their ciphertexts
 
 
@@ -225,7 +227,7 @@ def test_a_second_sum_in_one_agreement_is_refused() -> None:
 
 
 def test_another_ring_starts_over() -> None:
-    made, wider = once(), Esafl(ring="rns-8192").adder(SIZE)
+    made, wider = once(), Esafl(ring="rns-8192", keys="joint").adder(SIZE)
     with pytest.raises(ProtocolError, match="another ring"):
         joint.add(made.states[0], made.confirms, made.messages, wider)
 

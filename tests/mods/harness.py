@@ -107,7 +107,8 @@ class Site:
     ) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, 1, 1
         self.home = home
-        own = {"flhe-home": str(home), "flhe-trust": "first-use", "flhe-server-reads": True}
+        own = {"flhe-home": str(home), "flhe-trust": "first-use"}
+        own |= {"flhe-server-reads": True, "flhe-fresh-keys": False}  # type: ignore[dict-item]
         self.context = Context(
             run_id=run_id,
             node_id=100 + index,

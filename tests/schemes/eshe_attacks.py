@@ -184,7 +184,7 @@ class Ours:
     n = 4096
 
     def __init__(self) -> None:
-        self.scheme = Esafl().adder(3)
+        self.scheme = Esafl(keys="joint").adder(3)
         self.owns = [draw_own(self.n) for _ in range(3)]
         self.total = np.sum(self.owns, axis=0, dtype=np.int32)
         self.group_key = secrets.token_bytes(32)

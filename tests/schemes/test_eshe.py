@@ -59,7 +59,7 @@ def test_the_worked_example() -> None:
 
 def test_a_lasting_key_is_no_seed() -> None:
     with pytest.raises(ReuseError, match="there is no key"):
-        sealer(Esafl().adder(3), 0).take_seed(SLOT)
+        sealer(Esafl(keys="joint").adder(3), 0).take_seed(SLOT)
 
 
 def test_elements_hold_as_many_coefficients_as_sums_have_room_for() -> None:
@@ -72,7 +72,7 @@ def test_elements_hold_as_many_coefficients_as_sums_have_room_for() -> None:
 
 @pytest.mark.parametrize("ring", ["goldilocks-4096", "rns-8192"])
 def test_lengths_around_the_borders_of_pieces(ring: str) -> None:
-    scheme = Esafl(ring=ring).adder(2, 16)
+    scheme = Esafl(ring=ring, keys="joint").adder(2, 16)
     per = scheme.sizes.slots.per
     step = max(PIECE, scheme.sizes.n) * per
     for length in (0, 1, per, step - 1, step, step + 1, 2 * step + per + 1):

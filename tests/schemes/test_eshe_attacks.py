@@ -192,7 +192,7 @@ def test_an_even_q_is_refused(ours: Ours, moduli: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("ring", ESHE)
 def test_p_and_q_have_no_common_factor(ring: str) -> None:
-    slots = Esafl(ring=ring).adder(9).sizes.slots
+    slots = Esafl(ring=ring, keys="joint").adder(9).sizes.slots
     assert math.gcd(slots.q, 1 << slots.log_p) == 1
 
 
@@ -240,7 +240,7 @@ def _sum(ours: Ours, ranks: Iterable[int]) -> Sealed:
 
 def test_no_two_sums_have_one_key() -> None:
     """Members who lose one of them agree anew, and draw anew; within an agreement there is one sum."""
-    scheme = Esafl().adder(3)
+    scheme = Esafl(keys="joint").adder(3)
     drawn = []
     for number in range(2):
         states, confirms = confirmed(sites(3), 77, number)

@@ -27,7 +27,9 @@ from flhe.schemes.sash.scheme import Sash
 
 
 @pytest.mark.parametrize(
-    "scheme", [Flashe(), BatchCrypt(), Esafl(), FedmlHe(), Bfv()], ids=lambda scheme: scheme.name
+    "scheme",
+    [Flashe(), BatchCrypt(), Esafl(), FedmlHe(), Bfv()],
+    ids=lambda scheme: scheme.name,
 )
 @pytest.mark.parametrize(
     ("name", "value"),
@@ -42,7 +44,7 @@ def eshe(dimension: int = 4096, log_q: int = 104, security: int = 128, **how: An
     return EshePreset("x", dimension, log_q, security, "a guess", **how)
 
 
-SIZES = Esafl().adder(3).sizes
+SIZES = Esafl(keys="joint").adder(3).sizes
 
 REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: SashPreset("x", 2048, 127, "a guess"), "127 bits of security, 128 are"),
@@ -55,7 +57,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: eshe(log_q=48), "49 to 512"),
     (lambda: eshe(log_q=513), "49 to 512"),
     (
-        lambda: dataclasses.replace(Esafl(ring="rns-4096").adder(3).sizes, n=8192),
+        lambda: dataclasses.replace(Esafl(ring="rns-4096", keys="joint").adder(3).sizes, n=8192),
         "not 1 modulo 16384",
     ),
     (lambda: Rlwe(SIZES.n, 60, SIZES.slots), "longer than 60 bits"),
@@ -103,10 +105,11 @@ def test_bytes_of_a_value_in_batches(key_bits: int, most: float) -> None:
 
 
 def test_bits_that_cost_nothing() -> None:
-    assert [Esafl().adder(n, 0).bits for n in (3, 10, 100, 1000)] == [16, 24, 20, 16]
+    assert [Esafl(keys="joint").adder(n, 0).bits for n in (3, 10, 100, 1000)] == [16, 24, 20, 16]
     for ring in ESHE:
         for cohort in (3, 10, 1000):
-            free, usual = Esafl(ring=ring).adder(cohort, 0), Esafl(ring=ring).adder(cohort, 16)
+            scheme = Esafl(ring=ring)
+            free, usual = scheme.adder(cohort, 0), scheme.adder(cohort, 16)
             assert free.bits >= 16
             assert free.nbytes(100_000) <= usual.nbytes(100_000)
-            assert Esafl(ring=ring).adder(cohort, free.bits) == free
+            assert scheme.adder(cohort, free.bits) == free

@@ -109,7 +109,7 @@ def test_tables_of_esafl() -> None:
         assert words(table) == told["thresholds"]
     for ring, cohort, bits, *expected in told["sizes"]:
         book = EsaflBook(cohort=cohort, bits=bits, ring=ring)
-        sizes = Esafl(ring=ring).adder(cohort, bits).sizes
+        sizes = Esafl(ring=ring, keys="joint").adder(cohort, bits).sizes
         moduli = [f"{q:x}" for q in book.moduli]
         assert [book.width, book.per, book.sizes[1], moduli] == expected
         slots = sizes.slots

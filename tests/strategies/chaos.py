@@ -87,6 +87,7 @@ class World(Rounds):
         index = len(self.sites)
         home = self.path / f"node-{index}"
         config = {"partition-id": index, "flhe-home": str(home), "flhe-trust": "first-use"}
+        config["flhe-fresh-keys"] = False
         self.sites.append(Site(home, config))
 
     def wipe(self, index: int) -> None:

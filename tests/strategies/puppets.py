@@ -126,6 +126,7 @@ class Puppets(InProcessGrid):
                 "flhe-home": str(self.homes[i]),
                 "flhe-trust": "first-use",
                 "flhe-server-reads": True,
+                "flhe-fresh-keys": False,
                 **(config(i) if config else {}),
             },
         )

@@ -201,7 +201,7 @@ KINDS: dict[str, Terms] = {
     "dense": TERMS,
     "sparse": SPARSE,
     "sash": dataclasses.replace(TERMS, scheme=Sash(unmask="clients")),
-    "esafl": dataclasses.replace(TERMS, scheme=Esafl()),
+    "esafl": dataclasses.replace(TERMS, scheme=Esafl(keys="joint")),
     "esafl-round": dataclasses.replace(TERMS, scheme=Esafl(keys="round")),
 }
 

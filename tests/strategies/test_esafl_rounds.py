@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def run(grid: Puppets, rounds: int, start: Any = None, **how: Any) -> HEStrategy:
-    return play(EsaflFedAvg, grid, rounds, start=start, **how)[0]
+    return play(EsaflFedAvg, grid, rounds, start=start, **{"keys": "joint", **how})[0]
 
 
 def key_of(grid: Puppets, node: int) -> JointKey:

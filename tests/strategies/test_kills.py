@@ -33,7 +33,7 @@ SCENES: dict[str, dict[str, Any]] = {
     "secret": {"secret": True},
     "rekey": {"how": {"rekey_every": 1}},
     "staged": {"how": STAGED},
-    "joint": {"make": EsaflFedAvg},
+    "joint": {"make": partial(EsaflFedAvg, keys="joint")},
 }
 """The last: sums of all members only, so who is missing makes the others agree on new keys."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def restarting(monkeypatch: Patch) -> list[int]:
     return starts
 
 
-@pytest.mark.parametrize("make", [FlasheFedAvg, EsaflFedAvg])
+@pytest.mark.parametrize("make", [FlasheFedAvg, partial(EsaflFedAvg, keys="joint")])
 def test_a_sum_whose_key_is_gone_everywhere_is_void(
     tmp_path: Path, monkeypatch: Patch, caplog: Log, make: Any
 ) -> None:

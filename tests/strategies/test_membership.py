@@ -190,7 +190,7 @@ def test_every_client_steps_as_torch_would(tmp_path: Path) -> None:
     names = [n for n, a in start.items() if a.dtype.kind == "f" and a.size]
     weights = [torch.nn.Parameter(torch.tensor(start[n].astype(np.float64))) for n in names]
     reference = torch.optim.RMSprop(weights, 0.02, momentum=0.5)
-    play(EsaflFedAvg, grid, rounds, optimizer=reference, clip=1.0, bits=28)
+    play(EsaflFedAvg, grid, rounds, keys="joint", optimizer=reference, clip=1.0, bits=28)
     for _ in range(rounds):
         now = dict(zip(names, (w.detach().numpy() for w in weights), strict=True))
         each = [gradient({**start, **now}, p) for p in range(4)]

@@ -222,8 +222,8 @@ CANNOT: list[tuple[Alias, dict[str, Any], str]] = [
     (strategies.BatchCryptFedAvg, {"advance": 1}, "advance"),
     (strategies.BatchCryptFedAvg, {"optimizer": "adam"}, "torch"),
     (strategies.BatchCryptFedAvg, {"optimizer": AMSGRAD}, "amsgrad"),
-    (EsaflFedAvg, {"fraction_train": 0.5}, r"fraction_train=0.5.*keys"),
-    (EsaflFedAvg, {"keys": "weekly"}, "one of joint, round, dealt"),
+    (EsaflFedAvg, {"keys": "joint", "fraction_train": 0.5}, r"fraction_train=0.5.*keys"),
+    (EsaflFedAvg, {"keys": "weekly"}, "one of round, joint, dealt"),
     (
         strategies.EsaflFedAvg,
         {"optimizer": SGD, "keys": "round", "clip": "exchange"},

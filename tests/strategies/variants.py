@@ -51,7 +51,7 @@ class Variant:
     @property
     def needs_all_members(self) -> bool:
         """Whether a sum opens only where it is of all members."""
-        return self.make is EsaflFedAvg and "keys" not in self.how
+        return self.make is EsaflFedAvg and self.how.get("keys") == "joint"
 
     @property
     def per_sum_keys(self) -> bool:
@@ -121,9 +121,9 @@ VARIANTS: dict[str, Variant] = {
     ),
     "batchcrypt, fitted": Variant(BatchCryptFedAvg, {**SHORT, **FITTED}, ("round", "update"), 0.05),
     "batchcrypt, half in clear": Variant(BatchCryptFedAvg, {**SHORT, **HALF, "clip": 1.0}),
-    "esafl": Variant(EsaflFedAvg),
-    "esafl, fitted": Variant(EsaflFedAvg, FITTED, ("round", "update"), 0.05),
-    "esafl, keys of a round": Variant(EsaflFedAvg, {"keys": "round"}, MASKED),
+    "esafl": Variant(EsaflFedAvg, {"keys": "joint"}),
+    "esafl, fitted": Variant(EsaflFedAvg, {"keys": "joint", **FITTED}, ("round", "update"), 0.05),
+    "esafl, keys of a round": Variant(EsaflFedAvg, stages=MASKED),
     "fedml-he": Variant(FedmlHeFedAvg),
     "threshold-ckks": Variant(partial(SchemeFedAvg, ThresholdCkks()), stages=MASKED, openers=3),
     "fedml-he, half in clear": Variant(FedmlHeFedAvg, HALF),

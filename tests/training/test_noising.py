@@ -87,7 +87,7 @@ def test_noise_is_on_all_where_that_is_asked_for() -> None:
 
 def test_every_update_has_noise_of_its_own_which_it_keeps() -> None:
     """A draft is what is sent, however often: noise that was drawn anew could be averaged away."""
-    one = session(Laplace(SCALE), scheme=Esafl())
+    one = session(Laplace(SCALE), scheme=Esafl(keys="joint"))
     draft, other = drafted(one), drafted(one)
     assert np.mean(np.abs(draft.values - other.values) < 1e-4) < 0.26  # a quarter has none
     assert np.abs(draft.values - np.float32(0.25)).max() > SCALE
@@ -107,7 +107,7 @@ def test_what_training_put_beyond_the_thresholds_is_cut_and_told_nobody_but_the_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A refusal would tell the server that more than half of the update is that large."""
-    for scheme in (None, Esafl()):
+    for scheme in (None, Esafl(keys="joint")):
         one = session(Laplace(SCALE), scheme=scheme)
         draft = drafted(one, 2.5)
         values = draft.values if scheme else encoded(one, draft)

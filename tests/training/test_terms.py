@@ -60,8 +60,8 @@ OTHER_KINDS: list[Terms] = [
     Terms(BatchCrypt()),
     Terms(BatchCrypt(advance=True)),
     Terms(BatchCrypt(key_bits=2048)),
-    Terms(Esafl()),
-    coded(Esafl("rns-16384"), bits=0),
+    Terms(Esafl(keys="joint")),
+    coded(Esafl("rns-16384", keys="joint"), bits=0),
     Terms(Esafl(keys="dealt")),
     Terms(FedmlHe()),
     Terms(FedmlHe("8192")),
@@ -124,10 +124,10 @@ def test_members_know_a_sum_by_tags(terms: Terms, tagged: bool) -> None:
 
 REFUSED: list[tuple[Callable[[], Terms], str]] = [
     (lambda: Terms(scheme="flashe"), "scheme must be a scheme"),  # type: ignore[arg-type]
-    (lambda: coded(Esafl("rns-2048")), "ESHE has goldilocks-4096"),
-    (lambda: coded(Esafl(keys="weekly")), "keys must be one of joint, round, dealt"),  # type: ignore[arg-type]
-    (lambda: coded(Esafl(), top_k=0.1), "coefficients are added up as wholes"),
-    (lambda: coded(Esafl(), bits=1), "bits"),
+    (lambda: coded(Esafl("rns-2048", keys="joint")), "ESHE has goldilocks-4096"),
+    (lambda: coded(Esafl(keys="weekly")), "keys must be one of round, joint, dealt"),  # type: ignore[arg-type]
+    (lambda: coded(Esafl(keys="joint"), top_k=0.1), "coefficients are added up as wholes"),
+    (lambda: coded(Esafl(keys="joint"), bits=1), "bits"),
     (lambda: coded(Esafl(keys="round"), clip="exchange"), "fitted on sums that.*clip as a number"),
     (lambda: coded(ThresholdCkks(), clip="exchange"), "fitted on sums that.*clip as a number"),
     (lambda: Terms(ThresholdCkks(), select=HALF), "select with threshold CKKS"),

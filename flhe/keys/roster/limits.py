@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from flhe.errors import ConfigError
@@ -46,7 +46,7 @@ def _fewest(one: Value, other: Value) -> Value:
 
 
 GENERAL = (
-    _flag("fresh-keys", duty=True),
+    replace(_flag("fresh-keys", duty=True), default=True),
     _flag("server-reads", simulated=True),
     _flag("unpermuted", simulated=True),
     _flag("counts"),

@@ -1,10 +1,12 @@
 """Esafl: ESAFL as a scheme; how it encrypts is in `flhe.schemes.esafl.adder`.
 
 Where the members' keys come from (`keys`):
-    joint    made by the members in the key agreement, once an epoch (`flhe.keys.agreement.joint`)
-    dealt    likewise, by somebody trusted, offline
     round    fresh for each ciphertext; masking-key agreement (`flhe.keys.agreement.masking`) gives
-             the members the sum of the senders' keys
+             the members the sum of the senders' keys, in two short exchanges
+    joint    made by the members in the key agreement, once an epoch (`flhe.keys.agreement.joint`):
+             no exchange more, but sums of all members only, and an update that is late, of a member
+             that the others went on without, opens to whoever kept the old sum of keys
+    dealt    likewise, by somebody trusted, offline, who can open everything
 
 Source: ESAFL, Sec. 5 and 6.
 """
@@ -22,7 +24,7 @@ from flhe.wire.record import Form
 if TYPE_CHECKING:
     from flhe.schemes.esafl.adder import EsaflAdder
 
-Keys = Literal["joint", "round", "dealt"]
+Keys = Literal["round", "joint", "dealt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Esafl(Scheme):
     ----------
     ring : str
         Parameters of the ring; see `flhe.schemes.esafl.presets`.
-    keys : "joint", "round" or "dealt"
+    keys : "round", "joint" or "dealt"
         Where keys come from; see the module.
     """
 
@@ -43,7 +45,7 @@ class Esafl(Scheme):
     dense: ClassVar[str] = "coefficients are added up as wholes"
 
     ring: str = DEFAULT_ESHE
-    keys: Keys = "joint"
+    keys: Keys = "round"
 
     def _validate(self) -> None:
         eshe_preset(self.ring)
