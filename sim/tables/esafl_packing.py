@@ -114,7 +114,7 @@ def counts(values: int, bits: int = BITS_3, n: int = DIMENSION) -> dict[tuple[st
         some = packing.plaintexts(values)
         rows.append(Row(name, bits, packed, some, some * n * ESHE[PAPERS_RING].log_q // 8))
     for ring in (PAPERS_RING, *RINGS):
-        adder = Esafl(ring).adder(COHORT, bits)
+        adder = Esafl(ring, "joint").adder(COHORT, bits)
         n_here, name = adder.sizes.n, f"ours, {ring}"
         if ring == PAPERS_RING:
             nbytes = adder.limbs.nbytes(values)
@@ -168,7 +168,7 @@ def _papers_error(packing: PaperPacking, count: int) -> float:
 
 
 def _our_error(count: int, bits: int, ring: str) -> float:
-    adder = Esafl(ring).adder(COHORT, bits)
+    adder = Esafl(ring, "joint").adder(COHORT, bits)
     levels = adder.space.bound
     group_key, exact = bytes(32), np.zeros(count)  # it guards nothing but random numbers
     owns = [draw_own(adder.sizes.n) for _ in range(COHORT)]
