@@ -183,7 +183,10 @@ class CatchUp:
         behind = [node for node in fed.present() if not fed.has_model(node)]
         if fed.ledger.base > 0 and behind:
             self.settle(behind)
-        return self.fetch_box()
+        box = self.fetch_box()
+        if (teller := fed.teller) is not None:
+            self._sync([teller], {})
+        return box
 
     # --- steps ---
 

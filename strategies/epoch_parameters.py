@@ -17,7 +17,6 @@ from flhe.sums import receipts
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.epoch_sums import EpochSums
 from flhe.training.kind import Kind
-from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.terms import Terms
 from flhe.training.update import UPDATE
@@ -102,9 +101,10 @@ class EpochParameters:
     def sum(self, kind: Kind, start: bytes) -> SecureSum:
         """A sum of the round under way, for those who start there."""
         ledger = self.ledger
-        kept = None if kind is MEAN_SQUARES else ledger.mean_squares.get(ledger.round)
+        kept = ledger.mean_squares.get(ledger.round) if kind.valued else None
         fitted_on = from_bytes(kept).digest() if kept else b""
-        return self.sums.sum(kind, ledger.round, ledger.attempt, ledger.history, start, fitted_on)
+        attempt = ledger.attempt if kind.attempt is None else kind.attempt
+        return self.sums.sum(kind, ledger.round, attempt, ledger.history, start, fitted_on)
 
     @property
     def needs_mean_squares(self) -> bool:

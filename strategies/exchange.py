@@ -14,14 +14,15 @@ from operator import itemgetter
 from flwr.app import Message
 
 from flhe.coding.support import Support
-from flhe.errors import ProtocolError
+from flhe.errors import ProtocolError, QuorumError
 from flhe.mods import records
 from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed
 from flhe.strategies.epoch_parameters import start_in
-from flhe.strategies.federation import Federation
+from flhe.strategies.federation import LOST, Federation
 from flhe.strategies.trouble import give_up
 from flhe.strategies.views import Views
+from flhe.training.evaluation import EVALUATION
 from flhe.training.kind import Kind
 from flhe.training.mean_squares import MEAN_SQUARES
 
@@ -125,6 +126,22 @@ class Exchange:
             log(WARNING, "aggregate_train: node %d is left out: it answered only before", node)
         return total
 
+    def add_evaluations(self, replies: Iterable[Message]) -> Sealed | None:
+        """Add what the nodes found of the model; None where too few of them did, which is logged.
+
+        Raises QuorumError: no node's app could evaluate it.
+        """
+        whole, mode = self.fed.parameters.sums.whole, self.fed.terms.scheme.mode_ahead
+        try:
+            total, _ = self._add(EVALUATION, whole, replies, mode, "aggregate_evaluate")
+        except QuorumError as error:
+            members, fed = self.fed.members, self.fed
+            if fed.attempt.missing >= set(members) and LOST not in map(fed.model_round, members):
+                raise  # nobody's app could, and it is not the sum that they refuse
+            log(WARNING, "the model is not evaluated: %s", error)
+            return None
+        return whole.close(total)
+
     def _add(
         self, kind: Kind, adder: Adder, replies: Iterable[Message], mode: str, where: str
     ) -> tuple[Sealed, list[int]]:
@@ -148,10 +165,11 @@ class Exchange:
         start, total = views.collect(replies)
         self._trouble = views.trouble
         survivors = len(total.senders) if total else 0
-        log(INFO, "%s: Added %d updates, %d failures", where, survivors, len(views.trouble))
+        what = "evaluations" if kind is EVALUATION else "updates"
+        log(INFO, "%s: Added %d %s, %d failures", where, survivors, what, len(views.trouble))
         if total is None or start is None or survivors < self.needed:
-            if kind is not MEAN_SQUARES:
+            if kind.valued:
                 fed.round.answered.update(*views.senders.values())
-            what = f"round {fed.ledger.round}: {survivors} updates, {self.needed} needed"
-            give_up(what, views.trouble)
+            counted = f"{survivors} {what}, {self.needed} needed"
+            give_up(f"round {fed.ledger.round}: {counted}", views.trouble)
         return total, views.senders[start]

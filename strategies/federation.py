@@ -18,7 +18,7 @@ from flhe.errors import ProtocolError
 from flhe.keys.agreement.answers import combine, pack
 from flhe.mods import records
 from flhe.schemes.base import Adder
-from flhe.schemes.sealed import Sealed
+from flhe.schemes.sealed import Sealed, to_bytes
 from flhe.strategies.epoch_parameters import EpochParameters, start_in
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.ledger import Ledger
@@ -70,6 +70,9 @@ class Federation:
     at: dict[int, int] = field(default_factory=dict)
     confirmed: set[int] = field(default_factory=set)
     means: dict[int, MetricRecord] = field(default_factory=dict)
+    """Means of training metrics, by round."""
+    evaluations: dict[int, MetricRecord] = field(default_factory=dict)
+    """Means of what was found of each round's model, as far as they were told."""
     survivors: int = 0
     refusers: set[int] = field(default_factory=set)
     """Nodes that refused the last sum."""
@@ -169,7 +172,12 @@ class Federation:
         for node in nodes:
             rounds = self.missing_rounds(node)
             fresh = self.server_reads or (self.model_round(node) == NOTHING and rounds is not None)
-            need = (node in self.confirmed, fresh, None if rounds is None else tuple(rounds))
+            need = (
+                node in self.confirmed,
+                fresh,
+                None if rounds is None else tuple(rounds),
+                node == self.teller,
+            )
             if need not in shared:
                 shared[need] = self.content(stage, *need)
                 if config is not None:
@@ -177,26 +185,38 @@ class Federation:
             out.append(Message(shared[need], node, kind))
         return out
 
+    @property
+    def teller(self) -> int | None:
+        """The member that has yet to tell what an evaluation says; None where it is away, or told."""
+        if not self.ledger.evaluation:
+            return None
+        rank = self.parameters.epoch.rank
+        return next((node for node in self.present() if rank(node) == 0), None)
+
     def stage(self, stage: str, confirmed: bool, **fields: Any) -> ConfigRecord:
         """A stage's own record: what each says of federation, round and epoch, and `fields`."""
         ledger, agreed = self.ledger, self.parameters.epoch
-        return records.stage_record(
-            stage,
-            federation=records.federation_name(ledger.federation),
-            round=ledger.round,
-            attempt=ledger.attempt,
-            epoch=agreed.epoch,
-            confirms=[] if confirmed else list(agreed.confirms),
-            **fields,
-        )
+        common = {
+            "federation": records.federation_name(ledger.federation),
+            "round": ledger.round,
+            "attempt": ledger.attempt,
+            "epoch": agreed.epoch,
+            "confirms": [] if confirmed else list(agreed.confirms),
+        }
+        return records.stage_record(stage, **{**common, **fields})
 
     def content(
-        self, stage: str, confirmed: bool, fresh: bool, rounds: tuple[int, ...] | None
+        self,
+        stage: str,
+        confirmed: bool,
+        fresh: bool,
+        rounds: tuple[int, ...] | None,
+        tells: bool = False,
     ) -> RecordDict:
         """A stage, and what brings a node to where the others are.
 
         `fresh` nodes get the initial model, `rounds` are those whose sums are sent; None sends the kept
-        checkpoint and the sums since.
+        checkpoint and the sums since. One that `tells` gets the evaluation that nobody has told yet.
         """
         ledger = self.ledger
         by_box = rounds is None
@@ -215,6 +235,11 @@ class Federation:
         # A sync is also how one finds out who differs.
         if ledger.chain and (fresh or stage != "sync"):
             fields["history"] = ledger.history
+        if tells:
+            fields |= {
+                "evaluation": ledger.evaluation,
+                "opens-evaluation": ledger.opens_evaluation,
+            }
         content = RecordDict({records.STAGE: self.stage(stage, confirmed, **fields)})
         if fresh and self.initial is not None:
             content[self.terms.arrays_key] = self.initial
@@ -346,6 +371,10 @@ class Federation:
             self.means |= {
                 r: means[name] for r in ledger.sums if (name := f"{records.MEANS}{r}") in means
             }
+            found = means.get(f"{records.EVALUATION}{ledger.evaluated}")
+            if ledger.evaluation and found is not None:
+                self.evaluations[ledger.evaluated] = found
+                ledger.keep_evaluation(ledger.evaluated)
 
     # --- a round ---
 
@@ -377,6 +406,20 @@ class Federation:
         self.dropout = missing if self.dropout is None else (self.dropout + missing) / 2
         return arrays
 
+    def keep_evaluation(self, total: Sealed, release: Sequence[bytes] = ()) -> None:
+        """Keep what members found of the model until it is told, or read it where the server does."""
+        round_ = total.slot.round
+        if not self.server_reads:
+            self.ledger.keep_evaluation(round_, to_bytes(total), pack(release) if release else b"")
+            return
+        sums = self.parameters.sums
+        with self.grid.meter.doing(OPEN):
+            released = combine(self.parameters.circle, total.slot, total.senders, release)
+            reader = ServerReader(sums.terms, sums.whole)
+            totals = reader.evaluation(total, released, threads=THREADS)
+        self.evaluations[round_] = MetricRecord(dict(finite(totals.metrics)))
+        self.ledger.keep_evaluation(round_)
+
     def _read(self, total: Sealed, release: Sequence[bytes]) -> ArrayRecord:
         """Open the sum and apply it: the next model, for everybody."""
         model = self.ledger.model
@@ -398,11 +441,10 @@ class Federation:
         if any(round_ <= behind for round_ in self.ledger.sums):
             self.ledger.drop_sums(behind)
 
-    def report(self, server_round: int, metrics: MetricRecord | None) -> RoundReport:
-        """What the round cost and what it reached."""
+    def report(self, server_round: int) -> RoundReport:
+        """What the round cost; what its model is worth may be told later."""
         return RoundReport.of(
             server_round,
-            metrics,
             self.grid.take(),
             crypto_s=max(self.round.crypto_s.values(), default=0.0) + self.round.adding_s,
             round_s=time.monotonic() - self.round.began,

@@ -30,16 +30,16 @@ from flhe.coding.chain import Chain
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
 from flhe.coding.update import update_codec
-from flhe.errors import ConfigError, QuorumError
+from flhe.errors import ConfigError, ProtocolError, QuorumError
 from flhe.mods import records
 from flhe.schemes import DEFAULT
-from flhe.schemes.base import Scheme
+from flhe.schemes.base import Adder, Scheme
 from flhe.schemes.registry import SCHEMES
+from flhe.schemes.sealed import Sealed
 from flhe.strategies.attempts import Attempts
 from flhe.strategies.beginning import begin
 from flhe.strategies.catch_up import CatchUp
 from flhe.strategies.epochs import Epochs
-from flhe.strategies.evaluations import comparable, told
 from flhe.strategies.exchange import Exchange
 from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
@@ -49,11 +49,13 @@ from flhe.strategies.membership import Membership
 from flhe.strategies.options import RunOptions, RunSettings, check_names, check_scheme
 from flhe.strategies.overhead import EVALUATE, Spent
 from flhe.strategies.planning import Given, Plan
+from flhe.strategies.report import RoundReport
+from flhe.strategies.round_state import Attempt
 from flhe.strategies.sampling import Sampling, sample
 from flhe.strategies.sealed_result import log_encryption, log_result, warn_of_clear
 from flhe.training import optimizers
 from flhe.training.optimizers import Optimizer
-from flhe.training.terms import TRAIN_METRICS, Terms
+from flhe.training.terms import EVALUATE_METRICS, TRAIN_METRICS, Terms
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
 
@@ -83,8 +85,9 @@ class HEStrategy(FedAvg):
         rest unsent.
     noise : Laplace, optional
         Noise that clients add, to what travels in clear or to all.
-    train_metrics : tuple[str, ...]
-        Training metrics that are averaged under encryption.
+    train_metrics, evaluate_metrics : tuple[str, ...]
+        Metrics that are averaged under encryption, weighted by example counts: of training, and of what
+        apps find of a model. Where clients read, means of an evaluation are told in the round after it.
     **options
         How the run waits, repeats and keeps its state, as `RunSettings` says; and FedAvg's own
         arguments, with FedAvg's meaning.
@@ -99,16 +102,19 @@ class HEStrategy(FedAvg):
         select: float | Select | None = None,
         noise: Laplace | None = None,
         train_metrics: tuple[str, ...] = TRAIN_METRICS,
+        evaluate_metrics: tuple[str, ...] = EVALUATE_METRICS,
         **options: Unpack[RunOptions],
     ) -> None:
         check_names(HEStrategy, options)
         given: dict[str, Any] = dict(options)
-        if given.get("train_metrics_aggr_fn") is not None:
-            log(
-                WARNING,
-                "train_metrics_aggr_fn is not called: the server never sees single training metrics, "
-                "they are averaged by example counts under encryption",
-            )
+        for name in ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"):
+            if given.get(name) is not None:
+                log(
+                    WARNING,
+                    "%s is not called: the server never sees one member's metrics, they are averaged "
+                    "by example counts under encryption",
+                    name,
+                )
         running = {field.name for field in fields(RunSettings)} & given.keys()
         self.settings = RunSettings(**{name: given.pop(name) for name in running})
         super().__init__(**given)
@@ -123,6 +129,7 @@ class HEStrategy(FedAvg):
             # What the app calls its arrays and its weight is part of what everybody agrees on.
             self.arrayrecord_key,
             self.weighted_by_key,
+            tuple(evaluate_metrics),
         )
         check_scheme(scheme, self.fraction_train)
         self.ending: Spent | None = None
@@ -131,6 +138,8 @@ class HEStrategy(FedAvg):
         self._fed: Federation | None = None
         self._exchanged: Exchange | None = None
         self._plan: Plan | None = None
+        self._report: RoundReport | None = None
+        """Of the last round, until it is told what its model is worth."""
 
     # --- the run ---
 
@@ -191,16 +200,20 @@ class HEStrategy(FedAvg):
         attempts = Attempts(fed, epochs)
         last = contract.last  # the map takes a round of its own
         seconds = min(timeout, self.settings.round_timeout)
-        for number in range(first, last + 1):
-            log(INFO, "")
-            what = " the map of what is selected" if fed.parameters.maps else ""
-            log(INFO, "[ROUND %s/%s]%s", number, last, what)
-            if fed.ledger.phase != "summed":
-                attempts.run(number, partial(self._train, fed, number, seconds))
-            self._evaluate_here(fed, number, evaluate_fn, result)
-            self._evaluate(fed, number, seconds, result)
-            self._close(fed, number)
-        self._finish(fed, result)
+        try:
+            for number in range(first, last + 1):
+                log(INFO, "")
+                what = " the map of what is selected" if fed.parameters.maps else ""
+                log(INFO, "[ROUND %s/%s]%s", number, last, what)
+                if fed.ledger.phase != "summed":
+                    attempts.run(number, partial(self._train, fed, number, seconds))
+                self._hand_on(fed, result)
+                self._evaluate_here(fed, number, evaluate_fn, result)
+                self._evaluate(fed, number, seconds, result)
+                self._close(fed, number)
+            self._finish(fed, result)
+        finally:
+            self._hand_on(fed, result)
         log(INFO, "")
         log(INFO, "Finished in %.2f s", time.monotonic() - began)
         log_result(self.terms, fed.means, result)
@@ -231,7 +244,9 @@ class HEStrategy(FedAvg):
     def sampling(self) -> Sampling:
         """What a round needs, by what this strategy is set to now."""
         replies = self.settings.min_replies
-        return Sampling(self.terms, replies, self.fraction_train, self.min_train_nodes)
+        train = self.fraction_train, self.min_train_nodes
+        evaluate = self.fraction_evaluate, self.min_evaluate_nodes
+        return Sampling(self.terms, replies, *train, *evaluate)
 
     def _sample(self, fraction: float, minimum: int) -> list[int]:
         return sample(self._running(), fraction, minimum)
@@ -290,13 +305,17 @@ class HEStrategy(FedAvg):
             return None, None
         exchange = self._exchanged or Exchange(fed, self.sampling.needed(fed))
         total = exchange.add_updates(replies)
-        release: Sequence[bytes] = ()
         if self.terms.scheme.opened_together:
-            settings = self.settings
-            release = MaskingAgreement(
-                fed, total, settings.stage_timeout, settings.retries
-            ).release()
-        return fed.keep(total, release), None
+            fed.ledger.spoil(total.slot.round)  # before anybody may have signed its survivors
+        return fed.keep(total, self._release(fed, fed.adder, total)), None
+
+    def _release(self, fed: Federation, adder: Adder, total: Sealed) -> Sequence[bytes]:
+        """What the senders of a sum release of it, where they open it together."""
+        if not self.terms.scheme.opened_together:
+            return ()
+        settings = self.settings
+        agreement = MaskingAgreement(fed, adder, total, settings.stage_timeout, settings.retries)
+        return agreement.release()
 
     # --- evaluation ---
 
@@ -319,12 +338,30 @@ class HEStrategy(FedAvg):
         timeout: float,
         result: Result,
     ) -> None:
-        messages = fed.asked("evaluate", number)
-        replies = fed.grid.send_and_receive(messages, timeout=timeout)
-        metrics = self.aggregate_evaluate(number, replies)
+        """Have the model of this round evaluated, if it made one, and account for the round."""
+        ledger = fed.ledger
+        if ledger.base == number > ledger.evaluated:
+            fed.attempt = Attempt(set(fed.members))
+            messages = fed.asked("evaluate", number)
+            replies = fed.grid.send_and_receive(messages, timeout=timeout)
+            self.aggregate_evaluate(number, replies)
+        if means := fed.means.get(number):
+            log(INFO, "\t└──> Aggregated training MetricRecord: %s", means)
+        self._report = fed.report(number)
+        if not ledger.evaluation:
+            self._hand_on(fed, result)
+
+    def _hand_on(self, fed: Federation, result: Result) -> None:
+        """Hand on the report that waits for what an evaluation says: there is no more to be heard."""
+        report, self._report = self._report, None
+        if report is None:
+            return
+        metrics = fed.evaluations.get(report.round)
         if metrics is not None:
-            log(INFO, "\t└──> Aggregated MetricRecord: %s", metrics)
-            result.evaluate_metrics_clientapp[number] = metrics
+            log(INFO, "\t└──> Aggregated MetricRecord of round %d: %s", report.round, metrics)
+            result.evaluate_metrics_clientapp[report.round] = metrics
+        if self.settings.on_round is not None:
+            self.settings.on_round(report.told(metrics))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -343,23 +380,23 @@ class HEStrategy(FedAvg):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Average the metrics that the nodes let leave, then report the round.
+        """Add what nodes found of the model; its means, where the server reads them.
 
-        Unweighted, unless every node's policy lets its example count leave.
+        Where clients read, one of them tells the means with its next reply.
 
         Raises QuorumError: no node could evaluate the model.
         """
         fed = self._running()
-        asked = self.fraction_evaluate > 0
-        contents = told(fed, replies, f"round {server_round}" if asked else "")
-        metrics = None
-        if averaged := comparable(contents, self.weighted_by_key):
-            metrics = self.evaluate_metrics_aggr_fn(averaged, self.weighted_by_key)
-        if means := fed.means.get(server_round):
-            log(INFO, "\t└──> Aggregated training MetricRecord: %s", means)
-        if self.settings.on_round is not None:
-            self.settings.on_round(fed.report(server_round, metrics))
-        return metrics
+        if self.fraction_evaluate == 0.0:
+            return None
+        total = Exchange(fed, self.sampling.needed(fed)).add_evaluations(replies)
+        if total is not None:
+            try:
+                release = self._release(fed, fed.parameters.sums.whole, total)
+                fed.keep_evaluation(total, release)
+            except (QuorumError, ProtocolError) as error:
+                log(WARNING, "the evaluation of round %d is lost: %s", server_round, error)
+        return fed.evaluations.get(server_round)
 
     # --- the end of a round, and of all ---
 
@@ -382,5 +419,6 @@ class HEStrategy(FedAvg):
         else:
             box = CatchUp(fed, self.settings.stage_timeout).finish()
             result.arrays = records.SealedArrays(dict(box))
+        result.evaluate_metrics_clientapp.update(fed.evaluations)
         self.ending = fed.grid.take()
         result.train_metrics_clientapp.update(fed.means)

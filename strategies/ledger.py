@@ -34,7 +34,7 @@ from flhe.wire.fields import U32, U64, As, Hash, ascending, bits, within
 from flhe.wire.frame import frame, unframe
 from flhe.wire.record import Form, Record
 
-VERSION = 10
+VERSION = 11
 MAX_BYTES = 256 << 20
 
 Phase = Literal["training", "summed", "done"]
@@ -89,6 +89,9 @@ class _File(Record):
     spoiled: U32
     releases: _Rounds
     receipts: dict[U32, bytes]
+    evaluated: U32
+    evaluation: bytes
+    opens_evaluation: bytes
 
 
 _AS_THEY_ARE = [
@@ -148,6 +151,12 @@ class Ledger:
     """Round -> what opens its sum, sealed for the members."""
     receipts: dict[int, bytes] = field(default_factory=dict)
     """Round -> what its senders signed of the result that they started from."""
+    evaluated: int = 0
+    """Last round whose model was evaluated."""
+    evaluation: bytes = b""
+    """The sealed sum of what was found, until it is told what it says."""
+    opens_evaluation: bytes = b""
+    """What opens that, sealed for the members."""
     model: Model | None = None
     """The model, where the server reads the sums."""
 
@@ -213,6 +222,11 @@ class Ledger:
         self.save()
         return arrays
 
+    def keep_evaluation(self, round_: int, total: bytes = b"", release: bytes = b"") -> None:
+        """Note that a model was evaluated, and keep what its members have yet to open."""
+        self.evaluated, self.evaluation, self.opens_evaluation = round_, total, release
+        self.save()
+
     def done(self) -> None:
         """Note that the round is over."""
         self.phase = "done"
@@ -259,6 +273,7 @@ class Ledger:
         self.agreed, self.number, self.since = agreed, agreed.number + 1, round_
         self.sums, self.box, self.box_round = {}, None, -1
         self.mean_squares, self.releases, self.receipts = {}, {}, {}
+        self.evaluation = self.opens_evaluation = b""
         self.save()
         self._unlink("checkpoint", *gone)
 

@@ -19,7 +19,7 @@ from flhe.errors import ProtocolError
 from flhe.keys.agreement.answers import check_answer
 from flhe.keys.agreement.circle import CONSIST
 from flhe.mods import records
-from flhe.schemes.base import SharesAdder
+from flhe.schemes.base import Adder, SharesAdder
 from flhe.schemes.sealed import Sealed
 from flhe.strategies.federation import Federation
 from flhe.strategies.overhead import sound
@@ -38,18 +38,22 @@ class MaskingAgreement:
     ----------
     fed : Federation
         What the server knows; the shares that came with the updates of this attempt are in it.
+    adder : Adder
+        What its ciphertexts were added with.
     total : Sealed
-        The updates' sum.
+        Their sum.
     timeout : float
         Seconds that each relay waits.
     retries : int
         How often UNMASK is asked for again; the answers are the same.
     """
 
-    def __init__(self, fed: Federation, total: Sealed, timeout: float, retries: int) -> None:
+    def __init__(
+        self, fed: Federation, adder: Adder, total: Sealed, timeout: float, retries: int
+    ) -> None:
         self.fed, self.timeout, self.retries = fed, timeout, retries
         self.circle, self.slot = fed.parameters.circle, total.slot
-        self.total = fed.adder.close(total)
+        self.total = adder.close(total)
         self.survivors = total.senders
         """U: ranks of those whose updates are in the sum."""
         self.openers = self.survivors
@@ -57,10 +61,10 @@ class MaskingAgreement:
         self.all_open = not fed.terms.scheme.per_sum_keys
         """Whether it takes all of them, not only as many as sign."""
         if self.all_open:
-            adder = cast(SharesAdder, fed.adder)
-            size = adder.partial_bytes(total.length)
+            shares = cast(SharesAdder, adder)
+            size = shares.partial_bytes(total.length)
             self.circle = replace(self.circle, total=self.total.digest(), partial=size)
-            self.openers = adder.openers(total.senders)
+            self.openers = shares.openers(total.senders)
         ranks = {node: fed.parameters.epoch.rank(node) for node in fed.attempt.shares}
         self.nodes = {node: rank for node, rank in ranks.items() if rank in total.senders}
         """Node id to rank, of the same members."""
@@ -96,7 +100,6 @@ class MaskingAgreement:
         Raises QuorumError: too few signed or answered. The round is lost: its survivors may have been
         signed, and nobody signs two sets of a round.
         """
-        self.fed.ledger.spoil(self.slot.round)  # before anybody may have signed its survivors
         self.circle.check_set(self.survivors)
         try:
             answers = self._unmask(self._consist())
@@ -180,7 +183,8 @@ class MaskingAgreement:
 
     def _message(self, stage: str, node: int, **fields: Any) -> Message:
         confirmed = self.fed.confirmed.issuperset(self.fed.attempt.shares)
-        record = self.fed.stage(stage, confirmed, **fields)
+        of = {"round": self.slot.round, "attempt": self.slot.attempt}
+        record = self.fed.stage(stage, confirmed, **of, **fields)
         return Message(RecordDict({records.STAGE: record}), node, "train")
 
     def _ask(self, stage: str, messages: list[Message], read: Reader) -> dict[int, bytes]:

@@ -126,6 +126,7 @@ class TrainingOptions(RunOptions, total=False):
     select: float | Select | None
     noise: Laplace | None
     train_metrics: tuple[str, ...]
+    evaluate_metrics: tuple[str, ...]
 
 
 class StrategyOptions(TrainingOptions, total=False):

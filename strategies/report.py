@@ -80,12 +80,12 @@ class RoundReport:
     phases: tuple[Phase, ...] = ()
 
     @classmethod
-    def of(cls, round_: int, metrics: MetricRecord | None, spent: Spent, **own: Any) -> RoundReport:
-        """Return the report of a round from what it took, its evaluation, and the fields in `own`."""
+    def of(cls, round_: int, spent: Spent, **own: Any) -> RoundReport:
+        """Return the report of a round from what it took, and the fields in `own`."""
         return cls(
             round=round_,
-            accuracy=scalar(metrics, "accuracy", "acc"),
-            loss=scalar(metrics, "loss"),
+            accuracy=None,
+            loss=None,
             bytes_up=spent.up,
             bytes_down=spent.down,
             wall_s=spent.wall_s,
@@ -93,6 +93,11 @@ class RoundReport:
             phases=spent.phases,
             **own,
         )
+
+    def told(self, metrics: MetricRecord | None) -> RoundReport:
+        """Return the report with what an evaluation found."""
+        accuracy, loss = scalar(metrics, "accuracy", "acc"), scalar(metrics, "loss")
+        return replace(self, accuracy=accuracy, loss=loss)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain JSON values, in the order of the fields."""

@@ -12,7 +12,6 @@ from flhe.coding.support import Support
 from flhe.errors import ReuseError
 from flhe.mods import records, survivors
 from flhe.mods.follow import Follower
-from flhe.node.updates import Output
 from flhe.schemes.base import Sealer
 from flhe.schemes.sealed import Sealed
 from flhe.sums import receipts
@@ -44,15 +43,10 @@ class Contribution:
     def _step(self) -> Literal["update", "mean-squares"]:
         return "update" if self._ends else "mean-squares"
 
-    @property
-    def _kept(self) -> Output:
-        """Where it is kept."""
-        return "outbox" if self._ends else "mean-squares"
-
     def again(self) -> RecordDict | None:
         """The reply that was sent before, once more; None where none was."""
         node, session, slot = self.follower.node, self.session, self.of.slot
-        output = node.load_output(slot, self._kept)
+        output = node.load_output(slot)
         if output is None:
             return None
         beside = survivors.dealt(node, session, slot) if self._ends else {}
@@ -96,7 +90,7 @@ class Contribution:
             if self._ends:
                 beside = survivors.deal(node, self.session, sealer, self.of.slot)
             envelope = self.of.sign(node.identity, sealed)
-            node.save_output(sealed, envelope, self._kept)
+            node.save_output(sealed, envelope)
         return self._reply(sealed, envelope, beside, resent=False)
 
     def _reply(

@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from flhe.errors import AlteredError, DriftError, ProtocolError
+from flhe.coding.extras import Totals
+from flhe.errors import AlteredError, DriftError, FlheError, ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement.answers import unpack
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.model_key import ModelKey
 from flhe.mods import agreement, records
 from flhe.mods.stages import App, Stopwatch, reply
+from flhe.node.folder import log_failure
 from flhe.node.node import Node
 from flhe.schemes.sealed import Sealed, Slot, from_bytes
 from flhe.sums import receipts
@@ -186,11 +188,39 @@ class Follower:
                 "round %d: this node's update is not in the sum, it trains again", slot.round
             )
         self.disclosed["flhe.opened"] = ConfigRecord({"round": slot.round, "missed": self.missed})
-        if self.epoch.rank == 0:  # one teller, so a round is told of in one view only
-            means = finite(totals.metrics).items()
-            # Three digits: masks are malleable, and a shifted sum must not tell the weight exactly.
-            rounded = {n: float(f"{v:.3g}") for n, v in means if node.policy.allows_metric(n)}
-            self.disclosed[f"{records.MEANS}{slot.round}"] = MetricRecord(rounded)  # type: ignore[arg-type]
+        self._tell(f"{records.MEANS}{slot.round}", totals)
+
+    def _tell(self, name: str, totals: Totals) -> None:
+        """Have the means of a sum go out with the reply, if it is this node that tells them."""
+        if self.epoch.rank != 0:  # one teller, so a round is told of in one view only
+            return
+        means = finite(totals.metrics).items()
+        # Three digits: masks are malleable, and a shifted sum must not tell the weight exactly.
+        rounded = {n: float(f"{v:.3g}") for n, v in means if self.node.policy.allows_metric(n)}
+        self.disclosed[name] = MetricRecord(rounded)  # type: ignore[arg-type]
+
+    def open_evaluation(self, encoded: bytes, release: bytes) -> None:
+        """Open what members found of the model that is here, and tell the means.
+
+        Only the teller is sent it. What does not open keeps nobody from training.
+        """
+        if not encoded or self.model is None or self.epoch.rank != 0:
+            return
+        session, model = self.session()
+        try:
+            total = from_bytes(encoded)
+            if total.slot.round != model.round:
+                return
+            self.node.policy.check_survivors(len(total.senders))
+            answers = unpack(release) if release else ()
+            with self.watch:
+                record = self.node.record_opening
+                totals = session.open_evaluation(model, total, record, answers)
+        except FlheError as error:
+            log_failure(self.node.store, "evaluation", error)
+            logger.warning("the evaluation of round %d is not told: %s", model.round, error)
+            return
+        self._tell(f"{records.EVALUATION}{model.round}", totals)
 
     def _hear(self, session: Session, model: Model, total: Sealed, signed: bytes) -> None:
         """Verify the receipts of a sum's senders, and say whose update they say was left out."""
@@ -230,7 +260,9 @@ def follow(node: Node, record: ConfigRecord, message: Message, app: App) -> Foll
         follower.changed = named == follower.model.history or (
             named is None and record.get("stage") != "sync"
         )
+    found = [records.optional(record, name, b"") for name in ("evaluation", "opens-evaluation")]
     try:
+        follower.open_evaluation(*found)  # of the model before the sums that came
         headers, *told = (
             records.bytes_list(record, name)
             for name in ("sums", "mean-squares", "releases", "receipts")
@@ -243,6 +275,7 @@ def follow(node: Node, record: ConfigRecord, message: Message, app: App) -> Foll
             last = i == len(headers) - 1  # the history that is named has all of them in it
             expected = records.optional(record, "history", b"") or None if last else None
             follower.open(header, arrays, *beside, expected=expected)
+        follower.open_evaluation(*found)
     finally:
         # Also what came before a sum that fails.
         if follower.changed and follower.model is not None:

@@ -41,8 +41,8 @@ BOX = "flhe.checkpoint"
 CANDIDATE = "flhe.candidate"
 """Name of a sealed checkpoint that is to be verified before anybody relies on it."""
 
-MEANS = "flhe.means."
-"""With a round's number behind it: mean training metrics, as the teller opened them."""
+MEANS, EVALUATION = "flhe.means.", "flhe.evaluation."
+"""With a round's number behind it: mean metrics, of training or of a model, as told."""
 
 PREFIX = "flhe."
 PIECE = 10 << 20

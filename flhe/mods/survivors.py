@@ -40,7 +40,7 @@ def check_ready(node: Node, session: Session, slot: Slot) -> None:
     Raises ReuseError: the round's survivors were signed, or its sum was given up.
     """
     if session.terms.scheme.opened_together:
-        node.check_unsigned(slot.epoch, slot.round)
+        node.check_unsigned(slot)
         node.check_unclaimed(slot.epoch, slot.round, slot.attempt)
 
 
@@ -87,7 +87,7 @@ def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
                 )
             else:
                 total = _sum_in(message, record)
-                sent = node.load_output(kept.slot, "outbox")
+                sent = node.load_output(kept.slot)
                 if (
                     sent is None
                     or total.length != sent[0].length

@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from flhe.errors import ReplyError
@@ -21,9 +21,9 @@ from flhe.mods.contribution import Contribution
 from flhe.mods.follow import Follower, follow
 from flhe.mods.stages import App, say_once
 from flhe.node.node import Node
-from flhe.node.policy import COUNTS
 from flhe.training.draft import Draft
 from flhe.training.due import check_ahead
+from flhe.training.evaluation import ATTEMPT, EVALUATION
 from flhe.training.sensitivity import draft_map, map_of, map_of_change
 from flhe.training.terms import Terms
 
@@ -117,32 +117,32 @@ def _array(value: Any) -> NDArray[Any]:
 
 
 def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
-    """Open the round's sum, let the app evaluate, let allowed metrics leave."""
+    """Open the round's sum, let the app evaluate the model that it makes, once; encrypt what it found.
+
+    Raises ClaimedError: this node has evaluated the model of this round, or has gone on from it.
+    """
     follower = follow(node, record, message, app)
     message.content = RecordDict()
     session, model = follower.session()
+    follower.contract.check_evaluated(model.round)
+    place = session.place(model, model.round, ATTEMPT)
+    with follower.watch:
+        digest = node.claimed(place) or session.digest(model)
+        of = session.sum(model, model.round, ATTEMPT, kind=EVALUATION, digest=digest)
+    own = Contribution(follower, session, of, digest, session.terms.scheme.mode_ahead)
+    if (again := own.again()) is not None:
+        return again
+    own.check_ready()
+    node.check_unclaimed(of.slot.epoch, of.slot.round, ATTEMPT)
+    node.check_unevaluated(model.round)
+    sealer = session.sealer(of)
     answer = app.evaluate(follower.contract, model)
     _say_what_stays(answer, ("MetricRecord",))
-    content = follower.reply(round=model.round, history=model.history)
-    for name, metrics in answer.metric_records.items():
-        left = {k: v for k, v in metrics.items() if _may_leave(node, session.terms, k, v)}
-        content[name] = MetricRecord(left)
-        for key in set(metrics) - set(left) - {session.terms.weight_key}:
-            say_once(
-                "metric %r stays on this node: allow it with flhe-metrics (or $FLHE_METRICS), which "
-                "lists all that may leave",
-                key,
-            )
-    return content
-
-
-def _may_leave(node: Node, terms: Terms, key: str, value: object) -> bool:
-    """Single numbers only: a list may hold one value per example."""
-    if not isinstance(value, (int, float)):
-        return False
-    if key == terms.weight_key and key in COUNTS and node.policy.limits["counts"]:
-        return True
-    return node.policy.allows_metric(key)
+    names = session.terms.evaluated, "evaluate_metrics"
+    examples, metrics = _reported(node, session.terms, answer, *names)
+    with follower.watch:
+        sealed = own.encrypt(sealer, session.evaluation(examples, metrics, digest))
+    return own.deliver(sealer, sealed)
 
 
 def _say_what_stays(answer: RecordDict, sent: tuple[str, ...]) -> None:
@@ -164,8 +164,23 @@ def _trained(
     """Arrays, example count and those metrics that may be averaged, out of the app's answer."""
     _say_what_stays(answer, ("ArrayRecord", "MetricRecord"))
     arrays = answer.array_records
-    if len(arrays) != 1 or len(answer.metric_records) != 1:
+    if len(arrays) != 1:
         raise ReplyError("the app must reply with one ArrayRecord and one MetricRecord")
+    examples, metrics = _reported(node, terms, answer, terms.metrics, "train_metrics")
+    if terms.codec.weighted and 8 * examples < terms.codec.max_examples:
+        say_once(
+            "max_examples=%d is far above this node's examples: updates are quantized coarsely",
+            terms.codec.max_examples,
+        )
+    return next(iter(arrays.values())), examples, metrics
+
+
+def _reported(
+    node: Node, terms: Terms, answer: RecordDict, named: tuple[str, ...], option: str
+) -> tuple[int, dict[str, float]]:
+    """Example count and those metrics that may be averaged; `named` in the strategy's `option`."""
+    if len(answer.metric_records) != 1:
+        raise ReplyError("the app must reply with one MetricRecord")
     metrics = dict(next(iter(answer.metric_records.values())))
     examples = metrics.pop(terms.weight_key, None)
     if type(examples) is not int and not (type(examples) is float and examples.is_integer()):
@@ -177,15 +192,11 @@ def _trained(
     }
     for name in set(metrics) - set(allowed):
         say_once(
-            "training metric %r stays on this node: allow it with flhe-metrics (or $FLHE_METRICS), "
-            "which lists all that may leave, and name it in the strategy's train_metrics",
+            "metric %r stays on this node: allow it with flhe-metrics (or $FLHE_METRICS), which lists "
+            "all that may leave, and name it in the strategy's %s",
             name,
+            option,
         )
-    for name in set(allowed) - set(terms.metrics):
-        say_once("metric %r is not averaged: name it in the strategy's train_metrics", name)
-    if terms.codec.weighted and 8 * int(examples) < terms.codec.max_examples:
-        say_once(
-            "max_examples=%d is far above this node's examples: updates are quantized coarsely",
-            terms.codec.max_examples,
-        )
-    return next(iter(arrays.values())), int(examples), allowed
+    for name in set(allowed) - set(named):
+        say_once("metric %r is not averaged: name it in the strategy's %s", name, option)
+    return int(examples), allowed

@@ -1,6 +1,7 @@
 """Claims: what a node has used up of each round, and which rounds are over in whatever epoch.
 
 runs/<id>/floor       rounds that are over
+runs/<id>/evaluated   round of the last sum of evaluations that was opened, and its digest
 runs/<id>/missed      last round whose sum lacked this node's update
 runs/<id>/shares      shares of the last update's seed, and the own one (secret)
 runs/<id>/survivors   the set that was signed last, and the sum of its shares (secret)
@@ -16,6 +17,7 @@ from flhe.keys.agreement import masking
 from flhe.node.folder import Folder
 from flhe.node.stored import HighWaterMarks, StoredNote
 from flhe.schemes.sealed import Slot
+from flhe.training.evaluation import EVALUATION
 from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.session import Session
 
@@ -52,7 +54,7 @@ class Claims(Folder):
         signed.
         """
         if session.terms.scheme.opened_together:
-            self.check_unsigned(slot.epoch, slot.round)
+            self.check_unsigned(slot)
         note = StoredNote(digest, support, mode, slot.history).to_bytes()
         self.store.claim(slot.epoch, slot.round, slot.attempt, note, STEPS.index(step))
 
@@ -71,8 +73,14 @@ class Claims(Folder):
         note = None if kept is None else StoredNote.from_bytes(kept)
         return note if note is not None and note.history == slot.history else None
 
-    def check_unsigned(self, epoch_id: bytes, round_: int) -> None:
-        """Refuse to encrypt in a round whose sum may be opened without it; ReuseError."""
+    def check_unsigned(self, slot: Slot) -> None:
+        """Refuse to encrypt in a round whose sum may be opened without it; ReuseError.
+
+        An evaluation is of a round that is over, and is claimed once.
+        """
+        if slot.purpose == EVALUATION.purpose:
+            return
+        epoch_id, round_ = slot.epoch, slot.round
         last = self.store.last_claim(epoch_id)
         if last[0] == round_ and last[2] == CONSIST:
             raise ReuseError(
@@ -199,7 +207,14 @@ class Claims(Folder):
         return round_ if step == CONSIST else max(round_ - 1, 0)
 
     def record_opening(self, slot: Slot, digest: bytes) -> None:
-        """Record the one sum of a round, on disk, before it is decrypted; mean squares likewise."""
+        """Record the one sum of a round and purpose, on disk, before it is decrypted; ReuseError."""
+        if slot.purpose == EVALUATION.purpose:
+            opened = slot.round.to_bytes(4, "big") + digest
+            before = self._kept("evaluated") or bytes(4)
+            if opened[:4] <= before[:4] and opened != before:
+                raise ReuseError(f"another evaluation of round {slot.round} or later was opened")
+            self.store.write(self._name("evaluated"), opened)
+            return
         first = slot.purpose == MEAN_SQUARES.purpose
         record = self.store.record_mean_squares if first else self.store.record_opening
         record(slot.epoch, slot.round, digest)

@@ -36,7 +36,7 @@ _STEPS: dict[str, type[Agreement]] = {
     "confirmed": epoch.Confirmed,
 }
 
-_SECRETS = ("draft", "residual", "outbox", "mean-squares", *SEEDS)
+_SECRETS = ("draft", "residual", "outbox", "mean-squares", "evaluation", *SEEDS)
 """What is destroyed when a node leaves."""
 
 

@@ -3,6 +3,7 @@
 runs/<id>/model       the global model, up to the last opened round
 runs/<id>/outbox      the last encrypted update, for sending again
 runs/<id>/mean-squares the last encrypted mean squares, likewise
+runs/<id>/evaluation  the last encrypted evaluation, likewise
 runs/<id>/mask        hash of the selection that updates are encrypted under
 runs/<id>/releases    how many updates with noise have left
 runs/<id>/draft       an update whose round is not over (secret)
@@ -11,22 +12,24 @@ runs/<id>/residual    what sparse updates have not sent yet (secret)
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.support import Support
-from flhe.errors import DriftError, PolicyError, ProtocolError
+from flhe.errors import ClaimedError, DriftError, PolicyError, ProtocolError
 from flhe.node.claims import Claims
 from flhe.node.folder import log_failure
 from flhe.node.stored import StoredOutput
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.training.draft import Draft
+from flhe.training.evaluation import EVALUATION
+from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.model import Model
 from flhe.wire.frame import frame, unframe
 
-Output = Literal["outbox", "mean-squares"]
+OUTBOX = "outbox"
+_OUTPUTS = {kind.purpose: kind.purpose for kind in (MEAN_SQUARES, EVALUATION)}
+"""Where the last ciphertext of each purpose is kept; any other one in the outbox."""
 
 
 class Updates(Claims):
@@ -51,19 +54,21 @@ class Updates(Claims):
 
     # --- what was sent ---
 
-    def save_output(self, sealed: Sealed, envelope: bytes, name: Output = "outbox") -> None:
+    def save_output(self, sealed: Sealed, envelope: bytes) -> None:
         """Keep a ciphertext: if it is asked for again, these are the bytes that are sent."""
         head = frame(StoredOutput(sealed.header(), envelope))
-        self.store.write_chunks(self._name(name), [memoryview(head), *sealed.body()])
+        name = self._name(_OUTPUTS.get(sealed.slot.purpose, OUTBOX))
+        self.store.write_chunks(name, [memoryview(head), *sealed.body()])
 
-    def load_output(self, slot: Slot, name: Output = "outbox") -> tuple[Sealed, bytes] | None:
+    def load_output(self, slot: Slot) -> tuple[Sealed, bytes] | None:
         """The kept ciphertext of this very slot, or None."""
+        name = _OUTPUTS.get(slot.purpose, OUTBOX)
         if self.claimed(slot) is None or not self.store.exists(self._name(name)):
             return None
         sealed, envelope = self._output(name)
         return (sealed, envelope) if sealed.slot == slot else None
 
-    def _output(self, name: Output) -> tuple[Sealed, bytes]:
+    def _output(self, name: str) -> tuple[Sealed, bytes]:
         data = self.store.read(self._name(name))
         kept, start = unframe(StoredOutput, data)
         body = np.frombuffer(data, np.uint8, offset=start)
@@ -71,8 +76,15 @@ class Updates(Claims):
 
     def last_sent(self) -> int:
         """Round of the last update that was encrypted here; 0 before there is one."""
-        kept = self.store.exists(self._name("outbox"))
-        return self._output("outbox")[0].slot.round if kept else 0
+        return self._last_output(OUTBOX)
+
+    def _last_output(self, name: str) -> int:
+        return self._output(name)[0].slot.round if self.store.exists(self._name(name)) else 0
+
+    def check_unevaluated(self, round_: int) -> None:
+        """Refuse to evaluate a second model of a round, in whatever epoch; ClaimedError."""
+        if round_ <= self._last_output(EVALUATION.purpose):
+            raise ClaimedError(f"the model of round {round_} or a later one was evaluated here")
 
     def check_mask(self, mask: Support | None) -> None:
         """Refuse another selection than updates were encrypted under here; DriftError.

@@ -72,6 +72,12 @@ class Contract(Record):
         if not 0 < round_ <= self.last:
             raise ProtocolError(f"round {round_} of a contract for {self.last}")
 
+    def check_evaluated(self, round_: int) -> None:
+        """Refuse to evaluate a model where nobody does, or no round makes it; ProtocolError."""
+        self.check_round(round_)
+        if not self.evaluate_share:
+            raise ProtocolError("by the contract nobody evaluates")
+
     def told(self, kind: Literal["train", "evaluate"], round_: int) -> dict[str, Value]:
         """What an app is told in a round, in order."""
         training = max(round_ - self.terms.select.mapped, 0)

@@ -1,8 +1,8 @@
-"""Kind: what a sum is of, as its readers know it: an update, a sensitivity map, or mean squares.
+"""Kind: what a sum is of, as its readers know it: an update, a map, mean squares, or an evaluation.
 
 A round is a short program over such sums:
 
-    sensitivity (once) -> mean squares (where thresholds are fitted) -> update
+    sensitivity (once) -> mean squares (where thresholds are fitted) -> update -> evaluation
 
 A kind says how long a vector is; one that ends its round also how a draft is encoded, and which model
 its total makes. Each is in a module of its own.
@@ -29,10 +29,12 @@ class Kind(ABC):
     """One kind of sum; for `purpose` see `Slot`."""
 
     purpose: ClassVar[str]
+    attempt: ClassVar[int | None] = None
+    """In the place of an attempt's number, where there is one such sum of a model."""
     partial: ClassVar[bool] = False
     """Whether it may be sparse, or hold a selected part of the values only."""
     valued: ClassVar[bool] = True
-    """Whether it has a value for each of the model's, before its extras."""
+    """Whether it has a value for each of the model's, encoded under the round's thresholds."""
 
     @abstractmethod
     def extras(self, terms: Terms, layout: Layout) -> int:

@@ -15,6 +15,7 @@ from flhe.coding.flatten import Arrays
 from flhe.math.ring_arrays import Elements
 from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed
+from flhe.training import evaluation
 from flhe.training.model import Model
 from flhe.training.terms import Terms
 from flhe.training.update import UPDATE
@@ -57,6 +58,11 @@ class ServerReader:
         after, totals = UPDATE.read(self.terms, copy, total, lanes, state, 0)
         told = served(after.arrays(), after.round)
         return replace(after, history=told.history), totals
+
+    def evaluation(self, total: Sealed, released: Elements, *, threads: int = 1) -> Totals:
+        """Open what members found of the model; `released` and errors as in `open`."""
+        lanes = self.adder.server_opener(released, threads=threads).decrypt(total)
+        return evaluation.read(self.terms, total, lanes, 0)
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -45,9 +45,11 @@ from flhe.math.permutation import Permutation
 from flhe.schemes.base import Sealer
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.sums.secure_sum import Record, SecureSum
+from flhe.training import evaluation
 from flhe.training.draft import Draft
 from flhe.training.due import check_due
 from flhe.training.epoch_sums import EpochSums
+from flhe.training.evaluation import EVALUATION
 from flhe.training.kind import Ending, Kind
 from flhe.training.mean_squares import fit
 from flhe.training.model import Model
@@ -111,7 +113,7 @@ class Session:
         return self.sums.sum(
             kind,
             round_,
-            attempt,
+            attempt if kind.attempt is None else kind.attempt,
             model.history,
             self.digest(model) if digest is None else digest,
             b"" if mean_squares is None else mean_squares.digest(),
@@ -242,6 +244,11 @@ class Session:
         check: int = 0,
     ) -> NDArray[np.int64]:
         integers = self.layout.integer_change(trained, old.masters)
+        extras = self.terms.extras(self.layout)
+        return extras.encode(self.weight(examples), metrics, integers.tolist(), check)
+
+    def weight(self, examples: int) -> int:
+        """What an example count weighs; ExamplesError where it is negative."""
         weight = examples if self.terms.codec.weighted else min(examples, 1)
         if weight < 0:
             raise ExamplesError("the app reported a negative number of examples")
@@ -252,8 +259,11 @@ class Session:
         if weight > most:
             logger.warning("this node has more examples than can be weighed: it counts with fewer")
             weight = most
-        extras = self.terms.extras(self.layout)
-        return extras.encode(weight, metrics, integers.tolist(), check)
+        return weight
+
+    def evaluation(self, examples: int, metrics: Mapping[str, float], digest: bytes) -> Plain:
+        """What this member found of the model with that `digest`, to be added up."""
+        return evaluation.encode(self.terms, self.weight(examples), metrics, self.check_of(digest))
 
     def draft(
         self,
@@ -371,6 +381,19 @@ class Session:
         lanes = of.open(self.epoch, total, record, release, threads=self.threads)
         check, order = self._expected_check(base, total), self.permutation(total.slot)
         return self.ending(model).read(self.terms, model, total, lanes, state, check, order)
+
+    def open_evaluation(
+        self, model: Model, total: Sealed, record: Record, release: Sequence[bytes] = ()
+    ) -> Totals:
+        """Open what members found of `model`; `record` and `release` as in `open`.
+
+        Raises ProtocolError: what they found of another model, or no sum of that; others as `open`.
+        """
+        digest = self.digest(model)
+        of = self.sum(model, model.round, 0, kind=EVALUATION, digest=digest)
+        of.check(total, self.epoch.roster.min_opening)
+        lanes = of.open(self.epoch, total, record, release, threads=self.threads)
+        return evaluation.read(self.terms, total, lanes, self.check_of(digest))
 
     def _expected_check(self, base: bytes, total: Sealed) -> int:
         if not total.supports:

@@ -28,13 +28,20 @@ from flhe.training.optimizers import from_parameters as optimizer_from
 from flhe.wire.fields import As
 from flhe.wire.record import Form, Record
 
-VERSION = 8
+VERSION = 9
 MAX_BYTES = 1 << 17
 MAX_METRICS = 64
 MAX_NAME = 128
 
 TRAIN_METRICS = ("train_loss", "train_accuracy", "train_acc", "loss", "accuracy")
 """Training metrics that are averaged by default, where the app reports them."""
+
+EVALUATE_METRICS = tuple(
+    prefix + name
+    for prefix in ("", "eval_", "val_", "test_")
+    for name in ("loss", "accuracy", "acc")
+)
+"""Likewise, of what it reports when it evaluates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +61,9 @@ class Terms(Record):
         Which part of an update is encrypted, under any scheme; all of it by default.
     noise : Laplace or None
         Noise that each client adds to its update, after clipping.
-    metrics : tuple[str, ...]
-        Names of the training metrics that are averaged under encryption; at most 64.
+    metrics, evaluated : tuple[str, ...]
+        Names of the metrics that are averaged under encryption, of training and of evaluation; at most
+        64 each.
     arrays_key, weight_key : str
         Where a message to the app holds the model, and a reply the example count. They are terms,
         because whoever may change them from message to message chooses what is trained and weighed.
@@ -73,10 +81,12 @@ class Terms(Record):
     metrics: tuple[str, ...] = TRAIN_METRICS
     arrays_key: str = "arrays"
     weight_key: str = "num-examples"
+    evaluated: tuple[str, ...] = EVALUATE_METRICS
 
     def _validate(self) -> None:
-        names = (*self.metrics, self.arrays_key, self.weight_key)
-        if len(self.metrics) > MAX_METRICS or not all(1 <= len(n) <= MAX_NAME for n in names):
+        names = (*self.metrics, *self.evaluated, self.arrays_key, self.weight_key)
+        most = max(len(self.metrics), len(self.evaluated))
+        if most > MAX_METRICS or not all(1 <= len(n) <= MAX_NAME for n in names):
             raise ConfigError(
                 f"Terms: at most {MAX_METRICS} metrics, names of 1 to {MAX_NAME} characters"
             )
@@ -84,6 +94,7 @@ class Terms(Record):
         self._check_scheme()
         self.for_cohort(max(2, self.scheme.threshold_of(2)))  # the smallest that it takes
         Extras(self.metrics)
+        Extras(self.evaluated)
 
     def _check_scheme(self) -> None:
         """Refuse what scheme, codec and optimizer do not go together with; ConfigError."""

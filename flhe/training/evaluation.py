@@ -1,0 +1,66 @@
+"""Evaluation: the sum of what members find of one model, on their own examples.
+
+A loss told in clear, of models that the server chooses, gives one site's gradient; an accuracy k / n
+gives its example count. So metrics leave as a sum, weighted inside it by example counts, and of each
+model one: its slot is that of the round that made the model, behind every attempt at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain
+from flhe.coding.extras import Extras, Totals
+from flhe.coding.flatten import Layout
+from flhe.coding.quantize import Quantize
+from flhe.errors import ProtocolError
+from flhe.schemes.sealed import Sealed
+from flhe.training.kind import Kind, check_totals
+from flhe.training.terms import Terms
+
+ATTEMPT = (1 << 32) - 1
+"""In the place of an attempt's number: none comes after the evaluation of what the round has made."""
+
+
+class Evaluation(Kind):
+    """What follows a round: the weighted means of metrics, and no values."""
+
+    purpose: ClassVar[str] = "evaluation"
+    attempt: ClassVar[int | None] = ATTEMPT
+    valued: ClassVar[bool] = False
+
+    def extras(self, terms: Terms, layout: Layout) -> int:
+        """Two exact numbers a metric, behind count, weight and check."""
+        return Quantize(terms.bits).lanes(Extras(terms.evaluated).length, layout)
+
+
+EVALUATION = Evaluation()
+
+
+def encode(terms: Terms, weight: int, metrics: Mapping[str, float], check: int) -> Plain:
+    """One member's metrics as exact integers; those that the terms do not name stay here.
+
+    Terms are the epoch's; `weight` is its example count, as it may be weighed, and `check` stands for
+    the model.
+    """
+    quantize = Quantize(terms.bits)
+    exact = Extras(terms.evaluated).encode(weight, metrics, (), check)
+    return Plain(np.empty(0, quantize.dtype), quantize.split(exact))
+
+
+def read(terms: Terms, total: Sealed, lanes: NDArray[Any], check: int) -> Totals:
+    """What an opened sum says; `check` is what each sender's must be.
+
+    Raises ProtocolError: integers that these senders cannot have added up to, or another check.
+    """
+    quantize, senders = Quantize(terms.bits), len(total.senders)
+    quantize.check_sum(int(np.abs(lanes.astype(np.int64)).max()), senders)
+    totals = Extras(terms.evaluated).decode(quantize.join(lanes))
+    if totals.count != senders:
+        raise ProtocolError("the sum of evaluations does not hold one part from each sender")
+    check_totals(totals, senders * check)
+    return totals
