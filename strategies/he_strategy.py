@@ -138,8 +138,8 @@ class HEStrategy(FedAvg):
         self._fed: Federation | None = None
         self._exchanged: Exchange | None = None
         self._plan: Plan | None = None
-        self._report: RoundReport | None = None
-        """Of the last round, until it is told what its model is worth."""
+        self._report: tuple[RoundReport, int] | None = None
+        """Of the last round, with the round of its model, until it is told what that is worth."""
 
     # --- the run ---
 
@@ -340,23 +340,28 @@ class HEStrategy(FedAvg):
     ) -> None:
         """Have the model of this round evaluated, if it made one, and account for the round."""
         ledger = fed.ledger
-        if ledger.base == number > ledger.evaluated:
+        # Once nodes have gone on from a model, they evaluate it no more.
+        newest = ledger.base == number or self.fraction_train == 0.0
+        if newest and ledger.base > ledger.evaluated:
             fed.attempt = Attempt(set(fed.members))
             messages = fed.asked("evaluate", number)
             replies = fed.grid.send_and_receive(messages, timeout=timeout)
             self.aggregate_evaluate(number, replies)
         if means := fed.means.get(number):
             log(INFO, "\t└──> Aggregated training MetricRecord: %s", means)
-        self._report = fed.report(number)
+        self._report = fed.report(number), ledger.base
         if not ledger.evaluation:
             self._hand_on(fed, result)
 
     def _hand_on(self, fed: Federation, result: Result) -> None:
         """Hand on the report that waits for what an evaluation says: there is no more to be heard."""
-        report, self._report = self._report, None
-        if report is None:
+        waiting, self._report = self._report, None
+        if waiting is None:
             return
-        metrics = fed.evaluations.get(report.round)
+        report, made = waiting
+        metrics = fed.evaluations.pop(made, None)
+        for earlier, late in fed.evaluations.items():  # told after its report had gone out
+            result.evaluate_metrics_clientapp.setdefault(earlier, late)
         if metrics is not None:
             log(INFO, "\t└──> Aggregated MetricRecord of round %d: %s", report.round, metrics)
             result.evaluate_metrics_clientapp[report.round] = metrics
@@ -396,7 +401,7 @@ class HEStrategy(FedAvg):
                 fed.keep_evaluation(total, release)
             except (QuorumError, ProtocolError) as error:
                 log(WARNING, "the evaluation of round %d is lost: %s", server_round, error)
-        return fed.evaluations.get(server_round)
+        return fed.evaluations.get(fed.ledger.base)
 
     # --- the end of a round, and of all ---
 
@@ -419,6 +424,5 @@ class HEStrategy(FedAvg):
         else:
             box = CatchUp(fed, self.settings.stage_timeout).finish()
             result.arrays = records.SealedArrays(dict(box))
-        result.evaluate_metrics_clientapp.update(fed.evaluations)
         self.ending = fed.grid.take()
         result.train_metrics_clientapp.update(fed.means)

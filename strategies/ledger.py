@@ -89,7 +89,7 @@ class _File(Record):
     spoiled: U32
     releases: _Rounds
     receipts: dict[U32, bytes]
-    evaluated: U32
+    evaluated: Annotated[int, within(-1, (1 << 32) - 1)]
     evaluation: bytes
     opens_evaluation: bytes
 
@@ -151,8 +151,8 @@ class Ledger:
     """Round -> what opens its sum, sealed for the members."""
     receipts: dict[int, bytes] = field(default_factory=dict)
     """Round -> what its senders signed of the result that they started from."""
-    evaluated: int = 0
-    """Last round whose model was evaluated."""
+    evaluated: int = -1
+    """Round of the last model that was evaluated."""
     evaluation: bytes = b""
     """The sealed sum of what was found, until it is told what it says."""
     opens_evaluation: bytes = b""

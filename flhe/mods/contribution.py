@@ -16,6 +16,7 @@ from flhe.schemes.base import Sealer
 from flhe.schemes.sealed import Sealed
 from flhe.sums import receipts
 from flhe.sums.secure_sum import SecureSum
+from flhe.training.evaluation import EVALUATION
 from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.session import Session
 
@@ -101,9 +102,10 @@ class Contribution:
         A support was told before, and does not travel again. With what ends a round goes a receipt.
         `beside` is what the agreement on masking keys needs of the ciphertext's seed.
         """
+        purpose = self.of.slot.purpose
         receipt = {"receipt": self._receipt()} if self._ends else {}
         content = self.follower.reply(
-            step=self._step,
+            step=purpose if purpose == EVALUATION.purpose else self._step,
             resent=resent,
             header=sealed.header(),
             envelope=envelope,

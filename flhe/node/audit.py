@@ -38,23 +38,28 @@ UNKNOWN = "unknown"
 _AGREEMENT = {"advertise", "share", "confirm", "key-pair", "take-pair", "joint", "joint-sum"}
 _AGREEMENT |= {"key-commit", "key-reveal", "key-shared"}
 _HANDOVER = {"status", "initial", "sync", "checkpoint", "verify"}
-_TRAINING = {"round", "supports", "update"}
+_TRAINING = {"round", "supports", "update", "evaluate"}
 _OPENING = {"consist", "unmask"}
-STAGES = frozenset(_AGREEMENT | _HANDOVER | _TRAINING | _OPENING | {"evaluate"})
+STAGES = frozenset(_AGREEMENT | _HANDOVER | _TRAINING | _OPENING)
 """Stages that are recorded by name."""
 REFUSED = "refused"
 """The answer that is a code."""
 PERMIT, PERMITTED = "permit", "permitted"
 """What the site's administrator does, and how it ends: one more federation may begin."""
-_STEPS = {"mean-squares": "mean squares", "supports": "support", "update": "update"}
+_STEPS = {
+    "mean-squares": "mean squares",
+    "supports": "support",
+    "update": "update",
+    "evaluation": "metrics",
+}
 ANSWERS = frozenset(
     {"agreement", "status", *_STEPS.values(), "resent", "survivors", "complaint"}
-    | {"release", "metrics", "model", PLAIN, REFUSED, PERMITTED}
+    | {"release", "model", PLAIN, REFUSED, PERMITTED}
 )
 """What a node may answer: its part of a key agreement, how far it has come, encrypted mean squares,
-which coordinates its update has, an encrypted update, that update once more, its signature on whose
-updates are added up, or whose shares do not open, its part of what opens their sum, metrics that may
-leave, a model sealed for the group, an app's own reply, a code, leave for one more federation."""
+which coordinates its update has, an encrypted update, encrypted metrics, one of those once more, its
+signature on whose updates are added up, or whose shares do not open, its part of what opens their sum,
+a model sealed for the group, an app's own reply, a code, leave for one more federation."""
 ADMINISTRATOR = "administrator"
 ASKERS = frozenset({"server", ADMINISTRATOR})
 
@@ -75,7 +80,6 @@ _ANSWER_OF = {
     "checkpoint": "model",
     "consist": "survivors",
     "unmask": "release",
-    "evaluate": "metrics",
     PLAIN: PLAIN,
 }
 

@@ -210,7 +210,7 @@ class Claims(Folder):
         """Record the one sum of a round and purpose, on disk, before it is decrypted; ReuseError."""
         if slot.purpose == EVALUATION.purpose:
             opened = slot.round.to_bytes(4, "big") + digest
-            before = self._kept("evaluated") or bytes(4)
+            before = self._kept("evaluated") or b""
             if opened[:4] <= before[:4] and opened != before:
                 raise ReuseError(f"another evaluation of round {slot.round} or later was opened")
             self.store.write(self._name("evaluated"), opened)

@@ -76,14 +76,15 @@ class Updates(Claims):
 
     def last_sent(self) -> int:
         """Round of the last update that was encrypted here; 0 before there is one."""
-        return self._last_output(OUTBOX)
+        return self._last_output(OUTBOX) or 0
 
-    def _last_output(self, name: str) -> int:
-        return self._output(name)[0].slot.round if self.store.exists(self._name(name)) else 0
+    def _last_output(self, name: str) -> int | None:
+        return self._output(name)[0].slot.round if self.store.exists(self._name(name)) else None
 
     def check_unevaluated(self, round_: int) -> None:
         """Refuse to evaluate a second model of a round, in whatever epoch; ClaimedError."""
-        if round_ <= self._last_output(EVALUATION.purpose):
+        last = self._last_output(EVALUATION.purpose)
+        if last is not None and round_ <= last:
             raise ClaimedError(f"the model of round {round_} or a later one was evaluated here")
 
     def check_mask(self, mask: Support | None) -> None:

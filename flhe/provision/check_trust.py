@@ -166,14 +166,12 @@ def _shown(policy: Policy, schemes: list[str]) -> Checks:
         granted[_clear(policy)] = "flhe-min-select=1"
     if limits["unpermuted"]:
         granted["the server to see which values were chosen"] = "flhe-unpermuted=false"
-    if limits["counts"]:
-        granted["example counts to leave"] = "flhe-counts=false"
     for says, mend in granted.items():
         yield Check("allows", "warn", says, f"{mend}, unless that is meant")
     if not granted:
-        yield Check("allows", "ok", "nothing of an update in clear, and no example counts")
+        yield Check("allows", "ok", "nothing of an update in clear")
     metrics = ", ".join(policy.metrics)
-    yield Check("metrics", "ok", f"{metrics} may leave" if metrics else "none may leave")
+    yield Check("metrics", "ok", f"{metrics} may leave, in sums" if metrics else "none may leave")
 
 
 def _clear(policy: Policy) -> str:

@@ -73,8 +73,9 @@ class Contract(Record):
             raise ProtocolError(f"round {round_} of a contract for {self.last}")
 
     def check_evaluated(self, round_: int) -> None:
-        """Refuse to evaluate a model where nobody does, or no round makes it; ProtocolError."""
-        self.check_round(round_)
+        """Refuse to evaluate a model where nobody does, or that no round makes; ProtocolError."""
+        if round_:  # the first model is that of no round
+            self.check_round(round_)
         if not self.evaluate_share:
             raise ProtocolError("by the contract nobody evaluates")
 

@@ -54,7 +54,7 @@ def _more() -> list[Record]:
     return [
         *(e.advertised[0], e.shared[0], e.confirmed[0], e.epochs[0]),
         Roster.first_use(ROSTER.publics),
-        Limits({"min-select": 0.25, "counts": False, "min-members": 4}),
+        Limits({"min-select": 0.25, "unpermuted": False, "min-members": 4}),
         *(KeyFile(b"epoch", "1-2"), KeyFile(b"epoch", "1-2", (3, 1, 2), 2, 3)),
         *(HighWaterMarks(), HighWaterMarks(3, 2, 400)),
         residue_worker._Order(11, 13, 139, 3),

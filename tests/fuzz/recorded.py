@@ -213,7 +213,7 @@ def moments(name: str) -> tuple[Moment, ...]:
     case = CASES[name]
     with ageless():
         grid, recorder = federation(case, scratch() / name, name)
-        strategy = case.strategy(**{"max_examples": 64, "on_round": grid.after, **case.how})
+        strategy = grid.timed(case.strategy(**{"max_examples": 64, **case.how}))
         strategy.start(grid, initial() if case.served else None, num_rounds=case.rounds)
         grid.close()
     return tuple(recorder.moments)

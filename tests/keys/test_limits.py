@@ -13,7 +13,7 @@ from flhe.keys.roster.limits import NONE, Limits, known
 from flhe.wire.canonical import dumps, loads
 
 VALUES: dict[str, Any] = {
-    **{n: st.booleans() for n in ("fresh-keys", "server-reads", "unpermuted", "counts")},
+    **{n: st.booleans() for n in ("fresh-keys", "server-reads", "unpermuted")},
     "min-bits": st.integers(0, 512),
     "min-select": st.floats(0, 1),
     "min-top-k": st.floats(0, 1),
@@ -68,7 +68,7 @@ BAD: list[tuple[str, Any]] = [
     *(("min-noise", value) for value in (float("inf"), float("nan"), 10**400)),
     *(("max-releases", value) for value in (-1, 2**32)),
     *(("min-members", value) for value in (1, 1025)),
-    *(("counts", 1), ("server-reads", "true"), ("no-such", 1)),
+    *(("unpermuted", 1), ("server-reads", "true"), ("no-such", 1)),
 ]
 
 
@@ -79,7 +79,7 @@ def test_refuses(name: str, value: Any) -> None:
 
 
 NO_SETTING = ["", "min_bits=128", "no-such=1", "=1"]
-NO_VALUE = ["min-bits", "min-bits=x", "counts=True", "min-select="]
+NO_VALUE = ["min-bits", "min-bits=x", "unpermuted=True", "min-select="]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_what_nobody_can_mean(text: str, says: str) -> None:
 
 
 def test_what_is_said_twice_or_by_a_later_version() -> None:
-    with pytest.raises(ConfigError, match="counts is said twice"):
-        Limits.parse(["counts=true", "counts=false"])
+    with pytest.raises(ConfigError, match="unpermuted is said twice"):
+        Limits.parse(["unpermuted=true", "unpermuted=false"])
     with pytest.raises(ProtocolError, match="limits that this flhe knows"):
         Limits.from_fields([[["max-epsilon", "1.0"]]])

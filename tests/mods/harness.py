@@ -120,7 +120,7 @@ class Site:
         self.initial: Callable[[Context], ArrayRecord] | None = None
 
     def allow(self, **settings: Any) -> None:
-        """Change the node's config: `flhe_counts=True` sets flhe-counts."""
+        """Change the node's config: `flhe_leave=True` sets flhe-leave."""
         for name, value in settings.items():
             self.context.node_config[name.replace("_", "-")] = value
 

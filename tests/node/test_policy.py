@@ -65,7 +65,6 @@ def test_a_pinned_roster(pinned: dict[str, object]) -> None:
     policy = of_node(pinned)
     assert (policy.trust, policy.roster) == ("pinned", roster())
     assert (policy.schemes, policy.metrics) == (allowed(), METRICS)
-    assert not policy.limits["counts"]
     assert of_node({**pinned, "flhe-trust": "pinned"}, simulated=True).roster == roster()
     for change, says in (
         ({"flhe-roster-hash": ""}, "pin the roster's hash too"),
@@ -104,7 +103,7 @@ def test_only_a_simulation_runs_in_plain_when_the_run_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [{"flhe-metrics": "loss"}, {"flhe-home": "/var/flhe"}, {"flhe-counts": False}]
+    "config", [{"flhe-metrics": "loss"}, {"flhe-home": "/var/flhe"}, {"flhe-unpermuted": False}]
 )
 def test_a_node_that_configures_anything_is_deployed(config: dict[str, object]) -> None:
     """Whatever the process it runs in looks like: nothing falls back to first use, or to plain."""
@@ -157,7 +156,7 @@ def test_metrics_that_may_leave() -> None:
     assert not of_node({**FIRST_USE, "flhe-metrics": ""}).allows_metric("loss")
 
 
-FLAGS = ["counts", "unpermuted", "server-reads", "fresh-keys", "durable", "leave"]
+FLAGS = ["unpermuted", "server-reads", "fresh-keys", "durable", "leave"]
 
 
 def said(policy: Policy, key: str) -> Any:
@@ -345,8 +344,6 @@ STRICTER: list[tuple[str, Any, Any, Any]] = [
     ("server-reads", True, None, False),
     ("server-reads", False, True, False),
     ("unpermuted", False, True, False),
-    ("counts", False, True, False),
-    ("counts", True, True, True),
     ("max-releases", 5, None, 5),
     ("min-members", 3, 2, 3),
 ]

@@ -263,7 +263,6 @@ def test_a_roster_that_is_not_the_agreed_one(config: dict[str, object], tmp_path
         ("flhe-server-reads", True, "the server to read sums"),
         ("flhe-min-select", 0.1, "up to 90% of each update in clear"),
         ("flhe-unpermuted", True, "which values were chosen"),
-        ("flhe-counts", True, "example counts"),
     ],
 )
 def test_what_is_allowed_is_said(
@@ -284,7 +283,7 @@ def test_what_is_allowed_is_said(
         ("flhe-min-survivors", 4, "survivors"),
         ("flhe-schemes", "sash", "schemes"),
         *(("flhe-schemes", none, "policy") for none in ("", ",", "flash", "flashe,shas")),
-        ("flhe-counts", "true", "policy"),
+        ("flhe-unpermuted", "true", "policy"),
         ("flhe-leave", "yes", "policy"),
     ],
 )

@@ -151,11 +151,19 @@ class Puppets(InProcessGrid):
     def get_node_ids(self) -> list[int]:
         return [node for node in self.contexts if node not in self.away(self.round)]
 
-    def after(self, report: RoundReport) -> None:
-        """For `on_round`: time goes on."""
-        self.reports.append(report)
-        self.round = report.round + 1
-        self.before.get(self.round, lambda: None)()
+    def timed(self, strategy: HEStrategy) -> HEStrategy:
+        """Have time go on with each round of a strategy, whose reports may come later; keep those."""
+        settings, account = strategy.settings, strategy._evaluate
+        if settings.on_round is None:
+            strategy.settings = replace(settings, on_round=self.reports.append)
+
+        def over(fed: Any, number: int, *rest: Any) -> None:
+            account(fed, number, *rest)
+            self.round = number + 1
+            self.before.get(self.round, lambda: None)()
+
+        strategy._evaluate = over  # type: ignore[method-assign]
+        return strategy
 
     def drop(self, round_: int, stage: str, how: str, nodes: Iterable[int]) -> None:
         """Have partitions drop out at a stage, "dead" before it or its answer "lost", for the round."""
@@ -342,7 +350,7 @@ def play(
     **how: Any,
 ) -> tuple[HEStrategy, Result]:
     """A whole run; `how` goes to the strategy, `start` to its start()."""
-    strategy = make(**{"max_examples": MAX, "on_round": grid.after, **how})
+    strategy = grid.timed(make(**{"max_examples": MAX, **how}))
     try:
         given = {"initial_arrays": initial(), **(start or {})}
         result = strategy.start(grid, num_rounds=rounds, **given)

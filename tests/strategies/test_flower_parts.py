@@ -112,7 +112,7 @@ def test_a_start_of_ones_own_is_told_why_not(tmp_path: Path) -> None:
 def test_accuracy_by_the_name_that_flowers_apps_give_it(tmp_path: Path) -> None:
     grid = Puppets(tmp_path, 3)
     grid.app.evaluated = lambda partition: {"eval_acc": 0.75, "eval_loss": 0.5}
-    train(grid, FlasheFedAvg(max_examples=100, on_round=grid.after))
+    train(grid, grid.timed(FlasheFedAvg(max_examples=100)))
     assert [(r.accuracy, r.loss) for r in grid.reports] == [(0.75, 0.5)] * 2
 
 

@@ -68,7 +68,7 @@ def test_the_whole_story(tmp_path: Path, caplog: Log) -> None:
 
 def test_fresh_keys_when_asked_for(tmp_path: Path) -> None:
     grid = Puppets(tmp_path, 3)
-    strategy = FlasheFedAvg(max_examples=MAX, on_round=grid.after)
+    strategy = grid.timed(FlasheFedAvg(max_examples=MAX))
     grid.before[3] = strategy.rekey
     strategy.start(grid, initial(), num_rounds=4)
     assert [grid.epochs(n) for n in range(3)] == [2] * 3

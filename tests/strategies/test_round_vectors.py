@@ -9,7 +9,6 @@ import json
 import pathlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -115,9 +114,10 @@ def play(grid: Puppets, strategy: HEStrategy, rounds: int = 3) -> list[dict[str,
 
     if not server:
         models.append({n: a.copy() for n, a in records.to_numpy(start()).items()})
-        strategy.settings = replace(
-            strategy.settings, on_round=lambda report: models.append(grid.model(0).arrays())
+        grid.before = dict.fromkeys(
+            range(2, rounds + 2), lambda: models.append(grid.model(0).arrays())
         )
+        grid.timed(strategy)
     try:
         strategy.start(grid, start(), num_rounds=rounds, evaluate_fn=here if server else None)
     finally:

@@ -211,7 +211,7 @@ def test_a_new_epoch_in_the_middle_of_a_ranged_round_makes_it_void(
 ) -> None:
     """Whoever opened its mean squares under the old key opens no others of that round."""
     grid = Sparse(tmp_path, 4)
-    strategy = FlasheFedAvg(max_examples=MAX, clip="exchange", on_round=grid.after)
+    strategy = grid.timed(FlasheFedAvg(max_examples=MAX, clip="exchange"))
     once(grid)
     grid.rewrite = lambda _, stage, content: (
         (strategy.rekey() if (stage, grid.asked) == ("update", 2) else None) or content

@@ -49,7 +49,6 @@ GENERAL = (
     replace(_flag("fresh-keys", duty=True), default=True),
     _flag("server-reads", simulated=True),
     _flag("unpermuted", simulated=True),
-    _flag("counts"),
     Limit(
         *("min-bits", "an integer, 0 to 512", lambda least: 0 <= least <= 512, max),
         default=128,

@@ -1,0 +1,174 @@
+"""A server that has sites evaluate models of its choice.
+
+The loss of models that differ in one weight gave one site's gradient; accuracies, which are k / n,
+gave its example count.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from flhe.mods import records
+from flhe.schemes.sealed import Sealed, to_bytes
+from flhe.training.evaluation import EVALUATION
+from tests.mods.harness import App, Group, Site, answer, arrays, refused, update
+from tests.mods.masked import Masked
+from tests.strategies.puppets import Puppets
+from tests.strategies.test_he_strategy import run as run_flashe
+from tests.strategies.test_sash_rounds import run as run_sash
+
+TARGET = np.linspace(2, -1, 12, dtype=np.float32).reshape(3, 4)
+EXAMPLES, RIGHT = 37, 23
+CLAIMED = 1022
+
+
+class Fits(App):
+    """Its loss is how far the model is from what its patients say; it says how often it was right."""
+
+    def content(self, message: Message) -> RecordDict:
+        content = super().content(message)
+        weights = records.to_numpy(message.content["arrays"])["w"]  # type: ignore[arg-type]
+        loss = float(np.sum((weights - TARGET).astype(np.float64) ** 2))
+        metrics: Any = content["metrics"]
+        metrics.update({"num-examples": EXAMPLES, "loss": loss, "accuracy": RIGHT / EXAMPLES})
+        return content
+
+
+def heard(reply: Message, name: str) -> float | None:
+    """A metric that the server reads in a reply."""
+    if reply.has_error():
+        return None
+    found = [r[name] for r in reply.content.values() if isinstance(r, MetricRecord) and name in r]
+    return found[0] if found else None  # type: ignore[return-value]
+
+
+def gradient(group: Group, site: Site) -> NDArray[np.float64] | None:
+    """What one site's losses of twelve models and their neighbours say."""
+    found = []
+    for i in range(12):
+        losses = []
+        for step in (0.5, -0.5):
+            chosen = arrays()
+            chosen["w"].reshape(-1)[i] += step
+            extra = {"arrays": records.from_numpy(chosen)}
+            losses.append(heard(group.evaluate(site, base=0, extra=extra), "loss"))
+        if None in losses:
+            return None
+        found.append(losses[0] - losses[1])  # type: ignore[operator]
+    return np.array(found)
+
+
+def test_chosen_models_tell_no_gradient(tmp_path: Path) -> None:
+    """The server reads the sums, so it chooses the model; cosine 1.0 from 24 messages."""
+    group = Masked(tmp_path).agree()
+    site = group.sites[0]
+    site.app = Fits()
+    assert gradient(group, site) is None
+    assert len(site.app.seen) == 1
+
+
+def test_accuracies_tell_no_example_counts(group: Group, site: Site) -> None:
+    """k / n, as a float of 64 bits."""
+    site.app = Fits()
+    told = heard(group.evaluate(site, group.total()), "accuracy")
+    assert told is None, Fraction(told).limit_denominator(1000)
+
+
+# --- one evaluation of one model ---
+
+
+def test_a_model_is_evaluated_once(group: Group, site: Site) -> None:
+    total = group.total()
+    first = group.evaluate(site, total)
+    again = group.evaluate(site, total)
+    assert answer(again)["resent"] is True
+    assert update(again).data.tobytes() == update(first).data.tobytes()
+    evaluated = len(site.app.seen)
+    group.renew()
+    # Another key, under which it could be added up once more.
+    refused(group.evaluate(site), CLAIMED)
+    assert len(site.app.seen) == evaluated
+
+
+def test_a_model_that_was_left_behind_is_not_evaluated(group: Group, site: Site) -> None:
+    total = group.total()
+    update(group.ask(site, round_=2, sums=[total]))
+    refused(group.evaluate(site, total), CLAIMED)
+
+
+def test_another_model_of_the_same_round(tmp_path: Path) -> None:
+    group = Masked(tmp_path).agree()
+    site = group.sites[0]
+    other = {name: np.asarray(a + a.dtype.type(1)) for name, a in arrays().items()}
+    answer(group.evaluate(site, base=3))
+    refused(group.evaluate(site, base=3, extra={"arrays": records.from_numpy(other)}), CLAIMED)
+    refused(group.evaluate(site, base=2, extra={"arrays": records.from_numpy(other)}), CLAIMED)
+
+
+def test_nobody_evaluates_where_the_contract_says_so(tmp_path: Path) -> None:
+    group = Group(tmp_path, evaluate_share=0.0).agree()
+    refused(group.evaluate(group.sites[0], group.total()), 1014)
+
+
+# --- what is told of the sum ---
+
+
+def evaluations(group: Group, sums: list[Sealed]) -> list[Sealed]:
+    return [update(group.evaluate(site, *sums)) for site in group.sites]
+
+
+def told(group: Group, site: Site, total: Sealed, of: int = 1) -> dict[str, Any] | None:
+    reply = group.ask(site, "sync", evaluation=to_bytes(total))
+    answer(reply)
+    record: Any = reply.content.get(f"{records.EVALUATION}{of}")
+    return None if record is None else dict(record)
+
+
+def test_one_teller_tells_the_means_of_one_sum(four: Group) -> None:
+    """Sums of all and of all but one would tell the last one's metrics."""
+    for rank, site in enumerate(four.sites):
+        site.app = App(examples=10 * (rank + 1), loss=1.0 + rank, accuracy=0.5)
+    parts = evaluations(four, [four.total()])
+    assert {part.slot.purpose for part in parts} == {EVALUATION.purpose}
+    all_, fewer = four.total(parts), four.total(parts[:3])
+    assert told(four, four.sites[1], all_) is None
+    assert told(four, four.sites[0], all_) == {"loss": 3.0, "accuracy": 0.5}
+    assert told(four, four.sites[0], fewer) is None
+    assert "another evaluation of round 1" in four.sites[0].log
+    assert told(four, four.sites[0], all_) == {"loss": 3.0, "accuracy": 0.5}
+
+
+def test_a_sum_of_too_few_or_that_was_altered_tells_nothing(four: Group) -> None:
+    parts = evaluations(four, [four.total()])
+    teller = four.sites[0]
+    assert told(four, teller, four.total(parts[:2])) is None
+    altered = four.total(parts)
+    altered.data[0] ^= 1
+    assert told(four, teller, altered) is None
+    answer(four.ask(teller, round_=2))  # and it trains on
+
+
+# --- a whole run ---
+
+
+@pytest.mark.parametrize("reader", ["clients", "server"])
+def test_no_message_of_a_run_holds_one_sites_metrics(tmp_path: Path, reader: str) -> None:
+    grid = Puppets(tmp_path, 4)
+    grid.app.evaluated = lambda p: {"loss": 3.25 + p, "accuracy": (p + 1) / 7}
+    if reader == "clients":
+        done = run_flashe(grid, 2)
+    else:
+        _, done = run_sash(grid, 2)
+    single = {3.25 + p for p in range(4)} | {(p + 1) / 7 for p in range(4)}
+    for _, _, reply in grid.replies:
+        for record in reply.content.values() if not reply.has_error() else ():
+            if isinstance(record, (MetricRecord, ConfigRecord)):
+                assert not single & {v for v in record.values() if isinstance(v, float)}
+    assert set(done.evaluate_metrics_clientapp) == {1, 2}
