@@ -204,7 +204,7 @@ class Follower:
 
         Only the teller is sent it. What does not open keeps nobody from training.
         """
-        if not encoded or self.model is None or self.epoch.rank != 0:
+        if not encoded or self.model is None:
             return
         session, model = self.session()
         try:
