@@ -79,16 +79,14 @@ class MeteredFedAvg(FedAvg):
     def _report(self, server_round: int, metrics: MetricRecord | None) -> None:
         if self._on_round is None or self._meter is None:
             return
-        self._on_round(
-            RoundReport.of(
-                server_round,
-                metrics,
-                self._meter.take(),
-                crypto_s=0.0,
-                round_s=time.monotonic() - self._started_at,
-                survivors=self._survivors,
-            )
+        report = RoundReport.of(
+            server_round,
+            self._meter.take(),
+            crypto_s=0.0,
+            round_s=time.monotonic() - self._started_at,
+            survivors=self._survivors,
         )
+        self._on_round(report.told(metrics))
 
 
 _RULES: dict[str, type[FedAvg]] = {

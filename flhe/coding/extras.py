@@ -1,13 +1,11 @@
 """Extras: the few exact integers that travel beside an update.
 
-    count | weight | check | for each metric: weight * value, weight where reported
-        | weight * integer change
+    count | weight | for each metric: weight * value, weight where reported | weight * integer change
 
 All of them are sums over the senders once added, so dividing by the summed weight gives FedAvg's
 weighted means without the server ever seeing an example count. A metric is fixed-point with 16 bits
 behind the point; one that is missing, not finite or 2**15 and more adds nothing to either sum, so the
-mean is over those who reported it. `check` is a number that all senders of a round must have in common
-(a keyed digest of the model they started from): the sum is `count` times it, or somebody's differs.
+mean is over those who reported it.
 """
 
 from __future__ import annotations
@@ -22,9 +20,8 @@ from numpy.typing import NDArray
 from flhe.coding.base import COUNT, WEIGHT
 from flhe.errors import ConfigError, ProtocolError
 
-CHECK = 2
-FIXED = 3
-"""Where `check` is, and where the metrics begin."""
+FIXED = 2
+"""Where the metrics begin."""
 
 POINT = 1 << 16
 """One, in a metric's fixed point."""
@@ -35,23 +32,19 @@ LIMIT = 1 << 15
 MAX_PRODUCT = 1 << 31
 """Bound of what a weight is multiplied with: metrics in fixed point, integer changes."""
 
-MAX_CHECK = 1 << 31
-"""Bound of `check`: the sum over a cohort then fits wherever a count and a product do."""
-
 
 @dataclass(frozen=True, slots=True)
 class Totals:
     """What a round's extras say, once opened: contributions, and the sum of their example counts.
 
     Metrics are weighted means, NaN where nobody reported one; integers are weighted mean changes of the
-    integer lane, rounded half up; `check` is the sum of the senders' checks.
+    integer lane, rounded half up.
     """
 
     count: int
     weight: int
     metrics: dict[str, float]
     integers: list[int]
-    check: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +67,10 @@ class Extras:
         return FIXED + 2 * len(self.metrics) + self.integers
 
     def encode(
-        self,
-        weight: int,
-        metrics: Mapping[str, float],
-        integers: Sequence[int],
-        check: int = 0,
+        self, weight: int, metrics: Mapping[str, float], integers: Sequence[int]
     ) -> NDArray[np.int64]:
-        """Extras of one client, shape (length,); `check` is 0 to 2**31 - 1."""
-        if not 0 <= check < MAX_CHECK:
-            raise ConfigError("Extras: check must be 0 to 2**31 - 1")
-        out = [1, weight, check]
+        """Extras of one client, shape (length,)."""
+        out = [1, weight]
         for name in self.metrics:
             value = metrics.get(name, math.nan)
             valid = math.isfinite(value) and abs(value) < LIMIT
@@ -108,4 +95,4 @@ class Extras:
             metrics[name] = total / reported / POINT if reported > 0 else math.nan
         rest = values[FIXED + 2 * len(self.metrics) :]
         integers = [(2 * v + weight) // (2 * weight) for v in rest]
-        return Totals(count, weight, metrics, integers, values[CHECK])
+        return Totals(count, weight, metrics, integers)

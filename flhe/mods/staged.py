@@ -124,7 +124,7 @@ class _Turn:
         if (again := own.again()) is not None:
             return again
         with self.follower.watch:
-            encoded = encode(session, self.model, self.draft, self.digest)
+            encoded = encode(session, self.model, self.draft)
         sealer = session.sealer(own.of)
         return own.deliver(sealer, own.encrypt(sealer, encoded))
 
@@ -152,7 +152,7 @@ class _Turn:
         own.check_ready()
         with self.follower.watch:
             encoded, support = session.encode_draft(
-                self.draft, self.model, self._fit(), own.of.slot, self.digest
+                self.draft, self.model, self._fit(), own.of.slot
             )
         sealer = session.sealer(own.of)
         return own.deliver(sealer, own.encrypt(sealer, encoded, support))

@@ -65,7 +65,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
             ahead.join()
     trained, examples, metrics = _trained(node, session.terms, answer)
     with watch:
-        encoded = session.encode(model, records.to_numpy(trained), examples, metrics, digest)
+        encoded = session.encode(model, records.to_numpy(trained), examples, metrics)
         del answer, trained, model  # a model each, and no longer needed
         follower.model = None
         sealed = own.encrypt(sealer, encoded)
@@ -141,7 +141,7 @@ def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> Re
     names = session.terms.evaluated, "evaluate_metrics"
     examples, metrics = _reported(node, session.terms, answer, *names)
     with follower.watch:
-        sealed = own.encrypt(sealer, session.evaluation(examples, metrics, digest))
+        sealed = own.encrypt(sealer, session.evaluation(examples, metrics))
     return own.deliver(sealer, sealed)
 
 

@@ -19,7 +19,7 @@ from flhe.coding.flatten import Layout
 from flhe.coding.quantize import Quantize
 from flhe.errors import ProtocolError
 from flhe.schemes.sealed import Sealed
-from flhe.training.kind import Kind, check_totals
+from flhe.training.kind import Kind
 from flhe.training.terms import Terms
 
 ATTEMPT = (1 << 32) - 1
@@ -34,33 +34,28 @@ class Evaluation(Kind):
     valued: ClassVar[bool] = False
 
     def extras(self, terms: Terms, layout: Layout) -> int:
-        """Two exact numbers a metric, behind count, weight and check."""
+        """Two exact numbers a metric, behind count and weight."""
         return Quantize(terms.bits).lanes(Extras(terms.evaluated).length, layout)
 
 
 EVALUATION = Evaluation()
 
 
-def encode(terms: Terms, weight: int, metrics: Mapping[str, float], check: int) -> Plain:
+def encode(terms: Terms, weight: int, metrics: Mapping[str, float]) -> Plain:
     """One member's metrics as exact integers; those that the terms do not name stay here.
 
-    Terms are the epoch's; `weight` is its example count, as it may be weighed, and `check` stands for
-    the model.
+    Terms are the epoch's; `weight` is its example count, as it may be weighed.
     """
     quantize = Quantize(terms.bits)
-    exact = Extras(terms.evaluated).encode(weight, metrics, (), check)
+    exact = Extras(terms.evaluated).encode(weight, metrics, ())
     return Plain(np.empty(0, quantize.dtype), quantize.split(exact))
 
 
-def read(terms: Terms, total: Sealed, lanes: NDArray[Any], check: int) -> Totals:
-    """What an opened sum says; `check` is what each sender's must be.
-
-    Raises ProtocolError: integers that these senders cannot have added up to, or another check.
-    """
+def read(terms: Terms, total: Sealed, lanes: NDArray[Any]) -> Totals:
+    """What an opened sum says; ProtocolError for what these senders cannot have added up to."""
     quantize, senders = Quantize(terms.bits), len(total.senders)
     quantize.check_sum(int(np.abs(lanes.astype(np.int64)).max()), senders)
     totals = Extras(terms.evaluated).decode(quantize.join(lanes))
     if totals.count != senders:
         raise ProtocolError("the sum of evaluations does not hold one part from each sender")
-    check_totals(totals, senders * check)
     return totals

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain, State
 from flhe.coding.extras import Totals
 from flhe.coding.flatten import Layout
-from flhe.errors import ProtocolError
 from flhe.math.permutation import Permutation
 from flhe.schemes.sealed import Sealed
 from flhe.training.model import Model
@@ -67,22 +66,12 @@ class Ending(Kind):
         total: Sealed,
         lanes: NDArray[Any],
         state: State,
-        check: int,
         permutation: Permutation | None = None,
     ) -> tuple[Model, Totals]:
         """The model after a round from `model`, by what its sum holds.
 
         `lanes` is what is in the sum `total`: signed values, then extras, shape (values + extras,),
-        overwritten; `check` is what the senders' checks must add up to.
+        overwritten.
 
-        Raises ProtocolError: integers that these senders cannot have added up to, or a check that
-        differs.
+        Raises ProtocolError: integers that these senders cannot have added up to.
         """
-
-
-def check_totals(totals: Totals, check: int) -> None:
-    """Refuse a sum whose senders started elsewhere than its reader; ProtocolError."""
-    if totals.check != check:
-        raise ProtocolError(
-            "a sender of the sum started from another model, or sent other coordinates; it is refused"
-        )

@@ -34,7 +34,7 @@ class MeanSquares(Kind):
     valued: ClassVar[bool] = False
 
     def extras(self, terms: Terms, layout: Layout) -> int:
-        """Two exact numbers a layer, behind count, weight and check."""
+        """Two exact numbers a layer, behind count and weight."""
         squares = 2 * len(list(layout.segments()))
         return Quantize(terms.bits).lanes(FIXED + squares, layout)
 
@@ -42,14 +42,11 @@ class MeanSquares(Kind):
 MEAN_SQUARES = MeanSquares()
 
 
-def encode(session: Session, model: Model, draft: Draft, digest: bytes) -> Plain:
-    """A draft's mean squares, layer by layer, as exact integers: no values, extras only.
-
-    `digest` is the keyed digest of `model`, from which the draft started.
-    """
+def encode(session: Session, model: Model, draft: Draft) -> Plain:
+    """A draft's mean squares, layer by layer, as exact integers: no values, extras only."""
     codec = session.terms.codec
     state = codec.recall(session.layout, model.memory)
-    fixed = Extras().encode(1, {}, (), session.check_of(digest))
+    fixed = Extras().encode(1, {}, ())
     exact = np.concatenate([fixed, codec.statistics(draft.plain(), state)])
     quantize = Quantize(session.terms.bits)
     return Plain(np.empty(0, quantize.dtype), quantize.split(exact))
@@ -95,6 +92,4 @@ def fit(
     totals = Extras().decode(sums[:FIXED])
     if totals.count != len(mean_squares.senders):
         raise ProtocolError("the sum of mean squares does not hold one part from each sender")
-    if totals.check != totals.count * session.check_of(base):
-        raise ProtocolError("a sender of mean squares started from another model")
     return codec.fitted(sums[FIXED:], totals.count, state)

@@ -55,14 +55,14 @@ class ServerReader:
         state = self.terms.codec.recall(model.layout, model.memory)
         # `read` writes into the masters: a sum that fails in the middle must not leave half a model.
         copy = replace(model, masters={name: a.copy() for name, a in model.masters.items()})
-        after, totals = UPDATE.read(self.terms, copy, total, lanes, state, 0)
+        after, totals = UPDATE.read(self.terms, copy, total, lanes, state)
         told = served(after.arrays(), after.round)
         return replace(after, history=told.history), totals
 
     def evaluation(self, total: Sealed, released: Elements, *, threads: int = 1) -> Totals:
         """Open what members found of the model; `released` and errors as in `open`."""
         lanes = self.adder.server_opener(released, threads=threads).decrypt(total)
-        return evaluation.read(self.terms, total, lanes, 0)
+        return evaluation.read(self.terms, total, lanes)
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:

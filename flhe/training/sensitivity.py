@@ -22,7 +22,7 @@ from flhe.errors import ProtocolError
 from flhe.math.permutation import Permutation
 from flhe.schemes.sealed import Sealed
 from flhe.training.draft import Draft
-from flhe.training.kind import Ending, check_totals
+from flhe.training.kind import Ending
 from flhe.training.model import Model
 from flhe.training.terms import Terms
 
@@ -38,7 +38,7 @@ class Sensitivity(Ending):
     purpose: ClassVar[str] = "sensitivity"
 
     def extras(self, terms: Terms, layout: Layout) -> int:
-        """As an update's, of which only the check says anything."""
+        """As an update's, of which only the count says anything."""
         return _codec(terms).lanes(terms.extras(layout).length, layout)
 
     def encode(
@@ -60,7 +60,6 @@ class Sensitivity(Ending):
         total: Sealed,
         lanes: NDArray[Any],
         state: State,
-        check: int,
         permutation: Permutation | None = None,
     ) -> tuple[Model, Totals]:
         """The same model with the mask that the sum gives."""
@@ -71,7 +70,6 @@ class Sensitivity(Ending):
         sums, extras = lanes[: layout.floats], quantize.join(lanes[layout.floats :])
         Weigh(1).mean_factor(Plain(sums, extras), senders)
         totals = terms.extras(layout).decode(extras)
-        check_totals(totals, check)
         mask = terms.select.of_map(sums, layout)
         return model.masked(total.slot.round, total.digest(), mask), totals
 

@@ -31,10 +31,9 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain, State
 from flhe.coding.clip import WARN_CLIPPED
-from flhe.coding.extras import CHECK, Totals
+from flhe.coding.extras import Totals
 from flhe.coding.finite import raise_not_finite
 from flhe.coding.flatten import Arrays, Layout
-from flhe.coding.quantize import Quantize
 from flhe.coding.select import Select
 from flhe.coding.support import Support
 from flhe.coding.weigh import most_examples
@@ -143,21 +142,6 @@ class Session:
             mac.update(chunk)
         return mac.digest()
 
-    def check_of(self, digest: bytes, rank: int = 0, support: Support | None = None) -> int:
-        """What stands for a digest inside the sum: 31 bits that nobody outside the group knows.
-
-        The digest itself travels in clear; a relay that knew this would mend a sum over two models. Of
-        a sparse vector it stands for the sender's support too, which a relay might otherwise change.
-        Where the server reads, it is 0: nobody keeps anything from it.
-        """
-        if self.terms.scheme.reader == "server":
-            return 0
-        epoch = self.epoch
-        bound = () if support is None else (rank, support.digest())
-        scope = (epoch.run_id, epoch.roster.hash, epoch.id)
-        derived = hkdf(epoch.group_key, "check", *scope, digest, *bound)
-        return int.from_bytes(derived[:4], "big") >> 1
-
     # --- which part of an update is encrypted ---
 
     def ending(self, model: Model) -> Ending:
@@ -214,13 +198,12 @@ class Session:
         trained: Arrays,
         examples: int,
         metrics: Mapping[str, float],
-        digest: bytes,
     ) -> Plain:
         """Encode what training changed, or a gradient, in a round of one stage.
 
-        The app started from `old`, whose `digest` is given, and `trained` are its arrays after
-        training; where the terms say that gradients are sent, those in place of the floats, under the
-        same names. Metrics that the terms do not name stay here.
+        The app started from `old`, and `trained` are its arrays after training; where the terms say
+        that gradients are sent, those in place of the floats, under the same names. Metrics that the
+        terms do not name stay here.
 
         Raises ProtocolError: arrays that do not match the layout; noise, which a draft has, once;
         NotFiniteError: NaN or infinity; ExamplesError: an example count that cannot be weighed.
@@ -228,7 +211,7 @@ class Session:
         if self.terms.noise is not None:
             raise ProtocolError("an update with noise is a draft first, or it would be drawn anew")
         codec = self.terms.codec
-        extras = self._extras(old, trained, examples, metrics, self.check_of(digest))
+        extras = self._extras(old, trained, examples, metrics)
         gradients = self.terms.sends_gradients
         parts = self.layout.float_change(trained, old.masters, gradients=gradients)  # never whole
         state = codec.recall(self.layout, old.memory)
@@ -236,16 +219,11 @@ class Session:
         return self._sent_only(encoded, old)
 
     def _extras(
-        self,
-        old: Model,
-        trained: Arrays,
-        examples: int,
-        metrics: Mapping[str, float],
-        check: int = 0,
+        self, old: Model, trained: Arrays, examples: int, metrics: Mapping[str, float]
     ) -> NDArray[np.int64]:
         integers = self.layout.integer_change(trained, old.masters)
         extras = self.terms.extras(self.layout)
-        return extras.encode(self.weight(examples), metrics, integers.tolist(), check)
+        return extras.encode(self.weight(examples), metrics, integers.tolist())
 
     def weight(self, examples: int) -> int:
         """What an example count weighs; ExamplesError where it is negative."""
@@ -261,9 +239,9 @@ class Session:
             weight = most
         return weight
 
-    def evaluation(self, examples: int, metrics: Mapping[str, float], digest: bytes) -> Plain:
-        """What this member found of the model with that `digest`, to be added up."""
-        return evaluation.encode(self.terms, self.weight(examples), metrics, self.check_of(digest))
+    def evaluation(self, examples: int, metrics: Mapping[str, float]) -> Plain:
+        """What this member found of a model, to be added up."""
+        return evaluation.encode(self.terms, self.weight(examples), metrics)
 
     def draft(
         self,
@@ -316,25 +294,18 @@ class Session:
             logger.warning("more than 1% of the update was clipped; raise the clipping threshold")
 
     def encode_draft(
-        self, draft: Draft, model: Model, state: State, slot: Slot, digest: bytes
+        self, draft: Draft, model: Model, state: State, slot: Slot
     ) -> tuple[Plain, Support | None]:
         """A draft as integers, and which coordinates they are of as the server knows them.
 
-        `model`, with this keyed `digest`, is what it starts from, `state` from `fit`, and `slot` the
-        attempt that it is sent in.
+        `model` is what it starts from, `state` from `fit`, and `slot` the attempt that it is sent in.
         """
         kind, order = self.ending(model), self.permutation(slot)
         encoded = kind.encode(self.terms, self.layout, draft.plain(), state, order)
         support = None
         if encoded.coords is not None:
             support = Support.of(encoded.coords, self.layout.floats)
-        # The check depends on the support; until here its digits were zero.
-        quantize = Quantize(self.terms.bits)
-        check = np.array([self.check_of(digest, self.epoch.rank, support)], np.int64)
-        digits = slice(CHECK * quantize.limbs, (CHECK + 1) * quantize.limbs)
-        extras = encoded.extras.copy()
-        extras[digits] = quantize.split(check)
-        return self._sent_only(encoded._replace(extras=extras), model), support
+        return self._sent_only(encoded, model), support
 
     def _sent_only(self, encoded: Plain, model: Model) -> Plain:
         """An encoded update with zeros where its scheme sends nothing: tags are of what is sent."""
@@ -379,8 +350,8 @@ class Session:
         of = self.check(model, total, mean_squares, base)
         state = fit(self, model, total.slot.round, mean_squares, record, base)
         lanes = of.open(self.epoch, total, record, release, threads=self.threads)
-        check, order = self._expected_check(base, total), self.permutation(total.slot)
-        return self.ending(model).read(self.terms, model, total, lanes, state, check, order)
+        order = self.permutation(total.slot)
+        return self.ending(model).read(self.terms, model, total, lanes, state, order)
 
     def open_evaluation(
         self, model: Model, total: Sealed, record: Record, release: Sequence[bytes] = ()
@@ -393,13 +364,7 @@ class Session:
         of = self.sum(model, model.round, 0, kind=EVALUATION, digest=digest)
         of.check(total, self.epoch.roster.min_opening)
         lanes = of.open(self.epoch, total, record, release, threads=self.threads)
-        return evaluation.read(self.terms, total, lanes, self.check_of(digest))
-
-    def _expected_check(self, base: bytes, total: Sealed) -> int:
-        if not total.supports:
-            return len(total.senders) * self.check_of(base)
-        pairs = zip(total.senders, total.supports, strict=True)
-        return sum(self.check_of(base, rank, support) for rank, support in pairs)
+        return evaluation.read(self.terms, total, lanes)
 
     def check(
         self,

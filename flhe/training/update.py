@@ -13,7 +13,7 @@ from flhe.coding.support import covered
 from flhe.math.permutation import Permutation
 from flhe.schemes import sealed
 from flhe.schemes.sealed import Sealed
-from flhe.training.kind import Ending, check_totals
+from flhe.training.kind import Ending
 from flhe.training.model import Model
 from flhe.training.terms import Terms
 
@@ -25,7 +25,7 @@ class Update(Ending):
     partial: ClassVar[bool] = True
 
     def extras(self, terms: Terms, layout: Layout) -> int:
-        """Weight, check, metrics, integer arrays, and what codecs add."""
+        """Weight, metrics, integer arrays, and what codecs add."""
         return terms.extra_lanes(layout)
 
     def encode(
@@ -46,7 +46,6 @@ class Update(Ending):
         total: Sealed,
         lanes: NDArray[Any],
         state: State,
-        check: int,
         permutation: Permutation | None = None,
     ) -> tuple[Model, Totals]:
         """Decode the sum, and step with its mean."""
@@ -57,7 +56,6 @@ class Update(Ending):
             plain = plain._replace(coords=covered(total.supports))
         opened, state = codec.decode(plain, total.senders, state, reuse=True)
         totals = terms.extras(layout).decode(opened.extras)
-        check_totals(totals, check)
         optimizer = terms.optimizer
         moments = model.moments or optimizer.init(layout.floats)
         # A server's optimizer counts rounds, as Flower's do; a client's its own steps, as PyTorch's do.

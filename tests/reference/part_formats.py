@@ -393,35 +393,15 @@ class QuantizeKind:
 
 
 class DerivedKind:
-    """What a session binds to a round: a sender's check, and layouts of rounds in two stages."""
+    """What a session binds to a round: layouts of rounds in two stages."""
 
     def reference(self, case: Case) -> Case:
-        if case["name"] != "check":
-            bound = [bytes.fromhex(case[k]) for k in ("layout_hash", "sum_digest") if k in case]
-            return {"becomes": hashed(cbor([f"flhe/v1/{case['name']}", *bound]))}
-        run_id, roster_hash, epoch, *_ = context(case["slot"])
-        told: list[Any] = [run_id, roster_hash, epoch, bytes.fromhex(case["model"])]
-        if "support" in case:
-            told += [case["rank"], digest(bytes.fromhex(case["support"]), case["length"])]
-        key = hkdf(bytes.fromhex(case["key"]), "check", *told)
-        return {"check": int.from_bytes(key[:4], "big") // 2}
+        bound = [bytes.fromhex(case[k]) for k in ("layout_hash", "sum_digest")]
+        return {"becomes": hashed(cbor([f"flhe/v1/{case['name']}", *bound]))}
 
     def library(self, case: Case) -> Case:
-        if case["name"] == "ranged":
-            bound = (bytes.fromhex(case[k]) for k in ("layout_hash", "sum_digest"))
-            return {"becomes": fitted_layout(*bound).hex()}
-        slot = Slot(*context(case["slot"]))
-        roster = SimpleNamespace(hash=slot.roster_hash)
-        key = bytes.fromhex(case["key"])
-        epoch = SimpleNamespace(group_key=key, run_id=slot.run_id, roster=roster, id=slot.epoch)
-        member: Any = SimpleNamespace(
-            epoch=epoch, terms=SimpleNamespace(scheme=SimpleNamespace(reader="clients"))
-        )
-        bound_: tuple[Any, ...] = ()
-        if "support" in case:
-            support = Support.from_bytes(bytes.fromhex(case["support"]), case["length"])
-            bound_ = case["rank"], support
-        return {"check": Session.check_of(member, bytes.fromhex(case["model"]), *bound_)}
+        bound = (bytes.fromhex(case[k]) for k in ("layout_hash", "sum_digest"))
+        return {"becomes": fitted_layout(*bound).hex()}
 
 
 PARTS: dict[str, Any] = {

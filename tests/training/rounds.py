@@ -127,7 +127,7 @@ def part(
     rank = session.epoch.rank
     told = {"loss": rank + 0.5, "patients": 3.0}
     found = trained(rank) if sent is None else sent
-    plain = session.encode(model, found, examples, told, session.digest(model))
+    plain = session.encode(model, found, examples, told)
     return contributed(session, session.sum(model, round_, attempt), plain)
 
 
@@ -229,13 +229,13 @@ class Staged(Round):
 
     def square(self, session: Session, draft: Draft) -> Sealed:
         of = session.sum(self.model, self.round, self.attempt, kind=MEAN_SQUARES)
-        plain = encode(session, self.model, draft, session.digest(self.model))
+        plain = encode(session, self.model, draft)
         return contributed(session, of, plain, session.terms.scheme.mode_ahead)
 
     def part(self, session: Session, draft: Draft) -> Sealed:
         digest = session.digest(self.model)
         state = fit(session, self.model, self.round, self.mean_squares, ignore, digest)
-        plain, support = session.encode_draft(draft, self.model, state, self.slot, digest)
+        plain, support = session.encode_draft(draft, self.model, state, self.slot)
         assert (support is None) == (not session.terms.codec.sparse)
         if support is not None:
             assert support == session.support(draft, self.slot)

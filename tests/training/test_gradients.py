@@ -105,6 +105,6 @@ def test_a_gradient_that_is_refused(name: str) -> None:
     sent, error, message = BAD[name]
     session = sessions(TERMS)[0]
     with pytest.raises(error, match=message):
-        session.encode(start(), sent, 10, {}, bytes(32))
+        session.encode(start(), sent, 10, {})
     with pytest.raises(error, match=message):
         session.draft(start(), sent, 10, {}, 1, None)

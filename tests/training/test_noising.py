@@ -54,7 +54,7 @@ def encoded(one: Session, draft: Draft | None = None, attempt: int = 0) -> NDArr
     start, draft = model(), drafted(one) if draft is None else draft
     state = one.terms.codec.recall(start.layout, {})
     slot = one.sum(start, 1, attempt).slot
-    plain, _ = one.encode_draft(draft, start, state, slot, bytes(32))
+    plain, _ = one.encode_draft(draft, start, state, slot)
     alphas = np.repeat([1.0, 2.0], SIZE // 2)
     return plain.values.astype(np.float64) / LEVELS * alphas
 
@@ -127,7 +127,7 @@ def test_noise_is_for_drafts_alone() -> None:
         one = session(Laplace(SCALE, "all"), select)
         assert one.staged(model())
         with pytest.raises(ProtocolError, match="draft"):
-            one.encode(model(), change(), 1, {}, bytes(32))
+            one.encode(model(), change(), 1, {})
 
 
 def test_a_map_has_no_noise() -> None:
@@ -140,6 +140,6 @@ def test_a_map_has_no_noise() -> None:
     values = map_of(one.terms.select, one.layout, found)
     draft, of = draft_map(one.terms, start, values, 1, bytes(32)), one.sum(start, 1, 0)
     state = one.terms.codec.recall(start.layout, {})
-    plain, _ = one.encode_draft(draft, start, state, of.slot, bytes(32))
+    plain, _ = one.encode_draft(draft, start, state, of.slot)
     assert np.abs(plain.values - values * LEVELS).max() <= 1.01
     assert contributed(one, of, plain).scheme == one.sums.whole.name

@@ -247,8 +247,8 @@ def top(**own: Any) -> dict[str, Any]:
 MALFORMED: list[tuple[Any, str]] = [
     ([1], "needs a map of named fields"),
     ({**BODY, "reader": "server"}, "1 unknown fields"),
-    ({**BODY, "v": 5}, "version 5, this flhe reads"),
-    ({**BODY, "v": 9}, "version 9, this flhe reads"),
+    ({**BODY, "v": 8}, "version 8, this flhe reads"),
+    ({**BODY, "v": 10}, "version 10, this flhe reads"),
     ({**BODY, "codec": "clip"}, AS),
     ({**BODY, "codec": ["clip"]}, AS),
     ({**BODY, "codec": [{"bound": 1}]}, AS),
