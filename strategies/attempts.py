@@ -103,8 +103,9 @@ class Attempts:
             return
         if base > self._reached or number == 1:
             self._lost, self._reached = 0, max(base, 0)
-        else:
+        elif not self.fed.suspects.narrowed:  # as often as there are members at most
             self._lose()
+        self.fed.suspects.narrowed = False
 
     def _lose(self) -> None:
         self._lost += 1

@@ -27,6 +27,7 @@ from flhe.strategies.overhead import OPEN, sound
 from flhe.strategies.planning import Asked, Plan
 from flhe.strategies.report import RoundReport
 from flhe.strategies.round_state import Attempt, RoundState
+from flhe.strategies.suspects import Suspects
 from flhe.sums import receipts
 from flhe.training.contract import Contract
 from flhe.training.kind import Kind
@@ -45,7 +46,7 @@ T = TypeVar("T")
 NOTHING, LOST = -1, -2
 """Where a node may stand besides a round: it has no model; it has another one than the others."""
 
-REUSED, UNCONFIRMED, NO_KEY, LEFT, CLAIMED = 1012, 1013, 1020, 1021, 1022
+REUSED, UNCONFIRMED, NO_KEY, LEFT, CLAIMED, ALTERED = 1012, 1013, 1020, 1021, 1022, 1023
 APPS_FAULT = (1001, 1018)
 """Codes of an app that would do the same if it were asked again."""
 BEHIND = (1011, 1012, 1014, 1019, 1023, 1024)
@@ -76,10 +77,15 @@ class Federation:
     survivors: int = 0
     refusers: set[int] = field(default_factory=set)
     """Nodes that refused the last sum."""
+    altered: set[int] = field(default_factory=set)
+    """Those of them that say that it is not the sum of what its senders encrypted."""
+    summed: set[int] = field(default_factory=set)
+    """Nodes whose updates are in the last sum."""
+    suspects: Suspects = field(default_factory=Suspects)
     dropout: float | None = None
     """Share of the members who were missing from a sum, lately; None before the first."""
     barred: set[int] = field(default_factory=set)
-    """Nodes that are asked for no more updates: others could not open what came with them."""
+    """Nodes that are asked for no more updates: what they sent made sums that nobody opens."""
 
     @property
     def terms(self) -> Terms:
@@ -298,6 +304,8 @@ class Federation:
         elif of_model and code in BEHIND and self.ledger.chain:
             if code in REFUSES and self.ledger.base in (self.missing_rounds(node) or ()):
                 self.refusers.add(node)
+                if code == ALTERED:
+                    self.altered.add(node)
             self.at[node] = LOST
         return explain(code, reply.error.reason)
 
@@ -358,6 +366,7 @@ class Federation:
         self.at[node] = ledger.base
         self.confirmed.add(node)
         self.refusers.discard(node)
+        self.altered.discard(node)
         self.attempt.missing.discard(node)
         answer = records.find_reply(content)
         seconds = sound(answer.get("crypto-s") if answer else None)
@@ -391,7 +400,10 @@ class Federation:
 
         `release` holds the answers that the senders' masking-key agreement released.
         """
-        self.refusers = set()
+        self.refusers, self.altered = set(), set()
+        self.suspects.opened(self.summed)  # these start from the model that it made
+        rank = self.parameters.epoch.rank
+        self.summed = {node for node in self.members if rank(node) in total.senders}
         total = self.adder.close(total)
         if self.server_reads:
             with self.grid.meter.doing(OPEN):

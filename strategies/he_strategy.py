@@ -249,7 +249,8 @@ class HEStrategy(FedAvg):
         return Sampling(self.terms, replies, *train, *evaluate)
 
     def _sample(self, fraction: float, minimum: int) -> list[int]:
-        return sample(self._running(), fraction, minimum)
+        fed = self._running()
+        return sample(fed, fraction, minimum, self.sampling.needed(fed))
 
     def _running(self) -> Federation:
         if self._fed is None:

@@ -67,8 +67,13 @@ def sample_size(members: int, fraction: float, minimum: int) -> int:
     return min(max(int(members * fraction), minimum), members)
 
 
-def sample(fed: Federation, fraction: float, minimum: int) -> list[int]:
-    """Members that are there and have the others' model, chosen at random."""
+def sample(fed: Federation, fraction: float, minimum: int, needed: int) -> list[int]:
+    """Members that are there and have the others' model, chosen at random.
+
+    Some of those who may have spoilt a sum are left out, as long as `needed` are left.
+    """
     able = [node for node in fed.following() if node not in fed.barred]
+    doubtful = fed.suspects.left_out(len(able) - needed)
+    able = [node for node in able if node not in doubtful]
     size = min(sample_size(len(fed.members), fraction, minimum), len(able))
     return secrets.SystemRandom().sample(able, size)

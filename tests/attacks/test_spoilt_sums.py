@@ -1,0 +1,104 @@
+"""A member that spoils each sum that it is in: its ciphertexts have wrong tags."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from flhe.coding.base import Plain
+from flhe.schemes.sum_mac import SumMac
+from flhe.strategies import FlasheFedAvg
+from flhe.strategies.suspects import Suspects
+from tests.strategies.puppets import Log, Puppets, play
+from tests.strategies.test_sash_rounds import run as run_sash
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+LIAR, ROUNDS = 1, 16
+
+
+@pytest.fixture
+def spoilt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has this rank adds 1 to a tag."""
+    honest = SumMac.tagged
+
+    def tagged(self: SumMac, plain: Plain, rank: int, *rest: Any) -> Plain:
+        made = honest(self, plain, rank, *rest)
+        if rank == LIAR:
+            made.extras[-2] += 1 if made.extras[-2] < 1 else -1
+        return made
+
+    monkeypatch.setattr(SumMac, "tagged", tagged)
+
+
+def flashe(grid: Puppets, rounds: int) -> Any:
+    return play(FlasheFedAvg, grid, rounds)[0]
+
+
+def sash(grid: Puppets, rounds: int) -> Any:
+    return run_sash(grid, rounds, "clients")[0]
+
+
+@pytest.mark.parametrize("run", [flashe, sash])
+@pytest.mark.usefixtures("spoilt")
+def test_who_spoils_sums_is_named_and_left_out(
+    tmp_path: Path, caplog: Log, run: Callable[[Puppets, int], Any]
+) -> None:
+    """No sum ever opened, and nobody was named."""
+    caplog.set_level("INFO")
+    grid = Puppets(tmp_path, 5)
+    fed = run(grid, ROUNDS)._fed
+    [node] = [node for node in fed.members if fed.parameters.epoch.rank(node) == LIAR]
+    assert fed.barred == {node}
+    assert f"node {node} is left out from now on: what it sends spoils sums" in caplog.text
+    assert grid.model(next(i for i in range(5) if 100 + i != node)).round == ROUNDS
+
+
+# --- who is left ---
+
+
+@pytest.mark.parametrize("always", [True, False], ids=["always", "now and then"])
+@pytest.mark.parametrize("size", [3, 4, 10, 100])
+def test_nobody_else_is_ever_named(
+    size: int, always: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random, spare = Random(size), (2 * size) // 3 - 1
+    monkeypatch.setattr(secrets, "SystemRandom", lambda: random)
+    suspects, found, spoilt = Suspects(), None, 0
+    for _ in range(50 * size):
+        senders = set(range(size)) - suspects.left_out(spare)
+        assert len(senders) >= size - spare
+        if LIAR in senders and (always or random.random() < 0.5):
+            spoilt += 1
+            found = suspects.refused(senders)
+        else:
+            suspects.opened(senders)
+        if found is not None:
+            break
+    assert found == LIAR
+    assert spoilt <= 3 * size.bit_length()
+
+
+def test_one_accident_leaves_nobody_out_for_long() -> None:
+    suspects = Suspects()
+    assert suspects.refused({1, 2, 3, 4}) is None
+    for _ in range(64):
+        suspects.opened({1, 2, 3, 4} - suspects.left_out(2))
+    assert suspects.left_out(2) == set()
+
+
+def test_a_sum_of_a_run_before_this_one() -> None:
+    suspects = Suspects()
+    assert suspects.refused(set()) is None
+    assert suspects.left_out(9) == set()
+
+
+def test_nobody_is_left_out_where_nobody_can_be_spared() -> None:
+    suspects = Suspects()
+    suspects.refused({1, 2, 3})
+    assert suspects.left_out(0) == suspects.left_out(-1) == set()
