@@ -103,8 +103,10 @@ class EpochParameters:
         ledger = self.ledger
         kept = ledger.mean_squares.get(ledger.round) if kind.valued else None
         fitted_on = from_bytes(kept).digest() if kept else b""
-        attempt = ledger.attempt if kind.attempt is None else kind.attempt
-        return self.sums.sum(kind, ledger.round, attempt, ledger.history, start, fitted_on)
+        at = ledger.round, ledger.attempt
+        if kind.attempt is not None:
+            at = ledger.base, kind.attempt
+        return self.sums.sum(kind, *at, ledger.history, start, fitted_on)
 
     @property
     def needs_mean_squares(self) -> bool:

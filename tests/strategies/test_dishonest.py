@@ -18,6 +18,7 @@ from flhe.keys import seal
 from flhe.keys.agreement.states import Epoch
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed
+from flhe.schemes.sum_mac import SumMac
 from flhe.strategies import FlasheFedAvg
 from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
@@ -44,17 +45,23 @@ def at_rank(grid: Puppets, rank: int) -> Callable[[int], bool]:
 
 
 def lie_about_the_model(monkeypatch: Patch, rank: int, round_: int) -> list[int]:
-    """A member gives one sum a check that the others refuse; the list says when it did."""
-    honest, lied = Session.encode, list[int]()
+    """A member's tags spoil one sum, which the others refuse; the list says when they did."""
+    honest, lied = SumMac.tagged, list[int]()
+    encode, starts = Session.encode, list[int]()
 
-    def encode(self: Session, old: Any, *args: Any) -> Any:
-        *args, digest = args
-        if self.epoch.rank == rank and old.round == round_ and not lied:
+    def encoded(self: Session, old: Any, *args: Any) -> Any:
+        starts[:] = [old.round]
+        return encode(self, old, *args)
+
+    def tagged(self: SumMac, plain: Any, own: int, *rest: Any) -> Any:
+        made = honest(self, plain, own, *rest)
+        if own == rank and starts == [round_] and not lied:
             lied.append(round_)
-            digest = bytes(32)
-        return honest(self, old, *args, digest)
+            made.extras[-2] += 1 if made.extras[-2] < 1 else -1
+        return made
 
-    monkeypatch.setattr(Session, "encode", encode)
+    monkeypatch.setattr(Session, "encode", encoded)
+    monkeypatch.setattr(SumMac, "tagged", tagged)
     return lied
 
 
