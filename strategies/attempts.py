@@ -103,11 +103,13 @@ class Attempts:
             return
         if base > self._reached or number == 1:
             self._lost, self._reached = 0, max(base, 0)
-        elif not self.fed.suspects.narrowed:  # as often as there are members at most
+        else:
             self._lose()
-        self.fed.suspects.narrowed = False
 
     def _lose(self) -> None:
+        if self.fed.suspects.narrowed:  # as often as there are members at most
+            self.fed.suspects.narrowed = False
+            return
         self._lost += 1
         if self._lost > self.epochs.settings.retries:
             raise QuorumError(

@@ -238,11 +238,8 @@ class CatchUp:
         """Take back the last sum: most of those who were sent it refuse it."""
         fed = self.fed
         if 2 * len(fed.altered) > len(fed.refusers):
-            found = fed.suspects.refused(fed.summed)
-            if found is not None:
-                fed.barred.add(found)
-                log(WARNING, "node %d is left out from now on: what it sends spoils sums", found)
-        fed.refusers, fed.altered, fed.summed = set(), set(), set()
+            fed.suspect()
+        fed.refusers, fed.altered = set(), set()
         log(ERROR, "the sum of round %d opened for nobody: the round is void", fed.ledger.void())
         for node, (_, _, stand) in self._statuses(fed.present()).items():
             self._note(node, stand)

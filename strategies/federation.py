@@ -46,13 +46,15 @@ T = TypeVar("T")
 NOTHING, LOST = -1, -2
 """Where a node may stand besides a round: it has no model; it has another one than the others."""
 
-REUSED, UNCONFIRMED, NO_KEY, LEFT, CLAIMED, ALTERED = 1012, 1013, 1020, 1021, 1022, 1023
+REUSED, UNCONFIRMED, NO_KEY, LEFT, CLAIMED = 1012, 1013, 1020, 1021, 1022
 APPS_FAULT = (1001, 1018)
 """Codes of an app that would do the same if it were asked again."""
 BEHIND = (1011, 1012, 1014, 1019, 1023, 1024)
 """Codes of `flhe.wire.codes` by which a node says that it cannot follow: it needs a checkpoint."""
 REFUSES = (1011, 1012, 1014, 1023, 1024)
 """Those of them by which it refuses a sum that it was sent."""
+SPOILT = (1014, 1023)
+"""Those by which it says that the sum is not what its senders should have made."""
 
 
 @dataclass
@@ -304,7 +306,7 @@ class Federation:
         elif of_model and code in BEHIND and self.ledger.chain:
             if code in REFUSES and self.ledger.base in (self.missing_rounds(node) or ()):
                 self.refusers.add(node)
-                if code == ALTERED:
+                if code in SPOILT:
                     self.altered.add(node)
             self.at[node] = LOST
         return explain(code, reply.error.reason)
@@ -437,15 +439,26 @@ class Federation:
         model = self.ledger.model
         assert model is not None
         began = time.perf_counter()
-        released = combine(self.parameters.circle, total.slot, total.senders, release)
         reader = ServerReader(self.parameters.sums.terms, self.adder)
-        after, totals = reader.open(model, total, released, threads=THREADS)
+        try:
+            released = combine(self.parameters.circle, total.slot, total.senders, release)
+            after, totals = reader.open(model, total, released, threads=THREADS)
+        except ProtocolError:
+            self.suspect()
+            raise
         self.round.adding_s += time.perf_counter() - began
         self.ledger.keep_model(after)
         self.initial = records.from_numpy(after.arrays())
         if means := finite(totals.metrics):
             self.means[total.slot.round] = MetricRecord(dict(means))
         return self.initial
+
+    def suspect(self) -> None:
+        """The last sum is not what its senders should have made: note that it was one of them."""
+        found, self.summed = self.suspects.refused(self.summed), set()
+        if found is not None:
+            self.barred.add(found)
+            log(WARNING, "node %d is left out from now on: what it sends spoils sums", found)
 
     def drop_sums(self) -> None:
         """Drop sums that every member has."""
