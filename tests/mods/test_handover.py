@@ -341,12 +341,13 @@ def test_status_tells_how_far_a_node_has_come(group: Group, site: Site, tmp_path
     assert said["epoch"] == epoch_of(site).id
     assert (said["round"], said["history"]) == (1, site.model.history)
     shutil.copytree(site.home, tmp_path / "copy")
+    update(group.ask(site, round_=2))
     assert status(Site(tmp_path / "copy"))["epoch"] == b""
     assert status(site)["epoch"] != b""
     (site.run / "journal").unlink()
     said = status(site)
     assert (said["epoch"], said["round"], said["history"]) == (b"", 1, site.model.history)
-    refused(group.ask(site, "sync"), 1020)
+    refused(group.ask(site, round_=3), 1020)
     assert status(site)["member"] == public(site)
 
 
