@@ -145,7 +145,7 @@ def test_a_node_may_be_killed_at_each_step(begun: bool) -> None:
 
 
 @pytest.mark.parametrize("scene", ["staged", "joint"])
-@pytest.mark.parametrize(("arms", "every"), [(at_server, 47), (at_node, 9)])
+@pytest.mark.parametrize(("arms", "every"), [(at_server, 47), (at_node, 6)])
 def test_anybody_may_be_killed_in_a_round_of_several_stages(
     arms: Any, every: int, scene: str
 ) -> None:
