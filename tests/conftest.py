@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # State directories are synchronized at each step: in memory, where there is such a place.
 if (memory := Path("/dev/shm")).is_dir():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
+
+# Witnesses are where their tests are, whatever process keeps them, and the machine's own stay clean.
+if "FLHE_WITNESS" not in os.environ:
+    witnesses = tempfile.mkdtemp(
+        prefix="flhe-witness-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")
+    )
+    os.environ["FLHE_WITNESS"] = witnesses
+    atexit.register(shutil.rmtree, witnesses, ignore_errors=True)
 
 # How long drawing takes says something about the machine and what else runs on it.
 settings.register_profile(
@@ -31,6 +43,14 @@ LONG = (
     "apps/test_fedml_he",
 )
 """Files that start Flower's own processes."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _disks() -> Iterator[None]:
+    """Whatever disks this machine has, witnesses are on another one than state directories."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flhe.node.witness.is_apart", lambda place, home: True)
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

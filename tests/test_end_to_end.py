@@ -16,7 +16,6 @@ from flwr.app import ArrayRecord
 from flhe.keys.agreement.epoch import Epoch
 from flhe.mods import records
 from flhe.node.checkpoint import open_checkpoint
-from flhe.node.keyfile import KeyFile
 from flhe.training.model import Model
 from flhe.training.session import Session
 from flhe_app import client_app
@@ -68,7 +67,7 @@ class Capture:
         for home in homes:
             self.keys[f"{home.name} identity"] = (home / "identity.key").read_bytes()
             for file in (home / "epochs").iterdir():
-                epoch = Epoch.from_bytes(KeyFile.from_bytes(file.read_bytes()).epoch)
+                epoch = Epoch.from_bytes(file.read_bytes())
                 self.keys[f"{home.name} group key"] = bytes(epoch.group_key)
                 pair_keys = {i: bytes(key) for i, key in enumerate(epoch.pair_keys) if key}
                 self.keys |= {f"{home.name} pair key {i}": key for i, key in pair_keys.items()}

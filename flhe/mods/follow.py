@@ -126,7 +126,7 @@ class Follower:
                 )
                 self.node.drop_draft()
         self.node.check_mask(model.mask)
-        self.node.skip_openings(self.epoch.id, model.round)
+        self.node.skip_openings(model.round)
         self.app.state.settle(model.round, self.node.last_sent())
         self.node.skip_draft(model.round)
         self.model, self.changed = model, True

@@ -20,7 +20,6 @@ from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.model_key import STAGE, ModelKey
 from flhe.node.backup import ARCHIVE
-from flhe.node.keyfile import KeyFile
 from flhe.node.store import Store
 from flhe.packages import install_hint
 from flhe.training.model import Model
@@ -123,7 +122,7 @@ def _in_file(data: bytes) -> ModelKey:
     try:
         return ModelKey.from_bytes(data)
     except ProtocolError:
-        return ModelKey.of(Epoch.from_bytes(KeyFile.from_bytes(data).epoch))
+        return ModelKey.of(Epoch.from_bytes(data))
 
 
 def _homes(path: Path, depth: int) -> Iterator[Path]:

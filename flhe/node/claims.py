@@ -1,7 +1,6 @@
 """Claims: what a node has used up of each round, and which rounds are over in whatever epoch.
 
-runs/<id>/floor       rounds that are over
-runs/<id>/evaluated   round of the last sum of evaluations that was opened, and its digest
+runs/<id>/journal     what was claimed and opened, and which rounds are over (`journal.py`)
 runs/<id>/missed      last round whose sum lacked this node's update
 runs/<id>/shares      shares of the last update's seed, and the own one (secret)
 runs/<id>/survivors   the set that was signed last, and the sum of its shares (secret)
@@ -9,22 +8,27 @@ runs/<id>/survivors   the set that was signed last, and the sum of its shares (s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Literal
 
 from flhe.errors import ClaimedError, NoKeyError, ReuseError
 from flhe.keys.agreement import masking
 from flhe.node.folder import Folder
-from flhe.node.stored import HighWaterMarks, StoredNote
+from flhe.node.journal import JOURNAL, Book, Journal, Mark
+from flhe.node.stored import StoredNote
+from flhe.schemes import sealed
 from flhe.schemes.sealed import Slot
 from flhe.training.evaluation import EVALUATION
-from flhe.training.mean_squares import MEAN_SQUARES
+from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.session import Session
 
 Step = Literal["mean-squares", "supports", "update", "consist"]
 STEPS: tuple[Step, ...] = ("mean-squares", "supports", "update", "consist")
 """What leaves a node in one attempt at a round, in order; each is claimed once."""
 UPDATE, CONSIST = STEPS.index("update"), STEPS.index("consist")
+
+ENDS = sealed.UPDATE
+"""Purpose of what ends a round. A sum of sensitivities ends one too, and is recorded as the same."""
 
 SEEDS = ("shares", "survivors")
 """What belongs to the seeds of one epoch."""
@@ -34,6 +38,27 @@ class Claims(Folder):
     """What a node has claimed, opened, given up or reached."""
 
     __slots__ = ()
+
+    @property
+    def book(self) -> Book:
+        """This federation's journal."""
+        return Book(self.store, self._name(JOURNAL))
+
+    def _journal(self, epoch_id: bytes) -> Journal:
+        """What was used up under the keys of an epoch; NoKeyError unless it is the one in use."""
+        journal = self.book.read()
+        if journal is None:
+            raise NoKeyError("what was used in this federation is missing: agree on a new epoch")
+        journal.check_epoch(epoch_id)
+        return journal
+
+    def _last_claim(self, epoch_id: bytes) -> Mark:
+        """Round, attempt and step that were claimed last; zeros before the first."""
+        return self._journal(epoch_id).mark
+
+    def _claim(self, slot: Slot, note: StoredNote, step: int) -> None:
+        mark, data = (slot.round, slot.attempt, step), note.to_bytes()
+        self.book.enter(lambda now: now.claimed(slot.epoch, mark, data))
 
     def claim(
         self,
@@ -55,8 +80,8 @@ class Claims(Folder):
         """
         if session.terms.scheme.opened_together:
             self.check_unsigned(slot)
-        note = StoredNote(digest, support, mode, slot.history).to_bytes()
-        self.store.claim(slot.epoch, slot.round, slot.attempt, note, STEPS.index(step))
+        note = StoredNote(digest, support, mode, slot.history)
+        self._claim(slot, note, STEPS.index(step))
 
     def claimed(self, slot: Slot) -> bytes | None:
         """Digest of the model that a claimed attempt started from; None if it is not the last one."""
@@ -69,9 +94,11 @@ class Claims(Folder):
         return None if note is None else note.support or None
 
     def _note(self, slot: Slot) -> StoredNote | None:
-        kept = self.store.claim_note(slot.epoch, slot.round, slot.attempt)
-        note = None if kept is None else StoredNote.from_bytes(kept)
-        return note if note is not None and note.history == slot.history else None
+        journal = self._journal(slot.epoch)
+        if journal.mark[:2] != (slot.round, slot.attempt):
+            return None
+        note = StoredNote.from_bytes(journal.note)
+        return note if note.history == slot.history else None
 
     def check_unsigned(self, slot: Slot) -> None:
         """Refuse to encrypt in a round whose sum may be opened without it; ReuseError.
@@ -80,19 +107,18 @@ class Claims(Folder):
         """
         if slot.purpose == EVALUATION.purpose:
             return
-        epoch_id, round_ = slot.epoch, slot.round
-        last = self.store.last_claim(epoch_id)
-        if last[0] == round_ and last[2] == CONSIST:
+        journal, round_ = self._journal(slot.epoch), slot.round
+        if journal.mark[0] == round_ and journal.mark[2] == CONSIST:
             raise ReuseError(
                 f"the survivors of round {round_} were signed here: two sums of one round would "
                 "differ by single updates; go on with the next round"
             )
-        if round_ <= self.store.opened(epoch_id):
+        if round_ <= journal.last_opened(ENDS):
             raise ReuseError(f"round {round_} was opened or given up here: go on with the next one")
 
     def check_unclaimed(self, epoch_id: bytes, round_: int, attempt: int) -> None:
         """Refuse to begin an attempt that is not beyond the last one; ClaimedError."""
-        if (round_, attempt) <= self.store.last_claim(epoch_id)[:2]:
+        if (round_, attempt) <= self._last_claim(epoch_id)[:2]:
             raise ClaimedError(
                 f"round {round_}, attempt {attempt} or a later one was answered here, from another "
                 "start or under other settings: ask for another one"
@@ -100,7 +126,7 @@ class Claims(Folder):
 
     def tried(self, slot: Slot) -> bool:
         """Whether `slot`'s round is the last one that was claimed, in whatever attempt."""
-        return self.store.last_claim(slot.epoch)[0] == slot.round
+        return self._last_claim(slot.epoch)[0] == slot.round
 
     # --- whose seeds are added up ---
 
@@ -136,7 +162,7 @@ class Claims(Folder):
         signed = self.signed(slot)
         if signed is not None and signed != digest:
             raise ReuseError(f"another set of survivors was signed in round {slot.round}")
-        last = self.store.last_claim(slot.epoch)
+        last = self._last_claim(slot.epoch)
         if last[:2] != (slot.round, slot.attempt) or last[2] < UPDATE:
             raise ReuseError(
                 "the survivors are not those of the last attempt that was encrypted here"
@@ -145,84 +171,35 @@ class Claims(Folder):
         write()
         if signed is None:
             note = StoredNote(self.claimed(slot) or b"", digest, "", slot.history)
-            self.store.claim(slot.epoch, slot.round, slot.attempt, note.to_bytes(), CONSIST)
+            self._claim(slot, note, CONSIST)
 
     def signed(self, slot: Slot) -> bytes | None:
         """Digest of the set of survivors that was signed in this attempt; None before one was."""
-        if self.store.last_claim(slot.epoch)[2] != CONSIST:
+        if self._last_claim(slot.epoch)[2] != CONSIST:
             return None
         note = self._note(slot)
         return None if note is None else note.support
 
     def last_signed(self, epoch_id: bytes) -> int:
         """Round whose survivors this node has signed, as the last thing it did; 0 if it was another."""
-        round_, _, step = self.store.last_claim(epoch_id)
+        round_, _, step = self._last_claim(epoch_id)
         return round_ if step == CONSIST else 0
 
     # --- which rounds are over ---
 
-    def floor(self) -> HighWaterMarks:
-        """Rounds that are over here, in whatever epoch."""
-        data = self._kept("floor")
-        return HighWaterMarks() if data is None else HighWaterMarks.from_bytes(data)
-
-    def _raise_marks(self, epochs: Iterable[bytes], *, masked: bool) -> None:
-        """Keep what is over in `epochs`, before their marks go with their keys."""
-        marks = HighWaterMarks()
-        for epoch_id in epochs:
-            opened = self.store.opened(epoch_id)
-            if masked:
-                opened = max(opened, self._signed_in(epoch_id))
-            here = HighWaterMarks(opened, self.store.ranged(epoch_id), self._claimed_in(epoch_id))
-            marks = marks.raised(here)
-        self._keep_floor(marks)
-
-    def _keep_floor(self, marks: HighWaterMarks) -> None:
-        """Keep that rounds up to these marks are over."""
-        before = self.floor()
-        after = before.raised(marks)
-        if after != before:
-            self.store.write(self._name("floor"), after.to_bytes())
-
     def reached(self, epoch_id: bytes) -> int:
         """Last round that this node has opened, given up or encrypted in, in whatever epoch."""
-        floor, opened = self.floor(), self.store.opened(epoch_id)
-        return max(floor.opened, floor.reached, opened, self._claimed_in(epoch_id))
-
-    def _claimed_in(self, epoch_id: bytes) -> int:
-        try:
-            return self.store.last_claim(epoch_id)[0]
-        except NoKeyError:
-            return self.store.claimed_round(epoch_id)
-
-    def _signed_in(self, epoch_id: bytes) -> int:
-        """Last round of an epoch whose survivors may have been signed, and its sum be known.
-
-        Of the rounds before the last one nothing is kept any more, so they count as signed.
-        """
-        try:
-            round_, _, step = self.store.last_claim(epoch_id)
-        except NoKeyError:
-            return self.store.claimed_round(epoch_id)
-        return round_ if step == CONSIST else max(round_ - 1, 0)
+        journal = self._journal(epoch_id)
+        return max(journal.last_opened(ENDS), journal.last_reached())
 
     def record_opening(self, slot: Slot, digest: bytes) -> None:
-        """Record the one sum of a round and purpose, on disk, before it is decrypted; ReuseError."""
-        if slot.purpose == EVALUATION.purpose:
-            opened = slot.round.to_bytes(4, "big") + digest
-            before = self._kept("evaluated") or b""
-            if opened[:4] <= before[:4] and opened != before:
-                raise ReuseError(f"another evaluation of round {slot.round} or later was opened")
-            self.store.write(self._name("evaluated"), opened)
-            return
-        first = slot.purpose == MEAN_SQUARES.purpose
-        record = self.store.record_mean_squares if first else self.store.record_opening
-        record(slot.epoch, slot.round, digest)
+        """Record the one sum of a round and purpose, on disk, before it is decrypted."""
+        purpose = ENDS if slot.purpose == SENSITIVITY.purpose else slot.purpose
+        self.book.enter(lambda now: now.recorded(slot.epoch, purpose, slot.round, digest))
 
-    def skip_openings(self, epoch_id: bytes, round_: int) -> None:
+    def skip_openings(self, round_: int) -> None:
         """A model of `round_` was taken from another member: no sum up to there is opened here."""
-        self.store.raise_opened(epoch_id, round_, round_)
-        self._keep_floor(HighWaterMarks(round_, round_))
+        self.book.give_up(round_)
 
     def note_missed(self, round_: int) -> None:
         """Keep that this node's update was left out of a round's sum: its receipts say so."""
@@ -231,3 +208,12 @@ class Claims(Folder):
     def missed(self) -> int:
         """Last round whose sum lacked this node's update, 0 if none did."""
         return self._number("missed")
+
+
+def may_be_signed(journal: Journal) -> int:
+    """Last round whose survivors may have been signed, and its sum be known.
+
+    Of the rounds before the last one nothing is kept any more, so they count as signed.
+    """
+    round_, _, step = journal.mark
+    return round_ if step == CONSIST else max(round_ - 1, 0)

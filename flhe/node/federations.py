@@ -10,7 +10,10 @@ of the server cannot: its run id names a directory below `runs`, and nothing bes
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from flhe.errors import FederationsError, StoreError
+from flhe.node.journal import JOURNAL, Book
 from flhe.node.store import Store
 
 _BEGUN, _PERMIT, _LOCK = "begun", "permit", "lock-begin"
@@ -25,6 +28,8 @@ def prune(store: Store, run_id: int) -> None:
     names = store.oldest("runs", having="agreement", lacking=_BEGUN)
     others = [name for name in names if name != f"{run_id}"]
     for name in others[: max(len(others) - MOST_UNBEGUN, 0)]:
+        with suppress(StoreError):  # one that is damaged goes as well
+            Book(store, f"runs/{name}/{JOURNAL}").close()
         store.drop(f"runs/{name}")
 
 

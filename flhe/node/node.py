@@ -12,13 +12,15 @@ What is kept of rounds and updates, in the same folder, is listed in `claims` an
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import sha256
 from typing import TypeVar
 
 from flhe.errors import NoKeyError, PolicyError, ProtocolError, StoreError
 from flhe.keys.agreement import epoch
-from flhe.node import federations
-from flhe.node.claims import SEEDS
+from flhe.node import federations, witness
+from flhe.node.claims import SEEDS, may_be_signed
 from flhe.node.folder import log_failure
+from flhe.node.journal import Journal
 from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.node.stored import StoredAgreement, StoredSession
@@ -26,7 +28,7 @@ from flhe.node.updates import Updates
 from flhe.schemes import PLAIN
 from flhe.training.contract import Contract
 from flhe.training.terms import Terms
-from flhe.wire.files import boot_id, make_private
+from flhe.wire.files import make_private
 
 Agreement = epoch.Advertised | epoch.Shared | epoch.Confirmed
 A = TypeVar("A", epoch.Advertised, epoch.Shared, epoch.Confirmed)
@@ -43,14 +45,17 @@ _SECRETS = ("draft", "residual", "outbox", "mean-squares", "evaluation", *SEEDS)
 def open_store(policy: Policy) -> Store:
     """The state directory of `policy`; where its place was not configured, every level is private.
 
-    Raises StoreError: a level that somebody else made, or that others may look into.
+    Raises StoreError: a level that somebody else made, or that others may look into; ConfigError: its
+    witness would be on the same disk.
     """
     if policy.root is not None:
         policy.root.parent.mkdir(parents=True, exist_ok=True)
         levels = policy.home.relative_to(policy.root).parts
         for depth in range(len(levels)):
             make_private(policy.root.joinpath(*levels[:depth]))
-    return Store(policy.home, boot="" if policy.durable else boot_id())
+    store = Store(policy.home)
+    store.witness = witness.find(policy.witness, policy.home, durable=policy.durable)
+    return store
 
 
 class Node(Updates):
@@ -71,10 +76,11 @@ class Node(Updates):
         """
         step = next(name for name, kind in _STEPS.items() if type(state) is kind)
         self.drop_agreement()  # overwrites the secrets of the step before
-        self.store.write(self._name("stamp"), b"")
-        stamp = self.store.stamp(self._name("stamp")) or ""
-        kept = StoredAgreement(step, stamp, self.store.boot, contract, state.to_bytes())
-        self.store.write(self._name("agreement"), kept.to_bytes())
+        data = StoredAgreement(step, contract, state.to_bytes()).to_bytes()
+        # A first step needs nothing of what was: a directory that was put back begins anew with it.
+        enter = self.book.begin if type(state) is epoch.Advertised else self.book.enter
+        enter(lambda now: replace(now, agreement=sha256(data).digest()))
+        self.store.write(self._name("agreement"), data)
 
     def load_agreement(self, kind: type[A]) -> tuple[A, Contract]:
         """Read it back.
@@ -95,18 +101,14 @@ class Node(Updates):
         data = self._kept("agreement")
         if data is None:
             return None
-        kept = StoredAgreement.from_bytes(data)
-        # Two would become one member, or one would end the same agreement a second time.
-        if kept.stamp != self.store.stamp(self._name("stamp")):
-            raise NoKeyError("this state directory was copied or restored: start over")
-        if self.store.boot and kept.boot != self.store.boot:
-            raise NoKeyError("this machine has started anew since: start over")
-        return kept
+        # Two copies would become one member, or one would end the same agreement a second time.
+        if self.book.enter().agreement != sha256(data).digest():
+            raise NoKeyError("this is not the key agreement that was begun here last: start over")
+        return StoredAgreement.from_bytes(data)
 
     def drop_agreement(self) -> None:
         """Erase an agreement's secrets."""
         self.store.erase(self._name("agreement"))
-        self.store.erase(self._name("stamp"))
 
     # --- epochs ---
 
@@ -118,15 +120,17 @@ class Node(Updates):
         """
         old = [epoch_id for epoch_id in self._epochs() if epoch_id != agreed.id]
         model = self.load_model()
-        self._raise_marks(old, masked=contract.terms.scheme.opened_together)
-        floor = self.floor()
-        opened, ranged = max(floor.opened, 0 if model is None else model.round), floor.ranged
-        if self.store.has_epoch(agreed.id, agreed.to_bytes()):
-            self.store.raise_opened(agreed.id, opened, ranged)
-        else:
-            self.store.put_epoch(agreed.to_bytes(), agreed.id, opened=opened, ranged=ranged)
+        over = 0 if model is None else model.round
+        masked = contract.terms.scheme.opened_together
+
+        def begun(now: Journal) -> Journal:
+            ended = may_be_signed(now) if masked and now.epoch != agreed.id else 0
+            return now.begun(agreed.id, max(over, ended))
+
+        self.store.put_epoch(agreed.to_bytes(), agreed.id)
         body = StoredSession(agreed.id, contract)
         self.store.write(self._name("session"), body.to_bytes())
+        self.book.enter(begun)
         for epoch_id in old:
             self.store.erase_epoch(epoch_id)
         for name in SEEDS if old else ():
@@ -139,9 +143,8 @@ class Node(Updates):
         """
         for epoch_id in self._epochs():
             try:
-                agreed = epoch.Epoch.from_bytes(self.store.peek_epoch(epoch_id))
-            except (ProtocolError, NoKeyError):
-                self._raise_marks([epoch_id], masked=True)
+                agreed = self._keys(epoch_id)
+            except NoKeyError:
                 self.store.erase_epoch(epoch_id)
                 continue
             if agreed.scheme_secret:
@@ -161,16 +164,26 @@ class Node(Updates):
     def usable_epoch(self) -> bytes | None:
         """Id of this federation's epoch if its keys may be used here and now."""
         kept = self._session()
-        if kept is None or not self.store.usable(kept.epoch):
-            return None
-        pinned = self.policy.roster
         try:
-            agreed = epoch.Epoch.from_bytes(self.store.get_epoch(kept.epoch))
-        except (ProtocolError, NoKeyError):
+            if kept is None or self.book.enter().epoch != kept.epoch:
+                return None
+            agreed = self._keys(kept.epoch)
+        except NoKeyError:
             return None
         if kept.contract.terms.scheme.needs_all_members and not agreed.scheme_secret:
             return None  # erased, for another epoch that never began
+        pinned = self.policy.roster
         return kept.epoch if pinned is None or pinned.hash == agreed.roster.hash else None
+
+    def _keys(self, epoch_id: bytes) -> epoch.Epoch:
+        """The keys of an epoch; NoKeyError where there are none, or they cannot be read."""
+        data = self.store.peek_epoch(epoch_id)
+        try:
+            return epoch.Epoch.from_bytes(data)
+        except ProtocolError:
+            raise NoKeyError(
+                "a key file is damaged, or of another version: agree on a new epoch"
+            ) from None
 
     def _epochs(self) -> list[bytes]:
         """This federation's epochs that have keys here; after a crash there may be more than one.
@@ -181,8 +194,8 @@ class Node(Updates):
         current, found = self.current_epoch(), []
         for epoch_id in self.store.epochs():
             try:
-                own = epoch.Epoch.from_bytes(self.store.peek_epoch(epoch_id)).run_id == self.run_id
-            except (ProtocolError, StoreError) as error:
+                own = self._keys(epoch_id).run_id == self.run_id
+            except StoreError as error:
                 log_failure(self.store, "keys", error)
                 own = epoch_id == current
             if own:
@@ -206,7 +219,7 @@ class Node(Updates):
         kept = self._session()
         if kept is None:
             raise NoKeyError("this node has agreed on no key in this federation")
-        agreed = epoch.Epoch.from_bytes(self.store.get_epoch(kept.epoch))
+        agreed = self._keys(kept.epoch)
         if agreed.run_id != self.run_id:
             raise ProtocolError("the stored epoch belongs to another federation")
         pinned = self.policy.roster
@@ -234,9 +247,8 @@ class Node(Updates):
     def leave(self) -> None:
         """Give up this federation: its keys and updates are destroyed, the model stays."""
         self.drop_agreement()
-        epochs = self._epochs()
-        self._raise_marks(epochs, masked=True)
-        for epoch_id in epochs:
+        self.book.close()
+        for epoch_id in self._epochs():
             self.store.erase_epoch(epoch_id)
         for name in _SECRETS:
             self.store.erase(self._name(name))

@@ -2,12 +2,13 @@
 
 It is read from the node's own config and environment only. Flower's run config is no source: the
 server can rewrite it. docs/deploy.md lists the keys of the node config
-(`flower-supernode --node-config`). In the environment $FLHE_HOME and $FLHE_METRICS are read.
+(`flower-supernode --node-config`). In the environment $FLHE_HOME, $FLHE_METRICS and
+$FLHE_WITNESS are read.
 
 A simulation has no node config to pin anything in. There, and only there, trust is first-use, sparse
 updates may be told unpermuted, the server may read sums, any part of an update may travel in clear,
-what schemes declare is at its laxest, and a run passes unencrypted if its run config says so:
-`scheme="plain"` or `flhe-plain=true`.
+what schemes declare is at its laxest, the disk counts as one that is never put back, and a run passes
+unencrypted if its run config says so: `scheme="plain"` or `flhe-plain=true`.
 
 A pinned roster may hold limits that all its sites agreed on (`flhe.keys.roster.limits`). Of those
 and of the node's own config the stricter holds.
@@ -42,7 +43,8 @@ RULES = (*MAPS, "random", "layers")
 """Rules of selection; see `flhe.coding.select`."""
 
 OWN = (
-    *("home", "trust", "roster", "roster-hash", "schemes", "metrics", "leave", "durable"),
+    *("home", "trust", "roster", "roster-hash", "schemes", "metrics", "leave"),
+    *("durable", "witness"),
     *("max-federations", "min-survivors", "dealt-key", "select-rules", "accept-contract"),
 )
 """Settings beside the limits, without `flhe-`."""
@@ -131,8 +133,10 @@ class Policy:
         Fewest senders of a sum that this node helps to open, beside what the roster says.
     max_federations : int
         Most federations that may begin in this state directory; 0 for any number.
+    witness : Path or None
+        Directory for the witness of what was used last (`witness.py`); None for the default place.
     durable : bool
-        Whether keys outlive a restart of the machine.
+        Whether keys outlive a missing witness: the state directory's disk is never put back.
     accepted : tuple[str, ...]
         Hashes of the contracts that may run, 64 hexadecimal digits each; any where there are none.
     root : Path or None
@@ -150,6 +154,7 @@ class Policy:
     select_rules: tuple[str, ...] = ("sensitivity",)
     min_survivors: int = 0
     max_federations: int = 0
+    witness: Path | None = None
     durable: bool = False
     accepted: tuple[str, ...] = ()
     root: Path | None = None
@@ -196,6 +201,9 @@ class Policy:
             path = root / f"{run_id}" / f"{node_id}"
         roster = _roster(node_config)
         dealt = read.text(node_config, "flhe-dealt-key")
+        witness = read.text(node_config, "flhe-witness") or environ.get("FLHE_WITNESS")
+        if simulated and not witness:
+            witness = str(path / "witness")  # it goes with the run
         rules = RULES if simulated else ("sensitivity",)
         own = {
             limit.name: _bound(node_config, limit, simulated) for limit in limits.known().values()
@@ -209,7 +217,8 @@ class Policy:
                 node_config, "flhe-metrics", read.names(environ, "FLHE_METRICS", METRICS)
             ),
             leave=read.flag(node_config, "flhe-leave"),
-            durable=read.flag(node_config, "flhe-durable"),
+            witness=Path(witness) if witness else None,
+            durable=simulated or read.flag(node_config, "flhe-durable"),
             # One that is pinned to nobody has nothing to compare a federation with.
             max_federations=read.count(
                 {"flhe-max-federations": int(roster is not None), **node_config},

@@ -1,20 +1,11 @@
-"""One node's state directory: keys, claims and cached messages, for its owner only.
+"""One node's state directory: identity, keys and whatever else is kept, for its owner only.
 
-    identity.key                         the Ed25519 seed
-    epochs/<id>                          an epoch's keys and the last attempt claimed (`KeyFile`)
-    used/<id>/<round>-<attempt>-<step>   the last claim: masks up to it are never used again
-    used/<id>/opened-<round>             SHA-256 of the one result opened in a round
-    used/<id>/mean-squares-<round>       SHA-256 of the one sum of mean squares opened in it
-    anything else                        what the caller writes
+    identity.key   the Ed25519 seed
+    epochs/<id>    an epoch's keys
+    anything else  what the caller writes
 
-Directories are 0700, files 0600, written whole or not at all (`flhe/wire/files.py`). A claim is made
-with O_EXCL and flushed, directory too, before anything is encrypted: a machine that loses power has
-either claimed or not encrypted.
-
-Claims are what keeps a mask from being used twice, so an epoch whose claims directory is missing (a
-restored backup, a tidy administrator) loses its keys on the next access, attempts must rise beyond
-the mark that is kept with the keys, and a directory that was copied or put back encrypts nothing. What
-this cannot see is a snapshot of a whole machine, restored: see docs/protocol.md.
+Directories are 0700, files 0600, written whole or not at all (`flhe/wire/files.py`). How far keys were
+used is in each federation's journal (`journal.py`); the store knows where that has its witness.
 """
 
 from __future__ import annotations
@@ -27,20 +18,17 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
-from flhe.errors import ClaimedError, ConfigError, NoKeyError, ReuseError, StoreError
+from flhe.errors import ConfigError, NoKeyError, ReuseError, StoreError
 from flhe.keys.identity import Identity
-from flhe.node.keyfile import KeyFile, Mark
+from flhe.node.witness import IN_PROCESS, Witness
 from flhe.wire import files
 from flhe.wire.files import Buffer
 from flhe.wire.secret import Random
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_OWN = frozenset({"used", "epochs", "identity.key"})  # only this module writes those
-_RECORDS = {"opened": "opened", "ranged": "mean-squares"}
-"""Mark in the key file -> what files are called."""
+_OWN = frozenset({"epochs", "identity.key"})  # only this module writes those
 _POLL = 0.05  # seconds
 _PATIENCE = 5.0  # seconds that a line of a log waits for its turn
 
@@ -48,13 +36,13 @@ _PATIENCE = 5.0  # seconds that a line of a log waits for its turn
 class Store:
     """The state directory at `path`; made if it is missing, with its parents.
 
-    `boot` names this start of the machine: keys from before another one encrypt nothing. "" asks for
-    none of that. Raises StoreError if it is a link, is not ours, or others may look into it.
+    `witness` is the one of its journals; unless given, their keys are used in this process alone.
+    Raises StoreError if it is a link, is not ours, or others may look into it.
     """
 
-    def __init__(self, path: str | Path, *, boot: str = "") -> None:
+    def __init__(self, path: str | Path, witness: Witness = IN_PROCESS) -> None:
         self._root = Path(path)
-        self.boot = boot
+        self.witness = witness
         with files.os_errors("make"):
             self._root.parent.mkdir(parents=True, exist_ok=True)
         files.make_private(self._root)
@@ -184,76 +172,32 @@ class Store:
             raise StoreError("identity.key is damaged: restore it, or enrol a new identity")
         return Identity(seed)
 
-    def put_epoch(
-        self, epoch_bytes: bytes, epoch_id: bytes, *, opened: int = 0, ranged: int = 0
-    ) -> None:
-        """Store the keys of a new epoch, with an empty claims directory made before them.
+    def put_epoch(self, epoch_bytes: bytes, epoch_id: bytes) -> None:
+        """Store the keys of a new epoch, whose id is 16 bytes.
 
-        `epoch_id` is 16 bytes; rounds up to `opened` are never opened in it, nor mean squares of rounds
-        up to `ranged`. Raises ReuseError if the
-        epoch was ever stored: its claims may be gone. A claims directory without claims or keys is
-        what a crash in here leaves, and is taken.
+        Raises ReuseError: other keys of this epoch are here.
         """
-        keys, claims = self._epoch(epoch_id)
-        with files.os_errors("read"):
-            left = {p.name for p in claims.iterdir()} if claims.exists() else set()
-            if keys.exists() or left - {KeyFile(b"", "").claim}:
-                raise ReuseError("this epoch was stored before: agree on a new one")
+        keys = self._keys(epoch_id)
+        if keys.exists() and not hmac.compare_digest(files.read(keys), epoch_bytes):
+            raise ReuseError("this epoch was stored before: agree on a new one")
         self._make_parents(keys)
-        self._make_parents(claims)
-        files.make_private(claims)
-        first = KeyFile(epoch_bytes, "")
-        files.create(claims / first.claim, b"")
-        stamp = files.stamp(claims / first.claim)
-        marks = {"opened": _number(opened), "ranged": _number(ranged)}
-        kept = replace(first, stamp=stamp or "", boot=self.boot, **marks)  # type: ignore[arg-type]
-        files.replace(keys, [kept.to_bytes()])
+        files.replace(keys, [epoch_bytes])
 
-    def opened(self, epoch_id: bytes) -> int:
-        """Last round whose sum was opened in an epoch; 0 if its keys are gone."""
-        return self._mark(epoch_id, "opened")
-
-    def ranged(self, epoch_id: bytes) -> int:
-        """Last round whose mean squares were opened in an epoch; 0 if its keys are gone."""
-        return self._mark(epoch_id, "ranged")
-
-    def _mark(self, epoch_id: bytes, mark: str) -> int:
-        keys, _ = self._epoch(epoch_id)
-        if not keys.exists():
-            return 0
-        try:
-            found: int = getattr(KeyFile.from_bytes(files.read(keys)), mark)
-        except NoKeyError:  # the names of what was opened say it too
-            found = self._last_named(epoch_id, f"{_RECORDS[mark]}-")
-        return found
-
-    def claimed_round(self, epoch_id: bytes) -> int:
-        """Last round that was claimed in an epoch, by the names of its claims; 0 if there are none."""
-        return self._last_named(epoch_id, "")
-
-    def _last_named(self, epoch_id: bytes, prefix: str) -> int:
-        """Largest round in the names of an epoch's claims that begin with `prefix`."""
-        _, claims = self._epoch(epoch_id)
-        with files.os_errors("read"):
-            names = [path.name for path in claims.iterdir()] if claims.is_dir() else []
-        pattern = re.compile(re.escape(prefix) + (r"(\d+)" if prefix else r"(\d+)-\d+-\d+"))
-        return max((int(m[1]) for name in names if (m := pattern.fullmatch(name))), default=0)
+    def has_epoch(self, epoch_id: bytes) -> bool:
+        """Whether the keys of an epoch are here."""
+        return self._keys(epoch_id).is_file()
 
     def peek_epoch(self, epoch_id: bytes) -> bytes:
-        """Return an epoch's keys for opening a sealed model, never to encrypt: a backup will do."""
-        return KeyFile.from_bytes(files.read(self._epoch(epoch_id)[0])).epoch
+        """Return an epoch's keys; whether they may be used is in the federation's journal.
 
-    def get_epoch(self, epoch_id: bytes) -> bytes:
-        """Return the keys of an epoch. Raises StoreError if it has none, or no claims directory."""
-        keys, _ = self._claims(epoch_id)
-        return KeyFile.from_bytes(files.read(keys)).epoch
-
-    def has_epoch(self, epoch_id: bytes, epoch_bytes: bytes) -> bool:
-        """Whether exactly these keys are stored already: after a crash that came behind it."""
-        keys, claims = self._epoch(epoch_id)
-        if not (keys.exists() and claims.is_dir()):
-            return False
-        return hmac.compare_digest(KeyFile.from_bytes(files.read(keys)).epoch, epoch_bytes)
+        Raises NoKeyError: they were erased, or are of another state directory.
+        """
+        keys = self._keys(epoch_id)
+        if not keys.exists():
+            raise NoKeyError(
+                "the keys of this epoch are not in the state directory: agree on new ones"
+            )
+        return files.read(keys)
 
     def epochs(self) -> list[bytes]:
         """Ids of the epochs whose keys are here."""
@@ -262,113 +206,14 @@ class Store:
             names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
         return [bytes.fromhex(name) for name in names if re.fullmatch("[0-9a-f]{32}", name)]
 
-    def raise_opened(self, epoch_id: bytes, opened: int, ranged: int = 0) -> None:
-        """Rounds up to `opened`, and mean squares of those up to `ranged`, are never opened here."""
-        keys, _ = self._claims(epoch_id)
-        kept = KeyFile.from_bytes(files.read(keys))
-        marks = max(kept.opened, _number(opened)), max(kept.ranged, _number(ranged))
-        if marks != (kept.opened, kept.ranged):
-            files.replace(keys, [replace(kept, opened=marks[0], ranged=marks[1]).to_bytes()])
-
-    def usable(self, epoch_id: bytes) -> bool:
-        """Whether an epoch's keys are there and may encrypt: no copy, nothing put back."""
-        keys, claims = self._epoch(epoch_id)
-        if not (keys.exists() and claims.is_dir()):
-            return False
-        try:
-            kept = KeyFile.from_bytes(files.read(keys))
-        except NoKeyError:
-            return False
-        current = not self.boot or kept.boot == self.boot
-        return current and files.stamp(claims / kept.claim) == kept.stamp
-
     def replace_epoch(self, epoch_id: bytes, epoch_bytes: bytes) -> None:
-        """Put other secrets in the place of an epoch's; what was claimed and opened in it stays so.
-
-        What was there is overwritten, as far as that helps.
-        """
-        keys, _ = self._claims(epoch_id)
-        kept = KeyFile.from_bytes(files.read(keys))
-        files.replace_erasing(keys, [replace(kept, epoch=epoch_bytes).to_bytes()])
+        """Put other secrets in the place of an epoch's, which are overwritten, as far as that helps."""
+        self.peek_epoch(epoch_id)
+        files.replace_erasing(self._keys(epoch_id), [epoch_bytes])
 
     def erase_epoch(self, epoch_id: bytes) -> None:
-        """Destroy the keys of an epoch; its claims stay, should a backup bring the keys back."""
-        keys, claims = self._epoch(epoch_id)
-        if claims.is_dir():
-            files.create(claims / "erased", b"")
-        files.erase(keys)
-
-    def claim(
-        self,
-        epoch_id: bytes,
-        round: int,  # noqa: A002
-        attempt: int,
-        note: bytes = b"",
-        step: int = 0,
-    ) -> None:
-        """Claim the masks of one step of an attempt, for ever. Call it before encrypting, never after.
-
-        Steps only rise: (round, attempt, step) must be beyond the last one claimed, which is kept with
-        the keys themselves. `note` is kept in the claim, and durable with it. Raises ClaimedError if
-        this step or a later one was claimed before: resend the cached message, or make a new attempt;
-        StoreError in a copied state directory.
-        """
-        keys, claims, kept = self._checked(epoch_id)
-        after = replace(kept, mark=(_number(round), _number(attempt), _number(step)))
-        kept.check_rising(after.mark)
-        if not files.create(claims / after.claim, note):
-            # A crash came between this file and the mark; nothing was encrypted in between, but a new
-            # attempt is as cheap.
-            raise ClaimedError(
-                f"round {round}, attempt {attempt} was claimed before: resend the cached message, "
-                "or retry under a new attempt"
-            )
-        after = replace(after, stamp=files.stamp(claims / after.claim) or "")
-        files.replace(keys, [after.to_bytes()])
-        files.drop(claims / kept.claim)
-
-    def claim_note(self, epoch_id: bytes, round: int, attempt: int) -> bytes | None:  # noqa: A002
-        """The note of an attempt's last step; None if this attempt is not the last one claimed."""
-        keys, claims = self._claims(epoch_id)
-        kept = KeyFile.from_bytes(files.read(keys))
-        if kept.mark[:2] != (_number(round), _number(attempt)):
-            return None
-        if files.stamp(claims / kept.claim) is None:
-            kept.check_stamp(None)  # cleaned away: its keys are of no use here any more
-        return files.read(claims / kept.claim)
-
-    def last_claim(self, epoch_id: bytes) -> Mark:
-        """Round, attempt and step that were claimed last; zeros before the first."""
-        keys, _ = self._claims(epoch_id)
-        return KeyFile.from_bytes(files.read(keys)).mark
-
-    def record_opening(self, epoch_id: bytes, round: int, result_hash: bytes) -> None:  # noqa: A002
-        """Record the one result that this reader opens in a round. Call it before decrypting.
-
-        The same hash (SHA-256, 32 bytes) again is fine; another one raises ReuseError: two sums of
-        one round would differ by single updates.
-        """
-        self._record(epoch_id, round, result_hash, "opened")
-
-    def record_mean_squares(self, epoch_id: bytes, round: int, result_hash: bytes) -> None:  # noqa: A002
-        """Record the one sum of mean squares that this reader opens in a round; as `record_opening`."""
-        self._record(epoch_id, round, result_hash, "ranged")
-
-    def _record(self, epoch_id: bytes, round_: int, result_hash: bytes, mark: str) -> None:
-        if len(result_hash) != 32:
-            raise ConfigError("record_opening: result_hash must be the 32 bytes of a SHA-256")
-        keys, claims, kept = self._checked(epoch_id)
-        path = claims / f"{_RECORDS[mark]}-{_number(round_)}"
-        if round_ <= getattr(kept, mark) and not path.exists():
-            raise ReuseError(f"what was opened in round {round_} is forgotten here: skip the round")
-        if not files.create(path, result_hash):
-            kept_hash = files.read(path)
-            if len(kept_hash) != 32:  # a crash cut it short, and nothing was decrypted then
-                files.replace(path, [result_hash])
-            elif not hmac.compare_digest(kept_hash, result_hash):
-                raise ReuseError(f"another result of round {round_} was opened before: skip it")
-        if round_ > getattr(kept, mark):  # also when a crash came between the file and the mark
-            files.replace(keys, [replace(kept, **{mark: round_}).to_bytes()])  # type: ignore[arg-type]
+        """Destroy the keys of an epoch."""
+        files.erase(self._keys(epoch_id))
 
     def _at(self, name: str, *, writing: bool = False) -> Path:
         parts = name.split("/")
@@ -383,41 +228,11 @@ class Store:
             path /= part
         return path
 
-    def _epoch(self, epoch_id: bytes) -> tuple[Path, Path]:
+    def _keys(self, epoch_id: bytes) -> Path:
         if type(epoch_id) is not bytes or len(epoch_id) != 16:
             raise ConfigError("Store: an epoch id is 16 bytes")
-        return self._at(f"epochs/{epoch_id.hex()}"), self._at(f"used/{epoch_id.hex()}")
-
-    def _claims(self, epoch_id: bytes) -> tuple[Path, Path]:
-        """Return the paths of an epoch that has both keys and claims, or raise StoreError."""
-        keys, claims = self._epoch(epoch_id)
-        if claims.is_symlink() or not claims.is_dir():
-            had = keys.exists()
-            files.erase(keys)
-            raise NoKeyError(
-                "the claims of this epoch are missing, its keys were destroyed: agree on a new one"
-                if had
-                else "this epoch is not in the state directory: agree on a new one"
-            )
-        if not keys.exists():
-            raise NoKeyError("the keys of this epoch were erased: agree on a new one")
-        return keys, claims
-
-    def _checked(self, epoch_id: bytes) -> tuple[Path, Path, KeyFile]:
-        """Paths and content of an epoch whose keys may be used: no copy, nothing put back."""
-        keys, claims = self._claims(epoch_id)
-        kept = KeyFile.from_bytes(files.read(keys))
-        kept.check_stamp(files.stamp(claims / kept.claim))
-        if self.boot:
-            kept.check_boot(self.boot)
-        return keys, claims, kept
+        return self._at(f"epochs/{epoch_id.hex()}")
 
     def _make_parents(self, path: Path) -> None:
         for parent in reversed(list(path.relative_to(self._root).parents)[:-1]):
             files.make_private(self._root / parent)
-
-
-def _number(value: int) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 32:
-        raise ConfigError("Store: round and attempt are unsigned 32-bit integers")
-    return value

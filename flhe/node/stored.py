@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Annotated
 
-from flhe.errors import NoKeyError, StoreError
+from flhe.errors import NoKeyError
 from flhe.training.contract import MAX_BYTES, Contract
-from flhe.wire.fields import U32, size
+from flhe.wire.fields import size
 from flhe.wire.record import Form, Record
 
 MAX_STORED = 64 << 20
@@ -16,19 +16,17 @@ MAX_STORED = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class StoredAgreement(Record):
-    """A key agreement under way: what for, its step and state, and what tells this disk from a copy."""
+    """A key agreement under way: what for, its step and state."""
 
     FORM = Form(
         "stored agreement",
         MAX_STORED,
-        version=3,
+        version=4,
         row=True,
         damaged=NoKeyError("a stored agreement is damaged, or of another version: start over"),
     )
 
     step: str
-    stamp: str
-    boot: str
     contract: Contract
     state: bytes = field(repr=False)
 
@@ -65,32 +63,3 @@ class StoredOutput(Record):
 
     header: bytes
     envelope: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class HighWaterMarks(Record):
-    """Rounds that are over: the last whose sum, and mean squares, were opened or may have been.
-
-    And the last that anything was encrypted in, `reached`. The marks of an epoch are in the file that
-    holds its keys, and go with it: when the next epoch begins, when the node leaves, when the file is
-    damaged. What they said is kept here first, in runs/<id>/floor: canonical CBOR [1, opened, ranged,
-    reached].
-    """
-
-    FORM = Form(
-        "floor",
-        64,
-        version=1,
-        row=True,
-        damaged=StoreError(
-            "what says which rounds are over is damaged here: begin another federation"
-        ),
-    )
-
-    opened: U32 = 0
-    ranged: U32 = 0
-    reached: U32 = 0
-
-    def raised(self, other: HighWaterMarks) -> HighWaterMarks:
-        """The higher of both, mark by mark."""
-        return HighWaterMarks(*map(max, astuple(self), astuple(other)))

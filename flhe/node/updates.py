@@ -160,7 +160,7 @@ class Updates(Claims):
         """
         self.check_unclaimed(epoch_id, round_, attempt)
         if draft is not None and draft.round < round_:
-            self.skip_openings(epoch_id, draft.round)
+            self.skip_openings(draft.round)
 
     def drop_draft(self) -> None:
         """Forget an update that started from a model that is not the others'."""

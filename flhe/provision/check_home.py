@@ -1,4 +1,4 @@
-"""Checks of the state directory: whose it is, who else can reach it, who works on it, and its room.
+"""Checks of the state directory: whose it is, who can reach it, who works on it, its room and witness.
 
 Two nodes on one directory would be one site twice.
 """
@@ -14,7 +14,9 @@ from pathlib import Path
 
 from flhe.errors import FlheError
 from flhe.keys.identity import Identity
+from flhe.node import witness
 from flhe.node.backup import ARCHIVE
+from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.provision.checks import Check, Checks
 from flhe.provision.sites import IDENTITY
@@ -159,6 +161,33 @@ def _room(home: Path) -> Check:
         mend = "free some space: a node keeps the model, its update and what it has not sent yet"
         return Check("disk", "fail" if free < LEAST_FREE else "warn", says, mend)
     return Check("disk", "ok", says)
+
+
+def check_witness(policy: Policy) -> Check:
+    """Whether what was used last is also noted outside the state directory's disk."""
+    name = "witness"
+    mend = (
+        'set flhe-witness="DIR" in the node config, a directory in memory that the node\'s user owns '
+        "(systemd: RuntimeDirectory=); or flhe-durable=true, if this disk is never put back"
+    )
+    try:
+        found = witness.find(policy.witness, policy.home, durable=policy.durable, make=False)
+    except FlheError as error:
+        return Check(name, "fail", f"{policy.witness}: {error}", mend)
+    place = found.place
+    if place is None:
+        says = "no place outside the state directory's disk, so keys last for one message"
+        return Check(name, "fail", says, mend)
+    if policy.durable:
+        says = f"in {place}, made anew where it is missing: this disk must never be put back"
+        return Check(name, "ok", says)
+    if not witness.in_memory(place):
+        says = (
+            f"in {place}, which may not be in memory: never put it back together with {policy.home}"
+        )
+        return Check(name, "warn", says, mend)
+    says = f"in {place}, in memory: when the machine starts anew, the group agrees on fresh keys"
+    return Check(name, "ok", says)
 
 
 def check_nodes(home: Path) -> Check:

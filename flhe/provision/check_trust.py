@@ -14,6 +14,7 @@ from flhe.keys.roster.signed_roster import SignedRoster, check_pinned, parse_has
 from flhe.node import config as node_config
 from flhe.node.policy import Policy, misspelt, settings
 from flhe.provision import rosters
+from flhe.provision.check_home import check_witness
 from flhe.provision.checks import Check, Checks
 from flhe.schemes import PLAIN
 from flhe.wire import files
@@ -97,29 +98,12 @@ def check_policy(config: Mapping[str, object]) -> Checks:
         yield Check("survivors", "warn", says + ": a sum of two shows each the other's", mend)
     else:
         yield Check("survivors", "ok", says)
-    yield _restart(policy)
+    yield check_witness(policy)
     if policy.dealt_key is not None:
         yield _dealt(policy.dealt_key, policy.roster)
     if policy.leave:
         mend = "take flhe-leave out of the node config to take part again"
         yield Check("leave", "warn", "this node gives up its keys and leaves", mend)
-
-
-def _restart(policy: Policy) -> Check:
-    """What becomes of keys when the machine starts anew, perhaps from an older disk."""
-    if policy.durable:
-        says = "keys outlive a restart: this disk must never be put back to an older state"
-        return Check("restart", "ok", says)
-    if not files.boot_id():
-        return Check(
-            "restart",
-            "fail",
-            "the kernel says nothing of restarts (/proc/sys/kernel/random/boot_id), so keys outlive a "
-            "restart here, and nothing notices a disk that was put back",
-            "let the node read that file (systemd: no ProcSubset=pid); or, if this disk is never put "
-            "back to an older state, set flhe-durable=true",
-        )
-    return Check("restart", "ok", "after one, the group agrees on fresh keys")
 
 
 def _dealt(path: Path, roster: Roster | None) -> Check:

@@ -6,12 +6,13 @@ crash it is there as a whole or not at all. Links are never followed. No error h
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import secrets
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -28,12 +29,16 @@ SAFE = os.O_CLOEXEC | os.O_NOFOLLOW
 """Flags of every open."""
 
 
-def make_private(path: Path) -> None:
+HOME = "the state directory"
+"""What errors call the place of a file, which is elsewhere for some."""
+
+
+def make_private(path: Path, where: str = HOME) -> None:
     """Make the directory 0700, or check the one that is there.
 
     Raises StoreError if it is a link or a file, is not ours, or others may look into it.
     """
-    with os_errors("make a directory"):
+    with os_errors("make a directory", where):
         try:
             path.mkdir(mode=0o700)
             _sync(path.parent)
@@ -41,8 +46,8 @@ def make_private(path: Path) -> None:
             pass
         status = path.lstat()
     if not stat.S_ISDIR(status.st_mode):
-        raise StoreError("the state directory is a link or a file: name a directory itself")
-    _check_private(status, "the state directory", "700")
+        raise StoreError(f"{where} is a link or a file: name a directory itself")
+    _check_private(status, where, "700")
 
 
 def read(path: Path) -> bytes:
@@ -160,9 +165,36 @@ def erase(path: Path) -> None:
         _sync(path.parent)
 
 
-def drop(path: Path) -> None:
+def exchange(path: Path, act: Callable[[bytes], bytes], where: str, *, create: bool) -> None:
+    """Replace the content of a short file by what `act` makes of it, with the file locked.
+
+    The content of a missing file is b""; unless `create`, nothing is kept in its place.
+    """
+    flags = os.O_RDWR | os.O_CREAT * create | SAFE
+    with os_errors("use a file", where):
+        try:
+            handle = os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            handle = -1
+    if handle < 0:
+        act(b"")
+        return
+    with os.fdopen(handle, "r+b", buffering=0) as file:
+        with os_errors("use a file", where):
+            _check_file(handle, where)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            before = file.read()
+        after = act(before)
+        if after != before:
+            with os_errors("write", where):  # in place: who waits for the lock has this very file
+                os.pwrite(handle, after, 0)
+                os.ftruncate(handle, len(after))
+                os.fsync(handle)
+
+
+def drop(path: Path, where: str = HOME) -> None:
     """Remove a file that holds no secret; a missing one is fine."""
-    with os_errors("remove"):
+    with os_errors("remove", where):
         path.unlink(missing_ok=True)
         _sync(path.parent)
 
@@ -177,21 +209,13 @@ def stamp(path: Path) -> str | None:
     return f"{status.st_ino}-{status.st_ctime_ns}"
 
 
-def boot_id() -> str:
-    """What tells this start of the machine from any other; "" where the kernel does not say."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
 @contextmanager
-def os_errors(what: str) -> Iterator[None]:
+def os_errors(what: str, where: str = HOME) -> Iterator[None]:
     """Turn OSError into a StoreError that holds no path."""
     try:
         yield
     except OSError as error:
-        raise StoreError(f"cannot {what} in the state directory: {error.strerror}") from None
+        raise StoreError(f"cannot {what} in {where}: {error.strerror}") from None
 
 
 def _write_all(handle: int, chunks: Iterable[Buffer]) -> None:
@@ -224,11 +248,11 @@ def _write_line(handle: int, size: int, line: bytes) -> None:
         raise StoreError("a line of a log did not fit in the state directory: free some disk space")
 
 
-def _check_file(handle: int) -> None:
+def _check_file(handle: int, where: str = HOME) -> None:
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode):
-        raise StoreError("not a regular file in the state directory: remove it")
-    _check_private(status, "a file in the state directory", "600")
+        raise StoreError(f"not a regular file in {where}: remove it")
+    _check_private(status, f"a file in {where}", "600")
 
 
 def _check_private(status: os.stat_result, what: str, mode: str) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from flhe.keys.agreement.epoch import Epoch
 from flhe.math.ring import Q
+from flhe.node import audit
 from flhe.node.store import Store
 from flhe.schemes.joint_key import JointKey
 from flhe_app import client_app
@@ -46,8 +47,9 @@ class Run(Federated):
         return counted
 
     def epochs(self, node: int) -> int:
-        """Epochs that a node was ever in: claims stay when keys are destroyed."""
-        return len(list((self.homes[node] / "used").iterdir()))
+        """Epochs that a node was ever in."""
+        entries = audit.last(Store(self.homes[node]), 10**6)
+        return len({entry.epoch for entry in entries if entry is not None and entry.epoch})
 
     def together(self, nodes: list[int]) -> bool:
         """Whether those are at the end, with one model."""

@@ -141,7 +141,7 @@ def test_one_teller_tells_the_means_of_one_sum(four: Group) -> None:
     assert told(four, four.sites[1], all_) is None
     assert told(four, four.sites[0], all_) == {"loss": 3.0, "accuracy": 0.5}
     assert told(four, four.sites[0], fewer) is None
-    assert "another evaluation of round 1" in four.sites[0].log
+    assert "another result of round 1" in four.sites[0].log
     assert told(four, four.sites[0], all_) == {"loss": 3.0, "accuracy": 0.5}
 
 

@@ -19,8 +19,8 @@ from flhe.coding.update import update_codec
 from flhe.keys.agreement import dealt
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
-from flhe.node.keyfile import KeyFile
-from flhe.node.stored import HighWaterMarks, StoredNote, StoredSession
+from flhe.node.journal import Journal
+from flhe.node.stored import StoredNote, StoredSession
 from flhe.schemes.batchcrypt import residue_worker
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
@@ -44,6 +44,7 @@ from tests.fuzz.mutations import EDGES, encode
 
 MOST = 6
 """Samples of one class."""
+SUMS = {"mean-squares": {3: bytes(32)}, "update": {1: bytes(32), 2: bytes(32)}}
 WRONG = (None, True, 7, b"", b"x" * 32, "", "x", [], [0], {}, {"x": 0})
 """Values of every type in CBOR."""
 
@@ -55,8 +56,10 @@ def _more() -> list[Record]:
         *(e.advertised[0], e.shared[0], e.confirmed[0], e.epochs[0]),
         Roster.first_use(ROSTER.publics),
         Limits({"min-select": 0.25, "unpermuted": False, "min-members": 4}),
-        *(KeyFile(b"epoch", "1-2"), KeyFile(b"epoch", "1-2", (3, 1, 2), 2, 3)),
-        *(HighWaterMarks(), HighWaterMarks(3, 2, 400)),
+        Journal(bytes(16), bytes(16)),
+        Journal(
+            bytes(16), bytes(16), bytes(16), bytes(32), bytes(16), (3, 1, 2), b"note", SUMS, 2, 3
+        ),
         residue_worker._Order(11, 13, 139, 3),
         *(TOLD.dealt[0], TOLD.agreed[0], StoredNote(bytes(32), b"", "double", bytes(32))),
         dealt.deal(ROSTER, Esafl("rns-4096", "dealt"), random=source("dealt"))[IDS[0].public],

@@ -1,13 +1,12 @@
 """Honest exchanges of whole federations, stage by stage, with the disk of the node as it was.
 
 Each can be had again: the node's directory is put back to what it was before the message came. (A store
-notices that its directory was put back, by the stamps of its files; where these tests run it does not.)
+notices that its directory was put back, by its witness; where these tests run it does not.)
 """
 
 from __future__ import annotations
 
 import functools
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from flwr.clientapp import ClientApp
 from flhe.coding.select import Select
 from flhe.keys.agreement.epoch import Epoch
 from flhe.mods import HEMod, records
-from flhe.node.keyfile import KeyFile
+from flhe.node.witness import Witness
 from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.strategies import (
     BatchCryptFedAvg,
@@ -34,7 +33,6 @@ from flhe.strategies import (
     SashFedAvg,
     SchemeFedAvg,
 )
-from flhe.wire import files
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
 from tests.fuzz.group import scratch
 from tests.fuzz.messages import copied
@@ -133,7 +131,7 @@ class Moment:
         out = [self.before.get("identity.key")]
         for name, content in (*self.before.items(), *self.after.items()):
             if name.startswith("epochs/") and content:
-                epoch = Epoch.from_bytes(KeyFile.from_bytes(content).epoch)
+                epoch = Epoch.from_bytes(content)
                 out += [epoch.group_key, *epoch.pair_keys, epoch.scheme_secret[:64]]
         return [bytes(secret) for secret in out if secret]
 
@@ -162,17 +160,13 @@ def _pair(bits: int) -> SecretKey:
     return SecretKey.generate(bits)
 
 
-def _stamp(path: Path) -> str | None:
-    return "here" if os.path.lexists(path) else None
-
-
 @contextmanager
 def ageless() -> Iterator[None]:
     """No store sees that its directory was put back, nobody waits for disks or silent nodes."""
     pair = _pair(2048)
     with (
         quickly(),
-        mock.patch.object(files, "stamp", _stamp),
+        mock.patch.object(Witness, "check"),
         mock.patch.object(SecretKey, "generate", return_value=pair),
     ):
         yield

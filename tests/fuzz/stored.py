@@ -44,16 +44,11 @@ def node() -> Node:
     Path(home / "identity.key").write_bytes(bytes([1]) * 32)
     (home / "identity.key").chmod(0o600)
     mine = Node(Policy(home, trust="first-use"), store, store.identity(), RUN)
+    mine.save_agreement(exchange().advertised[0], Contract())
     mine.start_session(exchange().epochs[0], Contract())
     mine.save_agreement(exchange().confirmed[0], Contract())
     mine.save_output(sparse(), b"envelope")
     return mine
-
-
-def _claims(mine: Node) -> Any:
-    """What the store makes of the file of an epoch, whatever it asks it for."""
-    epoch_id, store = exchange().epochs[0].id, mine.store
-    return store.opened(epoch_id), store.last_claim(epoch_id), store.usable(epoch_id)
 
 
 def _output_bytes(kept: tuple[Any, bytes]) -> bytes:
@@ -170,7 +165,8 @@ def entries() -> Sequence[Decoder]:
         return ledger().box, ledger().box_round
 
     return (
-        at_node("key file in a store", epoch, _claims, ANY),
+        at_node("keys of an epoch", epoch, Node.usable_epoch, ANY),
+        at_node("journal", f"runs/{RUN}/journal", lambda mine: mine.book.enter(), ANY),
         at_node(
             "kept update",
             f"runs/{RUN}/outbox",

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import re
 from collections import Counter
 from collections.abc import Iterator
 from random import Random
@@ -25,6 +24,7 @@ from flwr.app import Message, RecordDict
 
 from flhe.mods import records
 from flhe.mods.he_mod import STAGES as TABLE
+from flhe.node.journal import Journal
 from flhe.training.contract import Contract
 from flhe.training.model import Model, first_history
 from flhe.wire import canonical
@@ -110,10 +110,18 @@ def spent(moment: Moment, now: Disk) -> set[str]:
 
     They are written before anything is encrypted or decrypted, so also for what is then refused.
     """
-    new = now.keys() - moment.before.keys()
-    claimed = any(re.fullmatch(r"used/\w+/\d+-\d+-\d+", name) for name in new)
-    opened = any(re.fullmatch(r"used/\w+/(opened|mean-squares)-\d+", name) for name in new)
+    new = [
+        (_journal(moment.before.get(name)), _journal(content))
+        for name, content in now.items()
+        if name.endswith("/journal")
+    ]
+    claimed = any(before.mark != after.mark for before, after in new)
+    opened = any(before.opened != after.opened for before, after in new)
     return {code for code, is_so in ((CLAIMED, claimed), (REUSED, opened)) if is_so}
+
+
+def _journal(content: bytes | None) -> Journal:
+    return Journal.from_bytes(content) if content else Journal(bytes(16), bytes(16))
 
 
 def judged(moment: Moment, reply: Message) -> str:

@@ -22,7 +22,7 @@ from flhe.keys.agreement.answers import check_answer
 from flhe.keys.agreement.circle import SharingParameters
 from flhe.keys.agreement.shares import open_share
 from flhe.keys.agreement.thresholds import Thresholds
-from flhe.wire import files
+from flhe.node.witness import Witness
 from tests.mods.harness import Site, answer, refused, update
 from tests.mods.masked import Masked, answer_in, signature_in
 
@@ -233,7 +233,7 @@ class Node:
 def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disks that are put back, thousands of times: what would notice it is tested elsewhere."""
     monkeypatch.setattr("os.fsync", lambda _: None)
-    monkeypatch.setattr(files, "stamp", lambda path: "here" if path.exists() else None)
+    monkeypatch.setattr(Witness, "check", lambda *_: None)
 
 
 @pytest.mark.usefixtures("quick_disk")
@@ -268,7 +268,7 @@ def test_a_node_is_such_a_member(
             assert after != disk
             queue.append((then, after, update(reply).digest() if said == "update" else sent))
     assert seen == states
-    assert not [path for path in node.site.home.rglob(".*") if path.name != ".unused"]
+    assert not [*node.site.home.rglob(".*")]
 
 
 # --- many such members ---

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +25,9 @@ from flhe.keys.agreement.messages import Envelope
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
 from flhe.mods import HEMod, records
+from flhe.node.journal import UNUSED, Journal
 from flhe.node.store import Store
+from flhe.node.witness import Witness
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed, to_bytes
 from flhe.sums import receipts
@@ -160,12 +163,19 @@ class Site:
         return Draft.from_bytes(self.files[name])
 
     @property
-    def claims(self) -> list[str]:
-        return sorted(p.name for p in self.home.glob("used/*/[0-9]*"))
+    def journal(self) -> Journal:
+        """What was used up, as it is on disk."""
+        return Journal.from_bytes((self.run / "journal").read_bytes())
 
     @property
-    def opened(self) -> list[str]:
-        return sorted(p.name for p in self.home.glob("used/*/opened-*"))
+    def claims(self) -> list[str]:
+        mark = self.journal.mark
+        return ["-".join(map(str, mark))] if mark > UNUSED else []
+
+    @property
+    def opened(self) -> list[int]:
+        """Rounds whose sums were opened."""
+        return list(self.journal.opened.get("update", {}))
 
     @property
     def epochs(self) -> list[str]:
@@ -422,9 +432,28 @@ def private(path: Path) -> bool:
     return path.stat().st_mode & 0o777 == 0o600 and path.stat().st_uid == os.geteuid()
 
 
-def content_stamp(path: Path) -> str | None:
-    """What inode and change time are to a file of a disk image that was put back: the same again."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+def cloned(home: Path, to: Path) -> None:
+    """Copy a state directory, for a test that begins there; each copy has witnesses of its own."""
+    shutil.copytree(home, to)
+    witness = Witness(Path(os.environ["FLHE_WITNESS"]))
+    for path in to.glob("runs/*/journal"):
+        after = replace(Journal.from_bytes(path.read_bytes()), witness=os.urandom(16))
+        path.write_bytes(after.to_bytes())
+        keep = partial(lambda entry, _: entry, after.entry)
+        witness.follow(after.witness, keep, new=True)
+
+
+def put_back(home: Path, image: Path) -> None:
+    """Put a state directory back to what it was, in place: as a volume comes back, inodes and all."""
+    for path in [p for p in home.rglob("*") if p.is_file()]:
+        if not (image / path.relative_to(home)).exists():
+            path.unlink()
+    for path in [p for p in image.rglob("*") if p.is_file()]:
+        there = home / path.relative_to(image)
+        there.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        there.touch(0o600)
+        there.write_bytes(path.read_bytes())
+        os.utime(there, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
 
 
 def drifted(model: Model) -> Model:

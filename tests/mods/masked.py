@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +18,7 @@ from flhe.keys.identity import Identity
 from flhe.node.store import Store
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Slot
-from tests.mods.harness import TERMS, Group, Site, answer, update
+from tests.mods.harness import TERMS, Group, Site, answer, cloned, update
 
 ELEMENTS = Sash().elements(3)
 
@@ -40,12 +39,12 @@ class Masked(Group):
         """(round, attempt, rank) -> shares by the rank of their receiver."""
 
     def copied(self, to: Path) -> Masked:
-        """The same sites in directories of their own, where stamps are those of contents."""
+        """The same sites in directories and with witnesses of their own."""
         other = copy.copy(self)
         other.boxes = dict(self.boxes)
         other.sites = [Site(to / s.home.name, s.context.node_id - 100) for s in self.sites]
         for before, after in zip(self.sites, other.sites, strict=True):
-            shutil.copytree(before.home, after.home)
+            cloned(before.home, after.home)
         return other
 
     @property

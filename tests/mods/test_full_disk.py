@@ -63,7 +63,7 @@ def test_no_room_for_the_record_of_an_opening(
         return decrypt(self, *args)
 
     monkeypatch.setattr(FlasheOpener, "decrypt", noted)
-    with full("opened-1"):
+    with full("journal"):
         refused(group.evaluate(site, total), 1015)
     assert not opened
     answer(group.evaluate(site, total))

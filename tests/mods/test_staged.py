@@ -5,6 +5,7 @@ And drafts: what a node trained and has not sent, from message to message and ac
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,8 @@ from flwr.app import Message
 
 from flhe.coding.support import Support
 from flhe.mods import records
-from flhe.node.keyfile import KeyFile
 from flhe.node.node import Node
+from flhe.node.witness import Witness
 from flhe.schemes.flashe.adder import FlasheSealer
 from flhe.schemes.flashe.sparse import covered
 from flhe.schemes.sealed import Sealed, to_bytes
@@ -41,6 +42,7 @@ from tests.mods.harness import (
     dying,
     mean_squares,
     private,
+    put_back,
     refused,
     support,
     update,
@@ -111,7 +113,7 @@ def test_all_three_steps_are_claimed_in_order(fitted: Group) -> None:
     assert mean_squares(fitted.ask(site)).digest() == mean_squares(first).digest()
     told = fitted.supports("supports", **on(sums))
     assert site.claims == ["1-0-1"]
-    assert len(list(site.home.glob("used/*/mean-squares-1"))) == 1
+    assert list(site.journal.opened["mean-squares"]) == [1]
     refused(fitted.ask(site, "update", **on(sums)), 1014)  # in no mode
     refused(fitted.ask(site, "update", **on(sums, mode="triple")), 1014)
     assert site.claims == ["1-0-1"]
@@ -222,12 +224,16 @@ def test_an_altered_support_in_the_sum_is_refused(sparse: Group) -> None:
     answer(sparse.evaluate(sparse.sites[1], total))
 
 
-def test_no_coordinate_is_taken_out_of_a_sparse_sum(sparse: Group) -> None:
+def test_no_coordinate_is_taken_out_of_a_sparse_sum(
+    sparse: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whether one is zero: without its place in the tags the kind of refusal would tell."""
     total, site = apart(sparse), sparse.sites[0]
     packing = sparse.terms.for_cohort(3).packing  # type: ignore[attr-defined]
     zeros = np.zeros(total.length, packing.lane)
     lanes = packing.unpack(total.data, zeros, np.empty(total.length, packing.signed))
+    monkeypatch.setattr(Witness, "check", lambda *_: None)
+    shutil.copytree(site.home, tmp_path / "before")
     for at, gone in enumerate(covered(total.supports).tolist()):
         coords = [support.coords[support.coords != gone] for support in total.supports]
         rest = np.ascontiguousarray(np.delete(lanes, at))
@@ -237,10 +243,9 @@ def test_no_coordinate_is_taken_out_of_a_sparse_sum(sparse: Group) -> None:
             length=rest.size,
             data=packing.pack(rest, np.zeros(rest.size, packing.lane)),
         )
-        for record in site.home.glob("used/*/opened-1"):
-            record.unlink()  # for the test alone: one of these a round otherwise
-        keys = next(site.home.glob("epochs/*"))
-        keys.write_bytes(replace(KeyFile.from_bytes(keys.read_bytes()), opened=0).to_bytes())
+        put_back(
+            site.home, tmp_path / "before"
+        )  # for the test alone: one of these a round otherwise
         refused(sparse.evaluate(site, cut), 1023)
     answer(sparse.evaluate(sparse.sites[1], total))
 

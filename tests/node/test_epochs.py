@@ -13,18 +13,15 @@ from typing import Any
 import pytest
 
 from flhe.coding.update import update_codec
-from flhe.errors import StoreError
-from flhe.mods import he_mod, records
-from flhe.node.keyfile import KeyFile
+from flhe.mods import records
 from flhe.node.node import Node
 from flhe.node.policy import Policy
 from flhe.node.store import Store
-from flhe.node.stored import HighWaterMarks
 from flhe.schemes.sash.scheme import Sash
 from flhe.training.contract import Contract
 from flhe.training.due import MAX_AHEAD
 from flhe.training.terms import Terms
-from flhe.wire import canonical, files
+from flhe.wire import canonical
 from tests.mods.harness import (
     BEFORE_THE_SESSION,
     RUN,
@@ -32,9 +29,9 @@ from tests.mods.harness import (
     Group,
     Site,
     answer,
-    content_stamp,
     dying,
     pinned,
+    put_back,
     refused,
     update,
 )
@@ -84,7 +81,6 @@ def test_keys_of_the_epoch_before_are_erased(group: Group) -> None:
         assert len(site.epochs) == 1
         assert site.epochs != old
         assert site.model.round == 1
-        assert (site.home / "used" / old[0] / "erased").exists()
 
 
 CRASHES: dict[str, tuple[Any, ...]] = {
@@ -134,13 +130,12 @@ def test_keys_that_cannot_be_read_are_erased_and_their_rounds_stay_over(
     group.play()
     [name] = site.epochs
     keys = site.home / "epochs" / name
-    damaged = replace(KeyFile.from_bytes(keys.read_bytes()), epoch=b"?")
-    keys.write_bytes(damaged.to_bytes())
+    keys.write_bytes(b"?")
     store = Store(site.home)
     node = Node(Policy(site.home, trust="first-use"), store, store.identity(), RUN)
     node.erase_keys()
     assert site.epochs == []
-    assert node.floor().opened == 1
+    assert site.opened == [1]
 
 
 # --- leaving ---
@@ -149,14 +144,13 @@ def test_keys_that_cannot_be_read_are_erased_and_their_rounds_stay_over(
 def test_a_node_that_leaves_destroys_its_keys(group: Group, site: Site) -> None:
     group.play()
     before = site.model_file
-    [old] = site.epochs
+    assert len(site.epochs) == 1
     site.allow(flhe_leave=True)
     for stage, kind in (("round", "train"), ("evaluate", "evaluate"), ("sync", "train")):
         refused(group.ask(site, stage, kind, round_=2), 1021)
     for stage in ("status", "advertise"):
         refused(site.ask(stage, number=1, contract=Contract(TERMS).to_bytes()), 1021)
     assert site.epochs == []
-    assert (site.home / "used" / old / "erased").exists()
     assert site.model_file == before
     assert len(site.app.seen) == 2
     site.allow(flhe_leave=False)  # somebody thought better of it: only with new keys
@@ -189,28 +183,31 @@ def test_a_node_that_leaves_after_a_crash(group: Group, site: Site) -> None:
 
 
 def test_an_agreement_on_a_disk_that_was_put_back_is_not_finished_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    group: Group, site: Site, tmp_path: Path
 ) -> None:
-    """It stands before its epoch: finished twice, it would have two sets of marks for one key."""
-    boot = ["monday"]
-
-    def opened(policy: Policy) -> Store:
-        return Store(policy.home, boot=boot[0])
-
-    monkeypatch.setattr(he_mod, "open_store", opened)
-    monkeypatch.setattr(files, "stamp", content_stamp)
-    one = Group(tmp_path, 3).agree()
-    site, image = one.sites[0], tmp_path / "image"
+    """It stands before its epoch: finished twice, it would have two sets of claims for one key."""
+    image = tmp_path / "image"
     shutil.copytree(site.home, image)
-    update(one.ask(site))
-    shutil.rmtree(site.home)
-    shutil.copytree(image, site.home)
-    boot[0] = "tuesday"
-    refused(one.ask(site), 1020)
-    assert "this machine has started anew since" in site.log
+    update(group.ask(site))
+    put_back(site.home, image)
+    refused(group.ask(site), 1020)
+    assert "copied or put back" in site.log
     assert len(site.app.seen) == 1
-    one.renew()
-    update(one.ask(site, attempt=1))
+    group.renew()
+    update(group.ask(site, attempt=1))
+
+
+def test_an_agreement_that_was_put_back_alone_is_not_finished_again(
+    group: Group, site: Site
+) -> None:
+    before, confirms = (site.run / "agreement").read_bytes(), group.confirms
+    update(group.ask(site))
+    group.renew()
+    update(group.ask(site, attempt=1))
+    (site.run / "agreement").touch(0o600)
+    (site.run / "agreement").write_bytes(before)
+    refused(group.ask(site, attempt=2, confirms=confirms), 1020)
+    assert "not the key agreement that was begun here last" in site.log
 
 
 @pytest.mark.parametrize("what", ["older", "cut short", "of another federation"])
@@ -226,8 +223,7 @@ def test_a_key_file_that_cannot_be_read_keeps_nobody_out(
         junk.chmod(0o600)
     elif what == "older":
         body = canonical.loads(keys.read_bytes(), 1 << 26, "keys")
-        del body["boot"]
-        keys.write_bytes(canonical.dumps({**body, "v": 2}))
+        keys.write_bytes(canonical.dumps({**body, "v": 1}))
     else:
         keys.write_bytes(keys.read_bytes()[:-5])
     if what != "of another federation":
@@ -235,8 +231,9 @@ def test_a_key_file_that_cannot_be_read_keeps_nobody_out(
         refused(group.ask(site, round_=2), 1020)
     group.renew()
     group.open(group.total(group.parts(2)), round=2)
-    kept = next(p for p in site.home.glob("epochs/*") if p.stat().st_size > 9).read_bytes()
-    assert KeyFile.from_bytes(kept).opened == site.model.round == 2
+    assert site.opened == [1, 2]
+    assert site.journal.over == 1
+    assert site.model.round == 2
 
 
 def test_a_session_that_cannot_be_read_is_agreed_on_anew(group: Group, site: Site) -> None:
@@ -324,9 +321,8 @@ def test_what_says_which_rounds_are_over_is_never_guessed(group: Group, site: Si
     answer(group.evaluate(site, group.total()))
     group.renew()
     answer(group.ask(site, round_=2))
-    assert HighWaterMarks.from_bytes((site.run / "floor").read_bytes()) == HighWaterMarks(1, 0, 1)
-    with pytest.raises(StoreError):
-        HighWaterMarks.from_bytes(canonical.dumps([2, 1, 0, 1]))
-    (site.run / "floor").write_bytes(b"junk")
+    kept = site.journal
+    assert (kept.mark, kept.opened.keys(), kept.over) == ((2, 0, 2), {"update"}, 1)
+    (site.run / "journal").write_bytes(b"junk")
     refused(group.ask(site, round_=2, attempt=1), 1015)
     assert "which rounds are over is damaged" in site.log

@@ -1,27 +1,22 @@
-"""The state directory: private, atomic, and it never lets a mask or an opening be used twice."""
+"""The state directory: private, and each file in it whole or not there."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from flhe.errors import ConfigError, NoKeyError, ReuseError, StoreError
 from flhe.keys.identity import Identity
-from flhe.node.keyfile import KeyFile
 from flhe.node.store import Store
-from flhe.wire import canonical, files
+from flhe.wire import files
 
 EPOCH, OTHER = bytes(range(16)), bytes(16)
 
@@ -60,13 +55,6 @@ def store(root: Path) -> Store:
     return Store(root)
 
 
-@pytest.fixture
-def keyed(store: Store) -> Store:
-    """With the keys of one epoch."""
-    store.put_epoch(b"keys", EPOCH)
-    return store
-
-
 def killed(what: str, act: Callable[[], object]) -> None:
     """The process ends where it would call this function of `files`."""
 
@@ -92,10 +80,6 @@ def test_everything_is_private(store: Store, root: Path) -> None:
     try:
         store.write("cache/3/update", b"x")
         store.put_epoch(b"keys", EPOCH)
-        store.claim(EPOCH, 1, 0)
-        store.claim(EPOCH, 1, 0, step=1)
-        store.record_opening(EPOCH, 1, bytes(32))
-        store.record_mean_squares(EPOCH, 1, bytes(32))
         store.write("cache/3/draft", b"x")
         store.move("cache/3/draft", "cache/3/residual")
         store.identity()
@@ -192,13 +176,6 @@ def test_what_is_written_is_flushed(store: Store) -> None:
     order = flushed(lambda: store.write("a", b"x"))
     assert order == ["file", "rename", "dir"]
     assert flushed(lambda: store.put_epoch(b"k", EPOCH))[-3:] == order
-    # The claim, then the mark beside the keys, then the claim before it goes.
-    for step in (0, 1):
-        claiming = flushed(lambda step=step: store.claim(EPOCH, 1, 0, step=step))  # type: ignore[misc]
-        assert claiming == ["file", "dir", *order, "dir"]
-    for record in (store.record_opening, store.record_mean_squares):
-        opening = flushed(lambda record=record: record(EPOCH, 1, bytes(32)))  # type: ignore[misc]
-        assert opening == ["file", "dir", *order]
     assert flushed(lambda: store.move("a", "b")) == ["rename", "dir"]
 
 
@@ -212,7 +189,7 @@ def test_names_stay_inside(store: Store, name: str) -> None:
             act(name)
 
 
-@pytest.mark.parametrize("name", ["used/x", "epochs/x", "lock", "identity.key", "used"])
+@pytest.mark.parametrize("name", ["epochs/x", "lock", "identity.key", "epochs"])
 def test_names_of_the_store_itself(store: Store, name: str) -> None:
     for act in (store.erase, lambda n: store.write(n, b"")):
         with pytest.raises(ConfigError, match="choose another name"):
@@ -265,265 +242,6 @@ def test_two_processes_make_one_identity(root: Path) -> None:
     assert len(set(found)) == 1
 
 
-def test_one_of_many_claims_wins(keyed: Store) -> None:
-    won: list[int] = []
-
-    def race(i: int) -> None:
-        try:
-            keyed.claim(EPOCH, 1, 0)
-        except (ReuseError, StoreError):  # it may trip without the lock, which a node holds
-            return
-        won.append(i)
-
-    together([lambda i=i: race(i) for i in range(16)])
-    assert len(won) == 1
-
-
-ACTS: list[Callable[[Store], object]] = [
-    lambda store: store.get_epoch(EPOCH),
-    lambda store: store.claim(EPOCH, 2, 0),
-    lambda store: store.claim(EPOCH, 2, 0, step=2),
-    lambda store: store.record_opening(EPOCH, 2, bytes(32)),
-    lambda store: store.record_mean_squares(EPOCH, 2, bytes(32)),
-]
-
-
-@pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize("whole", [False, True])
-def test_missing_claims_destroy_the_keys(
-    store: Store, root: Path, act: Callable[[Store], object], whole: bool
-) -> None:
-    store.put_epoch(b"keys", EPOCH)
-    store.put_epoch(b"more", OTHER)
-    shutil.rmtree(root / "used" / EPOCH.hex())
-    if whole:
-        shutil.rmtree(root / "used" / OTHER.hex())
-        (root / "used").rmdir()
-    with pytest.raises(ReuseError):  # nor can they be made to look new
-        store.put_epoch(b"keys", EPOCH)
-    with pytest.raises(StoreError, match="keys were destroyed"):
-        act(store)
-    assert not store.exists(f"epochs/{EPOCH.hex()}")
-    with pytest.raises(StoreError, match="not in the state directory"):
-        act(store)
-    assert whole or store.get_epoch(OTHER) == b"more"
-
-
-@pytest.mark.parametrize("act", ACTS)
-def test_an_erased_epoch(store: Store, act: Callable[[Store], object]) -> None:
-    with pytest.raises(StoreError, match="not in the state directory"):
-        act(store)
-    store.put_epoch(b"keys", EPOCH)
-    store.erase_epoch(EPOCH)
-    with pytest.raises(StoreError, match="erased"):
-        act(store)
-    with pytest.raises(ReuseError, match="stored before"):
-        store.put_epoch(b"keys", EPOCH)
-
-
-def test_a_crash_while_storing_can_be_repeated(keyed: Store, root: Path) -> None:
-    assert keyed.has_epoch(EPOCH, b"keys")
-    assert not keyed.has_epoch(EPOCH, b"kEys")
-    assert not keyed.has_epoch(OTHER, b"keys")
-    (root / "epochs" / EPOCH.hex()).unlink()  # died before the keys were written
-    keyed.put_epoch(b"keys", EPOCH)
-    keyed.claim(EPOCH, 1, 0)
-    (root / "epochs" / EPOCH.hex()).unlink()
-    with pytest.raises(ReuseError, match="stored before"):
-        keyed.put_epoch(b"keys", EPOCH)
-
-
-SMALL = st.integers(0, 2)
-
-
-@settings(max_examples=60)
-@given(st.lists(st.tuples(SMALL, SMALL, SMALL, st.booleans()), min_size=1, max_size=8))
-def test_a_claim_is_taken_if_it_rises_and_is_for_ever(
-    claims: list[tuple[int, int, int, bool]],
-) -> None:
-    """By round, then attempt, then step; the same in a process that knows the directory alone."""
-    with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda _: None)
-        store, last = Store(Path(path, "state")), (0, 0, 0)
-        store.put_epoch(b"keys", EPOCH)
-        for number, (round_, attempt, step, restart) in enumerate(claims):
-            if restart:
-                store = Store(Path(path, "state"))
-            note = bytes([number])
-            if (round_, attempt, step) <= last:
-                with pytest.raises(ReuseError, match=f"round {round_}, attempt {attempt}"):
-                    store.claim(EPOCH, round_, attempt, note, step)
-                continue
-            store.claim(EPOCH, round_, attempt, note, step)
-            last = (round_, attempt, step)
-            assert store.last_claim(EPOCH) == last
-            assert store.claim_note(EPOCH, round_, attempt) == note
-            assert store.claim_note(EPOCH, round_, attempt + 1) is None
-            # The last one only: none may vouch for an older mark.
-            [kept] = Path(path, "state", "used", EPOCH.hex()).iterdir()
-            assert (kept.name, kept.read_bytes()) == (f"{round_}-{attempt}-{step}", note)
-
-
-def test_a_cleaned_directory_claims_nothing(keyed: Store, root: Path) -> None:
-    keyed.claim(EPOCH, 3, 0)
-    for left in (root / "used" / EPOCH.hex()).iterdir():
-        left.unlink()
-    for claim in ((3, 0, 1), (3, 1, 0)):
-        with pytest.raises(StoreError, match="restored or cleaned"):
-            keyed.claim(EPOCH, *claim[:2], step=claim[2])
-    with pytest.raises(NoKeyError, match="restored or cleaned"):
-        keyed.claim_note(EPOCH, 3, 0)
-
-
-def test_a_step_whose_mark_a_crash_lost_is_not_claimed_again(keyed: Store, root: Path) -> None:
-    keyed.claim(EPOCH, 1, 0)
-    killed("replace", lambda: keyed.claim(EPOCH, 1, 0, step=1))
-    assert (root / "used" / EPOCH.hex() / "1-0-1").exists()
-    with pytest.raises(ReuseError, match="claimed before"):
-        keyed.claim(EPOCH, 1, 0, step=1)
-    keyed.claim(EPOCH, 1, 1)
-
-
-def assert_encrypts_nothing(store: Store) -> None:
-    for act in ACTS[1:]:
-        with pytest.raises(StoreError, match="copied, restored or cleaned"):
-            act(store)
-    assert store.peek_epoch(EPOCH) == b"keys"  # a sealed model still opens
-
-
-@pytest.mark.parametrize("claims", [0, 1])
-def test_a_directory_put_back_in_place_encrypts_nothing(
-    keyed: Store, root: Path, tmp_path: Path, claims: int
-) -> None:
-    """As a backup tool does it: directories stay, files that differ are written anew. Or a copy."""
-    for attempt in range(claims):
-        keyed.claim(EPOCH, 1, attempt)
-    backup = tmp_path / "backup"
-    shutil.copytree(root, backup)
-    keyed.claim(EPOCH, 2, 0)
-    for file in [p for p in root.rglob("*") if p.is_file()]:
-        if not (backup / file.relative_to(root)).exists():
-            file.unlink()
-    for file in [p for p in backup.rglob("*") if p.is_file()]:
-        target = root / file.relative_to(backup)
-        if not target.exists() or target.read_bytes() != file.read_bytes():
-            shutil.copy2(file, target)
-    assert_encrypts_nothing(keyed)
-    assert_encrypts_nothing(Store(backup))
-
-
-# --- what is opened ---
-
-Recorded = Literal["opened", "mean-squares"]
-BOTH: list[Recorded] = ["opened", "mean-squares"]
-
-
-def recorder(store: Store, what: Recorded) -> Callable[[bytes, int, bytes], None]:
-    return store.record_opening if what == "opened" else store.record_mean_squares
-
-
-@pytest.mark.parametrize("what", BOTH)
-def test_openings_are_not_forgotten(keyed: Store, root: Path, what: Recorded) -> None:
-    record = recorder(keyed, what)
-    for round_, digest in ((2, b"a"), (3, b"b"), (2, b"a")):  # again, after a crash
-        record(EPOCH, round_, digest * 32)
-    assert (keyed.opened(EPOCH), keyed.ranged(EPOCH)) == ((3, 0) if what == "opened" else (0, 3))
-    for left in (root / "used" / EPOCH.hex()).glob(f"{what}-*"):
-        left.unlink()
-    for round_ in (1, 2, 3):
-        with pytest.raises(ReuseError, match="forgotten here"):
-            record(EPOCH, round_, b"c" * 32)
-    record(EPOCH, 4, b"d" * 32)
-
-
-@pytest.mark.parametrize(("what", "other"), [BOTH, BOTH[::-1]])
-def test_one_opening_of_each_kind_a_round(
-    keyed: Store, root: Path, what: Recorded, other: Recorded
-) -> None:
-    recorder(keyed, what)(EPOCH, 3, b"a" * 32)
-    recorder(keyed, other)(EPOCH, 3, b"b" * 32)  # another sum
-    recorder(keyed, what)(EPOCH, 3, b"a" * 32)
-    for again in (keyed, Store(root)):
-        with pytest.raises(ReuseError, match="another result of round 3"):
-            recorder(again, what)(EPOCH, 3, b"b" * 32)
-    (root / "used" / EPOCH.hex() / f"{what}-5").touch(0o600)  # power failed before the hash was in
-    recorder(keyed, what)(EPOCH, 5, b"a" * 32)  # nothing was decrypted then
-    killed("replace", lambda: recorder(keyed, what)(EPOCH, 6, b"a" * 32))  # before the mark
-    recorder(keyed, what)(EPOCH, 6, b"a" * 32)
-    for round_ in (5, 6):
-        with pytest.raises(ReuseError, match=f"another result of round {round_}"):
-            recorder(keyed, what)(EPOCH, round_, b"b" * 32)
-
-
-def test_what_was_opened_is_carried_over_to_the_next_epoch(store: Store) -> None:
-    store.put_epoch(b"keys", EPOCH)
-    store.record_mean_squares(EPOCH, 5, b"a" * 32)
-    store.record_opening(EPOCH, 4, b"a" * 32)
-    store.put_epoch(b"more", OTHER, opened=store.opened(EPOCH), ranged=store.ranged(EPOCH))
-    assert (store.opened(OTHER), store.ranged(OTHER)) == (4, 5)
-    for round_ in (1, 4, 5):  # even the same sum: what it was is not known any more
-        with pytest.raises(ReuseError, match="forgotten here"):
-            store.record_mean_squares(OTHER, round_, b"a" * 32)
-    with pytest.raises(ReuseError, match="forgotten here"):
-        store.record_opening(OTHER, 4, b"a" * 32)
-    store.record_opening(OTHER, 5, b"a" * 32)
-    store.record_mean_squares(OTHER, 6, b"a" * 32)
-    store.erase_epoch(OTHER)
-    assert (store.opened(OTHER), store.ranged(OTHER)) == (0, 0)
-
-
-def test_marks_rise_alone(store: Store) -> None:
-    """A claim, an opening and mean squares are in one file: none may take another back."""
-    store.put_epoch(b"keys", EPOCH, opened=1, ranged=2)
-    store.claim(EPOCH, 3, 1, step=2)
-    store.record_mean_squares(EPOCH, 3, b"a" * 32)
-    store.record_opening(EPOCH, 3, b"b" * 32)
-    store.raise_opened(EPOCH, 7)
-    store.raise_opened(EPOCH, 5)
-    store.claim(EPOCH, 8, 0)
-    assert store.last_claim(EPOCH) == (8, 0, 0)
-    assert (store.opened(EPOCH), store.ranged(EPOCH)) == (7, 3)
-    assert store.get_epoch(EPOCH) == b"keys"
-
-
-def test_a_key_file_is_read_exactly() -> None:
-    kept = KeyFile(b"epoch", "1-2", (3, 1, 2), 5, 6, "boot")
-    assert KeyFile.from_bytes(kept.to_bytes()) == kept
-    assert (kept.claim, KeyFile(b"", "").claim) == ("3-1-2", ".unused")
-    assert b"epoch" not in repr(kept).encode()
-    body = canonical.loads(kept.to_bytes(), 1 << 20, "key file")
-    assert set(body) == {"v", "epoch", "mark", "opened", "ranged", "stamp", "boot"}
-    for change in ({"v": 2}, {"mark": [3, 1]}, {"ranged": None}):
-        with pytest.raises(NoKeyError, match="damaged, or of another version"):
-            KeyFile.from_bytes(canonical.dumps({**body, **change}))
-
-
-def test_keys_from_before_a_restart_of_the_machine_encrypt_nothing(root: Path) -> None:
-    """A disk that was put back as a whole has the inodes it had; it cannot keep the machine running."""
-    before = Store(root, boot="monday")
-    before.put_epoch(b"keys", EPOCH)
-    before.claim(EPOCH, 1, 0)
-    assert before.usable(EPOCH)
-    after = Store(root, boot="tuesday")
-    assert not after.usable(EPOCH)
-    with pytest.raises(NoKeyError, match="has started anew since these keys were made"):
-        after.claim(EPOCH, 1, 1)
-    with pytest.raises(NoKeyError, match="flhe-durable"):
-        after.record_opening(EPOCH, 1, bytes(32))
-    assert after.peek_epoch(EPOCH) == b"keys"  # for sealed models
-    after.put_epoch(b"new keys", OTHER)
-    after.claim(OTHER, 1, 0)
-    durable = Store(root)  # whose administrator vouches for the disk
-    assert durable.usable(EPOCH)
-    durable.claim(EPOCH, 1, 1)
-
-
-def test_the_kernel_names_each_start_of_the_machine() -> None:
-    assert files.boot_id() == files.boot_id()
-    if sys.platform == "linux":
-        assert len(files.boot_id()) == 36
-
-
 def test_a_moved_file_takes_the_others_place(store: Store, root: Path) -> None:
     store.write("a/draft", b"new")
     store.write("a/residual", b"old")
@@ -567,37 +285,39 @@ def test_a_forked_child_does_not_keep_the_lock(
     ("act", "says"),
     [
         (lambda store: store.put_epoch(b"", b"short"), "16 bytes"),
-        (lambda store: store.get_epoch("a" * 16), "16 bytes"),
-        (lambda store: store.claim(bytes(15), 1, 0), "16 bytes"),
-        *(
-            (lambda store, claim=claim: store.claim(EPOCH, *claim[:2], step=claim[2]), "32-bit")
-            for claim in ((-1, 0, 0), (0, True, 0), (2**32, 0, 0), (1, 0, -1), (1, 0, True))
-        ),
-        (lambda store: store.claim(EPOCH, 1, 0, step=2**32), "32-bit"),
-        (lambda store: store.put_epoch(b"", OTHER, ranged=-1), "32-bit"),
-        (lambda store: store.put_epoch(b"", OTHER, opened=2**32), "32-bit"),
-        (lambda store: store.record_mean_squares(EPOCH, -1, bytes(32)), "32-bit"),
-        (lambda store: store.record_mean_squares(EPOCH, 1, b"short"), "32 bytes of a SHA-256"),
-        (lambda store: store.record_opening(EPOCH, 1, b"short"), "32 bytes of a SHA-256"),
+        (lambda store: store.peek_epoch("a" * 16), "16 bytes"),
+        (lambda store: store.erase_epoch(bytes(15)), "16 bytes"),
     ],
 )
-def test_own_mistakes(keyed: Store, act: Callable[[Store], object], says: str) -> None:
+def test_own_mistakes(store: Store, act: Callable[[Store], object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        act(keyed)
+        act(store)
+
+
+# --- keys ---
+
+
+def test_keys_of_an_epoch(store: Store) -> None:
+    """Stored again after a crash, they are the same; others are never put in their place."""
+    with pytest.raises(NoKeyError, match="not in the state directory"):
+        store.peek_epoch(EPOCH)
+    store.erase_epoch(EPOCH)  # nothing to erase is no error
+    for _ in range(2):
+        store.put_epoch(b"keys", EPOCH)
+    with pytest.raises(ReuseError, match="stored before"):
+        store.put_epoch(b"kEys", EPOCH)
+    store.put_epoch(b"more", OTHER)
+    assert store.epochs() == [OTHER, EPOCH]
+    store.erase_epoch(EPOCH)
+    assert (store.has_epoch(EPOCH), store.has_epoch(OTHER)) == (False, True)
+    assert store.peek_epoch(OTHER) == b"more"
 
 
 def test_other_secrets_in_the_place_of_an_epochs(store: Store, root: Path) -> None:
-    """What was claimed and opened stays so, and nothing of the secrets before is left there."""
-    store.put_epoch(b"keys and a secret", EPOCH, opened=2, ranged=3)
-    store.claim(EPOCH, 5, 1, step=2)
-    store.record_opening(EPOCH, 4, bytes(32))
+    """Nothing of the secrets before is left there."""
+    store.put_epoch(b"keys and a secret", EPOCH)
     store.replace_epoch(EPOCH, b"keys alone")
-    assert store.get_epoch(EPOCH) == b"keys alone"
-    assert (store.opened(EPOCH), store.ranged(EPOCH)) == (4, 3)
-    assert store.last_claim(EPOCH) == (5, 1, 2)
-    assert store.usable(EPOCH)
-    with pytest.raises(ReuseError):
-        store.claim(EPOCH, 5, 1, step=2)
+    assert store.peek_epoch(EPOCH) == b"keys alone"
     left = [path.read_bytes() for path in root.rglob("*") if path.is_file()]
     assert not any(b"a secret" in data for data in left)
     with pytest.raises(NoKeyError):
@@ -605,13 +325,12 @@ def test_other_secrets_in_the_place_of_an_epochs(store: Store, root: Path) -> No
 
 
 @pytest.mark.parametrize("at", ["replace", "erase"])
-def test_a_crash_while_secrets_are_replaced_loses_no_mark(store: Store, at: str) -> None:
-    store.put_epoch(b"keys and a secret", EPOCH, opened=2, ranged=3)
+def test_a_crash_while_secrets_are_replaced_loses_none(store: Store, at: str) -> None:
+    store.put_epoch(b"keys and a secret", EPOCH)
     killed(at, lambda: store.replace_epoch(EPOCH, b"keys alone"))
-    assert (store.opened(EPOCH), store.ranged(EPOCH)) == (2, 3)
-    assert store.get_epoch(EPOCH) in (b"keys and a secret", b"keys alone")
+    assert store.peek_epoch(EPOCH) in (b"keys and a secret", b"keys alone")
     store.replace_epoch(EPOCH, b"keys alone")
-    assert store.get_epoch(EPOCH) == b"keys alone"
+    assert store.peek_epoch(EPOCH) == b"keys alone"
 
 
 # --- logs: whole lines, of which none is lost ---
@@ -693,7 +412,7 @@ def test_a_line_is_one_line_in_a_file_of_ours(
     for line in (b"a\nb", b"a\n"):
         with pytest.raises(ConfigError, match="line feed"):
             store.append_line("log", line, limit=100)
-    for name in ("../x", "lock-log", "used/x"):
+    for name in ("../x", "lock-log", "epochs/x"):
         with pytest.raises(ConfigError):
             store.append_line(name, b"x", limit=100)
     (tmp_path / "target").write_bytes(b"")

@@ -26,7 +26,7 @@ from cryptography.x509.oid import NameOID
 
 from flhe.keys.agreement.dealt import deal
 from flhe.provision import check_home as homes
-from flhe.provision import check_machine, check_trust
+from flhe.provision import check_machine
 from flhe.provision.check_home import check_home, check_nodes
 from flhe.provision.check_tls import check_tls
 from flhe.provision.checks import Check
@@ -320,17 +320,29 @@ def test_settings_that_flower_drops(config: dict[str, object]) -> None:
         assert "did you mean flhe-min-survivors?" in result.output
 
 
-def test_a_kernel_that_says_nothing_of_restarts(
-    config: dict[str, object], monkeypatch: pytest.MonkeyPatch
+def test_where_the_witness_is(
+    config: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert found({**config, "flhe-durable": True})["restart"].level == "ok"
-    monkeypatch.setattr(check_trust.files, "boot_id", lambda: "some-boot")
-    assert found(config)["restart"].level == "ok"
-    monkeypatch.setattr(check_trust.files, "boot_id", lambda: "")
-    check = found(config)["restart"]
-    assert (fails(config), "nothing notices a disk" in check.says) == ({"restart"}, True)
-    assert "ProcSubset" in check.mend
-    assert found({**config, "flhe-durable": True})["restart"].level == "ok"
+    """In memory, on another disk, on the same one, open to others, or nowhere; nothing is made."""
+    place = tmp_path / "place"
+    named = {**config, "flhe-witness": str(place)}
+    for memory, level in ((True, "ok"), (False, "warn"), (None, "warn")):
+        monkeypatch.setattr(homes.witness, "in_memory", lambda _, memory=memory: memory)
+        check = found(named)["witness"]
+        assert (check.level, str(place) in check.says) == (level, True)
+    assert not place.exists()
+    place.mkdir(0o755)
+    assert "open to others" in found(named)["witness"].says
+    monkeypatch.setattr(homes.witness, "is_apart", lambda place, home: False)
+    place.chmod(0o700)
+    check = found(named)["witness"]
+    assert (check.level, "on the same disk" in check.says) == ("fail", True)
+    monkeypatch.delenv("FLHE_WITNESS")
+    check = found(config)["witness"]
+    assert (fails(config), "last for one message" in check.says) == ({"witness"}, True)
+    assert "flhe-witness" in check.mend
+    for durable in (config, named):
+        assert found({**durable, "flhe-durable": True})["witness"].level == "ok"
 
 
 def test_keys_that_were_dealt(config: dict[str, object], tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
 from flhe.mods import HEMod, records
+from flhe.node import audit
 from flhe.node.store import Store
 from flhe.strategies import HEStrategy
 from flhe.strategies.report import RoundReport
@@ -278,7 +279,8 @@ class Puppets(InProcessGrid):
 
     def epochs(self, index: int) -> int:
         """Epochs whose keys a node has had."""
-        return len(list((self.homes[index] / "used").iterdir()))
+        entries = audit.last(Store(self.homes[index]), 10**6)
+        return len({entry.epoch for entry in entries if entry is not None and entry.epoch})
 
     def keys(self, index: int) -> int:
         """Epochs whose keys a node has now."""

@@ -258,7 +258,7 @@ class Rounds(Watch):
                 return [sent, back, had]  # not of this model's past: its sum was void
             at = total.slot.history
         counted = total.slot.round == before.round and key[0] in self.nodes_of(total)
-        saw = (self.identity(key[0]), key[1], total.slot.round, "opened") in self.opened
+        saw = (self.identity(key[0]), key[1], total.slot.round, "update") in self.opened
         if counted:
             return [sent]
         if saw:

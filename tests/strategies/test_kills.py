@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flhe.node.store import Store
+from flhe.node.node import Node
 from flhe.strategies import EsaflFedAvg
 from tests.strategies.chaos import World
 from tests.strategies.watching import Fault, fast_directory
@@ -145,7 +145,7 @@ def test_a_node_may_be_killed_at_each_step(begun: bool) -> None:
 
 
 @pytest.mark.parametrize("scene", ["staged", "joint"])
-@pytest.mark.parametrize(("arms", "every"), [(at_server, 47), (at_node, 13)])
+@pytest.mark.parametrize(("arms", "every"), [(at_server, 47), (at_node, 6)])
 def test_anybody_may_be_killed_in_a_round_of_several_stages(
     arms: Any, every: int, scene: str
 ) -> None:
@@ -192,7 +192,7 @@ def test_a_server_that_cannot_go_on_stops_and_is_resumed(fails: Any, says: str) 
 
 
 def test_a_mask_used_twice_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Store, "claim", lambda *_: None)
+    monkeypatch.setattr(Node, "_claim", lambda *_: None)
     with pytest.raises(AssertionError, match="a mask is used twice"):
         at_each(lambda _, writes: at_server(0, writes), begun=False)
 

@@ -11,14 +11,12 @@ import pytest
 from flwr.app import Error, Message, RecordDict
 
 from flhe.errors import QuorumError
-from flhe.mods import he_mod, records
-from flhe.node.policy import Policy
-from flhe.node.store import Store
+from flhe.mods import records
 from flhe.strategies import EsaflFedAvg, FlasheFedAvg, SashFedAvg
 from flhe.strategies.federation import LOST, Federation
 from tests.mods.harness import SLUGS
 from tests.provision.site import good
-from tests.strategies.puppets import Log, Patch, Puppets, play, restaged, same
+from tests.strategies.puppets import Log, Puppets, play, restaged, same
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -35,18 +33,11 @@ NODES = 4
     ids=["one", "all", "all, durable"],
 )
 def test_machines_that_start_anew_agree_anew(
-    tmp_path: Path, monkeypatch: Patch, who: Any, durable: bool, agreements: int, senders: int
+    tmp_path: Path, who: Any, durable: bool, agreements: int, senders: int
 ) -> None:
     """Their disks may be those of yesterday: no mask of the keys on them is used again."""
-    grid = Puppets(tmp_path, NODES, config=lambda _: {"flhe-durable": durable})
-    starts: Counter[Path] = Counter()
-
-    def opened(policy: Policy) -> Store:
-        boot = f"start {starts[policy.home]}"
-        return Store(policy.home, boot="" if policy.durable else boot)
-
-    monkeypatch.setattr(he_mod, "open_store", opened)
-    grid.before[3] = lambda: starts.update(grid.homes[i] for i in who)
+    grid = Puppets(tmp_path, NODES, config=lambda i: memory(tmp_path, i, durable=durable))
+    grid.before[3] = lambda: start_anew(tmp_path, *who)
     play(FlasheFedAvg, grid, 4)
     assert grid.stages("advertise") == agreements * [100 + i for i in range(NODES)]
     assert grid.survivors == [NODES, NODES, senders, NODES]
@@ -54,20 +45,25 @@ def test_machines_that_start_anew_agree_anew(
     assert grid.epochs(1) == agreements
 
 
-def restarting(monkeypatch: Patch) -> list[int]:
-    """All machines start anew whenever the list changes."""
-    starts = [0]
-    monkeypatch.setattr(he_mod, "open_store", lambda policy: Store(policy.home, boot=f"{starts}"))
-    return starts
+def memory(path: Path, node: int, *, durable: bool = False) -> dict[str, Any]:
+    """The node's own machine: its memory is a directory."""
+    place = path / f"memory-{node}"
+    place.mkdir(0o700, exist_ok=True)
+    return {"flhe-durable": durable, "flhe-witness": str(place)}
+
+
+def start_anew(path: Path, *nodes: int) -> None:
+    """Machines start anew, all of them unless some are named: what was in memory is gone."""
+    for node in nodes or range(NODES):
+        for left in (path / f"memory-{node}").iterdir():
+            left.unlink()
 
 
 @pytest.mark.parametrize("make", [FlasheFedAvg, partial(EsaflFedAvg, keys="joint")])
-def test_a_sum_whose_key_is_gone_everywhere_is_void(
-    tmp_path: Path, monkeypatch: Patch, caplog: Log, make: Any
-) -> None:
+def test_a_sum_whose_key_is_gone_everywhere_is_void(tmp_path: Path, caplog: Log, make: Any) -> None:
     """Power fails everywhere between a sum and its opening: that round is lost, and no more."""
-    grid, starts = Puppets(tmp_path, NODES), restarting(monkeypatch)
-    grid.before[3] = lambda: starts.append(len(starts))
+    grid = Puppets(tmp_path, NODES, config=partial(memory, tmp_path))
+    grid.before[3] = lambda: start_anew(tmp_path)
     play(make, grid, 4, fraction_evaluate=0.0)
     assert "nobody has opened the sum of round 2, and its key is gone: it is void" in caplog.text
     assert same(grid, range(NODES)).round == 4
@@ -92,19 +88,19 @@ def test_one_message_about_a_round_ahead_costs_rounds_and_no_more(
     assert same(grid, range(NODES)).round == 7
 
 
-def test_power_fails_at_the_server_too(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_power_fails_at_the_server_too(tmp_path: Path) -> None:
     """Between a sum and its opening, everywhere: the run that resumes takes that round back."""
-    grid, starts = Puppets(tmp_path, NODES), restarting(monkeypatch)
+    grid = Puppets(tmp_path, NODES, config=partial(memory, tmp_path))
 
     def power_cut() -> None:
-        starts.append(len(starts))
+        start_anew(tmp_path)
         raise ConnectionError
 
     how: dict[str, Any] = {"fraction_evaluate": 0.0, "state_dir": tmp_path / "state"}
     grid.before[3] = power_cut
     with pytest.raises(ConnectionError):
         play(FlasheFedAvg, grid, 4, **how)
-    again = Puppets(tmp_path, NODES)
+    again = Puppets(tmp_path, NODES, config=partial(memory, tmp_path))
     play(FlasheFedAvg, again, 4, start={"resume": True}, **how)
     assert same(again, range(NODES)).round == 4
 

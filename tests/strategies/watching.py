@@ -28,6 +28,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, run_state_mach
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
+from flhe.node.journal import Journal
 from flhe.schemes.esafl.adder import EsaflOpener, EsaflSealer
 from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
 from flhe.schemes.sash.adder import SashOpener, SashSealer
@@ -289,12 +290,13 @@ class Watch:
     def opens(self, _opener: Any, total: Sealed) -> None:
         """A node opens one sum of a round, once it is written down that it does."""
         slot, digest, node = total.slot, total.digest(), self.actor
-        what = "mean-squares" if self.made[slot, total.senders[0]].squares else "opened"
+        what = "mean-squares" if self.made[slot, total.senders[0]].squares else "update"
         key = self.identity(node), slot.run_id, slot.round, what
         if self.opened.setdefault(key, digest) != digest:
             self.breach(f"node {node} {what}: two sums of round {slot.round}")
-        recorded = self.sites[node].home / "used" / slot.epoch.hex() / f"{what}-{slot.round}"
-        if not recorded.exists() or recorded.read_bytes() != digest:
+        path = self.sites[node].home / "runs" / str(slot.run_id) / "journal"
+        journal = Journal.from_bytes(path.read_bytes())
+        if journal.opened.get(what, {}).get(slot.round) != digest:
             self.breach(f"node {node} {what} of round {slot.round} before it was recorded")
 
     def sums(self, lanes: NDArray[Any], _opener: Any, total: Sealed) -> None:

@@ -1,0 +1,219 @@
+"""Journal: what a node has used up in one federation, in one file with a witness outside its disk.
+
+    runs/<id>/journal   CBOR [1, witness, entry, before, agreement, epoch, mark, note, opened,
+                        over, reached]
+
+The file is replaced as a whole, flushed, and then its witness follows (`witness.py`); only then is
+anything encrypted, opened or signed. So after a loss of power a node has either noted a use or not
+made it. A journal that is not its witness's last one belongs to a directory that was copied or put
+back: its keys encrypt and open nothing, until the group agrees on others.
+
+What this cannot see is a snapshot that holds a running machine's memory: see docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Annotated
+
+from flhe.errors import ClaimedError, ConfigError, NoKeyError, ReuseError, StoreError
+from flhe.node.store import Store
+from flhe.wire.fields import U32, Hash, at_most, size
+from flhe.wire.record import Form, Record
+
+Mark = tuple[U32, U32, U32]
+UNUSED: Mark = (0, 0, 0)
+"""The mark before the first claim of an epoch; rounds count from 1."""
+JOURNAL = "journal"
+"""The file's name, in a federation's folder."""
+KEPT = 128
+"""Rounds of which the digest of what was opened is kept, of each purpose."""
+MAX_NOTE = 4096
+"""Bytes of a claim's note."""
+
+
+@dataclass(frozen=True, slots=True)
+class Journal(Record):
+    """What was used up, last.
+
+    Parameters
+    ----------
+    witness : bytes
+        16 random bytes: the name of its witness.
+    entry : bytes
+        16 random bytes, others in each entry: what the witness holds.
+    before : bytes
+        Those of the entry before; b"" in the first.
+    agreement : bytes
+        SHA-256 of the key agreement that is under way; b"" without one.
+    epoch : bytes
+        The one epoch whose keys may be used; b"" where there is none.
+    mark : (int, int, int)
+        Round, attempt and step that were claimed last.
+    note : bytes
+        What was kept with that claim.
+    opened : mapping of str to mapping of int to bytes
+        The one result that was opened of each purpose, by round: its SHA-256.
+    over : int
+        Nothing of the rounds up to this one is opened any more, but for what `opened` names.
+    reached : int
+        Last round that anything was claimed in before this epoch.
+    """
+
+    FORM = Form(
+        "journal",
+        1 << 18,
+        version=1,
+        row=True,
+        error=ConfigError,
+        damaged=StoreError(
+            "what says which rounds are over is damaged here: begin another federation"
+        ),
+    )
+
+    witness: Annotated[bytes, size(16)]
+    entry: Annotated[bytes, size(16)]
+    before: Annotated[bytes, size(0, 16)] = b""
+    agreement: Annotated[bytes, size(0, 32)] = b""
+    epoch: Annotated[bytes, size(0, 16)] = b""
+    mark: Mark = UNUSED
+    note: Annotated[bytes, at_most(MAX_NOTE, "bytes")] = b""
+    opened: dict[str, dict[U32, Hash]] = field(default_factory=dict)
+    over: U32 = 0
+    reached: U32 = 0
+
+    def check_epoch(self, epoch_id: bytes) -> None:
+        """Refuse another epoch than the one whose keys may be used; NoKeyError."""
+        if not epoch_id or epoch_id != self.epoch:
+            raise NoKeyError("the keys of this epoch may not be used here: agree on a new one")
+
+    def claimed(self, epoch_id: bytes, mark: Mark, note: bytes = b"") -> Journal:
+        """With a claim, which must be beyond the last one; ClaimedError."""
+        self.check_epoch(epoch_id)
+        if mark <= self.mark:
+            raise ClaimedError(
+                f"round {mark[0]}, attempt {mark[1]} or a later one was claimed before: resend the "
+                "cached message, or retry under a new attempt"
+            )
+        return replace(self, mark=mark, note=note)
+
+    def recorded(self, epoch_id: bytes, purpose: str, round_: int, digest: bytes) -> Journal:
+        """With the one result of a purpose and round; the same again changes nothing.
+
+        Raises ReuseError: another one was opened, or may have been; two sums of one round would
+        differ by single updates.
+        """
+        self.check_epoch(epoch_id)
+        kept = self.opened.get(purpose, {})
+        if round_ in kept:
+            if not hmac.compare_digest(kept[round_], digest):
+                raise ReuseError(f"another result of round {round_} was opened before: skip it")
+            return self
+        if round_ <= self.last_opened(purpose):
+            raise ReuseError(f"what was opened in round {round_} is forgotten here: skip the round")
+        last = dict(sorted({**kept, round_: digest}.items())[-KEPT:])
+        return replace(self, opened={**self.opened, purpose: last})
+
+    def last_opened(self, purpose: str) -> int:
+        """Last round of which this purpose was opened or given up; -1 if there is none."""
+        return max(self.over or -1, *self.opened.get(purpose, {}))
+
+    def last_reached(self) -> int:
+        """Last round that anything was claimed in, in whatever epoch."""
+        return max(self.reached, self.mark[0])
+
+    def skipped(self, over: int) -> Journal:
+        """With nothing up to the round `over` to be opened any more."""
+        return replace(self, over=max(self.over, over))
+
+    def begun(self, epoch_id: bytes, over: int) -> Journal:
+        """With the keys of another epoch in use; again for the same one, no claim is forgotten."""
+        after = self.skipped(over)
+        if epoch_id == self.epoch:
+            return after
+        return replace(after, epoch=epoch_id, mark=UNUSED, note=b"", reached=self.last_reached())
+
+
+class Book:
+    """The journal at `name` in a state directory, together with its witness.
+
+    Every method but `read` raises NoKeyError where there is no journal, or it is not the last one.
+    """
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store, self._name = store, name
+
+    def read(self) -> Journal | None:
+        """The journal as it is on disk, whatever its witness says; None without one."""
+        if not self._store.exists(self._name):
+            return None
+        return Journal.from_bytes(self._store.read(self._name))
+
+    def enter(self, change: Callable[[Journal], Journal] = lambda same: same) -> Journal:
+        """Replace the journal by what `change` makes of it, on disk and in its witness; return it."""
+        found = self.read()
+        if found is None:
+            raise NoKeyError("what was used in this federation is missing: agree on a new epoch")
+        entered = [found]
+
+        def act(kept: bytes, change: Callable[[Journal], Journal]) -> bytes:
+            now = self.read() or found  # again: nobody else changes it from here on
+            self._store.witness.check(kept, now.entry, now.before)
+            entered[0] = change(now)
+            if entered[0] != now:
+                entered[0] = replace(entered[0], entry=_name(), before=now.entry)
+                self._write(entered[0])
+            return entered[0].entry
+
+        # A witness that a crash left behind follows first: at most one entry is ahead of it.
+        for each in (lambda same: same, change):
+            self._store.witness.follow(found.witness, partial(act, change=each))
+        return entered[0]
+
+    def begin(self, change: Callable[[Journal], Journal]) -> None:
+        """As `enter`, but a journal that may not be used is given a new witness.
+
+        Its rounds stay over, and the keys of its epoch stay unused.
+        """
+        try:
+            self.enter(change)
+        except NoKeyError:
+            found = self.read() or Journal(_name(), _name())
+            fresh = {"witness": _name(), "entry": _name(), "before": b"", "epoch": b""}
+            made = change(replace(found, **fresh))  # type: ignore[arg-type]
+            self._write(made)
+            self._store.witness.follow(made.witness, lambda _: made.entry, new=True)
+
+    def give_up(self, over: int) -> None:
+        """Nothing up to the round `over` is opened any more, whatever the witness says."""
+        try:
+            self.enter(lambda now: now.skipped(over))
+        except NoKeyError:
+            if (found := self.read()) is not None:  # it stays as useless as it is
+                self._write(found.skipped(over))
+
+    def close(self) -> None:
+        """End the use of its keys for good; which rounds are over stays."""
+        found = self.read()
+        if found is None or not (found.epoch or found.agreement):
+            return
+        try:
+            self.enter(_closed)
+            self._store.witness.forget(found.witness)
+        except NoKeyError:  # the witness is another copy's, which may go on
+            self._write(_closed(found))
+
+    def _write(self, journal: Journal) -> None:
+        self._store.write(self._name, journal.to_bytes())
+
+
+def _closed(journal: Journal) -> Journal:
+    return replace(journal, epoch=b"", agreement=b"")
+
+
+def _name() -> bytes:
+    return secrets.token_bytes(16)

@@ -1,0 +1,171 @@
+"""Witness: the name of a journal's last entry, kept outside the volume that the journal is on.
+
+    <place>/<name>   the last entry of one federation's journal, 16 bytes that the journal holds too
+
+A volume that is put back takes its inodes, its times and its files back, and the machine need not have
+started anew. So no file on the volume can show that a claim is missing. A file outside it can. The
+default place is in memory, which nobody puts back without the processes that run there.
+
+Without a place, entries are kept in this process, and no other one may use the keys.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from flhe.errors import ConfigError, NoKeyError, StoreError
+from flhe.wire import files
+
+_MEMORY: dict[bytes, bytes] = {}
+_ALONE = threading.Lock()
+_MOUNTS = Path("/proc/self/mountinfo")
+_IN_MEMORY = ("tmpfs", "ramfs")
+_WHERE = "the witness's directory"
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """Where entries are kept.
+
+    Parameters
+    ----------
+    place : Path or None
+        A directory of this user alone; None keeps entries in this process.
+    durable : bool
+        Whether a missing entry is taken from the journal: the journal's disk is never put back.
+    """
+
+    place: Path | None = None
+    durable: bool = False
+
+    def follow(self, name: bytes, act: Callable[[bytes], bytes], *, new: bool = False) -> None:
+        """Call `act` with the entry under `name`, and keep the one that it returns.
+
+        Nobody else reads or changes it in between, in whatever process or copy of a state directory.
+        A missing entry is b""; only `new` or `durable` keeps one in its place.
+        """
+        if self.place is None:
+            with _ALONE:
+                _MEMORY[name] = act(_MEMORY.get(name, b""))
+        else:
+            path = self.place / name.hex()
+            files.exchange(path, act, _WHERE, create=new or self.durable)
+
+    def forget(self, name: bytes) -> None:
+        """Remove an entry: the journal that it belongs to is not used any more."""
+        if self.place is None:
+            _MEMORY.pop(name, None)
+        else:
+            files.drop(self.place / name.hex(), _WHERE)
+
+    def check(self, kept: bytes, entry: bytes, before: bytes) -> None:
+        """Refuse a journal whose last entry is not the one that is `kept`.
+
+        A journal that is one entry ahead comes from a crash between both writes. It is taken.
+
+        Raises NoKeyError: the state directory was put back or copied, or its witness is missing.
+        """
+        if kept in (entry, before) if kept else self.durable:
+            return
+        if kept:
+            raise NoKeyError(
+                "this state directory was copied or put back, and what is missing in it was used "
+                "elsewhere: its keys encrypt nothing; agree on a new epoch"
+            )
+        if self.place is None:
+            raise NoKeyError(
+                "keys last as long as one process here, because their last use has no witness outside "
+                "the state directory's disk: set flhe-witness in the node config to a directory in "
+                "memory"
+            )
+        raise NoKeyError(
+            "the witness of these keys' last use is missing: the machine has started anew, or this "
+            "state directory is a copy; they encrypt nothing; agree on a new epoch (flhe-durable=true "
+            "in the node config where the disk is never put back)"
+        )
+
+
+IN_PROCESS = Witness()
+"""Entries are kept in this process, and nowhere else."""
+
+
+def find(
+    named: Path | None,
+    home: Path,
+    *,
+    durable: bool = False,
+    environ: Mapping[str, str] = os.environ,
+    make: bool = True,
+) -> Witness:
+    """Return the witness of a state directory: in the place that is named, or the first that will do.
+
+    Without `make`, nothing is made: the place is the one that a node would take.
+
+    Raises ConfigError: the place that is named is on the same disk; StoreError: it is open to others
+    or cannot be made.
+    """
+    if named is not None:
+        _prepare(named, make)
+        if not (durable or is_apart(named, home)):
+            raise ConfigError(
+                "flhe-witness is on the same disk as the state directory, and would be put back with "
+                "it: name a directory in memory or on another disk"
+            )
+        return Witness(named, durable)
+    for place in _defaults(environ):
+        try:
+            _prepare(place, make)
+        except StoreError:
+            continue
+        if durable or is_apart(place, home):
+            return Witness(place, durable)
+    if not durable:
+        return IN_PROCESS
+    _prepare(home / "witness", make)
+    return Witness(home / "witness", durable)
+
+
+def is_apart(place: Path, home: Path) -> bool:
+    """Whether `place` stays as it is when the disk of `home` is put back."""
+    return _device(place) != _device(home) or bool(in_memory(place))
+
+
+def in_memory(place: Path) -> bool | None:
+    """Whether a place is in memory; None where the system does not tell."""
+    device = _device(place)
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = [line.split() for line in _MOUNTS.read_text(errors="replace").splitlines()]
+    except OSError:
+        return None
+    kinds = {line[line.index("-") + 1] for line in mounts if "-" in line and line[2] == number}
+    return kinds <= set(_IN_MEMORY) if kinds else None
+
+
+def _defaults(environ: Mapping[str, str]) -> Iterator[Path]:
+    user = os.geteuid()
+    shared = "/dev/shm"  # noqa: S108  # in it, a directory of this user's own
+    bases = (environ.get("XDG_RUNTIME_DIR"), shared, f"/run/user/{user}")
+    return (Path(base) / f"flhe-{user}" for base in bases if base and Path(base).is_dir())
+
+
+def _prepare(place: Path, make: bool) -> None:
+    """Make a directory of this user alone, or check that there is one or could be."""
+    if make or os.path.lexists(place):
+        files.make_private(place, _WHERE)
+    elif not os.access(_there(place), os.W_OK | os.X_OK):
+        raise StoreError(f"cannot make {_WHERE}: this user may not write there")
+
+
+def _there(path: Path) -> Path:
+    """The directory, or the nearest one above it that is there."""
+    return next(p for p in (path, *path.absolute().parents) if p.exists())
+
+
+def _device(path: Path) -> int:
+    with files.os_errors("look at", _WHERE):
+        return _there(path).stat().st_dev

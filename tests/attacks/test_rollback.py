@@ -1,0 +1,61 @@
+"""A volume that is put back while the machine runs: inodes, times and contents are what they were.
+
+Whoever runs the storage below a site (an image, LVM, ZFS, a container's volume) can do it between two
+messages. Asked for the same slot again, a node would encrypt another vector under the same mask.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import pytest
+from flwr.app import Message
+
+from flhe.wire import files
+from tests.mods.harness import App, Group, Site, answer, put_back, refused, update
+
+
+@pytest.fixture
+def volume(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inodes and change times come back with contents."""
+
+    def stamp(path: Path) -> str | None:
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+
+    monkeypatch.setattr(files, "stamp", stamp)
+
+
+@pytest.mark.usefixtures("volume")
+@pytest.mark.parametrize("claimed", [0, 2])
+def test_a_volume_that_was_put_back_encrypts_nothing(
+    group: Group, site: Site, tmp_path: Path, claimed: int
+) -> None:
+    """Before the first round, when an agreement waits there, and between two attempts."""
+    for attempt in range(claimed):
+        update(group.ask(site, attempt=attempt))
+    shutil.copytree(site.home, tmp_path / "image")
+    first = update(group.ask(site, attempt=claimed))
+    put_back(site.home, tmp_path / "image")
+    site.app = App(step=0.25)
+    refused(second := group.ask(site, attempt=claimed), 1020)
+    assert mask_is_safe(first.data.tobytes(), second)
+    group.renew()
+    update(group.ask(site, attempt=claimed + 1))  # under keys that nothing was encrypted with
+
+
+def mask_is_safe(before: bytes, reply: Message) -> bool:
+    """Whether no second vector left under the mask of the first."""
+    return reply.has_error() or update(reply).data.tobytes() == before
+
+
+@pytest.mark.usefixtures("volume")
+def test_a_volume_that_was_put_back_opens_no_second_sum(four: Group, tmp_path: Path) -> None:
+    """Two sums of one round differ by a single update."""
+    site, parts = four.sites[0], four.parts()
+    shutil.copytree(site.home, tmp_path / "image")
+    answer(four.evaluate(site, four.total(parts)))
+    put_back(site.home, tmp_path / "image")
+    refused(four.evaluate(site, four.total(parts[1:])), 1020)
+    assert site.model.round == 0

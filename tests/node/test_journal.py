@@ -1,0 +1,371 @@
+"""The journal and its witness: no mask and no opening is used twice, whatever becomes of the disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flhe.errors import ClaimedError, ConfigError, NoKeyError, ReuseError, StoreError
+from flhe.node.journal import KEPT, MAX_NOTE, UNUSED, Book, Journal
+from flhe.node.store import Store
+from flhe.node.witness import Witness
+from flhe.wire import canonical
+from flhe.wire import files as files_
+from tests.mods.harness import dying, put_back
+
+EPOCH, OTHER = bytes(range(16)), bytes(16)
+A, B = b"a" * 32, b"b" * 32
+NAME = "runs/7/journal"
+
+Change = Callable[[Journal], Journal]
+
+
+def claim(*mark: int, epoch: bytes = EPOCH, note: bytes = b"") -> Change:
+    return lambda now: now.claimed(epoch, mark, note)  # type: ignore[arg-type]
+
+
+def opening(round_: int, digest: bytes = A, purpose: str = "update") -> Change:
+    return lambda now: now.recorded(EPOCH, purpose, round_, digest)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Path:
+    """Stands for a place outside the disk."""
+    place = tmp_path / "memory"
+    place.mkdir(0o700)
+    return place
+
+
+@pytest.fixture
+def book(root: Path, memory: Path) -> Book:
+    """With one epoch in use."""
+    made = book_at(root, memory)
+    made.begin(lambda now: now)
+    made.enter(lambda now: now.begun(EPOCH, 0))
+    return made
+
+
+def book_at(root: Path, place: Path | None, *, durable: bool = False) -> Book:
+    """As another process finds it."""
+    return Book(Store(root, Witness(place, durable)), NAME)
+
+
+def read(book: Book) -> Journal:
+    journal = book.read()
+    assert journal is not None
+    return journal
+
+
+USES = [claim(9, 0, 2), claim(9, 1, 0), opening(9), opening(9, A, "mean-squares"), lambda now: now]
+
+
+def refused(book: Book, says: str = "copied or put back") -> None:
+    """Nothing is claimed, opened or begun."""
+    for use in (*USES, lambda now: now.begun(OTHER, 0)):
+        with pytest.raises(NoKeyError, match=says):
+            book.enter(use)
+
+
+# --- what is claimed and opened ---
+
+SMALL = st.integers(0, 2)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(SMALL, SMALL, SMALL, st.booleans()), min_size=1, max_size=8))
+def test_a_claim_is_taken_if_it_rises_and_is_for_ever(
+    claims: list[tuple[int, int, int, bool]],
+) -> None:
+    """By round, then attempt, then step; the same in a process that knows the directory alone."""
+    with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        root, place, last = Path(path, "state"), Path(path), UNUSED
+        book = book_at(root, place)
+        book.begin(lambda now: now.begun(EPOCH, 0))
+        for number, (*mark, restart) in enumerate(claims):
+            if restart:
+                book = book_at(root, place)
+            note = bytes([number])
+            if tuple(mark) <= last:
+                with pytest.raises(ClaimedError, match=f"round {mark[0]}, attempt {mark[1]}"):
+                    book.enter(claim(*mark, note=note))
+                continue
+            book.enter(claim(*mark, note=note))
+            last = tuple(mark)  # type: ignore[assignment]
+            assert (read(book).mark, read(book).note) == (last, note)
+
+
+def test_one_of_many_claims_wins(book: Book) -> None:
+    won: list[int] = []
+
+    def race(i: int) -> None:
+        try:
+            book.enter(claim(1, 0, 0))
+        except ReuseError:
+            return
+        won.append(i)
+
+    together([lambda i=i: race(i) for i in range(16)])  # type: ignore[misc]
+    assert len(won) == 1
+
+
+def together(acts: list[Callable[[], object]]) -> None:
+    threads = [threading.Thread(target=act) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_one_opening_of_each_purpose_a_round(book: Book, root: Path, memory: Path) -> None:
+    for purpose, other in (("update", "mean-squares"), ("mean-squares", "evaluation")):
+        book.enter(opening(3, A, purpose))
+        book.enter(opening(3, B, other))  # another sum
+        again = read(book)
+        book.enter(opening(3, A, purpose))
+        assert read(book) == again
+        for one in (book, book_at(root, memory)):
+            with pytest.raises(ReuseError, match="another result of round 3"):
+                one.enter(opening(3, B, purpose))
+        book.enter(lambda now: now.begun(os.urandom(16), 0))  # nor in another epoch
+        book.enter(lambda now: now.begun(EPOCH, 3))
+        with pytest.raises(ReuseError, match="another result of round 3"):
+            book.enter(opening(3, B, purpose))
+        book.begin(lambda now: Journal(now.witness, now.entry, epoch=EPOCH))  # another federation
+
+
+def test_openings_are_not_forgotten(book: Book) -> None:
+    for round_ in (*range(2, KEPT + 3), 3, 4):  # the last ones again, after a crash
+        book.enter(opening(round_))
+    assert read(book).last_opened("update") == KEPT + 2
+    assert len(read(book).opened["update"]) == KEPT
+    for round_ in (1, 2):  # what was opened then is not known any more
+        with pytest.raises(ReuseError, match="forgotten here"):
+            book.enter(opening(round_))
+    book.enter(opening(1, A, "mean-squares"))
+    book.enter(lambda now: now.skipped(500))
+    for round_ in (400, 500):
+        with pytest.raises(ReuseError, match="forgotten here"):
+            book.enter(opening(round_))
+    book.enter(lambda now: now.skipped(5))
+    assert read(book).last_opened("evaluation") == 500
+
+
+def test_an_epoch_begins_once(book: Book) -> None:
+    """Again for the same one it forgets no claim; the next one begins with what is over."""
+    book.enter(claim(5, 1, 2))
+    book.enter(opening(4))
+    book.enter(lambda now: now.begun(EPOCH, 3))
+    with pytest.raises(ClaimedError):
+        book.enter(claim(5, 1, 2))
+    book.enter(lambda now: now.begun(OTHER, 0))
+    found = read(book)
+    assert (found.mark, found.over, found.reached) == (UNUSED, 3, 5)
+    for use in USES[:-1]:  # the keys of the one before are not used any more
+        with pytest.raises(NoKeyError, match="may not be used"):
+            book.enter(use)
+    book.enter(claim(1, 0, 0, epoch=OTHER))
+
+
+@pytest.mark.parametrize(
+    "mark", [(-1, 0, 0), (0, True, 0), (2**32, 0, 0), (1, 0, -1), (1, 0, 2**32)]
+)
+def test_own_mistakes(mark: tuple[int, int, int]) -> None:
+    with pytest.raises(ConfigError):
+        Journal(bytes(16), bytes(16), mark=mark)
+    with pytest.raises(ConfigError):
+        Journal(bytes(16), bytes(16), note=bytes(MAX_NOTE + 1))
+    with pytest.raises(ConfigError):
+        Journal(bytes(16), bytes(16), epoch=EPOCH).recorded(EPOCH, "update", 1, b"short")
+
+
+def test_a_journal_is_read_exactly(book: Book, root: Path) -> None:
+    body = canonical.loads((root / NAME).read_bytes(), 1 << 18, "journal")
+    for change in (["2", *body[1:]], body[:-1], [2, *body[1:]], [*body, 0]):
+        (root / NAME).write_bytes(canonical.dumps(change))
+        with pytest.raises(StoreError, match="which rounds are over is damaged"):
+            book.enter()
+
+
+# --- on disk ---
+
+
+def test_a_claim_is_on_disk_before_its_witness_follows(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    replace, fsync, pwrite = files_.replace, os.fsync, os.pwrite
+    for name, real in (("fsync", fsync), ("pwrite", pwrite)):
+        call = lambda *args, name=name, real=real: (seen.append(name), real(*args))[1]  # noqa: E731
+        monkeypatch.setattr(os, name, call)
+    monkeypatch.setattr(files_, "replace", lambda *a: (seen.append("journal"), replace(*a))[1])
+    book.enter(claim(1, 0, 0))
+    assert seen == ["journal", "fsync", "fsync", "pwrite", "fsync"]
+    seen.clear()
+    book.enter(lambda now: now)
+    assert seen == []
+
+
+@pytest.mark.parametrize("at", ["before the journal", "before the witness"])
+def test_a_crash_between_both_writes(book: Book, at: str) -> None:
+    """The claim counts once it is in the journal, and the witness follows when it is used again."""
+    book.enter(claim(1, 0, 0))
+    for use, once in ((claim(1, 0, 1), True), (opening(1), False)):
+        with dying(*((files_, "replace") if at == "before the journal" else (os, "pwrite"))):
+            book.enter(use)
+        if once and at == "before the witness":
+            with pytest.raises(ClaimedError):
+                book.enter(use)
+        else:
+            book.enter(use)
+    book.enter(claim(1, 1, 0))
+
+
+def test_what_was_noted_twice_is_witnessed_before_it_is_used(
+    book: Book, root: Path, tmp_path: Path
+) -> None:
+    """A crash left an opening in the journal alone: the witness follows before anything is opened."""
+    shutil.copytree(root, tmp_path / "image")
+
+    with dying(os, "pwrite"):
+        book.enter(opening(1))
+    book.enter(opening(1))
+    put_back(root, tmp_path / "image")
+    refused(book)
+
+
+# --- disks that are put back, copies, and machines that start anew ---
+
+
+def test_a_directory_that_was_put_back_is_refused(
+    book: Book, root: Path, memory: Path, tmp_path: Path
+) -> None:
+    """Inodes and times are those that it had, and the machine has not started anew."""
+    for image, use in (("one", claim(1, 0, 0)), ("two", opening(1)), ("three", claim(2, 0, 0))):
+        shutil.copytree(root, tmp_path / image)
+        book.enter(use)
+    for image in ("three", "one", "two"):
+        put_back(root, tmp_path / image)
+        for one in (book, book_at(root, memory), book_at(root, memory, durable=True)):
+            refused(one)
+
+
+def test_of_two_copies_the_first_one_goes_on(
+    book: Book, root: Path, memory: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(root, tmp_path / "copy")
+    other = book_at(tmp_path / "copy", memory)
+    other.enter(claim(1, 0, 0))
+    refused(book)
+    other.enter(claim(1, 1, 0))
+    book.give_up(9)  # what is over may be noted, and makes it no better
+    assert read(book).over == 9
+    refused(book)
+    book.close()  # the other one's witness stays
+    other.enter(claim(1, 2, 0))
+
+
+def test_copies_that_claim_at_one_time(
+    book: Book, root: Path, memory: Path, tmp_path: Path
+) -> None:
+    """No lock of theirs is common; the witness's is."""
+    copies = [tmp_path / f"copy-{i}" for i in range(8)]
+    for copy in copies:
+        shutil.copytree(root, copy)
+    won: list[Path] = []
+
+    def race(copy: Path) -> None:
+        try:
+            book_at(copy, memory).enter(claim(1, 0, 0))
+        except NoKeyError:
+            return
+        won.append(copy)
+
+    together([lambda copy=copy: race(copy) for copy in copies])  # type: ignore[misc]
+    assert len(won) == 1
+
+
+def test_a_copy_that_a_crash_left_ahead_is_refused(
+    book: Book, root: Path, memory: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(root, tmp_path / "copy")
+
+    with dying(os, "pwrite"):
+        book.enter(claim(1, 0, 0))
+    book_at(tmp_path / "copy", memory).enter(claim(1, 0, 0))
+    refused(book)
+
+
+@pytest.mark.parametrize("how", ["restart", "another machine", "no place"])
+def test_without_its_witness_nothing_is_used(
+    book: Book, root: Path, memory: Path, tmp_path: Path, how: str
+) -> None:
+    book.enter(claim(1, 0, 0))
+    place: Path | None = memory
+    if how == "restart":
+        for left in memory.iterdir():
+            left.unlink()
+    else:
+        (tmp_path / "elsewhere").mkdir()
+        place = tmp_path / "elsewhere" if how == "another machine" else None
+    after = book_at(root, place)
+    refused(after, "set flhe-witness" if place is None else "flhe-durable=true")
+    if place is None:
+        return
+    durable = book_at(root, place, durable=True)  # whose administrator vouches for the disk
+    with pytest.raises(ClaimedError):
+        durable.enter(claim(1, 0, 0))
+    durable.enter(claim(1, 1, 0))
+    after.enter(claim(1, 2, 0))
+
+
+def test_a_new_agreement_is_a_new_witness_and_forgets_nothing(
+    book: Book, root: Path, memory: Path, tmp_path: Path
+) -> None:
+    """It begins on what the directory was put back to; the keys there stay unused."""
+    book.enter(claim(4, 0, 0))
+    book.enter(opening(3))
+    shutil.copytree(root, tmp_path / "image")
+    book.enter(claim(4, 1, 0))
+    put_back(root, tmp_path / "image")
+    book.begin(lambda now: now)
+    with pytest.raises(NoKeyError, match="may not be used"):
+        book.enter(claim(4, 2, 0))
+    book.enter(lambda now: now.begun(OTHER, 0))
+    assert (read(book).reached, read(book).last_opened("update")) == (4, 3)
+    book.enter(claim(4, 0, 0, epoch=OTHER))
+    book.begin(lambda now: now)  # where nothing is wrong, it goes on
+    with pytest.raises(ClaimedError):
+        book.enter(claim(4, 0, 0, epoch=OTHER))
+
+
+def test_a_journal_that_is_gone(book: Book, root: Path) -> None:
+    """Somebody tidied up: its keys are of no use."""
+    (root / NAME).unlink()
+    refused(book, "is missing")
+    book.give_up(3)
+    book.close()
+    assert book.read() is None
+
+
+def test_what_is_closed_leaves_no_witness(book: Book, memory: Path) -> None:
+    book.enter(claim(4, 0, 0))
+    assert len([*memory.iterdir()]) == 1
+    for _ in range(2):
+        book.close()
+    assert [*memory.iterdir()] == []
+    refused(book, "witness of these keys' last use is missing")
+    assert read(book).last_reached() == 4
