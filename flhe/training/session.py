@@ -45,6 +45,7 @@ from flhe.math.permutation import Permutation
 from flhe.schemes.base import Sealer
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.sums.secure_sum import Record, SecureSum
+from flhe.training.chain import link_of
 from flhe.training.draft import Draft
 from flhe.training.due import check_due
 from flhe.training.epoch_sums import EpochSums
@@ -54,6 +55,7 @@ from flhe.training.model import Model
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.terms import Terms
 from flhe.training.update import UPDATE
+from flhe.training.vouching import Holding
 from flhe.wire.derive import hkdf
 
 logger = logging.getLogger("flhe")
@@ -140,6 +142,10 @@ class Session:
         for chunk in model.chunks():
             mac.update(chunk)
         return mac.digest()
+
+    def holding(self, model: Model, digest: bytes) -> Holding:
+        """What a member signs that holds `model`, with this keyed digest."""
+        return Holding(self.sums, self.epoch.members, model.round, model.history, digest)
 
     def check_of(self, digest: bytes, rank: int = 0, support: Support | None = None) -> int:
         """What stands for a digest inside the sum: 31 bits that nobody outside the group knows.
@@ -370,7 +376,11 @@ class Session:
         state = fit(self, model, total.slot.round, mean_squares, record, base)
         lanes = of.open(self.epoch, total, record, release, threads=self.threads)
         check, order = self._expected_check(base, total), self.permutation(total.slot)
-        return self.ending(model).read(self.terms, model, total, lanes, state, check, order)
+        ending = self.ending(model)
+        after, totals = ending.read(self.terms, model, total, lanes, state, check, order)
+        return after.linked(
+            link_of(model.history, total, total.digest(), self.epoch.members)
+        ), totals
 
     def _expected_check(self, base: bytes, total: Sealed) -> int:
         if not total.supports:

@@ -69,7 +69,7 @@ def test_a_sum_whose_key_is_gone_everywhere_is_void(
     grid, starts = Puppets(tmp_path, NODES), restarting(monkeypatch)
     grid.before[3] = lambda: starts.append(len(starts))
     play(make, grid, 4, fraction_evaluate=0.0)
-    assert "nobody has opened the sum of round 2, and its key is gone: it is void" in caplog.text
+    assert "too few have opened the sum of round 2, and its key is gone: it is void" in caplog.text
     assert same(grid, range(NODES)).round == 4
 
 

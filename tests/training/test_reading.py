@@ -122,7 +122,8 @@ def test_the_server_reads_what_a_member_opens(
     total, answers = there.total(*senders), there.answers(senders)
     for rank in (0, size - 1):
         other, told = there.sessions[rank].open(there.model, total, ignore, None, None, answers)
-        assert encoded(dataclasses.replace(other, history=model.history)) == encoded(model)
+        alike = dataclasses.replace(other, history=model.history, chain=())
+        assert encoded(alike) == encoded(model)
         assert dataclasses.replace(told, check=0) == totals
     weights = [10 * (rank + 1) for rank in senders]
     assert (totals.count, totals.weight, totals.check) == (len(senders), sum(weights), 0)
