@@ -62,7 +62,7 @@ class AlteredError(AuthenticationError):
 
 
 class EquivocationError(AuthenticationError):
-    """A signed receipt says that another member was told another result of a round."""
+    """A checkpoint whose chain of sums is not that of the reader's own model, or is broken."""
 
 
 class SharesError(AuthenticationError):

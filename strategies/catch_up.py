@@ -8,7 +8,7 @@ tell whether all of them agree.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from logging import ERROR, INFO, WARNING, getLogger
 from typing import NamedTuple
 
@@ -21,12 +21,19 @@ from flhe.mods import records
 from flhe.strategies.federation import LOST, NOTHING, Federation
 from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.trouble import give_up, most_common, warn
+from flhe.training.vouching import Holding
 from flhe.wire import canonical
 
 log = getLogger("flwr").log
 
-VERIFIERS = 3
-"""Members that are asked whether a checkpoint is right, until one says so."""
+
+class Sealing(NamedTuple):
+    """A sealed checkpoint by a node, the model that it is said to hold, and its voucher for that."""
+
+    node: int
+    box: ArrayRecord
+    holding: Holding
+    voucher: bytes
 
 
 class Stand(NamedTuple):
@@ -44,8 +51,6 @@ class CatchUp:
     fed: Federation
     timeout: float
     """Seconds that each stage waits."""
-    _reference: bytes = field(default=b"", init=False)
-    """Digest of the model that most have, where one was asked for."""
 
     def greet(self, nodes: Iterable[int]) -> set[int]:
         """Ask nodes that nobody knows who they are: members come back under other node ids.
@@ -58,13 +63,12 @@ class CatchUp:
         keys, connected = set(fed.members.values()), set(fed.connected())
         placed = {node: key for node, key in fed.members.items() if node >= 0}
         answers = self._statuses(unknown)
-        for node, (key, epoch, stand) in answers.items():
+        for node, (key, epoch, _) in answers.items():
             there = {k for n, k in placed.items() if n in connected}
             # Nobody takes a connected one's place.
             if key in keys - there and epoch == agreed.epoch:
                 placed = {n: k for n, k in placed.items() if k != key} | {node: key}
                 fed.confirmed.add(node)
-            self._note(node, stand)
         fed.ledger.place(placed)
         return set(unknown) - answers.keys()
 
@@ -106,12 +110,14 @@ class CatchUp:
                     log(INFO, "node %d has caught up by a checkpoint", node)
         warn("sync: node %d: %s", trouble)
 
-    def fetch_box(self) -> ArrayRecord:
+    def fetch_box(self, need: int | None = None) -> ArrayRecord:
         """A sealed checkpoint of the present model: the kept one, or one that a member seals now.
 
-        Nobody relies on what one member alone says: another one opens it first and finds its own model.
+        More members must vouch for it than may collude, or `need`. Nobody relies on what one member
+        alone says: where another one is there, it opens the box first and finds its own model. What too
+        few vouch for to catch anybody up is not kept.
 
-        Raises QuorumError: nobody sealed one that holds.
+        Raises QuorumError: nobody sealed one that enough members vouch for.
         """
         fed, ledger = self.fed, self.fed.ledger
         if ledger.box is not None and ledger.box_round == ledger.base:
@@ -119,37 +125,70 @@ class CatchUp:
         trouble: dict[int, str] = {}
         rank = fed.parameters.epoch.rank
         able = sorted(fed.following(), key=lambda n: (not fed.has_model(n), rank(n)))
+        bound = self.spared + 1
+        need = bound if need is None else need
+        if len(able) < need:
+            give_up(
+                f"{need} members must vouch for the model of round {ledger.base}, and {len(able)} of "
+                "those that hold it are connected: start more of them",
+                trouble,
+            )
         for node in able:
+            others = [n for n in able if n != node]
             messages = fed.messages("train", "checkpoint", [node])
-            for _, box in fed.ask(messages, self.timeout, trouble, self._box_in):
-                if self._verified(node, box, [n for n in able if n != node], trouble):
-                    ledger.keep_box(box, ledger.base)
+            for _, sealing in fed.ask(messages, self.timeout, trouble, self._box_in):
+                vouchers = self._vouched(sealing, others, trouble)
+                if len(vouchers) >= need and (vouchers[1:] or self._alone(node, others, trouble)):
                     warn("checkpoint: node %d: %s", trouble)
-                    return box
-                trouble.setdefault(node, "its checkpoint is not the others' model")
+                    if len(vouchers) >= bound:
+                        ledger.keep_box(sealing.box, ledger.base, tuple(vouchers))
+                    return sealing.box
+                trouble.setdefault(node, "too few find their model in its checkpoint")
             trouble.setdefault(node, "no sealed checkpoint in time")
         return give_up("no member sealed a checkpoint", trouble)
 
-    def _verified(
-        self, sealer: int, box: ArrayRecord, others: list[int], trouble: dict[int, str]
-    ) -> bool:
-        """Whether one of up to three others finds its own model in the box."""
+    @property
+    def spared(self) -> int:
+        """Members whose word is not enough; nobody but its maker has a first model."""
+        return self.fed.parameters.epoch.colluders if self.fed.ledger.base > 0 else 0
+
+    def _alone(self, sealer: int, others: list[int], trouble: dict[int, str]) -> bool:
+        """Whether nobody else is there who could vouch for a checkpoint."""
         fed = self.fed
         there = set(fed.connected()) & set(fed.members) - {sealer}
         if not others and there & fed.membership.keyless:
             trouble[sealer] = "nobody else who is there has a key to open its checkpoint with"
-            return False
-        if not others:
+        elif not others:
             log(WARNING, "the checkpoint by node %d is not verified: nobody else is there", sealer)
             return True
-        for node in others[:VERIFIERS]:
-            messages = fed.messages("train", "verify", [node])
-            messages[0].content[records.CANDIDATE] = box
-            for _, answer in fed.ask(messages, self.timeout, trouble, _reply_in):
-                if answer.get("same") is True:
-                    return True
-                trouble[node] = f"it does not find its model in the checkpoint by node {sealer}"
         return False
+
+    def _vouched(self, sealing: Sealing, others: list[int], trouble: dict[int, str]) -> list[bytes]:
+        """Vouchers of the sealer and of others who find their own model in its box.
+
+        As many as must vouch are asked for, one of the others at least.
+        """
+        fed, vouchers, asked = self.fed, [sealing.voucher], 0
+        need = max(self.spared, 1) + 1
+
+        def voucher_in(node: int, reply: RecordDict) -> bytes:
+            voucher: bytes = records.optional(_reply_in(node, reply), "voucher", b"")
+            if voucher:
+                sealing.holding.check(voucher, [fed.members[node]])
+            return voucher
+
+        others = others[: 2 * need - 1]  # whoever colludes: enough of these do not
+        while nodes := others[asked : asked + need - len(vouchers)]:
+            asked += len(nodes)
+            messages = fed.messages("train", "verify", nodes)
+            for message in messages:
+                message.content[records.CANDIDATE] = sealing.box
+            for node, voucher in fed.ask(messages, self.timeout, trouble, voucher_in):
+                if voucher:
+                    vouchers.append(voucher)
+                else:
+                    trouble[node] = f"its model is not in the checkpoint by node {sealing.node}"
+        return vouchers
 
     def fetch_initial(self) -> None:
         """The first model, sealed by the member of lowest rank that can make one.
@@ -161,8 +200,8 @@ class CatchUp:
         for node in sorted(fed.present(), key=fed.parameters.epoch.rank):
             content = fed.content("initial", node in fed.confirmed, False, ())
             messages = [Message(content, node, "train")]
-            for _, box in fed.ask(messages, self.timeout, trouble, self._initial_in):
-                ledger.keep_box(box, 0)
+            for _, sealing in fed.ask(messages, self.timeout, trouble, self._initial_in):
+                ledger.keep_box(sealing.box, 0, (sealing.voucher,))
                 others = [n for n in fed.present() if n != node]
                 self._sync(others, trouble)
                 if not others or any(fed.model_round(n) == 0 for n in others):
@@ -177,13 +216,19 @@ class CatchUp:
     def finish(self) -> ArrayRecord:
         """Bring everybody who is there to the last model, and have it sealed.
 
+        The result is taken from whoever is there: it replaces no member's model.
+
         Raises QuorumError: nobody sealed one that holds.
         """
         fed = self.fed
         behind = [node for node in fed.present() if not fed.has_model(node)]
         if fed.ledger.base > 0 and behind:
             self.settle(behind)
-        box = self.fetch_box()
+        try:
+            box = self.fetch_box()
+        except QuorumError as error:
+            log(WARNING, "the last model: %s", error)
+            box = self.fetch_box(need=1)
         if (teller := fed.teller) is not None:
             self._sync([teller], {})
         return box
@@ -201,13 +246,15 @@ class CatchUp:
         return stands
 
     def _statuses(self, nodes: Iterable[int]) -> dict[int, tuple[bytes, bytes, Stand]]:
-        """Ask each of `nodes` who it is and where it stands, whatever its epoch."""
+        """Ask each of `nodes` who it is and where it stands, whatever its epoch; note the latter."""
         name = records.federation_name(self.fed.ledger.federation)
         record = records.stage_record("status", federation=name)
         content = RecordDict({records.STAGE: record})
         messages, trouble = [Message(content, node, "train") for node in nodes], dict[int, str]()
         answers = dict(self.fed.ask(messages, self.timeout, trouble, _status_in, follows=False))
         warn("status: node %d: %s", trouble)
+        for node, (_, _, stand) in answers.items():
+            self._note(node, stand)
         return answers
 
     def _note(self, node: int, stand: Stand) -> None:
@@ -220,9 +267,9 @@ class CatchUp:
         # In order of rank, so that a tie is decided by the lowest one.
         there = [node for node in stands if node in fed.members and fed.has_model(node)]
         told = [stands[n].digest for n in sorted(there, key=fed.parameters.epoch.rank)]
-        self._reference = most_common(told) if told else b""
+        right = most_common(told) if told else b""
         for node in there:
-            if stands[node].digest != self._reference:
+            if stands[node].digest != right:
                 fed.at[node] = LOST
                 log(WARNING, "node %d: its model has drifted, it takes the others'", node)
 
@@ -241,37 +288,29 @@ class CatchUp:
             fed.suspect()
         fed.refusers, fed.altered = set(), set()
         log(ERROR, "the sum of round %d opened for nobody: the round is void", fed.ledger.void())
-        for node, (_, _, stand) in self._statuses(fed.present()).items():
-            self._note(node, stand)
+        self._statuses(fed.present())
 
     def take_back(self, agreed: Agreed) -> None:
-        """Take back sums that nobody has opened, where all members are there to say so.
+        """Take back sums that too few have opened, where all members are there to say so.
 
-        Their keys may be gone, as after a failure of power everywhere: nobody will open those sums.
-        `agreed` is the new epoch, in which all of them are.
+        Their keys may be gone, as after a failure of power everywhere: nobody else will open those
+        sums, and no more members hold them than may collude. `agreed` is the new epoch, in which all of
+        them are.
         """
-        fed = self.fed
-        if not set(fed.members.values()) <= set(agreed.members.values()):
-            return
+        fed, old = self.fed, set(self.fed.members.values())
         answers = self._statuses(agreed.members)
-        stands = {node: stand for node, (_, _, stand) in answers.items()}
-        if len(stands) < len(agreed.members):
+        if len(answers) < len(agreed.members) or not old <= set(agreed.members.values()):
             return
-        known = fed.ledger.chain
+        rounds = [fed.model_round(node) for node in answers]
         furthest = max(
-            (s.round for s in stands.values() if known.get(s.round) == s.history), default=0
+            (r for r in rounds if rounds.count(r) > agreed.colluders), default=max(rounds)
         )
         while fed.ledger.base > furthest and fed.ledger.base in fed.ledger.sums:
-            lost = fed.ledger.void()
-            log(
-                ERROR,
-                "nobody has opened the sum of round %d, and its key is gone: it is void",
-                lost,
-            )
-        for node, stand in stands.items():
-            self._note(node, stand)
+            text = "too few have opened the sum of round %d, and its key is gone: it is void"
+            log(ERROR, text, fed.ledger.void())
+        fed.at |= {node: LOST for node in answers if fed.model_round(node) > fed.ledger.base}
 
-    def _initial_in(self, node: int, reply: RecordDict) -> ArrayRecord:
+    def _initial_in(self, node: int, reply: RecordDict) -> Sealing:
         """The sealed initial model in a reply; its layout and history are the federation's from now."""
         ledger = self.fed.ledger
         try:
@@ -286,7 +325,7 @@ class CatchUp:
             ledger.layout, ledger.chain = None, {}
             raise
 
-    def _box_in(self, node: int, reply: RecordDict) -> ArrayRecord:
+    def _box_in(self, node: int, reply: RecordDict) -> Sealing:
         """The checkpoint in a reply, if it is of the present model and epoch."""
         ledger, stand = self.fed.ledger, _stand_in(node, reply)
         box = reply.get(records.BOX)
@@ -294,14 +333,15 @@ class CatchUp:
             raise ProtocolError("the reply holds no sealed checkpoint")
         if (stand.round, stand.history) != (ledger.base, ledger.history):
             raise ProtocolError("its checkpoint is of another model than the others'")
-        if self._reference and stand.digest != self._reference:
-            raise ProtocolError("its checkpoint is of a model that has drifted")
-        header = seal.peek(records.to_pieces(box)[0])
-        epoch = self.fed.parameters.epoch.epoch
-        expect = {"stage": "checkpoint", "epoch": epoch, "round": ledger.base}
+        header, agreed = seal.peek(records.to_pieces(box)[0]), self.fed.parameters.epoch
+        expect = {"stage": "checkpoint", "epoch": agreed.epoch, "round": ledger.base}
+        expect["rank"] = agreed.rank(node)
         if any(header.get(name) != value for name, value in expect.items()):
             raise ProtocolError("its checkpoint is sealed for another round or epoch")
-        return box
+        holding = self.fed.parameters.holding(stand.digest)
+        voucher: bytes = records.field(_reply_in(node, reply), "voucher", bytes)
+        holding.check(voucher, [self.fed.members[node]])
+        return Sealing(node, box, holding, voucher)
 
 
 def _reply_in(_node: int, content: RecordDict, what: str = "where the node stands") -> ConfigRecord:

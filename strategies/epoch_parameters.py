@@ -13,13 +13,13 @@ from flhe.mods import records
 from flhe.schemes.sealed import from_bytes
 from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import Ledger
-from flhe.sums import receipts
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.epoch_sums import EpochSums
 from flhe.training.kind import Kind
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.terms import Terms
 from flhe.training.update import UPDATE
+from flhe.training.vouching import Holding
 
 
 def start_in(answer: ConfigRecord) -> bytes:
@@ -87,7 +87,7 @@ class EpochParameters:
         have agreed on; members go by their own.
         """
         agreed = self.epoch
-        members = tuple(sorted(agreed.members.values()))
+        members = agreed.publics
         return SharingParameters(
             self.ledger.federation,
             agreed.number,
@@ -116,14 +116,10 @@ class EpochParameters:
         due = (fitting == "always" and not self.maps) or (fitting == "first" and first)
         return due and ledger.round not in ledger.mean_squares
 
-    def receipt_in(self, node: int, answer: ConfigRecord, of: SecureSum) -> bytes:
-        """What a member signed of the result that it starts from; members go by it, not the server."""
-        sender = self.epoch.members[node]
-        data: bytes = records.field(answer, "receipt", bytes)
-        receipt = receipts.opened(data, sender, of.slot, of.number, of.policy_hash)
-        if receipt.history != of.slot.history:
-            raise ProtocolError("its receipt is for another result than its update")
-        return data
+    def holding(self, digest: bytes) -> Holding:
+        """What members sign who hold the present model, with this keyed digest."""
+        ledger = self.ledger
+        return Holding(self.sums, self.epoch.publics, ledger.base, ledger.history, digest)
 
     def shares_in(self, node: int, answer: ConfigRecord) -> list[bytes]:
         """The shares of an update's seed, where there are seeds.

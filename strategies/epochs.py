@@ -133,10 +133,10 @@ class Epochs:
             ledger.skip_agreements()
             if len(fed.present()) < self.strategy.sampling.quorum(fed):
                 raise QuorumError(
-                    f"nobody who is connected holds the model of round {ledger.base}: start those "
+                    f"too few who are connected hold the model of round {ledger.base}: start those "
                     "that do, then resume the run"
                 )
-            self._stay(number, asked, "nobody in the new one holds the model")
+            self._stay(number, asked, "too few in the new one hold the model")
             return
         ledger.change_epoch(agreed, number)
         membership.changed(number, asked, agreed.members)
@@ -148,13 +148,19 @@ class Epochs:
             catch_up.settle(fed.present())
 
     def _is_held(self, catch_up: CatchUp, agreed: Agreed) -> bool:
-        """Whether somebody in the new epoch holds the model, after voiding what nobody has opened."""
+        """Whether enough in the new epoch hold the model, after voiding what too few have opened."""
         fed, ledger = self.fed, self.fed.ledger
         if fed.server_reads or (ledger.base == 0 and fed.initial is not None):
             return True  # then nobody has to
-        if not any(map(fed.has_model, agreed.members)):
+
+        def held() -> bool:
+            """Whether more hold it than may collude; nobody but its maker has a first model."""
+            spared = agreed.colluders if ledger.base > 0 else 0
+            return sum(map(fed.has_model, agreed.members)) > spared
+
+        if not held():
             catch_up.take_back(agreed)
-        return any(map(fed.has_model, agreed.members))
+        return held()
 
     def _stay(self, number: int, asked: list[int], why: str) -> None:
         """A new epoch came to nothing."""

@@ -28,11 +28,10 @@ from flhe.strategies.planning import Asked, Plan
 from flhe.strategies.report import RoundReport
 from flhe.strategies.round_state import Attempt, RoundState
 from flhe.strategies.suspects import Suspects
-from flhe.sums import receipts
+from flhe.training.chain import link_of
 from flhe.training.contract import Contract
 from flhe.training.kind import Kind
 from flhe.training.mean_squares import MEAN_SQUARES
-from flhe.training.model import next_history
 from flhe.training.reading import ServerReader, finite
 from flhe.training.session import THREADS
 from flhe.training.terms import Terms
@@ -51,7 +50,7 @@ APPS_FAULT = (1001, 1018)
 """Codes of an app that would do the same if it were asked again."""
 BEHIND = (1011, 1012, 1014, 1019, 1023, 1024)
 """Codes of `flhe.wire.codes` by which a node says that it cannot follow: it needs a checkpoint."""
-REFUSES = (1011, 1012, 1014, 1023, 1024)
+REFUSES = (1011, 1012, 1014, 1023)
 """Those of them by which it refuses a sum that it was sent."""
 SPOILT = (1014, 1023)
 """Those by which it says that the sum is not what its senders should have made."""
@@ -235,7 +234,7 @@ class Federation:
             "sums": [ledger.sums[r][0] for r in rounds],
             "mean-squares": [ledger.mean_squares.get(r, b"") for r in rounds],
             "releases": [ledger.releases.get(r, b"") for r in rounds],
-            "receipts": [ledger.receipts.get(r, b"") for r in rounds],
+            "vouchers": list(ledger.vouchers) if by_box else [],
             "base": ledger.base,
             "fitted-on": ledger.mean_squares.get(ledger.round, b"") if training else b"",
             "mode": self.attempt.mode,
@@ -335,11 +334,8 @@ class Federation:
         agreed = self.parameters.epoch
         rank, envelope = agreed.rank(node), records.field(answer, "envelope", bytes)
         of.check_part(part, envelope, rank, agreed.members[node], mode)
-        if kind is not MEAN_SQUARES:
-            receipt = self.parameters.receipt_in(node, answer, of)
-            self.attempt.receipts[rank] = receipt
-            if self.terms.scheme.opened_together:
-                self.attempt.shares[node] = self.parameters.shares_in(node, answer)
+        if kind is not MEAN_SQUARES and self.terms.scheme.opened_together:
+            self.attempt.shares[node] = self.parameters.shares_in(node, answer)
         self.heard(node, content)
         return part, start
 
@@ -411,10 +407,10 @@ class Federation:
             with self.grid.meter.doing(OPEN):
                 arrays = self._read(total, release)
         else:
-            history = next_history(self.ledger.history, total.digest())
-            signed = [self.attempt.receipts[rank] for rank in total.senders]
-            self.ledger.receipts[total.slot.round] = receipts.pack(signed)
-            arrays = self.ledger.keep(total, history, pack(release) if release else b"")
+            link = link_of(
+                self.ledger.history, total, total.digest(), self.parameters.epoch.publics
+            )
+            arrays = self.ledger.keep(total, link.history, pack(release) if release else b"")
         self.survivors = len(total.senders)
         missing = 1 - self.survivors / len(self.members)
         self.dropout = missing if self.dropout is None else (self.dropout + missing) / 2

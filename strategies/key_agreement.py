@@ -66,9 +66,14 @@ class Agreed:
     public: bytes = b""
     """Public key of the scheme, encoded; or what the members call the sum of their keys."""
 
+    @property
+    def publics(self) -> tuple[bytes, ...]:
+        """The members' keys, by rank."""
+        return tuple(sorted(self.members.values()))
+
     def rank(self, node: int) -> int:
         """Rank of a node: the place of its key among the members' keys."""
-        return sorted(self.members.values()).index(self.members[node])
+        return self.publics.index(self.members[node])
 
 
 def agree(

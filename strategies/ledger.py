@@ -7,7 +7,7 @@ killed at any point goes on where it stood (`HEStrategy.start(resume=True)`):
     sum-<round>   the sealed sum of a round that some member may still lack
     release-<round>  what opens it, sealed for the members, where they agree on masking keys
     model         the model, where the server reads the sums
-    checkpoint    the last sealed checkpoint of this epoch
+    checkpoint    the last sealed checkpoint of this epoch, and who vouches for it
 
 Without one it is in memory only.
 """
@@ -88,7 +88,6 @@ class _File(Record):
     mean_squares: dict[U32, bytes]
     spoiled: U32
     releases: _Rounds
-    receipts: dict[U32, bytes]
     evaluated: Annotated[int, within(-1, (1 << 32) - 1)]
     evaluation: bytes
     opens_evaluation: bytes
@@ -104,7 +103,7 @@ _KNOWN = [field.name for field in fields(_Epoch) if field.name != "members"]
 
 @dataclass(frozen=True, slots=True)
 class _Box(Record):
-    """What stands before a kept checkpoint: its round, and the lengths of its pieces."""
+    """What stands before a kept checkpoint: its round, its vouchers, and the lengths of its pieces."""
 
     FORM = Form(
         "kept checkpoint",
@@ -114,6 +113,7 @@ class _Box(Record):
     )
 
     round: U32
+    vouchers: tuple[bytes, ...]
     sizes: tuple[Annotated[int, bits(48)], ...]
 
 
@@ -142,6 +142,8 @@ class Ledger:
     sums: dict[int, tuple[bytes, ArrayRecord]] = field(default_factory=dict)
     box: ArrayRecord | None = None
     box_round: int = -1
+    vouchers: tuple[bytes, ...] = ()
+    """What members signed who hold the model in it; see `flhe.training.vouching`."""
     mean_squares: dict[int, bytes] = field(default_factory=dict)
     """Round -> the sealed sum of mean squares that its thresholds were fitted on, where they were."""
     spoiled: int = 0
@@ -149,8 +151,6 @@ class Ledger:
     members may have signed its survivors."""
     releases: dict[int, bytes] = field(default_factory=dict)
     """Round -> what opens its sum, sealed for the members."""
-    receipts: dict[int, bytes] = field(default_factory=dict)
-    """Round -> what its senders signed of the result that they started from."""
     evaluated: int = -1
     """Round of the last model that was evaluated."""
     evaluation: bytes = b""
@@ -232,13 +232,13 @@ class Ledger:
         self.phase = "done"
         self.save()
 
-    def keep_box(self, box: ArrayRecord, round_: int) -> None:
+    def keep_box(self, box: ArrayRecord, round_: int, vouchers: tuple[bytes, ...]) -> None:
         """Keep a sealed checkpoint of this epoch; sums that it makes needless are dropped."""
         if self.directory is not None:
             pieces = records.to_pieces(box)
-            head = frame(_Box(round_, tuple(len(piece) for piece in pieces)))
+            head = frame(_Box(round_, vouchers, tuple(len(piece) for piece in pieces)))
             files.replace(self.directory / "checkpoint", [head, *pieces])
-        self.box, self.box_round = box, round_
+        self.box, self.box_round, self.vouchers = box, round_, vouchers
         self.drop_sums(round_)
 
     def drop_box(self) -> None:
@@ -254,7 +254,7 @@ class Ledger:
 
     def _forget(self, rounds: list[int]) -> None:
         """Drop the sums of `rounds`, and all that goes with them."""
-        for kept in (self.sums, self.mean_squares, self.releases, self.receipts):
+        for kept in (self.sums, self.mean_squares, self.releases):
             for round_ in rounds:
                 kept.pop(round_, None)
         self.save()
@@ -272,7 +272,7 @@ class Ledger:
             self.spoiled = self.round
         self.agreed, self.number, self.since = agreed, agreed.number + 1, round_
         self.sums, self.box, self.box_round = {}, None, -1
-        self.mean_squares, self.releases, self.receipts = {}, {}, {}
+        self.mean_squares, self.releases = {}, {}
         self.evaluation = self.opens_evaluation = b""
         self.save()
         self._unlink("checkpoint", *gone)
@@ -355,9 +355,11 @@ class Ledger:
             ledger.model = _read_model(directory / "model", ledger)
         ledger.box_round = -1
         if kept.box_round >= 0 and (directory / "checkpoint").exists():
-            box, found = _read_box(directory / "checkpoint")
-            if found == kept.box_round:  # otherwise a crash came between the file and the ledger
-                ledger.box, ledger.box_round = box, found
+            box, head = _read_box(directory / "checkpoint")
+            if (
+                head.round == kept.box_round
+            ):  # otherwise a crash came between the file and the ledger
+                ledger.box, ledger.box_round, ledger.vouchers = box, head.round, head.vouchers
         return ledger
 
     def place(self, nodes: Mapping[int, bytes]) -> None:
@@ -395,10 +397,10 @@ def _read_sum(path: Path) -> tuple[bytes, ArrayRecord]:
     return header, records.from_sealed(sealed)
 
 
-def _read_box(path: Path) -> tuple[ArrayRecord, int]:
+def _read_box(path: Path) -> tuple[ArrayRecord, _Box]:
     data = files.read(path)
     head, start = unframe(_Box, data)
     if start + sum(head.sizes) != len(data):
         raise head.FORM.fault("cut short")
     ends = list(accumulate(head.sizes, initial=start))
-    return records.from_pieces(data[a:b] for a, b in pairwise(ends)), head.round
+    return records.from_pieces(data[a:b] for a, b in pairwise(ends)), head

@@ -23,8 +23,6 @@ class Attempt:
     """Nodes that say that the round under way is over."""
     shares: dict[int, list[bytes]] = field(default_factory=dict)
     """Shares of the seed that came with each node's update."""
-    receipts: dict[int, bytes] = field(default_factory=dict)
-    """What each sender of an update signed of the result that it starts from, by rank."""
 
 
 @dataclass(slots=True)

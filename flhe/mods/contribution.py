@@ -14,7 +14,6 @@ from flhe.mods import records, survivors
 from flhe.mods.follow import Follower
 from flhe.schemes.base import Sealer
 from flhe.schemes.sealed import Sealed
-from flhe.sums import receipts
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.evaluation import EVALUATION
 from flhe.training.mean_squares import MEAN_SQUARES
@@ -99,11 +98,10 @@ class Contribution:
     ) -> RecordDict:
         """The ciphertext, and what the server needs to add it.
 
-        A support was told before, and does not travel again. With what ends a round goes a receipt.
+        A support was told before, and does not travel again.
         `beside` is what the agreement on masking keys needs of the ciphertext's seed.
         """
         purpose = self.of.slot.purpose
-        receipt = {"receipt": self._receipt()} if self._ends else {}
         content = self.follower.reply(
             step=purpose if purpose == EVALUATION.purpose else self._step,
             resent=resent,
@@ -111,14 +109,7 @@ class Contribution:
             envelope=envelope,
             digest=self.digest,
             history=sealed.slot.history,
-            **receipt,
             **beside,
         )
         content[records.UPDATE] = records.from_sealed(sealed, supports=False)
         return content
-
-    def _receipt(self) -> bytes:
-        """What this node signs of the result that its update starts from."""
-        node, epoch = self.follower.node, self.follower.epoch
-        slot, policy = self.of.slot, self.of.policy_hash
-        return receipts.sign(node.identity, slot, epoch.number, policy, node.missed())

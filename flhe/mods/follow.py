@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from flhe.coding.extras import Totals
-from flhe.errors import AlteredError, DriftError, FlheError, ProtocolError
+from flhe.errors import AlteredError, DriftError, EquivocationError, FlheError, ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement.answers import unpack
 from flhe.keys.agreement.epoch import Epoch
@@ -21,13 +21,11 @@ from flhe.mods import agreement, records
 from flhe.mods.stages import App, Stopwatch, reply
 from flhe.node.folder import log_failure
 from flhe.node.node import Node
-from flhe.schemes.sealed import Sealed, Slot, from_bytes
-from flhe.sums import receipts
-from flhe.sums.secure_sum import Record
+from flhe.schemes.sealed import from_bytes
+from flhe.training import chain
 from flhe.training.contract import Contract
 from flhe.training.due import check_ahead
-from flhe.training.mean_squares import MEAN_SQUARES
-from flhe.training.model import Model, next_history
+from flhe.training.model import Model
 from flhe.training.reading import finite, served
 from flhe.training.session import Session
 from flhe.training.terms import Terms
@@ -66,8 +64,8 @@ class Follower:
         content.update(self.disclosed)
         return content
 
-    def unseal(self, box: list[bytes]) -> Model:
-        """The model in a sealed checkpoint of this epoch."""
+    def unseal(self, box: list[bytes]) -> tuple[Model, int]:
+        """The model in a sealed checkpoint of this epoch, and the rank that its sealer says it has."""
         with self.watch:
             key = ModelKey.of(self.epoch)
             header, chunks = seal.unseal_stream(key.key, box, key.header())
@@ -77,6 +75,7 @@ class Follower:
             model = Model.from_bytes(plain)
         if model.round != header["round"]:
             raise ProtocolError("the checkpoint holds another round than its header says")
+        chain.check(model.chain, model.history, model.round)
         mask = model.mask
         if mask is not None and (
             not self.terms.select.mapped or mask.count != self.terms.select.count(model.layout)
@@ -84,57 +83,72 @@ class Follower:
             raise ProtocolError("the checkpoint holds a selection that these terms do not make")
         if model.moments and tuple(model.moments) != self.terms.optimizer.moments:
             raise ProtocolError("the checkpoint is of another optimizer")
-        return model
+        return model, header["rank"]
 
-    def recorder(self, expected: bytes | None = None) -> Record:
-        """Writes down what is about to be opened.
+    def adopt(self, box: list[bytes], vouchers: list[bytes]) -> None:
+        """Take the model of a sealed checkpoint, unless the own one is further on.
 
-        `expected` is the history with the sum in it, where a message names one. A sum that was damaged
-        on the way is not written down as the one of its round: it would keep this node apart. Where a
-        scheme rounds, it may even open to the same values.
+        Raises EquivocationError: its chain of sums is not that of the own model; ProtocolError: too few
+        members vouch for it, or it is of another model; AuthenticationError: a voucher is forged.
         """
-        before = b"" if self.model is None else self.model.history
-
-        def record(slot: Slot, digest: bytes) -> None:
-            ends = slot.purpose != MEAN_SQUARES.purpose
-            if ends and expected is not None and next_history(before, digest) != expected:
-                raise AlteredError(
-                    f"the sum of round {slot.round} is not the one that the message names"
-                )
-            self.node.record_opening(slot, digest)
-
-        return record
-
-    def adopt(self, box: list[bytes]) -> None:
-        """Take the model of a sealed checkpoint, unless the own one is further on."""
-        model = self.unseal(box)
+        model, sealer = self.unseal(box)
         if model.round:
             self.contract.check_round(model.round)
-        own = self.model
-        if own is not None:
-            if model.layout != own.layout and own.round > 0:
+        own, epoch = self.model, self.epoch
+        if own is not None and model.round < own.round:
+            return
+        session, digest = self._told(model)
+        if own is not None and model.round == own.round and self._told(own)[1] == digest:
+            return
+        # Nobody but its maker has a first model; it reaches the others by a checkpoint.
+        need = epoch.roster.collusion + 1 if model.round else 1
+        session.holding(model, digest).check_all(vouchers, sealer, need)
+        # A first model may have been told by the server alone: what members have counts.
+        if own is not None and own.round > 0:
+            if model.layout != own.layout:
                 raise ProtocolError("the checkpoint holds another model than this federation's")
-            if model.round < own.round or (model.round == own.round and self._same(model, own)):
-                return
-            # A first model may have been told by the server alone: what members have counts.
-            if model.round == own.round > 0 and model.history != own.history:
-                # Two sums of one round, one of them as a model: their difference is somebody's update.
-                raise DriftError("the checkpoint holds another sum of a round that was opened here")
-            if model.round == own.round:
-                logger.warning(
-                    "round %d: this node's model was not the others', it takes theirs", own.round
-                )
-                self.node.drop_draft()
+            self._check_follows(own, model, epoch.roster.name(epoch.members[sealer]))
+        if own is not None and model.round == own.round:
+            logger.warning(
+                "round %d: this node's model was not the others', it takes theirs", own.round
+            )
+            self.node.drop_draft()
         self.node.check_mask(model.mask)
         self.node.skip_openings(model.round)
-        self.app.state.settle(model.round, self.node.last_sent())
+        sent = self.node.last_sent()
+        self.app.state.settle(model.round, sent)
         self.node.skip_draft(model.round)
+        self._say_missing(0 if own is None else own.round, model, sent)
         self.model, self.changed = model, True
 
-    def _same(self, one: Model, other: Model) -> bool:
-        session = Session(self.epoch, self.terms, one.layout)
+    @staticmethod
+    def _check_follows(own: Model, model: Model, sealer: str) -> None:
+        """Refuse a checkpoint of other sums than those in the own model; EquivocationError."""
+        if own.history in (model.history, *(link.before for link in model.chain)):
+            return
+        mine, theirs = (chain.results(m.chain, m.history) for m in (own, model))
+        known = (r for r in sorted(mine) if r >= min(theirs) and theirs.get(r) != mine[r])
+        round_ = next(known, own.round)
+        here, there = mine.get(round_, own.history), theirs.get(round_, b"")
+        raise EquivocationError(
+            f"round {round_}: the result here is {here.hex()[:16]}, in the checkpoint by {sealer} it "
+            f"is {there.hex()[:16] or 'none'}: the sites were told two results. Compare flhe log with "
+            "the other sites'; to take theirs, move runs/<id>/model in this state directory away"
+        )
+
+    def _say_missing(self, after: int, model: Model, sent: int) -> None:
+        """Warn where a checkpoint's sums lack updates that this node has sent, or may have sent."""
+        own = self.epoch.members[self.epoch.rank]
+        if gone := chain.without(model.chain, own, after, sent):
+            self.missed = True
+            rounds = f"rounds {gone[0]} to {gone[-1]}" if gone[1:] else f"round {gone[0]}"
+            logger.warning("%s: this node's update is not in the sums", rounds)
+
+    def _told(self, model: Model) -> tuple[Session, bytes]:
+        """The session of a model that a message holds, and its digest."""
+        session = Session(self.epoch, self.terms, model.layout)
         with self.watch:
-            return session.digest(one) == session.digest(other)
+            return session, session.digest(model)
 
     def open(
         self,
@@ -142,16 +156,15 @@ class Follower:
         arrays: ArrayRecord,
         mean_squares: bytes = b"",
         release: bytes = b"",
-        signed: bytes = b"",
         *,
         expected: bytes | None = None,
     ) -> None:
         """Open one round's sum, unless that was done before.
 
         `mean_squares` is the sum that the round's thresholds were fitted on, `release` what its
-        senders' masking-key agreement released, where there was one, `signed` the senders' receipts. A
-        wrong one opens nothing: it is in the slot that they encrypted for. `expected` is the history
-        with this sum in it, where the message names one.
+        senders' masking-key agreement released, where there was one. A wrong one opens nothing: it is
+        in the slot that they encrypted for. `expected` is the history with this sum in it, where the
+        message names one.
 
         Raises AlteredError: another sum than the one that the message speaks of.
         """
@@ -169,21 +182,27 @@ class Follower:
         for opened in (total, fitted_on):
             if opened is not None:
                 self.node.policy.check_survivors(len(opened.senders))
+        # Not written down as the one of its round: that would keep this node apart. Where a scheme
+        # rounds, a sum that was damaged on the way may even open to the same values.
+        if expected is not None:
+            members, round_ = self.epoch.members, total.slot.round
+            if chain.link_of(model.history, total, total.digest(), members).history != expected:
+                raise AlteredError(
+                    f"the sum of round {round_} is not the one that the message names"
+                )
         node, slot = self.node, total.slot
-        self._hear(session, model, total, signed)
         sent = self.epoch.rank in total.senders
         lost = node.tried(slot) and not sent
         with self.watch:
             # By the digest of the model that is here: the one of a claim may have been given up.
-            record = self.recorder(expected)
             answers = unpack(release) if release else ()
+            record = node.record_opening
             self.model, totals = session.open(model, total, record, digest, fitted_on, answers)
             node.settle_draft(slot.round, sent=sent, contract=self.epoch.contract)
             self.app.state.settle(slot.round, slot.round if sent else 0)
         self.changed = True
         self.missed |= lost
         if lost:
-            node.note_missed(slot.round)
             logger.warning(
                 "round %d: this node's update is not in the sum, it trains again", slot.round
             )
@@ -222,19 +241,6 @@ class Follower:
             return
         self._tell(f"{records.EVALUATION}{model.round}", totals)
 
-    def _hear(self, session: Session, model: Model, total: Sealed, signed: bytes) -> None:
-        """Verify the receipts of a sum's senders, and say whose update they say was left out."""
-        epoch = self.epoch
-        found = receipts.check(epoch, total.slot, epoch.contract, total.senders, signed)
-        for rank, receipt in found.items():
-            if rank != epoch.rank and 0 < receipt.missed == model.round:
-                name = epoch.roster.name(epoch.members[rank])
-                logger.warning(
-                    "round %d: %s has signed that its update was left out of the sum",
-                    receipt.missed,
-                    name,
-                )
-
 
 def follow(node: Node, record: ConfigRecord, message: Message, app: App) -> Follower:
     """Bring the node's model up to date with what the message carries, and keep it.
@@ -250,7 +256,7 @@ def follow(node: Node, record: ConfigRecord, message: Message, app: App) -> Foll
     follower = Follower(node, app, agreed, contract, node.load_model())
     box = message.content.get(records.BOX)
     if isinstance(box, ArrayRecord):
-        follower.adopt(records.to_pieces(box))
+        follower.adopt(records.to_pieces(box), records.bytes_list(record, "vouchers"))
     initial = message.content.get(terms.arrays_key)
     if follower.model is None and isinstance(initial, ArrayRecord):
         follower.model = Model.initial(records.to_numpy(initial))
@@ -263,10 +269,8 @@ def follow(node: Node, record: ConfigRecord, message: Message, app: App) -> Foll
     found = [records.optional(record, name, b"") for name in ("evaluation", "opens-evaluation")]
     try:
         follower.open_evaluation(*found)  # of the model before the sums that came
-        headers, *told = (
-            records.bytes_list(record, name)
-            for name in ("sums", "mean-squares", "releases", "receipts")
-        )
+        names = "sums", "mean-squares", "releases"
+        headers, *told = (records.bytes_list(record, name) for name in names)
         for i, header in enumerate(headers):
             arrays = message.content.get(f"{records.SUM}.{i}")
             if not isinstance(arrays, ArrayRecord):

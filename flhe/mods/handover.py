@@ -62,16 +62,18 @@ def initial(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
 
 
 def verify(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
-    """Say whether another member's checkpoint holds this node's own model; nothing of it is kept."""
+    """Vouch for another member's checkpoint if it holds this node's own model; keep nothing of it."""
     follower = follow(node, record, message, app)
     box = message.content.get(records.CANDIDATE)
     if not isinstance(box, ArrayRecord):
         raise ProtocolError("there is no checkpoint to verify")
     session, model = follower.session()
     with follower.watch:
-        other = follower.unseal(records.to_pieces(box))
-        same = other.layout == model.layout and session.digest(other) == session.digest(model)
-    return follower.reply(same=same)
+        other, _ = follower.unseal(records.to_pieces(box))
+        digest = session.digest(model)
+        same = other.layout == model.layout and session.digest(other) == digest
+    voucher = session.holding(model, digest).sign(node.identity) if same else b""
+    return follower.reply(voucher=voucher)
 
 
 def checkpoint(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
@@ -92,6 +94,7 @@ def _sealed(follower: Follower) -> RecordDict:
         round=model.round,
         history=model.history,
         digest=digest,
+        voucher=session.holding(model, digest).sign(follower.node.identity),
         layout=canonical.dumps(model.layout.to_fields()),
     )
     content[records.BOX] = box

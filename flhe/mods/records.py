@@ -27,8 +27,8 @@ from flhe.schemes.sealed import Sealed
 
 logger = logging.getLogger("flhe")
 
-PROTOCOL = 4
-"""Version of the protocol, in every stage and every reply. Before, sums had no tags and no receipts."""
+PROTOCOL = 5
+"""Version of the protocol, in every stage and every reply."""
 
 SEALED = "flhe.sealed/1"
 CHECKPOINT = "flhe.checkpoint/1"

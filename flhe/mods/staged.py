@@ -175,7 +175,7 @@ class _Turn:
         """The codecs' state in this round; see `flhe.training.mean_squares`."""
         if self.mean_squares is not None:
             self.follower.node.policy.check_survivors(len(self.mean_squares.senders))
-        record, draft = self.follower.recorder(), self.draft
+        record, draft = self.follower.node.record_opening, self.draft
         return fit(self.session, self.model, draft.round, self.mean_squares, record, self.digest)
 
     def _reply(self, step: str, **fields: object) -> RecordDict:

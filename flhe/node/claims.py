@@ -1,7 +1,6 @@
 """Claims: what a node has used up of each round, and which rounds are over in whatever epoch.
 
 runs/<id>/journal     what was claimed and opened, and which rounds are over (`journal.py`)
-runs/<id>/missed      last round whose sum lacked this node's update
 runs/<id>/shares      shares of the last update's seed, and the own one (secret)
 runs/<id>/survivors   the set that was signed last, and the sum of its shares (secret)
 """
@@ -200,14 +199,6 @@ class Claims(Folder):
     def skip_openings(self, round_: int) -> None:
         """A model of `round_` was taken from another member: no sum up to there is opened here."""
         self.book.give_up(round_)
-
-    def note_missed(self, round_: int) -> None:
-        """Keep that this node's update was left out of a round's sum: its receipts say so."""
-        self.store.write(self._name("missed"), round_.to_bytes(4, "big"))
-
-    def missed(self) -> int:
-        """Last round whose sum lacked this node's update, 0 if none did."""
-        return self._number("missed")
 
 
 def may_be_signed(journal: Journal) -> int:

@@ -35,7 +35,6 @@ from flhe.keys.roles import opener_for
 from flhe.schemes.base import Adder, Opener, Sealer
 from flhe.schemes.sealed import Sealed, Slot, check_senders
 from flhe.schemes.sum_mac import SumMac
-from flhe.sums.receipts import header_of
 
 Record = Callable[[Slot, bytes], None]
 """(slot, digest) -> None once on disk; ReuseError for another sum of that round and purpose."""
@@ -233,8 +232,16 @@ class SecureSum:
 
     def _header(self, sender: bytes) -> Header:
         slot = self.slot
-        return header_of(
-            sender, slot, self.number, self.policy_hash, slot.purpose, slot.layout_hash
+        return Header(
+            roster_hash=slot.roster_hash,
+            run_id=slot.run_id,
+            epoch=self.number,
+            round=slot.round,
+            attempt=slot.attempt,
+            stage=slot.purpose,
+            sender=sender,
+            policy_hash=self.policy_hash,
+            layout_hash=slot.layout_hash,
         )
 
 

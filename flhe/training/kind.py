@@ -68,7 +68,7 @@ class Ending(Kind):
         state: State,
         permutation: Permutation | None = None,
     ) -> tuple[Model, Totals]:
-        """The model after a round from `model`, by what its sum holds.
+        """The model after a round from `model`, by what its sum holds; its history is yet to follow.
 
         `lanes` is what is in the sum `total`: signed values, then extras, shape (values + extras,),
         overwritten.

@@ -1,12 +1,14 @@
 """Model: a client's copy of the global model, between rounds and inside sealed checkpoints.
 
     magic | be32(length of head) | head | data of arrays, moments, memory, mask, little-endian
-    head = CBOR {v, round, steps, layout, history, moments, memory: [[name, length]...], mask: bytes}
+    head = CBOR {v, round, steps, layout, history, chain: [[round, before, digest, senders]...],
+                 moments, memory: [[name, length]...], mask: bytes}
 
 The arrays are masters (see `flhe.coding.flatten`): float32 for the narrower floats. Moments are what an
 optimizer remembers (see `flhe.training.optimizers`), a vector over the float lane each, and steps how
 often it has stepped; memory is what codecs remember (see `flhe.coding.base`: their shared state), a few
-numbers. The mask says which values are encrypted, where a map has chosen them (`flhe.coding.select`).
+numbers. The mask says which values are encrypted, where a map has chosen them (`flhe.coding.select`),
+and the chain which sums are in the model, and whose updates are in them (`flhe.training.chain`).
 All are a function of what everybody opened, so they are the same everywhere and travel with the model.
 """
 
@@ -23,6 +25,7 @@ from numpy.typing import NDArray
 from flhe.coding.flatten import MAX_LAYOUT_BYTES, Arrays, Layout, layout_of
 from flhe.coding.support import HEADER, Support
 from flhe.errors import ConfigError, ProtocolError
+from flhe.training.chain import MAX_BYTES, MAX_LINKS, Chain, Link, extended
 from flhe.wire import canonical
 from flhe.wire.fields import U32, As, Hash, at_most
 from flhe.wire.frame import frame, unframe
@@ -31,7 +34,7 @@ from flhe.wire.record import Form, Record
 Memory = dict[str, NDArray[np.float64]]
 
 MAGIC = b"flhe-model/1\n"
-VERSION = 4
+VERSION = 5
 MAX_MOMENTS = 8
 MAX_MEMORY = 8
 """Most vectors of a codec's memory; each has a number for each array at most."""
@@ -39,16 +42,18 @@ MAX_MEMORY = 8
 
 _Names = Annotated[tuple[str, ...], at_most(MAX_MOMENTS, "names")]
 _Sizes = Annotated[tuple[tuple[str, U32], ...], at_most(MAX_MEMORY, "vectors")]
+_Links = Annotated[tuple[tuple[U32, Hash, Hash, bytes], ...], at_most(MAX_LINKS, "links")]
 
 
 @dataclass(frozen=True, slots=True)
 class _Head(Record):
-    FORM = Form("model head", MAX_LAYOUT_BYTES, version=VERSION)
+    FORM = Form("model head", MAX_LAYOUT_BYTES + 2 * MAX_BYTES, version=VERSION)
 
     round: U32
     steps: U32
     layout: Annotated[Layout, As(Layout.to_fields, Layout.from_fields, "a layout")]
     history: Hash
+    chain: _Links
     moments: _Names
     memory: _Sizes
     mask: U32
@@ -78,8 +83,8 @@ class Model:
         Last round whose sum is in it; 0 for the initial model. Rounds that came to nothing are left
         out, so it may rise by more than one.
     history : bytes
-        h_0 = H(initial model), then H(history before | digest of the round's sum), 32 bytes. Public:
-        the server computes the same chain, and names the member whose chain differs.
+        h_0 = H(initial model), then that of each link, 32 bytes. Public: the server computes the same
+        ones, and names the member whose history differs.
     masters : dict[str, NDArray]
         The arrays, in their master types.
     moments : dict[str, NDArray[float32]]
@@ -91,6 +96,8 @@ class Model:
         Sums of updates that are in it, 0 to `round`: what an optimizer's bias correction counts.
     mask : Support, optional
         Which values of an update are encrypted, once a map has chosen them.
+    chain : tuple of Link
+        The sums that are in it, oldest first, as far back as they are kept.
     """
 
     layout: Layout
@@ -101,6 +108,7 @@ class Model:
     memory: Memory = field(repr=False, default_factory=dict)
     steps: int = 0
     mask: Support | None = field(repr=False, default=None)
+    chain: Chain = field(repr=False, default=())
 
     @classmethod
     def initial(cls, arrays: Arrays) -> Model:
@@ -129,20 +137,17 @@ class Model:
     def after(
         self,
         round_: int,
-        digest: bytes,
         masters: dict[str, NDArray[Any]],
         moments: dict[str, NDArray[np.float32]],
         memory: Memory | None = None,
     ) -> Model:
-        """The model once the sum with this `digest`, that of `round_`, has made `masters` of these."""
-        history = next_history(self.history, digest)
-        steps = self.steps + 1
-        return Model(self.layout, round_, history, masters, moments, memory or {}, steps, self.mask)
+        """The model once the sum of `round_` has made `masters` of these; `linked` goes with it."""
+        after = replace(self, round=round_, masters=masters, moments=moments, memory=memory or {})
+        return replace(after, steps=self.steps + 1)
 
-    def masked(self, round_: int, digest: bytes, mask: Support) -> Model:
-        """The same model once the map with this `digest`, that of `round_`, has chosen `mask`."""
-        history = next_history(self.history, digest)
-        return replace(self, round=round_, history=history, mask=mask)
+    def linked(self, link: Link) -> Model:
+        """The same model with the sum of its round in its chain and history."""
+        return replace(self, history=link.history, chain=extended(self.chain, link))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays in their own types, as the app knows them."""
@@ -162,6 +167,7 @@ class Model:
             self.steps,
             self.layout,
             self.history,
+            self.chain,
             tuple(self.moments),
             tuple((name, kept.size) for name, kept in self.memory.items()),
             0 if self.mask is None else len(self.mask.data),
@@ -196,7 +202,10 @@ class Model:
             memory[name] = kept.astype(np.float64, copy=False)
             at += 8 * length
         mask = Support.from_bytes(bytes(data[at:]), layout.floats) if head.mask else None
-        return cls(layout, head.round, head.history, masters, moments, memory, head.steps, mask)
+        chain = tuple(Link(*link) for link in head.chain)
+        return cls(
+            layout, head.round, head.history, masters, moments, memory, head.steps, mask, chain
+        )
 
 
 def _masters(
@@ -221,11 +230,6 @@ def first_history(layout: Layout, masters: Arrays) -> bytes:
     for raw in _raw(layout, masters):
         hasher.update(raw)
     return hasher.digest()
-
-
-def next_history(history: bytes, digest: bytes) -> bytes:
-    """h_r out of h_(r-1) and the digest of the sum of round r."""
-    return hashlib.sha256(canonical.dumps(["flhe/v1/history", history, digest])).digest()
 
 
 def _raw(layout: Layout, masters: Arrays) -> Iterator[memoryview]:

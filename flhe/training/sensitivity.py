@@ -5,6 +5,7 @@ Each member's map is scaled to at most 1 before it is added, so nobody's outweig
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -71,7 +72,7 @@ class Sensitivity(Ending):
         Weigh(1).mean_factor(Plain(sums, extras), senders)
         totals = terms.extras(layout).decode(extras)
         mask = terms.select.of_map(sums, layout)
-        return model.masked(total.slot.round, total.digest(), mask), totals
+        return replace(model, round=total.slot.round, mask=mask), totals
 
 
 SENSITIVITY = Sensitivity()

@@ -45,6 +45,7 @@ from flhe.schemes.base import Sealer
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.sums.secure_sum import Record, SecureSum
 from flhe.training import evaluation
+from flhe.training.chain import link_of
 from flhe.training.draft import Draft
 from flhe.training.due import check_due
 from flhe.training.epoch_sums import EpochSums
@@ -55,6 +56,7 @@ from flhe.training.model import Model
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.terms import Terms
 from flhe.training.update import UPDATE
+from flhe.training.vouching import Holding
 from flhe.wire.derive import hkdf
 
 logger = logging.getLogger("flhe")
@@ -141,6 +143,10 @@ class Session:
         for chunk in model.chunks():
             mac.update(chunk)
         return mac.digest()
+
+    def holding(self, model: Model, digest: bytes) -> Holding:
+        """What a member signs that holds `model`, with this keyed digest."""
+        return Holding(self.sums, self.epoch.members, model.round, model.history, digest)
 
     # --- which part of an update is encrypted ---
 
@@ -350,8 +356,9 @@ class Session:
         of = self.check(model, total, mean_squares, base)
         state = fit(self, model, total.slot.round, mean_squares, record, base)
         lanes = of.open(self.epoch, total, record, release, threads=self.threads)
-        order = self.permutation(total.slot)
-        return self.ending(model).read(self.terms, model, total, lanes, state, order)
+        order, members = self.permutation(total.slot), self.epoch.members
+        after, totals = self.ending(model).read(self.terms, model, total, lanes, state, order)
+        return after.linked(link_of(model.history, total, total.digest(), members)), totals
 
     def open_evaluation(
         self, model: Model, total: Sealed, record: Record, release: Sequence[bytes] = ()

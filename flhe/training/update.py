@@ -64,7 +64,7 @@ class Update(Ending):
         change, moments = optimizer.step(opened.values, moments, number, out=opened.values)
         masters = layout.apply(model.masters, change, totals.integers, reuse=True)
         memory = codec.memory(state)
-        return model.after(total.slot.round, total.digest(), masters, moments, memory), totals
+        return model.after(total.slot.round, masters, moments, memory), totals
 
 
 UPDATE = Update()

@@ -63,7 +63,8 @@ _ROWS: tuple[tuple[type[e.FlheError], int, str, str], ...] = (
         e.EquivocationError,
         1024,
         "two-stories",
-        "another member signed that it was told another result of the same round",
+        "the checkpoint that it was sent holds other sums than it has opened: compare flhe log of the "
+        "sites; to take the others' result, the site moves runs/<id>/model away; see its errors.log",
     ),
     (
         e.AuthenticationError,

@@ -1,4 +1,4 @@
-"""What sites hand to each other as files, and what members sign of each other's results."""
+"""What sites hand to each other as files, and what members sign of the model that they hold."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from flhe.keys.roster.enrolment import Enrolment
 from flhe.keys.roster.signed_roster import SignedRoster, load_pinned
 from flhe.node import backup
 from flhe.node.backup import Backup
-from flhe.schemes.sealed import Slot
-from flhe.sums import receipts
+from flhe.training.session import Session
+from flhe.training.terms import Terms
+from flhe.training.vouching import Holding
 from tests.fuzz.decoders import NEVER, Decoder
-from tests.fuzz.group import CONTRACT, IDS, ROSTER, exchange, scratch, slot, source
+from tests.fuzz.group import IDS, ROSTER, exchange, scratch, source
+from tests.fuzz.stored import models
 
 PASSPHRASE = "correct horse battery staple"
 CHEAP = mock.patch.object(backup, "COST", 1 << 4)
@@ -44,31 +46,24 @@ def _restore(data: bytes) -> Backup:
         return Backup.unseal(data, PASSPHRASE)
 
 
-def _receipt(rank: int, of: Slot) -> bytes:
-    return receipts.sign(IDS[rank], of, EPOCH.number, CONTRACT, 0)
+def _holding(round_: int = 3) -> Holding:
+    model = dataclasses.replace(models()[0], round=round_)
+    return Session(EPOCH, Terms(), model.layout).holding(model, bytes(32))
 
 
-def _check(data: bytes) -> None:
-    packed = receipts.pack([_receipt(0, slot()), data, _receipt(2, slot())])
-    receipts.check(EPOCH, slot(), CONTRACT, (0, 1, 2), packed)
-
-
-def _check_packed(data: bytes) -> None:
-    receipts.check(EPOCH, slot(), CONTRACT, (0, 1), data)
+def _vouch(data: bytes) -> None:
+    _holding().check(data, [IDS[1].public])
 
 
 def entries() -> Sequence[Decoder]:
     """All of them."""
-    each = [_receipt(rank, slot()) for rank in range(4)]
-    two_stories = _receipt(1, dataclasses.replace(slot(), history=bytes(32)))
-    other_receipts = [each[3], each[2], _receipt(1, slot(1)), two_stories]
-    packed, *others = map(receipts.pack, (each[:2], [each[0], each[2]], each[:1]))
+    vouchers = [_holding().sign(IDS[rank]) for rank in range(4)]
+    others = [vouchers[3], vouchers[2], _holding(4).sign(IDS[1])]
     enrolments = [Enrolment.make("site-a", IDS[0]), Enrolment.make("site-b", IDS[1], IDS[2])]
     read = Enrolment.from_bytes
     return (
         Decoder("roster file, pinned", [_roster_file(4)], _pinned, NEVER, [_roster_file(3)]),
         Decoder("enrolment", [one.to_bytes() for one in enrolments], read, NEVER),
         Decoder("backup", _backup, _restore, NEVER),
-        Decoder("receipt", [each[1]], _check, NEVER, other_receipts),
-        Decoder("receipts of a sum", [packed], _check_packed, NEVER, others),
+        Decoder("voucher", [vouchers[1]], _vouch, NEVER, others),
     )

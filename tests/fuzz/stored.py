@@ -6,6 +6,7 @@ node and a server read them, in directories of theirs.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from flhe.node.store import Store
 from flhe.schemes.fedml_he.keys import CkksPublic
 from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import Ledger
+from flhe.training.chain import Link
 from flhe.training.contract import Contract
 from flhe.training.draft import MAGIC as DRAFT
 from flhe.training.draft import Draft
@@ -74,7 +76,7 @@ def server() -> Path:
     kept.begin(3, 0)
     kept.keep_mean_squares(dense())
     kept.keep(dense(), bytes([2]) * 32, b"release")
-    kept.keep_box(records.from_pieces([b"abc", b"defg"]), 2)
+    kept.keep_box(records.from_pieces([b"abc", b"defg"]), 2, (b"voucher",))
     return directory
 
 
@@ -133,8 +135,10 @@ def models() -> list[Model]:
     lane = np.linspace(0, 1, LAYOUT.floats, dtype=np.float32)
     memory = {"norms": np.array([0.5, 0.25])}
     mask = Support.of(np.array([0, 5, 12], np.uint32), LAYOUT.floats)
-    later = first.after(3, bytes(32), first.masters, {"m": lane, "v": lane}, memory)
-    return [first, later.masked(4, bytes([1]) * 32, mask)]
+    later = first.after(3, first.masters, {"m": lane, "v": lane}, memory)
+    later = later.linked(Link(3, first.history, bytes(32), bytes(16)))
+    last = Link(4, later.history, bytes([1]) * 32, bytes(24))
+    return [first, dataclasses.replace(later, round=4, mask=mask).linked(last)]
 
 
 def drafts() -> list[Draft]:
@@ -162,7 +166,7 @@ def entries() -> Sequence[Decoder]:
         return file_of(name, lambda: server() / file, read, *how, **more)
 
     def box() -> Any:
-        return ledger().box, ledger().box_round
+        return ledger().box, ledger().box_round, ledger().vouchers
 
     return (
         at_node("keys of an epoch", epoch, Node.usable_epoch, ANY),

@@ -21,6 +21,9 @@ from numpy.typing import NDArray
 from flhe.coding.chain import Chain
 from flhe.coding.support import Support
 from flhe.coding.update import update_codec
+from flhe.errors import FlheError
+from flhe.keys import seal
+from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
@@ -30,13 +33,12 @@ from flhe.node.store import Store
 from flhe.node.witness import Witness
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed, to_bytes
-from flhe.sums import receipts
 from flhe.training.contract import Contract
 from flhe.training.draft import Draft
 from flhe.training.model import Model
 from flhe.training.schedule import Settings
+from flhe.training.session import Session
 from flhe.training.terms import Terms
-from flhe.wire.canonical import loads
 from tests.rosters import write_signed
 
 RUN = 7
@@ -129,7 +131,7 @@ class Site:
 
     def send(self, content: RecordDict, kind: str = "train") -> Message:
         message = Message(content, self.context.node_id, kind)
-        return heard(HEMod(self.initial)(message, self.context, self.app))
+        return HEMod(self.initial)(message, self.context, self.app)
 
     def ask(
         self, stage: str, kind: str = "train", extra: Mapping[str, Any] | None = None, **fields: Any
@@ -186,20 +188,6 @@ class Site:
         return (self.home / "errors.log").read_text()
 
 
-RECEIPTS: dict[tuple[int, int, bytes, bytes], bytes] = {}
-"""(round, attempt, member, history) -> the receipt that came with the member's update."""
-
-
-def heard(message: Message) -> Message:
-    """Keep the receipt in a reply, as the server does."""
-    record = None if message.has_error() else message.content.get(records.REPLY)
-    if isinstance(record, ConfigRecord) and isinstance(data := record.get("receipt"), bytes):
-        envelope = loads(record["envelope"], 2048, "envelope")  # type: ignore[arg-type]
-        header, (history, *_) = envelope["header"], loads(data, 1024, "receipt")
-        RECEIPTS[header["round"], header["attempt"], header["sender"], history] = data
-    return message
-
-
 CONFIG: dict[str, Any] = {"lr": 0.1}
 """What all apps are told."""
 
@@ -225,6 +213,7 @@ class Group:
         self.start: dict[str, Any] = {"arrays": initial()}
         self.number = 0
         self.publics: list[bytes] = []
+        self.vouched: dict[bytes, list[bytes]] = {}
 
     @property
     def contract(self) -> Contract:
@@ -287,17 +276,31 @@ class Group:
             "attempt": 0,
             "confirms": self.confirms,
             "sums": [total.header() for total in sums],
-            "receipts": [self.receipts(total) for total in sums],
+            "vouchers": self.vouchers((extra or {}).get(records.BOX)),
             **fields,
         }
         return site.ask(stage, kind, {**content, **(extra or {})}, **said)
 
-    def receipts(self, total: Sealed) -> bytes:
-        """The receipts of a sum's senders, as far as there are any."""
-        slot = total.slot
-        ranks = [i for i in total.senders if i < len(self.publics)]
-        keys = [(slot.round, slot.attempt, self.publics[i], slot.history) for i in ranks]
-        return receipts.pack([RECEIPTS[key] for key in keys if key in RECEIPTS])
+    def vouchers(self, box: Any) -> list[bytes]:
+        """What members sign whose model is in a checkpoint; nothing where it does not open."""
+        if not isinstance(box, ArrayRecord):
+            return []
+        stores = [Store(site.home) for site in self.sites]
+        try:
+            data = b"".join(records.to_pieces(box))
+            if data in self.vouched:
+                return self.vouched[data]
+            epoch_id: Any = seal.peek(data)["epoch"]
+            epoch = Epoch.from_bytes(stores[0].peek_epoch(epoch_id))
+            plain = seal.unseal(epoch.model_key, data)[1]
+            model = Model.from_bytes(plain)
+        except (KeyError, FlheError):
+            return []
+        session = Session(epoch, self.terms, model.layout)
+        holding = session.holding(model, session.digest(model))
+        holders = [i for i, site in enumerate(self.sites) if site.files.get("model") == plain]
+        self.vouched[data] = [holding.sign(stores[i].identity()) for i in holders]
+        return self.vouched[data]
 
     def evaluate(self, site: Site, *sums: Sealed, **fields: Any) -> Message:
         return self.ask(site, "evaluate", "evaluate", sums=sums, **fields)
@@ -347,8 +350,10 @@ class Group:
         return sums
 
     def box(self, site: Site, **fields: Any) -> dict[str, ArrayRecord]:
-        """The model as a member seals it, for a message."""
-        return {records.BOX: sealed(self.ask(site, "checkpoint", **fields))}
+        """The model as a member seals it, for a message; those that hold it now vouch for it."""
+        box = sealed(self.ask(site, "checkpoint", **fields))
+        self.vouchers(box)
+        return {records.BOX: box}
 
 
 def answer(message: Message) -> ConfigRecord:

@@ -81,7 +81,7 @@ def test_nothing_of_a_training_reply_but_the_ciphertext_leaves(group: Group, sit
     site.allow(flhe_metrics="loss,accuracy,patients,losses")
     reply = group.ask(site)
     assert set(reply.content) == {records.REPLY, records.UPDATE}
-    told = "v step resent header envelope digest history receipt crypto-s"
+    told = "v step resent header envelope digest history crypto-s"
     assert set(answer(reply)) == {*told.split()}
     assert answer(reply)["step"] == "update"
     sent = wire(reply).replace(update(reply).data.tobytes(), b"")

@@ -17,7 +17,10 @@ from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity
 from flhe.mods import records
+from flhe.node.store import Store
+from flhe.training.chain import Link
 from flhe.training.model import Model
+from flhe.training.session import Session
 from flhe.wire import canonical
 from tests.mods.harness import (
     RUN,
@@ -82,6 +85,7 @@ def test_a_checkpoint_brings_any_member_to_the_same_bits(
 def test_a_checkpoint_and_the_sums_since(four: Group) -> None:
     first, late = four.sites[0], four.sites[3]
     one = four.total()
+    answer(four.evaluate(four.sites[1], one))
     box = box_of(four, first, sums=[one])
     two = four.total([update(four.ask(s, round_=2, sums=[one])) for s in four.sites[:3]])
     answer(four.evaluate(first, two))
@@ -186,8 +190,10 @@ def test_a_checkpoint_that_a_member_sealed_otherwise(group: Group) -> None:
     """A member has the key; what it may say with it is bound all the same."""
     group.play()
     site, epoch = group.sites[0], epoch_of(group.sites[1])
-    model = dataclasses.replace(site.model, round=5)
+    model = site.model.after(5, site.model.masters, {})
+    model = model.linked(Link(5, model.history, bytes(32), b""))
     other = Model.initial({"w": np.ones(3, np.float32)})
+    other = dataclasses.replace(model, layout=other.layout, masters=other.masters)
     good = {
         "run_id": RUN,
         "roster_hash": epoch.roster.hash,
@@ -201,9 +207,14 @@ def test_a_checkpoint_that_a_member_sealed_otherwise(group: Group) -> None:
     mask = Support.of(np.zeros(1, np.uint32), model.layout.floats)
     before = site.model_file
 
-    def boxed(header: dict[str, Any], model: Model) -> ArrayRecord:
+    def handed(header: dict[str, Any], model: Model) -> Message:
+        """It vouches for what it seals; where nobody may collude, that is enough."""
         plain = b"".join(model.chunks())
-        return records.from_pieces([seal.seal(epoch.model_key, header, plain)])
+        box = records.from_pieces([seal.seal(epoch.model_key, header, plain)])
+        session = Session(epoch, group.terms, model.layout)
+        holding = session.holding(model, session.digest(model))
+        own = holding.sign(Store(group.sites[1].home).identity())
+        return hand(group, site, box, vouchers=[own])
 
     for header, data in (
         ({**good, "round": 6}, model),
@@ -211,16 +222,18 @@ def test_a_checkpoint_that_a_member_sealed_otherwise(group: Group) -> None:
         ({**good, "run_id": RUN + 1}, model),
         ({**good, "roster_hash": bytes(32)}, model),
         ({**good, "epoch": bytes(16)}, model),
+        ({**good, "rank": 2}, model),
+        ({**good, "rank": 3}, model),
         ({k: v for k, v in good.items() if k != "epoch"}, model),
         (good, dataclasses.replace(model, moments=moments)),
         (good, dataclasses.replace(model, mask=mask)),
-        (good, dataclasses.replace(other, round=5)),
+        (good, other),
     ):
-        refused(hand(group, site, boxed(header, data)), 1014)
+        refused(handed(header, data), 1014)
     none = records.from_pieces([seal.seal(epoch.model_key, good, b"no model")])
     refused(hand(group, site, none), 1014)
     assert site.model_file == before
-    answer(hand(group, site, boxed(good, model)))
+    answer(handed(good, model))
     assert site.model.round == 5
 
 
@@ -251,7 +264,7 @@ def test_a_secret_initial_model(secret: Group) -> None:
     site = secret.sites[1]
     reply = secret.ask(site, "initial")
     said = answer(reply)
-    assert set(said) == {"v", "round", "history", "digest", "layout", "crypto-s"}
+    assert set(said) == {"v", "round", "history", "digest", "layout", "voucher", "crypto-s"}
     assert set(reply.content) == {records.REPLY, records.BOX}
     assert (said["round"], said["history"]) == (0, site.model.history)
     layout = site.model.layout.to_fields()

@@ -234,12 +234,12 @@ WRONG: dict[str, tuple[Callable[[Sealed], Sealed], int]] = {
     "senders": (of(senders=(0, 1, 3)), 1023),
     "more senders": (of(senders=(0, 1, 2, 3)), 1023),
     "history": (lambda t: another(t, history=bytes(32)), 1014),
-    "attempt": (lambda t: another(t, attempt=1), 1014),
-    "a later round": (lambda t: another(t, round=2), 1014),
+    "attempt": (lambda t: another(t, attempt=1), 1023),
+    "a later round": (lambda t: another(t, round=2), 1023),
     "supports": (of(supports=(Support.of(np.arange(5, dtype=np.uint32), 13),) * 3), 1014),
     "cut": (lambda t: dataclasses.replace(t, data=t.data[:-1]), 1014),
 }
-"""Those of code 1023 only show once the sum is open; of other attempts there are no receipts."""
+"""Those of code 1023 only show once the sum is open."""
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -62,6 +62,7 @@ def test_nor_one_that_came_with_a_checkpoint(four: Group) -> None:
     update(four.ask(late))
     before = late.model_file
     one = four.total()
+    answer(four.evaluate(four.sites[1], one))
     answer(four.ask(late, "sync", extra=four.box(four.sites[0], sums=[one])))
     assert not late.opened
     four.renew()

@@ -23,7 +23,6 @@ from flhe.node.store import Store
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.sums import receipts
 from flhe.training.contract import Contract
 from flhe.training.terms import Terms
 from tests.mods.harness import SECRET, SPARSE, TERMS, App, Site, answer, initial
@@ -212,7 +211,6 @@ class Try:
 
     supports: dict[int, Support] = field(default_factory=dict)
     updates: dict[int, Sealed] = field(default_factory=dict)
-    receipts: dict[int, bytes] = field(default_factory=dict)
     shares: dict[int, list[bytes]] = field(default_factory=dict)
     signatures: dict[tuple[int, ...], dict[int, bytes]] = field(default_factory=dict)
     answers: dict[tuple[int, ...], dict[int, bytes]] = field(default_factory=dict)
@@ -231,7 +229,6 @@ class Result:
 
     total: Sealed
     release: bytes
-    receipts: bytes
 
 
 def said_of(results: Sequence[Result]) -> dict[str, Any]:
@@ -239,7 +236,6 @@ def said_of(results: Sequence[Result]) -> dict[str, Any]:
     return {
         "sums": [result.total.header() for result in results],
         "releases": [result.release for result in results],
-        "receipts": [result.receipts for result in results],
     }
 
 
@@ -260,6 +256,7 @@ class Relay(Network):
         self.confirms: list[bytes] = []
         self.least, self.rostered, self.colluders = 2, 0, 0
         self.box: list[bytes] = []
+        self.vouchers: list[bytes] = []
         self.tries: dict[tuple[int, int], Try] = {}
         self.results: list[Result] = []
 
@@ -269,6 +266,7 @@ class Relay(Network):
             "round": self.round,
             "attempt": self.attempt,
             "confirms": self.confirms,
+            "vouchers": self.vouchers,
             **said_of(self.results),
             **fields,
         }
@@ -292,7 +290,7 @@ class Relay(Network):
             part = reply.content[records.UPDATE]
             sealed = records.to_sealed(said["header"], part, supports=supports)
             self.hears(sealed)
-            noted.updates[rank], noted.receipts[rank] = sealed, said["receipt"]
+            noted.updates[rank] = sealed
             if self.terms.scheme.per_sum_keys:
                 noted.shares[rank] = records.bytes_list(said, "shares")
         elif said.get("step") == "consist" and "signature" in said:
@@ -369,8 +367,20 @@ class Relay(Network):
             site = next(site for site in stand if stand[site] == furthest)
             reply = self.handle(self.letter(site, "checkpoint"))
             if reply is not None and not reply.has_error():
-                self.box = records.to_pieces(reply.content[records.BOX])
+                self._have_vouched(site, reply, furthest[0])
             self.round = max(self.round, furthest[0] + 1)
+
+    def _have_vouched(self, sealer: int, reply: Message, round_: int) -> None:
+        """Keep a checkpoint of `round_` if enough of the others say that they hold its model."""
+        box, vouchers = reply.content[records.BOX], [answer(reply)["voucher"]]
+        for site in self.members:
+            letter = self.letter(site, "verify")
+            letter = dataclasses.replace(letter, content={records.CANDIDATE: box})
+            said = None if site == sealer else self.handle(letter)
+            if said is not None and not said.has_error() and "voucher" in answer(said):
+                vouchers.append(answer(said)["voucher"])
+        if len(vouchers) > self.colluders or not round_:
+            self.box, self.vouchers = records.to_pieces(box), vouchers
 
     @property
     def quorum(self) -> int:
@@ -459,8 +469,7 @@ class Relay(Network):
         noted = self.tries[where]
         for rank in ranks:
             total = adder.add(total, noted.updates[rank])
-        signed = [noted.receipts[rank] for rank in total.senders]
-        return Result(adder.close(total), release, receipts.pack(signed))
+        return Result(adder.close(total), release)
 
     def split(
         self, rank: int, where: tuple[int, int], ranks: Sequence[int], fault: Fault | None

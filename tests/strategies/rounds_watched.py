@@ -20,8 +20,9 @@ from flhe.schemes.sealed import Sealed, Slot
 from flhe.strategies import HEStrategy
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.ledger import Ledger
+from flhe.training.chain import link_of
 from flhe.training.draft import Draft
-from flhe.training.model import Model, next_history
+from flhe.training.model import Model
 from flhe.training.session import Session
 from tests.strategies.reference import COUNTS, Arrays, trained
 from tests.strategies.watching import Made, Watch
@@ -268,7 +269,7 @@ class Rounds(Watch):
     def _keeps(self, ledger: Ledger, total: Sealed, history: bytes, *_: Any) -> None:
         if len(set(total.senders)) != len(total.senders):
             self.breach(f"a sender counts twice in round {total.slot.round}")
-        if next_history(ledger.history, total.digest()) != history:
+        if link_of(ledger.history, total, total.digest(), ledger.agreed.publics).history != history:
             self.breach(f"the history of round {total.slot.round} is another sum's")
         self.kept[ledger.federation, history] = Sealed(
             total.scheme, total.slot, total.senders, total.length, np.empty(0, np.uint8)

@@ -115,7 +115,7 @@ class Chaos(Machine):
             if self.world.advance(1) == "done":
                 return
         text = self.world.outcomes[-1][1]
-        assert text.startswith(("no member", "nobody who is connected holds the model")), text
+        assert text.startswith(("no member", "too few who are connected hold the model")), text
 
     def place(self, node: int) -> int:
         return node % len(self.world.sites)

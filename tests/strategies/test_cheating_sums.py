@@ -217,5 +217,5 @@ def test_two_sums_of_one_round_are_one_too_many(tmp_path: Path) -> None:
     grid.rewrite = rewrite
     VARIANTS["flashe"].play(grid, 3)
     assert len(asked) == NODES
-    assert refusals(grid) == [1014] * NODES  # with receipts of others than its senders
+    assert refusals(grid) == [1023] * NODES
     assert same(grid, range(NODES)).round == 3

@@ -23,6 +23,7 @@ from flhe.strategies import FlasheFedAvg
 from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
 from flhe.sums.secure_sum import SecureSum
+from flhe.training.chain import link_of
 from flhe.training.session import Session
 from tests.strategies.puppets import Log, Patch, Puppets, play, same, told
 
@@ -96,7 +97,8 @@ def test_nobody_puts_a_model_in_everybodys_place(
         own.append(total.slot.round)
         huge = {n: np.full_like(a, 1e6) for n, a in model.masters.items() if a.dtype.kind == "f"}
         masters = {**model.masters, **huge}
-        after = model.after(total.slot.round, total.digest(), masters, model.moments)
+        after = model.after(total.slot.round, masters, model.moments)
+        after = after.linked(link_of(model.history, total, total.digest(), self.epoch.members))
         return after, Totals(1, 1, {}, [])
 
     monkeypatch.setattr(Session, "open", claim)

@@ -17,10 +17,8 @@ from hypothesis import strategies as st
 from flhe.coding.update import update_codec
 from flhe.errors import FlheError
 from flhe.mods import records
-from flhe.node.store import Store
 from flhe.schemes.sealed import Sealed
 from flhe.strategies import FlasheFedAvg, HEStrategy
-from flhe.sums import receipts
 from flhe.training.update import UPDATE
 from flhe.wire import canonical
 from tests.strategies.puppets import Puppets, initial, lie, play, same, told
@@ -157,24 +155,6 @@ def test_a_stolen_update_does_not_shut_its_owner_out(
         run(grid, 1, fraction_evaluate=0.0)
     assert grid.survivors == [4]
     assert "node 102 is left out: the update says that it is another member's" in caplog.text
-
-
-def test_a_receipt_for_another_result_than_its_update(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Members would refuse the sum that it came with, so its sender alone is left out."""
-    grid = Puppets(tmp_path, 5)
-
-    def forge(reply: Message) -> None:
-        slot = dataclasses.replace(sealed(reply).slot, history=bytes(32))
-        policy_hash = envelope_of(reply)["header"]["policy_hash"]
-        identity = Store(grid.homes[2]).identity()
-        told(reply)["receipt"] = receipts.sign(identity, slot, 0, policy_hash)
-
-    lie(grid, 102, "round", forge)
-    run(grid, 1)
-    assert grid.survivors == [4]
-    assert "node 102 is left out: its receipt is for another result than its update" in caplog.text
 
 
 def test_a_member_shown_another_model_has_drifted(

@@ -193,8 +193,9 @@ def test_a_damaged_ledger_is_not_resumed(ledger: Ledger, name: str) -> None:
 
 @pytest.mark.parametrize("sizes", [[3, []], [3, 5], [3]], ids=str)
 def test_a_kept_checkpoint_of_other_sizes_is_not_resumed(ledger: Ledger, sizes: list[Any]) -> None:
-    ledger.keep_box(records.from_pieces([b"abc", b"defg"]), 0)
-    path, head = ledger.directory / "checkpoint", canonical.dumps([0, sizes])
+    ledger.keep_box(records.from_pieces([b"abc", b"defg"]), 0, (b"one", b"two"))
+    assert again(ledger).vouchers == (b"one", b"two")
+    path, head = ledger.directory / "checkpoint", canonical.dumps([0, [], sizes])
     data = path.read_bytes()
     rest = data[4 + int.from_bytes(data[:4], "big") :]
     path.write_bytes(len(head).to_bytes(4, "big") + head + rest)

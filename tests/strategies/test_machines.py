@@ -65,7 +65,7 @@ def test_a_sum_whose_key_is_gone_everywhere_is_void(tmp_path: Path, caplog: Log,
     grid = Puppets(tmp_path, NODES, config=partial(memory, tmp_path))
     grid.before[3] = lambda: start_anew(tmp_path)
     play(make, grid, 4, fraction_evaluate=0.0)
-    assert "nobody has opened the sum of round 2, and its key is gone: it is void" in caplog.text
+    assert "too few have opened the sum of round 2, and its key is gone: it is void" in caplog.text
     assert same(grid, range(NODES)).round == 4
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, FlheError, ProtocolError
+from flhe.training.chain import MAX_LINKS, Link
 from flhe.training.model import MAGIC, VERSION, Model
 from flhe.wire import canonical
 
@@ -49,23 +50,40 @@ def moments(*names: str) -> dict[str, NDArray[Any]]:
     return vectors(np.float32, **dict.fromkeys(names or ("v", "m"), FIRST.layout.floats))
 
 
+def linked(model: Model, digest: bytes, before: bytes, senders: bytes = bytes(16)) -> Model:
+    return model.linked(Link(model.round, before, digest, senders))
+
+
+def after(
+    model: Model, round_: int, moments: Any, memory: Any = None, digest: bytes = ONE, **how: Any
+) -> Model:
+    """A model once a sum with this digest has left its arrays as they are."""
+    then = model.after(round_, model.masters, moments, memory)
+    return linked(then, digest, model.history, **how)
+
+
+def masked(model: Model, round_: int, mask: Support) -> Model:
+    return linked(dataclasses.replace(model, round=round_, mask=mask), ONE, model.history)
+
+
 MEMORY = vectors(np.float64, b=9, a=2)
+CHOSEN = masked(FIRST, 1, MASK)
 MODELS: dict[str, Model] = {
     "of nothing": Model.initial({}),
     "first": FIRST,
     "secret": Model.secret_initial(arrays(), bytes(32)),
     "of round 7": dataclasses.replace(FIRST, round=7, history=bytes(range(32))),
-    "with moments": FIRST.after(3, ONE, FIRST.masters, moments()),
-    "moments in another order": FIRST.after(3, ONE, FIRST.masters, moments("m", "v")),
-    "with memory": FIRST.after(3, ONE, FIRST.masters, moments(), MEMORY),
-    "memory in another order": FIRST.after(3, ONE, FIRST.masters, {}, dict(sorted(MEMORY.items()))),
-    "memory by a bit": FIRST.after(
-        3, ONE, FIRST.masters, {}, MEMORY | {"a": np.nextafter(MEMORY["a"], 2)}
-    ),
-    "memory of nothing": FIRST.after(3, ONE, FIRST.masters, {}, vectors(np.float64, a=0, b=1)),
-    "with a mask": FIRST.masked(1, ONE, MASK),
-    "another mask": FIRST.masked(1, ONE, Support.of(np.array([0, 1], np.uint32), MASK.length)),
-    "after a mask": FIRST.masked(1, ONE, MASK).after(2, ONE, FIRST.masters, moments(), MEMORY),
+    "with moments": after(FIRST, 3, moments()),
+    "moments in another order": after(FIRST, 3, moments("m", "v")),
+    "with memory": after(FIRST, 3, moments(), MEMORY),
+    "memory in another order": after(FIRST, 3, {}, dict(sorted(MEMORY.items()))),
+    "memory by a bit": after(FIRST, 3, {}, MEMORY | {"a": np.nextafter(MEMORY["a"], 2)}),
+    "memory of nothing": after(FIRST, 3, {}, vectors(np.float64, a=0, b=1)),
+    "with a mask": CHOSEN,
+    "another mask": masked(FIRST, 1, Support.of(np.array([0, 1], np.uint32), MASK.length)),
+    "after a mask": after(CHOSEN, 2, moments(), MEMORY),
+    "another sum": after(FIRST, 3, moments(), digest=OTHER),
+    "another sender": after(FIRST, 3, moments(), senders=bytes(8)),
 }
 
 
@@ -73,7 +91,7 @@ def contents(model: Model) -> list[object]:
     """All that is in a model, to the last bit."""
     kept = [model.masters, model.moments, model.memory]
     arrays = [[(n, a.dtype, a.shape, a.tobytes()) for n, a in of.items()] for of in kept]
-    return [model.layout, model.round, model.history, model.steps, model.mask, *arrays]
+    return [model.layout, model.round, model.history, model.chain, model.steps, model.mask, *arrays]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -110,14 +128,16 @@ def test_initial_is_a_copy_in_round_0() -> None:
 def test_history_is_a_chain_over_the_initial_model_and_every_sum() -> None:
     mine, nonce = arrays(), bytes(range(32))
     moved = mine | {"w": mine["w"] + 1}
-    after = FIRST.after(1, ONE, FIRST.masters, {})
+    first = after(FIRST, 1, {})
     others = [
         Model.initial(moved),
         Model.initial({("v" if k == "w" else k): a for k, a in mine.items()}),
-        after,
-        FIRST.after(1, OTHER, FIRST.masters, {}),
-        after.after(2, ONE, mine, {}),
-        FIRST.after(1, OTHER, FIRST.masters, {}).after(2, ONE, FIRST.masters, {}),
+        first,
+        after(FIRST, 2, {}),
+        after(FIRST, 1, {}, digest=OTHER),
+        after(FIRST, 1, {}, senders=bytes(8)),
+        after(first, 2, {}),
+        after(after(FIRST, 1, {}, digest=OTHER), 2, {}),
         Model.secret_initial(mine, nonce),
         Model.secret_initial(mine, bytes(32)),
         Model.secret_initial({"w": mine["w"]}, nonce),
@@ -125,12 +145,8 @@ def test_history_is_a_chain_over_the_initial_model_and_every_sum() -> None:
     histories = {FIRST.history, *(m.history for m in others)}
     assert len(histories) == len(others) + 1
     assert all(len(h) == 32 for h in histories)
-    # Weights that were never public stay out, and rounds that were left out, memory, a mask.
-    alike = [
-        FIRST.after(5, ONE, mine, moments(), MEMORY),
-        FIRST.masked(1, ONE, MASK),
-    ]
-    assert {model.history for model in alike} == {after.history}
+    # Weights that were never public stay out, and memory, a mask.
+    assert {m.history for m in (after(FIRST, 1, moments(), MEMORY), CHOSEN)} == {first.history}
     secret = Model.secret_initial(moved, nonce)
     assert secret.history == Model.secret_initial(mine, nonce).history
     assert encoded(secret) != encoded(Model.secret_initial(mine, nonce))
@@ -138,12 +154,13 @@ def test_history_is_a_chain_over_the_initial_model_and_every_sum() -> None:
 
 def test_what_goes_on_from_sum_to_sum() -> None:
     """Steps count sums and not rounds, memory is the last sum's alone, a mask stays."""
-    chosen = FIRST.masked(1, ONE, MASK)
-    second = chosen.after(3, ONE, FIRST.masters, {}, MEMORY)
-    third = second.after(9, ONE, FIRST.masters, {})
-    assert [(m.round, m.steps) for m in (chosen, second, third)] == [(1, 0), (3, 1), (9, 2)]
-    assert [list(m.memory) for m in (chosen, second, third)] == [[], ["b", "a"], []]
+    second = after(CHOSEN, 3, {}, MEMORY)
+    third = after(second, 9, {})
+    assert [(m.round, m.steps) for m in (CHOSEN, second, third)] == [(1, 0), (3, 1), (9, 2)]
+    assert [list(m.memory) for m in (CHOSEN, second, third)] == [[], ["b", "a"], []]
     assert (FIRST.mask, second.mask, third.mask) == (None, MASK, MASK)
+    assert [link.round for link in third.chain] == [1, 3, 9]
+    assert [link.history for link in third.chain] == [m.history for m in (CHOSEN, second, third)]
 
 
 # --- anything else ---
@@ -157,6 +174,7 @@ def head(change: dict[str, Any], data: bytes = bytes(8)) -> bytes:
         "steps": 0,
         "layout": [["w", [2], "float32"]],
         "history": bytes(32),
+        "chain": [],
         "moments": [],
         "memory": [],
         "mask": 0,
@@ -179,7 +197,10 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     "no data": (head({}, b""), "model: cut short"),
     "too little data": (head({}, bytes(7)), "model: cut short"),
     "too much data": (head({}, bytes(9)), LENGTH),
-    "version 5": (head({"v": 5}), "version 5, this flhe reads 4"),
+    "version 4": (head({"v": 4}), "version 4, this flhe reads 5"),
+    "a link without senders": (head({"chain": [[1, bytes(32), bytes(32)]]}), "field chain"),
+    "a link of another length": (head({"chain": [[1, bytes(31), bytes(32), b""]]}), "field chain"),
+    "many links": (head({"chain": [[1, bytes(32), bytes(32), b""]] * (MAX_LINKS + 1)}), "links"),
     "mask without data": (head({"mask": 6}), LENGTH),
     "mask cut short": (head({"mask": 6}, bytes(8) + BITS[:5]), LENGTH),
     "a mask that is too short": (head({"mask": 4}, bytes(8) + BITS[:4]), "malformed mask"),

@@ -121,7 +121,8 @@ def test_the_server_reads_what_a_member_opens(
     total, answers = there.total(*senders), there.answers(senders)
     for rank in (0, size - 1):
         other, told = there.sessions[rank].open(there.model, total, ignore, None, None, answers)
-        assert encoded(dataclasses.replace(other, history=model.history)) == encoded(model)
+        alike = dataclasses.replace(other, history=model.history, chain=())
+        assert encoded(alike) == encoded(model)
         assert told == totals
     weights = [10 * (rank + 1) for rank in senders]
     assert (totals.count, totals.weight) == (len(senders), sum(weights))

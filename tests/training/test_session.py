@@ -16,9 +16,10 @@ from flhe.errors import (
 )
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed, Slot
+from flhe.training.chain import link_of
 from flhe.training.due import MAX_AHEAD, check_ahead
 from flhe.training.mean_squares import MEAN_SQUARES
-from flhe.training.model import Model, next_history
+from flhe.training.model import Model
 from flhe.training.optimizer import ServerOptimizer
 from flhe.training.session import Session
 from flhe.training.start import started_layout
@@ -74,7 +75,9 @@ def test_rounds_that_came_to_nothing_leave_no_trace() -> None:
     played = play(round_=4)
     total, after = played.total(), played.open()
     assert after.round == 4
-    assert after.history == next_history(played.model.history, total.digest())
+    link = link_of(played.model.history, total, total.digest(), played.first.epoch.members)
+    assert after.chain == (link,)
+    assert after.history == link.history
     for done in (1, 3, 4):  # and nobody goes back to them
         with pytest.raises(ProtocolError, match="model is at round 4"):
             played.open(with_slot(total, round=done, history=after.history), model=after)

@@ -1,0 +1,90 @@
+"""The chain of a model: one link for each sum that is in it.
+
+    history = SHA-256( CBOR ["flhe/v1/history", history before, round, digest of the sum, senders] )
+
+A model carries its links, so a sealed checkpoint does too. Members who opened the same sums have the
+same links. A reader finds its own result in the links of a checkpoint, or refuses the checkpoint: then
+the server told the sites two stories of a round. The server computes the same histories from the sums
+that it relays; a link tells it nothing more.
+
+Source: docs/protocol.md (The chain).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from flhe.errors import EquivocationError
+from flhe.schemes.sealed import Sealed
+from flhe.wire import canonical
+
+MAX_LINKS = 1024
+"""Maximum number of links that a model keeps."""
+MAX_BYTES = 1 << 20
+"""Maximum size of its links, bytes: long lists of senders leave room for fewer links."""
+SHORT = 8
+"""Bytes of a public key that name a sender in a link; `Roster.name` shows the same ones."""
+
+
+class Link(NamedTuple):
+    """One sum: its round, the history before it, its digest, and its senders.
+
+    `before` and `digest` have 32 bytes; `senders` has the first `SHORT` bytes of each sender's public
+    key, in order of rank.
+    """
+
+    round: int
+    before: bytes
+    digest: bytes
+    senders: bytes
+
+    @property
+    def history(self) -> bytes:
+        """History once this sum is in the model, 32 bytes."""
+        fields = ["flhe/v1/history", self.before, self.round, self.digest, self.senders]
+        return hashlib.sha256(canonical.dumps(fields)).digest()
+
+    def names(self, public: bytes) -> bool:
+        """Whether the member with this public key is among the senders."""
+        senders = self.senders
+        return public[:SHORT] in (senders[i : i + SHORT] for i in range(0, len(senders), SHORT))
+
+
+Chain = tuple[Link, ...]
+
+
+def link_of(before: bytes, total: Sealed, digest: bytes, members: Sequence[bytes]) -> Link:
+    """Return the link of a sum with this digest; `members` are its epoch's public keys, by rank."""
+    senders = b"".join(members[rank][:SHORT] for rank in total.senders)
+    return Link(total.slot.round, before, digest, senders)
+
+
+def extended(chain: Chain, link: Link) -> Chain:
+    """Return the chain with one more link; the oldest links go where there are too many."""
+    room = MAX_BYTES // (80 + len(link.senders))
+    return (*chain, link)[-min(MAX_LINKS, room) :]
+
+
+def results(chain: Chain, history: bytes) -> dict[int, bytes]:
+    """Return round -> history after it, by the links of a model with this `history`."""
+    ends = [*(link.before for link in chain[1:]), history]
+    return {link.round: end for link, end in zip(chain, ends, strict=False)}
+
+
+def check(chain: Chain, history: bytes, round_: int) -> None:
+    """Refuse links that do not lead to a model of this `round_` with this `history`.
+
+    Raises EquivocationError: a history does not follow from its link, rounds do not rise, or a model
+    that is not the first one has no link.
+    """
+    ends = results(chain, history)
+    follow = all(link.history == ends[link.round] for link in chain)
+    if not follow or [k.round for k in chain] != sorted(ends) or max(ends, default=0) != round_:
+        raise EquivocationError("the links of the checkpoint do not lead to its history")
+
+
+def without(chain: Chain, public: bytes, after: int, upto: int) -> list[int]:
+    """Return the rounds beyond `after`, up to `upto`, whose sums lack this member's update."""
+    return [k.round for k in chain if after < k.round <= upto and not k.names(public)]
