@@ -182,8 +182,9 @@ class Loopback:
 
     def _renew(self, run: Run) -> None:
         """Stop a run, and have another one go on with it under another learning rate."""
-        if not self.machines.flwr("stop", str(run.id), "flhe", log="flwr-stop").get("success"):
-            why = self.logs.why("flwr-stop", "superlink")
+        log = f"flwr-stop-{run.scheme}"
+        if not self.machines.flwr("stop", str(run.id), "flhe", log=log).get("success"):
+            why = self.logs.why(log, "superlink")
             raise FlheError(f"`flwr stop` did not stop {run.scheme}{why}")
         run.now = self._flwr_run(run.scheme, run.place, resume=True)
         run.tail = Tail(run.place / REPORTS[1])

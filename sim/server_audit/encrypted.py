@@ -70,6 +70,8 @@ class Encrypted:
                     liar.start(grid, arrays, len(script.rounds), train_config=told)
                 except FlheError as error:
                     view.stopped = str(error)
+                if grid.aside is not None and not view.stopped:
+                    raise FlheError("the victim was never asked to evaluate: nothing was tried")
                 view.rounds[:] = [
                     dataclasses.replace(seen, masked=_masked(grid.heard, number, setting))
                     for number, seen in enumerate(liar.seen, 1)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.client.mod import secaggplus_mod
 from flwr.common import (
     EvaluateIns,
@@ -18,13 +18,14 @@ from flwr.common import (
     ndarrays_to_parameters,
     parameters_to_ndarrays,
 )
-from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
+from flwr.common.secure_aggregation.secaggplus_constants import Key
 from flwr.compat.common import recorddict_compat as compat
-from flwr.server import LegacyContext
-from flwr.server.workflow import SecAggPlusWorkflow, constant
+from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
 
 from flhe.mods import records
+from flhe_lab.bench.flower_parts import configs_of, legacy_context
+from flhe_lab.bench.flower_parts import grid as replies_of
 from flhe_lab.server_audit.grid import FIRST, LyingGrid
 from flhe_lab.server_audit.script import Ask, Script, Seen, View
 from flhe_lab.server_audit.task import (
@@ -149,19 +150,17 @@ def _secagg_round(grid: LyingGrid, setting: Setting, ask: Ask, model: Floats) ->
     if len(sites) < 2:
         sites += range(setting.sites, setting.sites + OWN)
     strategy = _Strategy(setting, sites, ask, model)
-    context: Any = _context(strategy, setting, model)
+    context = legacy_context(strategy)
     workflow = SecAggPlusWorkflow(SHARES, THRESHOLD)
     since = len(grid.heard)
 
-    def send_and_receive(messages: Iterable[Message], *, timeout: float | None = None) -> Any:
-        replies = list(LyingGrid.send_and_receive(grid, messages, timeout=timeout))
-        if state.legacy_results or ask.dropped is None or not state.nid_to_publickeys:
-            return replies
-        masked = [r for r in replies if Key.MASKED_PARAMETERS in _configs(r)]
-        return [r for r in replies if r not in masked or _site(r) != ask.dropped]
+    def kept(reply: Message) -> bool:
+        """Whether the server lets its own workflow know of a reply."""
+        masked = not reply.has_error() and Key.MASKED_PARAMETERS in configs_of(reply)
+        return not masked or reply.metadata.src_node_id != dropped
 
-    state = WorkflowState()
-    proxy: Any = SimpleNamespace(send_and_receive=send_and_receive)
+    dropped = None if ask.dropped is None else FIRST + ask.dropped
+    state, proxy = WorkflowState(), replies_of(lambda m: [*filter(kept, grid.send_and_receive(m))])
     stages = (
         workflow.setup_stage,
         workflow.share_keys_stage,
@@ -172,7 +171,7 @@ def _secagg_round(grid: LyingGrid, setting: Setting, ask: Ask, model: Floats) ->
     masked = None
     for each in grid.heard[since:]:
         if each.site == VICTIM and each.content is not None:
-            found = each.content.config_records[RECORD_KEY_CONFIGS].get(Key.MASKED_PARAMETERS)
+            found = configs_of(each).get(Key.MASKED_PARAMETERS)
             if isinstance(found, list):
                 # The first one is the weight.
                 masked = flat([bytes_to_ndarray(data) for data in found[1:]])  # type: ignore[arg-type]
@@ -211,26 +210,8 @@ class _Strategy:
         return None, {}
 
 
-def _context(strategy: Any, setting: Setting, model: Floats) -> LegacyContext:
-    state = RecordDict(
-        {constant.MAIN_CONFIGS_RECORD: ConfigRecord({constant.Key.CURRENT_ROUND: 1})}
-    )
-    parameters = _parameters(setting, model)
-    state[constant.MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(parameters, True)
-    manager: Any = SimpleNamespace(num_available=lambda: 0)  # only its log line asks
-    return LegacyContext(Context(1, 0, {}, state, {}), strategy=strategy, client_manager=manager)
-
-
 def _parameters(setting: Setting, model: Floats) -> Parameters:
     return ndarrays_to_parameters(list(setting.arrays(model).values()))
-
-
-def _configs(reply: Message) -> Any:
-    return {} if reply.has_error() else reply.content.config_records[RECORD_KEY_CONFIGS]
-
-
-def _site(reply: Message) -> int:
-    return reply.metadata.src_node_id - FIRST
 
 
 def _asked(ask: Ask, setting: Setting) -> tuple[int, ...]:
