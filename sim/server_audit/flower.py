@@ -174,7 +174,7 @@ def _secagg_round(grid: LyingGrid, setting: Setting, ask: Ask, model: Floats) ->
             found = configs_of(each).get(Key.MASKED_PARAMETERS)
             if isinstance(found, list):
                 # The first one is the weight.
-                masked = flat([bytes_to_ndarray(data) for data in found[1:]])  # type: ignore[arg-type]
+                masked = flat([bytes_to_ndarray(data) for data in found[1:]])
     if masked is not None:
         masked -= masked.mean()
     if not done or strategy.found is None:
