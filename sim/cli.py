@@ -15,6 +15,7 @@ from flhe_lab.audit.command import audit
 from flhe_lab.bench.command import bench
 from flhe_lab.crowd.command import crowd
 from flhe_lab.rehearsal.command import rehearse
+from flhe_lab.server_audit.command import audit_server
 
 app = typer.Typer()
 app.command()(bench)
@@ -75,5 +76,5 @@ def corrections(
     corrections(name, every=every, as_page=page)
 
 
-for _command in (advise, audit, rehearse, crowd):
+for _command in (advise, audit, audit_server, rehearse, crowd):
     app.command()(_command)

@@ -20,6 +20,8 @@ WRITTEN = (
     "privacy_audit.png",
     "privacy_audit.json",
     "privacy_audit_curve.png",
+    "what_a_server_learns.md",
+    "what_a_server_learns.json",
     "masks.png",
     "hospital-a.site",
     "roster",

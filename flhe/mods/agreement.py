@@ -13,6 +13,10 @@ from flhe.node import federations
 from flhe.node.node import Node
 from flhe.training.contract import Contract
 
+AT_REST = ("sync", "verify", "checkpoint")
+"""Stages that no app hears of: a run that resumes a federation under another config opens with them
+what was sealed before, and then its members sign the other config."""
+
 
 def advertise(node: Node, record: ConfigRecord, _message: Message, app: App) -> RecordDict:
     """First relay: a fresh ephemeral key, signed for the contract and this run's config."""
@@ -71,13 +75,15 @@ def current(node: Node, record: ConfigRecord, app: App) -> tuple[epoch.Epoch, Co
     """The node's own epoch and contract, if it is the epoch that the message speaks of.
 
     Raises NoKeyError: the node has no usable key, or not of that epoch, or it was signed for another
-    config of the run; PolicyError: a contract that the node does not allow.
+    config of the run and the stage may ask the app; PolicyError: a contract that the node does not
+    allow.
     """
     finish(node, record)
     agreed, contract = node.load_session()
     if record.get("epoch", agreed.id) != agreed.id:
         raise NoKeyError("the others have agreed on another epoch than this node's")
-    if agreed.contract != contract.bound(app.context.run_config):
+    asks_app = record.get("stage") not in AT_REST
+    if asks_app and agreed.contract != contract.bound(app.context.run_config):
         raise NoKeyError("this run has another config than the one that the members signed")
     node.policy.check_contract(contract)
     node.policy.check_members(agreed.size)

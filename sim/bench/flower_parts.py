@@ -155,15 +155,19 @@ class Strategy:
 def context_for(setting: Round) -> tuple[Any, Strategy]:
     """A LegacyContext, and the strategy in it."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages need them
+    strategy = Strategy(setting)
+    return legacy_context(strategy), strategy
+
+
+def legacy_context(strategy: Any) -> Any:
+    """A LegacyContext in round 1 around what the workflow takes for a strategy."""
     state = RecordDict()
     round_ = ConfigRecord({constant.Key.CURRENT_ROUND: 1})
     state.config_records[constant.MAIN_CONFIGS_RECORD] = round_
     arrays = ArrayRecord([np.zeros(1, np.float32)])
     state.array_records[constant.MAIN_PARAMS_RECORD] = arrays
-    strategy: Any = Strategy(setting)
     manager: Any = SimpleNamespace(num_available=lambda: 0)  # nobody counts them here
-    context = Context(1, 0, {}, state, {})
-    return LegacyContext(context, strategy=strategy, client_manager=manager), strategy
+    return LegacyContext(Context(1, 0, {}, state, {}), strategy=strategy, client_manager=manager)
 
 
 def message_to(node: int, fields: dict[str, Any]) -> Any:

@@ -59,7 +59,12 @@ max-examples = 1000
 wait-s = 240.0
 place = ""
 report = ""
+lr = 0.5
+resume = false
 """
+
+RATES = (0.5, 0.25)
+"""Learning rate that apps are told, and the one where a run is resumed with another."""
 
 SCHEMES = tuple(registry.SCHEMES.own)
 
@@ -78,6 +83,8 @@ class Plan:
     server_reads: bool = False
     """Whether the server reads SASH's sums; the sites read them otherwise."""
     kill: bool = True  # Whether one SuperNode is killed in the second round
+    renew: bool = False
+    """Whether runs are stopped before the second round, and resumed with another learning rate."""
     timeout: float = 600.0  # Seconds for the runs
     patience: float = 1.0  # What every time limit is multiplied by, that of the runs too
 
@@ -92,6 +99,11 @@ class Plan:
         for name in ("timeout", "patience"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"--{name} {getattr(self, name):g}: must be positive and finite")
+        if self.renew and self.rounds < HOLD_ROUND:
+            raise ConfigError(
+                f"--rounds {self.rounds}: runs are resumed in round {HOLD_ROUND}; use more, or leave "
+                "--renew out"
+            )
         if self.kill and self.rounds <= HOLD_ROUND:
             raise ConfigError(
                 f"--rounds {self.rounds}: a node is killed in round {HOLD_ROUND} and comes back, which "
@@ -145,7 +157,9 @@ def client_app() -> ClientApp:
         scheme = str(context.run_config["scheme"])
         trained = received + update(scheme, site, number, received.size)
         notes = Path(str(context.node_config["loopback-notes"]))
-        _note(notes / f"{context.run_id}-{number}.npz", received=received, trained=trained)
+        told = np.float32(message.content.config_records["config"]["lr"])  # type: ignore[arg-type]
+        path = notes / f"{context.run_id}-{number}.npz"
+        _note(path, received=received, trained=trained, rate=told)
         if number == HOLD_ROUND and (notes / HOLD).exists():
             (notes / HELD).touch()
             until = float(context.run_config["wait-s"])
@@ -174,8 +188,14 @@ def server_app() -> ServerApp:
             _wait(f"for {nodes} nodes", lambda: len(list(grid.get_node_ids())) >= nodes, wait_s)
 
         most = config["max-examples"]
-        run = strategy(config["scheme"], config["unmask"], nodes, most, finished, wait_s)
-        result = run.start(grid, synthetic.initial(config["values"]), config["rounds"])
+        run = strategy(config["scheme"], config["unmask"], nodes, most, finished, wait_s, place)
+        result = run.start(
+            grid,
+            synthetic.initial(config["values"]),
+            config["rounds"],
+            train_config={"lr": config["lr"]},
+            resume=bool(config["resume"]),
+        )
         save(result, place / "model", sealed=run.terms.scheme.reader == "clients")
         return {}
 
@@ -189,8 +209,9 @@ def strategy(
     max_examples: int,
     on_round: Callable[[RoundReport], None],
     wait_s: float = WAIT_S,
+    place: Path | None = None,
 ) -> HEStrategy:
-    """FedAvg under `scheme`; one node may be missing from a round.
+    """FedAvg under `scheme`; one node may be missing from a round. `place` is where it may resume.
 
     Raises ConfigError: an unknown scheme.
     """
@@ -209,6 +230,7 @@ def strategy(
         stage_timeout=wait_s,
         connect_timeout=wait_s,
         on_round=on_round,
+        state_dir=None if place is None else place / "state",
     )
 
 
@@ -223,7 +245,7 @@ def save(result: Any, path: Path, *, sealed: bool) -> None:
         np.savez(path.with_suffix(".npz"), allow_pickle=False, **records.to_numpy(result.arrays))
 
 
-def _note(path: Path, **arrays: Floats) -> None:
+def _note(path: Path, **arrays: Floats | np.float32) -> None:
     beside = path.with_name(f".{path.name}")
     with beside.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)

@@ -37,6 +37,10 @@ def rehearse(
     kill: Annotated[
         bool, typer.Option("--kill/--no-kill", help="Kill a SuperNode in round 2.")
     ] = True,
+    renew: Annotated[
+        bool,
+        typer.Option("--renew", help="Stop each run after round 1, resume it with another rate."),
+    ] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave everything up until Ctrl-C, and say where it is.")
     ] = False,
@@ -67,7 +71,7 @@ def rehearse(
         print_line(f"[{time.monotonic() - began:5.0f} s] {text}")
 
     schemes = tuple(scheme or Plan().schemes)
-    plan = Plan(schemes, rounds, values, server_reads, kill, timeout, patience)
+    plan = Plan(schemes, rounds, values, server_reads, kill, renew, timeout, patience)
     try:
         with signals(), temporary() as scratch, kept_logs(scratch, say) as logs:
             report = _work(plan, scratch, logs, say, keep=keep)
@@ -132,12 +136,16 @@ def table(report: Report) -> Table:
 
 def summary(report: Report) -> list[str]:
     """What happened besides, in words; what is wrong comes last."""
+    from flhe_lab.rehearsal import contracts
+
     lines = []
     if report.killed:
         lines.append(
             f"{report.killed} was killed after {report.killed_s:.0f} s, and back after "
             f"{report.back_s:.0f} s, at its start no. {report.starts}"
         )
+    for result in report.results:
+        lines += contracts.lines(result.scheme, result.logs)
     traffic = report.traffic
     megabytes = (traffic.bytes_up + traffic.bytes_down) / 1e6
     lines.append(

@@ -42,7 +42,7 @@ class Logs:
 
     def gather(self, scratch: Path) -> None:
         """Copy what nodes and runs noted of themselves, before the directory `scratch` is removed."""
-        for path in (*scratch.glob("homes/*/errors.log"), *scratch.glob("run-*/report.jsonl")):
+        for path in (*scratch.glob("homes/*/errors.log"), *scratch.glob("run-*/report*.jsonl")):
             shutil.copyfile(path, self.folder / f"{path.parent.name}-{path.name}")
 
 

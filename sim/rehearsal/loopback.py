@@ -3,8 +3,9 @@
     flhe rehearse --scheme flashe --scheme sash
 
 One SuperLink, three SuperNodes, a run for each scheme, all at once. In the second round one SuperNode
-is killed (SIGKILL, with all its processes), in the middle of training, and started again. Everything
-that SuperNodes and the SuperLink say to each other passes a relay that writes it down, and is then
+is killed (SIGKILL, with all its processes), in the middle of training, and started again. With
+`--renew` every run is stopped before that, and resumed with another learning rate. Everything that
+SuperNodes and the SuperLink say to each other passes a relay that writes it down, and is then
 searched for every secret there was (`verdict`).
 
 All is made anew and private to it: certificates, keys, identities, Flower's settings, ports.
@@ -30,7 +31,7 @@ from flhe_app.shelf import serving
 from flhe_app.superlink import LOOK_S, Value, pairs
 from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal import node_secrets
-from flhe_lab.rehearsal.app import GATE, HELD, HOLD, HOLD_ROUND, SITES, VICTIM, Plan
+from flhe_lab.rehearsal.app import GATE, HELD, HOLD, HOLD_ROUND, RATES, SITES, VICTIM, Plan
 from flhe_lab.rehearsal.logs import Logs
 from flhe_lab.rehearsal.machines import COMMAND_S, Machines
 from flhe_lab.rehearsal.search import Secrets
@@ -40,21 +41,31 @@ AWAY_S, RESTART_S = 25.0, 4.0
 """Seconds until a killed SuperNode is started again, and between two tries: it is refused while it
 counts as online, for 30 s at least."""
 
+REPORTS = ("report.jsonl", "report-resumed.jsonl")
+"""Files of a run's reports, and of those of the run that has resumed it."""
+
 Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class Run:
-    """One run and what is known of it."""
+    """One run and what is known of it.
+
+    `id` is Flower's id of it, and the federation's; `now` that of the run that has resumed it, if any.
+    """
 
     scheme: str
     place: Path
     id: int
     tail: Tail
+    now: int = 0
     began: float = field(default_factory=time.monotonic)
     rounds: list[dict[str, Any]] = field(default_factory=list)
     ended: float = 0.0
     status: str = ""
+
+    def __post_init__(self) -> None:
+        self.now = self.now or self.id
 
 
 class Loopback:
@@ -158,12 +169,29 @@ class Loopback:
 
     def _submit(self, scheme: str) -> Run:
         place = self._place(scheme)
-        words = self._words(scheme, place)
+        run_id = self._flwr_run(scheme, place)
+        return Run(scheme, place, run_id, Tail(place / REPORTS[0]))
+
+    def _flwr_run(self, scheme: str, place: Path, *, resume: bool = False) -> int:
+        words = self._words(scheme, place, resume=resume)
         told = self.machines.flwr(*words, log=f"flwr-run-{scheme}")
         if "run-id" not in told:
             why = self.logs.why(f"flwr-run-{scheme}", "superlink")
             raise FlheError(f"`flwr run` did not start {scheme}{why}")
-        return Run(scheme, place, int(told["run-id"]), Tail(place / "report.jsonl"))
+        return int(told["run-id"])
+
+    def _renew(self, run: Run) -> None:
+        """Stop a run, and have another one go on with it under another learning rate."""
+        log = f"flwr-stop-{run.scheme}"
+        if not self.machines.flwr("stop", str(run.id), "flhe", log=log).get("success"):
+            why = self.logs.why(log, "superlink")
+            raise FlheError(f"`flwr stop` did not stop {run.scheme}{why}")
+        run.now = self._flwr_run(run.scheme, run.place, resume=True)
+        run.tail = Tail(run.place / REPORTS[1])
+        self._say(
+            f"{run.scheme}: stopped after round {HOLD_ROUND - 1}, resumed with a learning rate of "
+            f"{RATES[1]:g} in place of {RATES[0]:g}"
+        )
 
     def another_run(self) -> list[str]:
         """What to type for one more run while all is up: permits of the sites, then `flwr run`."""
@@ -183,8 +211,8 @@ class Loopback:
         place.mkdir(mode=0o700)
         return place
 
-    def _words(self, scheme: str, place: Path) -> tuple[str, ...]:
-        """The words of `flwr` that start a run."""
+    def _words(self, scheme: str, place: Path, *, resume: bool = False) -> tuple[str, ...]:
+        """The words of `flwr` that start a run, or one that goes on with it."""
         config: dict[str, Value] = {
             "scheme": scheme,
             "unmask": "server" if self.plan.reads(scheme) else "clients",
@@ -194,7 +222,9 @@ class Loopback:
             "max-examples": loopback_app.MAX_EXAMPLES,
             "wait-s": loopback_app.WAIT_S * self.plan.patience,
             "place": str(place),
-            "report": str(place / "report.jsonl"),
+            "report": str(place / REPORTS[resume]),
+            "lr": RATES[resume],
+            "resume": resume,
         }
         return ("run", loopback_app.APP_ID, "flhe", "--run-config", pairs(config))
 
@@ -208,12 +238,17 @@ class Loopback:
                 self._heard(run, json.loads(line))
         # The round of the kill begins everywhere at once: it is to hit all runs in the middle of it.
         if all(len(run.rounds) >= HOLD_ROUND - 1 for run in self.runs):
+            old = [run for run in self.runs if self.plan.renew and run.now == run.id]
+            with ThreadPoolExecutor(len(self.runs)) as pool:  # keys are looked for again soon
+                list(pool.map(self._renew, old))
             for run in self.runs:
                 (run.place / GATE).touch()
         self.machines.check(SITES[VICTIM] if self.killed_s and not self.back_s else "")
 
     def _heard(self, run: Run, event: Mapping[str, Any]) -> None:
         if event["event"] == "round":
+            if event["round"] <= len(run.rounds):
+                return  # a resumed run says it again
             run.rounds.append({name: value for name, value in event.items() if name != "event"})
             number, count = event["round"], event["survivors"]
             self._say(f"{run.scheme}: round {number} is over, {count} updates in its sum")
@@ -253,7 +288,7 @@ class Loopback:
             listed = self.machines.flwr("ls", "flhe", log="flwr-ls").get("runs", [])
             found = {int(run["run-id"]): str(run["status"]) for run in listed}
             for run in self.runs:
-                run.status = found.get(run.id, "")
+                run.status = found.get(run.now, "")
             if all(run.status.startswith("finished") for run in self.runs):
                 break
         for run in self.runs:

@@ -22,7 +22,7 @@ from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal.app import SITES, Plan
 from flhe_lab.rehearsal.lanes import quantized, unencrypted
-from flhe_lab.rehearsal.loopback import Loopback
+from flhe_lab.rehearsal.loopback import Loopback, Run
 from flhe_lab.rehearsal.node_secrets import MODEL, UPDATE
 from flhe_lab.rehearsal.search import Secrets
 from flhe_lab.rehearsal.writings import of_update, of_vector
@@ -68,14 +68,15 @@ def _publics(loopback: Loopback) -> Iterator[bytes]:
             yield Epoch.from_bytes(store.peek_epoch(epoch_id)).scheme_public
 
 
-def notes_of(loopback: Loopback, run: int, number: int) -> list[dict[str, Floats]]:
+def notes_of(loopback: Loopback, run: Run, number: int) -> list[dict[str, Floats]]:
     """What apps wrote down in a round."""
     found = []
     for name in SITES:
-        path = loopback.notes(name) / f"{run}-{number}.npz"
-        if path.exists():
-            with np.load(path, allow_pickle=False) as arrays:
-                found.append(dict(arrays))
+        for flower_id in sorted({run.id, run.now}):
+            path = loopback.notes(name) / f"{flower_id}-{number}.npz"
+            if path.exists():
+                with np.load(path, allow_pickle=False) as arrays:
+                    found.append(dict(arrays))
     return found
 
 
@@ -84,7 +85,7 @@ def note(loopback: Loopback) -> None:
     secrets, plan = loopback.secrets, loopback.plan
     for run in loopback.runs:
         for number in range(1, plan.rounds + 1):
-            for index, found in enumerate(notes_of(loopback, run.id, number)):
+            for index, found in enumerate(notes_of(loopback, run, number)):
                 source = run.scheme, number, index
                 change = found["trained"] - found["received"]
                 secrets.add(TRAINED, *of_vector(found["trained"]), source=source)

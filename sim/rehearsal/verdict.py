@@ -3,7 +3,7 @@
 Every run is finished, and every sum right: a round's model minus the one before is the mean of the
 updates of some set of sites, and of no other set, and the updates are known. That says who took part,
 whatever anybody reports. No secret is on the wire, and a search would tell (`traffic`). A killed
-SuperNode stops no run, and comes back.
+SuperNode stops no run, and comes back. Every site's log shows the same contracts (`contracts`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from flhe.errors import FlheError
 from flhe.mods import records
 from flhe.node.checkpoint import open_checkpoint
 from flhe_lab.bench.synthetic import initial
-from flhe_lab.rehearsal import app
+from flhe_lab.rehearsal import app, contracts
 from flhe_lab.rehearsal.app import SITES, VICTIM, Plan
+from flhe_lab.rehearsal.contracts import Logged
 from flhe_lab.rehearsal.derived_secrets import DERIVED
 from flhe_lab.rehearsal.loopback import Loopback, Run
 from flhe_lab.rehearsal.node_secrets import (
@@ -59,6 +60,8 @@ class Result:
     status: str
     seconds: float
     rounds: tuple[Round, ...]
+    logs: tuple[Logged, ...] = ()  # What each site's audit log shows of it
+    rates: tuple[tuple[int, float], ...] = ()  # (round, learning rate) as apps were told
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,8 @@ def _result(loopback: Loopback, run: Run) -> Result:
         sites, error = senders(run.scheme, after - before, report["round"], len(SITES))
         names = tuple(SITES[site] for site in sites)
         rounds.append(Round(report["round"], report["round_s"], names, error))
-    return Result(run.scheme, run.status, run.ended - run.began, tuple(rounds))
+    logs, rates = contracts.logged(loopback, run), contracts.rates(loopback, run)
+    return Result(run.scheme, run.status, run.ended - run.began, tuple(rounds), logs, rates)
 
 
 def senders(
@@ -129,7 +133,7 @@ def _models(loopback: Loopback, run: Run) -> Iterator[NDArray[np.float64]]:
     """The model before the first round and after each one, as sites and the result have it."""
     yield _flat(records.to_numpy(initial(loopback.plan.values)))
     for number in range(2, loopback.plan.rounds + 1):
-        received = [note["received"] for note in notes_of(loopback, run.id, number)]
+        received = [note["received"] for note in notes_of(loopback, run, number)]
         if not received or any(not np.array_equal(received[0], each) for each in received):
             raise FlheError(f"{run.scheme}: the sites' models differ in round {number}")
         yield received[0].astype(np.float64)
@@ -152,13 +156,14 @@ def expected(plan: Plan) -> dict[str, int]:
     see `Traffic.missing`.
     """
     sites, runs = len(SITES), len(plan.schemes)
+    epochs = runs * (1 + plan.renew)
     vectors = runs * (sites * plan.rounds - plan.kill)
     models = sum(not plan.reads(scheme) for scheme in plan.schemes) * (plan.rounds - 1)
     return {
         **dict.fromkeys((NODE_KEY, IDENTITY), sites),
-        **dict.fromkeys((EPHEMERAL, CONTRIBUTION), runs * sites),
-        **dict.fromkeys((GROUP, DERIVED), runs),
-        PAIR: runs * sites * (sites - 1) // 2,
+        **dict.fromkeys((EPHEMERAL, CONTRIBUTION), epochs * sites),
+        **dict.fromkeys((GROUP, DERIVED), epochs),
+        PAIR: epochs * sites * (sites - 1) // 2,
         **dict.fromkeys((UPDATE, TRAINED, LANES), vectors),
         MODEL: models,
     }
@@ -183,6 +188,7 @@ def wrong(plan: Plan, results: Sequence[Result], traffic: Traffic) -> Iterator[s
     for found in results:
         if len(found.rounds) != plan.rounds:
             yield f"{found.scheme}: {len(found.rounds)} of {plan.rounds} rounds were reported"
+        yield from contracts.wrong(plan, found.scheme, found.logs, found.rates)
         for round_ in found.rounds:
             if round_.error > MAX_ERROR:
                 yield (

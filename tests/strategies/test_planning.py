@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ from flwr.app import ConfigRecord, Message
 from flhe.errors import ConfigError
 from flhe.node import audit
 from flhe.node.store import Store
-from flhe.strategies import FlasheFedAvg
+from flhe.strategies import FlasheFedAvg, HEStrategy, SashFedAvg
+from flhe.strategies.report import RoundReport
 from flhe.training.schedule import Step
-from tests.strategies.puppets import Puppets, play
+from tests.strategies.puppets import Puppets, play, same
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -105,3 +106,32 @@ def test_another_learning_rate_in_mid_run_is_a_new_epoch_that_every_log_shows(
         contracts = [entry.contract for entry in entries]
         assert contracts[0] == contracts[1] != contracts[2] == contracts[3]
         assert None not in contracts
+
+
+class StoppedError(Exception):
+    """The server is stopped."""
+
+
+@pytest.mark.parametrize("make", [FlasheFedAvg, lambda **how: SashFedAvg(unmask="clients", **how)])
+def test_a_run_stopped_before_its_sum_was_opened_goes_on_under_another_config(
+    tmp_path: Path, make: Callable[..., HEStrategy]
+) -> None:
+    """The config of the run is signed too: nodes opened nothing more, and nobody held the model."""
+    how: dict[str, Any] = {"state_dir": tmp_path / "server", "fraction_evaluate": 0.0}
+
+    def stop(report: RoundReport) -> None:
+        raise StoppedError
+
+    def nodes(run_id: int, lr: float) -> Puppets:
+        grid = Puppets(tmp_path / "nodes", 3, run_id=run_id)
+        for context in grid.contexts.values():
+            context.run_config = {"lr": lr}
+        return grid
+
+    with pytest.raises(StoppedError):
+        play(make, nodes(7, 0.5), 3, start={"train_config": {"lr": 0.5}}, on_round=stop, **how)
+    again = nodes(8, 0.25)
+    again.federation = 7
+    play(make, again, 3, start={"train_config": {"lr": 0.25}, "resume": True}, **how)
+    assert lrs(again) == [0.25] * 2
+    assert same(again, range(3)).round == 3

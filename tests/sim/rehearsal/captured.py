@@ -101,7 +101,7 @@ def capture(path: Path, plant: Callable[[Any], bytes] = lambda _: b"") -> Any:
     loopback = SimpleNamespace(
         plan=PLAN,
         secrets=secrets,
-        runs=[SimpleNamespace(id=harness.RUN, scheme="flashe")],
+        runs=[SimpleNamespace(id=harness.RUN, now=harness.RUN, scheme="flashe")],
         home=lambda name: group.sites[SITES.index(name)].home,
         notes=lambda name: path / f"notes-{name}",
         machines=SimpleNamespace(captured=path / "captured"),

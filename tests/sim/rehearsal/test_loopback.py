@@ -19,7 +19,9 @@ from flhe.testing import InProcessGrid
 from flhe_app.processes import script
 from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app as loopback_app
+from flhe_lab.rehearsal import contracts
 from flhe_lab.rehearsal.app import SITES, VICTIM, Plan
+from flhe_lab.rehearsal.contracts import Logged
 from flhe_lab.rehearsal.node_secrets import MODEL
 from flhe_lab.rehearsal.search import Found
 from flhe_lab.rehearsal.traffic import Traffic
@@ -83,6 +85,29 @@ def test_flashe_and_sash_over_tls_with_a_node_that_is_killed(tmp_path: Path) -> 
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(gone) in _words(p)]
 
 
+@pytest.mark.sweep
+@pytest.mark.timeout(LIMIT_S + 20)
+def test_a_run_resumed_with_another_learning_rate_shows_in_every_log(tmp_path: Path) -> None:
+    report_file = tmp_path / "report.json"
+    command = [script("flhe"), "rehearse", "--scheme", "flashe", "--no-kill", "--renew"]
+    command += ["--patience", "5", "--timeout", "240", "--json", str(report_file)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=LIMIT_S
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(report_file.read_text(encoding="utf-8"))
+    assert report["wrong"] == []
+    [result] = report["results"]
+    assert [each["sites"] for each in result["rounds"]] == [list(SITES)] * 3
+    assert result["rates"] == [[1, 0.5], [2, 0.25], [3, 0.25]]
+    shown = [log["contracts"] for log in result["logs"]]
+    assert [log["site"] for log in result["logs"]] == list(SITES)
+    (_, first), (_, second), (_, third) = shown[0]
+    assert shown == [shown[0]] * 3
+    assert first != second == third
+    assert done.stdout.count(f"contract {first} in round 1; {second} in round 2, 3") == len(SITES)
+
+
 def _words(process: psutil.Process) -> str:
     return " ".join(process.info["cmdline"] or ())
 
@@ -95,6 +120,7 @@ def test_the_app_itself_reports_notes_and_saves(tmp_path: Path) -> None:
     config = {"scheme": "sash", "unmask": "server", "values": 500, "nodes": 3, "rounds": 2}
     config |= {"max-examples": loopback_app.MAX_EXAMPLES, "wait-s": 60.0}
     config |= {"place": str(place), "report": str(place / "report.jsonl")}
+    config |= {"lr": 0.5, "resume": False}
 
     def node(index: int) -> dict[str, object]:
         (tmp_path / f"notes-{index}").mkdir()
@@ -136,11 +162,23 @@ ROUNDS = (
 )
 
 
+def log(site: str, *contracts: str, epochs: str = "pqq", rate: float = 0.25, **how: Any) -> Logged:
+    """One that shows these contracts of rounds 1, 2, 3, and keeps the last one."""
+    shown = tuple(enumerate(contracts, 1))
+    present = contracts[-1] + "00" if contracts else ""
+    return replace(Logged(site, shown, tuple(enumerate(epochs, 1)), present, rate), **how)
+
+
+SAME = tuple(log(site, "a", "a", "a", epochs="ppp", rate=0.5) for site in SITES)
+RENEWED = tuple(log(site, "a", "b", "b") for site in SITES)
+TOLD = ((1, 0.5), (2, 0.25), (3, 0.25))
+
+
 def results(*changed: Round, rounds: int = 3) -> tuple[Result, ...]:
     """Of two runs, the second of which has other rounds."""
     new = {each.number: each for each in (*ROUNDS, *changed)}
     runs = {"flashe": ROUNDS, "sash": tuple(new.values())[:rounds]}
-    return tuple(Result(name, "finished:completed", 60.0, run) for name, run in runs.items())
+    return tuple(Result(name, "finished:completed", 60.0, run, SAME) for name, run in runs.items())
 
 
 GROUP_KEY = Found("group key", "array 1", 2)
@@ -172,6 +210,43 @@ def test_where_nobody_is_killed_all_have_to_be_there() -> None:
     assert len(list(wrong(plan, results(), replace(TRAFFIC, searched=expected(plan))))) == 2
 
 
+def test_a_contract_that_changed_is_in_every_log() -> None:
+    plan = Plan(renew=True)
+    assert list(contracts.wrong(plan, "flashe", RENEWED, TOLD)) == []
+    assert list(contracts.wrong(Plan(), "flashe", SAME, [(n, 0.5) for n in (1, 2, 3)])) == []
+    away = (RENEWED[0], log("site-b", "a", "b", contracts=((1, "a"), (3, "b"))), RENEWED[2])
+    assert list(contracts.wrong(plan, "flashe", away, TOLD)) == []
+    shown = list(contracts.lines("flashe", RENEWED))
+    assert shown[1] == (
+        "flashe, log of site-b: contract a in round 1; b in round 2, 3; its learning rate now is 0.25"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "told", "said"),
+    [
+        (log("site-b", "a", "c", "c"), TOLD, "1 contracts first and 2 after that"),
+        (log("site-b", "a", "a", "b"), TOLD, "1 contracts first and 2 after that"),
+        (log("site-b", "a"), TOLD, "the log of site-b does not show all contracts"),
+        (log("site-b"), TOLD, "the log of site-b does not show all contracts"),
+        (log("site-b", "a", "b", "b", epochs="ppq"), TOLD, "one epoch under both contracts"),
+        (log("site-b", "a", "b", "b", rate=0.5), TOLD, "keeps another contract"),
+        (log("site-b", "a", "b", "b", present="a0"), TOLD, "keeps another contract"),
+        (RENEWED[1], ((1, 0.5), (2, 0.5)), "round 2: an app was told a rate of 0.5"),
+    ],
+)
+def test_a_log_that_shows_something_else_is_named(changed: Logged, told: Any, said: str) -> None:
+    logs = (RENEWED[0], changed, RENEWED[2])
+    assert any(said in w for w in contracts.wrong(Plan(renew=True), "flashe", logs, told))
+
+
+def test_one_contract_under_two_rates_is_named() -> None:
+    logs = tuple(log(site, "a", "a", "a") for site in SITES)
+    assert list(contracts.wrong(Plan(renew=True), "flashe", logs, TOLD)) == [
+        "flashe: logs show one contract under two learning rates"
+    ]
+
+
 @pytest.mark.parametrize(
     "bad",
     [
@@ -179,6 +254,7 @@ def test_where_nobody_is_killed_all_have_to_be_there() -> None:
         {"schemes": ("flashe", "flashe")},
         {"schemes": ("none",)},
         {"rounds": 2},
+        {"rounds": 1, "kill": False, "renew": True},
         {"rounds": 0, "kill": False},
         {"values": 10},
         {"patience": 0.0},

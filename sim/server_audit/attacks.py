@@ -1,0 +1,204 @@
+"""The experiments: what a server does, and what it computes of what it has then.
+
+A row says which script a system plays, and what the server makes of the view: a guess at the victim's
+update, or at every site's example count. Where an attack gives nothing, the server is left with what
+it has without one, so its guess is never worse than that of a server that only listens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flhe_lab.server_audit.estimates import cosine, count_of, denominator, difference, downhill
+from flhe_lab.server_audit.script import Ask, Probe, Script, System, View
+from flhe_lab.server_audit.task import MOST, VICTIM, Floats, Setting
+
+COUNTS = ("num-examples", "num_examples")
+DIGITS = 3
+"""Of a mean that members tell the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one experiment gave."""
+
+    cosine: float | None = None  # Of the guess and the victim's update
+    counts: int | None = None  # How many sites' example counts were found exactly
+    refusals: tuple[str, ...] = ()  # Errors of sites
+    why: str = ""  # Why it does not apply
+
+
+Run = Callable[[System, Setting, View], Outcome]
+"""(system, setting, what a server has that listened to `rounds` rounds) -> outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A row of the table."""
+
+    name: str
+    does: str  # What the server does, in a sentence
+    run: Run
+
+
+def _best(view: View, setting: Setting, found: Floats | None) -> Outcome:
+    """The outcome of a guess at the update; an update in clear beats it, a missing one falls back."""
+    clear = next((s.clear for s in view.rounds if s.clear is not None), None)
+    guess = clear if clear is not None else found if found is not None else view.seen(1).best
+    return Outcome(cosine(guess, setting.update(VICTIM)), refusals=tuple(sorted(view.refusals)))
+
+
+def _listens(_system: System, setting: Setting, listened: View) -> Outcome:
+    return _best(listened, setting, None)
+
+
+def _plain(system: System, setting: Setting, _listened: View) -> Outcome:
+    found: list[Floats] = []
+
+    def ask(probe: Probe) -> None:
+        if (update := probe.plain(setting.first())) is not None:
+            found.append(update)
+
+    # Before anything else, and once more in the middle of the run.
+    view = system.run(setting, Script(before=ask, aside=ask))
+    return _best(view, setting, found[0] if found else None)
+
+
+def _chosen_models(system: System, setting: Setting, _listened: View) -> Outcome:
+    found: list[Floats] = []
+
+    def ask(probe: Probe) -> None:
+        if (step := downhill(probe.loss, setting.first())) is not None:
+            found.append(step)
+
+    view = system.run(setting, Script(aside=ask))
+    return _best(view, setting, found[0] if found else None)
+
+
+def _one_rate(system: System, setting: Setting, _listened: View) -> Outcome:
+    view = system.run(setting, Script((Ask(rates=_others_still(setting)),)))
+    return _best(view, setting, view.seen(1).mean)
+
+
+def _two_sums(system: System, setting: Setting, _listened: View) -> Outcome:
+    view = system.run(setting, Script((Ask(), Ask(_without(setting, VICTIM), again=True))))
+    return _best(view, setting, difference(view.seen(1), view.seen(2)))
+
+
+def _kept_out(system: System, setting: Setting, _listened: View) -> Outcome:
+    still = {**_others_still(setting), VICTIM: 0.0}
+    view = system.run(setting, Script((Ask(dropped=VICTIM), Ask(rates=still))))
+    return _best(view, setting, view.seen(2).mean)
+
+
+def _sum_of_one(system: System, setting: Setting, _listened: View) -> Outcome:
+    view = system.run(setting, Script((Ask((VICTIM,)),)))
+    return _best(view, setting, view.seen(1).mean)
+
+
+def _another_contract(system: System, setting: Setting, _listened: View) -> Outcome:
+    if not system.signs:
+        return Outcome(why="nothing that apps are told is signed")
+    view = system.run(setting, Script(signed=_others_still(setting)))
+    return _best(view, setting, view.seen(1).mean)
+
+
+def _others_still(setting: Setting) -> dict[int, float]:
+    return {site: 0.0 for site in range(setting.sites) if site != VICTIM}
+
+
+def _without(setting: Setting, left_out: int) -> tuple[int, ...]:
+    return tuple(site for site in range(setting.sites) if site != left_out)
+
+
+# --- example counts ---
+
+
+def _exact(view: View, setting: Setting, found: list[int | None]) -> Outcome:
+    right = sum(one == truth for one, truth in zip(found, setting.counts(), strict=True))
+    return Outcome(counts=right, refusals=tuple(sorted(view.refusals)))
+
+
+def _told(_system: System, setting: Setting, listened: View) -> Outcome:
+    counts = [listened.numbers(site, *COUNTS) for site in range(setting.sites)]
+    return _exact(listened, setting, [int(told[0]) if told else None for told in counts])
+
+
+def _of_accuracies(_system: System, setting: Setting, listened: View) -> Outcome:
+    accuracies = [listened.numbers(site, "accuracy") for site in range(setting.sites)]
+    return _exact(listened, setting, [count_of(told) for told in accuracies])
+
+
+def _of_means(system: System, setting: Setting, _listened: View) -> Outcome:
+    """Rounds of all and of all but one: their totals differ by that one's count."""
+    rounds = Ask(), *(Ask(_without(setting, site)) for site in range(setting.sites))
+    view = system.run(setting, Script(rounds))
+    totals = [_total(view, number, setting) for number in range(1, len(rounds) + 1)]
+    whole, rest = totals[0], totals[1:]
+    found = [None if whole is None or part is None else round(whole - part) for part in rest]
+    return _exact(view, setting, found)
+
+
+def _total(view: View, number: int, setting: Setting) -> float | None:
+    """Example count of a round's senders: as the server reads it, or out of the mean accuracy."""
+    if (weight := view.seen(number).weight) is not None:
+        return weight
+    # The mean of round n is told when its sum is opened, in the round's own evaluation.
+    means = [v for r, _, name, v in view.told if r == number and name == "mean of train_accuracy"]
+    off = [0.5 * 10.0 ** (math.floor(math.log10(v)) + 1 - DIGITS) for v in means if v > 0]
+    return denominator(means, setting.sites * MOST, max(off)) if off else None
+
+
+EXPERIMENTS = (
+    Experiment("listens", "It keeps to the protocol and reads all that passes.", _listens),
+    Experiment(
+        "plain training",
+        "It asks the victim to train in a message without flhe's record (without SecAgg+'s).",
+        _plain,
+    ),
+    Experiment(
+        "chosen models",
+        "It has the victim evaluate one model for each weight, and takes differences of the losses.",
+        _chosen_models,
+    ),
+    Experiment(
+        "a rate for one site",
+        "In their messages it tells all others a learning rate of 0.",
+        _one_rate,
+    ),
+    Experiment(
+        "a contract for one site",
+        "In what members sign it tells all others a learning rate of 0.",
+        _another_contract,
+    ),
+    Experiment(
+        "two sums",
+        "It has a sum of all made, then one without the victim from the same model, and subtracts.",
+        _two_sums,
+    ),
+    Experiment(
+        "kept out, then alone",
+        "It keeps the victim's update out of a sum, and tells all a rate of 0 in the next round.",
+        _kept_out,
+    ),
+    Experiment(
+        "a sum of one",
+        "It asks for a sum of the victim alone (SecAgg+: with two clients of the server's own).",
+        _sum_of_one,
+    ),
+    Experiment("counts: told", "It reads the counts that sites tell it.", _told),
+    Experiment(
+        "counts: of accuracies",
+        "It looks for the least number of which all accuracies of a site are whole parts.",
+        _of_accuracies,
+    ),
+    Experiment(
+        "counts: of sums and means",
+        "It asks for a round of all and for rounds of all but one, and subtracts the totals: those "
+        "that it reads, or those that mean training accuracies let it guess.",
+        _of_means,
+    ),
+)
+"""In the order of the table."""

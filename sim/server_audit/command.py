@@ -1,0 +1,32 @@
+"""`flhe audit-server`: the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def audit_server(
+    out: Annotated[
+        Path, typer.Argument(metavar="FILE.md", help="The page; its data goes beside it.")
+    ] = Path("what_a_server_learns.md"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small model, once: less than a minute.")
+    ] = False,
+) -> None:
+    """Measure what a server learns of one site, if it listens and if it lies."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from flhe_lab.bench.table import progress
+    from flhe_lab.server_audit import report
+
+    with progress(Console(stderr=True)) as advance:
+        found = report.run(out, quick=quick, progress=advance)
+    heading, *lines = report.rows(found)
+    table = Table(*heading, title="what a server learns of one site")
+    for line in lines:
+        table.add_row(*line)
+    Console(width=160).print(table)

@@ -1,0 +1,97 @@
+"""A network in the server's hand: it changes messages on the way, and keeps all that it hears."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+
+from flhe.mods import records
+from flhe.testing import InProcessGrid
+from flhe_lab.server_audit.script import View
+from flhe_lab.server_audit.task import VICTIM
+
+FIRST = 100
+"""Node id of the first site."""
+WAIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A reply as it arrived."""
+
+    round: int
+    site: int
+    content: RecordDict | None  # None of an error
+    error: str = ""
+
+
+class LyingGrid(InProcessGrid):
+    """Nodes of this process behind a server that does what it likes.
+
+    `rewrite` may change each message on its way down, given the site. `aside` is called once, with the
+    message with which the victim is first asked to evaluate, before that goes out.
+    """
+
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self.heard: list[Heard] = []
+        self.round = 0
+        self.rewrite: Callable[[int, Message], None] = lambda site, message: None
+        self.aside: Callable[[Message], None] | None = None
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Start the nodes on messages, changed as the server likes."""
+        ids = []
+        for message in messages:
+            site, aside = message.metadata.dst_node_id - FIRST, self.aside
+            if aside is not None and site == VICTIM and _evaluates(message):
+                self.aside = None
+                aside(message)
+            self.rewrite(site, message)
+            ids += super().push_messages([message])
+        return ids
+
+    def ask(self, site: int, content: RecordDict, kind: str) -> Message:
+        """Ask one site, and wait for its answer; TimeoutError where none comes."""
+        [message_id] = super().push_messages([Message(content, FIRST + site, kind)])
+        until = time.monotonic() + WAIT_S
+        while time.monotonic() < until:
+            for reply in self.pull_messages([message_id]):
+                return reply
+            time.sleep(0.0005)
+        raise TimeoutError(f"site {site} did not answer")
+
+    def _put(self, message_id: str, reply: Message) -> None:
+        site = reply.metadata.src_node_id - FIRST
+        if reply.has_error():
+            reason = reply.error.reason or ""
+            error = reason if reason.startswith("flhe/") else "failed"
+            self.heard.append(Heard(self.round, site, None, error))
+        else:
+            self.heard.append(Heard(self.round, site, reply.content))
+        super()._put(message_id, reply)
+
+    def note(self, view: View) -> None:
+        """Put numbers that sites told in clear, and their refusals, into a view."""
+        for each in self.heard:
+            if each.content is None:
+                view.refusals[each.error] = view.refusals.get(each.error, 0) + 1
+                continue
+            for record, found in each.content.items():
+                if not isinstance(found, MetricRecord | ConfigRecord) or record == records.REPLY:
+                    continue
+                mean = "mean of " if record.startswith(records.MEANS) else ""
+                for name, value in found.items():
+                    if isinstance(value, int | float):
+                        view.told.append((each.round, each.site, f"{mean}{name}", float(value)))
+
+
+def _evaluates(message: Message) -> bool:
+    """Whether a message is part of an evaluation, by Flower's word for it or by a stage of flhe's."""
+    record = records.find_config(message.content, records.STAGE)
+    stage = "" if record is None else str(record.get("stage"))
+    return "evaluat" in f"{message.metadata.message_type} {stage}"

@@ -1,0 +1,272 @@
+"""`flhe audit-server`: all experiments on all systems, and the page and the data that come of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import statistics
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from flhe.errors import ConfigError
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.sash.scheme import Sash
+from flhe_lab.bench import figures
+from flhe_lab.bench.turns import Progress
+from flhe_lab.server_audit.attacks import EXPERIMENTS, Outcome
+from flhe_lab.server_audit.encrypted import Encrypted
+from flhe_lab.server_audit.flower import FlowerSecAgg, PlainFedAvg
+from flhe_lab.server_audit.script import Ask, Script, System
+from flhe_lab.server_audit.task import LEAST, MOST, Setting
+
+FORMAT, VERSION = "flhe server audit", 1
+COMMAND = "flhe audit-server"
+
+READS = "SASH, server reads"
+"""The column whose sites allow `flhe-server-reads`, which they do not by default."""
+SYSTEMS: tuple[System, ...] = (
+    Encrypted("SASH", Sash("clients")),
+    Encrypted("FLASHE", Flashe()),
+    Encrypted("ESAFL", Esafl()),
+    Encrypted(READS, Sash("server"), reads=True),
+    FlowerSecAgg(),
+    PlainFedAvg(),
+)
+ORDER = range(len(SYSTEMS))
+OURS = tuple(system.name for system in SYSTEMS if system.signs)
+
+FULL, REPEATS = Setting(), 3
+QUICK = Setting(sites=4, features=11, classes=10)
+
+NOISE = 5.0
+"""A guess at random is within so many standard deviations, 1 / sqrt(values), of a cosine of 0."""
+MARGIN = 0.02
+"""By which cosines of one experiment differ from run to run: the rounding is random."""
+
+ACCURACY = "Each site tells its accuracy exactly, and flhe-metrics allows that by default."
+KNOWN: Mapping[tuple[str, str], str] = {
+    **{(name, "counts: of accuracies"): ACCURACY for name in OURS},
+    (READS, "chosen models"): "Where the server reads, each message brings the model, so a site "
+    "evaluates whatever it is sent.",
+    (READS, "two sums"): "Where the server reads, a site keeps no model, and cannot tell that a "
+    "round starts from an old one.",
+    (
+        READS,
+        "kept out, then alone",
+    ): "The rates that the server tells are ignored, so the sum has all "
+    "updates. But the model has learned from the other sites alone by then, so theirs are smaller.",
+    (READS, "counts: of sums and means"): "The total of a sum is read with it.",
+}
+"""(system, experiment) in which a server learns more than it reads without any effort, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What was found: outcomes by system and experiment, one for each repetition."""
+
+    setting: Setting
+    repeats: int
+    outcomes: Mapping[tuple[str, str], tuple[Outcome, ...]]
+
+    def cosine(self, system: str, experiment: str) -> float | None:
+        """Mean over the repetitions; None where counts are sought, or it does not apply."""
+        found = [o.cosine for o in self.outcomes[system, experiment] if o.cosine is not None]
+        return statistics.fmean(found) if found else None
+
+    def counts(self, system: str, experiment: str) -> int | None:
+        """Example counts found exactly, over all repetitions."""
+        found = [o.counts for o in self.outcomes[system, experiment] if o.counts is not None]
+        return sum(found) if found else None
+
+    @property
+    def chance(self) -> float:
+        """Cosine that a guess at random stays below."""
+        return float(NOISE / (self.setting.values * self.repeats) ** 0.5)
+
+    def exceeding(self) -> set[tuple[str, str]]:
+        """Experiments on our systems that give more than listening does, and more than chance."""
+        found = set()
+        listens, told = EXPERIMENTS[0].name, "counts: told"
+        for system in OURS:
+            bound = max(self.cosine(system, listens) or 0.0, self.chance) + MARGIN
+            for each in EXPERIMENTS:
+                cosine, counts = self.cosine(system, each.name), self.counts(system, each.name)
+                more = cosine is not None and cosine > bound
+                if more or (counts is not None and counts > (self.counts(system, told) or 0)):
+                    found.add((system, each.name))
+        return found
+
+
+def audit(setting: Setting, repeats: int, progress: Progress | None = None) -> Audit:
+    """Run all experiments, each system in processes of its own: Flower's unpacking is for one thread.
+
+    `progress` receives (runs of a system done, in all, the last one).
+    """
+    outcomes: dict[tuple[str, str], list[Outcome]] = {
+        (system.name, each.name): [] for system in SYSTEMS for each in EXPERIMENTS
+    }
+    tasks = [(i, replace(setting, seed=setting.seed + n)) for n in range(repeats) for i in ORDER]
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        for done, (found, (i, _)) in enumerate(
+            zip(pool.map(undergo, *zip(*tasks, strict=True)), tasks, strict=True), 1
+        ):
+            for name, outcome in found.items():
+                outcomes[SYSTEMS[i].name, name].append(outcome)
+            if progress is not None:
+                progress(done, len(tasks), SYSTEMS[i].name)
+    return Audit(setting, repeats, {key: tuple(found) for key, found in outcomes.items()})
+
+
+def undergo(index: int, setting: Setting) -> dict[str, Outcome]:
+    """All experiments on one of `SYSTEMS`, by name."""
+    system = SYSTEMS[index]
+    with _silent():
+        listened = system.run(setting, Script((Ask(),) * setting.rounds))
+        return {each.name: each.run(system, setting, listened) for each in EXPERIMENTS}
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep what strategies and nodes log off the terminal: refusals are what is looked for."""
+    loggers = [logging.getLogger(name) for name in ("flwr", "flhe")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+def run(out: Path, *, quick: bool = False, progress: Progress | None = None) -> Audit:
+    """Run all, and write the page `out` and its data beside it.
+
+    Raises ConfigError: `out` is no .md, or cannot be written.
+    """
+    if out.suffix != ".md" or not out.parent.is_dir():
+        raise ConfigError(
+            f"{out}: must be a .md in a directory that is there; its data goes beside it"
+        )
+    found = audit(QUICK, 1, progress) if quick else audit(FULL, REPEATS, progress)
+    command = f"{COMMAND} {out}{' --quick' if quick else ''}"
+    figures.save_data(out, FORMAT, VERSION, to_data(found, command))
+    out.write_text(page(found, command), encoding="utf-8")
+    return found
+
+
+def to_data(found: Audit, made_by: str) -> dict[str, Any]:
+    """Setting and outcomes as JSON values."""
+    cells = [
+        {"system": system, "experiment": name, "outcomes": [asdict(each) for each in outcomes]}
+        for (system, name), outcomes in found.outcomes.items()
+    ]
+    made = {"command": made_by, "flhe": version("flhe"), "flwr": version("flwr")}
+    return {
+        "made_by": made,
+        "setting": asdict(found.setting),
+        "repeats": found.repeats,
+        "cells": cells,
+    }
+
+
+def of_data(data: Mapping[str, Any]) -> Audit:
+    """The audit that `to_data` wrote."""
+    outcomes = {
+        (cell["system"], cell["experiment"]): tuple(
+            Outcome(**{**each, "refusals": tuple(each["refusals"])}) for each in cell["outcomes"]
+        )
+        for cell in data["cells"]
+    }
+    return Audit(Setting(**data["setting"]), data["repeats"], outcomes)
+
+
+def cell(found: Audit, system: str, experiment: str) -> str:
+    """One cell of the table."""
+    outcomes = found.outcomes[system, experiment]
+    if outcomes[0].why:
+        return "n/a"
+    cosine = found.cosine(system, experiment)
+    counts = found.counts(system, experiment)
+    total = found.setting.sites * found.repeats
+    text = f"{counts} of {total}" if cosine is None else f"{cosine:.2f}".replace("-0.00", "0.00")
+    if (system, experiment) in found.exceeding():
+        text = f"**{text}**"
+    refusals = sorted({name for outcome in outcomes for name in outcome.refusals})
+    codes = ", ".join(name.removeprefix("flhe/") for name in refusals)
+    return f"{text} ({codes})" if codes else text
+
+
+def rows(found: Audit) -> list[list[str]]:
+    """The table: a heading, and a line for each experiment."""
+    names = [system.name for system in SYSTEMS]
+    lines = [["the server", *names]]
+    lines += [[e.name, *(cell(found, name, e.name) for name in names)] for e in EXPERIMENTS]
+    return lines
+
+
+def page(found: Audit, command: str) -> str:
+    """The page, in Markdown."""
+    heading, *lines = ["| " + " | ".join(row) + " |" for row in rows(found)]
+    setting = found.setting
+    rule = "|---" * (len(SYSTEMS) + 1) + "|"
+    does = [f"- **{each.name}.** {each.does}" for each in EXPERIMENTS]
+    why = sorted({outcome.why for each in found.outcomes.values() for outcome in each} - {""})
+    more = [f"- {system}, *{name}*: {KNOWN[system, name]}" for system, name in _known(found)]
+    return "\n".join(
+        [
+            "# What a server learns of one site",
+            "",
+            f"Measured by `{command}`, which runs the code of the sites and lets the server do what it "
+            f"likes. {setting.sites} sites train softmax regression of {setting.values} values on "
+            f"made-up data, with {LEAST} to {MOST} examples each; {found.repeats} "
+            f"repetition{'s' if found.repeats > 1 else ''} with other data.",
+            "",
+            "A cell of the upper rows is the cosine between what the server computes of one site's "
+            "update and that update: 1 is all of it, 0 is nothing. A guess at random stays within "
+            f"{found.chance:.2f} of 0. A cell of the lower rows says how many example counts the "
+            "server finds exactly. In brackets: with which errors sites refuse. Bold: under flhe, more "
+            "than the rows *listens* and *counts: told* give.",
+            "",
+            heading,
+            rule,
+            *lines,
+            "",
+            "SASH, FLASHE and ESAFL run with default terms and under the default policy, with a signed "
+            f'roster. "{READS}" needs sites that set `flhe-server-reads`. SecAgg+ is the client mod '
+            f"and the workflow of flwr {version('flwr')}.",
+            "",
+            "## What the server does",
+            "",
+            *does,
+            "",
+            "An attack that gives nothing leaves the server with what it has by listening: the update "
+            "where it is in clear, else the mean, else the ciphertext read as numbers.",
+            "",
+            *[f"n/a: {each}." for each in why],
+            "",
+            "## Where it is more, and why",
+            "",
+            *(more or ["Nowhere."]),
+            "",
+            "## What this does not show",
+            "",
+            "Sites train without any randomness on all of their data, which favours the server. No "
+            "site colludes with it. An attack that is not in the table was not tried here; "
+            "[faults.md](faults.md#a-server-that-adapts-what-it-asks) lists those that once worked.",
+            "",
+        ]
+    )
+
+
+def _known(found: Audit) -> list[tuple[str, str]]:
+    """What exceeds listening, in the table's order; KeyError where nobody has said why."""
+    exceeding = found.exceeding()
+    return [(s.name, e.name) for e in EXPERIMENTS for s in SYSTEMS if (s.name, e.name) in exceeding]
