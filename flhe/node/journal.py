@@ -120,7 +120,7 @@ class Journal(Record):
 
     def last_opened(self, purpose: str) -> int:
         """Last round of which this purpose was opened or given up; -1 if there is none."""
-        return max(self.over or -1, *self.opened.get(purpose, {}))
+        return max((self.over or -1, *self.opened.get(purpose, {})))
 
     def last_reached(self) -> int:
         """Last round that anything was claimed in, in whatever epoch."""

@@ -144,6 +144,17 @@ def test_what_nobody_can_see_in_one_contribution_shows_in_sums(
     assert grid.reports[-1].survivors == NODES - 1
 
 
+@pytest.mark.parametrize("unmask", ["server", "clients"])
+def test_round_after_round_comes_to_nothing(tmp_path: Path, unmask: str) -> None:
+    """Each had its one set, and nobody is blamed for going away."""
+    grid = Puppets(tmp_path, NODES)
+    for round_ in range(1, 5):
+        grid.drop(round_, "unmask", "lost", range(3))
+    with pytest.raises(QuorumError, match="3 rounds in a row are void"):
+        run(grid, 12, unmask)
+    assert not any(grid.survivors)
+
+
 def pinned(path: Path, **bounds: Any) -> Puppets:
     grid = Puppets(path, NODES)
     pin(grid, range(NODES), NODES, **{"collusion": 1, **bounds})
