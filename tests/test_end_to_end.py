@@ -152,11 +152,11 @@ def test_the_search_finds_what_plain_fedavg_sends(plain: Outcome, encrypted: Out
 
 def test_only_listed_records_and_metrics_leave(encrypted: Outcome) -> None:
     ours = {"flhe.reply", "flhe.update", "flhe.opened", "flhe.checkpoint"}
-    ours |= {f"flhe.means.{r}" for r in range(1, ROUNDS + 1)}
+    ours |= {f"flhe.{what}.{r}" for what in ("means", "evaluation") for r in range(1, ROUNDS + 1)}
     seen: set[str] = set()
     for reply in encrypted.replies:
         assert not reply.has_error()
-        assert set(reply.content) <= ours | {"metrics"}
+        assert set(reply.content) <= ours
         for record in reply.content.metric_records.values():
             seen |= set(record)
             assert not encrypted.capture.counts & {v for v in record.values() if v == int(v)}

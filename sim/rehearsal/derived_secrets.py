@@ -1,8 +1,7 @@
 """Keys that a node derives from what its state directory holds, as far as one can tell from outside.
 
 Whoever has one of them reads or forges a part of a round, so none may travel. Their contexts are
-public: slots are in ciphertexts' headers on the wire, message headers and digests of models in
-messages, ranks are counted. Not looked for: keys of boxes whose salt stands inside the box (sealed
+public: slots are in ciphertexts' headers on the wire, message headers in messages, ranks are counted. Not looked for: keys of boxes whose salt stands inside the box (sealed
 models, releases of seeds), and what is bound to the support of a sparse vector.
 
 Labels are those of the modules that derive; a test holds them against the source.
@@ -30,7 +29,6 @@ DERIVED = "derived key"
 _SLOT = ("tag", "tag-mask", "sum-tag", "permutation")
 """Labels of keys that have a slot for their context and nothing else."""
 _MESSAGE = 1 << 20
-_DIGEST = 32
 
 
 @dataclass(slots=True)
@@ -40,7 +38,6 @@ class Contexts:
     slots: set[Slot] = field(default_factory=set)  # Of all ciphertexts
     lengths: set[int] = field(default_factory=set)  # Integers in them
     headers: set[bytes] = field(default_factory=set)  # Of all signed messages, encoded
-    digests: set[bytes] = field(default_factory=set)  # Whatever is as long as a model's digest
 
     def take(self, values: Iterable[object]) -> None:
         """Look through values of records."""
@@ -51,9 +48,6 @@ class Contexts:
                 self._take(value)
 
     def _take(self, value: bytes) -> None:
-        if len(value) == _DIGEST:
-            self.digests.add(value)
-            return
         try:
             said = canonical.loads(value, _MESSAGE, "message")
         except FlheError:
@@ -103,9 +97,6 @@ def of_traffic(
             yield hkdf(key, "sum-tag-mask", *context, rank, b"")
         for adder in ways:
             yield from _of_adder(adder, key, slot)
-    epochs = {(slot.run_id, slot.roster_hash, slot.epoch) for slot in contexts.slots}
-    for key, scope, digest in itertools.product(group_keys, epochs, contexts.digests):
-        yield hkdf(key, "check", *scope, digest)
     ranks = list(itertools.permutations(range(cohort), 2))
     for key in pair_keys:
         for slot, (sender, receiver) in itertools.product(contexts.slots, ranks):

@@ -20,6 +20,7 @@ from flhe.keys.agreement.epoch import Advertised, Confirmed, Epoch, Shared
 from flhe.node.node import Node
 from flhe.node.policy import Policy
 from flhe.node.store import Store
+from flhe.node.stored import StoredAgreement
 from flhe.wire import canonical
 from flhe_lab.rehearsal import derived_secrets
 from flhe_lab.rehearsal.derived_secrets import DERIVED
@@ -85,12 +86,11 @@ def missing(secrets: Secrets) -> Iterator[str]:
 
 
 def _run(node: Node, secrets: Secrets) -> None:
-    with _THERE:
-        _keys(node.load_agreement(Advertised)[0], secrets)
-    with _THERE:
-        _keys(node.load_agreement(Shared)[0], secrets)
-    with _THERE:
-        _keys(node.load_agreement(Confirmed)[0], secrets)
+    with _THERE:  # as it lies there: whoever only looks has no witness of its last use
+        kept = StoredAgreement.from_bytes(node.store.read(f"runs/{node.run_id}/agreement"))
+        for kind in (Advertised, Shared, Confirmed):
+            with _THERE:
+                _keys(kind.from_bytes(kept.state, identity=node.identity), secrets)
     with _THERE:
         if (dealt := node.load_dealt()) is not None:
             secrets.add(SEED_SHARE, dealt.own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,10 @@ def test_a_round_that_was_skipped(node: Node, uploaded: int | None, name: Any) -
     alone are no update.
     """
     if uploaded is not None:
-        node.save_output(sealed(uploaded), b"envelope", name)
+        made = sealed(uploaded)
+        if name != "outbox":
+            made = replace(made, slot=replace(made.slot, purpose=name))
+        node.save_output(made, b"envelope")
     node.save_draft(draft(3))
     node.skip_draft(2)
     assert node.load_draft() is not None

@@ -150,4 +150,4 @@ def test_the_node_says_where(tmp_path: Path) -> None:
     trial = policy({}, simulated=True, FLHE_HOME=str(tmp_path))  # it goes with its run
     assert (trial.witness, trial.durable) == (trial.home / "witness", True)
     # Whoever says anything of a node means it.
-    assert not policy({**own, "flhe-counts": True}, simulated=True).durable
+    assert not policy({**own, "flhe-unpermuted": True}, simulated=True).durable

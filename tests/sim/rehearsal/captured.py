@@ -77,21 +77,22 @@ def capture(path: Path, plant: Callable[[Any], bytes] = lambda _: b"") -> Any:
         (path / f"notes-{name}").mkdir()
         site.app = Trains(index, path / f"notes-{name}")
     sent: list[RecordDict] = []
-    was = harness.heard
+    was = harness.Site.send
 
-    def noted(message: Message) -> Message:
-        for site in group.sites:
-            node_secrets.look(site.home, secrets)
+    def noted(site: harness.Site, *what: Any) -> Message:
+        message = was(site, *what)
+        for each in group.sites:
+            node_secrets.look(each.home, secrets)
         sent.append(message.content)
-        return was(message)
+        return message
 
-    harness.heard = noted  # type: ignore[assignment]
+    harness.Site.send = noted  # type: ignore[method-assign]
     try:
         group.agree()
         for site in group.sites:
             group.ask(site)
     finally:
-        harness.heard = was  # type: ignore[assignment]
+        harness.Site.send = was  # type: ignore[method-assign]
     sent.append(RecordDict({"config": MetricRecord({"max": loopback_app.MAX_EXAMPLES})}))
     (path / "captured").mkdir()
     pushed = {name: data for content in sent for name, data in objects(content).items()}
