@@ -1,8 +1,9 @@
 """Keys that a node derives from what its state directory holds, as far as one can tell from outside.
 
 Whoever has one of them reads or forges a part of a round, so none may travel. Their contexts are
-public: slots are in ciphertexts' headers on the wire, message headers in messages, ranks are counted. Not looked for: keys of boxes whose salt stands inside the box (sealed
-models, releases of seeds), and what is bound to the support of a sparse vector.
+public: slots are in ciphertexts' headers on the wire, message headers in messages, ranks are counted.
+Not looked for: keys of boxes whose salt stands inside the box (sealed models, releases of seeds), and
+what is bound to the support of a sparse vector.
 
 Labels are those of the modules that derive; a test holds them against the source.
 """
