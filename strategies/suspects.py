@@ -45,9 +45,10 @@ class Suspects:
         self._unproven -= senders
 
     def left_out(self, most: int) -> set[int]:
-        """Whom to leave out of the next sum: half of them, `most` at most.
+        """Whom to leave out of the next sum: half of them, `most` at most; first who has shown itself.
 
         Nobody, once all of them have been in sums that opened.
         """
         half = min(len(self.among) // 2, max(most, 0)) if self._unproven else 0
-        return set(secrets.SystemRandom().sample(sorted(self.among), half))
+        mixed = secrets.SystemRandom().sample(sorted(self.among), len(self.among))
+        return set(sorted(mixed, key=self._unproven.__contains__)[:half])

@@ -62,7 +62,8 @@ class Contribution:
         self.of.adder.check_mode(self.mode)
         survivors.check_ready(self.follower.node, self.session, self.of.slot)
         model = self.follower.model
-        self.follower.node.bind_mask(None if model is None else model.mask)
+        if model is not None and self.of.slot.purpose != EVALUATION.purpose:
+            self.follower.node.bind_mask(model.mask)
 
     def encrypt(self, sealer: Sealer, encoded: Plain, support: Support | None = None) -> Sealed:
         """Claim and encrypt an encoded vector.

@@ -130,7 +130,7 @@ class Rounds(Watch):
             if round_ > 0:
                 if self.kept[ledger.federation, history].slot.history != before:
                     self.breach(f"the sum of round {round_} does not follow from the one before")
-                opened = (ledger.federation, round_, "opened") in self.open_sums
+                opened = (ledger.federation, round_, "update") in self.open_sums
                 if round_ not in ledger.sums and not opened:
                     self.breach(f"the sum of round {round_} was dropped, and nobody opened it")
             before = history
@@ -139,7 +139,7 @@ class Rounds(Watch):
         for made in self.made.values():
             slot = made.slot
             ended = self.outcomes[made.asked - 1][0] != "done"
-            if made.squares or slot.run_id != ledger.federation or ended:
+            if made.beside or slot.run_id != ledger.federation or ended:
                 continue
             if (slot.round, made.node) not in inside and not self._said(made):
                 self.breach(
@@ -191,7 +191,7 @@ class Rounds(Watch):
         """All nodes open one sum of a round."""
         super().sums(lanes, opener, total)
         slot, digest = total.slot, total.digest()
-        what = "mean-squares" if self.made[slot, total.senders[0]].squares else "opened"
+        what = slot.purpose if self.made[slot, total.senders[0]].beside else "update"
         if self.open_sums.setdefault((slot.run_id, slot.round, what), digest) != digest:
             self.breach(f"{what}: two sums of round {slot.round}")
 

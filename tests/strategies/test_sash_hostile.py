@@ -167,7 +167,7 @@ def test_the_rosters_own_bound_on_survivors_is_heeded(tmp_path: Path) -> None:
     grid.drop(2, "round", "dead", (0, 1))
     with pytest.raises(QuorumError, match="4 updates, 5 needed"):
         run(grid, 3)
-    assert grid.stages("consist").count(102) == 1  # of round 1
+    assert grid.stages("consist").count(102) == 2  # of round 1, and of the evaluation of its model
 
 
 def test_a_rosters_own_bound_on_collusion_sets_the_threshold(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_as_many_open_as_the_scheme_says(tmp_path: Path) -> None:
     grid = nodes(tmp_path / "all")
     play(all_five, grid, 2)
     check(grid, [set(range(NODES))] * 2)
-    assert len(grid.stages("unmask")) == 2 * NODES
+    assert len(grid.stages("unmask")) == 2 * 2 * NODES  # of updates, and of evaluations
 
     grid = nodes(tmp_path / "four")
     grid.fate = lambda node, stage, _: "dead" if stage == "round" and node == 104 else None
@@ -119,8 +119,8 @@ def test_another_sum_than_that_of_the_senders(
         total = added(self, replies)
         return other(total, part)
 
-    def agreed(self: MaskingAgreement, fed: Any, total: Sealed, *more: Any) -> None:
-        honest(self, fed, other(total, part), *more)
+    def agreed(self: MaskingAgreement, fed: Any, adder: Any, total: Sealed, *more: Any) -> None:
+        honest(self, fed, adder, other(total, part), *more)
 
     if sends:
         monkeypatch.setattr(Exchange, "add_updates", lied)

@@ -103,5 +103,7 @@ def test_who_opened_a_sum_that_is_void_is_named_and_asked(tmp_path: Path, caplog
     assert "the sum of round 2 opened for nobody: the round is void" in caplog.text
     assert "node 100: flhe/two-stories" in caplog.text
     assert "round 2: the result here is" in grid.log(0)
-    assert grid.survivors == [5, 5, 4, 4, 5, 5]
+    # Until all have been in sums that opened, some are left out: it might have been one of them.
+    assert grid.survivors[:2] == [5, 5]
+    assert set(grid.survivors[2:]) <= {3, 4, 5}
     assert [link.round for link in same(grid, range(5)).chain] == [1, 3, 4, 5, 6]

@@ -92,8 +92,8 @@ class Made:
     lanes: NDArray[Any]
     data: bytes
     coords: NDArray[np.uint32] | None = None
-    squares: bool = False
-    """These are mean squares, which travel before the update."""
+    beside: bool = False
+    """These are no update: mean squares, which travel before it, or an evaluation after it."""
 
 
 def data_of(sealed: Sealed) -> bytes:
@@ -280,8 +280,8 @@ class Watch:
     def encrypts(self, sealed: Sealed, sealer: Any, plain: Plain, slot: Slot, **_: Any) -> None:
         """No mask is used for two updates."""
         lanes = np.concatenate([plain.values, plain.extras]).astype(np.int64)
-        squares, data = plain.values.size == 0, data_of(sealed)
-        made = Made(self.asked, self.actor, slot, lanes, data, plain.coords, squares)
+        beside, data = plain.values.size == 0, data_of(sealed)
+        made = Made(self.asked, self.actor, slot, lanes, data, plain.coords, beside)
         before = self.made.setdefault((slot, sealer.rank), made)
         if before is not made and (self.strict or before.data != data):
             self.breach(f"a mask is used twice: round {slot.round}, attempt {slot.attempt}")
@@ -290,7 +290,7 @@ class Watch:
     def opens(self, _opener: Any, total: Sealed) -> None:
         """A node opens one sum of a round, once it is written down that it does."""
         slot, digest, node = total.slot, total.digest(), self.actor
-        what = "mean-squares" if self.made[slot, total.senders[0]].squares else "update"
+        what = slot.purpose if self.made[slot, total.senders[0]].beside else "update"
         key = self.identity(node), slot.run_id, slot.round, what
         if self.opened.setdefault(key, digest) != digest:
             self.breach(f"node {node} {what}: two sums of round {slot.round}")
