@@ -277,9 +277,8 @@ class CatchUp:
         return list(filter(self.fed.has_model, self.fed.present()))
 
     def _outvoted(self) -> bool:
-        """Whether more members refused the last sum than are heard to have opened it."""
-        fed = self.fed
-        return len(fed.refusers) > sum(map(fed.has_model, fed.members))
+        """Whether most members that are there refused the last sum: silence is no vote."""
+        return 2 * len(self.fed.refusers) > len(self.fed.present())
 
     def _void(self) -> None:
         """Take back the last sum: most of those who were sent it refuse it."""

@@ -19,7 +19,7 @@ from flhe.mods import records
 from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed
 from flhe.strategies.epoch_parameters import start_in
-from flhe.strategies.federation import LOST, Federation
+from flhe.strategies.federation import Federation
 from flhe.strategies.trouble import give_up
 from flhe.strategies.views import Views
 from flhe.training.evaluation import EVALUATION
@@ -129,15 +129,15 @@ class Exchange:
     def add_evaluations(self, replies: Iterable[Message]) -> Sealed | None:
         """Add what the nodes found of the model; None where too few of them did, which is logged.
 
-        Raises QuorumError: no node's app could evaluate it.
+        Raises QuorumError: everybody's app failed.
         """
         whole, mode = self.fed.parameters.sums.whole, self.fed.terms.scheme.mode_ahead
         try:
             total, _ = self._add(EVALUATION, whole, replies, mode, "aggregate_evaluate")
         except QuorumError as error:
-            members, fed = self.fed.members, self.fed
-            if fed.attempt.missing >= set(members) and LOST not in map(fed.model_round, members):
-                raise  # nobody's app could, and it is not the sum that they refuse
+            attempt, silent = self.fed.attempt, self._trouble.keys()
+            if silent and silent <= attempt.app_failed and attempt.missing >= set(self.fed.members):
+                raise  # and would again
             log(WARNING, "the model is not evaluated: %s", error)
             return None
         return whole.close(total)

@@ -77,6 +77,8 @@ class Follower:
             raise ProtocolError("the checkpoint holds another round than its header says")
         chain.check(model.chain, model.history, model.round)
         mask = model.mask
+        if not model.round and (model.chain or model.moments or model.memory or mask is not None):
+            raise ProtocolError("a first model holds nothing that only sums make")
         if mask is not None and (
             not self.terms.select.mapped or mask.count != self.terms.select.count(model.layout)
         ):

@@ -17,7 +17,7 @@ from flhe.node.journal import JOURNAL, Book, Journal, Mark
 from flhe.node.stored import StoredNote
 from flhe.schemes import sealed
 from flhe.schemes.sealed import Slot
-from flhe.training.evaluation import EVALUATION
+from flhe.training.evaluation import ATTEMPT, EVALUATION
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.session import Session
 
@@ -204,7 +204,8 @@ class Claims(Folder):
 def may_be_signed(journal: Journal) -> int:
     """Last round whose survivors may have been signed, and its sum be known.
 
-    Of the rounds before the last one nothing is kept any more, so they count as signed.
+    Of the rounds before the last one nothing is kept any more, so they count as signed; and so does one
+    whose model was evaluated.
     """
-    round_, _, step = journal.mark
-    return round_ if step == CONSIST else max(round_ - 1, 0)
+    round_, attempt, step = journal.mark
+    return round_ if step == CONSIST or attempt == ATTEMPT else max(round_ - 1, 0)

@@ -22,6 +22,7 @@ from typing import Annotated
 
 from flhe.errors import ClaimedError, ConfigError, NoKeyError, ReuseError, StoreError
 from flhe.node.store import Store
+from flhe.training.evaluation import EVALUATION
 from flhe.wire.fields import U32, Hash, at_most, size
 from flhe.wire.record import Form, Record
 
@@ -120,7 +121,9 @@ class Journal(Record):
 
     def last_opened(self, purpose: str) -> int:
         """Last round of which this purpose was opened or given up; -1 if there is none."""
-        return max((self.over or -1, *self.opened.get(purpose, {})))
+        # Who takes a model from another member may still tell what all found of it.
+        over = self.over - (purpose == EVALUATION.purpose)
+        return max((over or -1, *self.opened.get(purpose, {})))
 
     def last_reached(self) -> int:
         """Last round that anything was claimed in, in whatever epoch."""

@@ -21,6 +21,7 @@ from flhe.errors import ConfigError, NoKeyError, StoreError
 from flhe.wire import files
 
 _MEMORY: dict[bytes, bytes] = {}
+os.register_at_fork(after_in_child=_MEMORY.clear)  # two processes would each go on alone
 _ALONE = threading.Lock()
 _MOUNTS = Path("/proc/self/mountinfo")
 _IN_MEMORY = ("tmpfs", "ramfs")

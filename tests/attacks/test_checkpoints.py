@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import Message
 
@@ -75,6 +76,24 @@ def test_one_member_puts_no_model_in_anothers_place(
         refused(handed(group, victim, false, vouchers), code)
     assert victim.files == before
     assert len(victim.app.seen) == seen
+
+
+@pytest.mark.parametrize("brought", ["memory", "moments"])
+def test_a_first_model_holds_nothing_that_only_sums_make(tmp_path: Path, brought: str) -> None:
+    """One member seals it alone: with a selection it chose what all sent in clear."""
+    group = Group(tmp_path, 5).agree()
+    for site in group.sites:
+        answer(group.ask(site, "sync"))
+    kept = np.zeros(group.sites[0].model.layout.floats)
+    made: dict[str, Any] = {
+        "memory": {"m": kept[:1]},
+        "moments": {"m": kept.astype(np.float32)},
+    }
+    first = dataclasses.replace(group.sites[1].model, **{brought: made[brought]})
+    before = group.sites[0].files
+    refused(handed(group, group.sites[0], first, [signed(group, 1, first)]), 1014)
+    assert "a first model holds nothing" in group.sites[0].log
+    assert group.sites[0].files == before
 
 
 def test_one_more_than_may_collude_are_enough(group: Group) -> None:

@@ -112,6 +112,18 @@ def test_another_model_of_the_same_round(tmp_path: Path) -> None:
     refused(group.evaluate(site, base=2, extra={"arrays": records.from_numpy(other)}), CLAIMED)
 
 
+def test_no_evaluation_makes_a_signed_round_anew(tmp_path: Path) -> None:
+    """It stands in the place of the signature, and in a new epoch the round had a second set."""
+    group = Masked(tmp_path, 4, rounds=9).agree().uploaded()
+    everybody = range(4)
+    group.answers(everybody, group.signatures(everybody, everybody))
+    for site in group.sites:
+        update(group.ask(site, "evaluate", "evaluate", base=1))
+    group.renew()
+    for rank in everybody:
+        refused(group.upload(rank), 1012)
+
+
 def test_nobody_evaluates_where_the_contract_says_so(tmp_path: Path) -> None:
     group = Group(tmp_path, evaluate_share=0.0).agree()
     refused(group.evaluate(group.sites[0], group.total()), 1014)

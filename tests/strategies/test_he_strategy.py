@@ -207,12 +207,6 @@ ENDS: dict[str, tuple[int, dict[str, Any], dict[str, Any], str]] = {
         {"min_replies": 5},
         r"round 2: 4 updates, 5 needed \(node 104: ",
     ),
-    "nobody can evaluate": (
-        3,
-        {"evaluate": dict.fromkeys((100, 101, 102), "dead")},
-        {},
-        r"round 1: 0 evaluations, 2 needed \(3 nodes, first 100: the node is unavailable\)$",
-    ),
     "nobody seals": (
         3,
         {"checkpoint": dict.fromkeys((100, 101, 102), "silent")},
