@@ -254,7 +254,7 @@ class Probe:
 def _losses(heard: Iterable[Heard]) -> list[float]:
     """Losses that the victim told in clear, of its own data."""
     return [
-        float(record["loss"])
+        float(record["loss"])  # type: ignore[arg-type]
         for each in heard
         if each.site == VICTIM and each.content is not None
         for name, record in each.content.metric_records.items()

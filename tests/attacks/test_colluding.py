@@ -1,7 +1,11 @@
-"""A member that helps the server: under a key that all members share it reads any update."""
+"""A member that helps the server: what its keys read, and what they forge.
+
+Where an attack works, docs/limits.md says so.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +17,7 @@ from flhe.keys.roles import opener_for
 from flhe.node.store import Store
 from tests.mods.harness import App, Group, Site, update
 from tests.mods.masked import Masked
+from tests.training.rounds import arrays, part, play
 
 STEP = -0.375
 
@@ -25,7 +30,7 @@ def epoch_of(site: Site) -> Epoch:
 
 
 def test_a_shared_key_opens_one_sites_update(tmp_path: Path) -> None:
-    """It works: docs/limits.md says so, and no count of senders helps, for the helper asks nobody."""
+    """It works, and no count of senders helps: the helper asks nobody."""
     group = Group(tmp_path, 4).agree()
     helper, victim, *_ = group.sites
     victim.app = App(STEP)
@@ -46,3 +51,16 @@ def test_no_lone_member_opens_one_sites_update_under_sash(tmp_path: Path) -> Non
     with pytest.raises(FlheError):
         opener_for(group.terms.for_cohort(4), group.epoch(helper), lone)
     assert all(group.consist(rank, [victim]).has_error() for rank in range(4))
+
+
+def test_a_helper_makes_a_sum_that_all_others_take() -> None:
+    """It works: tags are made with a key that all members have."""
+    honest = play(size=3)
+    helper, forged = honest.sessions[0], []
+    for rank in range(3):
+        unused = tuple(bytes(32 * (i != rank)) for i in range(3))
+        epoch = dataclasses.replace(helper.epoch, rank=rank, pair_keys=unused)
+        in_its_name = dataclasses.replace(helper, epoch=epoch)
+        forged.append(part(in_its_name, honest.model, {**arrays(), "w": arrays()["w"] + 1}))
+    opened = honest.open(honest.sum_of(forged), rank=2)
+    np.testing.assert_allclose(opened.masters["w"] - honest.model.masters["w"], 1, atol=1e-3)
