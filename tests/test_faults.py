@@ -1,18 +1,22 @@
-"""The list of faults says what is so: its tests exist, its codes are the nodes', its guards stand."""
+"""The lists of faults and limits say what is so: tests exist, codes are the nodes', guards stand."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from flhe.wire import codes
+from flhe_lab.server_audit.attacks import EXPERIMENTS
 from tests.guards import GUARDS, ROOT, Guard
 
 DOC = ROOT / "docs" / "faults.md"
+LIMITS = ROOT / "docs" / "limits.md"
+EXPERIMENT = re.compile(r"\*([^*]+)\*")
 TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
 CODE = re.compile(r"\b1\d{3}\b")
 ALL = {code for code in range(1000, 2000) if codes.find(code)}
@@ -28,10 +32,10 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
-def table(head: str) -> list[list[str]]:
+def table(head: str, page: Path = DOC) -> list[list[str]]:
     """Rows of all tables whose first column is headed so."""
     out, inside = list[list[str]](), False
-    for line in DOC.read_text(encoding="utf-8").splitlines():
+    for line in page.read_text(encoding="utf-8").splitlines():
         if not line.startswith("|"):
             inside = False
         elif cells(line)[0] == head:
@@ -66,6 +70,17 @@ def test_each_fault_has_tests_that_exist(row: Row) -> None:
     assert not TEST.sub("", row.tests).strip(", ")
     for file, name in named:
         assert name.startswith("test_")
+        assert name in names_in(file), f"{file} has no {name}"
+
+
+@pytest.mark.parametrize("row", table("the server can", LIMITS), ids=lambda row: row[0][:60])
+def test_each_limit_is_shown_by_tests_and_experiments_that_exist(row: list[str]) -> None:
+    _, _, shown = row
+    measured, tested = EXPERIMENT.findall(shown), TEST.findall(shown)
+    assert tested
+    assert set(measured) <= {each.name for each in EXPERIMENTS}
+    assert not TEST.sub("", EXPERIMENT.sub("", shown)).strip(", ")
+    for file, name in tested:
         assert name in names_in(file), f"{file} has no {name}"
 
 

@@ -160,7 +160,8 @@ EXPERIMENTS = (
     ),
     Experiment(
         "chosen models",
-        "It has the victim evaluate one model for each weight, and takes differences of the losses.",
+        "It has the victim evaluate a model for each weight, and takes differences of the losses: "
+        "those that the victim tells, or the sum of all losses less that of the others'.",
         _chosen_models,
     ),
     Experiment(

@@ -13,7 +13,7 @@ def audit_server(
         Path, typer.Argument(metavar="FILE.md", help="The page; its data goes beside it.")
     ] = Path("what_a_server_learns.md"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="A small model, once: less than a minute.")
+        bool, typer.Option("--quick", help="A small model, once: half a minute.")
     ] = False,
 ) -> None:
     """Measure what a server learns of one site, if it listens and if it lies."""

@@ -12,7 +12,6 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flhe.mods import records
 from flhe.testing import InProcessGrid
 from flhe_lab.server_audit.script import View
-from flhe_lab.server_audit.task import VICTIM
 
 FIRST = 100
 """Node id of the first site."""
@@ -32,8 +31,7 @@ class Heard:
 class LyingGrid(InProcessGrid):
     """Nodes of this process behind a server that does what it likes.
 
-    `rewrite` may change each message on its way down, given the site. `aside` is called once, with the
-    message with which the victim is first asked to evaluate, before that goes out.
+    `rewrite` may change each message on its way down, given the site.
     """
 
     def __init__(self, *args: Any, **how: Any) -> None:
@@ -41,17 +39,12 @@ class LyingGrid(InProcessGrid):
         self.heard: list[Heard] = []
         self.round = 0
         self.rewrite: Callable[[int, Message], None] = lambda site, message: None
-        self.aside: Callable[[Message], None] | None = None
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Start the nodes on messages, changed as the server likes."""
         ids = []
         for message in messages:
-            site, aside = message.metadata.dst_node_id - FIRST, self.aside
-            if aside is not None and site == VICTIM and _evaluates(message):
-                self.aside = None
-                aside(message)
-            self.rewrite(site, message)
+            self.rewrite(message.metadata.dst_node_id - FIRST, message)
             ids += super().push_messages([message])
         return ids
 
@@ -84,14 +77,8 @@ class LyingGrid(InProcessGrid):
             for record, found in each.content.items():
                 if not isinstance(found, MetricRecord | ConfigRecord) or record == records.REPLY:
                     continue
-                mean = "mean of " if record.startswith(records.MEANS) else ""
+                means = record.startswith((records.MEANS, records.EVALUATION))
+                mean = "mean of " if means else ""
                 for name, value in found.items():
                     if isinstance(value, int | float):
                         view.told.append((each.round, each.site, f"{mean}{name}", float(value)))
-
-
-def _evaluates(message: Message) -> bool:
-    """Whether a message is part of an evaluation, by Flower's word for it or by a stage of flhe's."""
-    record = records.find_config(message.content, records.STAGE)
-    stage = "" if record is None else str(record.get("stage"))
-    return "evaluat" in f"{message.metadata.message_type} {stage}"

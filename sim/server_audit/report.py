@@ -50,11 +50,7 @@ NOISE = 5.0
 MARGIN = 0.02
 """By which cosines of one experiment differ from run to run: the rounding is random."""
 
-ACCURACY = "Each site tells its accuracy exactly, and flhe-metrics allows that by default."
 KNOWN: Mapping[tuple[str, str], str] = {
-    **{(name, "counts: of accuracies"): ACCURACY for name in OURS},
-    (READS, "chosen models"): "Where the server reads, each message brings the model, so a site "
-    "evaluates whatever it is sent.",
     (READS, "two sums"): "Where the server reads, a site keeps no model, and cannot tell that a "
     "round starts from an old one.",
     (
@@ -260,7 +256,8 @@ def page(found: Audit, command: str) -> str:
             "",
             "Sites train without any randomness on all of their data, which favours the server. No "
             "site colludes with it. An attack that is not in the table was not tried here; "
-            "[faults.md](faults.md#a-server-that-adapts-what-it-asks) lists those that once worked.",
+            "[faults.md](faults.md#a-server-that-adapts-what-it-asks) lists those that once worked, "
+            "and [limits.md](limits.md) what a server can still do.",
             "",
         ]
     )

@@ -38,7 +38,7 @@ class Script:
     """A run.
 
     `signed` are rates by site that are written into what members sign, where there is such a thing.
-    `before` is asked before the run begins, `aside` when the victim is first to evaluate.
+    `before` is asked before the run begins, `aside` before the first evaluation.
     """
 
     rounds: tuple[Ask, ...] = (Ask(),)

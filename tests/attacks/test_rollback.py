@@ -59,3 +59,21 @@ def test_a_volume_that_was_put_back_opens_no_second_sum(four: Group, tmp_path: P
     put_back(site.home, tmp_path / "image")
     refused(four.evaluate(site, four.total(parts[1:])), 1020)
     assert site.model.round == 0
+
+
+@pytest.mark.usefixtures("volume")
+def test_nothing_notices_a_machine_that_is_put_back_with_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It works: docs/limits.md says so, because the witness comes back with everything else."""
+    monkeypatch.setenv("FLHE_WITNESS", str(tmp_path / "memory"))
+    group = Group(tmp_path).agree()
+    site = group.sites[0]
+    update(group.ask(site))
+    for kept in (site.home, tmp_path / "memory"):
+        shutil.copytree(kept, tmp_path / "image" / kept.name)
+    first = update(group.ask(site, attempt=1))
+    for lost in (site.home, tmp_path / "memory"):
+        put_back(lost, tmp_path / "image" / lost.name)
+    site.app = App(step=0.25)
+    assert not mask_is_safe(first.data.tobytes(), group.ask(site, attempt=1))

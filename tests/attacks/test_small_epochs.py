@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.mods.harness import pinned, refused
+from tests.mods.harness import Group, pinned, refused
 from tests.mods.masked import Masked
 
 
@@ -18,3 +18,14 @@ def test_six_of_ten_open_no_sum(tmp_path: Path) -> None:
         refused(group.upload(rank), 1011)
         assert not group.sites[rank].app.seen
         assert "7 must" in group.sites[rank].log
+
+
+def test_two_halves_open_sums_apart_under_a_shared_key(tmp_path: Path) -> None:
+    """It works: docs/limits.md says so. A roster that nobody colludes in has groups of three."""
+    halves = [Group(tmp_path / name, 3) for name in ("one", "other")]
+    for half in halves:
+        half.hellos()
+    sites = [site for half in halves for site in half.sites]
+    pinned(tmp_path, sites, collusion=0)
+    for half in halves:
+        half.agree().open(half.total())

@@ -60,6 +60,12 @@ def test_sites_refuse_by_code(found: Audit, system: str) -> None:
         assert code in outcome.refusals
 
 
+def test_one_sum_of_a_chosen_model_is_read_and_no_second_set(found: Audit) -> None:
+    """Sites answer the first model; they sign no set without the victim, and evaluate no other one."""
+    [outcome] = found.outcomes[READS, "chosen models"]
+    assert {"flhe/reuse", "flhe/claimed"} <= set(outcome.refusals)
+
+
 def test_the_attacks_work_where_nothing_stops_them(found: Audit) -> None:
     """Or their failing elsewhere would say nothing."""
     stopped = {"listens", "plain training", "kept out, then alone"}
