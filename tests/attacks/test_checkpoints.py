@@ -83,7 +83,7 @@ def test_a_first_model_holds_nothing_that_only_sums_make(tmp_path: Path, brought
     """One member seals it alone: with a selection it chose what all sent in clear."""
     group = Group(tmp_path, 5).agree()
     for site in group.sites:
-        answer(group.ask(site, "sync"))
+        answer(group.ask(site))
     kept = np.zeros(group.sites[0].model.layout.floats)
     made: dict[str, Any] = {
         "memory": {"m": kept[:1]},
