@@ -282,8 +282,13 @@ class CatchUp:
         return len(fed.refusers) > sum(map(fed.has_model, fed.members))
 
     def _void(self) -> None:
-        """Take back the last sum: most of those who were sent it refuse it."""
+        """Take back the last sum: most of those who were sent it refuse it.
+
+        Raises AlteredError: members opened it together, and sign no other one from the same model.
+        """
         fed = self.fed
+        if fed.terms.scheme.opened_together:
+            raise fed.spoilt(fed.ledger.base)
         if 2 * len(fed.altered) > len(fed.refusers):
             fed.suspect()
         fed.refusers, fed.altered = set(), set()
@@ -305,6 +310,8 @@ class CatchUp:
         furthest = max(
             (r for r in rounds if rounds.count(r) > agreed.colluders), default=max(rounds)
         )
+        if fed.terms.scheme.opened_together:
+            return  # members have answered for them, and sign no others
         while fed.ledger.base > furthest and fed.ledger.base in fed.ledger.sums:
             text = "too few have opened the sum of round %d, and its key is gone: it is void"
             log(ERROR, text, fed.ledger.void())
