@@ -65,10 +65,12 @@ class CatchUp:
         answers = self._statuses(unknown)
         for node, (key, epoch, _) in answers.items():
             there = {k for n, k in placed.items() if n in connected}
-            # Nobody takes a connected one's place.
-            if key in keys - there and epoch == agreed.epoch:
+            # Nobody takes a connected one's place. Who has lost its keys joins anew, but for a set that
+            # may have to be given up.
+            own = epoch == agreed.epoch
+            if key in keys - there and (own or fed.ledger.pending is not None):
                 placed = {n: k for n, k in placed.items() if k != key} | {node: key}
-                fed.confirmed.add(node)
+                (fed.confirmed if own else fed.membership.keyless).add(node)
         fed.ledger.place(placed)
         return set(unknown) - answers.keys()
 

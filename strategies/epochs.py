@@ -94,11 +94,12 @@ class Epochs:
         """
         if self.fed.ledger.pending is None:
             return
+        settling = Settling(self.fed, self.settings)
         try:
-            Settling(self.fed, self.settings).settle()
+            settling.settle()
         except QuorumError:
-            if last or not self.fed.membership.keyless:
-                raise  # with new keys they can only give it up
+            if last or not settling.hopeless:
+                raise  # with new keys members can only give it up
 
     def lose_members(self, nodes: set[int]) -> bool:
         """Go on without `nodes` where sums are of all members; whether the group becomes smaller.

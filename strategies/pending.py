@@ -74,6 +74,13 @@ class Settling:
         )
 
     @property
+    def hopeless(self) -> bool:
+        """Whether too few have kept the keys that open the set."""
+        keyless, pending = self.fed.membership.keyless, self._pending
+        able = {r for node, r in self._ranks(self.fed.members).items() if node not in keyless}
+        return len(able | pending.answers.keys()) < pending.void.circle.thresholds.threshold
+
+    @property
     def _pending(self) -> PendingSet:
         assert self.fed.ledger.pending is not None
         return self.fed.ledger.pending

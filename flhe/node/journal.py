@@ -230,7 +230,7 @@ class Journal(Record):
         if epoch_id in self.past:
             return self  # its keys are gone
         self.check_epoch(epoch_id)
-        if mark <= self.mark:
+        if self.mark >= mark:
             return self  # what was claimed since is what may be signed
         return replace(self, mark=mark, note=self.note if mark[:2] == self.mark[:2] else note)
 

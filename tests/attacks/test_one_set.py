@@ -1,4 +1,4 @@
-"""A server that has two sets of updates to one model summed: their difference is one member's update."""
+"""A server that has two sets of updates to one model summed: their difference is one update."""
 
 from __future__ import annotations
 

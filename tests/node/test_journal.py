@@ -143,7 +143,7 @@ def test_one_opening_of_each_purpose_a_round(book: Book, root: Path, memory: Pat
         book.enter(lambda now: now.begun(os.urandom(16), 0))  # nor in another epoch
         book.enter(lambda now: now.begun(OTHER, 3))
         with pytest.raises(ReuseError, match="another result of round 3"):
-            book.enter(lambda now: now.recorded(OTHER, purpose, 3, B))
+            book.enter(lambda now, of=purpose: now.recorded(OTHER, of, 3, B))
         with pytest.raises(NoKeyError, match="is over"):
             book.enter(lambda now: now.begun(EPOCH, 3))
         book.begin(lambda now: Journal(now.witness, now.entry, epoch=EPOCH))  # another federation
