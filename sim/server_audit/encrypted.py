@@ -28,7 +28,8 @@ from flhe.schemes.sealed import Sealed
 from flhe.strategies.aliases import SchemeFedAvg
 from flhe.strategies.sampling import Sampling
 from flhe.training.contract import Contract
-from flhe.training.reading import ServerReader
+from flhe.training.model import Model
+from flhe.training.reading import ServerReader, served
 from flhe.training.schedule import Settings
 from flhe_lab.server_audit.grid import FIRST, Heard, LyingGrid
 from flhe_lab.server_audit.script import Ask, Script, Seen, View
@@ -225,13 +226,22 @@ class _Liar(SchemeFedAvg):
         if following and following[0].again:
             fed.ledger.void()
             if before is not None:
-                fed.ledger.start_model(before)
-                fed.initial = records.from_numpy(before.arrays())
+                start = _nudged(before)
+                fed.ledger.start_model(start)
+                fed.initial = records.from_numpy(start.arrays())
         return found
 
     @staticmethod
     def _dropped(ask: Ask) -> int | None:
         return None if ask.dropped is None else FIRST + ask.dropped
+
+
+def _nudged(model: Model) -> Model:
+    """A model that differs in one bit: of the same one, members sign no second set."""
+    arrays = {name: array.copy() for name, array in model.arrays().items()}
+    first = next(iter(arrays.values())).reshape(-1)
+    first[:1] = np.nextafter(first[:1], first.dtype.type(1))
+    return served(arrays, model.round)
 
 
 @dataclass(slots=True)

@@ -55,8 +55,11 @@ KNOWN: Mapping[tuple[str, str], str] = {
     **{(name, "counts: of accuracies"): ACCURACY for name in OURS},
     (READS, "chosen models"): "Where the server reads, each message brings the model, so a site "
     "evaluates whatever it is sent.",
-    (READS, "two sums"): "Where the server reads, a site keeps no model, and cannot tell that a "
-    "round starts from an old one.",
+    (
+        READS,
+        "two sums",
+    ): "A site signs one sum of each model that it is sent. Where the server reads, "
+    "it sends the old model with one bit changed.",
     (
         READS,
         "kept out, then alone",
