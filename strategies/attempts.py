@@ -38,6 +38,8 @@ class Attempts:
             self.epochs.prepare(number)
             if attempt == start:
                 self._count_progress(number)
+            if fed.ledger.phase == "summed":  # its set was pending
+                return
             if fed.ledger.spoiled == number:
                 self._void(number)
                 return
@@ -45,7 +47,9 @@ class Attempts:
             try:
                 train()
             except FlheError as error:
-                if fed.ledger.spoiled == number:  # also what members released and does not fit
+                if fed.ledger.pending is not None:  # nothing more is signed before its end
+                    raise
+                if fed.ledger.spoiled == number:
                     log(WARNING, "%s", error)
                     self._void(number)
                     return
@@ -117,13 +121,13 @@ class Attempts:
             )
 
     def _void(self, number: int) -> None:
-        """Give a round up: nobody opens, or signs, a second sum of it. The next one trains again.
+        """Give a round up: nobody opens a sum of it. The next one trains again.
 
         Raises QuorumError: so many rounds in a row were.
         """
         why = "the group changed in the middle of it"
         if self.fed.terms.scheme.opened_together:
-            why = "too few opened it to the end, and nobody signs two sets of survivors of a round"
+            why = "those who could open it have given it up"
         log(ERROR, "round %d is void: %s", number, why)
         self.fed.ledger.done()  # or a run that is resumed would come upon it for ever
         if not self._known_later:

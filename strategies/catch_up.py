@@ -65,10 +65,12 @@ class CatchUp:
         answers = self._statuses(unknown)
         for node, (key, epoch, _) in answers.items():
             there = {k for n, k in placed.items() if n in connected}
-            # Nobody takes a connected one's place.
-            if key in keys - there and epoch == agreed.epoch:
+            # Nobody takes a connected one's place. Who has lost its keys joins anew, but for a set that
+            # may have to be given up.
+            own = epoch == agreed.epoch
+            if key in keys - there and (own or fed.ledger.pending is not None):
                 placed = {n: k for n, k in placed.items() if k != key} | {node: key}
-                fed.confirmed.add(node)
+                (fed.confirmed if own else fed.membership.keyless).add(node)
         fed.ledger.place(placed)
         return set(unknown) - answers.keys()
 
@@ -281,8 +283,13 @@ class CatchUp:
         return 2 * len(self.fed.refusers) > len(self.fed.present())
 
     def _void(self) -> None:
-        """Take back the last sum: most of those who were sent it refuse it."""
+        """Take back the last sum: most of those who were sent it refuse it.
+
+        Raises AlteredError: members opened it together, and sign no other one from the same model.
+        """
         fed = self.fed
+        if fed.terms.scheme.opened_together:
+            raise fed.spoilt(fed.ledger.base)
         if 2 * len(fed.altered) > len(fed.refusers):
             fed.suspect()
         fed.refusers, fed.altered = set(), set()
@@ -304,6 +311,8 @@ class CatchUp:
         furthest = max(
             (r for r in rounds if rounds.count(r) > agreed.colluders), default=max(rounds)
         )
+        if fed.terms.scheme.opened_together:
+            return  # members have answered for them, and sign no others
         while fed.ledger.base > furthest and fed.ledger.base in fed.ledger.sums:
             text = "too few have opened the sum of round %d, and its key is gone: it is void"
             log(ERROR, text, fed.ledger.void())

@@ -11,6 +11,7 @@ from flhe.strategies.catch_up import CatchUp
 from flhe.strategies.federation import Federation
 from flhe.strategies.key_agreement import MIN_MEMBERS, Agreed, agree
 from flhe.strategies.options import RunSettings
+from flhe.strategies.pending import Settling
 from flhe.strategies.sampling import Sampling
 
 log = getLogger("flwr").log
@@ -67,6 +68,7 @@ class Epochs:
         membership.mute = set()
         membership.mute = catch_up.greet(membership.candidates(number, connected))
         membership.see(number, fed.members, connected)
+        self._settle()
         if fed.terms.scheme.needs_all_members:
             self.lose_members(set(fed.members) - set(fed.present()))
         if ledger.agreed is None:
@@ -79,10 +81,25 @@ class Epochs:
             self._change(catch_up, number, why)
             if ledger.agreed is not None and ledger.agreed.number >= before:
                 break
+        self._settle(last=True)
         if ledger.layout is None:  # a run before this one ended between its keys and its model
             catch_up.fetch_initial()
         if lost := [node for node in fed.present() if fed.missing_rounds(node) is None]:
             catch_up.settle(lost)
+
+    def _settle(self, *, last: bool = False) -> None:
+        """Bring a pending set to its end, under the keys that it was signed for if they are there.
+
+        Raises QuorumError: too few are there; AlteredError: it does not fit.
+        """
+        if self.fed.ledger.pending is None:
+            return
+        settling = Settling(self.fed, self.settings)
+        try:
+            settling.settle()
+        except QuorumError:
+            if last or not settling.hopeless:
+                raise  # with new keys members can only give it up
 
     def lose_members(self, nodes: set[int]) -> bool:
         """Go on without `nodes` where sums are of all members; whether the group becomes smaller.

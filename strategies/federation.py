@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from flhe.coding.support import Support
-from flhe.errors import ProtocolError
+from flhe.errors import AlteredError, ProtocolError
 from flhe.keys.agreement.answers import combine, pack
 from flhe.mods import records
 from flhe.schemes.base import Adder
@@ -238,6 +238,7 @@ class Federation:
             "base": ledger.base,
             "fitted-on": ledger.mean_squares.get(ledger.round, b"") if training else b"",
             "mode": self.attempt.mode,
+            "voids": [void.to_bytes() for void in ledger.voids] if stage == "round" else [],
         }
         # A sync is also how one finds out who differs.
         if ledger.chain and (fresh or stage != "sync"):
@@ -436,12 +437,8 @@ class Federation:
         assert model is not None
         began = time.perf_counter()
         reader = ServerReader(self.parameters.sums.terms, self.adder)
-        try:
-            released = combine(self.parameters.circle, total.slot, total.senders, release)
-            after, totals = reader.open(model, total, released, threads=THREADS)
-        except ProtocolError:
-            self.suspect()
-            raise
+        released = combine(self.parameters.circle, total.slot, total.senders, release)
+        after, totals = reader.open(model, total, released, threads=THREADS)
         self.round.adding_s += time.perf_counter() - began
         self.ledger.keep_model(after)
         self.initial = records.from_numpy(after.arrays())
@@ -455,6 +452,20 @@ class Federation:
         if found is not None:
             self.barred.add(found)
             log(WARNING, "node %d is left out from now on: what it sends spoils sums", found)
+
+    def spoilt(self, round_: int) -> AlteredError:
+        """Why the run ends where members have opened a sum that is not what its senders should make.
+
+        To one who colludes with its maker it is a sum all the same, and another one from the same
+        model would differ by single updates.
+        """
+        self.suspect()
+        nodes = sorted(self.suspects.among or self.barred)
+        return AlteredError(
+            f"the sum of round {round_} was opened and is not that of what its senders encrypted, so "
+            f"members sign no other one from this model; one of nodes {nodes} spoilt it, or the "
+            "message was damaged: resume the run to send it again, or begin another federation"
+        )
 
     def drop_sums(self) -> None:
         """Drop sums that every member has."""

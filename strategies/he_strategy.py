@@ -48,6 +48,7 @@ from flhe.strategies.masking_agreement import MaskingAgreement
 from flhe.strategies.membership import Membership
 from flhe.strategies.options import RunOptions, RunSettings, check_names, check_scheme
 from flhe.strategies.overhead import EVALUATE, Spent
+from flhe.strategies.pending import Settling
 from flhe.strategies.planning import Given, Plan
 from flhe.strategies.report import RoundReport
 from flhe.strategies.round_state import Attempt
@@ -306,12 +307,15 @@ class HEStrategy(FedAvg):
             return None, None
         exchange = self._exchanged or Exchange(fed, self.sampling.needed(fed))
         total = exchange.add_updates(replies)
-        if self.terms.scheme.opened_together:
-            fed.ledger.spoil(total.slot.round)  # before anybody may have signed its survivors
-        return fed.keep(total, self._release(fed, fed.adder, total)), None
+        if not self.terms.scheme.opened_together:
+            return fed.keep(total), None
+        kept = Settling(fed, self.settings).begin(total)
+        if kept is None:
+            raise QuorumError(f"round {server_round}: its sum was given up before it was opened")
+        return kept, None
 
     def _release(self, fed: Federation, adder: Adder, total: Sealed) -> Sequence[bytes]:
-        """What the senders of a sum release of it, where they open it together."""
+        """What members release of a sum of evaluations, where they open it together."""
         if not self.terms.scheme.opened_together:
             return ()
         settings = self.settings

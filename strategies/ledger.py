@@ -25,6 +25,7 @@ from flwr.app import ArrayRecord
 
 from flhe.coding.flatten import Layout
 from flhe.errors import ConfigError, ProtocolError, StoreError
+from flhe.keys.agreement.voids import Void
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed, to_bytes
 from flhe.strategies.key_agreement import ATTEMPTS, Agreed
@@ -34,7 +35,7 @@ from flhe.wire.fields import U32, U64, As, Hash, ascending, bits, within
 from flhe.wire.frame import frame, unframe
 from flhe.wire.record import Form, Record
 
-VERSION = 11
+VERSION = 12
 MAX_BYTES = 256 << 20
 
 Phase = Literal["training", "summed", "done"]
@@ -60,6 +61,25 @@ class _Epoch(Record):
     colluders: U32
     min_opening: U32
     public: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PendingSet(Record):
+    """A set of survivors that members may have signed, and what they said of it.
+
+    Parameters
+    ----------
+    void : Void
+        Its slot and circle, with the promises so far.
+    signatures, answers : mapping of int to bytes
+        What came of CONSIST and UNMASK, by rank.
+    """
+
+    FORM = Form("pending set", MAX_BYTES, row=True)
+
+    void: Void
+    signatures: dict[U32, bytes] = field(default_factory=dict)
+    answers: dict[U32, bytes] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +111,8 @@ class _File(Record):
     evaluated: Annotated[int, within(-1, (1 << 32) - 1)]
     evaluation: bytes
     opens_evaluation: bytes
+    pending: PendingSet | None
+    voids: tuple[Void, ...]
 
 
 _AS_THEY_ARE = [
@@ -148,7 +170,7 @@ class Ledger:
     """Round -> the sealed sum of mean squares that its thresholds were fitted on, where they were."""
     spoiled: int = 0
     """Round that cannot be run again: its mean squares went with the epoch that they were sealed in, or
-    members may have signed its survivors."""
+    members gave up the set of its survivors."""
     releases: dict[int, bytes] = field(default_factory=dict)
     """Round -> what opens its sum, sealed for the members."""
     evaluated: int = -1
@@ -157,6 +179,12 @@ class Ledger:
     """The sealed sum of what was found, until it is told what it says."""
     opens_evaluation: bytes = b""
     """What opens that, sealed for the members."""
+    pending: PendingSet | None = None
+    """The set of survivors that is neither opened nor void."""
+    pending_sum: Sealed | None = None
+    """The sum of their updates."""
+    voids: tuple[Void, ...] = ()
+    """Sets of updates to the present model that can never be opened."""
     model: Model | None = None
     """The model, where the server reads the sums."""
 
@@ -182,10 +210,26 @@ class Ledger:
         self.mean_squares[total.slot.round] = to_bytes(total)
         self.save()
 
-    def spoil(self, round_: int) -> None:
-        """Note that a round cannot be run again, before members are asked to sign its survivors."""
-        self.spoiled = round_
+    def hold(self, pending: PendingSet, total: Sealed | None = None) -> None:
+        """Keep a set, and its sum before members are asked to sign it."""
+        if total is not None:
+            self.pending_sum = total
+            if self.directory is not None:
+                _write_sum(self.directory / "pending", total.header(), total.body())
+        self.pending = pending
         self.save()
+
+    def give_up(self) -> None:
+        """The pending set is void, and so is its round."""
+        assert self.pending is not None
+        self.voids += (self.pending.void,)
+        self.spoiled = self.pending.void.slot.round
+        self._end_set()
+        self.save()
+        self._unlink("pending")
+
+    def _end_set(self) -> None:
+        self.pending = self.pending_sum = None
 
     def start_model(self, model: Model) -> None:
         """Keep the model that the server starts from, where it reads the sums."""
@@ -196,8 +240,14 @@ class Ledger:
         """Keep the model of a round whose sum the server has read."""
         self._write_model(model)
         self.chain[model.round] = model.history
-        self.phase = "summed"
+        self._summed()
+
+    def _summed(self) -> None:
+        """The round has its sum: what was given up on the way to it is behind."""
+        self.phase, self.voids = "summed", ()
+        self._end_set()
         self.save()
+        self._unlink("pending")
 
     def _write_model(self, model: Model) -> None:
         if self.directory is not None:
@@ -209,17 +259,15 @@ class Ledger:
         arrays = records.from_sealed(total)
         header, round_ = total.header(), total.slot.round
         if self.directory is not None:
-            chunks = [len(header).to_bytes(4, "big") + header]
-            chunks += [array.data for array in arrays.values()]
-            files.replace(self.directory / f"sum-{round_}", chunks)
+            data = [array.data for array in arrays.values()]
+            _write_sum(self.directory / f"sum-{round_}", header, data)
             if release:
                 files.replace(self.directory / f"release-{round_}", [release])
         if release:
             self.releases[round_] = release
         self.sums[round_] = (header, arrays)
         self.chain[round_] = history
-        self.phase = "summed"
-        self.save()
+        self._summed()
         return arrays
 
     def keep_evaluation(self, round_: int, total: bytes = b"", release: bytes = b"") -> None:
@@ -349,7 +397,10 @@ class Ledger:
             known = {name: getattr(a, name) for name in _KNOWN}
             ledger.agreed = Agreed(members=members, **known)
         for round_ in kept.sums:
-            ledger.sums[round_] = _read_sum(directory / f"sum-{round_}")
+            total = _read_sum(directory / f"sum-{round_}")
+            ledger.sums[round_] = total.header(), records.from_sealed(total)
+        if ledger.pending is not None:
+            ledger.pending_sum = _read_sum(directory / "pending")
         ledger.releases = {r: files.read(directory / f"release-{r}") for r in kept.releases}
         if (directory / "model").exists():
             ledger.model = _read_model(directory / "model", ledger)
@@ -383,18 +434,21 @@ def _read_model(path: Path, ledger: Ledger) -> Model:
         if model.round != ledger.round or ledger.phase != "training":
             raise StoreError("the kept model is not the ledger's: it cannot be resumed from")
         ledger.chain[model.round] = model.history
-        ledger.phase = "summed"
+        ledger.phase, ledger.voids = "summed", ()
+        ledger._end_set()
     return model
 
 
-def _read_sum(path: Path) -> tuple[bytes, ArrayRecord]:
+def _write_sum(path: Path, header: bytes, body: Iterable[bytes | memoryview]) -> None:
+    files.replace(path, [len(header).to_bytes(4, "big") + header, *body])
+
+
+def _read_sum(path: Path) -> Sealed:
     data = files.read(path)
     start = 4 + int.from_bytes(data[:4], "big")
     if len(data) < start:
         raise StoreError("a kept sum was cut short: its round cannot be resumed")
-    header = data[4:start]
-    sealed = Sealed.from_parts(header, np.frombuffer(data, np.uint8, offset=start))
-    return header, records.from_sealed(sealed)
+    return Sealed.from_parts(data[4:start], np.frombuffer(data, np.uint8, offset=start))
 
 
 def _read_box(path: Path) -> tuple[ArrayRecord, _Box]:

@@ -8,7 +8,7 @@ them decrypt it in part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from logging import INFO, WARNING, getLogger
 from typing import Any, NoReturn, cast
@@ -65,50 +65,68 @@ class MaskingAgreement:
             size = shares.partial_bytes(total.length)
             self.circle = replace(self.circle, total=self.total.digest(), partial=size)
             self.openers = shares.openers(total.senders)
-        ranks = {node: fed.parameters.epoch.rank(node) for node in fed.attempt.shares}
+        ranks = {node: fed.parameters.epoch.rank(node) for node in fed.members if node >= 0}
         self.nodes = {node: rank for node, rank in ranks.items() if rank in total.senders}
         """Node id to rank, of the same members."""
-        self.named: dict[int, set[int]] = {}
+        self.signatures: dict[int, bytes] = {}
+        """What came of CONSIST, by rank."""
+        self.answers: dict[int, bytes] = {}
+        """What came of UNMASK, by rank."""
+        self._named: dict[int, set[int]] = {}
         """Rank -> ranks of those who could not open its shares."""
-        self.silent: set[int] = set()
-        """Ranks of those who signed and did not answer UNMASK, where that voids the round."""
         self._trouble: dict[int, str] = {}
 
     @property
-    def culprits(self) -> list[int]:
-        """Nodes whose shares do not open, at more members than may collude.
+    def need(self) -> int:
+        """Answers that open the set."""
+        return len(self.openers) if self.all_open else self.circle.thresholds.threshold
 
-        Or at one of them, where the node itself signed the set and then gave nothing to open it with:
-        neither is the fault of anybody who complains.
+    @property
+    def able(self) -> set[int]:
+        """Ranks of those that may answer."""
+        return set(self.openers) if self.all_open else self.signatures.keys() & set(self.openers)
+
+    def may_open(self, promised: Collection[int]) -> bool:
+        """Whether enough signed, and enough of those that may answer have not `promised` not to."""
+        enough = len(self.signatures) >= self.circle.thresholds.threshold
+        return enough and len(self.able - set(promised)) >= self.need
+
+    def _accused(self) -> tuple[set[int], set[int]]:
+        """Ranks whose shares do not open at more members than may collude; other ranks accused.
+
+        One who accuses more of the others than may collude lies, and counts for nothing.
         """
         bound = self.circle.colluders
-        found = []
-        for node, rank in self.nodes.items():
-            complaints = len(self.named.get(rank, ()))
-            if complaints > bound or (complaints and rank in self.silent):
-                found.append(node)
-        return found
+        proven = {rank for rank, by in self._named.items() if len(by) > bound}
+        open_: dict[int, set[int]] = {}
+        for rank, by in self._named.items():
+            for accuser in by if rank not in proven else ():
+                open_.setdefault(accuser, set()).add(rank)
+        return proven, {r for ranks in open_.values() if len(ranks) <= bound for r in ranks}
 
     def release(self) -> list[bytes]:
-        """Have the survivors sign their set, and release the sum of their seeds.
+        """Have the survivors sign their set, and release the sum of their seeds: `sign`, `unmask`."""
+        self.sign()
+        return self.unmask()
 
-        Returns
-        -------
-        list of bytes
-            Answers to UNMASK, as many as came in time, for `flhe.keys.agreement.answers.combine`.
+    def sign(self) -> None:
+        """Have the survivors sign their set; whose shares do not open is asked for no more updates.
 
-        Raises QuorumError: too few signed or answered. The round is lost: its survivors may have been
-        signed, and nobody signs two sets of a round.
+        Raises QuorumError: too few signed whose own shares open for all. Nobody has been shown enough
+        signatures to answer for the set.
         """
         self.circle.check_set(self.survivors)
-        try:
-            answers = self._unmask(self._consist())
-        finally:
-            for node in self.culprits:
+        self.signatures, need = self._consist(), self.circle.thresholds.threshold
+        culprits, accused = self._accused()
+        good = len(self.signatures.keys() - culprits - accused)
+        if good < need:
+            culprits |= accused  # without them there is a set that opens
+        for node, rank in self.nodes.items():
+            if rank in culprits:
                 log(WARNING, "node %d is left out from now on: its shares do not open", node)
-            self.fed.barred.update(self.culprits)
+                self.fed.barred.add(node)
         self.fed.attempt.shares = {}
-        return answers
+        self._enough("consist", good, need)
 
     def _consist(self) -> dict[int, bytes]:
         survivors = self.survivors
@@ -136,21 +154,18 @@ class MaskingAgreement:
             self.circle.verify(header, said, signature)
             return signature
 
-        signatures = self._ask("consist", messages, read)
-        self._enough("consist", len(signatures), self.circle.thresholds.threshold)
-        return signatures
+        return self._ask("consist", messages, read)
 
-    def _unmask(self, signatures: Mapping[int, bytes]) -> list[bytes]:
-        need = self.circle.thresholds.threshold
-        signers = sorted(signatures)[:need]
-        fields = {"signers": signers, "signatures": [signatures[rank] for rank in signers]}
+    def unmask(self) -> list[bytes]:
+        """Answers to UNMASK, as many as came, for `flhe.keys.agreement.answers.combine`.
+
+        Raises QuorumError: too few answered.
+        """
+        answers, need = self.answers, self.need
+        signers = sorted(self.signatures)[: self.circle.thresholds.threshold]
+        fields = {"signers": signers, "signatures": [self.signatures[rank] for rank in signers]}
         content = self._message("unmask", 0, **fields).content
-        answers: dict[int, bytes] = {}
-        asked = [node for node, rank in self.nodes.items() if rank in self.openers]
-        if self.all_open:
-            need = len(self.openers)
-        else:
-            asked = [node for node in asked if self.nodes[node] in signatures]
+        asked = [node for node, rank in self.nodes.items() if rank in self.able]
 
         def read(node: int, answer: ConfigRecord) -> bytes:
             encoded: bytes = records.field(answer, "answer", bytes)
@@ -167,8 +182,6 @@ class MaskingAgreement:
             self._trouble.clear()
             messages = [Message(content, node, "train") for node in silent]
             answers |= self._ask("unmask", messages, read)
-        if len(answers) < need:
-            self.silent = {self.nodes[node] for node in asked} - answers.keys()
         self._enough("unmask", len(answers), need)
         return [answers[rank] for rank in sorted(answers)]
 
@@ -178,11 +191,11 @@ class MaskingAgreement:
         ranks = bad if isinstance(bad, list) else []
         named = sorted({r for r in ranks if type(r) is int and r in self.survivors})
         for other in named:
-            self.named.setdefault(other, set()).add(rank)
+            self._named.setdefault(other, set()).add(rank)
         raise ProtocolError(f"the shares by ranks {', '.join(map(str, named))} do not open there")
 
     def _message(self, stage: str, node: int, **fields: Any) -> Message:
-        confirmed = self.fed.confirmed.issuperset(self.fed.attempt.shares)
+        confirmed = self.fed.confirmed.issuperset(self.nodes)
         of = {"round": self.slot.round, "attempt": self.slot.attempt}
         record = self.fed.stage(stage, confirmed, **of, **fields)
         return Message(RecordDict({records.STAGE: record}), node, "train")

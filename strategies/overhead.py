@@ -68,7 +68,7 @@ STAGES = {
     **dict.fromkeys(("key-pair", "take-pair", "joint", "joint-sum"), KEYS),
     **dict.fromkeys(("key-commit", "key-reveal", "key-shared"), KEYS),
     **dict.fromkeys(("status", "initial", "sync", "checkpoint", "verify"), CATCH_UP),
-    **dict.fromkeys(("consist", "unmask"), MASKING),
+    **dict.fromkeys(("consist", "unmask", "void"), MASKING),
     "round": TRAIN,
     **dict.fromkeys(("supports", "update"), EXCHANGE),
     "evaluate": EVALUATE,

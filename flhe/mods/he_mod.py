@@ -61,6 +61,7 @@ STAGES: dict[tuple[str, str], stages.Stage] = {
     ("train", "update"): staged.update,
     ("train", "consist"): survivors.consist,
     ("train", "unmask"): survivors.unmask,
+    ("train", "void"): survivors.void,
     ("evaluate", "evaluate"): training.evaluate,
 }
 """(message type, stage) -> its answer."""

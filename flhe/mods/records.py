@@ -27,7 +27,7 @@ from flhe.schemes.sealed import Sealed
 
 logger = logging.getLogger("flhe")
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Version of the protocol, in every stage and every reply."""
 
 SEALED = "flhe.sealed/1"

@@ -1,13 +1,16 @@
 """Stages after the update: members agree on whose seeds are added up (`keys.agreement.masking`).
 
-    consist    a set of survivors, and their shares for this node   -> its signature, one a round
+    consist    a set of survivors, and their shares for this node   -> its signature, one a start
     unmask     t signatures on that set                             -> the sum of its shares
+    void       a slot whose set was not opened                      -> a promise that it never will be
 
 Where members hold shares of a key, CONSIST brings the sum, and UNMASK asks for a partial decryption.
 
-Both go by what the node keeps of its own upload, and by nothing that the server says of it. A node
-signs one set a round: on disk before the signature leaves, and from then on it encrypts nothing
-more in that round. What it answered it answers again, for the same set only.
+The first two go by what the node keeps of its own upload, and by nothing that the server says of it. A
+node signs one set of the updates that start from one history: on disk before the signature leaves, and
+from then on it encrypts nothing more from there, in whatever round and epoch. It is free again once t
+members have promised that the set is never opened. What it answered it answers again, for the same set
+only.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from functools import partial
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from flhe.errors import ProtocolError, SharesError
-from flhe.keys.agreement import masking
+from flhe.keys.agreement import masking, voids
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.roles import partial_of
 from flhe.mods import agreement, records
@@ -37,7 +40,7 @@ Fields = Mapping[str, object]
 def check_ready(node: Node, session: Session, slot: Slot) -> None:
     """Refuse to train for an attempt in which nothing may be encrypted.
 
-    Raises ReuseError: the round's survivors were signed, or its sum was given up.
+    Raises ReuseError: survivors of the round or of its start were signed, or its sum was given up.
     """
     if session.terms.scheme.opened_together:
         node.check_unsigned(slot)
@@ -104,7 +107,9 @@ def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
             # Whose they are is no secret: the server must know whom to leave out.
             log_failure(node.store, "consist", error)
             return reply(step="consist", bad=list(error.ranks))
-        node.claim_set(kept.slot, set_digest(epoch, agreed), lambda: node.save_survivors(agreed))
+        scope = voids.Void.of(agreed.circle(epoch), kept.slot).scope
+        digest = set_digest(epoch, agreed)
+        node.claim_set(kept.slot, digest, scope, lambda: node.save_survivors(agreed))
     return reply(watch, step="consist", signature=signature)
 
 
@@ -116,7 +121,7 @@ def unmask(node: Node, record: ConfigRecord, _message: Message, app: App) -> Rec
         if agreed is None or not _is_of(agreed.slot, epoch, record):
             raise ProtocolError("this node has signed no survivors in this attempt")
         if node.signed(agreed.slot) != set_digest(epoch, agreed):
-            raise ProtocolError("the survivors that are kept here are not those that were signed")
+            raise ProtocolError("the survivors that are kept here were not signed, or given up")
         answer = masking.release(
             epoch,
             node.identity,
@@ -126,7 +131,25 @@ def unmask(node: Node, record: ConfigRecord, _message: Message, app: App) -> Rec
             terms.scheme.elements(epoch.size),
             sealed=terms.scheme.reader == "clients",
         )
+        node.answer_set(agreed.slot)
     return reply(watch, step="unmask", answer=answer)
+
+
+def void(node: Node, record: ConfigRecord, _message: Message, app: App) -> RecordDict:
+    """Promise to sign and answer for no set of a slot, unless this node has answered for one."""
+    with (watch := Stopwatch()):
+        _epoch(node, record, app)
+        slot = Slot.from_bytes(records.field(record, "slot", bytes))
+        number = records.field(record, "number", int)
+        signed = node.give_up_set(slot)
+        made = voids.promise(node.identity, slot, number, signed=signed)
+    return reply(watch, step="void", promise=made.to_bytes())
+
+
+def learn_voids(node: Node, record: ConfigRecord, history: bytes) -> None:
+    """Hear of sets that can never be opened: where this node signed one, it may sign another."""
+    for encoded in records.bytes_list(record, "voids"):
+        node.forget_set(history, voids.Void.from_bytes(encoded))
 
 
 def _epoch(node: Node, record: ConfigRecord, app: App) -> tuple[Epoch, Terms]:

@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from flhe.errors import ReplyError
-from flhe.mods import records, staged
+from flhe.mods import records, staged, survivors
 from flhe.mods.contribution import Contribution
 from flhe.mods.follow import Follower, follow
 from flhe.mods.stages import App, say_once
@@ -42,6 +42,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     attempt = records.field(record, "attempt", int)
     follower.contract.check_round(round_)
     check_ahead(model, round_, node.reached(session.epoch.id))
+    survivors.learn_voids(node, record, model.history)
     if session.staged(model):
         return staged.begin(node, record, follower, lambda: _draft(node, follower, app, round_))
     mode = records.optional(record, "mode", "")

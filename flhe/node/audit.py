@@ -39,7 +39,7 @@ _AGREEMENT = {"advertise", "share", "confirm", "key-pair", "take-pair", "joint",
 _AGREEMENT |= {"key-commit", "key-reveal", "key-shared"}
 _HANDOVER = {"status", "initial", "sync", "checkpoint", "verify"}
 _TRAINING = {"round", "supports", "update", "evaluate"}
-_OPENING = {"consist", "unmask"}
+_OPENING = {"consist", "unmask", "void"}
 STAGES = frozenset(_AGREEMENT | _HANDOVER | _TRAINING | _OPENING)
 """Stages that are recorded by name."""
 REFUSED = "refused"
@@ -54,12 +54,13 @@ _STEPS = {
 }
 ANSWERS = frozenset(
     {"agreement", "status", *_STEPS.values(), "resent", "survivors", "complaint"}
-    | {"release", "model", PLAIN, REFUSED, PERMITTED}
+    | {"release", "promise", "model", PLAIN, REFUSED, PERMITTED}
 )
 """What a node may answer: its part of a key agreement, how far it has come, encrypted mean squares,
 which coordinates its update has, an encrypted update, encrypted metrics, one of those once more, its
 signature on whose updates are added up, or whose shares do not open, its part of what opens their sum,
-a model sealed for the group, an app's own reply, a code, leave for one more federation."""
+its promise that a sum is never opened, a model sealed for the group, an app's own reply, a code,
+leave for one more federation."""
 ADMINISTRATOR = "administrator"
 ASKERS = frozenset({"server", ADMINISTRATOR})
 
@@ -80,6 +81,7 @@ _ANSWER_OF = {
     "checkpoint": "model",
     "consist": "survivors",
     "unmask": "release",
+    "void": "promise",
     PLAIN: PLAIN,
 }
 

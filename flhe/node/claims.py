@@ -1,6 +1,6 @@
 """Claims: what a node has used up of each round, and which rounds are over in whatever epoch.
 
-runs/<id>/journal     what was claimed and opened, and which rounds are over (`journal.py`)
+runs/<id>/journal     what was claimed, signed and opened, and which rounds are over (`journal.py`)
 runs/<id>/shares      shares of the last update's seed, and the own one (secret)
 runs/<id>/survivors   the set that was signed last, and the sum of its shares (secret)
 """
@@ -8,23 +8,27 @@ runs/<id>/survivors   the set that was signed last, and the sum of its shares (s
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Literal
 
-from flhe.errors import ClaimedError, NoKeyError, ReuseError
+from flhe.errors import ClaimedError, NoKeyError, ProtocolError, ReuseError
 from flhe.keys.agreement import masking
+from flhe.keys.agreement.voids import Void
 from flhe.node.folder import Folder
-from flhe.node.journal import JOURNAL, Book, Journal, Mark
+from flhe.node.journal import JOURNAL, ONE_SET, Book, Journal, Mark, SignedSet
 from flhe.node.stored import StoredNote
 from flhe.schemes import sealed
 from flhe.schemes.sealed import Slot
+from flhe.training.due import MAX_AHEAD
 from flhe.training.evaluation import ATTEMPT, EVALUATION
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.session import Session
+from flhe.wire.canonical import dumps
 
-Step = Literal["mean-squares", "supports", "update", "consist"]
-STEPS: tuple[Step, ...] = ("mean-squares", "supports", "update", "consist")
+Step = Literal["mean-squares", "supports", "update", "consist", "void"]
+STEPS: tuple[Step, ...] = ("mean-squares", "supports", "update", "consist", "void")
 """What leaves a node in one attempt at a round, in order; each is claimed once."""
-UPDATE, CONSIST = STEPS.index("update"), STEPS.index("consist")
+UPDATE, CONSIST, VOID = (STEPS.index(step) for step in ("update", "consist", "void"))
 
 ENDS = sealed.UPDATE
 """Purpose of what ends a round. A sum of sensitivities ends one too, and is recorded as the same."""
@@ -100,14 +104,17 @@ class Claims(Folder):
         return note if note.history == slot.history else None
 
     def check_unsigned(self, slot: Slot) -> None:
-        """Refuse to encrypt in a round whose sum may be opened without it; ReuseError.
+        """Refuse to encrypt where another sum, of this round or start, may be opened; ReuseError.
 
         An evaluation is of a round that is over, and is claimed once.
         """
         if slot.purpose == EVALUATION.purpose:
             return
         journal, round_ = self._journal(slot.epoch), slot.round
-        if journal.mark[0] == round_ and journal.mark[2] == CONSIST:
+        found = journal.set_of(start_of(slot))
+        if found is not None and found.slot != slot.digest():
+            raise ReuseError(ONE_SET)
+        if journal.mark[0] == round_ and journal.mark[2] >= CONSIST:
             raise ReuseError(
                 f"the survivors of round {round_} were signed here: two sums of one round would "
                 "differ by single updates; go on with the next round"
@@ -149,19 +156,25 @@ class Claims(Folder):
         """Keep the set that is about to be signed."""
         self.store.write(self._name("survivors"), agreed.to_bytes())
 
-    def claim_set(self, slot: Slot, digest: bytes, write: Callable[[], None]) -> None:
-        """Make a set the one set of survivors of its round, on disk, before anybody hears of it.
+    def claim_set(self, slot: Slot, digest: bytes, scope: bytes, write: Callable[[], None]) -> None:
+        """Make a set the one of its round and its start, on disk, before anybody hears of it.
 
-        `digest` is that of the set, `write` keeps what answering for it takes. May be called again for
-        the same one.
+        `digest` is that of the set, `scope` that of slot and circle (`Void.scope`), `write` keeps what
+        answering for it takes. May be called again for the same one.
 
-        Raises ReuseError: another set was signed in this round, or another attempt was encrypted
-        since.
+        Raises ReuseError: another set was signed in this round or from this start, the slot was given
+        up, or another attempt was encrypted since.
         """
         signed = self.signed(slot)
         if signed is not None and signed != digest:
             raise ReuseError(f"another set of survivors was signed in round {slot.round}")
-        last = self._last_claim(slot.epoch)
+        journal = self._journal(slot.epoch)
+        last, start = journal.mark, start_of(slot)
+        found = journal.set_of(start)
+        if found is not None and found.slot != slot.digest():
+            raise ReuseError(ONE_SET)
+        if last[2] == VOID:
+            raise ReuseError(f"the sets of round {slot.round} were given up here")
         if last[:2] != (slot.round, slot.attempt) or last[2] < UPDATE:
             raise ReuseError(
                 "the survivors are not those of the last attempt that was encrypted here"
@@ -169,8 +182,48 @@ class Claims(Folder):
         # Before the claim: what is signed can be unmasked, and what was not is replaced.
         write()
         if signed is None:
-            note = StoredNote(self.claimed(slot) or b"", digest, "", slot.history)
-            self._claim(slot, note, CONSIST)
+            note = StoredNote(self.claimed(slot) or b"", digest, "", slot.history).to_bytes()
+            mark = slot.round, slot.attempt, CONSIST
+            made = SignedSet(start, slot.digest(), scope, slot.round)
+            kept = slot.purpose != EVALUATION.purpose  # of each model there is one evaluation
+
+            def claimed(now: Journal) -> Journal:
+                then = now.claimed(slot.epoch, mark, note)
+                return then.with_set(made) if kept else then
+
+            self.book.enter(claimed)
+
+    def answer_set(self, slot: Slot) -> None:
+        """Note, on disk, that what opens the signed set of `slot` is about to leave in part."""
+        self.book.enter(lambda now: now.with_answer(slot.digest()))
+
+    def give_up_set(self, slot: Slot) -> bool:
+        """Sign and answer for no set of `slot` from here on; whether one was signed.
+
+        Raises ReuseError: this node has answered for it; NoKeyError: an epoch that it was never in, or
+        cannot act in; ProtocolError: another federation's, or far ahead.
+        """
+        journal = self.book.enter()
+        if slot.run_id != self.run_id or slot.round > self._reached(journal) + MAX_AHEAD:
+            raise ProtocolError("a set that no member of this federation signs soon")
+        mark, digest = (slot.round, slot.attempt, VOID), slot.digest()
+        note = StoredNote(b"", b"", "", slot.history).to_bytes()
+        then = self.book.enter(lambda now: now.gave_up(slot.epoch, digest, mark, note))
+        return any(each.slot == digest for each in then.signed)
+
+    def forget_set(self, history: bytes, void: Void) -> None:
+        """Be free to sign another set from `history`, where `void` shows that the signed one is void.
+
+        What is of another set changes nothing.
+
+        Raises QuorumError: too few have promised; ProtocolError, AuthenticationError: no members'
+        promises.
+        """
+        slot, journal = void.slot, self.book.enter()
+        found = journal.set_of(start_of(slot))
+        if slot.history == history and found is not None and found.scope == void.scope:
+            void.check()
+            self.book.enter(lambda now: now.without_set(found.slot))
 
     def signed(self, slot: Slot) -> bytes | None:
         """Digest of the set of survivors that was signed in this attempt; None before one was."""
@@ -188,7 +241,10 @@ class Claims(Folder):
 
     def reached(self, epoch_id: bytes) -> int:
         """Last round that this node has opened, given up or encrypted in, in whatever epoch."""
-        journal = self._journal(epoch_id)
+        return self._reached(self._journal(epoch_id))
+
+    @staticmethod
+    def _reached(journal: Journal) -> int:
         return max(journal.last_opened(ENDS), journal.last_reached())
 
     def record_opening(self, slot: Slot, digest: bytes) -> None:
@@ -208,4 +264,9 @@ def may_be_signed(journal: Journal) -> int:
     whose model was evaluated.
     """
     round_, attempt, step = journal.mark
-    return round_ if step == CONSIST or attempt == ATTEMPT else max(round_ - 1, 0)
+    return round_ if step >= CONSIST or attempt == ATTEMPT else max(round_ - 1, 0)
+
+
+def start_of(slot: Slot) -> bytes:
+    """What one set is signed of: SHA-256 of the slot's purpose and history, 32 bytes."""
+    return sha256(dumps([slot.purpose, slot.history])).digest()

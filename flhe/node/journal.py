@@ -1,7 +1,7 @@
 """Journal: what a node has used up in one federation, in one file with a witness outside its disk.
 
-    runs/<id>/journal   CBOR [1, witness, entry, before, agreement, epoch, mark, note, opened,
-                        over, reached]
+    runs/<id>/journal   CBOR [2, witness, entry, before, agreement, epoch, mark, note, opened,
+                        over, reached, signed, past]
 
 The file is replaced as a whole, flushed, and then its witness follows (`witness.py`); only then is
 anything encrypted, opened or signed. So after a loss of power a node has either noted a use or not
@@ -35,6 +35,42 @@ KEPT = 128
 """Rounds of which the digest of what was opened is kept, of each purpose."""
 MAX_NOTE = 4096
 """Bytes of a claim's note."""
+KEPT_SETS = 64
+"""Starts of which the set that was signed is kept. Where members read, a node never goes back to one
+that falls out; a server that reads can as well change one bit of the model that it sends."""
+KEPT_EPOCHS = 64
+"""Epochs that are known to be over."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedSet(Record):
+    """The one set that was signed of those that start somewhere.
+
+    Parameters
+    ----------
+    start : bytes
+        SHA-256 of purpose and history of its slot.
+    slot, scope : bytes
+        Digest of the slot, and of slot and circle; see `flhe.keys.agreement.voids`.
+    round : int
+        Of the slot.
+    answered : bool
+        Whether this node may have told its part of what opens the set.
+    """
+
+    FORM = Form("signed set", row=True)
+
+    start: Hash
+    slot: Hash
+    scope: Hash
+    round: U32
+    answered: bool = False
+
+
+ONE_SET = (
+    "a set of survivors was signed here for another sum from this model, and may be opened: two sums "
+    "of one model would differ by single updates"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +99,16 @@ class Journal(Record):
         Nothing of the rounds up to this one is opened any more, but for what `opened` names.
     reached : int
         Last round that anything was claimed in before this epoch.
+    signed : tuple of SignedSet
+        Sets of survivors that were signed, the last of each start, in whatever epoch.
+    past : tuple of bytes
+        Epochs that were this federation's and are over: their keys open and sign nothing.
     """
 
     FORM = Form(
         "journal",
         1 << 18,
-        version=1,
+        version=2,
         row=True,
         error=ConfigError,
         damaged=StoreError(
@@ -86,6 +126,8 @@ class Journal(Record):
     opened: dict[str, dict[U32, Hash]] = field(default_factory=dict)
     over: U32 = 0
     reached: U32 = 0
+    signed: tuple[SignedSet, ...] = ()
+    past: tuple[Annotated[bytes, size(16)], ...] = ()
 
     def check_epoch(self, epoch_id: bytes) -> None:
         """Refuse another epoch than the one whose keys may be used; NoKeyError."""
@@ -138,7 +180,62 @@ class Journal(Record):
         after = self.skipped(over)
         if epoch_id == self.epoch:
             return after
-        return replace(after, epoch=epoch_id, mark=UNUSED, note=b"", reached=self.last_reached())
+        if epoch_id in self.past:
+            raise NoKeyError("this epoch is over here: agree on a new one")
+        ended = after.ended()
+        return replace(ended, epoch=epoch_id, mark=UNUSED, note=b"", reached=self.last_reached())
+
+    def ended(self) -> Journal:
+        """With no epoch whose keys may be used; the one that was in use is over for good."""
+        past = (*self.past, self.epoch)[-KEPT_EPOCHS:] if self.epoch else self.past
+        return replace(self, epoch=b"", past=past)
+
+    # --- sets of survivors ---
+
+    def set_of(self, start: bytes) -> SignedSet | None:
+        """The set that was signed of those that start there; None where none was."""
+        return next((each for each in self.signed if each.start == start), None)
+
+    def with_set(self, made: SignedSet) -> Journal:
+        """With a set that is about to be signed, the only one from its start.
+
+        Raises ReuseError: another one was signed.
+        """
+        found = self.set_of(made.start)
+        if found is not None and found.slot != made.slot:
+            raise ReuseError(ONE_SET)
+        others = [each for each in self.signed if each.start != made.start]
+        return self if found else replace(self, signed=(*others, made)[-KEPT_SETS:])
+
+    def with_answer(self, slot: bytes) -> Journal:
+        """With the note that this node's part of what opens a set of `slot` is about to leave."""
+        told = tuple(replace(s, answered=True) if s.slot == slot else s for s in self.signed)
+        return replace(self, signed=told) if told != self.signed else self
+
+    def without_set(self, slot: bytes) -> Journal:
+        """Without a set that can never be opened."""
+        return replace(self, signed=tuple(each for each in self.signed if each.slot != slot))
+
+    def gave_up(self, epoch_id: bytes, slot: bytes, mark: Mark, note: bytes) -> Journal:
+        """With nothing of a slot of `epoch_id` to be signed or answered any more.
+
+        `mark` is the slot's, of the step behind all others, `note` is kept where it is a new claim.
+
+        Raises ReuseError: this node has answered for the slot, or has forgotten whether it has;
+        NoKeyError: an epoch that is not this federation's, or not yet.
+        """
+        if any(each.slot == slot and each.answered for each in self.signed):
+            raise ReuseError(
+                f"a set of round {mark[0]} was opened here in part: it is not given up"
+            )
+        if len(self.signed) == KEPT_SETS and mark[0] <= self.signed[0].round:
+            raise ReuseError(f"what was answered in round {mark[0]} is forgotten here")
+        if epoch_id in self.past:
+            return self  # its keys are gone
+        self.check_epoch(epoch_id)
+        if self.mark >= mark:
+            return self  # what was claimed since is what may be signed
+        return replace(self, mark=mark, note=self.note if mark[:2] == self.mark[:2] else note)
 
 
 class Book:
@@ -185,8 +282,8 @@ class Book:
         try:
             self.enter(change)
         except NoKeyError:
-            found = self.read() or Journal(_name(), _name())
-            fresh = {"witness": _name(), "entry": _name(), "before": b"", "epoch": b""}
+            found = (self.read() or Journal(_name(), _name())).ended()
+            fresh = {"witness": _name(), "entry": _name(), "before": b""}
             made = change(replace(found, **fresh))  # type: ignore[arg-type]
             self._write(made)
             self._store.witness.follow(made.witness, lambda _: made.entry, new=True)
@@ -215,7 +312,7 @@ class Book:
 
 
 def _closed(journal: Journal) -> Journal:
-    return replace(journal, epoch=b"", agreement=b"")
+    return replace(journal.ended(), agreement=b"")
 
 
 def _name() -> bytes:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
@@ -26,6 +27,7 @@ from flhe.strategies.federation import Federation
 from flhe.strategies.round_state import Attempt
 from flhe.strategies.sampling import Sampling
 from flhe.training.contract import Contract
+from flhe.training.model import Model
 from flhe.training.reading import ServerReader, served
 from flhe.training.schedule import Settings
 from flhe_lab.server_audit.grid import FIRST, Heard, LyingGrid
@@ -210,8 +212,9 @@ class Liar(SchemeFedAvg):
         if following and following[0].again:
             fed.ledger.void()
             if before is not None:
-                fed.ledger.start_model(before)
-                fed.initial = records.from_numpy(before.arrays())
+                start = _nudged(before)
+                fed.ledger.start_model(start)
+                fed.initial = records.from_numpy(start.arrays())
         return found
 
     @staticmethod
@@ -265,3 +268,11 @@ def _losses(heard: Iterable[Heard]) -> list[float]:
 def _released(fed: Federation, total: Sealed, release: Sequence[bytes]) -> Elements:
     """The sum of the senders' keys, shape (elements,), of what they answered."""
     return combine(fed.parameters.circle, total.slot, total.senders, release)
+
+
+def _nudged(model: Model) -> Model:
+    """A model that differs in one bit: of the same one, members sign no second set."""
+    arrays = {name: array.copy() for name, array in model.arrays().items()}
+    first = next(iter(arrays.values())).reshape(-1)
+    first[:1] = np.nextafter(first[:1], first.dtype.type(1))
+    return served(arrays, model.round)

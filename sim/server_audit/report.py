@@ -51,8 +51,8 @@ MARGIN = 0.02
 """By which cosines of one experiment differ from run to run: the rounding is random."""
 
 KNOWN: Mapping[tuple[str, str], str] = {
-    (READS, "two sums"): "Where the server reads, a site keeps no model, and cannot tell that a "
-    "round starts from an old one.",
+    (READS, "two sums"): "A site signs one sum of each model that it is sent. Where the server "
+    "reads, it sends the old model with one bit changed.",
     (
         READS,
         "kept out, then alone",

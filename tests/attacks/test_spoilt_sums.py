@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from flhe.coding.base import Plain
+from flhe.errors import AlteredError
 from flhe.schemes.sum_mac import SumMac
 from flhe.strategies import FlasheFedAvg
 from flhe.strategies.suspects import Suspects
@@ -44,15 +44,21 @@ def sash(grid: Puppets, rounds: int) -> Any:
     return run_sash(grid, rounds, "clients")[0]
 
 
-@pytest.mark.parametrize("run", [flashe, sash])
 @pytest.mark.usefixtures("spoilt")
-def test_who_spoils_sums_is_named_and_left_out(
-    tmp_path: Path, caplog: Log, run: Callable[[Puppets, int], Any]
-) -> None:
+def test_a_set_that_members_opened_together_has_no_second_one(tmp_path: Path) -> None:
+    """To whoever colludes with the one who spoilt it, it was a sum."""
+    grid = Puppets(tmp_path, 5)
+    with pytest.raises(AlteredError, match=r"one of nodes \[100, 101, 102, 103, 104\] spoilt it"):
+        sash(grid, ROUNDS)
+    assert max(grid.stages("round").count(100 + i) for i in range(5)) == 1
+
+
+@pytest.mark.usefixtures("spoilt")
+def test_who_spoils_sums_is_named_and_left_out(tmp_path: Path, caplog: Log) -> None:
     """No sum ever opened, and nobody was named."""
     caplog.set_level("INFO")
     grid = Puppets(tmp_path, 5)
-    fed = run(grid, ROUNDS)._fed
+    fed = flashe(grid, ROUNDS)._fed
     [node] = [node for node in fed.members if fed.parameters.epoch.rank(node) == LIAR]
     assert fed.barred == {node}
     assert f"node {node} is left out from now on: what it sends spoils sums" in caplog.text

@@ -19,7 +19,7 @@ from flhe.coding.update import update_codec
 from flhe.keys.agreement import dealt
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
-from flhe.node.journal import Journal
+from flhe.node.journal import Journal, SignedSet
 from flhe.node.stored import StoredNote, StoredSession
 from flhe.schemes.batchcrypt import residue_worker
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
@@ -28,6 +28,7 @@ from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.registry import SCHEMES
 from flhe.schemes.sash.scheme import Sash
+from flhe.strategies.ledger import PendingSet
 from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.contract import Contract
 from flhe.training.optimizer import ServerOptimizer
@@ -39,7 +40,7 @@ from flhe.wire.record import RECORDS, Record, plan_of
 from tests.fuzz import ciphertexts, masked, plain, signed, sites, stored
 from tests.fuzz.decoders import Decoder, modules, take_honest
 from tests.fuzz.group import IDS, ROSTER, exchange, source
-from tests.fuzz.masked import TOLD
+from tests.fuzz.masked import TOLD, VOID
 from tests.fuzz.mutations import EDGES, encode
 
 MOST = 6
@@ -57,6 +58,8 @@ def _more() -> list[Record]:
         Roster.first_use(ROSTER.publics),
         Limits({"min-select": 0.25, "unpermuted": False, "min-members": 4}),
         Journal(bytes(16), bytes(16)),
+        SignedSet(bytes(32), bytes(32), bytes(32), 3, True),
+        *(VOID, VOID.promises[0], PendingSet(VOID, {0: b"signature"}, {1: b"answer"})),
         Journal(
             bytes(16), bytes(16), bytes(16), bytes(32), bytes(16), (3, 1, 2), b"note", SUMS, 2, 3
         ),

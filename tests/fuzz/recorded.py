@@ -55,6 +55,8 @@ class Case:
     config: Mapping[str, Any] = field(default_factory=dict)
     away: str = ""
     """A stage of the first round that one node does not answer, so that it catches up later."""
+    silent: int = 1
+    """How many do not."""
     late: bool = False
     """Whether one node is there from the second round on only, and is asked who it is."""
 
@@ -80,6 +82,7 @@ CASES: dict[str, Case] = {
     ),
     "sash-server": Case(SashFedAvg),
     "sash-clients": Case(SashFedAvg, {"unmask": "clients"}),
+    "sash-void": Case(SashFedAvg, nodes=3, away="consist", silent=2, rounds=3),
     "batchcrypt": Case(
         BatchCryptFedAvg, {"key_bits": 2048}, config={"flhe-min-bits": 112}, nodes=3
     ),
@@ -218,9 +221,9 @@ def federation(case: Case, path: Path, name: str = "") -> tuple[Puppets, Recorde
     app = Node(HEMod(None if case.served else _some, _sensitivity))
     grid = Puppets(path, case.nodes, config=lambda _: case.config)
     if case.away:
-        last = 100 + case.nodes - 1
+        first = 100 + case.nodes - case.silent
         grid.fate = lambda node, stage, round_: (
-            "dead" if (node, stage, round_) == (last, case.away, 1) else None
+            "dead" if node >= first and (stage, round_) == (case.away, 1) else None
         )
     if case.late:
         grid.away = lambda round_: {100 + case.nodes - 1} if round_ < 2 else set()

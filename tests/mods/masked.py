@@ -14,6 +14,7 @@ from flhe.keys.agreement.circle import CONSIST, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.masking import Agreed, Dealt
 from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.voids import Promise, Void
 from flhe.keys.identity import Identity
 from flhe.node.store import Store
 from flhe.schemes.sash.scheme import Sash
@@ -95,6 +96,16 @@ class Masked(Group):
         said = {"signers": list(signatures), "signatures": list(signatures.values())}
         return self._stage(rank, "unmask", {**said, **fields})
 
+    def void(self, rank: int, slot: Slot, number: int, /, **fields: Any) -> Message:
+        """Ask for a promise to sign and answer for no set of a slot."""
+        said = {"slot": slot.to_bytes(), "number": number, "round_": slot.round}
+        return self._stage(rank, "void", {**said, "attempt": slot.attempt, **fields})
+
+    def voided(self, ranks: Iterable[int], slot: Slot, circle: SharingParameters) -> Void:
+        """A slot, with the promises of these."""
+        made = {rank: promise_in(self.void(rank, slot, circle.number)) for rank in ranks}
+        return Void.of(circle, slot).with_promises(made)
+
     def _stage(self, rank: int, stage: str, fields: dict[str, Any]) -> Message:
         said = {"round": fields.pop("round_", 1), "attempt": 0, "confirms": self.confirms}
         return self.sites[rank].ask(stage, **{**said, **fields})
@@ -123,6 +134,11 @@ class Masked(Group):
 def signature_in(reply: Message) -> bytes:
     assert answer(reply)["step"] == "consist"
     return answer(reply)["signature"]  # type: ignore[return-value]
+
+
+def promise_in(reply: Message) -> Promise:
+    assert answer(reply)["step"] == "void"
+    return Promise.from_bytes(answer(reply)["promise"])  # type: ignore[arg-type]
 
 
 def answer_in(reply: Message) -> bytes:

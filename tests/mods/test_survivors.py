@@ -100,7 +100,8 @@ def test_a_round_is_over_when_the_next_is_encrypted(dealt: Masked) -> None:
     """Its shares are gone, so whoever gets at the disk finds those of one round."""
     signatures = dealt.signatures(ALL, ALL)
     kept = secrets(dealt)[1]
-    update(dealt.upload(ME, round_=2))
+    void = dealt.voided((0, 2), dealt.dealt(ME).slot, dealt.circle)
+    update(dealt.upload(ME, round_=2, voids=[void.to_bytes()]))
     refused(dealt.consist(ME, ALL), 1014)
     refused(dealt.unmask(ME, signatures), 1014)
     assert "survivors" not in dealt.sites[ME].files
@@ -148,6 +149,7 @@ def test_what_is_refused_changes_nothing(dealt: Masked) -> None:
         assert (reply.has_error() and reply.error.code) == code, name
     assert disk(dealt) == before
     signatures = dealt.signatures(ALL, ALL)
+    answer_in(dealt.unmask(ME, signatures))
     before = disk(dealt)
     for name, (fields, code) in {**NEITHER, **NOT_ANSWERED}.items():
         reply = dealt.unmask(ME, signatures, **fields)
@@ -204,6 +206,7 @@ def new_epoch(group: Masked) -> None:
 def test_nor_in_a_new_epoch(tmp_path: Path, unmask: Any) -> None:
     group = Masked(tmp_path, unmask=unmask).agree().uploaded(round_=3)
     signatures = {ME: signature_in(group.consist(ME, ALL, round_=3))}
+    slot, circle = group.dealt(ME).slot, group.circle
     new_epoch(group)
     refused(group.consist(ME, ALL, round_=3), 1014)  # what was under way has ended
     refused(group.unmask(ME, signatures, round_=3), 1014)
@@ -213,7 +216,9 @@ def test_nor_in_a_new_epoch(tmp_path: Path, unmask: Any) -> None:
     refused(group.upload(ME, round_=3), 1012)  # nor in the one after that
     for rank in (0, 2):  # who signed nothing may send again
         assert answer(group.upload(rank, round_=3))["resent"] is False
-    assert answer(group.upload(ME, round_=4))["resent"] is False
+    refused(group.upload(ME, round_=4), 1012)  # from the same model
+    void = group.voided((0, 2), slot, circle)
+    assert answer(group.upload(ME, round_=4, voids=[void.to_bytes()]))["resent"] is False
 
 
 def test_the_kept_set_must_be_the_one_that_was_signed(dealt: Masked) -> None:

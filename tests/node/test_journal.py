@@ -141,9 +141,11 @@ def test_one_opening_of_each_purpose_a_round(book: Book, root: Path, memory: Pat
             with pytest.raises(ReuseError, match="another result of round 3"):
                 one.enter(opening(3, B, purpose))
         book.enter(lambda now: now.begun(os.urandom(16), 0))  # nor in another epoch
-        book.enter(lambda now: now.begun(EPOCH, 3))
+        book.enter(lambda now: now.begun(OTHER, 3))
         with pytest.raises(ReuseError, match="another result of round 3"):
-            book.enter(opening(3, B, purpose))
+            book.enter(lambda now, of=purpose: now.recorded(OTHER, of, 3, B))
+        with pytest.raises(NoKeyError, match="is over"):
+            book.enter(lambda now: now.begun(EPOCH, 3))
         book.begin(lambda now: Journal(now.witness, now.entry, epoch=EPOCH))  # another federation
 
 
@@ -197,7 +199,7 @@ def test_own_mistakes(mark: tuple[int, int, int]) -> None:
 
 def test_a_journal_is_read_exactly(book: Book, root: Path) -> None:
     body = canonical.loads((root / NAME).read_bytes(), 1 << 18, "journal")
-    for change in (["2", *body[1:]], body[:-1], [2, *body[1:]], [*body, 0]):
+    for change in (["2", *body[1:]], body[:-1], [1, *body[1:]], [*body, 0]):
         (root / NAME).write_bytes(canonical.dumps(change))
         with pytest.raises(StoreError, match="which rounds are over is damaged"):
             book.enter()

@@ -11,10 +11,11 @@ import pytest
 
 from flhe.coding.flatten import Entry, Layout
 from flhe.errors import ConfigError, FlheError, ProtocolError, StoreError
+from flhe.keys.agreement.voids import Void
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed, Slot, to_bytes
 from flhe.strategies.key_agreement import Agreed
-from flhe.strategies.ledger import MAX_BYTES, Ledger
+from flhe.strategies.ledger import MAX_BYTES, Ledger, PendingSet
 from flhe.training.model import Model
 from flhe.training.reading import served
 from flhe.wire import canonical, files
@@ -125,11 +126,22 @@ def test_a_new_epoch_spoils_the_round_under_way_and_no_other(ledger: Ledger) -> 
     assert same(ledger)
 
 
-def test_a_round_whose_survivors_may_be_signed_stays_spoiled(ledger: Ledger) -> None:
+def test_a_set_that_may_be_signed_stays_until_its_end(ledger: Ledger) -> None:
+    total = sealed(3, 1)
+    pending = PendingSet(Void(total.slot, 1, (bytes(32),), 1, 0))
     ledger.begin(3, 1)
-    ledger.spoil(3)
-    assert again(ledger).spoiled == 3
-    assert same(ledger)
+    ledger.hold(pending, total)
+    ledger.hold(dataclasses.replace(pending, signatures={0: bytes(64)}))
+    kept = again(ledger)
+    assert (kept.pending, kept.pending_sum.digest()) == (ledger.pending, total.digest())
+    ledger.give_up()
+    kept = again(ledger)
+    assert (kept.pending, kept.voids, kept.spoiled) == (None, (pending.void,), 3)
+    ledger.hold(pending, total)
+    ledger.keep(total, bytes([3]) * 32)
+    kept = again(ledger)
+    assert (kept.pending, kept.voids, kept.phase) == (None, (), "summed")
+    assert not (ledger.directory / "pending").exists()
 
 
 @pytest.fixture

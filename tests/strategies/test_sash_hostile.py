@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord
 
-from flhe.errors import QuorumError
+from flhe.errors import AlteredError, QuorumError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import _Answer, answer_of
 from flhe.keys.agreement.circle import UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.mods import survivors
+from flhe.node.journal import JOURNAL, Book
 from flhe.node.store import Store
 from flhe.schemes.sash.adder import SashSealer
 from tests.strategies.puppets import Log, Patch, Puppets, pin, told
@@ -134,25 +135,67 @@ def spoil(monkeypatch: Patch, how: str) -> list[int]:
 def test_what_nobody_can_see_in_one_contribution_shows_in_sums(
     tmp_path: Path, monkeypatch: Patch, how: str, unmask: str
 ) -> None:
-    """Each round has its one set; who was in all that did not open is left out."""
+    """It was opened, so the run ends: members sign no second set of updates to one model."""
     grid, spoilt = Puppets(tmp_path, NODES), spoil(monkeypatch, how)
-    strategy, _ = run(grid, 16, unmask)
-    fed = strategy._fed
-    assert fed is not None
-    assert [fed.parameters.epoch.rank(node) for node in fed.barred] == [0]
-    assert len(spoilt) >= 3
-    assert grid.reports[-1].survivors == NODES - 1
+    keep = {"state_dir": tmp_path / "server"}
+    with pytest.raises(AlteredError, match="sign no other one from this model"):
+        run(grid, 16, unmask, **keep)
+    again = Puppets(tmp_path, NODES, run_id=8)
+    with pytest.raises(AlteredError, match="sign no other one from this model"):
+        run(again, 16, unmask, {"resume": True}, **keep)
+    assert spoilt
+    assert max(map(grid.stages("round").count, range(100, 100 + NODES))) == 1
+    assert not any(map(again.trainings, range(NODES)))
 
 
 @pytest.mark.parametrize("unmask", ["server", "clients"])
 def test_round_after_round_comes_to_nothing(tmp_path: Path, unmask: str) -> None:
-    """Each had its one set, and nobody is blamed for going away."""
+    """Each set is given up before anybody has answered, and nobody is blamed for going away."""
     grid = Puppets(tmp_path, NODES)
     for round_ in range(1, 5):
-        grid.drop(round_, "unmask", "lost", range(3))
+        grid.drop(round_, "consist", "lost", range(3))
     with pytest.raises(QuorumError, match="3 rounds in a row are void"):
         run(grid, 12, unmask)
     assert not any(grid.survivors)
+
+
+@pytest.mark.parametrize("unmask", ["server", "clients"])
+def test_a_set_that_too_few_answer_for_waits_for_them(tmp_path: Path, unmask: str) -> None:
+    """The run ends and says who is silent; a resumed one opens that set first."""
+    grid, keep = Puppets(tmp_path, NODES), {"state_dir": tmp_path / "server"}
+    grid.drop(2, "unmask", "dead", range(3))
+    with pytest.raises(
+        QuorumError, match=r"3 survivors released .* 0 members gave it up"
+    ) as caught:
+        run(grid, 3, unmask, **keep)
+    assert all(str(node) in str(caught.value) for node in (100, 101, 102))
+    again = Puppets(tmp_path, NODES, run_id=8)
+    again.federation = 7
+    strategy, result = run(again, 3, unmask, {"resume": True}, **keep)
+    assert sorted(strategy._fed.ledger.chain) == [0, 1, 2, 3]
+    arrays = numpy_of(result) if unmask == "server" else again.model(1).arrays()
+    assert_like(arrays, reference(3), 1e-5)
+    assert [stage for _, stage, _ in again.sent].index("unmask") < len(again.stages("unmask"))
+    assert not again.stages("void")
+
+
+@pytest.mark.parametrize("unmask", ["server", "clients"])
+def test_a_set_whose_members_come_back_with_new_keys_is_given_up(
+    tmp_path: Path, unmask: str
+) -> None:
+    """Nobody can answer for it any more, and those who had not answered say so."""
+    grid, keep = Puppets(tmp_path, NODES), {"state_dir": tmp_path / "server"}
+    grid.drop(2, "unmask", "dead", range(NODES))
+    grid.fate = lambda node, stage, round_: "dead" if stage == "void" else None
+    with pytest.raises(QuorumError, match="0 survivors released"):
+        run(grid, 3, unmask, **keep)
+    for index in range(NODES):  # their machines start anew
+        Book(Store(grid.homes[index]), f"runs/7/{JOURNAL}").close()
+    again = Puppets(tmp_path, NODES, run_id=8)
+    again.federation = 7
+    strategy, _ = run(again, 3, unmask, {"resume": True}, **keep)
+    assert sorted(strategy._fed.ledger.chain) == [0, 1, 3]
+    assert again.epochs(0) == 2
 
 
 def pinned(path: Path, **bounds: Any) -> Puppets:

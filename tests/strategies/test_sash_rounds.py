@@ -69,7 +69,7 @@ def test_one_more_dropout_opens_nothing(tmp_path: Path, stage: str, unmask: str)
     """The round is void, its updates are trained again in the next, and no answer gave a seed."""
     nodes, answers = 6, list[bytes]()
     grid = Puppets(tmp_path, nodes)
-    grid.drop(2, stage, "dead", (0, 2, 5))
+    grid.drop(2, stage, "dead", (0, 2, 5) if stage == "consist" else (0, 2, 4, 5))
     for node in range(100, 100 + nodes):
         heard = lambda reply: answers.append(records.field(told(reply), "answer", bytes))  # noqa: E731
         lie(grid, node, "unmask", heard, 2)

@@ -1,0 +1,155 @@
+"""Pending: a set of survivors that members may have signed, until it is opened or can never be.
+
+A node that has signed a set signs no other one from the same model. So a set has three ends: t members
+answer UNMASK, and its sum is the round's; or t members promise that they never will, and the next round
+begins where this one did; or the run stops, and a resumed one begins with the set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from logging import INFO, WARNING, getLogger
+from typing import Any
+
+from flwr.app import ArrayRecord, Message, RecordDict
+
+from flhe.errors import ProtocolError, QuorumError
+from flhe.keys.agreement.voids import VOID, Promise, Void
+from flhe.mods import records
+from flhe.schemes.sealed import Sealed
+from flhe.strategies.federation import Federation
+from flhe.strategies.ledger import PendingSet
+from flhe.strategies.masking_agreement import MaskingAgreement
+from flhe.strategies.options import RunSettings
+from flhe.strategies.trouble import reasons, warn
+
+log = getLogger("flwr").log
+
+
+@dataclass(slots=True)
+class Settling:
+    """Brings the ledger's pending set to its end."""
+
+    fed: Federation
+    settings: RunSettings
+    _trouble: dict[int, str] = field(default_factory=dict)
+
+    def begin(self, total: Sealed) -> ArrayRecord | None:
+        """Have the members whose updates are in `total` sign its set; then as `settle`."""
+        fed, closed = self.fed, self.fed.adder.close(total)
+        void = Void.of(fed.parameters.circle, total.slot)
+        fed.ledger.hold(PendingSet(void), closed)  # before anybody may have signed it
+        agreement = self._agreement(closed)
+        try:
+            agreement.sign()
+        except QuorumError as error:
+            log(WARNING, "%s", error)
+        else:
+            self._note(signatures=agreement.signatures)
+        return self.settle()
+
+    def settle(self) -> ArrayRecord | None:
+        """Have the pending set opened, and keep its sum as the round's; None where it was given up.
+
+        Raises QuorumError: too few answered, and too few have given it up; AlteredError: it was opened,
+        and is not the sum of what its senders encrypted.
+        """
+        fed, settings = self.fed, self.settings
+        for turn in range(settings.retries + 1):
+            if turn:
+                fed.wait_for(len(fed.members), settings.connect_timeout)
+            if (opened := self._open()) is not None:
+                return opened
+            if self._give_up():
+                return None
+        pending = self._pending
+        said = pending.answers.keys() | pending.void.promises.keys()
+        silent = [n for n, rank in self._ranks(fed.members).items() if rank not in said]
+        raise QuorumError(
+            f"round {pending.void.slot.round}: {len(pending.answers)} survivors released their part of "
+            f"the sum and {len(pending.void.promises)} members gave it up, either takes "
+            f"{pending.void.circle.thresholds.threshold}; nodes {silent} are silent: start them, then "
+            f"resume the run ({reasons(self._trouble)})"
+        )
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether too few have kept the keys that open the set."""
+        keyless, pending = self.fed.membership.keyless, self._pending
+        able = {r for node, r in self._ranks(self.fed.members).items() if node not in keyless}
+        return len(able | pending.answers.keys()) < pending.void.circle.thresholds.threshold
+
+    @property
+    def _pending(self) -> PendingSet:
+        assert self.fed.ledger.pending is not None
+        return self.fed.ledger.pending
+
+    def _note(self, **found: Any) -> None:
+        self.fed.ledger.hold(replace(self._pending, **found))
+
+    def _ranks(self, nodes: Iterable[int]) -> dict[int, int]:
+        """Rank in the pending set's circle of each of `nodes` that is in it."""
+        members = self._pending.void.members
+        keys = {node: self.fed.members.get(node, b"") for node in nodes}
+        return {node: members.index(key) for node, key in keys.items() if key in members}
+
+    def _agreement(self, total: Sealed) -> MaskingAgreement:
+        fed, settings = self.fed, self.settings
+        return MaskingAgreement(fed, fed.adder, total, settings.stage_timeout, settings.retries)
+
+    def _open(self) -> ArrayRecord | None:
+        """Ask for what opens the set, as long as enough may answer; None where too few did."""
+        fed, pending, total = self.fed, self._pending, self.fed.ledger.pending_sum
+        assert total is not None
+        if fed.parameters.epoch.epoch != total.slot.epoch:
+            return None  # its keys are gone
+        agreement = self._agreement(total)
+        agreement.signatures, agreement.answers = dict(pending.signatures), dict(pending.answers)
+        if not agreement.may_open(pending.void.promises):
+            return None
+        try:
+            answers = agreement.unmask()
+        except QuorumError as error:
+            log(WARNING, "%s", error)
+            self._note(answers=agreement.answers)
+            return None
+        try:
+            return fed.keep(total, answers)
+        except ProtocolError as error:
+            raise fed.spoilt(total.slot.round) from error
+
+    def _give_up(self) -> bool:
+        """Have members give the set up, if enough of them are there; whether it is void."""
+        fed, pending, void = self.fed, self._pending, self._pending.void
+        done = pending.answers.keys() | void.promises.keys()
+        if void.packed:  # theirs do not count
+            done |= pending.signatures.keys()
+        ranks = self._ranks(set(fed.connected()) - fed.membership.left)
+        ranks = {node: rank for node, rank in ranks.items() if rank not in done}
+        if void.counted + len(ranks) < void.circle.thresholds.threshold:
+            return False  # who gives it up cannot answer any more
+
+        def read(node: int, content: RecordDict) -> Promise:
+            answer = records.find_reply(content)
+            if answer is None:
+                raise ProtocolError("the reply holds nothing of ours")
+            made = Promise.from_bytes(records.field(answer, "promise", bytes))
+            void.check_promise(ranks[node], made)
+            return made
+
+        confirmed, slot = fed.confirmed.issuperset(ranks), void.slot
+        fields = {"round": slot.round, "attempt": slot.attempt, "number": void.number}
+        stage = fed.stage(VOID, confirmed, slot=slot.to_bytes(), **fields)
+        content, timeout = RecordDict({records.STAGE: stage}), self.settings.stage_timeout
+        self._trouble.clear()
+        messages = [Message(content, node, "train") for node in ranks]
+        made = fed.ask(messages, timeout, self._trouble, read, of_model=False, follows=False)
+        void = void.with_promises({ranks[node]: each for node, each in made})
+        warn("void: node %d: %s", self._trouble)
+        self._note(void=void)
+        if not void.complete:
+            return False
+        log(INFO, "void: %d members have given the set of round %d up", void.counted, slot.round)
+        fed.ledger.give_up()
+        return True
