@@ -4,7 +4,7 @@ Every client u has masked a vector with a seed k_u of field elements. The member
 of the seeds of one agreed set U, through a relay that nobody trusts:
 
     KSHARE   u -> each j   Shamir share of k_u for j, sealed for j; rides with the upload
-    CONSIST  server -> u   a set U, and the shares for u from each of U; u signs U, once a round
+    CONSIST  server -> u   a set U, and the shares for u from each of U; u signs U, once a model
     UNMASK   server -> u   t signatures on U; u returns the sum of its shares over U
     t answers give sum over U of k_u, because Shamir shares add.
 
