@@ -245,9 +245,7 @@ class HEStrategy(FedAvg):
     def sampling(self) -> Sampling:
         """What a round needs, by what this strategy is set to now."""
         replies = self.settings.min_replies
-        train = self.fraction_train, self.min_train_nodes
-        evaluate = self.fraction_evaluate, self.min_evaluate_nodes
-        return Sampling(self.terms, replies, *train, *evaluate)
+        return Sampling(self.terms, replies, self.fraction_train, self.min_train_nodes)
 
     def _sample(self, fraction: float, minimum: int) -> list[int]:
         fed = self._running()
@@ -376,14 +374,15 @@ class HEStrategy(FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send the sealed sum; the clients open it and evaluate the model."""
+        """Send the sealed sum; clients evaluate the model, as many as a sum needs at least."""
         if self.fraction_evaluate == 0.0:
             return []
         config["server-round"] = server_round - self.terms.select.mapped
         if self._plan is not None and self._fed is None:
             return self._plan.sample("evaluate", config)
         fed = self._running()
-        nodes = self._sample(self.fraction_evaluate, self.min_evaluate_nodes)
+        least = max(self.min_evaluate_nodes, self.sampling.needed(fed))  # or there is no sum
+        nodes = self._sample(self.fraction_evaluate, least)
         log(INFO, "configure_evaluate: Sampled %d nodes", len(nodes))
         return fed.messages("evaluate", "evaluate", nodes, config, self.configrecord_key)
 

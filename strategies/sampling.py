@@ -18,8 +18,6 @@ class Sampling:
     min_replies: int | None
     fraction_train: float
     min_train_nodes: int
-    fraction_evaluate: float
-    min_evaluate_nodes: int
 
     def needed(self, fed: Federation | None) -> int:
         """Updates that a sum needs: of all members, where no other one opens."""
@@ -39,18 +37,14 @@ class Sampling:
         return max(self.min_replies or 0, least, fed.parameters.epoch.min_opening)
 
     def check(self, fed: Federation) -> None:
-        """Refuse a fraction that samples fewer members than a sum needs: ConfigError."""
+        """Refuse a fraction that samples fewer members than a round needs: ConfigError."""
         members, needed = len(fed.members), self.needed(fed)
-        for what, fraction, least in (
-            ("train", self.fraction_train, self.min_train_nodes),
-            ("evaluate", self.fraction_evaluate, self.min_evaluate_nodes),
-        ):
-            size = sample_size(members, fraction, least)
-            if fraction > 0 and size < needed:
-                raise ConfigError(
-                    f"fraction_{what}={fraction} samples {size} of {members} members, a sum needs "
-                    f"{needed}: raise fraction_{what} or min_{what}_nodes"
-                )
+        size = sample_size(members, self.fraction_train, self.min_train_nodes)
+        if self.fraction_train > 0 and size < needed:
+            raise ConfigError(
+                f"fraction_train={self.fraction_train} samples {size} of {members} members, a round "
+                f"needs {needed} updates: raise fraction_train or min_train_nodes"
+            )
 
     def mode(self, fed: Federation) -> str:
         """The scheme's mode in a dense round, by the dropout to be expected."""

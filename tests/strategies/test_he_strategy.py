@@ -168,7 +168,7 @@ def test_a_fraction_takes_part(
 
 def test_a_fraction_that_can_never_reach_the_quorum(tmp_path: Path) -> None:
     grid = Puppets(tmp_path, 6)
-    with pytest.raises(ConfigError, match="samples 2 of 6 members, a sum needs 3: raise"):
+    with pytest.raises(ConfigError, match="samples 2 of 6 members, a round needs 3 updates: raise"):
         run(grid, 1, fraction_train=0.3)
     assert not grid.stages("round")
     grid = Puppets(tmp_path / "b", 6)

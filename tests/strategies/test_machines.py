@@ -80,7 +80,7 @@ def test_one_message_about_a_round_ahead_costs_rounds_and_no_more(
         if stage != "round" or content[records.STAGE]["round"] != 2 or node in hit:
             return content
         hit.add(node)
-        return restaged(content, round=4, attempt=2**32 - 1)
+        return restaged(content, round=4, attempt=2**32 - 2)
 
     grid.rewrite = rewrite
     play(make, grid, 7, **how)
