@@ -111,9 +111,6 @@ class Attempts:
             self._lose()
 
     def _lose(self) -> None:
-        if self.fed.suspects.narrowed:  # as often as there are members at most
-            self.fed.suspects.narrowed = False
-            return
         self._lost += 1
         if self._lost > self.epochs.settings.retries:
             raise QuorumError(

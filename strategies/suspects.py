@@ -23,17 +23,13 @@ class Suspects:
     """Those who were in every sum that was refused so far."""
     _unproven: set[int] = field(default_factory=set)
     """Of these, those who have been in no sum that opened since the last one that was refused."""
-    narrowed: bool = False
-    """Whether the last refusal has left fewer of them."""
 
     def refused(self, senders: Set[int]) -> int | None:
         """Most members refuse the sum of these as altered; who it was, once one is left."""
         if not senders:  # the server was started anew since
             return None
-        before = len(self.among)
         self.among = self.among & senders or set(senders)
         self._unproven = set(self.among)
-        self.narrowed = not 0 < before <= len(self.among)
         if len(self.among) > 1:
             return None
         [found] = self.among

@@ -20,7 +20,7 @@ from flhe.node.stored import StoredNote
 from flhe.schemes import sealed
 from flhe.schemes.sealed import Slot
 from flhe.training.due import MAX_AHEAD
-from flhe.training.evaluation import ATTEMPT, EVALUATION
+from flhe.training.evaluation import EVALUATION
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.session import Session
 from flhe.wire.canonical import dumps
@@ -260,11 +260,10 @@ class Claims(Folder):
 def may_be_signed(journal: Journal) -> int:
     """Last round whose survivors may have been signed, and its sum be known.
 
-    Of the rounds before the last one nothing is kept any more, so they count as signed; and so does one
-    whose model was evaluated.
+    Of the rounds before the last one nothing is kept any more, so they count as signed.
     """
-    round_, attempt, step = journal.mark
-    return round_ if step >= CONSIST or attempt == ATTEMPT else max(round_ - 1, 0)
+    round_, _, step = journal.mark
+    return round_ if step >= CONSIST else max(round_ - 1, 0)
 
 
 def start_of(slot: Slot) -> bytes:
