@@ -18,8 +18,8 @@ from typing import TypeVar
 from flwr.app import ConfigRecord
 
 from flhe.errors import ProtocolError, QuorumError
-from flhe.keys.agreement.epoch import CONTRIBUTORS, MAX_MESSAGE, announced
-from flhe.keys.agreement.messages import Envelope, Header
+from flhe.keys.agreement.epoch import CONTRIBUTORS, announced
+from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope, Header
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.mods import records
 from flhe.strategies.grid import StreamGrid

@@ -19,7 +19,7 @@ Source: docs/protocol.md (Tags); `flhe.schemes.sum_mac`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from flhe.coding.base import COUNT, Plain
 from flhe.coding.quantize import Quantize
 from flhe.coding.support import Support, covered, union_of
 from flhe.errors import AlteredError, DriftError, ProtocolError, QuorumError
-from flhe.keys.agreement.messages import Header, open_detached, sign_detached
+from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope, Header
 from flhe.keys.agreement.states import Epoch
 from flhe.keys.identity import Identity
 from flhe.keys.roles import opener_for
@@ -102,8 +102,9 @@ class SecureSum:
         return sealer.encrypt(encoded, self.slot, mode=mode, support=support)
 
     def sign(self, identity: Identity, sealed: Sealed) -> bytes:
-        """The detached envelope of a contribution."""
-        return sign_detached(identity, self._header(identity.public), sealed.digest())
+        """The envelope that travels beside a contribution, over its digest."""
+        header = self._header(identity.public)
+        return Envelope.seal(identity, header, sealed.digest()).to_bytes()
 
     # --- the server ---
 
@@ -136,9 +137,10 @@ class SecureSum:
             raise ProtocolError("the update is masked in another mode than was announced")
         if part.length != self._lanes(part):
             raise ProtocolError("the update has another length than the model")
-        header = self._header(sender)
-        expected = {field.name: getattr(header, field.name) for field in fields(header)}
-        open_detached(envelope, part.digest(), expected, senders=[sender])
+        signed = Envelope.from_bytes(envelope, MAX_MESSAGE)
+        if signed.payload != part.digest():
+            raise ProtocolError("the update was signed for another payload")
+        signed.verify(self._header(sender).expected(), senders=[sender])
 
     # --- who opens ---
 

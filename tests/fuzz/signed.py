@@ -7,13 +7,11 @@ what it likes, so nothing but the form of what it says can be refused.
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from flhe.keys import seal
 from flhe.keys.agreement import epoch, joint, key_pair, pairs, shared_key
-from flhe.keys.agreement import messages as envelopes
 from flhe.keys.agreement.broadcast import box_header
 from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
@@ -40,7 +38,6 @@ def header(stage: str = "update", **changes: Any) -> Header:
 EXPECT = {name: value for name, value in header().to_fields().items() if name != "sender"}
 MEMBERS = [each.public for each in IDS]
 PAYLOAD = bytes(range(40))
-DIGEST = hashlib.sha256(PAYLOAD).digest()
 
 
 def envelope_of(head: Header) -> bytes:
@@ -53,14 +50,6 @@ WRONG = [envelope_of(header(**change)) for change in CHANGES]
 
 def _envelope(data: bytes) -> None:
     Envelope.from_bytes(data, 2048).verify(EXPECT, senders=MEMBERS)
-
-
-def detached(head: Header, digest: bytes = DIGEST) -> bytes:
-    return envelopes.sign_detached(IDS[1], head, digest)
-
-
-def _detached(data: bytes) -> None:
-    envelopes.open_detached(data, DIGEST, EXPECT, senders=MEMBERS)
 
 
 # --- the agreement of an epoch ---
@@ -242,7 +231,6 @@ def _of_ckks(decode: Any) -> Any:
 def entries() -> Sequence[Decoder]:
     """All of them."""
     rest, room = [*E.hellos[2:], OTHER.hellos[1]], 16 << 20
-    unsigned = [detached(header(round=2)), detached(header(), bytes(32))]
     magic = len(seal.MAGIC)
 
     def another_key() -> list[bytes]:
@@ -257,7 +245,6 @@ def entries() -> Sequence[Decoder]:
 
     return (
         Decoder("envelope, verified", [envelope_of(header())], _envelope, NEVER, WRONG),
-        Decoder("envelope, detached", [detached(header())], _detached, NEVER, unsigned),
         Decoder("ADVERTISE", [E.hellos[1]], _share, NEVER, rest),
         Decoder("SHARE to me", [TO_ME], _confirm, NEVER, [PAST_ME, OTHER.share(1, 0)]),
         Decoder("SHARE past me", [PAST_ME], _confirm_of_others, NEVER, [TO_ME, OTHER.share(1, 2)]),

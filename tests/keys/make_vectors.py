@@ -85,9 +85,8 @@ def envelope(case: Case) -> Case:
     header, payload = unhex(case["header"]), bytes.fromhex(case["payload"])
     sha = hashlib.sha256(payload).digest()
     secret = ECC.construct(curve="Ed25519", seed=bytes.fromhex(case["seed"]))
-    body = {"header": header, "signature": signed(secret, header, sha)}
-    made = {"envelope": {**body, "payload": payload}, "detached": {**body, "payload_sha256": sha}}
-    return {name: cbor(each).hex() for name, each in made.items()}
+    body = {"header": header, "signature": signed(secret, header, sha), "payload": payload}
+    return {"envelope": cbor(body).hex()}
 
 
 def roster(case: Case) -> Case:

@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from flhe.errors import AuthenticationError, FlheError, ProtocolError, QuorumError
 from flhe.keys.agreement.epoch import (
     CONTRIBUTORS,
-    MAX_MESSAGE,
     Advertised,
     Epoch,
     Shared,
@@ -26,7 +25,7 @@ from flhe.keys.agreement.epoch import (
     finish,
     share,
 )
-from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope
 from flhe.keys.agreement.pairs import pair_key, seal_to
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import MAX_MEMBERS, Roster

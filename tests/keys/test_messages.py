@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from flhe import errors
-from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError
-from flhe.keys.agreement.messages import Envelope, Header, open_detached, sign_detached
+from flhe.errors import AuthenticationError, ConfigError, ProtocolError
+from flhe.keys.agreement.messages import Envelope, Header
 from flhe.keys.identity import Identity
-from flhe.wire.canonical import dumps, loads
 from flhe.wire.derive import hkdf
 from tests.keys import make_vectors
 from tests.keys.make_vectors import unhex
@@ -44,8 +42,6 @@ OTHER_VALUES: dict[str, Any] = {
     "layout_hash": b"L" * 32,
 }
 ENVELOPE = Envelope.seal(ME, HEADER, b"payload")
-DIGEST = hashlib.sha256(b"payload").digest()
-DETACHED = sign_detached(ME, HEADER, DIGEST)
 
 
 @pytest.mark.parametrize("case", make_vectors.cases("envelope"), ids=lambda case: case["name"])
@@ -56,8 +52,6 @@ def test_vector(case: dict[str, Any]) -> None:
         identity, payload = Identity(bytes.fromhex(case["seed"])), bytes.fromhex(case["payload"])
         head = Header(**unhex(case["header"]))
         assert Envelope.seal(identity, head, payload).to_bytes() == data
-        digest = hashlib.sha256(payload).digest()
-        assert sign_detached(identity, head, digest).hex() == case["detached"]
         Envelope.from_bytes(data, 4096).verify(asdict(head), senders={identity.public})
         return
     error = getattr(errors, case["error"])
@@ -111,36 +105,15 @@ def test_header_out_of_bounds(name: str, value: Any) -> None:
 def test_own_mistakes() -> None:
     for act, says in (
         (lambda: Envelope.seal(OTHER, HEADER, b""), "another key"),
-        (lambda: sign_detached(OTHER, HEADER, bytes(32)), "another key"),
-        (lambda: sign_detached(ME, HEADER, b"payload"), "32 bytes"),
         (lambda: HEADER.check({"rank": 1}), "do not have"),
     ):
         with pytest.raises(ConfigError, match=says):
             act()
 
 
-def test_detached() -> None:
-    assert open_detached(DETACHED, DIGEST, {"round": 2}, senders={ME.public}) == HEADER
-    for digest, expect, senders, says in (
-        (bytes(32), {}, None, "another payload"),
-        (DIGEST, {"round": 1}, None, "round is 2, expected 1"),
-        (DIGEST, {}, {OTHER.public}, "not a member"),
-    ):
-        with pytest.raises(ProtocolError, match=says):
-            open_detached(DETACHED, digest, expect, senders=senders)
-    body = loads(DETACHED, 4096, "test")
-    assert body["signature"] == ENVELOPE.signature  # both forms have one
-    for field in ("payload_sha256", "signature"):
-        body[field] = bytes(len(body[field]))
-        with pytest.raises(FlheError):
-            open_detached(dumps(body), bytes(32), {}, senders=None)
-
-
 def test_length_is_bounded_before_parsing() -> None:
     with pytest.raises(ProtocolError, match="at most 100"):
         Envelope.from_bytes(ENVELOPE.to_bytes(), 100)
-    with pytest.raises(ProtocolError, match="at most 2048"):
-        open_detached(b"\x00" * 2049, bytes(32), {}, senders=None)
 
 
 def test_hkdf_binds_label_context_and_their_borders() -> None:

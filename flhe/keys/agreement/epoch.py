@@ -37,7 +37,7 @@ from dataclasses import dataclass, replace
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from flhe.errors import AuthenticationError, ProtocolError, QuorumError
-from flhe.keys.agreement.messages import EVERYONE, Envelope, Header
+from flhe.keys.agreement.messages import EVERYONE, MAX_MESSAGE, Envelope, Header
 from flhe.keys.agreement.pairs import check_ephemeral, open_from, pair_key, seal_to
 from flhe.keys.agreement.states import Advertised, Confirmed, Epoch, Shared
 from flhe.keys.identity import Identity
@@ -55,9 +55,6 @@ _State = Advertised | Shared | Confirmed
 CONTRIBUTORS = 8
 """Members whose random bytes make the group key, in order of rank; all of them in smaller groups."""
 
-MAX_MESSAGE = 1024
-"""Longest message of this protocol, bytes; they take some 400."""
-
 __all__ = ["Advertised", "Confirmed", "Epoch", "Shared", "advertise", "confirm", "finish", "share"]
 
 
@@ -65,7 +62,7 @@ __all__ = ["Advertised", "Confirmed", "Epoch", "Shared", "advertise", "confirm",
 class _Hello(Record):
     """Payload of an ADVERTISE."""
 
-    FORM = Form("ADVERTISE", MAX_MESSAGE, row=True)
+    FORM = Form("ADVERTISE", row=True)
 
     ephemeral: Hash
     nonce: Hash
@@ -75,7 +72,7 @@ class _Hello(Record):
 class _Proof(Record):
     """Payload of a CONFIRM."""
 
-    FORM = Form("CONFIRM", MAX_MESSAGE, row=True)
+    FORM = Form("CONFIRM", row=True)
 
     t2: Hash
     mac: Hash

@@ -7,8 +7,7 @@ The header says everything that decides what a message means: suite, roster, run
 attempt, stage, sender, receiver, policy and layout. A receiver compares it field by field with what
 it waits for, so a message of another run, round or stage is refused and the error names the field.
 
-A payload of megabytes travels beside its header and signature (the detached form): they bind its
-SHA-256, and nobody copies it into CBOR. Both forms have one signature.
+A payload of megabytes travels beside its envelope, whose own payload is then the SHA-256 of it.
 
 Source: docs/protocol.md; RFC 8032.
 """
@@ -16,7 +15,6 @@ Source: docs/protocol.md; RFC 8032.
 from __future__ import annotations
 
 import hashlib
-import hmac
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
@@ -35,8 +33,8 @@ EVERYONE = b""
 """The receiver of a message to all members."""
 NONE = b""
 """policy_hash and layout_hash before there is a policy or a layout."""
-MAX_DETACHED = 2048
-"""Longest detached envelope, bytes; a header takes some 400."""
+MAX_MESSAGE = 1024
+"""Longest envelope of some hashes, bytes; one takes some 500."""
 
 Expected = Mapping[str, int | str | bytes]
 """Header field -> the one value that the receiver accepts."""
@@ -54,7 +52,7 @@ class Header(Record):
     to hash yet. Raises ProtocolError naming the first field that is out of bounds.
     """
 
-    FORM = Form("header", MAX_DETACHED)
+    FORM = Form("header")
 
     v: Literal[1] = VERSION
     suite: Annotated[str, matching("[a-z0-9-]{1,64}", "1 to 64 of a-z 0-9 -")] = SUITE
@@ -95,15 +93,6 @@ Signature = Annotated[bytes, size(64)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Detached(Record):
-    FORM = Form("detached envelope", MAX_DETACHED)
-
-    header: Header
-    payload_sha256: Hash
-    signature: Signature
-
-
-@dataclass(frozen=True, slots=True)
 class Envelope(Record):
     """A header, its payload and the sender's signature over both."""
 
@@ -116,7 +105,9 @@ class Envelope(Record):
     @classmethod
     def seal(cls, identity: Identity, header: Header, payload: bytes) -> Envelope:
         """Sign `payload` under `header`. Raises ConfigError if `identity` is not its sender."""
-        return cls(header, payload, _sign(identity, header, hashlib.sha256(payload).digest()))
+        if header.sender != identity.public:
+            raise ConfigError("a message is signed by its sender: header.sender is another key")
+        return cls(header, payload, identity.sign(_signed(header, payload)))
 
     def verify(self, expect: Expected, *, senders: Collection[bytes] | None) -> None:
         """Return if this is the message that the receiver waits for, signed by its sender.
@@ -132,61 +123,19 @@ class Envelope(Record):
             Public keys that may have sent it. None accepts any key, which only the first message of
             a first-use federation should do.
         """
-        digest = hashlib.sha256(self.payload).digest()
-        _verify(self.header, digest, self.signature, expect, senders)
+        header = self.header
+        header.check({"suite": SUITE, **expect})
+        if senders is not None and header.sender not in senders:
+            raise ProtocolError(
+                f"{header.stage} message: the sender {header.sender.hex()[:16]} is not a member"
+            )
+        verify(header.sender, self.signature, _signed(header, self.payload))
 
 
-def sign_detached(identity: Identity, header: Header, payload_sha256: bytes) -> bytes:
-    """Sign a payload that travels on its own, by its SHA-256; returns header and signature as CBOR.
-
-    Raises ConfigError if `identity` is not the header's sender or the digest is not 32 bytes.
-    """
-    if len(payload_sha256) != 32:
-        raise ConfigError("sign_detached: payload_sha256 must be the 32 bytes of a SHA-256")
-    signature = _sign(identity, header, payload_sha256)
-    return _Detached(header, payload_sha256, signature).to_bytes()
-
-
-def open_detached(
-    data: bytes, payload_sha256: bytes, expect: Expected, *, senders: Collection[bytes] | None
-) -> Header:
-    """Verify what `sign_detached` wrote against the SHA-256 of the payload that came with it.
-
-    `expect` and `senders` as for `Envelope.verify`, which lists the errors; a payload with another
-    digest raises ProtocolError.
-    """
-    found = _Detached.from_bytes(data)
-    header = found.header
-    if not hmac.compare_digest(found.payload_sha256, payload_sha256):
-        raise ProtocolError(f"{header.stage} message: it was signed for another payload")
-    _verify(header, payload_sha256, found.signature, expect, senders)
-    return header
-
-
-def _signed(header: Header, payload_sha256: bytes) -> bytes:
-    digest = hashlib.sha512(dumps([header.to_fields(), payload_sha256])).digest()
+def _signed(header: Header, payload: bytes) -> bytes:
+    payload_hash = hashlib.sha256(payload).digest()
+    digest = hashlib.sha512(dumps([header.to_fields(), payload_hash])).digest()
     return dumps([PREFIX + header.stage, digest])
-
-
-def _sign(identity: Identity, header: Header, payload_sha256: bytes) -> bytes:
-    if header.sender != identity.public:
-        raise ConfigError("a message is signed by its sender: header.sender is another key")
-    return identity.sign(_signed(header, payload_sha256))
-
-
-def _verify(
-    header: Header,
-    payload_sha256: bytes,
-    signature: bytes,
-    expect: Expected,
-    senders: Collection[bytes] | None,
-) -> None:
-    header.check({"suite": SUITE, **expect})
-    if senders is not None and header.sender not in senders:
-        raise ProtocolError(
-            f"{header.stage} message: the sender {header.sender.hex()[:16]} is not a member"
-        )
-    verify(header.sender, signature, _signed(header, payload_sha256))
 
 
 def _brief(value: int | str | bytes) -> str:
