@@ -16,7 +16,7 @@ from typing import Any
 from flwr.app import ConfigRecord
 
 from flhe.errors import ProtocolError
-from flhe.keys.agreement import joint, key_pair, shared_key
+from flhe.keys.agreement import broadcast, joint, key_pair, shared_key
 from flhe.keys.agreement.messages import Envelope
 from flhe.mods import records
 from flhe.strategies.relay import Relay, message_in
@@ -44,7 +44,7 @@ class SchemeKeys:
         return list(self.members)
 
     @property
-    def scope(self) -> tuple[int, int, bytes, bytes]:
+    def scope(self) -> broadcast.Scope:
         """What all messages are signed for."""
         relay = self.relay
         return relay.run_id, relay.number, self.epoch_id, self.bound
@@ -67,7 +67,7 @@ class SchemeKeys:
 
         def read(node: int, reply: ConfigRecord) -> tuple[bytes, bytes]:
             message = message_in(node, reply)
-            public = key_pair.announced(message, self.members[node], *scope)
+            public = key_pair.announced(message, self.members[node], scope)
             self.relay.terms.for_cohort(len(order), public=public)  # what we could not add with
             return message, public
 
@@ -90,7 +90,8 @@ class SchemeKeys:
         order, scope, fields = self.order, self.scope, self.fields
 
         def named(node: int, reply: ConfigRecord) -> bytes:
-            return joint.announced(message_in(node, reply), self.members[node], *scope)
+            message = message_in(node, reply)
+            return broadcast.announced(message, joint.SUM, self.members[node], scope)
 
         if not self.relay.terms.scheme.dealt:
             drawn = self.relay.ask_all(joint.STAGE, order, message_in, **fields)
@@ -112,7 +113,7 @@ class SchemeKeys:
 
         def of(stage: str, node: int, reply: ConfigRecord) -> tuple[bytes, bytes]:
             message = message_in(node, reply)
-            return message, shared_key.announced(message, stage, self.members[node], *scope)
+            return message, broadcast.announced(message, stage, self.members[node], scope)
 
         def boxes(node: int, reply: ConfigRecord) -> dict[int, bytes]:
             messages = records.bytes_list(reply, "envelopes")

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flhe.keys import seal
-from flhe.keys.agreement import epoch, joint, key_pair, pairs, shared_key
-from flhe.keys.agreement.broadcast import box_header
+from flhe.keys.agreement import broadcast, epoch, joint, key_pair, pairs, shared_key
 from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
@@ -24,6 +23,7 @@ from tests.fuzz.decoders import ANY, NEVER, Decoder
 from tests.fuzz.group import CONTRACT, IDS, ROSTER, RUN, SIZE, exchange, replaced, source
 
 E, OTHER = exchange(), exchange(1)
+SCOPE = RUN, 0, E.epochs[0].id, CONTRACT
 
 # --- envelopes ---
 
@@ -111,7 +111,7 @@ def _take(data: bytes, adder: Any = PAILLIER) -> None:
 
 
 def _announced(data: bytes) -> None:
-    key_pair.announced(data, IDS[0].public, RUN, 0, E.epochs[0].id, CONTRACT)
+    key_pair.announced(data, IDS[0].public, SCOPE)
 
 
 def _leader_lies(secret: bytes, adder: Any = PAILLIER) -> None:
@@ -137,7 +137,9 @@ def _add(data: bytes) -> None:
 
 def _liar_adds(lanes: bytes) -> None:
     agreed = E.epochs[1]
-    box = seal.seal(agreed.group_key, box_header(agreed, "joint", 1), lanes, source("joint lie"))
+    box = seal.seal(
+        agreed.group_key, broadcast.box_header(agreed, "joint", 1), lanes, source("joint lie")
+    )
     _add(resigned(joints()[1][1], box))
 
 
@@ -151,7 +153,7 @@ def joint_sum(number: int) -> bytes:
 
 
 def _sum_announced(data: bytes) -> None:
-    joint.announced(data, IDS[1].public, RUN, 0, E.epochs[0].id, CONTRACT)
+    broadcast.announced(data, joint.SUM, IDS[1].public, SCOPE)
 
 
 @functools.cache
@@ -203,8 +205,7 @@ def shared_name(number: int) -> bytes:
 
 
 def _shared_announced(data: bytes) -> None:
-    scope = IDS[0].public, RUN, 0, E.epochs[0].id, CONTRACT
-    shared_key.announced(data, shared_key.SHARED, *scope)
+    broadcast.announced(data, shared_key.SHARED, IDS[0].public, SCOPE)
 
 
 # --- sealed boxes ---

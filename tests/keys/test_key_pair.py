@@ -18,6 +18,7 @@ from flhe.wire.canonical import dumps, loads
 from tests.fuzz.group import CONTRACT, IDS, RUN, exchange
 from tests.fuzz.signed import PAILLIER as SCHEME
 from tests.fuzz.signed import pair
+from tests.keys import agreement
 
 
 def made() -> tuple[list[Confirmed], list[bytes], Confirmed, bytes]:
@@ -54,20 +55,19 @@ def test_all_have_the_pair_that_the_first_made() -> None:
 
 def test_the_relay_learns_the_public_key_alone() -> None:
     states, confirms, first, message = made()
-    scope = (IDS[0].public, RUN, 0, finish(states[0], confirms).id, CONTRACT)
-    assert PublicKey.from_bytes(key_pair.announced(message, *scope)).bits == 2048
+    scope = RUN, 0, finish(states[0], confirms).id, CONTRACT
+    assert PublicKey.from_bytes(key_pair.announced(message, IDS[0].public, scope)).bits == 2048
     key = SecretKey.from_bytes(first.scheme_secret)
     for number in (key.p, key.q, key.h):
         raw = number.to_bytes((number.bit_length() + 7) // 8, "big")
         assert raw not in message
         assert raw[::-1] not in message
     assert f"<{len(first.scheme_secret)} bytes>" in repr(first)
-    for i, other in enumerate((IDS[1].public, RUN + 1, 1, bytes(16), bytes(32))):
-        changed: Any = [*scope[:i], other, *scope[i + 1 :]]
+    for sender, told in agreement.foreign(IDS[0], IDS[1], scope):
         with pytest.raises(ProtocolError):
-            key_pair.announced(message, *changed)
+            key_pair.announced(message, sender, told)
     with pytest.raises(AuthenticationError):
-        key_pair.announced(message[:-1] + bytes([message[-1] ^ 1]), *scope)
+        key_pair.announced(message[:-1] + bytes([message[-1] ^ 1]), IDS[0].public, scope)
 
 
 def test_asked_twice_the_lowest_rank_seals_one_pair() -> None:

@@ -13,12 +13,13 @@ import pytest
 
 from flhe.coding.base import Plain
 from flhe.errors import AuthenticationError, FlheError, ProtocolError, QuorumError
-from flhe.keys.agreement import shared_key
+from flhe.keys.agreement import broadcast, shared_key
 from flhe.keys.agreement.epoch import Confirmed, Epoch, finish
-from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope
 from flhe.keys.agreement.pairs import seal_to
 from flhe.keys.roles import partial_of, secrets_of
 from flhe.schemes.sealed import Sealed
+from flhe.wire.canonical import dumps
 from flhe_lab.variants.threshold import stored
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
 from tests.fuzz.group import CONTRACT, IDS, RUN, SIZE, exchange
@@ -150,10 +151,10 @@ def _own() -> bytes:
 
 
 REVEALED: dict[str, tuple[Callable[[], list[bytes]], type[FlheError], str]] = {
-    "one missing": (lambda: once().inbox(0)[:-1], ProtocolError, "2 messages of 3"),
-    "one more": (lambda: once().inbox(0) * 2, ProtocolError, "6 messages of 3"),
-    "one twice": (last(lambda: once().inbox(0)[0]), ProtocolError, "a second message by"),
-    "an own one": (last(_own), ProtocolError, "own one"),
+    "one missing": (lambda: once().inbox(0)[:-1], ProtocolError, "2 KEY-REVEAL messages, all 3"),
+    "one more": (lambda: once().inbox(0) * 2, ProtocolError, "6 KEY-REVEAL messages"),
+    "one twice": (last(lambda: once().inbox(0)[0]), ProtocolError, "two KEY-REVEAL messages by"),
+    "an own one": (last(_own), ProtocolError, "two KEY-REVEAL messages by"),
     "for another member": (last(lambda: once().inbox(1)[2]), ProtocolError, "receiver"),
     "another contract": (
         last(lambda: changed(once().inbox(0)[2], 3, policy_hash=bytes(32))),
@@ -181,8 +182,12 @@ def test_what_may_not_be_revealed(name: str) -> None:
 
 
 COMMITTED: dict[str, tuple[Callable[[], list[bytes]], type[FlheError], str]] = {
-    "one missing": (lambda: once().commits[:-1], ProtocolError, "3 messages of 4"),
-    "one twice": (lambda: [*once().commits[:3], once().commits[2]], ProtocolError, "a second"),
+    "one missing": (lambda: once().commits[:-1], ProtocolError, "3 KEY-COMMIT messages, all 4"),
+    "one twice": (
+        lambda: [*once().commits[:3], once().commits[2]],
+        ProtocolError,
+        "two KEY-COMMIT",
+    ),
     "the own one changed": (
         lambda: [_forged(0, bytes(32)), *once().commits[1:]],
         AuthenticationError,
@@ -199,7 +204,7 @@ COMMITTED: dict[str, tuple[Callable[[], list[bytes]], type[FlheError], str]] = {
 def _forged(by: int, value: bytes) -> bytes:
     """A KEY-COMMIT to something else, signed by its member."""
     header = Envelope.from_bytes(once().commits[by], 1024).header
-    return Envelope.seal(IDS[by], header, shared_key._Bytes32(value).to_bytes()).to_bytes()
+    return Envelope.seal(IDS[by], header, broadcast.Digest(value).to_bytes()).to_bytes()
 
 
 @pytest.mark.parametrize("name", COMMITTED)
@@ -245,10 +250,15 @@ def test_members_with_different_keys_have_different_names_of_them() -> None:
 
 def test_what_a_relay_reads_is_signed_by_its_sender() -> None:
     _, message = once().finish(0)
-    scope = (shared_key.SHARED, IDS[0].public, RUN, 0, once().epoch.id, CONTRACT)
-    assert shared_key.announced(message, *scope) == epochs()[0].scheme_public
-    foreign = (shared_key.COMMIT, IDS[1].public, RUN + 1, 1, bytes(16), bytes(32))
-    for i, each in enumerate(foreign):
-        told: Any = [*scope[:i], each, *scope[i + 1 :]]
+    stage, sender, scope = shared_key.SHARED, IDS[0], (RUN, 0, once().epoch.id, CONTRACT)
+    announced = broadcast.announced(message, stage, sender.public, scope)
+    assert announced == epochs()[0].scheme_public
+    with pytest.raises(ProtocolError, match="stage"):
+        broadcast.announced(message, shared_key.COMMIT, sender.public, scope)
+    for other, elsewhere in agreement.foreign(sender, IDS[1], scope):
         with pytest.raises(FlheError):
-            shared_key.announced(message, *told)
+            broadcast.announced(message, stage, other, elsewhere)
+    header = Envelope.from_bytes(message, MAX_MESSAGE).header
+    short = Envelope.seal(sender, header, dumps([bytes(31)])).to_bytes()
+    with pytest.raises(ProtocolError, match="32 bytes"):
+        broadcast.announced(short, stage, sender.public, scope)

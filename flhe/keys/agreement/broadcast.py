@@ -1,4 +1,4 @@
-"""Messages of one member to all about an epoch as a whole, between CONFIRM and its first round.
+"""Messages of members about an epoch as a whole, between CONFIRM and its first round.
 
 They are signed for the epoch's id and for the terms that it is for; where later messages have a layout,
 these have the hash of their stage and the epoch.
@@ -7,22 +7,38 @@ these have the hash of their stage and the epoch.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from flhe.keys.agreement.messages import Envelope, Header
-from flhe.keys.agreement.states import Epoch
+from flhe.errors import ProtocolError
+from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope, Header
+from flhe.keys.agreement.states import Confirmed, Epoch
+from flhe.keys.identity import Identity
 from flhe.wire.canonical import dumps
 from flhe.wire.derive import PREFIX
+from flhe.wire.fields import Hash
+from flhe.wire.record import Form, Record
 
-Expect = dict[str, int | str | bytes]
+Scope = tuple[int, int, bytes, bytes]
+"""What all messages of an epoch are signed for: run id, number, epoch id and contract."""
 
 
-def scope(kind: str, epoch_id: bytes) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Digest(Record):
+    """A payload that is 32 bytes: a commitment, or the name of a key."""
+
+    FORM = Form("digest of a key", row=True)
+
+    value: Hash
+
+
+def layout(stage: str, epoch_id: bytes) -> bytes:
     """What stands where later messages have a layout hash, 32 bytes."""
-    return hashlib.sha256(dumps([PREFIX + kind, epoch_id])).digest()
+    return hashlib.sha256(dumps([PREFIX + stage, epoch_id])).digest()
 
 
-def header(agreed: Epoch, kind: str, stage: str, sender: bytes) -> Header:
-    """The header of a message of `stage`, one of the stages of `kind`."""
+def header(agreed: Epoch, stage: str, sender: bytes) -> Header:
+    """The header of a message to all."""
     return Header(
         roster_hash=agreed.roster.hash,
         run_id=agreed.run_id,
@@ -30,8 +46,13 @@ def header(agreed: Epoch, kind: str, stage: str, sender: bytes) -> Header:
         stage=stage,
         sender=sender,
         policy_hash=agreed.contract,
-        layout_hash=scope(kind, agreed.id),
+        layout_hash=layout(stage, agreed.id),
     )
+
+
+def signed(identity: Identity, agreed: Epoch, stage: str, payload: bytes) -> bytes:
+    """A message to all."""
+    return Envelope.seal(identity, header(agreed, stage, identity.public), payload).to_bytes()
 
 
 def box_header(agreed: Epoch, stage: str, rank: int, **more: bytes) -> dict[str, int | str | bytes]:
@@ -48,34 +69,57 @@ def box_header(agreed: Epoch, stage: str, rank: int, **more: bytes) -> dict[str,
     }
 
 
-def expected(agreed: Epoch, kind: str, stage: str) -> Expect:
-    """Every field that messages of a stage have in common."""
-    return header(agreed, kind, stage, agreed.members[0]).expected()
+def one_each(
+    group: Confirmed | Epoch,
+    messages: Sequence[bytes],
+    head: Header,
+    limit: int = MAX_MESSAGE,
+    without: int | None = None,
+) -> dict[int, Envelope]:
+    """One message of each member, by rank, but for the one of rank `without`.
+
+    `head` is the header of one of them, `limit` bytes the longest.
+
+    Raises ProtocolError: a message missing, repeated or of another exchange; AuthenticationError: a
+    signature that does not verify.
+    """
+    what, expect = head.stage.upper(), head.expected()
+    need = len(group.members) - (without is not None)
+    if len(messages) != need:
+        raise ProtocolError(
+            f"{len(messages)} {what} messages, all {need} members must send one: start over"
+        )
+    found: dict[int, Envelope] = {}
+    for data in messages:
+        envelope = Envelope.from_bytes(data, limit)
+        envelope.verify(expect, senders=group.members)
+        sender = envelope.header.sender
+        rank = group.members.index(sender)
+        if rank in found or rank == without:
+            raise ProtocolError(f"two {what} messages by {group.roster.name(sender)}: start over")
+        found[rank] = envelope
+    return found
 
 
-def read(
-    message: bytes,
-    limit: int,
-    kind: str,
-    stage: str,
-    sender: bytes,
-    run_id: int,
-    number: int,
-    epoch_id: bytes,
-    contract: bytes,
-) -> bytes:
+def read(message: bytes, limit: int, stage: str, sender: bytes, scope: Scope) -> bytes:
     """The payload of a message as a relay can verify it, which has no epoch.
 
     Raises ProtocolError, AuthenticationError: a message of another exchange, longer than `limit`
     bytes, or not by `sender`.
     """
+    run_id, number, epoch_id, contract = scope
     envelope = Envelope.from_bytes(message, limit)
-    expect: Expect = {
+    expect = {
         "stage": stage,
         "run_id": run_id,
         "epoch": number,
         "policy_hash": contract,
-        "layout_hash": scope(kind, epoch_id),
+        "layout_hash": layout(stage, epoch_id),
     }
     envelope.verify(expect, senders=[sender])
     return envelope.payload
+
+
+def announced(message: bytes, stage: str, sender: bytes, scope: Scope) -> bytes:
+    """What a relay needs of a JOINT-SUM, KEY-COMMIT or KEY-SHARED, 32 bytes; raises as `read`."""
+    return Digest.from_bytes(read(message, MAX_MESSAGE, stage, sender, scope)).value

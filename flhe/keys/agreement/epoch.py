@@ -37,6 +37,7 @@ from dataclasses import dataclass, replace
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from flhe.errors import AuthenticationError, ProtocolError, QuorumError
+from flhe.keys.agreement.broadcast import one_each
 from flhe.keys.agreement.messages import EVERYONE, MAX_MESSAGE, Envelope, Header
 from flhe.keys.agreement.pairs import check_ephemeral, open_from, pair_key, seal_to
 from flhe.keys.agreement.states import Advertised, Confirmed, Epoch, Shared
@@ -244,23 +245,12 @@ def finish(state: Confirmed, confirms: list[bytes]) -> Epoch:
     ProtocolError for a message missing, repeated or of another exchange. Nothing may be encrypted
     under the group key before this step returns.
     """
-    members = state.members
-    if len(confirms) != len(members):
-        raise ProtocolError(
-            f"{len(confirms)} CONFIRM messages, all {len(members)} members must agree: start over"
-        )
     if state.message not in confirms:
         raise AuthenticationError("own CONFIRM is missing or was changed on the way: start over")
-    expect = _header(CONFIRM, state, state.roster.hash).expected()
+    head = _header(CONFIRM, state, state.roster.hash)
     key = _mac_key(state, state.group_key)  # once: the roster is hashed for it
-    seen: set[bytes] = set()
-    for data in confirms:
-        envelope = Envelope.from_bytes(data, MAX_MESSAGE)
-        envelope.verify(expect, senders=members)
-        sender = envelope.header.sender
-        if sender in seen:
-            raise ProtocolError(f"two CONFIRM messages by {state.roster.name(sender)}: start over")
-        seen.add(sender)
+    for rank, envelope in one_each(state, confirms, head).items():
+        sender = state.members[rank]
         proof = _Proof.from_bytes(envelope.payload)
         if not hmac.compare_digest(proof.t2, state.t2):
             raise AuthenticationError(f"{state.roster.name(sender)} saw other messages: start over")
@@ -272,8 +262,8 @@ def finish(state: Confirmed, confirms: list[bytes]) -> Epoch:
         run_id=state.run_id,
         contract=state.contract,
         roster=state.roster,
-        members=members,
-        rank=members.index(state.identity.public),
+        members=state.members,
+        rank=state.members.index(state.identity.public),
         group_key=state.group_key,
         pair_keys=state.pair_keys,
         scheme_public=state.scheme_public,

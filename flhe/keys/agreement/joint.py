@@ -31,8 +31,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from dataclasses import dataclass, field, replace
-from typing import Annotated
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,41 +39,19 @@ from numpy.typing import NDArray
 from flhe.errors import ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement import broadcast, epoch
-from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.states import Confirmed, Epoch
 from flhe.math.prg import BLOCK, AesCtr
 from flhe.schemes.base import JointAdder
 from flhe.schemes.joint_key import JointKey
-from flhe.wire.arrays import array
 from flhe.wire.derive import hkdf
-from flhe.wire.fields import Hash
-from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
 
 STAGE, SUM = "joint", "joint-sum"
 MAX_SHARE = 1 << 18
 """Longest JOINT, bytes; one takes 4 bytes a coefficient and some 700."""
-MAX_SUM = 1024
-"""Longest JOINT-SUM, bytes."""
 
 Lanes = NDArray[np.uint32]
 Own = NDArray[np.int8]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Drawn(Record):
-    """What is kept from JOINT to JOINT-SUM."""
-
-    FORM = Form("stored key", kind="eshe-own", version=1, row=True)
-
-    own: Annotated[Own, array(np.int8)] = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class _Name(Record):
-    FORM = Form("JOINT-SUM", MAX_SUM, row=True)
-
-    name: Hash
 
 
 def share(
@@ -95,16 +72,11 @@ def share(
         raise ProtocolError("the sum of keys is known in this key agreement: start over")
     if not state.scheme_secret:
         own = adder.draw_own(random)
-        state = replace(state, scheme_secret=_Drawn(own).to_bytes())
+        state = replace(state, scheme_secret=own.tobytes())
     own = _own_in(state, adder)
-    box = seal.seal(
-        agreed.group_key,
-        broadcast.box_header(agreed, STAGE, agreed.rank),
-        _masked(agreed, own),
-        random,
-    )
-    header = broadcast.header(agreed, STAGE, STAGE, state.identity.public)
-    return state, Envelope.seal(state.identity, header, box).to_bytes()
+    head = broadcast.box_header(agreed, STAGE, agreed.rank)
+    box = seal.seal(agreed.group_key, head, _masked(agreed, own), random)
+    return state, broadcast.signed(state.identity, agreed, STAGE, box)
 
 
 def add(
@@ -120,26 +92,15 @@ def add(
     """
     agreed = epoch.finish(state, confirms)
     own = _own_in(state, adder)
-    if len(messages) != agreed.size:
-        raise ProtocolError(
-            f"{len(messages)} JOINT messages, all {agreed.size} members must send one: start over"
-        )
-    expect = broadcast.expected(agreed, STAGE, STAGE)
+    expect = broadcast.header(agreed, STAGE, agreed.members[0])
     total = np.zeros(adder.dimension, np.uint32)
-    seen: set[bytes] = set()
-    for data in messages:
-        envelope = Envelope.from_bytes(data, MAX_SHARE)
-        envelope.verify(expect, senders=agreed.members)
-        sender = envelope.header.sender
-        if sender in seen:
-            raise ProtocolError(f"two JOINT messages by {state.roster.name(sender)}: start over")
-        seen.add(sender)
-        rank = agreed.members.index(sender)
-        _, plain = seal.unseal(
-            agreed.group_key, envelope.payload, broadcast.box_header(agreed, STAGE, rank)
-        )
+    for rank, envelope in broadcast.one_each(agreed, messages, expect, MAX_SHARE).items():
+        head = broadcast.box_header(agreed, STAGE, rank)
+        _, plain = seal.unseal(agreed.group_key, envelope.payload, head)
         if len(plain) != 4 * total.size:
-            raise ProtocolError(f"the JOINT by {state.roster.name(sender)} has another length")
+            raise ProtocolError(
+                f"the JOINT by {state.roster.name(agreed.members[rank])} has another length"
+            )
         if rank == agreed.rank and not hmac.compare_digest(plain, _masked(agreed, own)):
             raise ProtocolError("own JOINT was changed on the way: start over")
         total += np.frombuffer(plain, "<u4")
@@ -161,17 +122,6 @@ def take(
     return _with_sum(state, agreed, key, adder)
 
 
-def announced(
-    message: bytes, sender: bytes, run_id: int, number: int, epoch_id: bytes, contract: bytes
-) -> bytes:
-    """What a JOINT-SUM calls the sum of keys: what a relay can know, and all that it needs.
-
-    Raises ProtocolError, AuthenticationError: a message of another exchange, or not by `sender`.
-    """
-    scope = run_id, number, epoch_id, contract
-    return _Name.from_bytes(broadcast.read(message, MAX_SUM, STAGE, SUM, sender, *scope)).name
-
-
 # --- state ---
 
 
@@ -181,8 +131,8 @@ def _own_in(state: Confirmed, adder: JointAdder) -> Own:
         return JointKey.from_bytes(state.scheme_secret).own
     if not state.scheme_secret:
         raise ProtocolError("no key was drawn in this key agreement: start over")
-    key = _Drawn.from_bytes(state.scheme_secret).own
-    if key.shape != (adder.dimension,):
+    key = np.frombuffer(state.scheme_secret, np.int8)
+    if key.size != adder.dimension:
         raise ProtocolError("keys were drawn for another ring: start over")
     adder.check_own(key)
     return key
@@ -197,8 +147,8 @@ def _with_sum(
     if state.scheme_public and not hmac.compare_digest(state.scheme_public, name):
         raise ProtocolError("a second sum of keys in one key agreement: start over")
     state = replace(state, scheme_public=name, scheme_secret=key.to_bytes())
-    header = broadcast.header(agreed, STAGE, SUM, state.identity.public)
-    return state, Envelope.seal(state.identity, header, _Name(name).to_bytes()).to_bytes()
+    payload = broadcast.Digest(name).to_bytes()
+    return state, broadcast.signed(state.identity, agreed, SUM, payload)
 
 
 def _name(agreed: Epoch, key: JointKey) -> bytes:

@@ -69,8 +69,7 @@ def make(
         state = replace(state, scheme_public=public, scheme_secret=secret)
     public = state.scheme_public
     box = seal.seal(agreed.group_key, _box_header(agreed, public), state.scheme_secret, random)
-    header = broadcast.header(agreed, STAGE, STAGE, state.identity.public)
-    return state, Envelope.seal(state.identity, header, _Pair(public, box).to_bytes()).to_bytes()
+    return state, broadcast.signed(state.identity, agreed, STAGE, _Pair(public, box).to_bytes())
 
 
 def take(state: Confirmed, confirms: list[bytes], message: bytes, adder: KeyPairAdder) -> Confirmed:
@@ -82,7 +81,8 @@ def take(state: Confirmed, confirms: list[bytes], message: bytes, adder: KeyPair
     """
     agreed = epoch.finish(state, confirms)
     envelope = Envelope.from_bytes(message, MAX_PAIR)
-    envelope.verify(broadcast.expected(agreed, STAGE, STAGE), senders=[agreed.members[0]])
+    maker = agreed.members[0]
+    envelope.verify(broadcast.header(agreed, STAGE, maker).expected(), senders=[maker])
     pair = _Pair.from_bytes(envelope.payload)
     public = pair.public
     _, secret = seal.unseal(agreed.group_key, pair.box, _box_header(agreed, public))
@@ -94,15 +94,12 @@ def take(state: Confirmed, confirms: list[bytes], message: bytes, adder: KeyPair
     return taken
 
 
-def announced(
-    message: bytes, sender: bytes, run_id: int, number: int, epoch_id: bytes, contract: bytes
-) -> bytes:
+def announced(message: bytes, sender: bytes, scope: broadcast.Scope) -> bytes:
     """Public key that a KEY-PAIR speaks of: what a relay can know, and all that it needs.
 
     Raises ProtocolError, AuthenticationError: a message of another exchange, or not by `sender`.
     """
-    scope = run_id, number, epoch_id, contract
-    return _Pair.from_bytes(broadcast.read(message, MAX_PAIR, STAGE, STAGE, sender, *scope)).public
+    return _Pair.from_bytes(broadcast.read(message, MAX_PAIR, STAGE, sender, scope)).public
 
 
 def _box_header(agreed: Epoch, public: bytes) -> dict[str, int | str | bytes]:

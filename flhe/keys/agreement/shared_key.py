@@ -20,7 +20,6 @@ Source: docs/protocol.md; commitments before shares: Asharov et al., EUROCRYPT 2
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -34,19 +33,9 @@ from flhe.wire.fields import SECRET, Hash
 from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
 
-KIND = COMMIT = "key-commit"
-REVEAL, SHARED = "key-reveal", "key-shared"
+COMMIT, REVEAL, SHARED = "key-commit", "key-reveal", "key-shared"
 MAX_BOX = 1 << 21
 """Longest KEY-REVEAL, bytes: a public side and a share, of some 200 KB each."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Bytes32(Record):
-    """Payload of KEY-COMMIT and KEY-SHARED."""
-
-    FORM = Form("shared key", 1024, row=True)
-
-    value: Hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +70,7 @@ def commit(
             f"{agreed.roster.collusion} that collude: raise the scheme's threshold"
         )
     if not state.scheme_secret:
-        common = broadcast.scope(KIND, agreed.id)  # every member had a say in the epoch's id
+        common = broadcast.layout(COMMIT, agreed.id)  # every member had a say in the epoch's id
         drawn, commitment = adder.draw(agreed.rank, common, random)
         kept = _Part(drawn, commitment).to_bytes()
         state = replace(state, scheme_secret=kept)
@@ -103,8 +92,9 @@ def reveal(
     answered before.
     """
     agreed, part = epoch.finish(state, confirms), _part(state)
-    by_rank = _by_rank(agreed, messages, broadcast.expected(agreed, KIND, COMMIT), 1024)
-    told = [_Bytes32.from_bytes(by_rank[rank].payload).value for rank in range(len(by_rank))]
+    head = broadcast.header(agreed, COMMIT, state.identity.public)
+    found = broadcast.one_each(agreed, messages, head)
+    told = [broadcast.Digest.from_bytes(found[rank].payload).value for rank in range(agreed.size)]
     if told[agreed.rank] != part.commitment:
         raise AuthenticationError("own KEY-COMMIT was changed on the way: start over")
     if part.commitments and list(part.commitments) != told:
@@ -136,31 +126,14 @@ def finish(
         part = _part(state)
         if not part.commitments:
             raise ProtocolError("nothing was revealed in this key agreement: start over")
-        expect = _addressed(agreed, 0, agreed.rank).expected()
-        found = _by_rank(agreed, messages, expect, MAX_BOX, without=agreed.rank)
+        head = _addressed(agreed, 0, agreed.rank)
+        found = broadcast.one_each(agreed, messages, head, MAX_BOX, without=agreed.rank)
         boxes = list(adder.reveal(part.part, part.commitments))
         for rank, envelope in found.items():
             boxes[rank] = open_from(agreed.pair_keys[rank], envelope.header, envelope.payload)
         secret, name = adder.finish(part.part, part.commitments, boxes)
         state = replace(state, scheme_public=name, scheme_secret=secret)
     return state, _sealed(state, agreed, SHARED, state.scheme_public)
-
-
-def announced(
-    message: bytes,
-    stage: str,
-    sender: bytes,
-    run_id: int,
-    number: int,
-    epoch_id: bytes,
-    contract: bytes,
-) -> bytes:
-    """The 32 bytes of a KEY-COMMIT or KEY-SHARED, as a relay can verify it.
-
-    Raises ProtocolError, AuthenticationError: a message of another exchange, or not by `sender`.
-    """
-    payload = broadcast.read(message, 1024, KIND, stage, sender, run_id, number, epoch_id, contract)
-    return _Bytes32.from_bytes(payload).value
 
 
 def _part(state: Confirmed) -> _Part:
@@ -173,34 +146,10 @@ def _part(state: Confirmed) -> _Part:
 
 
 def _sealed(state: Confirmed, agreed: Epoch, stage: str, value: bytes) -> bytes:
-    header = broadcast.header(agreed, KIND, stage, state.identity.public)
-    return Envelope.seal(state.identity, header, _Bytes32(value).to_bytes()).to_bytes()
+    return broadcast.signed(state.identity, agreed, stage, broadcast.Digest(value).to_bytes())
 
 
 def _addressed(agreed: Epoch, sender: int, receiver: int) -> Header:
     """The header of a KEY-REVEAL."""
-    header = broadcast.header(agreed, KIND, REVEAL, agreed.members[sender])
+    header = broadcast.header(agreed, REVEAL, agreed.members[sender])
     return replace(header, receiver=agreed.members[receiver])
-
-
-def _by_rank(
-    agreed: Epoch,
-    messages: Sequence[bytes],
-    expect: broadcast.Expect,
-    limit: int,
-    without: int | None = None,
-) -> dict[int, Envelope]:
-    """One message of each member, but for the one of rank `without`."""
-    need = agreed.size - (without is not None)
-    if len(messages) != need:
-        raise ProtocolError(f"{len(messages)} messages of {need} members: start over")
-    found: dict[int, Envelope] = {}
-    for data in messages:
-        envelope = Envelope.from_bytes(data, limit)
-        envelope.verify(expect, senders=agreed.members)
-        rank = agreed.members.index(envelope.header.sender)
-        if rank in found or rank == without:
-            name = agreed.roster.name(envelope.header.sender)
-            raise ProtocolError(f"a second message by {name}, or an own one: start over")
-        found[rank] = envelope
-    return found
