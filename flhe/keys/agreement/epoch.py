@@ -153,10 +153,9 @@ def share(
         for peer in members
     )
     contribution = random(32)
-    outbound = []
-    contributes = members.index(me) < CONTRIBUTORS
+    outbound, rank = [], members.index(me)
     for peer, key in zip(members, pair_keys, strict=True):
-        if peer != me and contributes:
+        if peer != me and rank < CONTRIBUTORS:
             header = _header(SHARE, state, roster.hash, receiver=peer)
             payload = seal_to(key, header, contribution, random)
             outbound.append(Envelope.seal(state.identity, header, payload).to_bytes())
@@ -167,6 +166,7 @@ def share(
         contract=state.contract,
         roster=roster,
         members=members,
+        rank=rank,
         t1=t1,
         pair_keys=pair_keys,
         contribution=contribution,
@@ -224,14 +224,9 @@ def confirm(state: Shared, shares: list[bytes]) -> tuple[Confirmed, bytes]:
     payload = _Proof(t2, _mac(_mac_key(state, group_key), t2, me)).to_bytes()
     message = Envelope.seal(state.identity, header, payload).to_bytes()
     confirmed = Confirmed(
+        **state.common(),
         identity=state.identity,
-        run_id=state.run_id,
-        number=state.number,
-        contract=state.contract,
-        roster=state.roster,
-        members=members,
         t2=t2,
-        pair_keys=state.pair_keys,
         group_key=group_key,
         message=message,
     )
@@ -258,14 +253,8 @@ def finish(state: Confirmed, confirms: list[bytes]) -> Epoch:
             raise AuthenticationError(f"{state.roster.name(sender)} holds another key: start over")
     return Epoch(
         id=_epoch_id(state.t2),
-        number=state.number,
-        run_id=state.run_id,
-        contract=state.contract,
-        roster=state.roster,
-        members=state.members,
-        rank=state.members.index(state.identity.public),
+        **state.common(),
         group_key=state.group_key,
-        pair_keys=state.pair_keys,
         scheme_public=state.scheme_public,
         scheme_secret=state.scheme_secret,
     )

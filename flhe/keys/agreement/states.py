@@ -11,7 +11,7 @@ Source: docs/protocol.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Annotated
+from typing import Annotated, Any
 
 from flhe.errors import ProtocolError
 from flhe.keys.identity import Identity
@@ -21,12 +21,10 @@ from flhe.wire.fields import SECRET, U32, U64, Given, Hash, size
 from flhe.wire.record import Form, Record
 from flhe.wire.secret import Secret
 
-VERSION = 4
+VERSION = 5
 MAX_STATE = 1 << 20
 """Longest encoded state, bytes; 1024 members take a quarter of it."""
 
-_Members = tuple[Hash, ...]
-_PairKeys = tuple[Annotated[bytes, size(0, 32), SECRET], ...]
 _Secret = Annotated[Hash, SECRET]
 _Own = Annotated[Identity, Given(lambda identity: identity.public)]
 
@@ -35,31 +33,8 @@ def _form(kind: str) -> Form:
     return Form(f"stored {kind}", MAX_STATE, kind, VERSION)
 
 
-class _State(Record):
-    """What states of a group have in common: members, and a key with each."""
-
-    __slots__ = ()
-
-    def _validate(self) -> None:
-        values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
-        if "members" not in values:
-            return
-        what, members, keys = self.FORM.what, values["members"], values["pair_keys"]
-        if list(members) != sorted(set(members) & set(values["roster"].publics)):
-            raise ProtocolError(f"{what}: members must be in the roster, each once, sorted")
-        if "identity" in values and values["identity"].public not in members:
-            raise ProtocolError(f"{what}: this identity is not a member")
-        if "rank" in values and not 0 <= values["rank"] < len(members):
-            raise ProtocolError(f"{what}: rank is not that of a member")
-        mine = values["rank"] if "rank" in values else members.index(values["identity"].public)
-        if [len(key) for key in keys] != [32 * (i != mine) for i in range(len(members))]:
-            raise ProtocolError(
-                f"{what}: one pair key of 32 bytes is needed for every other member"
-            )
-
-
 @dataclass(frozen=True, slots=True)
-class Advertised(_State):
+class Advertised(Record):
     """After ADVERTISE: the ephemeral secret, and the message as it was sent."""
 
     FORM = _form("advertised")
@@ -74,25 +49,58 @@ class Advertised(_State):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shared(_State):
-    """After SHARE: members are agreed. `contribution` is r_i, `sent` the hash of the own SHAREs."""
+class _Group(Record):
+    """What states of a group have in common: what it agrees on, its members, and a key with each."""
 
-    FORM = _form("shared")
-
-    identity: _Own
     run_id: U64
     number: U32
     contract: Hash
     roster: Roster
-    members: _Members
+    members: tuple[Hash, ...]
+    rank: int
+    pair_keys: tuple[Annotated[bytes, size(0, 32), SECRET], ...] = field(repr=False)
+
+    def _validate(self) -> None:
+        what, size = self.FORM.what, len(self.members)
+        if list(self.members) != sorted(set(self.members) & set(self.roster.publics)):
+            raise ProtocolError(f"{what}: members must be in the roster, each once, sorted")
+        if not 0 <= self.rank < size:
+            raise ProtocolError(f"{what}: rank is not that of a member")
+        if [len(key) for key in self.pair_keys] != [32 * (i != self.rank) for i in range(size)]:
+            raise ProtocolError(
+                f"{what}: one pair key of 32 bytes is needed for every other member"
+            )
+
+    def common(self) -> dict[str, Any]:
+        """What the state after this one takes over."""
+        return {each.name: getattr(self, each.name) for each in fields(_Group)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step(_Group):
+    """One on the way to an epoch."""
+
+    identity: _Own
+
+    def _validate(self) -> None:
+        _Group._validate(self)
+        if self.members[self.rank] != self.identity.public:
+            raise ProtocolError(f"{self.FORM.what}: rank is another member's than this identity's")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared(_Step):
+    """After SHARE: members are agreed. `contribution` is r_i, `sent` the hash of the own SHAREs."""
+
+    FORM = _form("shared")
+
     t1: Hash
-    pair_keys: _PairKeys
     contribution: _Secret
     sent: Hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Confirmed(_State):
+class Confirmed(_Step):
     """After CONFIRM: the key is known, but nobody knows yet whether all have the same.
 
     `scheme_public` and `scheme_secret` are the scheme's own key pair, once there is one; see
@@ -101,14 +109,7 @@ class Confirmed(_State):
 
     FORM = _form("confirmed")
 
-    identity: _Own
-    run_id: U64
-    number: U32
-    contract: Hash
-    roster: Roster
-    members: _Members
     t2: Hash
-    pair_keys: _PairKeys
     group_key: _Secret
     message: bytes
     scheme_public: bytes = b""
@@ -116,7 +117,7 @@ class Confirmed(_State):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Epoch(_State):
+class Epoch(_Group):
     """A group that shares a key; equal on all members but for `rank` and `pair_keys`.
 
     Attributes
@@ -146,14 +147,7 @@ class Epoch(_State):
     FORM = _form("epoch")
 
     id: Annotated[bytes, size(16)]
-    number: U32
-    run_id: U64
-    contract: Hash
-    roster: Roster
-    members: _Members
-    rank: int
     group_key: _Secret
-    pair_keys: _PairKeys = field(repr=False)
     scheme_public: bytes = b""
     scheme_secret: Annotated[bytes, SECRET] = b""
 
