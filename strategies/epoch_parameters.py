@@ -89,9 +89,7 @@ class EpochParameters:
         agreed = self.epoch
         members = agreed.publics
         return SharingParameters(
-            self.ledger.federation,
             agreed.number,
-            agreed.roster_hash,
             members,
             agreed.sites,
             agreed.colluders,

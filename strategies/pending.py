@@ -90,7 +90,7 @@ class Settling:
 
     def _ranks(self, nodes: Iterable[int]) -> dict[int, int]:
         """Rank in the pending set's circle of each of `nodes` that is in it."""
-        members = self._pending.void.members
+        members = self._pending.void.circle.members
         keys = {node: self.fed.members.get(node, b"") for node in nodes}
         return {node: members.index(key) for node, key in keys.items() if key in members}
 
@@ -139,7 +139,7 @@ class Settling:
             return made
 
         confirmed, slot = fed.confirmed.issuperset(ranks), void.slot
-        fields = {"round": slot.round, "attempt": slot.attempt, "number": void.number}
+        fields = {"round": slot.round, "attempt": slot.attempt, "number": void.circle.number}
         stage = fed.stage(VOID, confirmed, slot=slot.to_bytes(), **fields)
         content, timeout = RecordDict({records.STAGE: stage}), self.settings.stage_timeout
         self._trouble.clear()

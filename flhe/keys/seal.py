@@ -25,6 +25,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError
+from flhe.keys.agreement.messages import Expected
 from flhe.wire.chunk_reader import Buffer, ChunkReader
 from flhe.wire.derive import hkdf
 from flhe.wire.fields import As, Hash, within
@@ -49,9 +50,6 @@ BOUND = {
     "rank": int,
 }
 """Fields that every header has: they enter the key. `rank` is the sender's, in the epoch."""
-
-Expected = Mapping[str, int | str | bytes]
-"""Header field -> the one value that the reader accepts."""
 
 
 def _check(header: object) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def finish(node: Node, record: ConfigRecord) -> None:
     if scheme.member_secrets and not state.scheme_public:
         raise ProtocolError("the members have not agreed on the scheme's keys yet: start over")
     if scheme.opened_together:
-        SharingParameters.of(agreed, 0).check_members()
+        SharingParameters.of(agreed).check_members()
     node.check_begun(begin=True)
     node.start_session(agreed, contract)
     node.drop_agreement()

@@ -128,7 +128,6 @@ def unmask(node: Node, record: ConfigRecord, _message: Message, app: App) -> Rec
             agreed,
             ranks_in(record, "signers"),
             records.bytes_list(record, "signatures"),
-            terms.scheme.elements(epoch.size),
             sealed=terms.scheme.reader == "clients",
         )
         node.answer_set(agreed.slot)

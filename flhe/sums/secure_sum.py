@@ -234,17 +234,7 @@ class SecureSum:
 
     def _header(self, sender: bytes) -> Header:
         slot = self.slot
-        return Header(
-            roster_hash=slot.roster_hash,
-            run_id=slot.run_id,
-            epoch=self.number,
-            round=slot.round,
-            attempt=slot.attempt,
-            stage=slot.purpose,
-            sender=sender,
-            policy_hash=self.policy_hash,
-            layout_hash=slot.layout_hash,
-        )
+        return Header.in_slot(slot, self.number, slot.purpose, sender, self.policy_hash)
 
 
 def _counts(plain: Plain, senders: int, bits: int) -> bool:

@@ -24,8 +24,8 @@ from flhe_lab.bench.schemes import NARROW
 from flhe_lab.tables import phase_costs as who
 
 SIGNATURE = 64
-SEALING = 48
-"""Salt and tag of an answer that is sealed for the members."""
+SEALING = 28
+"""Nonce and tag of an answer that is sealed for the members."""
 PLAIN_BYTES = 4
 """Of a value in clear."""
 
@@ -166,9 +166,7 @@ def _masked(offer: Offer, whole: Work, demand: Demand, phases: Phases, speed: Ca
     """With masking keys that all share with all."""
     members, senders = demand.clients, demand.clients - demand.dropouts
     elements = offer.scheme.elements(members)
-    circle = SharingParameters(
-        1, 1, bytes(32), (bytes(32),) * members, members, demand.bound, elements
-    )
+    circle = SharingParameters(1, (bytes(32),) * members, members, demand.bound, elements)
     cost = speed.agreement(members, elements)
     signatures = circle.thresholds.threshold * SIGNATURE
     answer = circle.share_bytes + SIGNATURE

@@ -96,6 +96,7 @@ def of_traffic(
             yield hkdf(key, label, *context)
         for rank in range(cohort):
             yield hkdf(key, "sum-tag-mask", *context, rank, b"")
+            yield hkdf(key, "unmask", slot.digest(), rank)
         for adder in ways:
             yield from _of_adder(adder, key, slot)
     ranks = list(itertools.permutations(range(cohort), 2))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from flhe.errors import AuthenticationError, ProtocolError, QuorumError
-from flhe.keys.agreement.circle import PACKED_FROM
+from flhe.keys.agreement.circle import PACKED_FROM, SharingParameters
 from flhe.keys.agreement.voids import Promise, Void, promise
 from flhe.keys.identity import Identity
 from flhe.schemes.sealed import Slot
@@ -133,13 +133,14 @@ def lied(group: Masked, how: Lie, slot: Slot) -> Void:
     void = group.voided(whom, slot, group.circle)
     promises: dict[int, Promise] = dict(void.promises)
     if how == "forged":
-        promises[3] = promise(Identity(bytes(32)), slot, void.number, signed=False)
+        promises[3] = promise(Identity(bytes(32)), slot, void.circle.number, signed=False)
     elif how == "one for two":
         promises[3] = promises[2]
     elif how == "a stranger":
         promises[4] = promises.pop(3)
     elif how == "another circle":  # in which two would be enough
-        return dataclasses.replace(void, colluders=0, sites=3)
+        smaller = dataclasses.replace(void.circle, colluders=0, sites=3)
+        return dataclasses.replace(void, circle=smaller)
     return dataclasses.replace(void, promises=promises)
 
 
@@ -167,7 +168,8 @@ def test_where_a_few_answers_tell_something_signers_do_not_count() -> None:
     """From 65 members on a set that t have signed must be taken as opened."""
     size, slot = PACKED_FROM, Slot(7, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
     made = [Identity(bytes([i + 1]) * 32) for i in range(size)]
-    void = Void(slot, 1, tuple(sorted(each.public for each in made)), size, 0)
+    members = tuple(sorted(each.public for each in made))
+    void = Void(slot, SharingParameters(1, members, size, 0))
     by_rank = sorted(made, key=lambda each: each.public)
     for signed in (True, False):
         promises = {r: promise(by_rank[r], slot, 1, signed=signed) for r in range(size)}

@@ -128,16 +128,16 @@ class Members:
         """The sum of the shares that a member has of the survivors' seeds."""
         return little(columns([self._shares[u][rank] for u in survivors], Q))
 
-    def salt(self, rank: int) -> bytes:
-        return sha(self.name, "salt", rank)
+    def nonce(self, rank: int) -> bytes:
+        return sha(self.name, "nonce", rank)[:12]
 
     def answer(self, rank: int, survivors: list[int], *, sealed: bool) -> bytes:
         about = hashlib.sha256(cbor(survivors)).digest()
         header = self.header("unmask", rank, about)
         payload = self.total(rank, survivors)
         if sealed:
-            key = hkdf(self.group_key, "unmask", self.digest, rank, self.salt(rank))
-            payload = self.salt(rank) + box(key, bytes(12), payload, cbor(header))
+            key, nonce = hkdf(self.group_key, "unmask", self.digest, rank), self.nonce(rank)
+            payload = nonce + box(key, nonce, payload, cbor(header))
         return cbor([rank, payload, self.sign(header, payload, rank)])
 
     def sum(self, survivors: list[int]) -> list[int]:
@@ -172,7 +172,7 @@ def whole(m: Members, survivors: list[int]) -> dict[str, Any]:
         "survivors": survivors,
         "shares": {str(rank): m.total(rank, survivors).hex() for rank in survivors},
         "signatures": {str(rank): m.consist(rank, survivors).hex() for rank in survivors},
-        "salts": {str(rank): m.salt(rank).hex() for rank in survivors},
+        "nonces": {str(rank): m.nonce(rank).hex() for rank in survivors},
         "answers": [m.answer(rank, survivors, sealed=False).hex() for rank in survivors],
         "sealed": [m.answer(rank, survivors, sealed=True).hex() for rank in survivors],
         "sum": [f"{x:016x}" for x in m.sum(survivors)],

@@ -99,7 +99,7 @@ class Told:
         shown = how.pop("signatures", None) or [self.signatures[s] for s in signers]
         mine = self.epochs[rank], self.identities[rank], self.agreed[rank]
         how = {"sealed": False, **how}
-        return masking.release(*mine, signers, shown, self.circle.elements, **how)
+        return masking.release(*mine, signers, shown, **how)
 
     def releases(self, ranks: Iterable[int], **how: Any) -> list[bytes]:
         return [self.release(rank, **how) for rank in ranks]

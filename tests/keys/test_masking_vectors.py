@@ -81,9 +81,9 @@ def test_vector(case: dict[str, Any]) -> None:
         assert signature.hex() == case["signatures"][str(rank)]
         assert bytes(agreed.share).hex() == case["shares"][str(rank)]
         for sealed, name in ((False, "answers"), (True, "sealed")):
-            salt = tape(case["salts"][str(rank)])
-            how: dict[str, Any] = {"sealed": sealed, "random": salt}
-            said = masking.release(epoch, identity, agreed, *shown, elements, **how)
+            nonce = tape(case["nonces"][str(rank)])
+            how: dict[str, Any] = {"sealed": sealed, "random": nonce}
+            said = masking.release(epoch, identity, agreed, *shown, **how)
             assert said.hex() == case[name][survivors.index(rank)]
     circle = SharingParameters.of(epoch, elements)
     for reader, name in ((None, "answers"), (epoch, "sealed")):
@@ -119,7 +119,7 @@ def test_vector_that_must_fail(bad: dict[str, Any]) -> None:
     steps: dict[str, Callable[[], object]] = {
         "agree": lambda: masking.agree(*me, mine, bad["survivors"], unhex(bad["boxes"]), elements),
         "release": lambda: masking.release(
-            *me, agreed, bad["signers"], unhex(bad["signatures"]), elements, **how
+            *me, agreed, bad["signers"], unhex(bad["signatures"]), **how
         ),
         "combine": lambda: combine(
             SharingParameters.of(epoch, elements), slot, bad["survivors"], unhex(bad["answers"])

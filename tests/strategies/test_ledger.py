@@ -11,6 +11,7 @@ import pytest
 
 from flhe.coding.flatten import Entry, Layout
 from flhe.errors import ConfigError, FlheError, ProtocolError, StoreError
+from flhe.keys.agreement.circle import SharingParameters
 from flhe.keys.agreement.voids import Void
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed, Slot, to_bytes
@@ -128,7 +129,7 @@ def test_a_new_epoch_spoils_the_round_under_way_and_no_other(ledger: Ledger) -> 
 
 def test_a_set_that_may_be_signed_stays_until_its_end(ledger: Ledger) -> None:
     total = sealed(3, 1)
-    pending = PendingSet(Void(total.slot, 1, (bytes(32),), 1, 0))
+    pending = PendingSet(Void(total.slot, SharingParameters(1, (bytes(32),), 1, 0)))
     ledger.begin(3, 1)
     ledger.hold(pending, total)
     ledger.hold(dataclasses.replace(pending, signatures={0: bytes(64)}))

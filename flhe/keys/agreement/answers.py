@@ -11,28 +11,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from flhe.errors import AuthenticationError, ProtocolError, QuorumError, SharesError
+from flhe.errors import ProtocolError, QuorumError, SharesError
 from flhe.keys.agreement.circle import UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.messages import Envelope, Header
+from flhe.keys.agreement.messages import Envelope, Header, Signature
+from flhe.keys.agreement.pairs import OVERHEAD, boxed, unboxed
 from flhe.keys.agreement.shares import unpack_elements
-from flhe.keys.identity import Identity
 from flhe.math.ring_arrays import Elements
 from flhe.schemes.sealed import Slot
 from flhe.wire.derive import hkdf
 from flhe.wire.fields import U32
 from flhe.wire.record import Form, Record
-from flhe.wire.secret import Random
+from flhe.wire.secret import Random, Secret
 
 logger = logging.getLogger("flhe")
 
 MAX_RELEASE = 1 << 30
 """Longest release, bytes: as many answers as there are survivors."""
-
-_NONCE, _TAG, _SALT = 12, 16, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +44,7 @@ class _Answer(Record):
 
     rank: U32
     payload: bytes
-    signature: bytes
+    signature: Signature
 
 
 def pack(answers: Sequence[bytes]) -> bytes:
@@ -62,21 +58,10 @@ def unpack(release: bytes) -> list[bytes]:
 
 
 def seal_answer(
-    epoch: Epoch,
-    identity: Identity,
-    slot: Slot,
-    header: Header,
-    share: bytes,
-    random: Random = secrets.token_bytes,
+    epoch: Epoch, slot: Slot, header: Header, share: bytes, random: Random = secrets.token_bytes
 ) -> bytes:
-    """A member's answer for the other members, which the relay cannot read."""
-    salt = random(_SALT)
-    if len(salt) != _SALT:
-        raise ProtocolError("the random source gave a salt of another length than 32")
-    cipher = ChaCha20Poly1305(_group_box_key(epoch, slot, epoch.rank, salt))
-    # Nonce 0: safe because the key is derived from 32 fresh random bytes, for this one box.
-    payload = salt + cipher.encrypt(bytes(_NONCE), share, header.to_bytes())
-    return answer_of(epoch.rank, Envelope.seal(identity, header, payload))
+    """Seal what a member releases for the other members: the relay cannot read it."""
+    return boxed(_box_key(epoch, slot, epoch.rank), share, header.to_bytes(), random)
 
 
 def answer_of(rank: int, envelope: Envelope) -> bytes:
@@ -92,7 +77,7 @@ def check_answer(
     Raises ProtocolError: malformed, of another length, or by who is not among the survivors;
     AuthenticationError: not signed by that member for this set.
     """
-    length = circle.answer_bytes + (_SALT + _TAG if sealed else 0)
+    length = circle.answer_bytes + (OVERHEAD if sealed else 0)
     found = _Answer.from_bytes(answer, length + 256)
     rank, payload = found.rank, found.payload
     if rank not in survivors:
@@ -129,7 +114,11 @@ def opened(
             raise ProtocolError(f"two answers to unmask by the member of rank {rank}")
         if epoch is not None:
             header = circle.header(slot, UNMASK, rank, circle.about(survivors))
-            payload = _open_group(epoch, slot, header, rank, payload)
+            says = (
+                f"the answer to unmask by the member of rank {rank} does not open: it was sealed "
+                "under another key"
+            )
+            payload = unboxed(_box_key(epoch, slot, rank), payload, header.to_bytes(), says)
         found[rank] = payload
     return found
 
@@ -174,16 +163,6 @@ def _share_of(rank: int, payload: bytes, width: int) -> Elements:
         raise ProtocolError(f"the answer to unmask of rank {rank}: {error}") from None
 
 
-def _group_box_key(epoch: Epoch, slot: Slot, rank: int, salt: bytes) -> bytes:
-    return hkdf(epoch.group_key, "unmask", slot.digest(), rank, salt)
-
-
-def _open_group(epoch: Epoch, slot: Slot, header: Header, rank: int, box: bytes) -> bytes:
-    cipher = ChaCha20Poly1305(_group_box_key(epoch, slot, rank, box[:_SALT]))
-    try:
-        return cipher.decrypt(bytes(_NONCE), box[_SALT:], header.to_bytes())
-    except InvalidTag:
-        raise AuthenticationError(
-            f"the answer to unmask by the member of rank {rank} does not open: it was sealed under "
-            "another key"
-        ) from None
+def _box_key(epoch: Epoch, slot: Slot, rank: int) -> Secret:
+    """The key of one share, which is sealed anew, under a fresh nonce, each time it is asked for."""
+    return hkdf(epoch.group_key, "unmask", slot.digest(), rank)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flhe.errors import ProtocolError
-from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope, Header
+from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope, Expected, Header
 from flhe.keys.agreement.states import Confirmed, Epoch
 from flhe.keys.identity import Identity
 from flhe.wire.canonical import dumps
@@ -109,7 +109,7 @@ def read(message: bytes, limit: int, stage: str, sender: bytes, scope: Scope) ->
     """
     run_id, number, epoch_id, contract = scope
     envelope = Envelope.from_bytes(message, limit)
-    expect = {
+    expect: Expected = {
         "stage": stage,
         "run_id": run_id,
         "epoch": number,

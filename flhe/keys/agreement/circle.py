@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flhe.errors import AuthenticationError, ProtocolError, QuorumError
+from flhe.errors import ProtocolError, QuorumError
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import NONE, Envelope, Header
 from flhe.keys.agreement.pairs import OVERHEAD
@@ -19,25 +19,23 @@ from flhe.keys.agreement.thresholds import Thresholds
 from flhe.math.shamir import Shamir
 from flhe.schemes.sealed import Slot
 from flhe.wire.canonical import dumps
+from flhe.wire.fields import U32, Hash
+from flhe.wire.record import Form, Record
 
 CONSIST, UNMASK = "consist", "unmask"
 
 PACKED_FROM = 65
 """Members from which on a polynomial shares several elements."""
 
-_SIGNATURE = 64
-
 
 @dataclass(frozen=True, slots=True)
-class SharingParameters:
+class SharingParameters(Record):
     """Public parameters of an agreement: what the relay knows too.
 
     Parameters
     ----------
-    run_id, number : int
+    number : int
         Of the epoch.
-    roster_hash : bytes
-        SHA-256 of the roster, 32 bytes.
     members : tuple of bytes
         Identity keys, in order of rank.
     sites : int
@@ -52,24 +50,23 @@ class SharingParameters:
         Bytes of one of them.
     """
 
-    run_id: int
-    number: int
-    roster_hash: bytes
-    members: tuple[bytes, ...]
-    sites: int
-    colluders: int
-    elements: int
+    FORM = Form("circle", row=True)
+
+    number: U32
+    members: tuple[Hash, ...]
+    sites: U32
+    colluders: U32
+    elements: int = 0
     total: bytes = b""
     partial: int = 0
 
     @classmethod
     def of(
-        cls, epoch: Epoch, elements: int, total: bytes = b"", partial: int = 0
+        cls, epoch: Epoch, elements: int = 0, total: bytes = b"", partial: int = 0
     ) -> SharingParameters:
         """The circle of an epoch's members, by the roster's own bound on collusion."""
-        roster, scope = epoch.roster, (epoch.run_id, epoch.number, epoch.roster.hash)
-        sites, bound = len(roster.members), roster.collusion
-        return cls(*scope, epoch.members, sites, bound, elements, total, partial)
+        sites, bound = len(epoch.roster.members), epoch.roster.collusion
+        return cls(epoch.number, epoch.members, sites, bound, elements, total, partial)
 
     @property
     def thresholds(self) -> Thresholds:
@@ -127,17 +124,7 @@ class SharingParameters:
 
     def header(self, slot: Slot, stage: str, sender: int, about: bytes = NONE) -> Header:
         """The header of a member's signed message; `about` is the hash of the set it is about."""
-        return Header(
-            roster_hash=self.roster_hash,
-            run_id=self.run_id,
-            epoch=self.number,
-            round=slot.round,
-            attempt=slot.attempt,
-            stage=stage,
-            sender=self.members[sender],
-            policy_hash=about,
-            layout_hash=slot.digest(),
-        )
+        return Header.in_slot(slot, self.number, stage, self.members[sender], about)
 
     def statement(self, survivors: Sequence[int]) -> bytes:
         """What members sign of a set; the header around it names slot and stage."""
@@ -148,9 +135,10 @@ class SharingParameters:
         return _about(self.statement(survivors))
 
     def verify(self, header: Header, payload: bytes, signature: bytes) -> None:
-        """Verify a member's signature; AuthenticationError if it is not."""
-        if len(signature) != _SIGNATURE:
-            raise AuthenticationError(f"{header.stage}: a signature is 64 bytes")
+        """Verify a member's signature, which is 64 bytes.
+
+        Raises ProtocolError: of another length; AuthenticationError: it does not verify.
+        """
         Envelope(header, payload, signature).verify({}, senders=[header.sender])
 
 

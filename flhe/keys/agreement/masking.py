@@ -102,9 +102,9 @@ class Agreed(Record):
     share: Annotated[bytes, SECRET]
     total: bytes = b""
 
-    def circle(self, epoch: Epoch, elements: int = 0) -> SharingParameters:
+    def circle(self, epoch: Epoch) -> SharingParameters:
         """Whose agreement it is."""
-        return SharingParameters.of(epoch, elements, self.total, len(self.share))
+        return SharingParameters.of(epoch, total=self.total, partial=len(self.share))
 
 
 def deal(epoch: Epoch, slot: Slot, seed: Elements, random: Random = secrets.token_bytes) -> Dealt:
@@ -193,7 +193,7 @@ def agree_on_sum(
     """
     if total.slot != slot:
         raise ProtocolError("the sum to be opened is of another round than this node's update")
-    circle = SharingParameters.of(epoch, 0, total.digest())
+    circle = SharingParameters.of(epoch, total=total.digest())
     check_survivors(circle, epoch, total.senders)
     agreed = Agreed(slot, total.senders, decrypt(total), circle.total)
     return agreed, signed(circle, epoch, identity, slot, total.senders)
@@ -254,7 +254,6 @@ def release(
     agreed: Agreed,
     signers: Sequence[int],
     signatures: Sequence[bytes],
-    elements: int,
     *,
     sealed: bool,
     random: Random = secrets.token_bytes,
@@ -267,16 +266,15 @@ def release(
     ----------
     signers, signatures
         Who signed it: ranks, and 64 bytes each.
-    elements : int
-        Field elements of a seed.
     sealed : bool
         Seal the answer for the members, so that the relay cannot read it.
     """
-    circle, slot = agreed.circle(epoch, elements), agreed.slot
+    circle, slot = agreed.circle(epoch), agreed.slot
     check_agreement(circle, slot, agreed.survivors, signers, signatures)
     if agreed.total and not agreed.share:
         raise ProtocolError("this member is not one of those that open the sum")
     header = circle.header(slot, UNMASK, epoch.rank, circle.about(agreed.survivors))
+    share = bytes(agreed.share)
     if sealed:
-        return seal_answer(epoch, identity, slot, header, agreed.share, random)
-    return answer_of(epoch.rank, Envelope.seal(identity, header, bytes(agreed.share)))
+        share = seal_answer(epoch, slot, header, share, random)
+    return answer_of(epoch.rank, Envelope.seal(identity, header, share))

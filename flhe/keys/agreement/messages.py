@@ -21,6 +21,7 @@ from typing import Annotated, Literal
 
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys.identity import Identity, verify
+from flhe.schemes.sealed import Slot
 from flhe.wire.canonical import dumps
 from flhe.wire.derive import PREFIX
 from flhe.wire.fields import U32, U64, Hash, matching, size
@@ -66,6 +67,23 @@ class Header(Record):
     receiver: _OrNone = EVERYONE
     policy_hash: _OrNone = NONE
     layout_hash: _OrNone = NONE
+
+    @classmethod
+    def in_slot(
+        cls, slot: Slot, number: int, stage: str, sender: bytes, policy_hash: bytes = NONE
+    ) -> Header:
+        """The header of a message about one sum; `number` is its epoch's."""
+        return cls(
+            roster_hash=slot.roster_hash,
+            run_id=slot.run_id,
+            epoch=number,
+            round=slot.round,
+            attempt=slot.attempt,
+            stage=stage,
+            sender=sender,
+            policy_hash=policy_hash,
+            layout_hash=slot.digest(),
+        )
 
     def expected(self, *without: str) -> dict[str, int | str | bytes]:
         """Its fields by name, but for these and the sender: what messages of a stage have in common."""

@@ -23,7 +23,7 @@ from flhe.keys.agreement.messages import Envelope, Header, Signature
 from flhe.keys.identity import Identity
 from flhe.schemes.sealed import Slot
 from flhe.wire.canonical import dumps
-from flhe.wire.fields import U32, Hash
+from flhe.wire.fields import U32
 from flhe.wire.record import Form, Record
 
 VOID = "void"
@@ -50,12 +50,8 @@ class Void(Record):
     ----------
     slot : Slot
         What their updates were encrypted for.
-    number : int
-        Of its epoch.
-    members : tuple of bytes
-        Identity keys of the epoch's members, 32 bytes each, in order of rank.
-    sites, colluders : int
-        N and c of the roster of then.
+    circle : SharingParameters
+        Of its epoch, and of no one sum.
     promises : mapping of int to Promise
         By rank.
     """
@@ -63,33 +59,24 @@ class Void(Record):
     FORM = Form("void", MAX_VOID, row=True)
 
     slot: Slot
-    number: U32
-    members: tuple[Hash, ...]
-    sites: U32
-    colluders: U32
+    circle: SharingParameters
     promises: dict[U32, Promise] = field(default_factory=dict)
 
     @classmethod
     def of(cls, circle: SharingParameters, slot: Slot) -> Self:
         """A slot of which nobody has promised anything."""
-        return cls(slot, circle.number, circle.members, circle.sites, circle.colluders)
-
-    @property
-    def circle(self) -> SharingParameters:
-        """Whose sets they are."""
-        scope = self.slot.run_id, self.number, self.slot.roster_hash
-        return SharingParameters(*scope, self.members, self.sites, self.colluders, 0)
+        return cls(slot, replace(circle, elements=0, total=b"", partial=0))
 
     @property
     def scope(self) -> bytes:
         """SHA-256 over slot and circle, 32 bytes: a signer keeps it, and takes no other circle."""
-        said = [self.slot.digest(), self.number, list(self.members), self.sites, self.colluders]
+        said = [self.slot.digest(), self.circle.to_fields()]
         return hashlib.sha256(dumps(["flhe/v1/void", *said])).digest()
 
     @property
     def packed(self) -> bool:
         """Whether fewer than t answers tell something."""
-        return len(self.members) >= PACKED_FROM
+        return len(self.circle.members) >= PACKED_FROM
 
     @property
     def counted(self) -> int:
@@ -110,9 +97,9 @@ class Void(Record):
 
         Raises ProtocolError: a rank that no member has; AuthenticationError: a forged one.
         """
-        if rank >= len(self.members):
+        if rank >= len(self.circle.members):
             raise ProtocolError("a promise by who is no member")
-        header = _header(self.slot, self.number, self.members[rank])
+        header = self.circle.header(self.slot, VOID, rank)
         self.circle.verify(header, dumps(made.signed), made.signature)
 
     def check(self) -> None:
@@ -123,7 +110,7 @@ class Void(Record):
         need = self.circle.thresholds.threshold
         if not self.complete:
             raise QuorumError(f"{self.counted} members have given a set up, {need} must")
-        if len(set(self.members)) != len(self.members):
+        if len(set(self.circle.members)) != len(self.circle.members):
             raise ProtocolError("a void names a member twice")
         for rank, made in self.promises.items():
             self.check_promise(rank, made)
@@ -134,18 +121,5 @@ def promise(identity: Identity, slot: Slot, number: int, *, signed: bool) -> Pro
 
     `number` is that of the slot's epoch, as the server says: a wrong one is a promise of no use.
     """
-    header = _header(slot, number, identity.public)
+    header = Header.in_slot(slot, number, VOID, identity.public)
     return Promise(signed, Envelope.seal(identity, header, dumps(signed)).signature)
-
-
-def _header(slot: Slot, number: int, sender: bytes) -> Header:
-    return Header(
-        roster_hash=slot.roster_hash,
-        run_id=slot.run_id,
-        epoch=number,
-        round=slot.round,
-        attempt=slot.attempt,
-        stage=VOID,
-        sender=sender,
-        layout_hash=slot.digest(),
-    )

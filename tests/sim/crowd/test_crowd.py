@@ -244,9 +244,7 @@ def test_sums_are_exact_though_clients_drop_out(tmp_path: Path) -> None:
     assert (events[0]["event"], done["event"]) == ("idle", "done")
     assert done["error"] < 1e-5
     # Shares of 2048 elements for six others, theirs for this node, and little else.
-    box = SharingParameters(
-        1, 1, bytes(32), tuple(bytes([i]) * 32 for i in range(7)), 7, 2, 2048
-    ).box_bytes
+    box = SharingParameters(1, tuple(bytes([i]) * 32 for i in range(7)), 7, 2, 2048).box_bytes
     assert 2 * 4 * box < done["masking_bytes"] < 2 * 7 * box + 5000
     ran = Found(Asked(7, 5000, 3))
     ran.read_clocks(tmp_path)

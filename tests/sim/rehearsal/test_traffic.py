@@ -136,7 +136,7 @@ def test_every_key_that_nodes_derive_is_looked_for(
     assert {"pair", "pair-aead", "group", "confirm"} <= set(nodes.values())
 
 
-ELSEWHERE = {"seal", "unmask"}
+ELSEWHERE = {"seal"}
 """Labels of boxes whose salt is inside."""
 
 
