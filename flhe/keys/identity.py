@@ -1,19 +1,33 @@
-"""Who a site is: one Ed25519 key pair, made offline.
+"""Who a site is: one Ed25519 key pair, made offline; and what it signs outside of any run.
 
-Source: RFC 8032. We refuse public keys of small order and those not written in their shortest form:
-under the former one signature fits many messages, the latter would let one key pass for two.
+    signature = Ed25519( CBOR ["flhe/v1/site/" + kind, SHA-512(body)] )
+
+A label of a run's messages has no second slash (`agreement/messages.py`), so no message of a
+protocol can be shown as a statement, nor the other way round.
+
+Public keys of small order are refused, under which one signature fits many messages; and those not
+written in their shortest form, which would let one key pass for two.
+
+Source: RFC 8032; docs/protocol.md.
 """
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from dataclasses import dataclass, field
+from typing import Literal
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError
+from flhe.wire.canonical import dumps
+from flhe.wire.derive import PREFIX
 from flhe.wire.secret import Random, Secret
+
+Statement = Literal["roster", "enrol", "replace"]
+"""What a site says: that it takes part in a roster, asks to be listed, or gives its place to a key."""
 
 _P = 2**255 - 19
 _Y8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
@@ -55,6 +69,10 @@ class Identity:
         """Sign `message`; 64 bytes, the same for the same message."""
         return Ed25519PrivateKey.from_private_bytes(self.seed).sign(message)
 
+    def state(self, kind: Statement, body: bytes) -> bytes:
+        """Sign `body` as a statement; 64 bytes."""
+        return self.sign(_stated(kind, body))
+
 
 def check_public(public: object) -> None:
     """Raise ProtocolError unless `public` is 32 bytes that an honest Ed25519 key could have."""
@@ -77,3 +95,12 @@ def verify(public: bytes, signature: bytes, message: bytes) -> None:
         raise AuthenticationError(
             f"the signature does not verify under the key {public.hex()[:16]}"
         ) from None
+
+
+def verify_statement(public: bytes, signature: bytes, kind: Statement, body: bytes) -> None:
+    """Return if the holder of `public` has stated `body`; raises as `verify`."""
+    verify(public, signature, _stated(kind, body))
+
+
+def _stated(kind: Statement, body: bytes) -> bytes:
+    return dumps([f"{PREFIX}site/{kind}", hashlib.sha512(body).digest()])

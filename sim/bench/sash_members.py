@@ -21,7 +21,7 @@ from flhe.keys.agreement.answers import answer_of, combine
 from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
-from flhe.keys.agreement.shares import pack_elements, seal_share
+from flhe.keys.agreement.pairs import pack_elements, seal_share
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
 from flhe.math import ring

@@ -2,8 +2,8 @@
 
 Whoever has one of them reads or forges a part of a round, so none may travel. Their contexts are
 public: slots are in ciphertexts' headers on the wire, message headers in messages, ranks are counted.
-Not looked for: keys of boxes whose salt stands inside the box (sealed models, releases of seeds), and
-what is bound to the support of a sparse vector.
+Not looked for: keys of boxes whose salt stands inside the box (sealed models), and what is bound to
+the support of a sparse vector.
 
 Labels are those of the modules that derive; a test holds them against the source.
 """
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from flhe.errors import FlheError
 from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.agreement.states import Epoch
 from flhe.schemes.base import Adder
 from flhe.schemes.esafl.adder import EsaflAdder
@@ -73,8 +74,7 @@ def of_epoch(epoch: Epoch) -> Iterator[bytes]:
     yield hkdf(epoch.group_key, "confirm", *scope, epoch.number)
     for key in filter(None, epoch.pair_keys):
         yield hkdf(key, "joint", *scope, epoch.id)
-    if model_key := getattr(epoch, "model_key", b""):
-        yield model_key
+    yield ModelKey.of(epoch).key
 
 
 def of_traffic(

@@ -54,7 +54,7 @@ def handed(group: Group, victim: Site, model: Model, vouchers: list[bytes], **ho
     """What the victim answers to a checkpoint that the member of rank 1 has sealed."""
     epoch = epoch_of(group.sites[1])
     header = {**ModelKey.of(epoch).header(), "round": model.round, "attempt": 0, "rank": 1}
-    pieces = seal.seal_stream(epoch.model_key, header, model.chunks())
+    pieces = seal.seal_stream(ModelKey.of(epoch).key, header, model.chunks())
     box = {records.BOX: records.from_pieces(pieces)}
     return group.ask(victim, "sync", extra=box, vouchers=vouchers, **how)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from flhe.errors import ProtocolError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import check_answer
-from flhe.keys.agreement.shares import open_share, seal_share
+from flhe.keys.agreement.pairs import open_share, seal_share
 from flhe.keys.agreement.voids import Promise, Void, promise
 from tests.fuzz.decoders import ANY, NEVER, Decoder
 from tests.fuzz.group import replaced, source

@@ -8,7 +8,6 @@ import pytest
 
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError
 from flhe.keys.identity import Identity
-from flhe.keys.roster import statements
 from flhe.keys.roster.enrolment import MAX_FILE, Enrolment
 from flhe.wire.canonical import dumps
 
@@ -35,12 +34,12 @@ def test_nobody_takes_a_place_without_the_key_that_held_it() -> None:
         with pytest.raises(AuthenticationError, match="ask the site for it again"):
             replace(thief, **forged)  # type: ignore[arg-type]
     body = dumps(["site-a", NEW.public, OLD.public])
-    asks = statements.sign(NEW, "enrol", body)
+    asks = NEW.state("enrol", body)
     assert asks == LATER.signature
     # Who asks signs all that it can sign; the old key's consent is of another kind than a request.
     for signs, what in ((NEW, "replace"), (OTHER, "replace"), (OLD, "enrol")):
         with pytest.raises(AuthenticationError):
-            Enrolment(LATER.member, asks, OLD.public, statements.sign(signs, what, body))
+            Enrolment(LATER.member, asks, OLD.public, signs.state(what, body))
 
 
 def test_a_signature_is_for_one_name_and_one_key() -> None:

@@ -20,7 +20,7 @@ from flwr.app import Message
 
 from flhe.keys.agreement.answers import check_answer
 from flhe.keys.agreement.circle import SharingParameters
-from flhe.keys.agreement.shares import open_share
+from flhe.keys.agreement.pairs import open_share
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.node.witness import Witness
 from tests.mods.harness import Site, answer, refused, update

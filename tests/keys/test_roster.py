@@ -114,7 +114,7 @@ def test_who_is_admitted_and_whose_key_is_replaced() -> None:
     for act, says in (
         (lambda: ONE.admitted(Member("again", KEYS[0])), "one public key"),
         (lambda: ONE.admitted(Member("site-0", KEYS[5])), "one name"),
-        (lambda: new.replaced(KEYS[2], KEYS[8]), "is no member's"),
+        (lambda: new.replaced(KEYS[2], KEYS[8]), "was revoked before"),
         (lambda: ONE.replaced(KEYS[2], KEYS[3]), "one public key"),
         (lambda: new.replaced(KEYS[7], KEYS[2]), "was revoked"),
     ):

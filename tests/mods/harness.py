@@ -25,6 +25,7 @@ from flhe.errors import FlheError
 from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
 from flhe.mods import HEMod, records
@@ -292,7 +293,7 @@ class Group:
                 return self.vouched[data]
             epoch_id: Any = seal.peek(data)["epoch"]
             epoch = Epoch.from_bytes(stores[0].peek_epoch(epoch_id))
-            plain = seal.unseal(epoch.model_key, data)[1]
+            plain = seal.unseal(ModelKey.of(epoch).key, data)[1]
             model = Model.from_bytes(plain)
         except (KeyError, FlheError):
             return []

@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flhe.coding.support import Support
 from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
+from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.identity import Identity
 from flhe.mods import records
 from flhe.node.store import Store
@@ -210,7 +211,7 @@ def test_a_checkpoint_that_a_member_sealed_otherwise(group: Group) -> None:
     def handed(header: dict[str, Any], model: Model) -> Message:
         """It vouches for what it seals; where nobody may collude, that is enough."""
         plain = b"".join(model.chunks())
-        box = records.from_pieces([seal.seal(epoch.model_key, header, plain)])
+        box = records.from_pieces([seal.seal(ModelKey.of(epoch).key, header, plain)])
         session = Session(epoch, group.terms, model.layout)
         holding = session.holding(model, session.digest(model))
         own = holding.sign(Store(group.sites[1].home).identity())
@@ -230,7 +231,7 @@ def test_a_checkpoint_that_a_member_sealed_otherwise(group: Group) -> None:
         (good, other),
     ):
         refused(handed(header, data), 1014)
-    none = records.from_pieces([seal.seal(epoch.model_key, good, b"no model")])
+    none = records.from_pieces([seal.seal(ModelKey.of(epoch).key, good, b"no model")])
     refused(hand(group, site, none), 1014)
     assert site.model_file == before
     answer(handed(good, model))

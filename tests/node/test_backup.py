@@ -61,8 +61,8 @@ def test_the_key_of_models_is_derived_from_the_groups() -> None:
     agreed = epoch()
     info = dumps(["flhe/v1/models", agreed.run_id, agreed.roster.hash, agreed.id])
     key = HKDF(bytes([7]) * 32, 32, b"", SHA256, context=info)  # type: ignore[arg-type]
-    assert (agreed.model_key, MODELS[0].key) == (key, key)
-    assert repr(bytes(agreed.model_key))[2:-1] not in repr(MODELS[0])
+    assert (ModelKey.of(agreed).key, MODELS[0].key) == (key, key)
+    assert repr(key)[2:-1] not in repr(MODELS[0])
 
 
 def test_the_format() -> None:
@@ -132,7 +132,7 @@ def sealed_by(agreed: Epoch, **changed: object) -> bytes:
         "epoch": agreed.id,
         **changed,
     }
-    return seal.seal(agreed.model_key, header, list(model().chunks()))
+    return seal.seal(ModelKey.of(agreed).key, header, list(model().chunks()))
 
 
 @pytest.fixture

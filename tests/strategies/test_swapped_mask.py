@@ -34,7 +34,7 @@ def sealed_by(grid: Puppets, node: int, model: Model) -> ArrayRecord:
     agreed = grid.epoch(node)
     header = {**ModelKey.of(agreed).header(), "round": model.round, "attempt": 0}
     header["rank"] = agreed.rank
-    return records.from_pieces(seal.seal_stream(agreed.model_key, header, model.chunks()))
+    return records.from_pieces(seal.seal_stream(ModelKey.of(agreed).key, header, model.chunks()))
 
 
 def with_box(

@@ -16,8 +16,7 @@ from flhe.errors import ProtocolError, QuorumError, SharesError
 from flhe.keys.agreement.circle import UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope, Header, Signature
-from flhe.keys.agreement.pairs import OVERHEAD, boxed, unboxed
-from flhe.keys.agreement.shares import unpack_elements
+from flhe.keys.agreement.pairs import OVERHEAD, boxed, unboxed, unpack_elements
 from flhe.math.ring_arrays import Elements
 from flhe.schemes.sealed import Slot
 from flhe.wire.derive import hkdf

@@ -24,8 +24,8 @@ Where the key of a scheme is shared instead (`shared_key.py`), KSHARE falls away
 itself, whose digest is signed with the set, and what UNMASK returns is a partial decryption of it.
 
 Steps are functions from a state and what came in to a state and what goes out. Here are a member's;
-`circle.py` has what the relay knows too, `shares.py` a share as it travels, and `answers.py` what
-whoever may read the sum makes of the answers.
+`circle.py` has what the relay knows too, and `answers.py` what whoever may read the sum makes of the
+answers.
 
 Source: SASH, Sec. 3.2; Bonawitz et al., CCS 2017, for the consistency check; Shamir, CACM 1979;
 Franklin and Yung, STOC 1992 (packed sharing); docs/protocol.md.
@@ -45,7 +45,7 @@ from flhe.keys.agreement.answers import answer_of, seal_answer
 from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
-from flhe.keys.agreement.shares import open_share, pack_elements, seal_share, unpack_elements
+from flhe.keys.agreement.pairs import open_share, pack_elements, seal_share, unpack_elements
 from flhe.keys.identity import Identity
 from flhe.math.ring import add
 from flhe.math.ring_arrays import Elements

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from flhe.keys.agreement.states import Epoch
+from flhe.wire.derive import hkdf
 from flhe.wire.fields import SECRET, U64, Hash, size
 from flhe.wire.record import Form, Record
 
@@ -40,7 +41,9 @@ class ModelKey(Record):
     @classmethod
     def of(cls, epoch: Epoch) -> ModelKey:
         """The key of an epoch's models."""
-        return cls(epoch.id, epoch.run_id, epoch.roster.hash, epoch.model_key)
+        run_id, roster_hash = epoch.run_id, epoch.roster.hash
+        key = hkdf(epoch.group_key, "models", run_id, roster_hash, epoch.id)
+        return cls(epoch.id, run_id, roster_hash, key)
 
     def header(self) -> dict[str, int | str | bytes]:
         """What the header of each model under this key says; a reader accepts nothing else."""

@@ -5,7 +5,11 @@
     box  = nonce | ChaCha20-Poly1305(key, nonce, plaintext, AAD = header)
 
 Each direction and each message header has its own key. The nonce is random all the same: a step
-that is run twice after a crash must not encrypt two secrets under one key and nonce.
+that is run twice after a crash must not encrypt two secrets under one key and nonce. So it is with
+a share of a seed, of which the slot and both ranks stand for the header:
+
+    key  = HKDF(k_ij, "kshare" | slot | sender | receiver)
+    box  = nonce | ChaCha20-Poly1305(key, nonce, elements, AAD = slot)
 
 Source: RFC 7748 (X25519; Sec. 6.1 asks to refuse an all-zero secret), RFC 8439.
 """
@@ -14,12 +18,15 @@ from __future__ import annotations
 
 import secrets
 
+import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from flhe.errors import AuthenticationError, ProtocolError
 from flhe.keys.agreement.messages import Header
+from flhe.math.ring import Q
+from flhe.math.ring_arrays import Elements
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Random, Secret
 
@@ -82,6 +89,39 @@ def open_from(key: bytes, header: Header, box: bytes) -> Secret:
         "changed or its sender saw other messages than we did: start over"
     )
     return unboxed(hkdf(key, "pair-aead", aad), box, aad, says)
+
+
+def seal_share(
+    key: bytes,
+    name: bytes,
+    sender: int,
+    receiver: int,
+    share: bytes,
+    random: Random = secrets.token_bytes,
+) -> bytes:
+    """Encrypt a share of a seed under k_ij, for one rank; `name` is the slot's digest."""
+    return boxed(hkdf(key, "kshare", name, sender, receiver), share, name, random)
+
+
+def open_share(key: bytes, name: bytes, sender: int, receiver: int, box: bytes) -> bytes:
+    """Decrypt what `seal_share` encrypted; AuthenticationError for anything else."""
+    says = "a share does not open"
+    return unboxed(hkdf(key, "kshare", name, sender, receiver), box, name, says)
+
+
+def pack_elements(elements: Elements) -> bytes:
+    """A share as it travels."""
+    return elements.astype("<u8").tobytes()
+
+
+def unpack_elements(data: bytes, count: int) -> Elements:
+    """Field elements out of `pack_elements`; ProtocolError for another number, or one not reduced."""
+    if len(data) != 8 * count:
+        raise ProtocolError(f"a share of {len(data)} bytes, {8 * count} were expected")
+    elements = np.frombuffer(data, "<u8").astype(np.uint64)
+    if np.any(elements >= np.uint64(Q)):
+        raise ProtocolError("a share holds what is no field element")
+    return elements
 
 
 def boxed(key: bytes, plaintext: bytes, aad: bytes, random: Random) -> bytes:

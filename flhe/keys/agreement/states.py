@@ -16,10 +16,8 @@ from typing import Annotated, Any
 from flhe.errors import ProtocolError
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Roster
-from flhe.wire.derive import hkdf
 from flhe.wire.fields import SECRET, U32, U64, Given, Hash, size
 from flhe.wire.record import Form, Record
-from flhe.wire.secret import Secret
 
 VERSION = 5
 MAX_STATE = 1 << 20
@@ -61,12 +59,12 @@ class _Group(Record):
     pair_keys: tuple[Annotated[bytes, size(0, 32), SECRET], ...] = field(repr=False)
 
     def _validate(self) -> None:
-        what, size = self.FORM.what, len(self.members)
+        what, count = self.FORM.what, len(self.members)
         if list(self.members) != sorted(set(self.members) & set(self.roster.publics)):
             raise ProtocolError(f"{what}: members must be in the roster, each once, sorted")
-        if not 0 <= self.rank < size:
+        if not 0 <= self.rank < count:
             raise ProtocolError(f"{what}: rank is not that of a member")
-        if [len(key) for key in self.pair_keys] != [32 * (i != self.rank) for i in range(size)]:
+        if [len(key) for key in self.pair_keys] != [32 * (i != self.rank) for i in range(count)]:
             raise ProtocolError(
                 f"{what}: one pair key of 32 bytes is needed for every other member"
             )
@@ -155,8 +153,3 @@ class Epoch(_Group):
     def size(self) -> int:
         """How many members take part."""
         return len(self.members)
-
-    @property
-    def model_key(self) -> Secret:
-        """Key that models are sealed under, and nothing else, 32 bytes; see `agreement.model_key`."""
-        return hkdf(self.group_key, "models", self.run_id, self.roster.hash, self.id)

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from flhe.errors import AuthenticationError, ProtocolError
-from flhe.keys.identity import Identity
-from flhe.keys.roster import statements
+from flhe.keys.identity import Identity, verify_statement
 from flhe.keys.roster.roster import Member
 from flhe.wire.canonical import dumps
 from flhe.wire.fields import size
@@ -68,9 +67,9 @@ class Enrolment(Record):
             raise ProtocolError("enrolment: a key cannot replace itself")
         body = _body(self.member, self.replaces)
         try:
-            statements.check(self.member.public, self.signature, "enrol", body)
+            verify_statement(self.member.public, self.signature, "enrol", body)
             if self.replaces:
-                statements.check(self.replaces, self.replaced, "replace", body)
+                verify_statement(self.replaces, self.replaced, "replace", body)
         except AuthenticationError:
             raise AuthenticationError(
                 "enrolment: a signature does not verify, so the file was changed: ask the site for it "
@@ -86,12 +85,8 @@ class Enrolment(Record):
         member = Member(name, identity.public)
         replaces = b"" if old is None else old.public
         body = _body(member, replaces)
-        return cls(
-            member,
-            statements.sign(identity, "enrol", body),
-            replaces,
-            b"" if old is None else statements.sign(old, "replace", body),
-        )
+        replaced = b"" if old is None else old.state("replace", body)
+        return cls(member, identity.state("enrol", body), replaces, replaced)
 
 
 def _body(member: Member, replaces: bytes) -> bytes:

@@ -17,8 +17,8 @@ Source: docs/protocol.md.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from flhe.errors import ConfigError
@@ -28,16 +28,14 @@ from flhe.wire.fields import As
 from flhe.wire.record import Form, Record
 
 
-def _flag(name: str, *, duty: bool = False, simulated: bool = False) -> Limit:
-    """A permission, which holds where both sides give it; or a duty, where either side sets it."""
-    return Limit(
-        name,
-        "true or false",
-        lambda value: True,
-        (lambda one, other: one or other) if duty else (lambda one, other: one and other),
-        default=False,
-        simulated=simulated,
-    )
+def _flag(name: str, stricter: Callable[[Value, Value], Value], default: bool) -> Limit:
+    """A permission, for which both sides must be (min); or a duty, for which one is enough (max)."""
+    return Limit(name, "true or false", lambda value: True, stricter, default, not default)
+
+
+def _least(name: str, needs: str, takes: Callable[[Value], bool], default: Value) -> Limit:
+    """The least that a number may be, of which the larger holds; 0 where all is simulated."""
+    return Limit(name, needs, takes, max, default, type(default)(0))
 
 
 def _fewest(one: Value, other: Value) -> Value:
@@ -46,42 +44,15 @@ def _fewest(one: Value, other: Value) -> Value:
 
 
 GENERAL = (
-    replace(_flag("fresh-keys", duty=True), default=True),
-    _flag("server-reads", simulated=True),
-    _flag("unpermuted", simulated=True),
-    Limit(
-        *("min-bits", "an integer, 0 to 512", lambda least: 0 <= least <= 512, max),
-        default=128,
-        simulated=0,
-    ),
-    Limit(
-        *("min-select", "a number, 0 to 1", lambda share: 0 <= share <= 1, max),
-        default=1.0,
-        simulated=0.0,
-    ),
-    Limit(
-        *("min-top-k", "a number, 0 to 1", lambda share: 0 <= share <= 1, max),
-        default=0.01,
-        simulated=0.0,
-    ),
-    Limit(
-        *("min-noise", "a number, 0 or more", lambda scale: 0 <= scale < 1e300, max),
-        default=0.0,
-        simulated=0.0,
-    ),
-    Limit(
-        *("max-releases", "an integer, 0 or more", lambda most: 0 <= most < 1 << 32, _fewest),
-        default=0,
-        simulated=0,
-    ),
-    Limit(
-        "min-members",
-        "an integer, 2 to 1024, or 0",
-        lambda least: least == 0 or 2 <= least <= 1024,
-        max,
-        default=0,
-        simulated=0,
-    ),
+    _flag("fresh-keys", max, True),
+    _flag("server-reads", min, False),
+    _flag("unpermuted", min, False),
+    _least("min-bits", "an integer, 0 to 512", lambda bits: 0 <= bits <= 512, 128),
+    _least("min-select", "a number, 0 to 1", lambda share: 0 <= share <= 1, 1.0),
+    _least("min-top-k", "a number, 0 to 1", lambda share: 0 <= share <= 1, 0.01),
+    _least("min-noise", "a number, 0 or more", lambda scale: 0 <= scale < 1e300, 0.0),
+    Limit("max-releases", "an integer, 0 or more", lambda most: 0 <= most < 1 << 32, _fewest, 0, 0),
+    _least("min-members", "an integer, 2 to 1024, or 0", lambda n: n == 0 or 2 <= n <= 1024, 0),
 )
 """Limits of every scheme."""
 

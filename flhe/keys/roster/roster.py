@@ -110,9 +110,6 @@ class Roster(Record):
             )
         if not self.schemes or len(set(self.schemes)) != len(self.schemes):
             raise ConfigError(f"Roster: name each allowed scheme once, or allow all by {ANY!r}")
-        self._check_revoked()
-
-    def _check_revoked(self) -> None:
         if len(set(self.revoked)) != len(self.revoked):
             raise ConfigError("Roster: a key is revoked twice, list it once")
         if len(self.revoked) > MAX_MEMBERS:
@@ -120,9 +117,8 @@ class Roster(Record):
                 f"Roster: {len(self.revoked)} revoked keys, at most {MAX_MEMBERS} fit: start a new "
                 "federation, in which every site has a new key"
             )
-        gone = set(self.revoked)
         for member in self.members:
-            if member.public in gone:
+            if member.public in self.revoked:
                 raise ConfigError(
                     f"Roster: the key of {member.name} was revoked, the site needs a new identity"
                 )
@@ -159,12 +155,9 @@ class Roster(Record):
         hash, or it goes on with the member. Raises ConfigError if `public` is no member's, or if
         fewer members are left than the bounds need.
         """
-        if public not in self.publics:
-            why = "was revoked before" if public in self.revoked else "is no member's"
-            raise ConfigError(f"Roster.removed: the key {public.hex()[:16]} {why}")
         return replace(
             self,
-            members=tuple(m for m in self.members if m.public != public),
+            members=self._others(public),
             collusion=self.collusion if collusion is None else collusion,
             min_survivors=self.min_survivors if min_survivors is None else min_survivors,
             revoked=(*self.revoked, public),
@@ -182,11 +175,14 @@ class Roster(Record):
 
         Raises ConfigError if `old` is no member's, or `new` is one or was revoked.
         """
-        name = self.name(old) if old in self.publics else ""
-        if not name:
-            raise ConfigError(f"Roster.replaced: the key {old.hex()[:16]} is no member's")
-        others = tuple(m for m in self.members if m.public != old)
-        return replace(self, members=(*others, Member(name, new)), revoked=(*self.revoked, old))
+        members = (*self._others(old), Member(self.name(old), new))
+        return replace(self, members=members, revoked=(*self.revoked, old))
+
+    def _others(self, public: bytes) -> tuple[Member, ...]:
+        if public not in self.publics:
+            why = "was revoked before" if public in self.revoked else "is no member's"
+            raise ConfigError(f"Roster: the key {public.hex()[:16]} {why}")
+        return tuple(m for m in self.members if m.public != public)
 
     @property
     def min_members(self) -> int:

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Annotated
 
 from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError
-from flhe.keys.identity import Identity
-from flhe.keys.roster import statements
+from flhe.keys.identity import Identity, verify_statement
 from flhe.keys.roster.roster import MAX_BYTES, MAX_MEMBERS, Member, Roster
 from flhe.wire.fields import Hash, at_most, size
 from flhe.wire.record import Form, Record
@@ -67,7 +66,7 @@ class SignedRoster(Record):
         for public, signature in ordered:
             name = self.roster.name(public)
             try:
-                statements.check(public, signature, "roster", body)
+                verify_statement(public, signature, "roster", body)
             except AuthenticationError:
                 raise AuthenticationError(
                     f"roster file: the signature of {name} is not on this roster: have {name} sign it "
@@ -83,7 +82,7 @@ class SignedRoster(Record):
     def signed(self, identity: Identity) -> SignedRoster:
         """Return it with this member's signature. Raises ProtocolError for who is no member."""
         self.roster.rank(identity.public)
-        made = statements.sign(identity, "roster", self.roster.to_bytes())
+        made = identity.state("roster", self.roster.to_bytes())
         others = tuple(s for s in self.signatures if s[0] != identity.public)
         return replace(self, signatures=(*others, (identity.public, made)))
 
