@@ -139,7 +139,7 @@ class _Attempt(Relay):
         shares = self.ask_all("share", order, self._shared, messages=first)
         second = [message for node in order for message in shares[node]]
         confirms = self.ask_all("confirm", order, self._confirmed, messages=second)
-        views = {node: announced([message]) for node, message in confirms.items()}
+        views = {node: announced(message) for node, message in confirms.items()}
         odd, what = "it confirms other messages than most do", "confirmed different messages"
         roster_hash, epoch_id = self.same(views, odd, what)
         third = tuple(confirms[node] for node in order)

@@ -76,15 +76,13 @@ def seal(
     header: Mapping[str, Any],
     plaintext: Buffer | Iterable[Buffer],
     random: Random = secrets.token_bytes,
-    *,
-    chunk_bytes: int = CHUNK,
 ) -> bytes:
     """Seal `plaintext`, in one buffer or many, for everyone who has `secret` (32 bytes).
 
     `header` is public and bound: it has the fields of `BOUND` and any others that canonical CBOR
-    can carry. Raises ConfigError for a header without them, or a chunk size beyond 64 MiB.
+    can carry. Raises ConfigError for a header without them.
     """
-    return b"".join(seal_stream(secret, header, plaintext, random, chunk_bytes=chunk_bytes))
+    return b"".join(seal_stream(secret, header, plaintext, random))
 
 
 def seal_stream(
@@ -97,7 +95,8 @@ def seal_stream(
 ) -> Iterator[bytes]:
     """Seal like `seal`, giving the box piece by piece; holds two chunks in memory.
 
-    A buffer must keep its content until the box is complete.
+    A buffer must keep its content until the box is complete. Raises ConfigError as `seal`, and for
+    chunks beyond 64 MiB.
     """
     if not 1 <= chunk_bytes <= CHUNK:
         raise ConfigError(f"seal(chunk_bytes={chunk_bytes}): must be 1 to {CHUNK}")

@@ -203,15 +203,12 @@ def entries() -> Sequence[Decoder]:
     values = [1, -1, b"x", "y", None, True, {"a": [2**64 - 1], "b": {}}]
     pieces, box = [b"one", b"two"], records.from_pieces([b"abc", b"defg"])
 
-    def announced(data: bytes) -> Any:
-        return epoch.announced([confirms[0], data])
-
     def sealed(record: ArrayRecord) -> Sealed:
         return records.to_sealed(dense().header(), record, floats=0)
 
     return (
         Decoder("canonical CBOR", [canonical.dumps(values)], fields, canonical.dumps),
-        Decoder("CONFIRM at the relay", [confirms[1]], announced, ANY),
+        Decoder("CONFIRM at the relay", [confirms[1]], epoch.announced, ANY),
         coded("optimizer", OPTIMIZERS, optimizers.from_parameters, lambda one: one.parameters()),
         coded("layout", [LAYOUT, Layout(())], Layout.from_fields, Layout.to_fields),
         Decoder("ciphertext, small", [to_bytes(dense())], from_bytes, to_bytes),

@@ -217,7 +217,8 @@ KEY = bytes(range(32))
 
 def _box(plaintext: bytes, round_: int = 3) -> bytes:
     draw = source(f"box {round_}")
-    return seal.seal(KEY, {**BOX, "round": round_}, plaintext, draw, chunk_bytes=16)
+    stream = seal.seal_stream(KEY, {**BOX, "round": round_}, plaintext, draw, chunk_bytes=16)
+    return b"".join(stream)
 
 
 def _unseal(data: bytes) -> None:

@@ -29,6 +29,10 @@ HEADER: dict[str, Any] = {
 }
 
 
+def sealed(*what: Any, **how: Any) -> bytes:
+    return b"".join(seal_stream(*what, **how))
+
+
 @pytest.mark.parametrize("case", make_vectors.cases("seal"), ids=lambda case: case["name"])
 def test_vector(case: dict[str, Any]) -> None:
     key, box = bytes.fromhex(case["group_key"]), bytes.fromhex(case["box"])
@@ -36,7 +40,7 @@ def test_vector(case: dict[str, Any]) -> None:
         assert case | make_vectors.seal(case) == case
         salt, plain = bytes.fromhex(case["salt"]), bytes.fromhex(case["plaintext"])
         header, size = unhex(case["header"]), case["chunk_bytes"]
-        assert seal(key, header, plain, lambda n: salt[:n], chunk_bytes=size) == box
+        assert sealed(key, header, plain, lambda n: salt[:n], chunk_bytes=size) == box
         assert unseal(key, box) == (header, plain)
         return
     error = getattr(errors, case["error"])
@@ -54,10 +58,10 @@ def test_any_buffers_give_one_plaintext(parts: list[bytes], size: int) -> None:
     plain = b"".join(parts)
     fixed = bytes
     boxes = [
-        seal(KEY, HEADER, parts, fixed, chunk_bytes=size),
-        seal(KEY, HEADER, plain, fixed, chunk_bytes=size),
-        seal(KEY, HEADER, memoryview(plain), fixed, chunk_bytes=size),
-        b"".join(seal_stream(KEY, HEADER, map(bytearray, parts), fixed, chunk_bytes=size)),
+        sealed(KEY, HEADER, parts, fixed, chunk_bytes=size),
+        sealed(KEY, HEADER, plain, fixed, chunk_bytes=size),
+        sealed(KEY, HEADER, memoryview(plain), fixed, chunk_bytes=size),
+        sealed(KEY, HEADER, map(bytearray, parts), fixed, chunk_bytes=size),
     ]
     assert len(set(boxes)) == 1
     for data in (boxes[0], bytearray(boxes[0]), memoryview(boxes[0])):
@@ -100,7 +104,7 @@ def test_header_without_a_bound_field(name: str) -> None:
 )
 def test_own_mistakes(change: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        seal(**{"secret": KEY, "header": HEADER, "plaintext": b"x", **change})
+        sealed(**{"secret": KEY, "header": HEADER, "plaintext": b"x", **change})
 
 
 def boxed(length: int, *fields: dict[str, Any]) -> bytes:
@@ -160,7 +164,7 @@ def until_refused(pieces: list[bytes]) -> bytes:
 
 @given(st.binary(max_size=60), st.integers(1, 20), st.lists(st.integers(0, 10**6), max_size=8))
 def test_pieces_cut_anywhere(plain: bytes, size: int, places: list[int]) -> None:
-    box = seal(KEY, HEADER, plain, chunk_bytes=size)
+    box = sealed(KEY, HEADER, plain, chunk_bytes=size)
     pieces = cut(box, places)
     assert peek(pieces) == HEADER
     for data in (box, pieces, tuple(map(bytearray, pieces)), [memoryview(p) for p in pieces]):
@@ -206,7 +210,7 @@ def test_a_flipped_bit_shows_where_it_is() -> None:
 
 
 def test_the_header_is_authentic_when_it_comes() -> None:
-    box = seal(KEY, HEADER, bytes(48), chunk_bytes=16)
+    box = sealed(KEY, HEADER, bytes(48), chunk_bytes=16)
     edited = box.replace(b"eround\x04", b"eround\x05")
     assert peek(edited)["round"] == 5
     with pytest.raises(AuthenticationError):
@@ -229,7 +233,7 @@ def test_a_stream_that_is_not_whole_replaces_no_file(tmp_path: pathlib.Path) -> 
 
 def test_a_stream_is_never_held_as_a_whole() -> None:
     size, count = 1 << 16, 64
-    box = seal(KEY, HEADER, bytes(size * count), chunk_bytes=size)
+    box = sealed(KEY, HEADER, bytes(size * count), chunk_bytes=size)
     pieces = [memoryview(box)[at : at + size] for at in range(0, len(box), size)]
     tracemalloc.start()
     try:

@@ -40,7 +40,7 @@ from typing import Annotated
 
 import numpy as np
 
-from flhe.errors import AuthenticationError, ProtocolError, QuorumError, SharesError
+from flhe.errors import ProtocolError, QuorumError, SharesError
 from flhe.keys.agreement.answers import answer_of, seal_answer
 from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
@@ -152,22 +152,17 @@ def agree(
         What is to be kept; the signature, 64 bytes.
     """
     circle, slot = SharingParameters.of(epoch, elements), dealt.slot
-    check_survivors(circle, epoch, survivors)
+    signature = _signature(circle, epoch, identity, slot, survivors)
     if len(boxes) != len(survivors):
         raise ProtocolError(f"{len(boxes)} shares for {len(survivors)} survivors")
     name = slot.digest()
     total = np.zeros(circle.sharing.width(elements), np.uint64)
     bad = []
     for rank, box in zip(survivors, boxes, strict=True):
-        if rank == epoch.rank:
-            share: bytes = dealt.own
-        else:
-            try:
-                share = open_share(epoch.pair_keys[rank], name, rank, epoch.rank, box)
-            except AuthenticationError:
-                bad.append(rank)
-                continue
         try:
+            share = dealt.own
+            if rank != epoch.rank:
+                share = open_share(epoch.pair_keys[rank], name, rank, epoch.rank, box)
             total = add(total, unpack_elements(share, total.size))
         except ProtocolError:
             bad.append(rank)
@@ -177,10 +172,7 @@ def agree(
             "changed on the way, or sealed for another round",
             tuple(bad),
         )
-    return (
-        Agreed(slot, tuple(survivors), pack_elements(total)),
-        signed(circle, epoch, identity, slot, survivors),
-    )
+    return Agreed(slot, tuple(survivors), pack_elements(total)), signature
 
 
 def agree_on_sum(
@@ -194,13 +186,18 @@ def agree_on_sum(
     if total.slot != slot:
         raise ProtocolError("the sum to be opened is of another round than this node's update")
     circle = SharingParameters.of(epoch, total=total.digest())
-    check_survivors(circle, epoch, total.senders)
-    agreed = Agreed(slot, total.senders, decrypt(total), circle.total)
-    return agreed, signed(circle, epoch, identity, slot, total.senders)
+    signature = _signature(circle, epoch, identity, slot, total.senders)
+    return Agreed(slot, total.senders, decrypt(total), circle.total), signature
 
 
-def check_survivors(circle: SharingParameters, epoch: Epoch, survivors: Sequence[int]) -> None:
-    """Refuse a set that this member must not sign; see `agree`."""
+def _signature(
+    circle: SharingParameters,
+    epoch: Epoch,
+    identity: Identity,
+    slot: Slot,
+    survivors: Sequence[int],
+) -> bytes:
+    """Sign a set, unless this member must not; see `agree`."""
     circle.check_set(survivors)
     if len(survivors) < epoch.roster.min_opening:
         raise QuorumError(
@@ -209,16 +206,6 @@ def check_survivors(circle: SharingParameters, epoch: Epoch, survivors: Sequence
         )
     if epoch.rank not in survivors:
         raise ProtocolError("this member's update is not in the sum that is to be opened")
-
-
-def signed(
-    circle: SharingParameters,
-    epoch: Epoch,
-    identity: Identity,
-    slot: Slot,
-    survivors: Sequence[int],
-) -> bytes:
-    """This member's signature on a set, 64 bytes."""
     header = circle.header(slot, CONSIST, epoch.rank)
     return Envelope.seal(identity, header, circle.statement(survivors)).signature
 
