@@ -207,7 +207,7 @@ NEED = CONTRIBUTORS * (LARGE - 1)
 FIRST_USE: list[Row] = [
     ("swaps an ephemeral key", swapped, ("signature", "SHARE messages", "signature")),
     ("replays one of this epoch", replayed(), ("does not decrypt",)),
-    ("moves one here", lambda _, a: [*a, resign(6, hello(6, run=5), run_id=RUN)], ("roster_",)),
+    ("moves one here", lambda _, a: [*a, hello(6, run=5)], ("run_id",)),
     ("shows a member twice", lambda _, a: [*a, a[2]], ("two ADVERTISE",)),
     ("shows two of a member", lambda _, a: [*a, hello(1)], ("two ADVERTISE",)),
     ("has one ephemeral key twice", doubled, ("one ephemeral", "one ephemeral", "own ADVERTISE")),
@@ -430,7 +430,7 @@ def test_confirms() -> None:
         ("2 CONFIRM messages, all 3 members", good[:2]),
         ("4 CONFIRM messages", [*good, good[0]]),
         ("two CONFIRM messages", [good[0], good[1], good[1]]),
-        ("own CONFIRM", [good[1], good[1], good[2]]),
+        ("two CONFIRM messages", [good[1], good[1], good[2]]),
         ("own CONFIRM", [resign(0, good[0], b""), good[1], good[2]]),
         (f"{name} saw other messages", replaced(good, 1, resign(1, good[1], dumps([mine, mac])))),
         (

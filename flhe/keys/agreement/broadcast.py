@@ -1,7 +1,10 @@
 """Messages of members about an epoch as a whole, between CONFIRM and its first round.
 
 They are signed for the epoch's id and for the terms that it is for; where later messages have a layout,
-these have the hash of their stage and the epoch.
+these have the hash of their stage and the epoch. `key_pair`, `joint` and `shared_key` have the steps
+that send them: pure functions like those of `epoch.py`, between `confirm` and `finish`. What such a
+step ends with is named in the layout hash of every slot, so members with different keys make
+ciphertexts that nobody adds up.
 """
 
 from __future__ import annotations

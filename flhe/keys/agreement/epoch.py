@@ -19,9 +19,6 @@ envelopes. A server that swaps a key, drops, repeats or replays a message, or sh
 different lists, changes T1 or T2 for somebody: then no two views agree, CONFIRM fails and the epoch
 never starts. An error at any step means: erase the state and start over with fresh keys.
 
-States hold secrets. Each Flower message may be handled by another process, so they go to bytes and
-back, for a file that only the owner reads; the identity's seed never is in them.
-
 Source: docs/protocol.md; SIGMA (Krawczyk, CRYPTO 2003) for signing what both sides saw and
 MACing the identity; RFC 7748 (X25519), RFC 8439 (ChaCha20-Poly1305).
 """
@@ -38,7 +35,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from flhe.errors import AuthenticationError, ProtocolError, QuorumError
 from flhe.keys.agreement.broadcast import one_each
-from flhe.keys.agreement.messages import EVERYONE, MAX_MESSAGE, Envelope, Header
+from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope, Header
 from flhe.keys.agreement.pairs import check_ephemeral, open_from, pair_key, seal_to
 from flhe.keys.agreement.states import Advertised, Confirmed, Epoch, Shared
 from flhe.keys.identity import Identity
@@ -100,7 +97,7 @@ def advertise(
     secret = random(32)
     ephemeral = X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
     state = Advertised(identity, run_id, epoch_number, contract, roster, secret, b"")
-    header = _header(ADVERTISE, state, _hello_hash(roster, run_id))
+    header = _header(ADVERTISE, state, roster)
     message = Envelope.seal(identity, header, _Hello(ephemeral, random(32)).to_bytes()).to_bytes()
     return replace(state, message=message), message
 
@@ -122,7 +119,7 @@ def share(
         raise AuthenticationError("own ADVERTISE is missing or was changed on the way: start over")
     me = state.identity.public
     listed = None if state.roster is None else frozenset(state.roster.publics)
-    expect = _header(ADVERTISE, state, _hello_hash(state.roster, state.run_id)).expected()
+    expect = _header(ADVERTISE, state, state.roster).expected()
     messages: dict[bytes, bytes] = {}
     ephemerals: dict[bytes, bytes] = {}
     for data in advertises:
@@ -153,10 +150,10 @@ def share(
         for peer in members
     )
     contribution = random(32)
-    outbound, rank = [], members.index(me)
+    outbound, rank, head = [], members.index(me), _header(SHARE, state, roster)
     for peer, key in zip(members, pair_keys, strict=True):
         if peer != me and rank < CONTRIBUTORS:
-            header = _header(SHARE, state, roster.hash, receiver=peer)
+            header = replace(head, receiver=peer)
             payload = seal_to(key, header, contribution, random)
             outbound.append(Envelope.seal(state.identity, header, payload).to_bytes())
     shared = Shared(
@@ -190,7 +187,7 @@ def confirm(state: Shared, shares: list[bytes]) -> tuple[Confirmed, bytes]:
     need = len(contributors) * (len(members) - 1)
     if len(shares) != need:
         raise ProtocolError(f"{len(shares)} SHARE messages, {need} are needed: start over")
-    expect = _header(SHARE, state, state.roster.hash).expected("receiver")  # in turn, every member
+    expect = _header(SHARE, state, state.roster).expected("receiver")  # in turn, every member
     digests: dict[tuple[bytes, bytes], bytes] = {}
     sent: dict[bytes, bytes] = {}
     inbox: dict[bytes, Envelope] = {}
@@ -220,7 +217,7 @@ def confirm(state: Shared, shares: list[bytes]) -> tuple[Confirmed, bytes]:
         for i, m in enumerate(contributors)
     )
     group_key = hkdf(secret, "group", state.run_id, state.roster.hash, state.number, salt=t2)
-    header = _header(CONFIRM, state, state.roster.hash)
+    header = _header(CONFIRM, state, state.roster)
     payload = _Proof(t2, _mac(_mac_key(state, group_key), t2, me)).to_bytes()
     message = Envelope.seal(state.identity, header, payload).to_bytes()
     confirmed = Confirmed(
@@ -240,11 +237,11 @@ def finish(state: Confirmed, confirms: list[bytes]) -> Epoch:
     ProtocolError for a message missing, repeated or of another exchange. Nothing may be encrypted
     under the group key before this step returns.
     """
+    found = one_each(state, confirms, _header(CONFIRM, state, state.roster))
     if state.message not in confirms:
-        raise AuthenticationError("own CONFIRM is missing or was changed on the way: start over")
-    head = _header(CONFIRM, state, state.roster.hash)
+        raise AuthenticationError("own CONFIRM was changed on the way: start over")
     key = _mac_key(state, state.group_key)  # once: the roster is hashed for it
-    for rank, envelope in one_each(state, confirms, head).items():
+    for rank, envelope in found.items():
         sender = state.members[rank]
         proof = _Proof.from_bytes(envelope.payload)
         if not hmac.compare_digest(proof.t2, state.t2):
@@ -274,21 +271,13 @@ def _hash(label: str, *parts: bytes | Iterable[bytes]) -> bytes:
     return hashlib.sha256(dumps([PREFIX + label, *parts])).digest()
 
 
-def _hello_hash(roster: Roster | None, run_id: int) -> bytes:
-    """Return what an ADVERTISE has as roster_hash: under first-use no roster is known yet."""
-    if roster is not None:
-        return roster.hash
-    return hashlib.sha256(dumps([PREFIX + "first-use", run_id])).digest()
-
-
-def _header(stage: str, state: _State, roster_hash: bytes, receiver: bytes = EVERYONE) -> Header:
+def _header(stage: str, state: _State, roster: Roster | None) -> Header:
     return Header(
-        roster_hash=roster_hash,
+        roster_hash=bytes(32) if roster is None else roster.hash,  # none is known under first-use
         run_id=state.run_id,
         epoch=state.number,
         stage=stage,
         sender=state.identity.public,
-        receiver=receiver,
         policy_hash=state.contract,
     )
 

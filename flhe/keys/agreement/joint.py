@@ -12,16 +12,11 @@ for one epoch; docs/protocol.md says what a server that begins several may do). 
 that s is as wide as a sum of N keys is, and that its own v_i is in it.
 
 Masks belong to one key agreement: k_ij comes from X25519 keys that were fresh for it. Asked twice in
-one, a member masks the same s_i again, so the same v_i; who starts over draws everything anew. (One
-mask on two keys would show their difference.)
-
-The last message names s by a key of the group. It goes into the layout hash of every slot, so members
-with different sums make ciphertexts that nobody adds up.
+one, a member masks the same s_i again, so the same v_i: one mask on two keys would show their
+difference.
 
 Keys may be dealt instead, offline and by somebody trusted (`flhe.keys.agreement.dealt`): then there
 is no JOINT.
-
-Each step is a pure function like those of `flhe.keys.agreement.key_pair`, between CONFIRM and `finish`.
 
 Source: ESAFL, Sec. 6, "performing by the clients" (which leaves the protocol open); pairwise masks:
 Bonawitz et al., CCS 2017, Sec. 4; docs/protocol.md.

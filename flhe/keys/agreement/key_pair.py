@@ -3,15 +3,9 @@
     KEY-PAIR  lowest rank -> all   public key, seal(K_G, secret key), signed over both
 
 A scheme whose ciphertexts are opened with a key pair (Paillier, CKKS) gets a fresh one in each
-epoch. The member of the lowest rank makes it, never the server. It does so once everybody's CONFIRM
-is there, and so does whoever takes it check them first: no secret is sealed for a group that has
-not agreed. The pair is checked by everyone that takes it, and tried out. Its public part is in the
-layout hash of every slot, so members who were given different ones make ciphertexts that nobody
-adds up.
-
-Asked twice in one agreement, the member seals the same pair again.
-
-Each step is a pure function like those of `flhe.keys.agreement.epoch`, between CONFIRM and `finish`.
+epoch. The member of the lowest rank makes it, never the server, once everybody's CONFIRM is there: no
+secret is sealed for a group that has not agreed. The others check those CONFIRMs too, then the pair,
+which they try out. Asked twice in one agreement, the member seals the same pair again.
 
 Source: BatchCrypt, Algorithm 1 (the leader client); docs/protocol.md.
 """

@@ -8,10 +8,9 @@ of the seeds of one agreed set U, through a relay that nobody trusts:
     UNMASK   server -> u   t signatures on U; u returns the sum of its shares over U
     t answers give sum over U of k_u, because Shamir shares add.
 
-    c = colluders, t = (N + c) // 2 + 1,  2 t > N + c
-
 Two sets of survivors would need t signatures each, and honest members sign one: no two sets of a
-round are ever opened. A member that has dropped out before CONSIST costs nothing, after it an answer.
+round are ever opened (`thresholds.py`). A member that has dropped out before CONSIST costs nothing,
+after it an answer.
 
 Up to 64 members a polynomial shares one field element: fewer than t shares or answers say nothing.
 From `PACKED_FROM` members on it shares t - c of them (packed Shamir), and an agreement takes some
@@ -23,9 +22,8 @@ last answer came.
 Where the key of a scheme is shared instead (`shared_key.py`), KSHARE falls away. CONSIST shows the sum
 itself, whose digest is signed with the set, and what UNMASK returns is a partial decryption of it.
 
-Steps are functions from a state and what came in to a state and what goes out. Here are a member's;
-`circle.py` has what the relay knows too, and `answers.py` what whoever may read the sum makes of the
-answers.
+Here are a member's steps; `circle.py` has what the relay knows too, and `answers.py` what readers of
+the sum make of the answers.
 
 Source: SASH, Sec. 3.2; Bonawitz et al., CCS 2017, for the consistency check; Shamir, CACM 1979;
 Franklin and Yung, STOC 1992 (packed sharing); docs/protocol.md.

@@ -6,13 +6,9 @@
 
 What parts and shares are, the scheme says (`flhe.schemes.base.SharesAdder`); here they travel. Without
 KEY-COMMIT the last one to speak could choose its part so that the sum of all is a key of its own.
-Members with different keys have different names of it, which go into the layout hash of every slot, so
-nobody adds up what they encrypt.
 
 A state asked twice answers the same, but for the nonces of boxes. A share that does not fit makes sums
 that do not open; nothing here tells whose it was.
-
-Each step is a pure function like those of `flhe.keys.agreement.key_pair`, between CONFIRM and `finish`.
 
 Source: docs/protocol.md; commitments before shares: Asharov et al., EUROCRYPT 2012.
 """

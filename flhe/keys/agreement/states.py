@@ -1,9 +1,9 @@
 """What a member remembers between the steps of `epoch.py`, and the epoch it ends with.
 
-All of them hold secrets: `to_bytes` is for a file that only the owner reads
-(`flhe/node/store.py`), and repr shows `<32 bytes>`. The identity's seed is not in the bytes;
-`from_bytes` is given the identity and checks that it is the one the state belongs to. An agreed state
-is erased once the next one is stored.
+Each message may be handled by another process, so states go to bytes and back. They hold secrets:
+`to_bytes` is for a file that only the owner reads (`flhe/node/store.py`), and repr shows `<32 bytes>`.
+The identity's seed is not in the bytes: `from_bytes` is given the identity, and checks that the state
+belongs to it. An agreed state is erased once the next one is stored.
 
 Source: docs/protocol.md.
 """
