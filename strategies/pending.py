@@ -123,7 +123,7 @@ class Settling:
         """Have members give the set up, if enough of them are there; whether it is void."""
         fed, pending, void = self.fed, self._pending, self._pending.void
         done = pending.answers.keys() | void.promises.keys()
-        if void.packed:  # theirs do not count
+        if void.circle.packed:  # theirs do not count
             done |= pending.signatures.keys()
         ranks = self._ranks(set(fed.connected()) - fed.membership.left)
         ranks = {node: rank for node, rank in ranks.items() if rank not in done}

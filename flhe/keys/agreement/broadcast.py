@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from flhe.errors import ProtocolError
 from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope, Expected, Header
 from flhe.keys.agreement.states import Confirmed, Epoch
-from flhe.keys.identity import Identity
 from flhe.wire.canonical import dumps
 from flhe.wire.derive import PREFIX
 from flhe.wire.fields import Hash
@@ -53,9 +52,11 @@ def header(agreed: Epoch, stage: str, sender: bytes) -> Header:
     )
 
 
-def signed(identity: Identity, agreed: Epoch, stage: str, payload: bytes) -> bytes:
+def signed(state: Confirmed, agreed: Epoch, stage: str, payload: bytes | Record) -> bytes:
     """A message to all."""
-    return Envelope.seal(identity, header(agreed, stage, identity.public), payload).to_bytes()
+    encoded = payload.to_bytes() if isinstance(payload, Record) else payload
+    head = header(agreed, stage, state.identity.public)
+    return Envelope.seal(state.identity, head, encoded).to_bytes()
 
 
 def box_header(agreed: Epoch, stage: str, rank: int, **more: bytes) -> dict[str, int | str | bytes]:

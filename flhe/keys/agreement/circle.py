@@ -74,12 +74,16 @@ class SharingParameters(Record):
         return Thresholds(self.sites, self.colluders)
 
     @property
+    def packed(self) -> bool:
+        """Whether a polynomial shares several elements, so that fewer than t answers tell something."""
+        return len(self.members) >= PACKED_FROM
+
+    @property
     def sharing(self) -> Shamir:
         """How seeds are shared."""
-        members, threshold = len(self.members), self.thresholds.threshold
-        packed = members >= PACKED_FROM
-        privacy = max(self.colluders, 1) if packed else threshold - 1
-        return Shamir(members, threshold, privacy)
+        threshold = self.thresholds.threshold
+        privacy = max(self.colluders, 1) if self.packed else threshold - 1
+        return Shamir(len(self.members), threshold, privacy)
 
     @property
     def share_bytes(self) -> int:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError, StoreError
 from flhe.keys.agreement.states import Confirmed
-from flhe.keys.roster.roster import MAX_MEMBERS, Roster
+from flhe.keys.roster.roster import Roster
 from flhe.schemes.base import JointAdder, Scheme
 from flhe.schemes.joint_key import JointKey
 from flhe.schemes.registry import SchemeField
@@ -97,7 +97,7 @@ def deal(
         if public not in roster.publics:
             raise ConfigError(f"the key {public.hex()[:16]} is no member's of this roster")
     members = tuple(sorted(set(roster.publics) - set(without)))
-    if not roster.min_members <= len(members) <= MAX_MEMBERS:
+    if len(members) < roster.min_members:
         raise ConfigError(
             f"keys for {len(members)} members, this roster's bounds need {roster.min_members} or more"
         )

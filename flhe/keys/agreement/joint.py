@@ -71,7 +71,7 @@ def share(
     own = _own_in(state, adder)
     head = broadcast.box_header(agreed, STAGE, agreed.rank)
     box = seal.seal(agreed.group_key, head, _masked(agreed, own), random)
-    return state, broadcast.signed(state.identity, agreed, STAGE, box)
+    return state, broadcast.signed(state, agreed, STAGE, box)
 
 
 def add(
@@ -117,9 +117,6 @@ def take(
     return _with_sum(state, agreed, key, adder)
 
 
-# --- state ---
-
-
 def _own_in(state: Confirmed, adder: JointAdder) -> Own:
     """The own key in a state that has no sum yet, or one that was computed before."""
     if state.scheme_public:
@@ -142,17 +139,13 @@ def _with_sum(
     if state.scheme_public and not hmac.compare_digest(state.scheme_public, name):
         raise ProtocolError("a second sum of keys in one key agreement: start over")
     state = replace(state, scheme_public=name, scheme_secret=key.to_bytes())
-    payload = broadcast.Digest(name).to_bytes()
-    return state, broadcast.signed(state.identity, agreed, SUM, payload)
+    return state, broadcast.signed(state, agreed, SUM, broadcast.Digest(name))
 
 
 def _name(agreed: Epoch, key: JointKey) -> bytes:
     """HMAC over s, 32 bytes: equal for all that have the same, and nothing to who has not K_G."""
     mac_key = hkdf(agreed.group_key, "joint-sum", agreed.run_id, agreed.roster.hash, agreed.id)
     return hmac.digest(mac_key, key.total.astype("<i4").tobytes(), "sha256")
-
-
-# --- masks ---
 
 
 def _masked(agreed: Epoch, own: Own) -> bytes:

@@ -63,7 +63,7 @@ def make(
         state = replace(state, scheme_public=public, scheme_secret=secret)
     public = state.scheme_public
     box = seal.seal(agreed.group_key, _box_header(agreed, public), state.scheme_secret, random)
-    return state, broadcast.signed(state.identity, agreed, STAGE, _Pair(public, box).to_bytes())
+    return state, broadcast.signed(state, agreed, STAGE, _Pair(public, box))
 
 
 def take(state: Confirmed, confirms: list[bytes], message: bytes, adder: KeyPairAdder) -> Confirmed:

@@ -67,11 +67,10 @@ def commit(
         )
     if not state.scheme_secret:
         common = broadcast.layout(COMMIT, agreed.id)  # every member had a say in the epoch's id
-        drawn, commitment = adder.draw(agreed.rank, common, random)
-        kept = _Part(drawn, commitment).to_bytes()
-        state = replace(state, scheme_secret=kept)
-    part = _part(state)
-    return state, _sealed(state, agreed, COMMIT, part.commitment)
+        drawn, bound = adder.draw(agreed.rank, common, random)
+        state = replace(state, scheme_secret=_Part(drawn, bound).to_bytes())
+    commitment = broadcast.Digest(_part(state).commitment)
+    return state, broadcast.signed(state, agreed, COMMIT, commitment)
 
 
 def reveal(
@@ -129,7 +128,7 @@ def finish(
             boxes[rank] = open_from(agreed.pair_keys[rank], envelope.header, envelope.payload)
         secret, name = adder.finish(part.part, part.commitments, boxes)
         state = replace(state, scheme_public=name, scheme_secret=secret)
-    return state, _sealed(state, agreed, SHARED, state.scheme_public)
+    return state, broadcast.signed(state, agreed, SHARED, broadcast.Digest(state.scheme_public))
 
 
 def _part(state: Confirmed) -> _Part:
@@ -139,10 +138,6 @@ def _part(state: Confirmed) -> _Part:
     if not state.scheme_secret:
         raise ProtocolError("no part of a key was drawn in this key agreement: start over")
     return _Part.from_bytes(state.scheme_secret)
-
-
-def _sealed(state: Confirmed, agreed: Epoch, stage: str, value: bytes) -> bytes:
-    return broadcast.signed(state.identity, agreed, stage, broadcast.Digest(value).to_bytes())
 
 
 def _addressed(agreed: Epoch, sender: int, receiver: int) -> Header:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from flhe.errors import ProtocolError, QuorumError
-from flhe.keys.agreement.circle import PACKED_FROM, SharingParameters
+from flhe.keys.agreement.circle import SharingParameters
 from flhe.keys.agreement.messages import Envelope, Header, Signature
 from flhe.keys.identity import Identity
 from flhe.schemes.sealed import Slot
@@ -74,14 +74,9 @@ class Void(Record):
         return hashlib.sha256(dumps(["flhe/v1/void", *said])).digest()
 
     @property
-    def packed(self) -> bool:
-        """Whether fewer than t answers tell something."""
-        return len(self.circle.members) >= PACKED_FROM
-
-    @property
     def counted(self) -> int:
         """How many promises count."""
-        return sum(not (self.packed and each.signed) for each in self.promises.values())
+        return sum(not (self.circle.packed and each.signed) for each in self.promises.values())
 
     @property
     def complete(self) -> bool:
