@@ -35,7 +35,7 @@ from flhe.wire.fields import U32, U64, As, Hash, ascending, bits, within
 from flhe.wire.frame import frame, unframe
 from flhe.wire.record import Form, Record
 
-VERSION = 12
+VERSION = 13
 MAX_BYTES = 256 << 20
 
 Phase = Literal["training", "summed", "done"]

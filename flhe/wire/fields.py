@@ -82,5 +82,6 @@ BIG = As(
 
 Hash = Annotated[bytes, size(32)]
 """A SHA-256, or a public key."""
+Signature = Annotated[bytes, size(64)]
 U32 = Annotated[int, bits(32)]
 U64 = Annotated[int, bits(64)]

@@ -37,9 +37,10 @@ def test_nobody_takes_a_place_without_the_key_that_held_it() -> None:
     asks = NEW.state("enrol", body)
     assert asks == LATER.signature
     # Who asks signs all that it can sign; the old key's consent is of another kind than a request.
-    for signs, what in ((NEW, "replace"), (OTHER, "replace"), (OLD, "enrol")):
+    consents = NEW.state("replace", body), OTHER.state("replace", body), OLD.state("enrol", body)
+    for consent in consents:
         with pytest.raises(AuthenticationError):
-            Enrolment(LATER.member, asks, OLD.public, signs.state(what, body))
+            Enrolment(LATER.member, asks, OLD.public, consent)
 
 
 def test_a_signature_is_for_one_name_and_one_key() -> None:

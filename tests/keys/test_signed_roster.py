@@ -40,9 +40,9 @@ def test_what_is_signed() -> None:
     """Written out once more, by `cryptography` alone."""
     body = roster().to_bytes()
     message = dumps(["flhe/v1/site/roster", hashlib.sha512(body).digest()])
-    for public, signature in FULL.signatures:
+    for public, signature in FULL.signatures.items():
         Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
-    assert [public for public, _ in FULL.signatures] == list(roster().publics)
+    assert list(FULL.signatures) == list(roster().publics)
 
 
 @given(st.permutations(range(4)), st.integers(0, 4))
@@ -67,7 +67,7 @@ def test_only_members_sign() -> None:
         SignedRoster(gone).signed(SITES[3])
     body = roster().to_bytes()
     with pytest.raises(ProtocolError, match="not in the roster"):
-        SignedRoster(roster(), ((OTHER.public, OTHER.state("roster", body)),))
+        SignedRoster(roster(), {OTHER.public: OTHER.state("roster", body)})
 
 
 def test_a_signature_is_on_one_roster() -> None:
@@ -80,20 +80,19 @@ def test_a_signature_is_on_one_roster() -> None:
 
 def test_another_statement_is_no_signature() -> None:
     body = roster().to_bytes()
-    for what in ("enrol", "replace"):
-        made = SITES[0].state(what, body)
+    for made in (SITES[0].state("enrol", body), SITES[0].state("replace", body)):
         with pytest.raises(AuthenticationError, match="not on this roster"):
-            SignedRoster(roster(), ((SITES[0].public, made),))
+            SignedRoster(roster(), {SITES[0].public: made})
 
 
-PAIRS: list[Any] = list(map(list, FULL.signatures))
+PAIRS: list[Any] = list(map(list, FULL.signatures.items()))
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"signatures": [PAIRS[0], PAIRS[0]]}, "signed twice"),
-        ({"signatures": PAIRS[::-1]}, "out of order"),
+        ({"signatures": [PAIRS[0], PAIRS[0]]}, "each first value once"),
+        ({"signatures": PAIRS[::-1]}, "ascending"),
         ({"signatures": [[PAIRS[0][0], PAIRS[1][1]]]}, "not on this roster"),
         ({"roster": roster(5).to_bytes()}, "not on this roster"),
         ({"roster": b""}, "roster"),

@@ -15,12 +15,12 @@ import numpy as np
 from flhe.errors import ProtocolError, QuorumError, SharesError
 from flhe.keys.agreement.circle import UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.messages import Envelope, Header, Signature
+from flhe.keys.agreement.messages import Envelope, Header
 from flhe.keys.agreement.pairs import OVERHEAD, boxed, unboxed, unpack_elements
 from flhe.math.ring_arrays import Elements
 from flhe.schemes.sealed import Slot
 from flhe.wire.derive import hkdf
-from flhe.wire.fields import U32
+from flhe.wire.fields import U32, Signature
 from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random, Secret
 

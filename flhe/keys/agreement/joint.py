@@ -57,8 +57,6 @@ def share(
 ) -> tuple[Confirmed, bytes]:
     """Draw s_i for an epoch that all have confirmed; returns the state to keep and the JOINT.
 
-    `confirms` are everyone's.
-
     Raises ProtocolError: the confirmations are not those of `epoch.finish`; keys were drawn for
     another ring, or the sum is known already.
     """

@@ -24,7 +24,7 @@ from flhe.keys.identity import Identity, verify
 from flhe.schemes.sealed import Slot
 from flhe.wire.canonical import dumps
 from flhe.wire.derive import PREFIX
-from flhe.wire.fields import U32, U64, Hash, matching, size
+from flhe.wire.fields import U32, U64, Hash, Signature, matching, size
 from flhe.wire.record import Form, Record
 
 VERSION: Literal[1] = 1
@@ -105,9 +105,6 @@ class Header(Record):
 
 
 _NAMES = dict.fromkeys(field.name for field in fields(Header))
-
-
-Signature = Annotated[bytes, size(64)]
 
 
 @dataclass(frozen=True, slots=True)

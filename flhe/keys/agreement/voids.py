@@ -19,11 +19,11 @@ from typing import Self
 
 from flhe.errors import ProtocolError, QuorumError
 from flhe.keys.agreement.circle import SharingParameters
-from flhe.keys.agreement.messages import Envelope, Header, Signature
+from flhe.keys.agreement.messages import Envelope, Header
 from flhe.keys.identity import Identity
 from flhe.schemes.sealed import Slot
 from flhe.wire.canonical import dumps
-from flhe.wire.fields import U32
+from flhe.wire.fields import U32, Signature
 from flhe.wire.record import Form, Record
 
 VOID = "void"

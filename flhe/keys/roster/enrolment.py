@@ -19,7 +19,7 @@ from flhe.errors import AuthenticationError, ProtocolError
 from flhe.keys.identity import Identity, verify_statement
 from flhe.keys.roster.roster import Member
 from flhe.wire.canonical import dumps
-from flhe.wire.fields import size
+from flhe.wire.fields import Signature, size
 from flhe.wire.record import Form, Record
 
 VERSION = 1
@@ -56,7 +56,7 @@ class Enrolment(Record):
     )
 
     member: Member
-    signature: Annotated[bytes, size(64)] = field(repr=False)
+    signature: Signature = field(repr=False)
     replaces: Annotated[bytes, size(0, 32)] = b""
     replaced: Annotated[bytes, size(0, 64)] = field(default=b"", repr=False)
 

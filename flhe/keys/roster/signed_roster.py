@@ -15,12 +15,11 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
 
-from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError
+from flhe.errors import AuthenticationError, ConfigError, FlheError
 from flhe.keys.identity import Identity, verify_statement
 from flhe.keys.roster.roster import MAX_BYTES, MAX_MEMBERS, Member, Roster
-from flhe.wire.fields import Hash, at_most, size
+from flhe.wire.fields import Hash, Signature
 from flhe.wire.record import Form, Record
 
 VERSION = 2
@@ -29,23 +28,20 @@ MAX_FILE = MAX_BYTES + 128 * MAX_MEMBERS
 MANY = 10
 """Names that an error lists; of more it says how many there are."""
 
-Signature = tuple[Hash, Annotated[bytes, size(64)]]
-"""A member's public key, 32 bytes, and its signature, 64 bytes."""
-
 
 @dataclass(frozen=True, slots=True)
 class SignedRoster(Record):
     """A roster and signatures on it, each of which was verified.
 
-    Raises ProtocolError: a signature by no member, or two by one; AuthenticationError: a signature
-    that does not verify: whose.
+    Raises ProtocolError: a signature by no member; AuthenticationError: a signature that does not
+    verify: whose.
 
     Parameters
     ----------
     roster : Roster
         Who takes part, and within what bounds.
-    signatures : tuple of Signature
-        One a member at most; sorted here by key.
+    signatures : mapping of bytes to bytes
+        Signatures, 64 bytes, by the members' public keys.
     """
 
     FORM = Form(
@@ -53,17 +49,11 @@ class SignedRoster(Record):
     )
 
     roster: Roster
-    signatures: Annotated[tuple[Signature, ...], at_most(MAX_MEMBERS, "signatures")] = field(
-        default=(), repr=False
-    )
+    signatures: dict[Hash, Signature] = field(default_factory=dict, repr=False, hash=False)
 
     def _validate(self) -> None:
-        ordered = tuple(sorted(self.signatures))
-        object.__setattr__(self, "signatures", ordered)
-        if len({public for public, _ in ordered}) != len(ordered):
-            raise ProtocolError("roster file: one member has signed twice")
         body = self.roster.to_bytes()
-        for public, signature in ordered:
+        for public, signature in self.signatures.items():
             name = self.roster.name(public)
             try:
                 verify_statement(public, signature, "roster", body)
@@ -76,15 +66,13 @@ class SignedRoster(Record):
     @property
     def missing(self) -> tuple[Member, ...]:
         """Members that have not signed, in order of rank."""
-        signed = {public for public, _ in self.signatures}
-        return tuple(m for m in self.roster.members if m.public not in signed)
+        return tuple(m for m in self.roster.members if m.public not in self.signatures)
 
     def signed(self, identity: Identity) -> SignedRoster:
         """Return it with this member's signature. Raises ProtocolError for who is no member."""
         self.roster.rank(identity.public)
         made = identity.state("roster", self.roster.to_bytes())
-        others = tuple(s for s in self.signatures if s[0] != identity.public)
-        return replace(self, signatures=(*others, (identity.public, made)))
+        return replace(self, signatures={**self.signatures, identity.public: made})
 
     def merged(self, other: SignedRoster) -> SignedRoster:
         """Return it with the other copy's signatures too. Raises ConfigError for another roster."""
@@ -93,9 +81,7 @@ class SignedRoster(Record):
                 f"these are two rosters, with the hashes {self.roster.hash.hex()} and "
                 f"{other.roster.hash.hex()}: signatures on one say nothing about the other"
             )
-        return replace(
-            self, signatures=tuple({**dict(other.signatures), **dict(self.signatures)}.items())
-        )
+        return replace(self, signatures={**other.signatures, **self.signatures})
 
     def check_complete(self) -> None:
         """Raise ConfigError unless every member has signed; it says who has not."""
