@@ -74,7 +74,6 @@ class Sharing(SashMembers):
             self._agreed,
             self.setting.senders[:count],
             self._signatures[:count],
-            self._elements,
             sealed=False,
         )
 

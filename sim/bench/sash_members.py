@@ -187,7 +187,6 @@ class SashMembers(Members):
             agreed,
             senders[: self.circle.thresholds.threshold],
             self._signatures[: self.circle.thresholds.threshold],
-            self._elements,
             sealed=False,
         )
         return Laps(client=time.perf_counter() - began)

@@ -86,7 +86,7 @@ class Masked(Round):
         signers, signed = list(signatures), list(signatures.values())
         sealed = self.first.terms.scheme.reader == "clients"
         return [
-            masking.release(s.epoch, i, agreed[rank], signers, signed, elements, sealed=sealed)
+            masking.release(s.epoch, i, agreed[rank], signers, signed, sealed=sealed)
             for rank, s, i in who
         ]
 
@@ -245,6 +245,6 @@ def test_metrics_that_nobody_reported_are_left_out() -> None:
 def test_a_reader_of_sums_has_no_key() -> None:
     reader, circle = ServerReader, SharingParameters
     assert {field.name for field in dataclasses.fields(reader)} == {"terms", "adder"}
-    public = {"run_id", "number", "roster_hash", "members", "sites", "colluders", "elements"}
+    public = {"number", "members", "sites", "colluders", "elements"}
     public |= {"total", "partial"}
     assert {field.name for field in dataclasses.fields(circle)} == public
