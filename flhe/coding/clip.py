@@ -7,13 +7,12 @@ its own threshold while everything behind works on one range.
     Clip.history()     alpha = c(bits) * sigma, sigma from the rounds before
     Clip.exchange()    alpha = c(bits) * sigma, sigma of this round's vectors
 
-sigma^2 of a layer is the mean over a round's senders of the mean square of what this layer of theirs
-is before clipping. Senders add it up under encryption (`squares`), and c(bits) makes the quantizer's
-expected error least (`aciq`). `exchange` asks for it ahead of every update; `history` ahead of the
-first one only, and from then on every update carries its own mean squares in its extras, of which
-everybody who opens the sum makes sigma^2 := (1 - BETA) * sigma^2 + BETA * (the senders' mean). That
-mean is part of the global history because the mean *update* alone understates how far the clients'
-own updates spread, by up to sqrt(N) where they point different ways.
+sigma^2 of a layer is the mean, over a round's senders, of its mean squares before clipping. Senders add
+them up under encryption (`squares`), and c(bits) makes the quantizer's expected error least (`aciq`).
+`exchange` asks for it ahead of every update, `history` ahead of the first one only. From then on every
+update carries its own mean squares in its extras, and openers of the sum take
+sigma^2 := (1 - BETA) * sigma^2 + BETA * (the senders' mean). The mean *update* alone would understate
+how far the clients' own updates spread, by up to sqrt(N) where they point different ways.
 
 Source: BatchCrypt, Sec. 4.3 (dACIQ), and FLASHE, Sec. 5.2 (a threshold from the global update history
 only). Both fit sigma to extremes or to the mean update; ours is a second moment nobody sees alone.
@@ -33,15 +32,7 @@ from numpy.typing import NDArray
 
 from flhe.coding import aciq, squares
 from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
-from flhe.coding.base import (
-    WEIGHT,
-    Codec,
-    Fitting,
-    Plain,
-    Reals,
-    Space,
-    State,
-)
+from flhe.coding.base import WEIGHT, Codec, Fitting, Plain, Reals, Space, State
 from flhe.coding.finite import AT_ALPHA, raise_not_finite
 from flhe.coding.flatten import Layout
 from flhe.coding.quantize import Quantize
@@ -167,7 +158,7 @@ class Clip(Codec):
         return None
 
     def init(self, layout: Layout) -> State:
-        """Layers state: the layers, and the thresholds where they are given."""
+        """The layers, and their thresholds where these are given."""
         segments = list(layout.segments())
         bounds = (0, *(stop for _, _, stop in segments))
         if self.adaptive:

@@ -132,18 +132,12 @@ class Coefficients:
         return -(-length // self.per)
 
     def lift(self, values: NDArray[Any], noise: NDArray[np.int8], products: Residues) -> None:
-        """Add p e + m to residues, in place.
+        """Add p e + m to `products`, a s, in place: uint64 (limbs, count), in one piece, canonical.
+
+        `values` are signed integers (length,), each within the bound: callers check that. `noise`, e,
+        is int8 (count,).
 
         Raises ConfigError: arrays of other shapes or types.
-
-        Parameters
-        ----------
-        values : NDArray of signed integers
-            Shape (length,), each within the bound: that is the caller's to check.
-        noise : NDArray
-            e, int8 (count,).
-        products : NDArray
-            uint64 (limbs, count), in one piece, canonical: a s.
         """
         from flhe.math import coefficient_kernels, limb_kernels
 
@@ -171,27 +165,13 @@ class Coefficients:
     def lower(
         self, residues: Residues, length: int, senders: int
     ) -> tuple[NDArray[Any], NDArray[np.int32]]:
-        """What a sum of `senders` vectors holds: sums of values, and of noise.
+        """Sums of values, `dtype` (length,), and of noise, int32 (count,), of `senders` vectors.
+
+        `residues` are the sum of p e + m: uint64 (limbs, count), in one piece, canonical.
 
         Raises ProtocolError: a number of senders beyond the cohort; noise or sums that they do not
         explain; a slot beyond the last value that is not empty; ConfigError: residues of another shape
         or type.
-
-        Parameters
-        ----------
-        residues : NDArray
-            uint64 (limbs, count), in one piece, canonical: the sum of p e + m.
-        length : int
-            Values of a vector.
-        senders : int
-            Vectors that were added, 1 to the cohort.
-
-        Returns
-        -------
-        values : NDArray[int32] or NDArray[int64]
-            Sums of values, shape (length,); see `dtype`.
-        noise : NDArray[int32]
-            Sums of e, shape (count,).
         """
         if not 1 <= senders <= self.cohort:
             raise ProtocolError(
