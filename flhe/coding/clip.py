@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import fnmatch
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
@@ -139,14 +138,13 @@ class Clip(Codec):
     def informed(self, before: Sequence[Codec], behind: Sequence[Codec]) -> Clip:
         """With the weight that is whole, and where thresholds are fitted, the bits behind it."""
         full_weight = max((codec.whole_weight for codec in behind), default=0)
-        bits = max((codec.value_bits for codec in behind), default=0)
-        makes = any(codec.makes_integers for codec in behind)
-        if self.adaptive and not makes:
+        bits = [codec.value_bits for codec in behind if codec.value_bits is not None]
+        if self.adaptive and not bits:
             raise MisfitError(
                 f"Clip.{self.rule}() sets its thresholds by Quantize's bits; put Quantize(bits) behind "
                 "it, or give the bound with Clip(bound)"
             )
-        return replace(self, full_weight=full_weight, precision=bits if self.adaptive else 0)
+        return replace(self, full_weight=full_weight, precision=max(bits) if self.adaptive else 0)
 
     def fused(self, behind: Sequence[Codec]) -> tuple[Any, int] | None:
         """With Weigh and Quantize behind it, one pass in place of six."""
@@ -306,17 +304,6 @@ class Clip(Codec):
     def lanes(self, extras: int, layout: Layout) -> int:
         """Extras pass unchanged; the history adds two a layer."""
         return extras + (2 * len(list(layout.segments())) if self.rule == "history" else 0)
-
-    def error(
-        self, layout: Layout, count: int, inner: float = 0.0, shared: Layers | None = None
-    ) -> float:
-        """What float32 loses in scaling, times alpha; what lies beyond alpha is cut on purpose.
-
-        Adaptive thresholds are not known ahead: without `shared` there is no bound but infinity.
-        """
-        alphas = (shared or self.init(layout).shared).alphas
-        alpha = math.inf if alphas is None else max(alphas, default=0.0)
-        return alpha * (inner + count * 2.0**-22)
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
         """float32 in, float32 within [-1, 1] out, shape (length,).

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import COUNT, WEIGHT, Codec, Plain, Reals, Space, State
 from flhe.coding.extras import MAX_PRODUCT
-from flhe.coding.flatten import Layout
 from flhe.errors import ConfigError, ExamplesError, MisfitError, ProtocolError, RangeError
 
 
@@ -87,10 +86,6 @@ class Weigh(Codec):
                 f"Weigh(max_examples={self.max_examples}) with {cohort} clients overflows 63 bits; "
                 f"at most {most_examples(cohort)} fit"
             )
-
-    def error(self, layout: Layout, count: int, inner: float = 0.0, shared: Any = None) -> float:
-        """The sum's error spread over the least weight that `count` clients have, one each."""
-        return inner * self.max_examples / count + 2.0**-22
 
     def factor(self, extras: NDArray[Any]) -> np.float32:
         """Return n / max_examples, 1 at most: `Clip` has done the rest of it.
