@@ -121,8 +121,7 @@ class Laplace(Record):
 
     def _runs(self, size: int, alpha: float | Segments) -> Segments:
         """Runs of one threshold; checked before any value is changed."""
-        whole = isinstance(alpha, int | float)
-        runs: Segments = ((0, size, float(alpha)),) if whole else alpha  # type: ignore[arg-type, assignment]
+        runs = ((0, size, float(alpha)),) if isinstance(alpha, int | float) else alpha
         ends = [0, *(stop for _, stop, _ in runs)]
         if [first for first, _, _ in runs] != ends[:-1] or ends[-1] != size:
             raise ConfigError(

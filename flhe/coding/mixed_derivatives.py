@@ -102,7 +102,7 @@ class MixedDerivatives:
     def norms(self, inputs: Inputs, targets: Tensor) -> Weights:
         """Norms of a batch's samples, added up: names and shapes of the weights.
 
-        Samples, one at least, are along the first dimension of inputs and of `targets`, which are floats.
+        Samples, one at least, are along the first dimension of inputs and `targets`, which are floats.
         """
         import torch
 
