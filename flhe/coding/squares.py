@@ -117,14 +117,9 @@ def mean(sums: NDArray[np.int64], count: int, layers: int) -> list[float]:
 
 
 class Tally:
-    """Mean squares by layer of one vector that comes in parts.
+    """Mean squares by layer of one vector that comes in parts, multiplied with `scale`.
 
-    Parameters
-    ----------
-    edges : NDArray[np.int64]
-        Where the L layers begin in the vector, and where the last one ends, shape (L + 1,).
-    scale : float
-        What the vector is multiplied with.
+    `edges` are those of `Layers`: where its L layers begin, and where the last one ends.
     """
 
     __slots__ = ("_at", "_edges", "_scale", "_sums")

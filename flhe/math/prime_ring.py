@@ -161,16 +161,9 @@ class PrimeRing:
         return self._held.forward(x, self._modulus)
 
     def products(self, s_hat: Elements, a_hat: Elements, out: Elements | None = None) -> Elements:
-        """The polynomials a_j s.
+        """The polynomials a_j s, uint64 (blocks, n), in `out` where it is given.
 
-        Parameters
-        ----------
-        s_hat : NDArray
-            uint64 (n,): transform of s.
-        a_hat : NDArray
-            uint64 (blocks, n): transforms of a_1, a_2, ...
-        out : NDArray, optional
-            uint64 (blocks, n), to be written.
+        `s_hat` is the transform of s, uint64 (n,), `a_hat` those of a_1, a_2, ..., uint64 (blocks, n).
         """
         return self._products(s_hat, a_hat, out, np.uint64)
 
@@ -179,7 +172,7 @@ class PrimeRing:
     ) -> NDArray[np.uint32]:
         """The polynomials a_j k over the Goldilocks field, rounded to 32 bits: SASH's G(k), ring form.
 
-        Arguments as for `products`, but `out` is uint32. ConfigError for another modulus.
+        Arguments as for `products`, but what comes out is uint32. ConfigError for another modulus.
         """
         if self.q != Q:
             raise ConfigError(f"masks are rounded from the Goldilocks field, not modulo {self.q}")

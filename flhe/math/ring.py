@@ -55,10 +55,7 @@ def _tables(n: int) -> Tables:
 def evaluate(coefficients: Elements) -> Elements:
     """Values of polynomials at 1, w, ..., w**(N - 1), w = root(Q, N), in that order.
 
-    Parameters
-    ----------
-    coefficients : NDArray
-        uint64 (..., N), lowest first; N a power of two up to 2**16.
+    `coefficients` are uint64 (..., N), lowest first; N is a power of two up to 2**16.
     """
     n = coefficients.shape[-1]
     if n < 1 or n & (n - 1) or n > MAX_POINTS:
