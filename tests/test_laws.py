@@ -44,6 +44,7 @@ from tests.laws import (
     SchemeCase,
     add_up,
     joined,
+    largest_error,
     random_plain,
     random_source,
     summed,
@@ -582,10 +583,8 @@ def test_any_sum_decodes_within_error(case: CodecCase, cohort: int, seed: int) -
 
 @pytest.mark.parametrize("fuse", [True, False])
 @pytest.mark.parametrize("counts", [(1, 1, 1), (50, 50, 1), (1, 2, 47)])
-def test_weighted_mean_within_the_error_that_the_codec_tells(
-    counts: tuple[int, ...], fuse: bool
-) -> None:
-    """`error` must hold for clients with few examples too: theirs is divided by few."""
+def test_weighted_mean_within_its_error(counts: tuple[int, ...], fuse: bool) -> None:
+    """Of clients with few examples too: theirs is divided by few."""
     codec = Chain((Clip(1.0), Weigh(50), Quantize(9, random=random_source(3, 10**4))), fuse=fuse)
     state = codec.init(LAYOUT)
     rng = np.random.default_rng(RNG_SEED)
@@ -596,17 +595,17 @@ def test_weighted_mean_within_the_error_that_the_codec_tells(
     ]
     opened, _ = codec.decode(summed(parts), range(len(counts)), state)
     expected = np.average(xs, axis=0, weights=counts)
-    assert np.abs(opened.values - expected).max() <= codec.error(LAYOUT, len(counts))
+    assert np.abs(opened.values - expected).max() <= largest_error(codec, len(counts), state)
 
 
-def test_clip_and_quantize_within_the_error_that_the_codec_tells() -> None:
+def test_clip_and_quantize_within_their_error() -> None:
     """At 32 bits a step is finer than the float32 that Clip computes in."""
     codec = chain(Clip(0.7), Quantize(32, "nearest"))
     state = codec.init(LAYOUT)
     x = np.random.default_rng(1).uniform(-0.7, 0.7, LAYOUT.floats).astype(np.float32)
     encoded, _ = codec.encode(Plain(x, np.empty(0, np.int64)), state)
     opened, _ = codec.decode(encoded, (0,), state)
-    assert np.abs(opened.values - x.astype(np.float64)).max() <= codec.error(LAYOUT, 1)
+    assert np.abs(opened.values - x.astype(np.float64)).max() <= largest_error(codec, 1, state)
 
 
 def test_parts_that_cannot_be_encoded() -> None:

@@ -2,7 +2,7 @@
 
 Law, for encoded vectors x_i of any subset S of senders:
     decode(sum over S of encode(x_i), S) ~= the sum of x_i, or their weighted mean where the chain
-    holds a `Weigh`; the largest error is `Codec.error(layout, count)`.
+    holds a `Weigh`.
 
 State is split by who may see it. `shared` is a function of what every reader decrypted, so it is the
 same on all clients and travels in sealed checkpoints; `local` never leaves the client. `encode` gives
@@ -116,14 +116,9 @@ class Codec(Protocol):
         return False
 
     @property
-    def makes_integers(self) -> bool:
-        """Whether its output is integers."""
-        return False
-
-    @property
-    def value_bits(self) -> int:
-        """Bits of the integers that it makes; 0 for a step that makes none, or where none is said."""
-        return 0
+    def value_bits(self) -> int | None:
+        """Bits of the integers that it makes, 0 where none is said; None where it makes none."""
+        return None
 
     @property
     def whole_weight(self) -> int:
@@ -179,14 +174,6 @@ class Codec(Protocol):
     def from_parameters(cls, stored: Mapping[str, Any]) -> Codec:
         """Inverse of `parameters`, without the name; ConfigError or ValueError for others."""
         return cls(**stored)
-
-    def error(self, layout: Layout, count: int, inner: float = 0.0, shared: Any = None) -> float:
-        """Largest error of a decoded sum (or mean) of `count` vectors, in units of the input.
-
-        `inner` is the error of the sum that this step is given to decode, `shared` the state that
-        readers share, where it is known.
-        """
-        return inner
 
     def cut(self, plain: Plain, shared: Any) -> tuple[Plain, NDArray[np.float32] | None]:
         """What of chosen values it will cut, and what lies beyond: nothing that may be sent later."""

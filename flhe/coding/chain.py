@@ -96,12 +96,12 @@ class Chain(Codec):
     @property
     def makes_integers(self) -> bool:
         """Whether what comes out are integers, which schemes add."""
-        return any(codec.makes_integers for codec in self.codecs)
+        return any(codec.value_bits is not None for codec in self.codecs)
 
     @property
     def bits(self) -> int:
         """Bits of one value; 0 where the cohort is to say."""
-        return max(codec.value_bits for codec in self.codecs)
+        return max(codec.value_bits or 0 for codec in self.codecs)
 
     @property
     def max_examples(self) -> int:
@@ -166,19 +166,6 @@ class Chain(Codec):
         """Whatever any of the codecs has to say about the number of senders."""
         for codec in self.codecs:
             codec.check_cohort(cohort)
-
-    def error(
-        self, layout: Layout, count: int, inner: float = 0.0, state: State | None = None
-    ) -> float:
-        """The errors of the codecs, last first, each scaled by those that decode after it.
-
-        Adaptive thresholds are not known ahead: their error is infinite without the `state` that
-        has them.
-        """
-        shared = state.shared if state else (None,) * len(self.codecs)
-        for codec, known in zip(reversed(self.codecs), reversed(shared), strict=True):
-            inner = codec.error(layout, count, inner, known)
-        return inner
 
     # --- adaptive thresholds ---
 
@@ -273,8 +260,7 @@ class Chain(Codec):
         """Decode through all codecs, last first; with `reuse`, `total.values` may be overwritten."""
         states = _states(state)
         for at, step in reversed(self._steps):
-            fused = step is not self.codecs[at]
-            how = {"reuse": reuse} if fused else {}
+            how = {} if step is self.codecs[at] else {"reuse": reuse}
             total, states[at] = step.decode(total, senders, states[at], **how)
         return total, _joined(states)
 

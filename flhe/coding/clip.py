@@ -7,13 +7,12 @@ its own threshold while everything behind works on one range.
     Clip.history()     alpha = c(bits) * sigma, sigma from the rounds before
     Clip.exchange()    alpha = c(bits) * sigma, sigma of this round's vectors
 
-sigma^2 of a layer is the mean over a round's senders of the mean square of what this layer of theirs
-is before clipping. Senders add it up under encryption (`squares`), and c(bits) makes the quantizer's
-expected error least (`aciq`). `exchange` asks for it ahead of every update; `history` ahead of the
-first one only, and from then on every update carries its own mean squares in its extras, of which
-everybody who opens the sum makes sigma^2 := (1 - BETA) * sigma^2 + BETA * (the senders' mean). That
-mean is part of the global history because the mean *update* alone understates how far the clients'
-own updates spread, by up to sqrt(N) where they point different ways.
+sigma^2 of a layer is the mean, over a round's senders, of its mean squares before clipping. Senders add
+them up under encryption (`squares`), and c(bits) makes the quantizer's expected error least (`aciq`).
+`exchange` asks for it ahead of every update, `history` ahead of the first one only. From then on every
+update carries its own mean squares in its extras, and openers of the sum take
+sigma^2 := (1 - BETA) * sigma^2 + BETA * (the senders' mean). The mean *update* alone would understate
+how far the clients' own updates spread, by up to sqrt(N) where they point different ways.
 
 Source: BatchCrypt, Sec. 4.3 (dACIQ), and FLASHE, Sec. 5.2 (a threshold from the global update history
 only). Both fit sigma to extremes or to the mean update; ours is a second moment nobody sees alone.
@@ -23,7 +22,6 @@ from __future__ import annotations
 
 import fnmatch
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
@@ -33,15 +31,7 @@ from numpy.typing import NDArray
 
 from flhe.coding import aciq, squares
 from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
-from flhe.coding.base import (
-    WEIGHT,
-    Codec,
-    Fitting,
-    Plain,
-    Reals,
-    Space,
-    State,
-)
+from flhe.coding.base import WEIGHT, Codec, Fitting, Plain, Reals, Space, State
 from flhe.coding.finite import AT_ALPHA, raise_not_finite
 from flhe.coding.flatten import Layout
 from flhe.coding.quantize import Quantize
@@ -148,14 +138,13 @@ class Clip(Codec):
     def informed(self, before: Sequence[Codec], behind: Sequence[Codec]) -> Clip:
         """With the weight that is whole, and where thresholds are fitted, the bits behind it."""
         full_weight = max((codec.whole_weight for codec in behind), default=0)
-        bits = max((codec.value_bits for codec in behind), default=0)
-        makes = any(codec.makes_integers for codec in behind)
-        if self.adaptive and not makes:
+        bits = [codec.value_bits for codec in behind if codec.value_bits is not None]
+        if self.adaptive and not bits:
             raise MisfitError(
                 f"Clip.{self.rule}() sets its thresholds by Quantize's bits; put Quantize(bits) behind "
                 "it, or give the bound with Clip(bound)"
             )
-        return replace(self, full_weight=full_weight, precision=bits if self.adaptive else 0)
+        return replace(self, full_weight=full_weight, precision=max(bits) if self.adaptive else 0)
 
     def fused(self, behind: Sequence[Codec]) -> tuple[Any, int] | None:
         """With Weigh and Quantize behind it, one pass in place of six."""
@@ -167,7 +156,7 @@ class Clip(Codec):
         return None
 
     def init(self, layout: Layout) -> State:
-        """Layers state: the layers, and the thresholds where they are given."""
+        """The layers, and their thresholds where these are given."""
         segments = list(layout.segments())
         bounds = (0, *(stop for _, _, stop in segments))
         if self.adaptive:
@@ -315,17 +304,6 @@ class Clip(Codec):
     def lanes(self, extras: int, layout: Layout) -> int:
         """Extras pass unchanged; the history adds two a layer."""
         return extras + (2 * len(list(layout.segments())) if self.rule == "history" else 0)
-
-    def error(
-        self, layout: Layout, count: int, inner: float = 0.0, shared: Layers | None = None
-    ) -> float:
-        """What float32 loses in scaling, times alpha; what lies beyond alpha is cut on purpose.
-
-        Adaptive thresholds are not known ahead: without `shared` there is no bound but infinity.
-        """
-        alphas = (shared or self.init(layout).shared).alphas
-        alpha = math.inf if alphas is None else max(alphas, default=0.0)
-        return alpha * (inner + count * 2.0**-22)
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
         """float32 in, float32 within [-1, 1] out, shape (length,).

@@ -19,9 +19,7 @@ Source: ESAFL, Eqs. 3 to 5 and Sec. 5.2.2 (packing); corrections: docs/protocol.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -132,18 +130,12 @@ class Coefficients:
         return -(-length // self.per)
 
     def lift(self, values: NDArray[Any], noise: NDArray[np.int8], products: Residues) -> None:
-        """Add p e + m to residues, in place.
+        """Add p e + m to `products`, a s, in place: uint64 (limbs, count), in one piece, canonical.
+
+        `values` are signed integers (length,), each within the bound: callers check that. `noise`, e,
+        is int8 (count,).
 
         Raises ConfigError: arrays of other shapes or types.
-
-        Parameters
-        ----------
-        values : NDArray of signed integers
-            Shape (length,), each within the bound: that is the caller's to check.
-        noise : NDArray
-            e, int8 (count,).
-        products : NDArray
-            uint64 (limbs, count), in one piece, canonical: a s.
         """
         from flhe.math import coefficient_kernels, limb_kernels
 
@@ -171,28 +163,16 @@ class Coefficients:
     def lower(
         self, residues: Residues, length: int, senders: int
     ) -> tuple[NDArray[Any], NDArray[np.int32]]:
-        """What a sum of `senders` vectors holds: sums of values, and of noise.
+        """Sums of values, `dtype` (length,), and of noise, int32 (count,), of `senders` vectors.
+
+        `residues` are the sum of p e + m: uint64 (limbs, count), in one piece, canonical.
 
         Raises ProtocolError: a number of senders beyond the cohort; noise or sums that they do not
         explain; a slot beyond the last value that is not empty; ConfigError: residues of another shape
         or type.
-
-        Parameters
-        ----------
-        residues : NDArray
-            uint64 (limbs, count), in one piece, canonical: the sum of p e + m.
-        length : int
-            Values of a vector.
-        senders : int
-            Vectors that were added, 1 to the cohort.
-
-        Returns
-        -------
-        values : NDArray[int32] or NDArray[int64]
-            Sums of values, shape (length,); see `dtype`.
-        noise : NDArray[int32]
-            Sums of e, shape (count,).
         """
+        from flhe.math import coefficient_kernels, limb_kernels
+
         if not 1 <= senders <= self.cohort:
             raise ProtocolError(
                 f"a sum of {senders} vectors, slots have room for 1 to {self.cohort}"
@@ -201,8 +181,17 @@ class Coefficients:
         self._fits(residues, count)
         values = np.empty(length, self.dtype)
         noise = np.empty(count, np.int32)
-        kernel = self._lowering(residues, most)
-        beyond, above, stray = kernel(self.width, away, most, self.log_p, noise, values)
+        offset, given = most << self.log_p, (self.width, away, most, self.log_p, noise, values)
+        if len(self.moduli) == 1:
+            shift, q = np.uint64(offset % self.q), np.uint64(self.q)
+            found = coefficient_kernels.lower_one(residues[0], self.per, shift, q, *given)
+        else:
+            tables = limbs(self.width, self.per, self.moduli)
+            ascending = tables.moduli[tables.order]
+            offsets = np.array([offset % int(q) for q in ascending], np.uint64)
+            constants = tables.order, offsets, ascending, tables.garner
+            found = limb_kernels.lower(residues, self.per, *constants, *given)
+        beyond, above, stray = found
         if beyond > 2 * most:
             raise ProtocolError(
                 f"noise beyond the {most} that {senders} senders explain: the sum was opened with "
@@ -216,20 +205,6 @@ class Coefficients:
         if stray:
             raise ProtocolError("a slot beyond the last value is not empty: the sum was altered")
         return values, noise
-
-    def _lowering(self, residues: Residues, most: int) -> Callable[..., tuple[int, int, int]]:
-        """The kernel, with all that depends on the moduli."""
-        from flhe.math import coefficient_kernels, limb_kernels
-
-        offset = most << self.log_p
-        if len(self.moduli) == 1:
-            one = residues[0], self.per, np.uint64(offset % self.q), np.uint64(self.q)
-            return functools.partial(coefficient_kernels.lower_one, *one)
-        tables = limbs(self.width, self.per, self.moduli)
-        ascending = tables.moduli[tables.order]
-        offsets = np.array([offset % int(q) for q in ascending], np.uint64)
-        many = residues, self.per, tables.order, offsets, ascending, tables.garner
-        return functools.partial(limb_kernels.lower, *many)
 
     def _fits(self, residues: Residues, count: int, *, writeable: bool = False) -> None:
         flags = residues.flags

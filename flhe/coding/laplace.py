@@ -7,12 +7,10 @@ in the update's own units, g the largest power of two up to b / 1024. Values are
 factor of at most exp(2 alpha / b). To cut again and to round to float32 tells no more.
 
 Why a grid. A Laplace sample computed in floating point and added to a float leaves a pattern of low
-bits that depends on the float: it often tells the noiseless value (Mironov, 2012). Here an integer is
-added to an integer, exactly. Rounding Z is as good as rounding the sum x + Z, because x is on the grid:
-so the noise is that of the exact mechanism, rounded. A grid step's probability is off by a factor of at
-most 1 +- 2**-34, and magnitudes end at 44 b, beyond which lie 2**-64.
-
-Noise is made of AES-256-CTR under a fresh key, sample i of block i: slices can be made on any thread.
+bits that often tells the noiseless value (Mironov, 2012). Here an integer is added to an integer,
+exactly. As x is on the grid, rounding Z is as good as rounding the sum x + Z: the noise is that of the
+exact mechanism, rounded. A grid step's probability is off by a factor of at most 1 +- 2**-34, and
+magnitudes end at 44 b, beyond which lie 2**-64.
 
 Source: FedML-HE, Algorithm 1 and Sec. 3.2; Mironov, "On significance of the least significant bits for
 differential privacy", 2012; a grid against that: Google, "Secure noise generation", 2020.
@@ -87,6 +85,9 @@ class Laplace(Record):
     ) -> int:
         """Cut `values` and add noise to them, in place, under a fresh key.
 
+        Returns how many lay beyond their threshold before, those to spare too: it is secret, for
+        `Clip.warn_clipped`.
+
         Raises ConfigError: another type or shape; runs that leave a value without a threshold; a
         threshold too large for the scale; a random source that gives another number of bytes than it
         was asked for; RangeError: NaN or infinity.
@@ -97,17 +98,9 @@ class Laplace(Record):
             float32 (length,), C-contiguous, finite.
         alpha : float or segments
             Clipping threshold, or runs (start, stop, alpha) that cover all values.
-        random : callable
-            Gives the key.
         spare : NDArray, optional
-            Coordinates, uint32, ascending: values that keep what they are, such as those that will be
-            encrypted where the scope is "clear".
-
-        Returns
-        -------
-        int
-            How many values lay beyond their threshold before; secret, for `Clip.warn_clipped`. Those
-            to spare count too.
+            Coordinates, uint32, ascending, of values that keep what they are: those that will be
+            encrypted, where the scope is "clear".
         """
         if (
             values.dtype != np.float32
@@ -128,8 +121,7 @@ class Laplace(Record):
 
     def _runs(self, size: int, alpha: float | Segments) -> Segments:
         """Runs of one threshold; checked before any value is changed."""
-        whole = isinstance(alpha, int | float)
-        runs: Segments = ((0, size, float(alpha)),) if whole else alpha  # type: ignore[arg-type, assignment]
+        runs = ((0, size, float(alpha)),) if isinstance(alpha, int | float) else alpha
         ends = [0, *(stop for _, stop, _ in runs)]
         if [first for first, _, _ in runs] != ends[:-1] or ends[-1] != size:
             raise ConfigError(

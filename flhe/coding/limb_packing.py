@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from flhe.coding.pack import Packing
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.prime_ring import PrimeRing
-from flhe.math.ring import Ring
 
 PIECE = 1 << 14
 """Residues that are worked on at a time, a multiple of what `Packing` cuts at: they stay in a core's
@@ -109,7 +108,7 @@ class LimbPacking:
         total: NDArray[np.uint8],
         part: NDArray[np.uint8],
         count: int,
-        rings: Sequence[Ring | PrimeRing],
+        rings: Sequence[PrimeRing],
     ) -> None:
         """Add the residues of `part` to those of `total`, in place, each modulo its limb's."""
         space = np.empty((2, PIECE), np.uint64)

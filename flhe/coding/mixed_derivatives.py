@@ -53,27 +53,18 @@ def tensors(inputs: Inputs) -> list[Tensor]:
 
 @dataclass(slots=True)
 class MixedDerivatives:
-    """A model and its loss, ready to be differentiated.
+    """A model and its loss, ready to be differentiated; `sensitivity` says what most of it is.
 
     Parameters
     ----------
     model : nn.Module
         In eval mode; its own values do not matter.
-    loss : callable
-        (output, target) -> one number, for a batch of one.
-    weights : dict[str, Tensor]
-        What to differentiate by, on one device.
-    others : dict[str, Tensor]
-        Frozen parameters and buffers.
+    weights, others : dict[str, Tensor]
+        What to differentiate by, on one device; frozen parameters and buffers.
     places : dict[str, str]
         Where the model holds tensors, each place once -> by which of these names.
-    of : {"labels", "inputs"}
-        What gradients are differentiated by.
     probes : int or None
-        Random combinations of the components, for each sample; None for every component. As many
-        as there are components, or more, mean every component too.
-    random : torch.Generator
-        Of the probes.
+        As many as there are components, or more, mean every component, as None does.
     chunk : int
         Gradients, at least one, each of the size of the weights, that are made at a time.
     refused : bool
@@ -109,19 +100,9 @@ class MixedDerivatives:
         return functional_call(self.model, values, inputs, tie_weights=False)
 
     def norms(self, inputs: Inputs, targets: Tensor) -> Weights:
-        """Norms of a batch's samples, added up.
+        """Norms of a batch's samples, added up: names and shapes of the weights.
 
-        Parameters
-        ----------
-        inputs
-            Samples along the first dimension of each tensor.
-        targets : Tensor
-            Floats (count, ...), at least one.
-
-        Returns
-        -------
-        dict[str, Tensor]
-            Names and shapes of the weights.
+        Samples, one at least, are along the first dimension of inputs and `targets`, which are floats.
         """
         import torch
 

@@ -1,8 +1,7 @@
 """Signed, symmetric, uniform quantization: floats to integers that add.
 
-A value x in [-1, 1] becomes the integer nearest to x * levels, or one of its two neighbours by
-stochastic rounding, with levels = 2**(bits - 1) - 1. Zero maps to zero and opposite values cancel, so a
-sum dequantizes without knowing how many terms it has.
+A value x in [-1, 1] becomes an integer next to x * levels, with levels = 2**(bits - 1) - 1. Zero maps
+to zero and opposite values cancel, so a sum dequantizes without knowing how many terms it has.
 
 Extras are exact integers: each becomes LIMBS digits in base 2**(bits - 1), all with the integer's
 sign, so a digit is never larger than a value and digit sums recompose exactly.
@@ -55,7 +54,6 @@ class Quantize(Codec):
     """
 
     name: ClassVar[str] = "quantize"
-    makes_integers: ClassVar[bool] = True
 
     bits: int
     rounding: Literal["stochastic", "nearest"] = "stochastic"
@@ -115,10 +113,6 @@ class Quantize(Codec):
     def lanes(self, extras: int, layout: Layout) -> int:
         """Each extra takes LIMBS lanes."""
         return extras * self.limbs
-
-    def error(self, layout: Layout, count: int, inner: float = 0.0, shared: Any = None) -> float:
-        """One step a term, half of one where rounding is to nearest."""
-        return self.step * (inner + count * (1.0 if self.rounding == "stochastic" else 0.5))
 
     @property
     def offset(self) -> float:

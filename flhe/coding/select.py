@@ -8,10 +8,9 @@
 
 What a rule selects is the same for all members, or nothing could be added. A map's selection is kept
 with the model, whose keyed digest is part of every slot and signed with every update. The others follow
-from the layout and the terms alone, so nobody has a choice in them but who writes the terms.
+from the layout and the terms alone.
 
-What is left in clear is protected by nothing but noise, if there is any: it is not private in any
-accounted sense.
+Noise, if any, is all that protects what is left in clear: it is not private in any accounted sense.
 
 Source: FedML-HE, Sec. 2.4 (selective parameter encryption) and Alg. 1. Its map rule, "encrypt the top
 p of the aggregated map", is kept; a member's map is divided by one of its own quantiles before it is
@@ -190,18 +189,15 @@ class Select(Record):
     def normalized(self, own: NDArray[np.float32], *, reuse: bool = False) -> NDArray[np.float32]:
         """One member's map as it is added: divided by one of its quantiles, within [-1, 1].
 
+        `own` are sensitivities, or sizes of changes, float32 (floats,); signs are ignored. With `reuse`
+        it is overwritten.
+
         The quantile is that above which a quarter of the selected share lies: in sixteen bits, the
         values around the border of the selection are then told apart well, and what is beyond it is
         selected anyway. No app's map counts more than another's, however it is scaled. (A member with a
         client of its own is held to nothing of this but the sum's range.) Zero is -1, to use all bits.
 
         Raises RangeError: NaN or infinity, or a map that is zero everywhere: it says nothing.
-
-        Parameters
-        ----------
-        own : NDArray[float32]
-            Sensitivities, or sizes of changes, shape (floats,); signs are ignored. With `reuse` it is
-            overwritten.
         """
         sizes = np.abs(own, out=own if reuse else None)
         if not np.all(np.isfinite(sizes)):

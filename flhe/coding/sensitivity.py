@@ -58,8 +58,7 @@ def sensitivity(
     The model is in eval mode meanwhile, and is otherwise left alone. Parameters and inputs of 16 bits
     take part as float32.
 
-    Inputs have thousands of components, so their norms are estimated by random probes: combinations of
-    all components with signs +1 and -1. Of P probes, the norm of one sample has a relative error of
+    Norms over inputs are estimated by P random probes. The norm of one sample has a relative error of
     about 1 / sqrt(2 P), 25% for 8 probes; the mean over K samples of like norms, of 1 / sqrt(2 P K).
     Both are about 1 / (4 P) too small, 3% for 8, all parameters alike, which selects the same. Norms
     that one component makes up have no error at all.
@@ -81,9 +80,7 @@ def sensitivity(
         `model(**inputs)`; their first dimension counts samples. Targets: class indices, integers
         (count, ...), of as many classes as the output's second dimension has, or floats (count, ...).
     of : {"labels", "inputs"}
-        What gradients are differentiated by. "labels", the paper's map: which gradients tell the
-        label. "inputs": which tell the inputs; it hid more of them from gradient inversion, and takes
-        floats only.
+        What gradients are differentiated by; inputs must be floats.
     probes : int or None
         For inputs: random probes for each sample; None for all components one after the other, which
         is exact and slow. More than there are components are not taken. Labels are always exact.

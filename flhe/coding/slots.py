@@ -5,16 +5,14 @@
 
 Adding up N such numbers adds up their slots. A slot's sum s_k is at most N times the largest value,
 less than a quarter of 2^L, so it is read back as a balanced digit: the one in [-2^(L-1), 2^(L-1))
-that differs from B's digit by what the lower slots borrowed. No slot can run into the next one; a
-digit that lies beyond what its senders can add up to says that something else was added, and its
-sign says in which direction.
+that differs from B's digit by what the lower slots borrowed. No slot can run into the next one. A
+digit beyond what its senders can add up to is an overflow, and has a sign.
 
 In two's complement with two sign bits, as printed, a borrow or carry of a lower slot reaches the upper
 ones as soon as three parties add (see `flhe_lab.papers.batchcrypt`).
 
-A vector is cut into whole batches from its first value to its last. Layer by layer, as the paper does
-it, the last batch of each layer is part empty: thresholds are kept by layer long before, in `Clip`, so
-that would only cost ciphertexts.
+A vector is cut into whole batches from its first value to its last. The paper does it layer by layer,
+so that the last batch of each layer is part empty. `Clip` keeps thresholds by layer without that.
 
 Source: BatchCrypt, Sec. 4.2 (quantization to signed integers, batching); digits: docs/protocol.md.
 """
@@ -37,18 +35,16 @@ MAX_WIDTH = 56
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """What lay in the slots of a sum, before anybody has judged it.
+    """What lay in the slots of a sum of `count` vectors, before `check`.
 
     Parameters
     ----------
     values : NDArray[int32] or NDArray[int64]
         The digits, shape (length,).
     above, below : int
-        How many are too large, or too small, for `count` vectors; numbers beyond all slots, too.
+        How many are too large, or too small, for such vectors; numbers beyond all slots, too.
     strays : int
         Slots beyond the last value that are not empty.
-    count : int
-        Vectors that were added.
     """
 
     values: NDArray[Any] = field(repr=False)
@@ -129,17 +125,9 @@ class Slots:
         return -(-length // self.per)
 
     def pack(self, values: NDArray[Any]) -> list[Big]:
-        """Signed integers for a vector's batches.
+        """An mpz for each of a vector's batches, in (-2^(capacity - 2), 2^(capacity - 2)).
 
-        Parameters
-        ----------
-        values : NDArray of signed integers
-            Shape (length,), each within the bound: that is the caller's to check.
-
-        Returns
-        -------
-        list of mpz
-            One for each batch, in (-2^(capacity - 2), 2^(capacity - 2)).
+        `values` are signed integers, shape (length,), each within the bound: callers check that.
         """
         from flhe.math import kernels
 
@@ -190,15 +178,6 @@ class Slots:
         below = low + np.count_nonzero(flat < -limit)
         strays = np.count_nonzero(flat[length:])
         return Digits(flat[:length].astype(self.dtype), int(above), int(below), int(strays), count)
-
-    def unpack(
-        self, numbers: Sequence[Big], length: int, count: int
-    ) -> NDArray[np.int32] | NDArray[np.int64]:
-        """Sums of `count` vectors, shape (length,), out of the sums of their batches.
-
-        Parameters and errors are those of `digits` and of `Digits.check`.
-        """
-        return self.digits(numbers, length, count).check()
 
     @property
     def _bytes(self) -> int:

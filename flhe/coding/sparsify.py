@@ -1,22 +1,19 @@
 """TopK: send the largest values of every layer, and keep the others for the next round.
 
 What a client does not send is not lost. Its residual is added to the next update *before* choosing, so
-a value that stays small adds up until it is sent. What travels is then a share of the update's values,
-and the coordinates they belong to.
+a value that stays small adds up until it is sent. Chosen values plus new residuals are updates plus old
+residuals, exactly.
 
 The number of values kept is the same whatever the values are, so that it tells nothing of them: of
 equal magnitudes those with the lowest coordinates are kept, and zeros where there is nothing else.
 
-Running statistics travel whole, and so do small arrays. A running variance is no direction to go on in
-later: a residual of it, added rounds after it was measured, overshoots, and one variance below zero is
-a model that predicts nothing. Arrays of a few hundred values cost nothing beside the others.
+Running statistics travel whole: a residual of a variance, added rounds after it was measured,
+overshoots, and one variance below zero is a model that predicts nothing. So do small arrays, which cost
+nothing.
 
-The law of codecs holds for what was chosen: a decoded sum is the sum of the senders' chosen values,
-and chosen values plus new residuals are updates plus old residuals, exactly.
-
-`Weigh` decodes to the sum over the weight of the whole round, also where few sent a coordinate: the
-mean in which a client that did not choose it counts as zero, and its residual for later. The paper
-normalizes by who sent each coordinate, which makes rare coordinates larger, and their errors with them.
+`Weigh` divides by the weight of the whole round, also where few sent a coordinate: a client that did
+not choose it counts as zero, and its residual for later. The paper normalizes by who sent each
+coordinate, which makes rare coordinates larger, and their errors with them.
 
 Source: FLASHE, Algorithm 1, lines 15-21 and 30; the schedule is that of its Sec. 6.4, where sparsity
 grows to 20%, 60%, 80% and 90% every 10 rounds.
@@ -51,7 +48,6 @@ ROUNDS = "topk.rounds"
 
 MAX_ROUNDS = 1 << 53
 """Above this a float64 does not hold every number of rounds."""
-
 
 WHOLE = ("*running_*", "*moving_*")
 """Names of running statistics, as PyTorch and Keras have them."""

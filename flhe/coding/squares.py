@@ -117,14 +117,9 @@ def mean(sums: NDArray[np.int64], count: int, layers: int) -> list[float]:
 
 
 class Tally:
-    """Mean squares by layer of one vector that comes in parts.
+    """Mean squares by layer of one vector that comes in parts, multiplied with `scale`.
 
-    Parameters
-    ----------
-    edges : NDArray[np.int64]
-        Where the L layers begin in the vector, and where the last one ends, shape (L + 1,).
-    scale : float
-        What the vector is multiplied with.
+    `edges` are those of `Layers`: where its L layers begin, and where the last one ends.
     """
 
     __slots__ = ("_at", "_edges", "_scale", "_sums")
@@ -137,20 +132,18 @@ class Tally:
 
     def add(self, part: NDArray[np.float32]) -> None:
         """Add the squares of the next part of the vector, in float64."""
-        for start in range(0, part.size, PIECE):
-            self._add(part[start : start + PIECE])
-
-    def _add(self, part: NDArray[np.float32]) -> None:
-        start, stop = self._at, self._at + part.size
-        begin = np.maximum(self._edges[:-1], start)
-        layers = np.flatnonzero(begin < np.minimum(self._edges[1:], stop))
-        wide = part.astype(np.float64)
-        if layers.size == 1:
-            self._sums[layers] += np.sum(np.square(wide, out=wide))
-        elif layers.size:
-            # Layers without a value in this part are left out: reduceat would give them one.
-            self._sums[layers] += np.add.reduceat(np.square(wide, out=wide), begin[layers] - start)
-        self._at = stop
+        for at in range(0, part.size, PIECE):
+            wide = part[at : at + PIECE].astype(np.float64)
+            np.square(wide, out=wide)
+            start, stop = self._at, self._at + wide.size
+            begin = np.maximum(self._edges[:-1], start)
+            layers = np.flatnonzero(begin < np.minimum(self._edges[1:], stop))
+            if layers.size == 1:
+                self._sums[layers] += np.sum(wide)
+            elif layers.size:
+                # Layers without a value in this part are left out: reduceat would give them one.
+                self._sums[layers] += np.add.reduceat(wide, begin[layers] - start)
+            self._at = stop
 
     def extras(self) -> NDArray[np.int64]:
         """The mean squares as extras, shape (2 L,), 0 for a layer without values; see `to_extras`."""

@@ -10,15 +10,9 @@ how many others were skipped before it, g: g >> p zeros, a one, then the low p b
 The shorter of the two is used, the bitmap where they tie, with the lowest of the best parameters. So a
 set has exactly one encoding, and nothing else is accepted: its hash stands for the set.
 
-A random set that holds the share s has gaps that are geometric, for which Rice codes are nearly the
-best there are. In bits a coordinate of the layout, against the entropy of a random set:
-
-    share      0.01     0.1      0.2      0.4      0.8
-    entropy    0.0808   0.4690   0.7219   0.9710   0.7219
-    here       0.0810   0.4757   0.7387   1        1
-
-Whatever the set, n of L coordinates take at most n (1 + p) + (L - n) / 2**p bits for every p: 0.5125
-for a tenth of them. Under a secret permutation (`Permute`) all sets look random.
+Gaps of a random set are geometric, for which Rice codes are nearly the best there are: a tenth of the
+coordinates takes 0.4757 bits for each of the layout, where the entropy is 0.4690. Whatever the set, n
+of L coordinates take at most n (1 + p) + (L - n) / 2**p bits for every p: 0.5125 for a tenth of them.
 
 Source: Rice and Plaunt, 1971; Golomb, 1966. FLASHE, Sec. 4.1 sends a bitmap (its mask M').
 """

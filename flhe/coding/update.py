@@ -41,9 +41,8 @@ def update_codec(
         Bits of one quantized value, sign included, 2 to 32; 0, where the scheme takes it, are as
         many as the members of an epoch leave room for at no cost.
     clip : float, mapping of str to float, "history" or "exchange"
-        Clipping threshold alpha: largest change of one weight in a round, overall or by layer. Or have
-        it fitted, layer by layer, on the updates of the rounds before ("history"), or in every round
-        anew, on mean squares that are added up under the same encryption ("exchange").
+        Clipping threshold alpha: largest change of one weight in a round, overall or by layer; or what
+        it is fitted on: the rounds before, or this round's mean squares. See `Clip`.
     max_examples : int
         Example count of the largest client. A client with fewer is quantized as much more coarsely; one
         with more has a clipping threshold as much lower.
@@ -54,11 +53,8 @@ def update_codec(
         rounds (error feedback). 0.1 saves 90% of the upload.
     warmup : int
         Rounds at shares of 0.8, 0.4 and 0.2 each, before `top_k`.
-    whole : tuple of str
-        Arrays that travel whole in sparse rounds, by name; `*` and `?` match as in file names. Running
-        statistics, such as batch norm's, unless said.
-    small : int
-        Arrays of so many values, or fewer, travel whole too.
+    whole, small : tuple of str, int
+        Arrays that travel whole in sparse rounds, by name and by size; see `TopK`.
     permute : bool
         Hide from the server which coordinates were sent.
     """

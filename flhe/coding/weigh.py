@@ -1,8 +1,8 @@
 """Weigh: weighted FedAvg that adds up under encryption.
 
 A client sends x * n / max_examples, so that values stay in range, and n itself, exactly, in `extras`.
-The sum over senders, times max_examples, divided by the summed n, is FedAvg's weighted mean; the
-division happens after decryption, by what the ciphertext says and not by the configured cohort.
+The sum over senders, times max_examples, divided by the summed n, is FedAvg's weighted mean. Openers
+divide by what the ciphertext says, not by the configured cohort.
 
 A client with more than max_examples examples weighs as much as it should: `Clip` scales its values up
 by n / max_examples before it cuts them, so its threshold is alpha * max_examples / n.
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import COUNT, WEIGHT, Codec, Plain, Reals, Space, State
 from flhe.coding.extras import MAX_PRODUCT
-from flhe.coding.flatten import Layout
 from flhe.errors import ConfigError, ExamplesError, MisfitError, ProtocolError, RangeError
 
 
@@ -35,10 +34,9 @@ class Weigh(Codec):
     Parameters
     ----------
     max_examples : int
-        Example count from which on a client uses the whole range of values. A client with n examples
-        is quantized in steps max_examples / n times as wide; one with more is clipped at
-        alpha * max_examples / n. The largest client's count is best. 1 gives every client the same
-        weight.
+        Example count from which on a client uses the whole range of values; the largest client's is
+        best. A client with n examples is quantized in steps max_examples / n times as wide. 1 gives
+        every client the same weight.
     scaled : bool
         Whether a `Clip` before it scales the values of a client with more examples; the chain fills it
         in.
@@ -88,10 +86,6 @@ class Weigh(Codec):
                 f"Weigh(max_examples={self.max_examples}) with {cohort} clients overflows 63 bits; "
                 f"at most {most_examples(cohort)} fit"
             )
-
-    def error(self, layout: Layout, count: int, inner: float = 0.0, shared: Any = None) -> float:
-        """The sum's error spread over the least weight that `count` clients have, one each."""
-        return inner * self.max_examples / count + 2.0**-22
 
     def factor(self, extras: NDArray[Any]) -> np.float32:
         """Return n / max_examples, 1 at most: `Clip` has done the rest of it.

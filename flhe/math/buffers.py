@@ -39,9 +39,8 @@ def give_back_large() -> bool:
 
     Left to itself, glibc raises that size to the largest block that was freed, up to 32 MiB, and keeps
     smaller ones for later, in a heap for each thread. Flower unpacks messages in 5 MiB blocks, on new
-    threads: after a few of them a process holds several times what it uses. With a fixed size it holds
-    what it uses. For a server's own process only: whatever makes and drops large arrays all the time,
-    as training does, then waits for fresh pages each time. Other C libraries are left alone.
+    threads: after a few of them a process holds several times what it uses. For a server's process
+    only: training, which makes and drops large arrays all the time, would wait for fresh pages.
     """
     return _of_libc("mallopt", _M_MMAP_THRESHOLD, SMALL)
 

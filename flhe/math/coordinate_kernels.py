@@ -1,7 +1,6 @@
 """Compiled loops over coordinates: writing to them, permuting them, coding them.
 
-As in `kernels`, everything releases the GIL and numba is loaded here, so import this module where it
-is used. Unsigned indices keep numba from testing for negative ones.
+Unsigned indices keep numba from testing for negative ones.
 """
 
 from __future__ import annotations

@@ -58,25 +58,11 @@ def _sample(first, second):
 
 @njit
 def add(words, values, alpha, edge, grid, scale, most):
-    """Cut, put on the grid, add noise, cut again; in place.
+    """Cut, put on the grid, add noise, cut again; in place. Returns how many lay beyond the edge.
 
-    Parameters
-    ----------
-    words : uint64 (2 * count,)
-        Two uniform words a value.
-    values : float32 (count,)
-        Finite.
-    alpha, edge : float
-        Where to cut, and from where on to count a value as cut.
-    grid : float
-        A power of two.
-    scale, most : float
-        In steps of the grid: the noise's scale, and the largest value within alpha, an integer.
-
-    Returns
-    -------
-    int
-        How many values lay beyond the edge.
+    `values` are finite, float32 (count,), `words` uniform, uint64 (2 * count,). Values are cut at
+    `alpha`, and count as cut from `edge` on; `grid` is a power of two. In its steps, `scale` is the
+    noise's, and `most` the largest value within alpha, an integer.
     """
     wide()
     beyond = np.int64(0)

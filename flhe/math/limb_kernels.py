@@ -1,7 +1,7 @@
 """Compiled loops of `flhe.coding.coefficients` for several moduli: a coefficient has several words.
 
-Loops go through TILE coefficients at a time, slot by slot, so that vector
-units work on many coefficients at once. They run without the GIL.
+Loops go through TILE coefficients at a time, slot by slot, so that vector units work on many
+coefficients at once.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from flhe.math.field_kernels import njit, wide
-from flhe.math.prime_kernels import high, minus, mul, plus
+from flhe.math.prime_kernels import add_scaled, high, minus, mul, plus
 
 TILE = 512
 
@@ -39,13 +39,6 @@ def _gather(values, per, k, bound, shift, held):
 
 
 @njit
-def _add_scaled(held, factor, quotient, q, row):
-    wide()
-    for j in range(row.size):
-        row[j] = plus(row[j], mul(held[j], factor, quotient, q), q)
-
-
-@njit
 def _add_noise(noise, p, quotient, shift_p, q, row):
     """Add p times each of `noise`; shift_p: p SHIFT modulo q."""
     wide()
@@ -72,7 +65,7 @@ def lift(values, per, bound, width, noise, powers, noisy, moduli, rows):
                 _gather(values[at * per :], per, k, bound, shift, held[:have])
             for limb in range(rows.shape[0]):
                 row = rows[limb, at : at + size]
-                _add_scaled(held[:size], powers[limb, w, 0], powers[limb, w, 1], moduli[limb], row)
+                add_scaled(held[:size], powers[limb, w, 0], powers[limb, w, 1], moduli[limb], row)
         for limb in range(rows.shape[0]):
             row, p = rows[limb, at : at + size], noisy[limb]
             _add_noise(noise[at : at + size], p[0], p[1], p[2], moduli[limb], row)

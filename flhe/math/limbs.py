@@ -26,8 +26,6 @@ class Limbs:
 
     Parameters
     ----------
-    moduli : NDArray
-        uint64 (limbs,).
     lift : NDArray
         uint64 (limbs, words, 2): 2**(bits below a word of slots). A word holds as many slots as 64 bits
         have room for.

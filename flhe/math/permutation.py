@@ -1,7 +1,7 @@
 """Permutation: a secret permutation of coordinates, under one key.
 
-The server must add up sparse updates and so sees which coordinates each sender has. Permuted, these
-say how many there are and which of them senders share, but not where in the model they lie.
+The server adds up sparse updates and so sees which coordinates each sender has. Permuted, these say
+how many there are and which of them senders share, but not where in the model they lie.
 
 Below SMALL coordinates: a table, shuffled (Fisher-Yates) by uniform picks; every permutation is
 equally likely. From there on: an alternating Feistel network over pairs (l, r) in Z_a x Z_b, with
@@ -11,10 +11,9 @@ falls below n (cycle walking; fewer than one in b are). Only the coordinates ask
 and a round's table fits a core's first cache. The inverse is the same network with negated tables,
 backwards.
 
-All picks and table entries are exactly uniform: 32-bit words of AES-256-CTR under the key, stream i
-for table i and stream 0 for the shuffle, drawn again where they are not below the largest multiple of
-the modulus. The counter block is fixed by the stream; safe because a key makes one permutation and
-nothing else: sessions derive a fresh one for every round and attempt.
+All picks and table entries are exactly `uniform`: words of AES-256-CTR under the key, stream i for
+table i and stream 0 for the shuffle. The counter block is fixed by the stream; safe because a key makes
+one permutation and nothing else: sessions derive a fresh one for every round and attempt.
 
 What is claimed. The shuffle is as good as AES. The network is heuristic, as FF1 is, and computational:
 no attack is known to us that tells ROUNDS rounds of independent random functions (FF1 has 10) from a

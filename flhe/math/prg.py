@@ -144,7 +144,7 @@ _ONES = (1 << 64) - 1
 
 
 class FieldElements:
-    """Uniform elements of a prime field, of Goldilocks unless told otherwise, in blocks, under one key.
+    """Uniform elements of a prime field, in blocks, under one key.
 
     Position i of block j of n elements is 64-bit word j * n + i of stream 0, little-endian, cut to as
     many low bits as the modulus has. Words that are not below the modulus (one in 2**32 for Goldilocks)
@@ -153,13 +153,10 @@ class FieldElements:
 
     Parameters
     ----------
-    prg : Prg
-        Who computes the streams.
     key : bytes
         32 bytes, for these elements alone: other moduli take keys of their own.
     modulus : int
-        What elements are below, 2 to 2**64 - 1. Replacing is slow; moduli just below a power of two
-        need hardly any.
+        What elements are below, 2 to 2**64 - 1, best just below a power of two: replacing is slow.
     """
 
     __slots__ = ("_key", "_mask", "_modulus", "_prg")
@@ -182,13 +179,7 @@ class FieldElements:
     def blocks(self, first: int, count: int, n: int, scratch: Elements | None = None) -> Elements:
         """Blocks first to first + count - 1: uint64 (count, n).
 
-        Parameters
-        ----------
-        first, count, n : int
-            Which blocks, and elements in each.
-        scratch : NDArray, optional
-            uint64, at least count * n + 3: what comes back lies in there. Who makes blocks all the
-            time saves fresh pages by that.
+        They lie in `scratch`, if given: uint64, at least count * n + 3. That saves fresh pages.
         """
         # All at once, in place: see `words`.
         start, skip = divmod(first * n, BLOCK // 8)
@@ -210,15 +201,14 @@ class FieldElements:
         """Put words of stream 1 + j where those of block j are no use; in place."""
         stream = self._prg.stream(self._key, 1 + j)
         pair = np.empty(2 * BLOCK // 8, np.uint64)
-        fresh: list[int] = []
-        for i in np.flatnonzero(block >= self._modulus):
+
+        def fresh() -> Iterator[int]:
             while True:
-                if not fresh:
-                    stream.into(pair.view(np.uint8), BLOCK)
-                    fresh = pair[: BLOCK // 8].tolist()
-                word = fresh.pop(0) & self._mask
-                if word < self._modulus:
-                    break
+                stream.into(pair.view(np.uint8), BLOCK)
+                cut = (word & self._mask for word in pair[: BLOCK // 8].tolist())
+                yield from (word for word in cut if word < self._modulus)
+
+        for i, word in zip(np.flatnonzero(block >= self._modulus), fresh(), strict=False):
             block[i] = word
 
 

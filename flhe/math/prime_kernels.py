@@ -9,8 +9,8 @@ has wrapped around. Elements are canonical (below q) wherever they lie in an arr
 With None for q, sums, differences and products are those of `field_kernels`, which needs no quotients:
 whatever stands in their place is not read. The choice is made when a kernel is compiled.
 
-`ring_kernels` and `limb_kernels` compile this module in: whoever changes it touches those too, or
-numba's cache does not see it.
+`ring_kernels`, `limb_kernels` and `shamir_kernels` compile this module in: whoever changes it touches
+those too, or numba's cache does not see it.
 """
 
 from __future__ import annotations
@@ -78,22 +78,16 @@ def apart(a, b, q):
 
 
 @njit
-def quotient_of(w, q, unit, unit_quotient, inverse):
-    """floor(w 2**64 / q) for a canonical w; unit: 2**64 mod q, inverse: that of q modulo 2**64.
-
-    The remainder is w * unit mod q; w 2**64 less that is a multiple of q, so the division is exact,
-    and exact ones are products modulo 2**64.
-    """
-    remainder = mul(w, unit, unit_quotient, q)
-    return np.uint64(np.uint64(np.uint64(0) - remainder) * inverse)
-
-
-@njit
 def quotients(w, q, unit, unit_quotient, inverse, out):
-    """`quotient_of` each of w, into out; (count,)."""
+    """floor(w 2**64 / q) of canonical w, into out; (count,).
+
+    unit: 2**64 mod q, inverse: that of q modulo 2**64. The remainder is w * unit mod q; w 2**64 less
+    that is a multiple of q, so the division is exact, and exact ones are products modulo 2**64.
+    """
     wide()
     for i in range(out.size):
-        out[i] = quotient_of(w[i], q, unit, unit_quotient, inverse)
+        remainder = mul(w[i], unit, unit_quotient, q)
+        out[i] = np.uint64(np.uint64(np.uint64(0) - remainder) * inverse)
 
 
 @njit
@@ -126,6 +120,14 @@ def scaled(x, factor, quotient, q, out):
     wide()
     for i in range(out.size):
         out[i] = mul(x[i], factor, quotient, q)
+
+
+@njit
+def add_scaled(x, factor, quotient, q, out):
+    """Add products of all with one factor to out; (count,)."""
+    wide()
+    for i in range(out.size):
+        out[i] = plus(out[i], mul(x[i], factor, quotient, q), q)
 
 
 @njit

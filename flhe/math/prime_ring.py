@@ -1,24 +1,36 @@
-"""The rings Z_q[x] / (x**n + 1) over primes q < 2**63 that are 1 modulo 2 n, and where those are found.
+"""The rings Z_q[x] / (x**n + 1) over primes q that are 1 modulo 2 n, and where those are found.
 
-The same operations as `flhe.math.ring` has over the Goldilocks field; several of these rings are the
-limbs of a larger modulus. Elements are numpy uint64, canonical: below q. Arguments are taken to be
-canonical; shapes and types are looked at.
+q is the Goldilocks prime, or below 2**63; several of these rings are the limbs of a larger modulus.
+Elements are numpy uint64, canonical: below q. Arguments are taken to be canonical; shapes and types
+are looked at.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.ring_arrays import Polynomials, Tables, quotient, root
+from flhe.math.ring import Q
+from flhe.math.ring_arrays import (
+    Elements,
+    Modulus,
+    Tables,
+    elementwise,
+    quotient,
+    quotients,
+    root,
+)
 
-MAX_DIMENSION = 1 << 15
+MAX_DIMENSION, MAX_GOLDILOCKS = 1 << 15, 1 << 13
+"""Of rings over any prime, and over the Goldilocks prime."""
 
 MAX_BITS = 63
-"""Of a modulus: twice a residue fits a word."""
+"""Of a modulus but the Goldilocks prime: twice a residue fits a word."""
 
 _BASES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 """No composite below 3 * 10**23 passes Miller-Rabin to all of these (Sorenson and Webster, 2017)."""
@@ -76,38 +88,126 @@ def _dimension(n: int) -> bool:
 
 @functools.cache
 def _tables(n: int, q: int) -> Tables:
+    """Roots of a ring, once it is known to be one; ConfigError otherwise."""
     from flhe.math import prime_kernels
 
+    most = MAX_GOLDILOCKS if q == Q else MAX_DIMENSION
+    if not _dimension(n) or n > most:
+        raise ConfigError(f"PrimeRing({n}, {q}): n must be a power of two, 2 to {most}")
+    fits = (2 < q < 1 << MAX_BITS or q == Q) and q % (2 * n) == 1
+    if not fits or not is_prime(q):
+        raise ConfigError(
+            f"PrimeRing({n}, {q}): q must be the Goldilocks prime, or a prime below 2**{MAX_BITS} that "
+            f"is 1 modulo {2 * n}; see ntt_primes"
+        )
     base, w = root(q, 2 * n), np.empty(2 * n, np.uint64)
-    prime_kernels.powers(np.uint64(base), quotient(base, q), np.uint64(q), w)
-    return Tables.of(w, np.uint64(q))
+    prime_kernels.powers(np.uint64(base), quotient(base, q), _modulus(q), w)
+    return Tables.of(w, _modulus(q))
+
+
+def _modulus(q: int) -> Modulus:
+    return None if q == Q else np.uint64(q)
 
 
 @dataclass(frozen=True, slots=True)
-class PrimeRing(Polynomials):
+class PrimeRing:
     """Z_q[x] / (x**n + 1).
+
+    A transform holds a polynomial's values at the odd powers of a root of order 2 n (`root`), in the
+    order in which the factors of x**n + 1 split (bit-reversed). Transforms of random polynomials are
+    random: who needs a uniform one can draw its transform.
+
+    Sums and differences are of arrays of one shape, element by element, whatever the shape is. They
+    raise ConfigError for arrays of two shapes, or types but uint64.
 
     Parameters
     ----------
     n : int
-        Dimension, a power of two, 2 to 32768.
+        Dimension, a power of two, 2 to 32768; over the Goldilocks prime to 8192.
     q : int
-        A prime below 2**63 that is 1 modulo 2 n.
+        The Goldilocks prime, or a prime below 2**63 that is 1 modulo 2 n.
     """
 
     n: int
-    q: int
+    q: int = Q
     _held: Tables = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not _dimension(self.n):
-            raise ConfigError(
-                f"PrimeRing({self.n}, {self.q}): n must be a power of two, 2 to {MAX_DIMENSION}"
-            )
-        fits = 2 < self.q < 1 << MAX_BITS and self.q % (2 * self.n) == 1
-        if not fits or not is_prime(self.q):
-            raise ConfigError(
-                f"PrimeRing({self.n}, {self.q}): q must be a prime below 2**{MAX_BITS} that is 1 "
-                f"modulo {2 * self.n}; see ntt_primes"
-            )
         object.__setattr__(self, "_held", _tables(self.n, self.q))
+
+    @property
+    def _modulus(self) -> Modulus:
+        return _modulus(self.q)
+
+    def add(self, x: Elements, y: Elements) -> Elements:
+        """Sums, as a new array."""
+        return elementwise("add", x, y, self._modulus)
+
+    def subtract(self, x: Elements, y: Elements) -> Elements:
+        """Differences x - y, as a new array."""
+        return elementwise("subtract", x, y, self._modulus)
+
+    def add_into(self, total: Elements, part: Elements) -> None:
+        """Add `part` to `total`, which must lie in one piece."""
+        elementwise("add", total, part, self._modulus, total)
+
+    def subtract_into(self, total: Elements, part: Elements) -> None:
+        """Take `part` from `total`, which must lie in one piece."""
+        elementwise("subtract", total, part, self._modulus, total)
+
+    def forward(self, x: Elements) -> Elements:
+        """Transforms of polynomials, uint64 (..., n), as a new array."""
+        self._check(x)
+        return self._held.forward(x, self._modulus)
+
+    def products(self, s_hat: Elements, a_hat: Elements, out: Elements | None = None) -> Elements:
+        """The polynomials a_j s, uint64 (blocks, n), in `out` where it is given.
+
+        `s_hat` is the transform of s, uint64 (n,), `a_hat` those of a_1, a_2, ..., uint64 (blocks, n).
+        """
+        return self._products(s_hat, a_hat, out, np.uint64)
+
+    def masks(
+        self, k_hat: Elements, a_hat: Elements, out: NDArray[np.uint32] | None = None
+    ) -> NDArray[np.uint32]:
+        """The polynomials a_j k over the Goldilocks field, rounded to 32 bits: SASH's G(k), ring form.
+
+        Arguments as for `products`, but what comes out is uint32. ConfigError for another modulus.
+        """
+        if self.q != Q:
+            raise ConfigError(f"masks are rounded from the Goldilocks field, not modulo {self.q}")
+        return self._products(k_hat, a_hat, out, np.uint32)
+
+    def _products(
+        self, s_hat: Elements, a_hat: Elements, out: NDArray[Any] | None, dtype: Any
+    ) -> NDArray[Any]:
+        from flhe.math import prime_kernels, ring_kernels
+
+        self._check(s_hat)
+        self._check(a_hat)
+        if out is None:
+            out = np.empty(a_hat.shape, dtype)
+        if (s_hat.ndim, a_hat.ndim) != (1, 2) or (out.shape, out.dtype) != (a_hat.shape, dtype):
+            raise ConfigError(
+                f"a ring of dimension {self.n}: {out.dtype} {out.shape} for {a_hat.shape} and "
+                f"{s_hat.shape}, takes uint64 (n,) and (blocks, n), and {np.dtype(dtype)} (blocks, n) "
+                "for the products"
+            )
+        tables, q, s = self._held, self._modulus, np.empty(self.n, np.uint64)
+        prime_kernels.scaled(np.ascontiguousarray(s_hat), *self._scale, q, s)
+        roots, parts = tables.inverse_roots, tables.inverse_parts
+        rounding = True if dtype is np.uint32 else None
+        ring_kernels.products(s, quotients(s, q), a_hat, roots, parts, q, rounding, out)
+        return out
+
+    @property
+    def _scale(self) -> tuple[np.uint64, np.uint64]:
+        """1 / n and its quotient."""
+        scale = pow(self.n, -1, self.q)
+        return np.uint64(scale), quotient(scale, self.q)
+
+    def _check(self, x: Elements) -> None:
+        if x.shape[-1:] != (self.n,) or x.dtype != np.uint64:
+            raise ConfigError(
+                f"a ring of dimension {self.n}: got {x.dtype} {x.shape}, takes uint64 (..., {self.n})"
+            )

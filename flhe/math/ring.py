@@ -1,4 +1,4 @@
-"""The Goldilocks field Z_Q, Q = 2**64 - 2**32 + 1, and the rings Z_Q[x] / (x**n + 1) over it.
+"""The Goldilocks field Z_Q, Q = 2**64 - 2**32 + 1.
 
 Field elements are numpy uint64, canonical: below Q. Q - 1 is a multiple of 2**32, so every transform
 of up to 2**32 points exists, and 2**64 = 2**32 - 1 modulo Q, which makes products cheap
@@ -8,19 +8,14 @@ of up to 2**32 points exists, and 2**64 = 2**32 - 1 modulo Q, which makes produc
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, RangeError
-from flhe.math.ring_arrays import Elements, Polynomials, Tables, elementwise, root
+from flhe.math.ring_arrays import Elements, Tables, elementwise, root
 
 Q = (1 << 64) - (1 << 32) + 1
 """The Goldilocks prime."""
-
-P = 1 << 32
-"""What masks are rounded to: Z_P."""
 
 MAX_POINTS = 1 << 16
 
@@ -52,64 +47,21 @@ def powers(base: int, count: int) -> Elements:
     return out
 
 
-# --- transforms ---
-
-
 @functools.cache
-def _tables(n: int, *, cyclic: bool) -> Tables:
-    return Tables.of(powers(root(Q, 2 * n), 2 * n), None, cyclic=cyclic)
+def _tables(n: int) -> Tables:
+    return Tables.of(powers(root(Q, 2 * n), 2 * n), None, cyclic=True)
 
 
 def evaluate(coefficients: Elements) -> Elements:
     """Values of polynomials at 1, w, ..., w**(N - 1), w = root(Q, N), in that order.
 
-    Parameters
-    ----------
-    coefficients : NDArray
-        uint64 (..., N), lowest first; N a power of two up to 2**16.
+    `coefficients` are uint64 (..., N), lowest first; N is a power of two up to 2**16.
     """
     n = coefficients.shape[-1]
     if n < 1 or n & (n - 1) or n > MAX_POINTS:
         raise ConfigError(f"evaluate: {n} points, must be a power of two up to {MAX_POINTS}")
     if n == 1:
         return coefficients.copy()
-    tables = _tables(n, cyclic=True)
+    tables = _tables(n)
     ordered: Elements = tables.forward(coefficients, None)[..., tables.order]
     return ordered
-
-
-@dataclass(frozen=True, slots=True)
-class Ring(Polynomials):
-    """Z_Q[x] / (x**n + 1).
-
-    Parameters
-    ----------
-    n : int
-        Dimension, a power of two, 2 to 8192.
-    """
-
-    n: int
-    _held: Tables = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.n not in (2 << i for i in range(13)):
-            raise ConfigError(f"Ring({self.n}): n must be a power of two, 2 to 8192")
-        object.__setattr__(self, "_held", _tables(self.n, cyclic=False))
-
-    def masks(
-        self, k_hat: Elements, a_hat: Elements, out: NDArray[np.uint32] | None = None
-    ) -> NDArray[np.uint32]:
-        """The polynomials a_j k, each coefficient rounded to Z_P: SASH's G(k), ring form.
-
-        Arguments as for `products`, but `out` is uint32.
-        """
-        return self._products(k_hat, a_hat, True, out, np.uint32)
-
-    @property
-    def q(self) -> int:
-        """The modulus, as `PrimeRing` has it."""
-        return Q
-
-    @property
-    def _modulus(self) -> None:
-        return None

@@ -1,9 +1,8 @@
-"""What `flhe.math.ring` and `flhe.math.prime_ring` have in common: transforms, products and sums."""
+"""What `flhe.math.ring` and `flhe.math.prime_ring` have in common: roots, transforms and sums."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,105 +120,6 @@ def elementwise(
     flat, other = (np.ascontiguousarray(a).reshape(-1) for a in (x, y))
     getattr(prime_kernels, name)(flat, other, modulus, out.reshape(-1))
     return out
-
-
-class Polynomials:
-    """A ring of polynomials modulo x**n + 1: what its two kinds share.
-
-    A transform holds a polynomial's values at the odd powers of a root of order 2 n (`root`), in the
-    order in which the factors of x**n + 1 split (bit-reversed). Transforms of random polynomials are
-    random: who needs a uniform one can draw its transform.
-
-    Sums and differences are of arrays of one shape, element by element, whatever the shape is. They
-    raise ConfigError for arrays of two shapes, or types but uint64.
-    """
-
-    __slots__ = ()
-
-    n: int
-    _held: Tables
-
-    @property
-    def q(self) -> int:
-        """The modulus."""
-        raise NotImplementedError
-
-    @property
-    def _modulus(self) -> Modulus:
-        return np.uint64(self.q)
-
-    def add(self, x: Elements, y: Elements) -> Elements:
-        """Sums, as a new array."""
-        return elementwise("add", x, y, self._modulus)
-
-    def subtract(self, x: Elements, y: Elements) -> Elements:
-        """Differences x - y, as a new array."""
-        return elementwise("subtract", x, y, self._modulus)
-
-    def add_into(self, total: Elements, part: Elements) -> None:
-        """Add `part` to `total`, which must lie in one piece."""
-        elementwise("add", total, part, self._modulus, total)
-
-    def subtract_into(self, total: Elements, part: Elements) -> None:
-        """Take `part` from `total`, which must lie in one piece."""
-        elementwise("subtract", total, part, self._modulus, total)
-
-    def forward(self, x: Elements) -> Elements:
-        """Transforms of polynomials, uint64 (..., n), as a new array."""
-        self._check(x)
-        return self._held.forward(x, self._modulus)
-
-    def products(self, s_hat: Elements, a_hat: Elements, out: Elements | None = None) -> Elements:
-        """The polynomials a_j s.
-
-        Parameters
-        ----------
-        s_hat : NDArray
-            uint64 (n,): transform of s.
-        a_hat : NDArray
-            uint64 (blocks, n): transforms of a_1, a_2, ...
-        out : NDArray, optional
-            uint64 (blocks, n), to be written.
-        """
-        return self._products(s_hat, a_hat, None, out, np.uint64)
-
-    def _products(
-        self,
-        s_hat: Elements,
-        a_hat: Elements,
-        rounding: bool | None,
-        out: NDArray[Any] | None,
-        dtype: Any,
-    ) -> NDArray[Any]:
-        from flhe.math import prime_kernels, ring_kernels
-
-        self._check(s_hat)
-        self._check(a_hat)
-        if out is None:
-            out = np.empty(a_hat.shape, dtype)
-        if (s_hat.ndim, a_hat.ndim) != (1, 2) or (out.shape, out.dtype) != (a_hat.shape, dtype):
-            raise ConfigError(
-                f"a ring of dimension {self.n}: {out.dtype} {out.shape} for {a_hat.shape} and "
-                f"{s_hat.shape}, takes uint64 (n,) and (blocks, n), and {np.dtype(dtype)} (blocks, n) "
-                "for the products"
-            )
-        tables, q, s = self._held, self._modulus, np.empty(self.n, np.uint64)
-        prime_kernels.scaled(np.ascontiguousarray(s_hat), *self._scale, q, s)
-        roots, parts = tables.inverse_roots, tables.inverse_parts
-        ring_kernels.products(s, quotients(s, q), a_hat, roots, parts, q, rounding, out)
-        return out
-
-    @property
-    def _scale(self) -> tuple[np.uint64, np.uint64]:
-        """1 / n and its quotient."""
-        scale = pow(self.n, -1, self.q)
-        return np.uint64(scale), quotient(scale, self.q)
-
-    def _check(self, x: Elements) -> None:
-        if x.shape[-1:] != (self.n,) or x.dtype != np.uint64:
-            raise ConfigError(
-                f"a ring of dimension {self.n}: got {x.dtype} {x.shape}, takes uint64 (..., {self.n})"
-            )
 
 
 def _rows(x: Elements) -> Elements:

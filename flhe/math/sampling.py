@@ -5,8 +5,6 @@ that they are not below, and the last bit says its sign. Magnitude 0 has weight 
 2 rho(k), rho(x) = exp(-x^2 / (2 sigma^2)), so zero needs no rule of its own. No branch and no index
 depends on a secret: time and memory accesses are the same for all samples.
 
-Words are AES-256-CTR under a fresh key, sample i being word i: slices can be made on any thread.
-
 Source: ESAFL, Sec. 5.2.1 (what keys and errors are drawn from); its ternary keys and narrow errors are
 replaced, see docs/protocol.md. The table with its sign bit: FrodoKEM, Frodo.Sample.
 """
@@ -77,15 +75,7 @@ def _table() -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Samples under one key, addressed by position.
-
-    Parameters
-    ----------
-    key : bytes
-        32 bytes, for these samples alone.
-    prg : Prg
-        Who computes the stream.
-    """
+    """Samples under one key of 32 bytes, for them alone, addressed by position."""
 
     key: bytes = field(repr=False)
     prg: Prg = field(default_factory=AesCtr, repr=False)

@@ -1,7 +1,4 @@
-"""Compiled loops of selective encryption: a vector apart into two, and together again.
-
-Everything releases the GIL and numba is loaded here, so import this module where it is used.
-"""
+"""Compiled loops of selective encryption: a vector apart into two, and together again."""
 
 from __future__ import annotations
 

@@ -85,8 +85,8 @@ class Shamir:
         """The `count` secrets, uint64 (count,), of shares uint64 (len(ranks), width(count)).
 
         More than `threshold` shares are checked against each other: one random combination of all
-        polynomials must be a polynomial of that degree, which a wrong share passes once in Q. Whoever
-        sends a share must not foresee it.
+        polynomials, which senders must not foresee, must be a polynomial of that degree. A wrong share
+        passes once in Q.
 
         Raises QuorumError: fewer shares than the threshold; ProtocolError: shares of another shape, or
         that are no field elements; ranks beyond the members or repeated; shares that do not fit

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from flhe.math.field_kernels import minus, mul, njit, plus, wide
-from flhe.math.prime_kernels import times
+from flhe.math.prime_kernels import add_scaled, times
 
 _ORDER_LESS_TWO = np.uint64((1 << 64) - (1 << 32) - 1)
 
@@ -82,16 +82,9 @@ def lagrange(points, inverses, out):
 
 
 @njit
-def _add_scaled(row, factor, out):
-    wide()
-    for i in range(out.size):
-        out[i] = plus(out[i], mul(factor, row[i]))
-
-
-@njit
 def product(a, b, out):
     """Product of matrices, a (rows, inner) and b (inner, columns), into `out` (rows, columns)."""
     for r in range(out.shape[0]):
         out[r] = np.uint64(0)
         for i in range(b.shape[0]):
-            _add_scaled(b[i], a[r, i], out[r])
+            add_scaled(b[i], a[r, i], a[r, i], None, out[r])

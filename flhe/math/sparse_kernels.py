@@ -1,8 +1,7 @@
 """Compiled loops of sparse updates: choosing values, and sets of coordinates as bitmaps.
 
-As in `kernels`, everything releases the GIL and numba is loaded here, so import this module where it
-is used. Bitmaps are words of 64 bits, coordinate d being bit d % 64 of word d // 64: a set out of a
-million fits a core's own cache, and its members come out in order.
+Bitmaps are words of 64 bits, coordinate d being bit d % 64 of word d // 64: a set out of a million fits
+a core's own cache, and its members come out in order.
 
 Magnitudes are compared as integers: the bits of a float without its sign, in which NaN and infinity
 are the largest. Unsigned indices keep numba from testing for negative ones.

@@ -15,10 +15,7 @@ Buffer = bytes | bytearray | memoryview
 class ChunkReader:
     """A cursor over one buffer or several; they must keep their content until it is at the end.
 
-    Attributes
-    ----------
-    left : int
-        Bytes that were not taken yet.
+    `left` is the number of bytes that were not taken yet.
     """
 
     def __init__(self, data: Buffer | Sequence[Buffer]) -> None:

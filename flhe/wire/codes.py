@@ -116,18 +116,12 @@ _ROWS: tuple[tuple[type[e.FlheError], int, str, str], ...] = (
     ),
     (e.ConfigError, 1017, "config", "its configuration cannot work"),
 )
-_TABLE: tuple[tuple[type[e.FlheError], Refusal], ...] = (
-    *((kind, Refusal(code, f"flhe/{slug}", meaning)) for kind, code, slug, meaning in _ROWS),
-    (e.FlheError, INTERNAL),
-)
+_TABLE = [(kind, Refusal(code, f"flhe/{slug}", meaning)) for kind, code, slug, meaning in _ROWS]
 
 
 def refusal_for(error: BaseException) -> Refusal:
     """The code that a node answers with when `error` stopped it."""
-    for kind, refusal in _TABLE:
-        if isinstance(error, kind):
-            return refusal
-    return INTERNAL
+    return next((refusal for kind, refusal in _TABLE if isinstance(error, kind)), INTERNAL)
 
 
 def find(code: int) -> Refusal | None:

@@ -24,19 +24,14 @@ Context = int | bytes | str
 """What a derivation may be bound to."""
 
 
-def hkdf(
-    secret: bytes, label: str, *context: Context, length: int = 32, salt: bytes = b""
-) -> Secret:
-    """Derive `length` bytes (1 to 8160) from `secret`, bound to `label` and every `context` value.
+def hkdf(secret: bytes, label: str, *context: Context, salt: bytes = b"") -> Secret:
+    """Derive 32 bytes from `secret`, bound to `label` and every `context` value.
 
-    Raises ConfigError for an empty label or secret, an impossible length, or a context that
-    canonical CBOR cannot carry.
+    Raises ConfigError for an empty label or secret, or a context that canonical CBOR cannot carry.
     """
     if not label:
         raise ConfigError("hkdf: the label is empty, every use of a key needs its own")
     if not secret:
         raise ConfigError("hkdf: the secret is empty")
-    if not 1 <= length <= 255 * 32:
-        raise ConfigError(f"hkdf(length={length}): length must be 1 to {255 * 32} bytes")
     info = dumps([PREFIX + label, *context])
-    return Secret(HKDF(algorithm=SHA256(), length=length, salt=salt, info=info).derive(secret))
+    return Secret(HKDF(algorithm=SHA256(), length=32, salt=salt, info=info).derive(secret))

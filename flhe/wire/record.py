@@ -15,8 +15,7 @@ map or row. Values are checked when a record is made, however it is made: `_vali
 cannot say alone. Decoding takes what encoding writes and nothing else, names the field that is wrong,
 and repeats no byte of it.
 
-`specs.py` lists the types that fields may have, and `fields.py` their bounds. What a class declares is
-looked at once, when its first record is made.
+`specs.py` lists the types that fields may have, and `fields.py` their bounds.
 """
 
 from __future__ import annotations
@@ -48,8 +47,6 @@ class Form:
         What an encoding says of itself; neither where it lies within another record.
     row : bool
         Values alone, in order, without names.
-    lean : bool
-        Fields that are None are left out.
     error : type
         Raised for a value out of bounds; in an encoding that was read too.
     origin : str
@@ -65,7 +62,6 @@ class Form:
     kind: str = ""
     version: int = 0
     row: bool = False
-    lean: bool = False
     error: type[FlheError] = ProtocolError
     origin: str = ""
     advice: str = ""
@@ -98,17 +94,14 @@ _PLANS: dict[type[Record], Plan] = {}
 
 def plan_of(cls: type[Record]) -> Plan:
     """What the class declares; TypeError for a type that has no encoding."""
-    if cls not in _PLANS:
-        _PLANS[cls] = _compiled(cls)
-    return _PLANS[cls]
-
-
-def _compiled(cls: type[Record]) -> Plan:
+    if cls in _PLANS:
+        return _PLANS[cls]
     hints = hints_of(cls, include_extras=True)
     names = [f.name for f in fields(cls) if f.init]  # type: ignore[arg-type]
     marks = {name: getattr(hints[name], "__metadata__", ()) for name in names}
     given = {n: m for n in names for m in marks[n] if isinstance(m, Given)}
-    return Plan(cls.FORM, cls.FORM.head, tuple((n, spec_of(hints[n])) for n in names), given)
+    _PLANS[cls] = Plan(cls.FORM, cls.FORM.head, tuple((n, spec_of(hints[n])) for n in names), given)
+    return _PLANS[cls]
 
 
 class Record:
@@ -141,8 +134,6 @@ class Record:
         """What `to_bytes` encodes."""
         plan = plan_of(type(self))
         body = {name: spec.write(getattr(self, name)) for name, spec in plan.specs}
-        if plan.form.lean:
-            body = {name: value for name, value in body.items() if value is not None}
         return [*plan.head.values(), *body.values()] if plan.form.row else {**plan.head, **body}
 
     def to_bytes(self) -> bytes:
@@ -179,7 +170,7 @@ class Record:
 
     @classmethod
     def from_bytes(cls, data: bytes, most: int | None = None, **given: Any) -> Self:
-        """Decode what `to_bytes` wrote, `most` bytes of it where that is not `FORM.most`.
+        """Decode what `to_bytes` wrote: up to `most` bytes, or `FORM.most`.
 
         `given` are the values of fields that are known by what was written.
 
@@ -217,11 +208,6 @@ def _by_name(plan: Plan, stored: Any) -> dict[str, Any]:
         raise ProtocolError(
             f"{form.what}: version {version}, this flhe reads {form.version}{advice}"
         )
-    if form.lean:
-        if None in stored.values():
-            raise ProtocolError(f"{form.what}: a field that is none is left out")
-        unknown = len(stored.keys() - set(names))
-        stored = {**dict.fromkeys(names), **stored}
     for name in names:
         if name not in stored:
             raise ProtocolError(f"{form.what}: field {name} is missing")

@@ -6,10 +6,11 @@ all others. Bounds and `SECRET` stand beside them in `Annotated` (`fields.py`).
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from numbers import Real
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -61,10 +62,13 @@ def _converted(own: As) -> Spec:
     return Spec(own.needs, _same, own.write, read)
 
 
-def _take_bytes(value: Any) -> bytes:
-    if not isinstance(value, bytes):
-        raise UnfitError
-    return value
+def _any(kind: type) -> Callable[[Any], Any]:
+    def take(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise UnfitError
+        return value
+
+    return take
 
 
 def _take_float(value: Any) -> float:
@@ -79,12 +83,11 @@ def _take_float(value: Any) -> float:
     return number or 0.0  # one zero: -0.0 would be equal, and hash to something else
 
 
-_BYTES = _exactly(bytes, "bytes")._replace(take=_take_bytes)
 _PLAIN = {
     int: _exactly(int, "an integer"),
     str: _exactly(str, "text"),
     bool: _exactly(bool, "true or false"),
-    bytes: _BYTES,
+    bytes: _exactly(bytes, "bytes")._replace(take=_any(bytes)),
     float: _converted(As(float.hex, float.fromhex, "a finite number"))._replace(take=_take_float),
 }
 
@@ -115,7 +118,7 @@ def _plain_of(base: Any) -> Spec:
     if origin is dict:
         return _by_key(*map(spec_of, args))
     if origin is tuple:
-        return _many(spec_of(args[0])) if ... in args else _fixed(list(map(spec_of, args)))
+        return _many(spec_of(args[0])) if ... in args else _fixed(*map(spec_of, args))
     if hasattr(base, "FORM"):
         return _nested(base)
     if origin is not Literal:
@@ -158,26 +161,35 @@ def _optional(inner: Spec) -> Spec:
 
 
 def _many(item: Spec) -> Spec:
-    def take(value: Any) -> Any:
-        if not isinstance(value, tuple | list):
+    return _row(f"a list, each item {item.needs}", itertools.repeat(item))
+
+
+def _fixed(*items: Spec) -> Spec:
+    return _row(f"[{', '.join(item.needs for item in items)}]", items, len(items))
+
+
+def _row(needs: str, items: Iterable[Spec], count: int | None = None) -> Spec:
+    """A tuple, written as a list: so many items, where that is said."""
+
+    def each(call: str, kinds: Any, value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, kinds) or count not in (None, len(value)):
             raise UnfitError
-        taken = tuple(map(item.take, value))
+        return tuple(getattr(item, call)(part) for item, part in zip(items, value, strict=False))
+
+    def take(value: Any) -> Any:
+        taken = each("take", (tuple, list), value)
         kept = isinstance(value, tuple) and all(map(operator.is_, taken, value))
         return value if kept else taken
 
-    def read(raw: Any) -> Any:
-        if type(raw) is not list:
-            raise UnfitError
-        return tuple(map(item.read, raw))
+    def write(value: Any) -> list[Any]:
+        return list(each("write", tuple, value))
 
-    needs = f"a list, each item {item.needs}"
-    write = list if item.write is _same else lambda value: list(map(item.write, value))
-    return Spec(needs, take, write, read)
+    return Spec(needs, take, write, lambda raw: each("read", list, raw))
 
 
 def _by_key(key: Spec, item: Spec) -> Spec:
     """A mapping, written as pairs in order of its keys."""
-    pair = _fixed([key, item])
+    pair = _fixed(key, item)
 
     def take(value: Any) -> Any:
         if not isinstance(value, dict):
@@ -197,35 +209,11 @@ def _by_key(key: Spec, item: Spec) -> Spec:
     return Spec(f"a list of {pair.needs}, each first value once, ascending", take, write, read)
 
 
-def _fixed(items: list[Spec]) -> Spec:
-    def each(call: str, kinds: Any, value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, kinds) or len(value) != len(items):
-            raise UnfitError
-        return tuple(getattr(item, call)(part) for item, part in zip(items, value, strict=True))
-
-    def take(value: Any) -> Any:
-        taken = each("take", (tuple, list), value)
-        kept = isinstance(value, tuple) and all(map(operator.is_, taken, value))
-        return value if kept else taken
-
-    return Spec(
-        f"[{', '.join(item.needs for item in items)}]",
-        take,
-        lambda value: list(each("write", (tuple,), value)),
-        lambda raw: each("read", (list,), raw),
-    )
-
-
 def _nested(cls: Any) -> Spec:
-    def take(value: Any) -> Any:
-        if not isinstance(value, cls):
-            raise UnfitError
-        return value
-
     if not cls.FORM.version:
-        return Spec(f"a {cls.FORM.what}", take, cls.to_fields, cls.from_fields)
+        return Spec(f"a {cls.FORM.what}", _any(cls), cls.to_fields, cls.from_fields)
 
     def read(raw: Any) -> Any:
         return cls.from_bytes(_PLAIN[bytes].read(raw))
 
-    return Spec(f"an encoded {cls.FORM.what}", take, cls.to_bytes, read)
+    return Spec(f"an encoded {cls.FORM.what}", _any(cls), cls.to_bytes, read)

@@ -110,7 +110,7 @@ def phe_batches(setting: Setting, updates: Sequence[Vector], keys: Keys) -> Cont
 
     def mean(total: Sequence[Any]) -> Vector:
         sums = [private.raw_decrypt(c.ciphertext(be_secure=False)) for c in total]
-        values = slots.unpack(_signed(sums, public.n), length, len(samples))
+        values = slots.digits(_signed(sums, public.n), length, len(samples)).check()
         return (values / (levels * len(samples))).astype(np.float32)
 
     return sampled(

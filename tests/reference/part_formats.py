@@ -18,7 +18,7 @@ from flhe.coding.support import Support
 from flhe.math import field_kernels, prime_kernels, ring
 from flhe.math.permutation import Permutation
 from flhe.math.prg import AesCtr, FieldElements
-from flhe.math.ring import Ring
+from flhe.math.prime_ring import PrimeRing
 from flhe.math.shamir import Shamir
 from flhe.schemes.sealed import Slot
 from flhe.training.session import Session
@@ -105,7 +105,7 @@ class RingKind:
         return {"a_hat": a_hat, "b_hat": b_hat, "product": words(product(a, b, Q))}
 
     def _library_ring_product(self, case: Case) -> Case:
-        on, a, b = Ring(case["n"]), array(case["a"]), array(case["b"])
+        on, a, b = PrimeRing(case["n"]), array(case["a"]), array(case["b"])
         told = {"a_hat": words(on.forward(a)), "product": words(multiply(on, a, b))}
         return told | {"b": words(inverse(on, array(case["b_hat"])))}
 
@@ -132,14 +132,14 @@ class RingKind:
 
     def _library_ring_masks(self, case: Case) -> Case:
         seed, made = array(case["seed"]), FieldElements(AesCtr(), bytes.fromhex(case["key"]))
-        on, rows = Ring(seed.size), made.blocks(0, len(case["masks"]), seed.size)
+        on, rows = PrimeRing(seed.size), made.blocks(0, len(case["masks"]), seed.size)
         return {"masks": on.masks(on.forward(seed), rows).tolist()}
 
     def steps(self, case: Case) -> Steps:
         x = array(case.get("x", []))
         if "n" in case:
             yield "ring"
-            on: Any = Ring(case["n"])
+            on: Any = PrimeRing(case["n"])
         else:
             on = ring
         yield case["at"]

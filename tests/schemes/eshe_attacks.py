@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.math.prg import AesCtr, FieldElements
-from flhe.math.ring import Q, Ring
+from flhe.math.prime_ring import PrimeRing
+from flhe.math.ring import Q
 from flhe.schemes.esafl.adder import EsaflSealer
 from flhe.schemes.esafl.keys import draw_own
 from flhe.schemes.esafl.scheme import Esafl
@@ -204,7 +205,7 @@ class Ours:
     def a(self, block: int, slot: Slot = SLOT) -> Poly:
         key = hkdf(self.group_key, "eshe-a", *slot.context(), self.scheme.scheme.ring, 0)
         hat = FieldElements(AesCtr(), key, Q).block(block, self.n)
-        found: Poly = inverse_transform(Ring(self.n), hat).tolist()
+        found: Poly = inverse_transform(PrimeRing(self.n), hat).tolist()
         return found
 
     def plaintext(self, rank: int, block: int) -> Poly:

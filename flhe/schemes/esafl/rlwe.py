@@ -30,7 +30,7 @@ from flhe.coding.limb_packing import PIECE, LimbPacking, Residues
 from flhe.errors import ConfigError
 from flhe.math.prg import FieldElements, Prg
 from flhe.math.prime_ring import PrimeRing, ntt_primes
-from flhe.math.ring import Q, Ring
+from flhe.math.ring import Q
 from flhe.math.sampling import SIGMA
 from flhe.schemes.esafl.presets import EshePreset
 from flhe.schemes.polynomial_masks import lifted
@@ -71,7 +71,7 @@ class Rlwe:
                 raise ConfigError(f"Rlwe: a modulus is longer than {self.limb_bits} bits")
 
     @property
-    def rings(self) -> tuple[Ring | PrimeRing, ...]:
+    def rings(self) -> tuple[PrimeRing, ...]:
         """One ring for each limb."""
         return tuple(_ring(self.n, q) for q in self.slots.moduli)
 
@@ -142,8 +142,8 @@ class Products:
 
 
 @functools.cache
-def _ring(n: int, q: int) -> Ring | PrimeRing:
-    return Ring(n) if q == Q else PrimeRing(n, q)
+def _ring(n: int, q: int) -> PrimeRing:
+    return PrimeRing(n, q)
 
 
 @functools.lru_cache(maxsize=256)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.pack import spread
 from flhe.math.prg import AesCtr, FieldElements, Prg
-from flhe.math.ring import Ring
+from flhe.math.prime_ring import PrimeRing
 from flhe.schemes.sash.presets import SashPreset
 from flhe.schemes.sealed import Slot
 from flhe.schemes.shell import windows
@@ -76,7 +76,7 @@ class Shprg:
     def into(self, seed: Seed, out: NDArray[np.uint32], threads: int = 1) -> None:
         """Write the mask G(seed) into `out`, shape (length,): the same whatever the threads."""
         n = self.preset.dimension
-        ring = Ring(n)
+        ring = PrimeRing(n)
         transformed = ring.forward(seed)
 
         def work(start: int, stop: int) -> None:

@@ -97,7 +97,7 @@ class ThresholdRlwe(Shell):
     @property
     def rings(self) -> tuple[PrimeRing, ...]:
         """One ring for each limb."""
-        return tuple(ring for ring in self.sizes.rings if isinstance(ring, PrimeRing))
+        return self.sizes.rings
 
     @property
     def limbs(self) -> LimbPacking:
