@@ -24,7 +24,6 @@ from flhe.strategies.plain import metered
 from flhe.strategies.report import VERSION, Reporter
 from flhe.strategies.sealed_result import save_sealed, write_private
 from flhe.strategies.tensorboard import TensorBoard
-from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.select_terms import clear_warning
 from flhe_app.environment import data_home
 from flhe_app.node_memory import nodes_memory
@@ -94,7 +93,7 @@ def make_strategy(settings: Settings, task: Workload, reporter: Reporter) -> Fed
     }
     how = settings.optimizer
     if not settings.encrypted:
-        if isinstance(how, ClientOptimizer):
+        if how.gradients:
             return PlainFedSGD(how, on_round=reporter.round, **fedavg)
         return metered(how, on_round=reporter.round, **fedavg)
     return HEStrategy(

@@ -5,7 +5,7 @@
                  moments, memory: [[name, length]...], mask: bytes}
 
 The arrays are masters (see `flhe.coding.flatten`): float32 for the narrower floats. Moments are what an
-optimizer remembers (see `flhe.training.optimizers`), a vector over the float lane each, and steps how
+optimizer remembers (see `flhe.training.optimizer`), a vector over the float lane each, and steps how
 often it has stepped; memory is what codecs remember (see `flhe.coding.base`: their shared state), a few
 numbers. The mask says which values are encrypted, where a map has chosen them (`flhe.coding.select`),
 and the chain which sums are in the model, and whose updates are in them (`flhe.training.chain`).

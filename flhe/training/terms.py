@@ -7,7 +7,6 @@ and signature of a round, so members with different terms cannot even decrypt ea
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated
 
 from flhe.coding.extras import Extras
 from flhe.coding.flatten import Layout
@@ -22,10 +21,7 @@ from flhe.schemes.registry import SCHEMES, SchemeField
 from flhe.schemes.selective import Selective
 from flhe.schemes.shell import MAX_COHORT
 from flhe.training import select_terms
-from flhe.training.optimizer import ServerOptimizer
-from flhe.training.optimizers import Optimizer
-from flhe.training.optimizers import from_parameters as optimizer_from
-from flhe.wire.fields import As
+from flhe.training.optimizer import Optimizer
 from flhe.wire.record import Form, Record
 
 VERSION = 9
@@ -54,7 +50,7 @@ class Terms(Record):
         The system, with its own parameters.
     codec : Chain
         From an update to integers that add, and back; see `update_codec`.
-    optimizer : ServerOptimizer or ClientOptimizer
+    optimizer : Optimizer
         What every client makes of the mean update: FedAvg adds it. Of a mean gradient, which an app's
         reply then holds in place of the model after training: a step of its own optimizer (FedSGD).
     select : Select
@@ -73,9 +69,7 @@ class Terms(Record):
 
     scheme: SchemeField = field(default_factory=SCHEMES.named(DEFAULT))
     codec: ChainField = field(default_factory=update_codec)
-    optimizer: Annotated[
-        Optimizer, As(lambda optimizer: optimizer.parameters(), optimizer_from, "an optimizer")
-    ] = field(default_factory=ServerOptimizer)
+    optimizer: Optimizer = field(default_factory=Optimizer)
     select: Select = field(default_factory=Select)
     noise: Laplace | None = None
     metrics: tuple[str, ...] = TRAIN_METRICS
@@ -141,7 +135,7 @@ class Terms(Record):
     @property
     def sends_gradients(self) -> bool:
         """Whether an app's reply holds gradients, in place of the model after training."""
-        return self.optimizer.takes == "gradient"
+        return self.optimizer.gradients
 
     @property
     def tagged(self) -> bool:

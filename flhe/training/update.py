@@ -60,7 +60,7 @@ class Update(Ending):
         moments = model.moments or optimizer.init(layout.floats)
         # A server's optimizer counts rounds, as Flower's do; a client's its own steps, as PyTorch's do.
         trained = total.slot.round - terms.select.mapped  # a round for the map is none of training
-        number = trained if optimizer.takes == "update" else model.steps + 1
+        number = model.steps + 1 if optimizer.gradients else trained
         change, moments = optimizer.step(opened.values, moments, number, out=opened.values)
         masters = layout.apply(model.masters, change, totals.integers, reuse=True)
         memory = codec.memory(state)
