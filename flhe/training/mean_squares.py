@@ -6,7 +6,7 @@ round. The round's slot names that sum, so nobody's update is added to one that 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from flhe.errors import ProtocolError
 from flhe.schemes.sealed import Sealed
 from flhe.sums.secure_sum import Record
 from flhe.training.draft import Draft
-from flhe.training.due import check_due
-from flhe.training.kind import Kind
+from flhe.training.kind import Kind, exact_part, exact_sums
 from flhe.training.model import Model
 from flhe.training.terms import Terms
 
@@ -27,19 +26,13 @@ if TYPE_CHECKING:
     from flhe.training.session import Session
 
 
-class MeanSquares(Kind):
-    """What comes before an update whose thresholds are fitted."""
-
-    purpose: ClassVar[str] = "mean-squares"
-    valued: ClassVar[bool] = False
-
-    def extras(self, terms: Terms, layout: Layout) -> int:
-        """Two exact numbers a layer, behind count and weight."""
-        squares = 2 * len(list(layout.segments()))
-        return Quantize(terms.bits).lanes(FIXED + squares, layout)
+def _extras(terms: Terms, layout: Layout) -> int:
+    """Two exact numbers a layer, behind count and weight."""
+    squares = 2 * len(list(layout.segments()))
+    return Quantize(terms.bits).lanes(FIXED + squares, layout)
 
 
-MEAN_SQUARES = MeanSquares()
+MEAN_SQUARES = Kind("mean-squares", _extras, valued=False)
 
 
 def encode(session: Session, model: Model, draft: Draft) -> Plain:
@@ -47,9 +40,8 @@ def encode(session: Session, model: Model, draft: Draft) -> Plain:
     codec = session.terms.codec
     state = codec.recall(session.layout, model.memory)
     fixed = Extras().encode(1, {}, ())
-    exact = np.concatenate([fixed, codec.statistics(draft.plain(), state)])
-    quantize = Quantize(session.terms.bits)
-    return Plain(np.empty(0, quantize.dtype), quantize.split(exact))
+    squares = codec.statistics(draft.plain(), state)
+    return exact_part(session.terms, np.concatenate([fixed, squares]))
 
 
 def fit(
@@ -76,20 +68,9 @@ def fit(
         return state
     if mean_squares is None:
         raise ProtocolError("the sum of mean squares that this round's thresholds need is missing")
-    of = session.sum(
-        model,
-        round_,
-        mean_squares.slot.attempt,
-        kind=MEAN_SQUARES,
-        digest=base,
-    )
-    check_due(model, mean_squares)
+    attempt = mean_squares.slot.attempt
+    of = session.sum(model, round_, attempt, kind=MEAN_SQUARES, digest=base)
     of.check(mean_squares, session.epoch.roster.min_opening)
     lanes = of.open(session.epoch, mean_squares, record)
-    quantize = Quantize(of.bits)
-    quantize.check_sum(int(np.abs(lanes.astype(np.int64)).max()), len(mean_squares.senders))
-    sums = quantize.join(lanes)
-    totals = Extras().decode(sums[:FIXED])
-    if totals.count != len(mean_squares.senders):
-        raise ProtocolError("the sum of mean squares does not hold one part from each sender")
-    return codec.fitted(sums[FIXED:], totals.count, state)
+    sums = exact_sums(session.terms, mean_squares, lanes)
+    return codec.fitted(sums[FIXED:], len(mean_squares.senders), state)

@@ -44,13 +44,12 @@ from flhe.math.permutation import Permutation
 from flhe.schemes.base import Sealer
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.sums.secure_sum import Record, SecureSum
-from flhe.training import evaluation
+from flhe.training import evaluation, sensitivity, update
 from flhe.training.chain import link_of
 from flhe.training.draft import Draft
-from flhe.training.due import check_due
 from flhe.training.epoch_sums import EpochSums
 from flhe.training.evaluation import EVALUATION
-from flhe.training.kind import Ending, Kind
+from flhe.training.kind import Kind
 from flhe.training.mean_squares import fit
 from flhe.training.model import Model
 from flhe.training.sensitivity import SENSITIVITY
@@ -150,7 +149,7 @@ class Session:
 
     # --- which part of an update is encrypted ---
 
-    def ending(self, model: Model) -> Ending:
+    def ending(self, model: Model) -> Kind:
         """What a round from `model` ends with."""
         return SENSITIVITY if self.maps(model) else UPDATE
 
@@ -306,8 +305,11 @@ class Session:
 
         `model` is what it starts from, `state` from `fit`, and `slot` the attempt that it is sent in.
         """
-        kind, order = self.ending(model), self.permutation(slot)
-        encoded = kind.encode(self.terms, self.layout, draft.plain(), state, order)
+        if self.maps(model):
+            encoded = sensitivity.encode(self.terms, self.layout, draft.plain())
+        else:
+            codec = self.terms.codec.keyed(self.permutation(slot))
+            encoded, _ = codec.finish(draft.plain(), state)
         support = None
         if encoded.coords is not None:
             support = Support.of(encoded.coords, self.layout.floats)
@@ -356,9 +358,13 @@ class Session:
         of = self.check(model, total, mean_squares, base)
         state = fit(self, model, total.slot.round, mean_squares, record, base)
         lanes = of.open(self.epoch, total, record, release, threads=self.threads)
-        order, members = self.permutation(total.slot), self.epoch.members
-        after, totals = self.ending(model).read(self.terms, model, total, lanes, state, order)
-        return after.linked(link_of(model.history, total, total.digest(), members)), totals
+        if self.maps(model):
+            after, totals = sensitivity.read(self.terms, model, total, lanes)
+        else:
+            order = self.permutation(total.slot)
+            after, totals = update.read(self.terms, model, total, lanes, state, order)
+        link = link_of(model.history, total, total.digest(), self.epoch.members)
+        return after.linked(link), totals
 
     def open_evaluation(
         self, model: Model, total: Sealed, record: Record, release: Sequence[bytes] = ()
@@ -383,6 +389,9 @@ class Session:
         """What `total` is the sum of; refuses one that may not be opened, as `open` says."""
         slot = total.slot
         of = self.sum(model, slot.round, slot.attempt, mean_squares, digest=digest)
-        check_due(model, total)
+        if slot.round <= model.round:
+            raise ProtocolError(
+                f"got the sum of round {slot.round}, this node's model is at round {model.round}"
+            )
         of.check(total, self.epoch.roster.min_opening)
         return of

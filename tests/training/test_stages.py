@@ -137,7 +137,7 @@ NOT_THESE: dict[str, tuple[Callable[[Staged], Sealed | None], str]] = {
     ),
     "other senders": (of(senders=(0, 1)), NO_SUM),
     "the sum of updates": (lambda p: p.total(), "belongs to another"),
-    "another round": (slot(round=0), "model is at round 0"),
+    "another round": (slot(round=0), "belongs to another run"),
     "a later round": (lambda p: Staged(p.sessions, p.model, 2).mean_squares, "belongs to another"),
     "another history": (slot(history=bytes(32)), "another history"),
     "another epoch": (slot(epoch=bytes(16)), "belongs to another"),
