@@ -24,7 +24,6 @@ from flhe.strategies.plain import metered
 from flhe.strategies.report import VERSION, Reporter
 from flhe.strategies.sealed_result import save_sealed, write_private
 from flhe.strategies.tensorboard import TensorBoard
-from flhe.training.select_terms import clear_warning
 from flhe_app.environment import data_home
 from flhe_app.node_memory import nodes_memory
 from flhe_app.plain_fedsgd import PlainFedSGD
@@ -73,7 +72,7 @@ def run(grid: Grid, settings: Settings, reporter: Reporter) -> None:
     )
     if settings.sealed_model:
         write_model(settings, result)
-    if isinstance(strategy, HEStrategy) and (text := clear_warning(strategy.terms)):
+    if isinstance(strategy, HEStrategy) and (text := strategy.terms.clear_warning()):
         reporter.emit("warning", text=text)
     ending = getattr(strategy, "ending", None)
     reporter.emit(

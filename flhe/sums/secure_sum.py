@@ -19,7 +19,7 @@ Source: docs/protocol.md (Tags); `flhe.schemes.sum_mac`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from flhe.keys.agreement.messages import Header, open_detached, sign_detached
 from flhe.keys.agreement.states import Epoch
 from flhe.keys.identity import Identity
 from flhe.keys.roles import opener_for
-from flhe.schemes.base import Adder, Opener, Sealer
+from flhe.schemes.base import Adder, Sealer
 from flhe.schemes.sealed import Sealed, Slot, check_senders
 from flhe.schemes.sum_mac import SumMac
 
@@ -136,8 +136,7 @@ class SecureSum:
             raise ProtocolError("the update is masked in another mode than was announced")
         if part.length != self._lanes(part):
             raise ProtocolError("the update has another length than the model")
-        header = self._header(sender)
-        expected = {field.name: getattr(header, field.name) for field in fields(header)}
+        expected = self._header(sender).expected()
         open_detached(envelope, part.digest(), expected, senders=[sender])
 
     # --- who opens ---
@@ -190,17 +189,13 @@ class SecureSum:
         """
         record(self.slot, total.digest())
         opener = opener_for(self.adder, epoch, total, release, threads=threads)
-        return self._verified(opener, self._tags(epoch, threads), total)
-
-    def _verified(self, opener: Opener, tags: SumMac | None, total: Sealed) -> NDArray[Any]:
-        """What `open` gives; AlteredError."""
         try:
             lanes: NDArray[Any] = opener.decrypt(total)
         except QuorumError:
             raise  # too little was released: that says nothing of the sum
         except ProtocolError as error:
             raise _altered(total, str(error)) from None
-        if tags is None:
+        if (tags := self._tags(epoch, threads)) is None:
             return lanes
         values = self._sent(total) if self.sparse else self.values
         coords = covered(total.supports) if total.supports else None

@@ -9,30 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from flhe.errors import ConfigError
-from flhe.wire.fields import As
+from flhe.wire.fields import As, within
+from flhe.wire.record import Form, Record
 
 Scalar = bool | int | float | str | bytes
 Value = Scalar | list[bool] | list[int] | list[float] | list[str] | list[bytes]
+_Rounds = Annotated[int, within(1, (1 << 32) - 1)]
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Record):
     """A rule that gives a setting's value in each round of training, counted from 1."""
 
-    kind: ClassVar[str]
-
-    def __post_init__(self) -> None:
-        for name in (f.name for f in fields(self)):
-            value = getattr(self, name)
-            number = type(value) in (int, float) and math.isfinite(value)
-            if not number or (
-                name in ("every", "rounds") and (type(value) is not int or value < 1)
-            ):
-                raise ConfigError(f"{type(self).__name__}: {name}={value!r} is no number that fits")
+    __slots__ = ()
 
     def at(self, round_: int) -> float:
         """The value in a round."""
@@ -43,11 +35,11 @@ class Schedule:
 class Step(Schedule):
     """`start`, multiplied by `factor` after each `every` rounds."""
 
-    kind: ClassVar[str] = "step"
+    FORM = Form("step", row=True, error=ConfigError)
 
     start: float
     factor: float
-    every: int
+    every: _Rounds
 
     def at(self, round_: int) -> float:
         """The value in a round."""
@@ -58,11 +50,11 @@ class Step(Schedule):
 class Cosine(Schedule):
     """From `start` down to `end` in so many rounds, along half a cosine; `end` from then on."""
 
-    kind: ClassVar[str] = "cosine"
+    FORM = Form("cosine", row=True, error=ConfigError)
 
     start: float
     end: float
-    rounds: int
+    rounds: _Rounds
 
     def at(self, round_: int) -> float:
         """The value in a round."""
@@ -70,7 +62,7 @@ class Cosine(Schedule):
         return self.end + (self.start - self.end) * (1 + math.cos(math.pi * done)) / 2
 
 
-_RULES: dict[str, type[Schedule]] = {rule.kind: rule for rule in (Step, Cosine)}
+_RULES: dict[str, type[Schedule]] = {rule.FORM.what: rule for rule in (Step, Cosine)}
 _ABSENT = "absent"
 
 
@@ -172,7 +164,7 @@ def _read(stored: Any) -> Any:
 
 def _one(given: Any) -> list[Any]:
     if isinstance(given, Schedule):
-        return [given.kind, [_written(number) for number in astuple(given)]]
+        return [given.FORM.what, given.to_fields()]
     if isinstance(given, tuple):
         return ["rounds", [[_ABSENT] if value is None else _written(value) for value in given]]
     return ["always", _written(given)]
@@ -187,7 +179,7 @@ def _from_fields(stored: Any) -> Settings:
             elif kind == "rounds":
                 by_name[name] = tuple(None if v == [_ABSENT] else _read(v) for v in given)
             else:
-                by_name[name] = _RULES[kind](*map(_read, given))
+                by_name[name] = _RULES[kind].from_fields(given)
     except (KeyError, TypeError) as error:
         raise ValueError from error
     return Settings(by_name)

@@ -12,7 +12,7 @@ from flhe.coding.extras import Extras
 from flhe.coding.flatten import Layout
 from flhe.coding.laplace import Laplace
 from flhe.coding.registry import ChainField
-from flhe.coding.select import Select
+from flhe.coding.select import Select, describe
 from flhe.coding.update import update_codec
 from flhe.errors import ConfigError
 from flhe.schemes import DEFAULT, sum_mac
@@ -20,7 +20,6 @@ from flhe.schemes.base import Adder, fits
 from flhe.schemes.registry import SCHEMES, SchemeField
 from flhe.schemes.selective import Selective
 from flhe.schemes.shell import MAX_COHORT
-from flhe.training import select_terms
 from flhe.training.optimizer import Optimizer
 from flhe.wire.record import Form, Record
 
@@ -84,11 +83,53 @@ class Terms(Record):
             raise ConfigError(
                 f"Terms: at most {MAX_METRICS} metrics, names of 1 to {MAX_NAME} characters"
             )
-        select_terms.check(self)
+        if self.select.partial:
+            self._check_select()
+        if self.noise is not None:
+            self._check_noise(self.noise)
         self._check_scheme()
         self.for_cohort(max(2, self.scheme.threshold_of(2)))  # the smallest that it takes
         Extras(self.metrics)
         Extras(self.evaluated)
+
+    def _check_select(self) -> None:
+        if self.codec.sparse:
+            raise ConfigError(
+                "select with top_k: clients choose other values each, and only what all send is added "
+                'up; use Select(ratio, "magnitude", rest="drop") for one choice of the group, or leave '
+                "one out"
+            )
+        if self.scheme.reader == "server":
+            raise ConfigError(
+                "select where the server reads sums: it reads the sum of everything anyway; let the "
+                "clients read them, or leave select out"
+            )
+        if self.scheme.agreement == "shares":
+            raise ConfigError(
+                f"select with {self.scheme.title}: members decrypt whole sums, and do not know "
+                "a part of one; leave select out, or use another scheme"
+            )
+        if self.select.clear and self.codec.weighted:
+            raise ConfigError(
+                "select with weighted=True: values in clear are multiples of a client's example count, "
+                'and show it; use weighted=False, or rest="drop", or encrypt all'
+            )
+
+    def _check_noise(self, noise: Laplace) -> None:
+        if self.codec.fitting:
+            raise ConfigError(
+                "noise with clipping thresholds that are fitted: what noise is worth depends on "
+                "thresholds that are known beforehand; give clip as a number, or numbers by layer"
+            )
+        if self.codec.sparse:
+            raise ConfigError(
+                "noise with top_k: which values are sent would tell of them; leave top_k out"
+            )
+        if noise.scope == "clear" and not self.select.clear:
+            raise ConfigError(
+                'noise of scope "clear", and nothing travels in clear: use scope="all", or leave noise '
+                "out"
+            )
 
     def _check_scheme(self) -> None:
         """Refuse what scheme, codec and optimizer do not go together with; ConfigError."""
@@ -118,6 +159,19 @@ class Terms(Record):
                 "fitted on sums that members open among themselves; give clip as a number, or numbers "
                 "by layer"
             )
+
+    def clear_warning(self) -> str | None:
+        """Return what a user must know of a part that travels in clear; None where all is encrypted."""
+        if not self.select.clear:
+            return None
+        noise = self.noise
+        what = f"with Laplace noise of scale {noise.scale:g}" if noise else "without noise"
+        return (
+            f"a part of each update leaves in clear {what} ({describe(self.select)}): what is in "
+            "clear is not private in any accounted sense, with noise or without. What it shows of the "
+            "training data depends on model and data; measure it with an attack (`flhe audit`), or "
+            "encrypt all (select=1.0)"
+        )
 
     def resolved(self, cohort: int) -> Terms:
         """These terms for an epoch of `cohort` members: with the bits that it leaves room for."""

@@ -18,11 +18,11 @@ from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.training.chain import link_of
 from flhe.training.due import MAX_AHEAD, check_ahead
+from flhe.training.epoch_sums import bound_layout
 from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.model import Model
 from flhe.training.optimizer import Optimizer
 from flhe.training.session import Session
-from flhe.training.start import started_layout
 from tests.training.rounds import (
     RUN,
     TERMS,
@@ -249,7 +249,7 @@ def test_the_slot_says_everything() -> None:
     members, model = sessions(), start()
     session, other, epoch = members[1], drifted(model), members[1].epoch
     slot = session.sum(model, 9, 5).slot
-    begins = started_layout(session.sums.layout_hash, session.digest(model))
+    begins = bound_layout("start", session.sums.layout_hash, session.digest(model))
     assert slot == Slot(RUN, epoch.roster.hash, epoch.id, 9, 5, begins, model.history)
     assert session.place(model, 9, 5) == dataclasses.replace(
         slot, layout_hash=session.sums.layout_hash
