@@ -115,7 +115,10 @@ class Model:
         """
         layout = layout_of(arrays)
         masters = layout.masters(arrays)
-        return cls(layout, 0, first_history(layout, masters), masters)
+        hasher = hashlib.sha256(canonical.dumps(["flhe/v1/history", layout.to_fields()]))
+        for raw in _raw(layout, masters):
+            hasher.update(raw)
+        return cls(layout, 0, hasher.digest(), masters)
 
     @classmethod
     def secret_initial(cls, arrays: Arrays, nonce: bytes) -> Model:
@@ -216,14 +219,6 @@ def arrays_in(
         np.frombuffer(data, kind.newbyteorder("<"), count, at).astype(kind, copy=False)
         for (kind, count), at in zip(kinds, ends, strict=False)
     )
-
-
-def first_history(layout: Layout, masters: Arrays) -> bytes:
-    """h_0: SHA-256 over the layout and the initial masters."""
-    hasher = hashlib.sha256(canonical.dumps(["flhe/v1/history", layout.to_fields()]))
-    for raw in _raw(layout, masters):
-        hasher.update(raw)
-    return hasher.digest()
 
 
 def _raw(layout: Layout, masters: Arrays) -> Iterator[memoryview]:

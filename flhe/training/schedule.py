@@ -8,11 +8,12 @@ A setting is the same in every round, or a list with one value a round, or a rul
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from flhe.errors import ConfigError
+from flhe.wire.canonical import dumps
 from flhe.wire.fields import As, within
 from flhe.wire.record import Form, Record
 
@@ -63,7 +64,6 @@ class Cosine(Schedule):
 
 
 _RULES: dict[str, type[Schedule]] = {rule.FORM.what: rule for rule in (Step, Cosine)}
-_ABSENT = "absent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Settings:
         by_name: dict[str, Any] = {}
         for name in sorted({name for one in told for name in one}):
             values = tuple(one.get(name) for one in told)
-            known = [None if value is None else _written(value) for value in values]
+            known = [dumps(None if value is None else _written(value)) for value in values]
             by_name[name] = values[0] if known.count(known[0]) == len(known) else values
         return cls(by_name)
 
@@ -127,46 +127,32 @@ def _shown(given: object) -> str:
     return repr(given)[:80]
 
 
-def _written(value: object) -> list[Any]:
-    """A value with its type, exactly: 1, 1.0, True and "1" are four values."""
-    if isinstance(value, bool):
-        return ["bool", int(value)]
-    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
-        return ["int", value]
+def _written(value: object) -> Any:
+    """A value as CBOR takes it, exactly: 1, 1.0, True and "1" are four values."""
     if isinstance(value, float) and not math.isnan(value):
-        return ["float", value.hex()]
-    if isinstance(value, str):
-        return ["str", value]
-    if isinstance(value, bytes):
-        return ["bytes", value]
+        return {"float": value.hex()}
     if isinstance(value, (list, tuple)):
-        return ["list", [_written(item) for item in value]]
+        return [_written(item) for item in value]
+    if isinstance(value, bool | str | bytes):
+        return value
+    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+        return value
     raise ConfigError(
         "a setting of the app that is no number, text or bytes: no contract can say it"
     )
 
 
-_MAKE: dict[str, Callable[[Any], Value]] = {
-    "bool": bool,
-    "int": int,
-    "float": float.fromhex,
-    "str": str,
-    "bytes": bytes,
-}
-
-
 def _read(stored: Any) -> Any:
-    kind, value = stored
-    if kind == "list":
-        return [_read(item) for item in value]
-    return _MAKE[kind](value)
+    if isinstance(stored, list):
+        return [_read(item) for item in stored]
+    return float.fromhex(stored["float"]) if isinstance(stored, dict) else stored
 
 
 def _one(given: Any) -> list[Any]:
     if isinstance(given, Schedule):
         return [given.FORM.what, given.to_fields()]
     if isinstance(given, tuple):
-        return ["rounds", [[_ABSENT] if value is None else _written(value) for value in given]]
+        return ["rounds", [None if value is None else _written(value) for value in given]]
     return ["always", _written(given)]
 
 
@@ -177,7 +163,7 @@ def _from_fields(stored: Any) -> Settings:
             if kind == "always":
                 by_name[name] = _read(given)
             elif kind == "rounds":
-                by_name[name] = tuple(None if v == [_ABSENT] else _read(v) for v in given)
+                by_name[name] = tuple(map(_read, given))
             else:
                 by_name[name] = _RULES[kind].from_fields(given)
     except (KeyError, TypeError) as error:

@@ -21,7 +21,6 @@ from flhe.coding.select import Select
 from flhe.coding.weigh import Weigh
 from flhe.errors import ProtocolError
 from flhe.schemes.sealed import Sealed
-from flhe.training.draft import Draft
 from flhe.training.kind import Kind
 from flhe.training.model import Model
 from flhe.training.terms import Terms
@@ -60,23 +59,9 @@ def read(terms: Terms, model: Model, total: Sealed, lanes: NDArray[Any]) -> tupl
     return replace(model, round=total.slot.round, mask=mask), totals
 
 
-def draft_map(
-    terms: Terms,
-    model: Model,
-    values: NDArray[np.float32],
-    round_: int,
-    contract: bytes,
-) -> Draft:
-    """A map, shape (floats,), as it is encrypted, however often it is asked for."""
-    layout = model.layout
-    extras = terms.extras(layout).encode(1, {}, [0] * layout.integers)
-    base = model.fingerprint()
-    return Draft(round_, model.history, values, extras, base=base, contract=contract)
-
-
 def map_of_change(terms: Terms, model: Model, trained: Arrays) -> NDArray[np.float32]:
     """How much training changed each value, as such maps are added up."""
-    change, _ = model.layout.change(trained, model.masters, gradients=terms.sends_gradients)
+    change, _ = model.layout.change(trained, model.masters, gradients=terms.optimizer.gradients)
     return terms.select.normalized(change, reuse=True)
 
 

@@ -143,7 +143,7 @@ class Terms(Record):
                 "the codec takes no mean of what is added: put Weigh(max_examples) into the chain, or "
                 "Weigh(1) for equal weights"
             )
-        if self.sends_gradients and (codec.sparse or scheme.reader == "server"):
+        if self.optimizer.gradients and (codec.sparse or scheme.reader == "server"):
             raise ConfigError(
                 f"optimizer {self.optimizer.name!r}: every client steps for itself with the sum of all "
                 "gradients; leave sparsification out, and sums to the clients"
@@ -185,11 +185,6 @@ class Terms(Record):
     def bits(self) -> int:
         """Bits of one value; 0 where the cohort is to say."""
         return self.codec.bits
-
-    @property
-    def sends_gradients(self) -> bool:
-        """Whether an app's reply holds gradients, in place of the model after training."""
-        return self.optimizer.gradients
 
     @property
     def tagged(self) -> bool:

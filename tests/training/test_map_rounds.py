@@ -17,7 +17,7 @@ from flhe.errors import ProtocolError
 from flhe.schemes.sealed import Sealed
 from flhe.training.model import Model
 from flhe.training.optimizer import Optimizer
-from flhe.training.sensitivity import draft_map, map_of
+from flhe.training.sensitivity import map_of
 from flhe.training.session import Session
 from flhe.training.terms import Terms
 from tests.training import rounds
@@ -49,7 +49,7 @@ def own(rank: int) -> dict[str, NDArray[Any]]:
 def encoded(session: Session) -> Plain:
     model = start()
     found = map_of(session.terms.select, session.layout, own(session.epoch.rank))
-    draft = draft_map(session.terms, model, found, 1, bytes(32))
+    draft = session.draft_map(model, found, 1)
     state = session.terms.codec.recall(model.layout, {})
     slot = session.sum(model, 1, 0).slot
     return session.encode_draft(draft, model, state, slot)[0]
