@@ -28,8 +28,6 @@ from flhe.wire.record import Form, Record
 
 MAGIC = b"flhe-draft/1\n"
 VERSION = 3
-NO_CONTRACT = bytes(32)
-"""What stands where there is none: outside a federation."""
 MAX_HEAD = 32 << 20
 
 
@@ -88,7 +86,7 @@ class Draft:
     coords: NDArray[np.uint32] | None = field(default=None, repr=False)
     residual: NDArray[np.float32] | None = field(default=None, repr=False)
     base: bytes = b""
-    contract: bytes = NO_CONTRACT
+    contract: bytes = bytes(32)
 
     def is_of(self, round_: int, model: Model, contract: bytes) -> bool:
         """Whether it was trained for that round, from this very model, and under that contract."""

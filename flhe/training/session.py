@@ -9,9 +9,6 @@ is on disk before it is decrypted.
 
 A round starts from the model with the history that its slot names. Rounds that came to nothing leave no
 trace in it: the next one starts from the same model under the next number.
-
-Noise is added to what is clipped already, and cut again; so the codec's own clipping finds nothing to
-cut, and what training itself put beyond the thresholds is counted here.
 """
 
 from __future__ import annotations
@@ -180,11 +177,11 @@ class Session:
         made once too: it takes longer than anything.
         """
         terms = self.terms
-        once = terms.noise is not None or self.maps(model)
         return (
             terms.codec.sparse
             or terms.scheme.needs_all_members
-            or once
+            or terms.noise is not None
+            or self.maps(model)
             or self.needs_mean_squares(model)
         )
 
@@ -290,7 +287,8 @@ class Session:
         """Cut an update to its thresholds and add the terms' noise, in place, shape (floats,).
 
         However much lies beyond the thresholds is cut: a refusal, which the server hears of, would tell
-        of the update what no noise hides. RangeError for NaN or infinity.
+        of the update what no noise hides. It is counted here, because the codec finds nothing to cut.
+        RangeError for NaN or infinity.
         """
         terms = self.terms
         assert terms.noise is not None
