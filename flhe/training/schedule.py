@@ -81,12 +81,9 @@ class Settings:
         in_order = dict(sorted(self.by_name.items()))
         object.__setattr__(self, "by_name", in_order)
         for name, given in in_order.items():
-            values = [v for v in given if v is not None] if isinstance(given, tuple) else [given]
             if type(name) is not str or not 0 < len(name) <= 256 or given == ():
                 raise ConfigError("a setting of the app needs a name, and a value for each round")
-            for value in values:
-                if not isinstance(value, Schedule) or isinstance(given, tuple):
-                    _written(value)
+            _one(given)
 
     @classmethod
     def of_rounds(cls, told: Sequence[Mapping[str, Value]]) -> Settings:

@@ -65,7 +65,7 @@ def test_a_step_against_the_mean_gradient() -> None:
 
 
 def test_rounds_give_what_torch_gives_and_void_ones_are_no_steps() -> None:
-    """The other rules are compared with torch's in test_client_optimizer."""
+    """The other rules are compared with torch's in test_gradient_optimizers."""
     weights = torch.nn.Parameter(torch.from_numpy(arrays()["w"].astype(np.float64)))
     theirs = torch.optim.Adam([weights], lr=0.1)
     model = start()
