@@ -83,7 +83,7 @@ class Settings:
         for name, given in in_order.items():
             if type(name) is not str or not 0 < len(name) <= 256 or given == ():
                 raise ConfigError("a setting of the app needs a name, and a value for each round")
-            _one(given)
+            _one(given)  # refuses what no contract can say
 
     @classmethod
     def of_rounds(cls, told: Sequence[Mapping[str, Value]]) -> Settings:
