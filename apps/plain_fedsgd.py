@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from flhe.strategies.plain import MeteredFedAvg
-from flhe.training.client_optimizer import ClientOptimizer
+from flhe.training.optimizer import Optimizer
 
 KINDS: dict[str, Any] = {
     "sgd": torch.optim.SGD,
@@ -29,7 +29,7 @@ RULES = ("lr", "momentum", "dampening", "nesterov", "betas", "eps", "alpha", "ce
 class PlainFedSGD(MeteredFedAvg):
     """FedSGD whose server steps with PyTorch's `optimizer`; `fedavg` is for `MeteredFedAvg`."""
 
-    def __init__(self, optimizer: ClientOptimizer, **fedavg: Any) -> None:
+    def __init__(self, optimizer: Optimizer, **fedavg: Any) -> None:
         super().__init__(**fedavg)
         self._asked = optimizer
         self._model: dict[str, torch.Tensor] = {}

@@ -24,8 +24,6 @@ from flhe.strategies.plain import metered
 from flhe.strategies.report import VERSION, Reporter
 from flhe.strategies.sealed_result import save_sealed, write_private
 from flhe.strategies.tensorboard import TensorBoard
-from flhe.training.client_optimizer import ClientOptimizer
-from flhe.training.select_terms import clear_warning
 from flhe_app.environment import data_home
 from flhe_app.node_memory import nodes_memory
 from flhe_app.plain_fedsgd import PlainFedSGD
@@ -74,7 +72,7 @@ def run(grid: Grid, settings: Settings, reporter: Reporter) -> None:
     )
     if settings.sealed_model:
         write_model(settings, result)
-    if isinstance(strategy, HEStrategy) and (text := clear_warning(strategy.terms)):
+    if isinstance(strategy, HEStrategy) and (text := strategy.terms.clear_warning()):
         reporter.emit("warning", text=text)
     ending = getattr(strategy, "ending", None)
     reporter.emit(
@@ -94,7 +92,7 @@ def make_strategy(settings: Settings, task: Workload, reporter: Reporter) -> Fed
     }
     how = settings.optimizer
     if not settings.encrypted:
-        if isinstance(how, ClientOptimizer):
+        if how.gradients:
             return PlainFedSGD(how, on_round=reporter.round, **fedavg)
         return metered(how, on_round=reporter.round, **fedavg)
     return HEStrategy(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flhe.coding.laplace import Laplace
     from flhe.coding.select import Select
     from flhe.schemes.base import Scheme
-    from flhe.training.optimizers import Optimizer
+    from flhe.training.optimizer import Optimizer
     from flhe.training.terms import Terms
     from flhe_app.tasks.fair import Fair
 
@@ -282,17 +282,16 @@ class Settings:
     @property
     def optimizer(self) -> Optimizer:
         """The server optimizer, or that of every node under fedsgd, with its parameters."""
-        from flhe.training.client_optimizer import ClientOptimizer
-        from flhe.training.optimizer import ServerOptimizer
+        from flhe.training.optimizer import Optimizer
 
         if self.gradients:
-            return ClientOptimizer(
+            return Optimizer(
                 cast(Any, self.client_optimizer or ADAM),
                 lr=self.client_lr or None,
                 momentum=self.client_momentum or None,
                 decay=self.client_decay or None,
             )
-        return ServerOptimizer(
+        return Optimizer(
             cast(Any, self.server_optimizer),
             eta=self.server_eta or None,
             momentum=self.server_momentum if self.server_optimizer == "fedavgm" else None,

@@ -54,8 +54,7 @@ from flhe.strategies.report import RoundReport
 from flhe.strategies.round_state import Attempt
 from flhe.strategies.sampling import Sampling, sample
 from flhe.strategies.sealed_result import log_encryption, log_result, warn_of_clear
-from flhe.training import optimizers
-from flhe.training.optimizers import Optimizer
+from flhe.training.optimizer import Optimizer
 from flhe.training.terms import EVALUATE_METRICS, TRAIN_METRICS, Terms
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
@@ -74,11 +73,11 @@ class HEStrategy(FedAvg):
         The system, with its own parameters; FLASHE unless said.
     codec : Chain, optional
         From an update to integers that add, and back; `update_codec` makes the usual one.
-    optimizer : ServerOptimizer, ClientOptimizer, or a torch.optim.Adam, RMSprop or SGD
+    optimizer : Optimizer, or a torch.optim.Adam, RMSprop or SGD
         What the readers of sums make of the mean update, identically; by default it is added, as FedAvg
-        does. A ClientOptimizer steps with a mean gradient, which apps return in place of a model
-        (FedSGD). Of a torch optimizer, class and options are taken; the step itself is computed here,
-        by torch's formulas, because all clients must come to the same bits.
+        does. "sgd", "adam" and "rmsprop" step with a mean gradient, which apps return in place of a
+        model (FedSGD). Of a torch optimizer, class and options are taken; the step itself is computed
+        here, by torch's formulas, because all clients must come to the same bits.
     select : float or Select, optional
         Encrypt a part of each update only: a share of it, the most sensitive values by a map that a
         first round adds up under encryption (`HEMod(sensitivity=...)`). Whatever is not selected the
@@ -123,7 +122,7 @@ class HEStrategy(FedAvg):
         self.terms = Terms(
             scheme,
             codec or update_codec(bits=scheme.default_bits),
-            optimizers.of(optimizer),
+            Optimizer.of(optimizer),
             Select.of(select),
             noise,
             tuple(train_metrics),

@@ -22,7 +22,7 @@ from flhe.coding.update import Thresholds
 from flhe.errors import ConfigError
 from flhe.schemes.base import Scheme
 from flhe.strategies.report import OnRound
-from flhe.training.optimizers import Optimizer
+from flhe.training.optimizer import Optimizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

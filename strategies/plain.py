@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYog
 from flhe.errors import QuorumError
 from flhe.strategies.overhead import ADD
 from flhe.strategies.report import MeteredGrid, OnRound, RoundReport
-from flhe.training.optimizer import ServerOptimizer
+from flhe.training.optimizer import Optimizer
 from flhe.wire.printable import printable
 
 
@@ -98,12 +98,12 @@ _RULES: dict[str, type[FedAvg]] = {
 }
 
 
-def metered(optimizer: ServerOptimizer, **strategy: Any) -> MeteredFedAvg:
+def metered(optimizer: Optimizer, **strategy: Any) -> MeteredFedAvg:
     """Flower's own strategy for `optimizer`, metered.
 
     Parameters
     ----------
-    optimizer : ServerOptimizer
+    optimizer : Optimizer
         What is made of the mean update, with its parameters.
     **strategy
         Arguments of `MeteredFedAvg`.

@@ -15,7 +15,6 @@ from flhe.coding.select import describe
 from flhe.errors import ConfigError, ProtocolError
 from flhe.mods import records
 from flhe.node.policy import default_root
-from flhe.training.select_terms import clear_warning
 from flhe.training.terms import Terms
 
 log = getLogger("flwr").log
@@ -92,7 +91,7 @@ def log_result(terms: Terms, means: Mapping[int, MetricRecord], result: Result) 
 
 def warn_of_clear(terms: Terms) -> None:
     """Log a warning where a part of each update travels in clear."""
-    if warning := clear_warning(terms):
+    if warning := terms.clear_warning():
         log(WARNING, "%s", warning)
 
 

@@ -28,7 +28,7 @@ from flhe.schemes.sealed import Sealed, from_bytes
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.draft import Draft
 from flhe.training.kind import Kind
-from flhe.training.mean_squares import MEAN_SQUARES, encode, fit
+from flhe.training.mean_squares import MEAN_SQUARES, encode
 from flhe.training.model import Model
 from flhe.training.session import Session
 
@@ -124,7 +124,7 @@ class _Turn:
         if (again := own.again()) is not None:
             return again
         with self.follower.watch:
-            encoded = encode(session, self.model, self.draft)
+            encoded = encode(session.terms, self.model, self.draft)
         sealer = session.sealer(own.of)
         return own.deliver(sealer, own.encrypt(sealer, encoded))
 
@@ -172,11 +172,11 @@ class _Turn:
         )
 
     def _fit(self) -> State:
-        """The codecs' state in this round; see `flhe.training.mean_squares`."""
+        """The codecs' state in this round."""
         if self.mean_squares is not None:
             self.follower.node.policy.check_survivors(len(self.mean_squares.senders))
         record, draft = self.follower.node.record_opening, self.draft
-        return fit(self.session, self.model, draft.round, self.mean_squares, record, self.digest)
+        return self.session.fit(self.model, draft.round, self.mean_squares, record, self.digest)
 
     def _reply(self, step: str, **fields: object) -> RecordDict:
         return self.follower.reply(step=step, digest=self.digest, **fields)

@@ -24,7 +24,7 @@ from flhe.node.node import Node
 from flhe.training.draft import Draft
 from flhe.training.due import check_ahead
 from flhe.training.evaluation import ATTEMPT, EVALUATION
-from flhe.training.sensitivity import draft_map, map_of, map_of_change
+from flhe.training.sensitivity import map_of, map_of_change
 from flhe.training.terms import Terms
 
 
@@ -80,7 +80,7 @@ def _draft(node: Node, follower: Follower, app: App, round_: int) -> Draft:
     if session.maps(model):
         found = _own_map(follower, app, round_)
         with follower.watch:
-            return draft_map(session.terms, model, found, round_, session.epoch.contract)
+            return session.draft_map(model, found, round_)
     answer = app.train(follower.contract, model, round_)
     trained, examples, metrics = _trained(node, session.terms, answer)
     with follower.watch:

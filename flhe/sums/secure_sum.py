@@ -32,7 +32,7 @@ from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope, Header
 from flhe.keys.agreement.states import Epoch
 from flhe.keys.identity import Identity
 from flhe.keys.roles import opener_for
-from flhe.schemes.base import Adder, Opener, Sealer
+from flhe.schemes.base import Adder, Sealer
 from flhe.schemes.sealed import Sealed, Slot, check_senders
 from flhe.schemes.sum_mac import SumMac
 
@@ -192,17 +192,13 @@ class SecureSum:
         """
         record(self.slot, total.digest())
         opener = opener_for(self.adder, epoch, total, release, threads=threads)
-        return self._verified(opener, self._tags(epoch, threads), total)
-
-    def _verified(self, opener: Opener, tags: SumMac | None, total: Sealed) -> NDArray[Any]:
-        """What `open` gives; AlteredError."""
         try:
             lanes: NDArray[Any] = opener.decrypt(total)
         except QuorumError:
             raise  # too little was released: that says nothing of the sum
         except ProtocolError as error:
             raise _altered(total, str(error)) from None
-        if tags is None:
+        if (tags := self._tags(epoch, threads)) is None:
             return lanes
         values = self._sent(total) if self.sparse else self.values
         coords = covered(total.supports) if total.supports else None

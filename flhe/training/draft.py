@@ -21,15 +21,13 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.sparsify import merged
 from flhe.errors import StoreError
-from flhe.training.model import Model
+from flhe.training.model import Model, arrays_in, little
 from flhe.wire.fields import U32, Hash, bits, size, within
 from flhe.wire.frame import frame, unframe
 from flhe.wire.record import Form, Record
 
 MAGIC = b"flhe-draft/1\n"
 VERSION = 3
-NO_CONTRACT = bytes(32)
-"""What stands where there is none: outside a federation."""
 MAX_HEAD = 32 << 20
 
 
@@ -88,7 +86,7 @@ class Draft:
     coords: NDArray[np.uint32] | None = field(default=None, repr=False)
     residual: NDArray[np.float32] | None = field(default=None, repr=False)
     base: bytes = b""
-    contract: bytes = NO_CONTRACT
+    contract: bytes = bytes(32)
 
     def is_of(self, round_: int, model: Model, contract: bytes) -> bool:
         """Whether it was trained for that round, from this very model, and under that contract."""
@@ -125,8 +123,7 @@ class Draft:
             self.contract,
         )
         yield memoryview(frame(head, MAGIC))
-        for array, dtype in ((residual, "<f4"), (self.values, "<f4"), (coords, "<u4")):
-            yield np.ascontiguousarray(array, np.dtype(dtype)).view(np.uint8).data
+        yield from map(little, (residual, self.values, coords))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Draft:
@@ -136,26 +133,19 @@ class Draft:
         """
         head, start = unframe(_Head, data, MAGIC)
         length, count = head.length, head.count
-        if start + 4 * (length + count * (2 if head.sparse else 1)) != len(data):
+        sizes = [("float32", length), ("float32", count), ("uint32", count * head.sparse)]
+        if (found := arrays_in(data, start, len(data), sizes)) is None:
             raise StoreError("a kept update was cut short: remove it")
-        residual = np.frombuffer(data, np.dtype("<f4"), length, start)
-        values = np.frombuffer(data, np.dtype("<f4"), count, start + 4 * length)
-        coords = (
-            np.frombuffer(data, np.dtype("<u4"), count, start + 4 * (length + count))
-            if head.sparse
-            else None
-        )
-        if coords is not None and (
-            np.any(coords[:-1] >= coords[1:]) or int(coords.max(initial=0)) >= max(length, 1)
-        ):
+        residual, values, coords = found
+        if np.any(coords[:-1] >= coords[1:]) or int(coords.max(initial=0)) >= max(length, 1):
             raise StoreError("a kept update is damaged: remove it")
         return cls(
             head.round,
             head.history,
-            values.astype(np.float32, copy=False),
+            values,
             np.array(head.extras, np.int64),
-            None if coords is None else coords.astype(np.uint32, copy=False),
-            residual.astype(np.float32, copy=False) if head.sparse else None,
+            coords if head.sparse else None,
+            residual if head.sparse else None,
             head.base,
             head.contract,
         )

@@ -1,9 +1,8 @@
-"""What is due next: the rounds that may be asked for, and the sums that may be opened."""
+"""Which rounds are due next: those that may be asked for, and whose sums may be opened."""
 
 from __future__ import annotations
 
 from flhe.errors import ProtocolError
-from flhe.schemes.sealed import Sealed
 from flhe.training.model import Model
 
 MAX_AHEAD = 32
@@ -20,12 +19,4 @@ def check_ahead(model: Model, round_: int, reached: int = 0) -> None:
     if not model.round < round_ <= last + MAX_AHEAD:
         raise ProtocolError(
             f"round {round_} is not one of the {MAX_AHEAD} after this node's, {last}"
-        )
-
-
-def check_due(model: Model, total: Sealed) -> None:
-    """Refuse a sum of a round that is over for `model`; ProtocolError."""
-    if total.slot.round <= model.round:
-        raise ProtocolError(
-            f"got the sum of round {total.slot.round}, this node's model is at round {model.round}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -12,8 +13,19 @@ from flhe.schemes.sealed import Slot
 from flhe.schemes.selective import Selective
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.kind import Kind
-from flhe.training.start import fitted_layout, started_layout
 from flhe.training.terms import Terms
+from flhe.wire import canonical
+from flhe.wire.derive import PREFIX
+
+
+def bound_layout(label: str, layout_hash: bytes, digest: bytes) -> bytes:
+    """Layout hash of a round from the model, or with the mean squares, of this `digest`.
+
+    A member that hands one node another model than the rest turns a sum into that node's update. So the
+    model is bound into the slot of whatever is encrypted: masks, seeds and `a` then differ between
+    nodes that start from different ones, and nothing that they send adds up.
+    """
+    return hashlib.sha256(canonical.dumps([PREFIX + label, layout_hash, digest])).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +82,9 @@ class EpochSums:
         fitted on, where they are; `mask` what is selected, where a part is, and this side knows it.
         """
         terms, layout = self.terms, self.layout
-        layout_hash = started_layout(self.layout_hash, start)
+        layout_hash = bound_layout("start", self.layout_hash, start)
         if fitted_on:
-            layout_hash = fitted_layout(layout_hash, fitted_on)
+            layout_hash = bound_layout("ranged", layout_hash, fitted_on)
         slot = self.slot(round_, attempt, layout_hash, history, kind.purpose)
         sparse = kind.partial and terms.codec.sparse
         selected = kind.partial and terms.select.partial

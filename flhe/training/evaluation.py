@@ -8,37 +8,28 @@ model one: its slot is that of the round that made the model, behind every attem
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.coding.extras import Extras, Totals
 from flhe.coding.flatten import Layout
 from flhe.coding.quantize import Quantize
-from flhe.errors import ProtocolError
 from flhe.schemes.sealed import Sealed
-from flhe.training.kind import Kind
+from flhe.training.kind import Kind, exact_part, exact_sums
 from flhe.training.terms import Terms
 
 ATTEMPT = (1 << 32) - 1
 """In the place of an attempt's number: none comes after the evaluation of what the round has made."""
 
 
-class Evaluation(Kind):
-    """What follows a round: the weighted means of metrics, and no values."""
-
-    purpose: ClassVar[str] = "evaluation"
-    attempt: ClassVar[int | None] = ATTEMPT
-    valued: ClassVar[bool] = False
-
-    def extras(self, terms: Terms, layout: Layout) -> int:
-        """Two exact numbers a metric, behind count and weight."""
-        return Quantize(terms.bits).lanes(Extras(terms.evaluated).length, layout)
+def _extras(terms: Terms, layout: Layout) -> int:
+    """Two exact numbers a metric, behind count and weight."""
+    return Quantize(terms.bits).lanes(Extras(terms.evaluated).length, layout)
 
 
-EVALUATION = Evaluation()
+EVALUATION = Kind("evaluation", _extras, attempt=ATTEMPT, valued=False)
 
 
 def encode(terms: Terms, weight: int, metrics: Mapping[str, float]) -> Plain:
@@ -46,16 +37,9 @@ def encode(terms: Terms, weight: int, metrics: Mapping[str, float]) -> Plain:
 
     Terms are the epoch's; `weight` is its example count, as it may be weighed.
     """
-    quantize = Quantize(terms.bits)
-    exact = Extras(terms.evaluated).encode(weight, metrics, ())
-    return Plain(np.empty(0, quantize.dtype), quantize.split(exact))
+    return exact_part(terms, Extras(terms.evaluated).encode(weight, metrics, ()))
 
 
 def read(terms: Terms, total: Sealed, lanes: NDArray[Any]) -> Totals:
     """What an opened sum says; ProtocolError for what these senders cannot have added up to."""
-    quantize, senders = Quantize(terms.bits), len(total.senders)
-    quantize.check_sum(int(np.abs(lanes.astype(np.int64)).max()), senders)
-    totals = Extras(terms.evaluated).decode(quantize.join(lanes))
-    if totals.count != senders:
-        raise ProtocolError("the sum of evaluations does not hold one part from each sender")
-    return totals
+    return Extras(terms.evaluated).decode(exact_sums(terms, total, lanes))

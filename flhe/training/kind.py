@@ -4,74 +4,52 @@ A round is a short program over such sums:
 
     sensitivity (once) -> mean squares (where thresholds are fitted) -> update -> evaluation
 
-A kind says how long a vector is; one that ends its round also how a draft is encoded, and which model
-its total makes. Each is in a module of its own.
+Each is in a module of its own, which says what goes into a contribution and what is made of the total.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import Plain, State
-from flhe.coding.extras import Totals
+from flhe.coding.base import COUNT, Plain
 from flhe.coding.flatten import Layout
-from flhe.math.permutation import Permutation
+from flhe.coding.quantize import Quantize
+from flhe.errors import ProtocolError
 from flhe.schemes.sealed import Sealed
-from flhe.training.model import Model
 from flhe.training.terms import Terms
 
 
-class Kind(ABC):
+@dataclass(frozen=True, slots=True)
+class Kind:
     """One kind of sum; for `purpose` see `Slot`."""
 
-    purpose: ClassVar[str]
-    attempt: ClassVar[int | None] = None
+    purpose: str
+    extras: Callable[[Terms, Layout], int]
+    """Integers behind its values, without tags."""
+    attempt: int | None = None
     """In the place of an attempt's number, where there is one such sum of a model."""
-    partial: ClassVar[bool] = False
+    partial: bool = False
     """Whether it may be sparse, or hold a selected part of the values only."""
-    valued: ClassVar[bool] = True
+    valued: bool = True
     """Whether it has a value for each of the model's, encoded under the round's thresholds."""
 
-    @abstractmethod
-    def extras(self, terms: Terms, layout: Layout) -> int:
-        """Integers behind its values, without tags."""
+
+def exact_part(terms: Terms, numbers: NDArray[np.int64]) -> Plain:
+    """A contribution without values: exact numbers, the count of contributions, 1, first."""
+    quantize = Quantize(terms.bits)
+    return Plain(np.empty(0, quantize.dtype), quantize.split(numbers))
 
 
-class Ending(Kind):
-    """A kind whose total ends a round: it makes the next model."""
-
-    @abstractmethod
-    def encode(
-        self,
-        terms: Terms,
-        layout: Layout,
-        draft: Plain,
-        state: State,
-        permutation: Permutation | None,
-    ) -> Plain:
-        """What is to be sent of a float32 draft, with its exact extras, as integers that add.
-
-        Terms are the epoch's, bits and all; the state is the codec's, in this round; `permutation` is
-        the secret order of coordinates in this attempt, where the codec hides them.
-        """
-
-    @abstractmethod
-    def read(
-        self,
-        terms: Terms,
-        model: Model,
-        total: Sealed,
-        lanes: NDArray[Any],
-        state: State,
-        permutation: Permutation | None = None,
-    ) -> tuple[Model, Totals]:
-        """The model after a round from `model`, by what its sum holds; its history is yet to follow.
-
-        `lanes` is what is in the sum `total`: signed values, then extras, shape (values + extras,),
-        overwritten.
-
-        Raises ProtocolError: integers that these senders cannot have added up to.
-        """
+def exact_sums(terms: Terms, total: Sealed, lanes: NDArray[Any]) -> NDArray[np.int64]:
+    """The sums of such numbers; ProtocolError for what these senders cannot have added up to."""
+    quantize, senders = Quantize(terms.bits), len(total.senders)
+    quantize.check_sum(int(np.abs(lanes.astype(np.int64)).max()), senders)
+    sums = quantize.join(lanes)
+    if sums[COUNT] != senders:
+        raise ProtocolError("the opened sum does not hold one part from each sender")
+    return sums

@@ -4,19 +4,15 @@
     head = CBOR {v, round, steps, layout, history, chain: [[round, before, digest, senders]...],
                  moments, memory: [[name, length]...], mask: bytes}
 
-The arrays are masters (see `flhe.coding.flatten`): float32 for the narrower floats. Moments are what an
-optimizer remembers (see `flhe.training.optimizers`), a vector over the float lane each, and steps how
-often it has stepped; memory is what codecs remember (see `flhe.coding.base`: their shared state), a few
-numbers. The mask says which values are encrypted, where a map has chosen them (`flhe.coding.select`),
-and the chain which sums are in the model, and whose updates are in them (`flhe.training.chain`).
-All are a function of what everybody opened, so they are the same everywhere and travel with the model.
+All of it is a function of what everybody opened, so it is the same everywhere.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Annotated, Any
 
 import numpy as np
@@ -86,16 +82,17 @@ class Model:
         h_0 = H(initial model), then that of each link, 32 bytes. Public: the server computes the same
         ones, and names the member whose history differs.
     masters : dict[str, NDArray]
-        The arrays, in their master types.
+        The arrays, in their master types (see `flhe.coding.flatten`): float32 for the narrower floats.
     moments : dict[str, NDArray[float32]]
         Memory of the optimizer, by name, shape (layout.floats,) each; empty before the first step, and
         for optimizers without any.
     memory : dict[str, NDArray[float64]]
-        What codecs remember of the sums that were opened, by name; empty before the first.
+        What codecs remember of the sums that were opened (see `flhe.coding.base`: their shared state),
+        by name; empty before the first.
     steps : int
         Sums of updates that are in it, 0 to `round`: what an optimizer's bias correction counts.
     mask : Support, optional
-        Which values of an update are encrypted, once a map has chosen them.
+        Which values of an update are encrypted, once a map has chosen them (see `flhe.coding.select`).
     chain : tuple of Link
         The sums that are in it, oldest first, as far back as they are kept.
     """
@@ -118,7 +115,10 @@ class Model:
         """
         layout = layout_of(arrays)
         masters = layout.masters(arrays)
-        return cls(layout, 0, first_history(layout, masters), masters)
+        hasher = hashlib.sha256(canonical.dumps(["flhe/v1/history", layout.to_fields()]))
+        for raw in _raw(layout, masters):
+            hasher.update(raw)
+        return cls(layout, 0, hasher.digest(), masters)
 
     @classmethod
     def secret_initial(cls, arrays: Arrays, nonce: bytes) -> Model:
@@ -175,7 +175,7 @@ class Model:
         yield memoryview(frame(head, MAGIC))
         yield from _raw(self.layout, self.masters)
         kept: list[NDArray[Any]] = [*self.moments.values(), *self.memory.values()]
-        yield from map(_little, kept)
+        yield from map(little, kept)
         if self.mask is not None:
             yield memoryview(self.mask.data)
 
@@ -186,59 +186,48 @@ class Model:
         Raises ProtocolError: anything that `chunks` does not write.
         """
         head, start = unframe(_Head, data, MAGIC)
-        layout, sizes = head.layout, dict(head.memory)
-        masters, at = _masters(layout, data, start)
-        left = 4 * layout.floats * len(head.moments) + 8 * sum(sizes.values()) + head.mask
-        if at + left != len(data):
+        layout, mask = head.layout, None
+        sizes = [(entry.master, entry.size) for entry in layout.entries]
+        sizes += [("float32", layout.floats) for _ in head.moments]
+        sizes += [("float64", size) for _, size in head.memory]
+        end = len(data) - head.mask
+        if (found := arrays_in(data, start, end, sizes)) is None:
             raise ProtocolError("model: shorter or longer than its head says")
-        moments = {}
-        for name in head.moments:
-            lane = np.frombuffer(data, np.dtype("<f4"), layout.floats, at)
-            moments[name] = lane.astype(np.float32, copy=False)
-            at += 4 * layout.floats
-        memory = {}
-        for name, length in sizes.items():
-            kept = np.frombuffer(data, np.dtype("<f8"), length, at)
-            memory[name] = kept.astype(np.float64, copy=False)
-            at += 8 * length
-        mask = Support.from_bytes(bytes(data[at:]), layout.floats) if head.mask else None
+        masters = {entry.name: next(found).reshape(entry.shape) for entry in layout.entries}
+        moments = {name: next(found) for name in head.moments}
+        memory = {name: next(found) for name, _ in head.memory}
+        if head.mask:
+            mask = Support.from_bytes(bytes(data[end:]), layout.floats)
         chain = tuple(Link(*link) for link in head.chain)
         return cls(
             layout, head.round, head.history, masters, moments, memory, head.steps, mask, chain
         )
 
 
-def _masters(
-    layout: Layout, data: bytes | bytearray, at: int
-) -> tuple[dict[str, NDArray[Any]], int]:
-    """The arrays that lie in `data` from `at` on, and where they end."""
-    masters: dict[str, NDArray[Any]] = {}
-    for entry in layout.entries:
-        dtype = np.dtype(entry.master).newbyteorder("<")
-        stop = at + entry.size * dtype.itemsize
-        if stop > len(data):
-            raise ProtocolError("model: cut short")
-        flat = np.frombuffer(data, dtype, entry.size, at)
-        masters[entry.name] = flat.reshape(entry.shape).astype(entry.master, copy=False)
-        at = stop
-    return masters, at
+def arrays_in(
+    data: bytes | bytearray, start: int, end: int, sizes: Sequence[tuple[str, int]]
+) -> Iterator[NDArray[Any]] | None:
+    """Arrays of these types and lengths, little-endian, one after the other: views into `data`.
 
-
-def first_history(layout: Layout, masters: Arrays) -> bytes:
-    """h_0: SHA-256 over the layout and the initial masters."""
-    hasher = hashlib.sha256(canonical.dumps(["flhe/v1/history", layout.to_fields()]))
-    for raw in _raw(layout, masters):
-        hasher.update(raw)
-    return hasher.digest()
+    None unless they fill it from `start` to `end`.
+    """
+    kinds = [(np.dtype(name), count) for name, count in sizes]
+    ends = list(accumulate((kind.itemsize * count for kind, count in kinds), initial=start))
+    if ends[-1] != end:
+        return None
+    return (
+        np.frombuffer(data, kind.newbyteorder("<"), count, at).astype(kind, copy=False)
+        for (kind, count), at in zip(kinds, ends, strict=False)
+    )
 
 
 def _raw(layout: Layout, masters: Arrays) -> Iterator[memoryview]:
-    """Data of each array, little-endian, in order; not copied."""
     for entry in layout.entries:
-        yield _little(masters[entry.name])
+        yield little(masters[entry.name])
 
 
-def _little(array: NDArray[Any]) -> memoryview:
+def little(array: NDArray[Any]) -> memoryview:
+    """Data of an array, little-endian; not copied where it is so already."""
     array = np.ascontiguousarray(array)
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     return little.reshape(-1).view(np.uint8).data

@@ -1,113 +1,270 @@
-"""ServerOptimizer: what is made of a round's mean update before it is added to the model.
+"""Optimizer: what every client makes of a round's mean before it is added to the model.
 
-The server cannot do this, it never sees the mean; so every client does it, on the same mean, and
-must come to the same bits. With d the mean update and r the round, from 1:
+The server cannot do this, it never sees the mean; so every client does it, and must come to the same
+model, for members compare keyed digests of theirs. torch's last bits differ between processors and
+builds. So a rule uses +, -, *, /, sqrt and comparisons only, one element at a time, which IEEE 754
+rounds in one way alone; powers are repeated products. A block is computed in float64 and rounded to
+float32 once. Numbers too small to be normal become zero, because some programs make the processor flush
+them to zero and others do not. Blocks may fall anywhere: a rule treats elements alike.
 
-    fedavg       change = d
-    fedavgm      b = momentum * b + d                   change = eta * b
-    fedadagrad   v = v + d**2                           change = eta * d / (sqrt(v) + tau)
-    fedadam      m = beta_1 * m + (1 - beta_1) * d
-                 v = beta_2 * v + (1 - beta_2) * d**2   change = eta_r * m / (sqrt(v) + tau)
-    fedyogi      m as fedadam's
-                 v = v - (1 - beta_2) * d**2 * sign(v - d**2)
-                                                        change = eta * m / (sqrt(v) + tau)
-
-    eta_r = eta * sqrt(1 - beta_2**(r + 1)) / (1 - beta_1**(r + 1))
-
-The same bits everywhere: see `flhe.training.optimizer_base`. Where clients send gradients, they step
-with a `ClientOptimizer` instead.
-
-Source: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), Alg. 2; Hsu et al., "Measuring
-the Effects of Non-Identical Data Distribution" (2019), for fedavgm. Defaults, bias correction with
-r + 1 and moments that start from zero are those of Flower 1.41's strategies.
+The state lives on the clients, the same on each, and late joiners receive it with the model.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from flhe.training.optimizer_base import BaseOptimizer, Moments, Rule, Step, Wide, power
+from flhe.errors import ConfigError, ProtocolError
+from flhe.training import optimizer_rules
+from flhe.training.optimizer_rules import RULES, Wide
+from flhe.wire.fields import Rule
+from flhe.wire.record import Form, Record
 
-Name = Literal["fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi"]
+Vector = NDArray[np.float32]
 
-BOUNDS = (1e-30, 1e30)
-"""Of eta and tau: beyond them float32 has no room left for a change."""
+BLOCK = 1 << 14
+"""Values at a time: temporaries then stay in the processor's cache, and few."""
 
+TINY = float(np.finfo(np.float32).tiny)
+HUGE = float(np.finfo(np.float32).max)
+"""Smallest and largest normal float32."""
 
-def _momentum(d: Wide, old: Moments, _: int, o: Any) -> Step:
-    if not o.momentum:
-        return o.eta * d, {}
-    b = o.momentum * old["momentum"] + d
-    return o.eta * b, {"momentum": b}
-
-
-def _adagrad(d: Wide, old: Moments, _: int, o: Any) -> Step:
-    v = old["v"] + d * d
-    return o.eta * (d / (np.sqrt(v) + o.tau)), {"v": v}
-
-
-def _adam(d: Wide, old: Moments, round_: int, o: Any) -> Step:
-    one, two = (power(beta, round_ + 1) for beta in (o.beta_1, o.beta_2))
-    eta = o.eta * math.sqrt(1 - two) / (1 - one)
-    m = o.beta_1 * old["m"] + (1 - o.beta_1) * d
-    v = o.beta_2 * old["v"] + (1 - o.beta_2) * (d * d)
-    return eta * (m / (np.sqrt(v) + o.tau)), {"m": m, "v": v}
-
-
-def _yogi(d: Wide, old: Moments, _: int, o: Any) -> Step:
-    square = d * d
-    m = o.beta_1 * old["m"] + (1 - o.beta_1) * d
-    v = old["v"] - (1 - o.beta_2) * square * np.sign(old["v"] - square)
-    return o.eta * (m / (np.sqrt(v) + o.tau)), {"m": m, "v": v}
-
-
-_BOTH = {"m": "", "v": ""}
-RULES: dict[str, Rule] = {
-    "fedavg": Rule(),
-    "fedavgm": Rule(_momentum, {"eta": 1.0, "momentum": 0.0}, {"momentum": "momentum"}),
-    "fedadagrad": Rule(_adagrad, {"eta": 0.1, "tau": 1e-3}, {"v": ""}),
-    "fedadam": Rule(_adam, {"eta": 0.1, "beta_1": 0.9, "beta_2": 0.99, "tau": 1e-3}, _BOTH),
-    "fedyogi": Rule(_yogi, {"eta": 0.01, "beta_1": 0.9, "beta_2": 0.99, "tau": 1e-3}, _BOTH),
-}
-DEFAULTS = {name: rule.defaults for name, rule in RULES.items()}
-"""Every optimizer with the parameters that it has."""
+Name = Literal["fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "sgd", "adam", "rmsprop"]
+# Beyond these, float32 has no room left for a change.
+_Rate = Annotated[float, Rule("a number, 1e-30 to 1e30", lambda value: 1e-30 <= value <= 1e30)]
+# Below 1e-15, `eps` would rule where float32 has lost the square of a gradient.
+_Eps = Annotated[float, Rule("a number, 1e-15 to 1e30", lambda value: 1e-15 <= value <= 1e30)]
+_Decay = Annotated[float, Rule("a number, 0 to 1e30", lambda value: 0 <= value <= 1e30)]
+_Unit = Annotated[float, Rule("a number, at least 0 and less than 1", lambda value: 0 <= value < 1)]
 
 
 @dataclass(frozen=True, slots=True)
-class ServerOptimizer(BaseOptimizer):
-    """One of the rules above; None takes Flower's default for it.
+class Optimizer(Record):
+    """A rule by its name, with its parameters; None takes Flower's or PyTorch's default.
 
-    Raises ConfigError: an unknown name, a parameter out of range, or one that the optimizer does not
-    have.
+    Raises ConfigError: an unknown name, a parameter out of range, or one that the rule does not have.
 
     Parameters
     ----------
     name : str
-        "fedavg", "fedavgm", "fedadagrad", "fedadam" or "fedyogi".
+        Of mean updates, as Flower's strategies: "fedavg", "fedavgm", "fedadagrad", "fedadam" or
+        "fedyogi". Of mean gradients, as torch.optim: "sgd", "adam" or "rmsprop".
     eta : float, optional
         Server learning rate, 1e-30 to 1e30; 1.0 for fedavgm, 0.1 for fedadagrad and fedadam, 0.01
         for fedyogi.
     momentum : float, optional
-        Of fedavgm, at least 0 and less than 1. The default, 0, is no momentum.
+        Of fedavgm, sgd and rmsprop, at least 0 and less than 1. The default, 0, is no momentum.
     beta_1, beta_2 : float, optional
         Decay of the moments m and v of fedadam and fedyogi, at least 0 and less than 1; 0.9 and 0.99.
     tau : float, optional
         Degree of adaptivity, in units of the update, 1e-30 to 1e30; 1e-3.
+    lr : float, optional
+        Learning rate of sgd, adam and rmsprop, 1e-30 to 1e30; 1e-3, for rmsprop 1e-2.
+    dampening : float, optional
+        Of sgd, at least 0 and less than 1; 0.
+    nesterov : bool, optional
+        Nesterov's momentum, of sgd; needs momentum and no dampening.
+    betas : tuple[float, float], optional
+        Decay of adam's moments, at least 0 and less than 1 each; 0.9 and 0.999.
+    eps : float, optional
+        Added to the root of adam's and rmsprop's, 1e-15 to 1e30; 1e-8.
+    alpha : float, optional
+        Decay of rmsprop's moments, at least 0 and less than 1; 0.99.
+    centered : bool, optional
+        Divide by an estimate of the deviation, for rmsprop.
+    decay : float, optional
+        How the learning rate `lr` falls step by step, 0 to 1e30; 0 is not at all.
     """
 
-    takes: ClassVar[Literal["update"]] = "update"
-    rules = RULES
-    ranges: ClassVar = {"eta": BOUNDS, "tau": BOUNDS}
-    kind = "server optimizer"
-    counts = "round"
+    FORM = Form("optimizer", lean=True, error=ConfigError)
 
     name: Name = "fedavg"
-    eta: float | None = None
-    momentum: float | None = None
-    beta_1: float | None = None
-    beta_2: float | None = None
-    tau: float | None = None
+    eta: _Rate | None = None
+    momentum: _Unit | None = None
+    beta_1: _Unit | None = None
+    beta_2: _Unit | None = None
+    tau: _Rate | None = None
+    lr: _Rate | None = None
+    dampening: _Unit | None = None
+    nesterov: bool | None = None
+    betas: tuple[_Unit, _Unit] | None = None
+    eps: _Eps | None = None
+    alpha: _Unit | None = None
+    centered: bool | None = None
+    decay: _Decay | None = None
+
+    def _validate(self) -> None:
+        defaults = self._rule.defaults
+        for name in (f.name for f in fields(self)[1:]):
+            given = getattr(self, name)
+            if given is not None and name not in defaults:  # it would do nothing
+                raise ConfigError(
+                    f"Optimizer({name}={given!r}): {self.name} has no {name}, leave it out"
+                )
+            if given is None and name in defaults:
+                object.__setattr__(self, name, defaults[name])
+        if self.nesterov and (not self.momentum or self.dampening):
+            raise ConfigError(
+                "Optimizer(nesterov=True): needs a momentum above 0, and no dampening"
+            )
+
+    @classmethod
+    def of(cls, optimizer: Optimizer | object | None) -> Optimizer:
+        """An optimizer of ours as it is, one of torch.optim by `like`; FedAvg where there is none."""
+        if optimizer is None or isinstance(optimizer, Optimizer):
+            return optimizer or cls()
+        return cls.like(optimizer)
+
+    @classmethod
+    def like(cls, optimizer: Any, *, decay: float = 0.0) -> Optimizer:
+        """The same rule as a torch.optim.SGD, Adam or RMSprop, without importing torch.
+
+        Its learning rate and parameters are taken over as it would step now, its state and its model's
+        weights are not.
+
+        Raises ConfigError: another optimizer, param groups that differ, or an option that has no
+        counterpart here, by name.
+        """
+        kind = type(optimizer)
+        name: Any = kind.__name__.lower()
+        ours = name in RULES and RULES[name].gradients
+        if kind.__module__.partition(".")[0] != "torch" or not ours:
+            raise ConfigError(
+                f"Optimizer.like({kind.__module__}.{kind.__qualname__}): give a torch.optim.SGD, "
+                "Adam or RMSprop itself; others, and classes derived from these, have rules of "
+                "their own"
+            )
+        groups = [_options(kind.__name__, name, group) for group in optimizer.param_groups]
+        for other in groups[1:]:
+            if odd := [key for key in groups[0] if other[key] != groups[0][key]]:
+                raise ConfigError(
+                    f"torch.optim.{kind.__name__}: its param groups differ in {odd[0]}; every weight "
+                    "of the model is stepped alike here, give them one value"
+                )
+        return cls(name, **groups[0], decay=decay)
+
+    @property
+    def _rule(self) -> optimizer_rules.Rule:
+        return RULES[self.name]
+
+    @property
+    def gradients(self) -> bool:
+        """Whether it steps with a mean of gradients, not of what training changed."""
+        return self._rule.gradients
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """Names of the vectors that it keeps from step to step, each as long as the model."""
+        kept = self._rule.moments.items()
+        return tuple(name for name, needs in kept if not needs or getattr(self, needs))
+
+    def init(self, length: int) -> dict[str, Vector]:
+        """Moments before the first step: zeros, float32, shape (length,)."""
+        return {name: np.zeros(length, np.float32) for name in self.moments}
+
+    def step(
+        self,
+        mean: Vector,
+        moments: Mapping[str, Vector],
+        number: int,
+        *,
+        out: Vector | None = None,
+    ) -> tuple[Vector, dict[str, Vector]]:
+        """One step. Inputs are not modified, unless `out` is one of them.
+
+        All vectors are float32 (length,): the mean of a round, finite, moments as `init` or the last
+        `step` gave them, and `out`, where the change goes: `mean` itself, to save its size in memory,
+        or memory of its own. `number` counts from 1: the round, where updates are added; with
+        gradients, the step. Rounds that came to nothing are no steps.
+
+        Gives what to add to the model, in which what is too large for float32 is its largest number
+        (for fedavg it is `mean`, whatever `out` is), and the next moments, in new arrays.
+
+        Raises ProtocolError: a mean or moments of another type or shape, moments of another optimizer,
+        a number below 1.
+        """
+        self._check(mean, moments, out)
+        if number < 1:
+            raise ProtocolError(f"optimizer {self.name}: step {number}, steps count from 1")
+        block = self._rule.block
+        if block is None:
+            return mean, {}
+        change: Vector = np.empty(mean.size, np.float32) if out is None else out
+        after: dict[str, Vector] = {name: np.empty(mean.size, np.float32) for name in moments}
+        for at in range(0, mean.size, BLOCK):
+            part = slice(at, at + BLOCK)
+            wide = {name: moments[name][part].astype(np.float64) for name in after}
+            step, kept = block(_normal(mean[part].astype(np.float64)), wide, number, self)
+            for name in after:
+                _store(kept[name], after[name][part])
+            _store(step, change[part])
+        return change, after
+
+    def _check(self, mean: Vector, moments: Mapping[str, Vector], out: Vector | None) -> None:
+        what, names = f"optimizer {self.name}", self.moments
+        if set(moments) != set(names):
+            raise ProtocolError(
+                f"{what} keeps {', '.join(names) or 'no moments'}; the model comes with "
+                f"{', '.join(sorted(moments)) or 'none'}: it was trained with another"
+            )
+        vectors = [mean, *moments.values(), *([] if out is None else [out])]
+        if any(v.dtype != np.float32 or v.shape != (mean.size,) for v in vectors):
+            raise ProtocolError(f"{what}: mean and moments must be float32 vectors of one length")
+
+
+def _normal(block: Wide) -> Wide:
+    """`block` with everything below float32's normal range set to zero, in place."""
+    block[np.abs(block) < TINY] = 0
+    return block
+
+
+def _store(block: Wide, out: Vector) -> None:
+    """Round a block to float32; what is too large for it becomes its largest number."""
+    out[...] = np.clip(_normal(block), -HUGE, HUGE)
+
+
+# --- what a torch.optim optimizer was made with ---
+
+NEUTRAL: dict[str, Any] = {
+    "weight_decay": 0,
+    "amsgrad": False,
+    "maximize": False,
+    "capturable": False,
+    "differentiable": False,
+    "decoupled_weight_decay": False,
+}
+"""Options that have no counterpart here, with the values that change nothing."""
+
+IMPLEMENTATION = ("params", "foreach", "fused")
+"""What a param group holds beside its rule: the weights, and how torch computes."""
+
+
+def _options(kind: str, name: str, group: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of one param group."""
+    if "initial_lr" in group:
+        raise ConfigError(
+            f"torch.optim.{kind}: a schedule changes its learning rate; leave it out, and give a "
+            "constant rate, or decay"
+        )
+    found = {}
+    for key, value in group.items():
+        if key in RULES[name].defaults:
+            found[key] = _number(value)
+        elif key not in IMPLEMENTATION and (key not in NEUTRAL or value != NEUTRAL[key]):
+            mend = f"leave it at {NEUTRAL[key]!r}" if key in NEUTRAL else "leave it out"
+            raise ConfigError(
+                f"torch.optim.{kind}({key}={value!r}): {name} here has no {key}; {mend}"
+            )
+    return found
+
+
+def _number(value: Any) -> Any:
+    """A number, or a pair of them, out of what may be a tensor of one value."""
+    if isinstance(value, tuple | list):
+        return tuple(_number(part) for part in value)
+    return value.item() if hasattr(value, "item") else value

@@ -15,10 +15,9 @@ from flhe.coding.flatten import Arrays
 from flhe.math.ring_arrays import Elements
 from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed
-from flhe.training import evaluation
+from flhe.training import evaluation, update
 from flhe.training.model import Model
 from flhe.training.terms import Terms
-from flhe.training.update import UPDATE
 
 
 def served(arrays: Arrays, round_: int) -> Model:
@@ -55,7 +54,7 @@ class ServerReader:
         state = self.terms.codec.recall(model.layout, model.memory)
         # `read` writes into the masters: a sum that fails in the middle must not leave half a model.
         copy = replace(model, masters={name: a.copy() for name, a in model.masters.items()})
-        after, totals = UPDATE.read(self.terms, copy, total, lanes, state)
+        after, totals = update.read(self.terms, copy, total, lanes, state)
         told = served(after.arrays(), after.round)
         return replace(after, history=told.history), totals
 

@@ -8,31 +8,24 @@ A setting is the same in every round, or a list with one value a round, or a rul
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
-from typing import Annotated, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from flhe.errors import ConfigError
-from flhe.wire.fields import As
+from flhe.wire.canonical import dumps
+from flhe.wire.fields import As, within
+from flhe.wire.record import Form, Record
 
 Scalar = bool | int | float | str | bytes
 Value = Scalar | list[bool] | list[int] | list[float] | list[str] | list[bytes]
+_Rounds = Annotated[int, within(1, (1 << 32) - 1)]
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Record):
     """A rule that gives a setting's value in each round of training, counted from 1."""
 
-    kind: ClassVar[str]
-
-    def __post_init__(self) -> None:
-        for name in (f.name for f in fields(self)):
-            value = getattr(self, name)
-            number = type(value) in (int, float) and math.isfinite(value)
-            if not number or (
-                name in ("every", "rounds") and (type(value) is not int or value < 1)
-            ):
-                raise ConfigError(f"{type(self).__name__}: {name}={value!r} is no number that fits")
+    __slots__ = ()
 
     def at(self, round_: int) -> float:
         """The value in a round."""
@@ -43,11 +36,11 @@ class Schedule:
 class Step(Schedule):
     """`start`, multiplied by `factor` after each `every` rounds."""
 
-    kind: ClassVar[str] = "step"
+    FORM = Form("step", row=True, error=ConfigError)
 
     start: float
     factor: float
-    every: int
+    every: _Rounds
 
     def at(self, round_: int) -> float:
         """The value in a round."""
@@ -58,11 +51,11 @@ class Step(Schedule):
 class Cosine(Schedule):
     """From `start` down to `end` in so many rounds, along half a cosine; `end` from then on."""
 
-    kind: ClassVar[str] = "cosine"
+    FORM = Form("cosine", row=True, error=ConfigError)
 
     start: float
     end: float
-    rounds: int
+    rounds: _Rounds
 
     def at(self, round_: int) -> float:
         """The value in a round."""
@@ -70,8 +63,7 @@ class Cosine(Schedule):
         return self.end + (self.start - self.end) * (1 + math.cos(math.pi * done)) / 2
 
 
-_RULES: dict[str, type[Schedule]] = {rule.kind: rule for rule in (Step, Cosine)}
-_ABSENT = "absent"
+_RULES: dict[str, type[Schedule]] = {rule.FORM.what: rule for rule in (Step, Cosine)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +81,9 @@ class Settings:
         in_order = dict(sorted(self.by_name.items()))
         object.__setattr__(self, "by_name", in_order)
         for name, given in in_order.items():
-            values = [v for v in given if v is not None] if isinstance(given, tuple) else [given]
             if type(name) is not str or not 0 < len(name) <= 256 or given == ():
                 raise ConfigError("a setting of the app needs a name, and a value for each round")
-            for value in values:
-                if not isinstance(value, Schedule) or isinstance(given, tuple):
-                    _written(value)
+            _one(given)  # refuses what no contract can say
 
     @classmethod
     def of_rounds(cls, told: Sequence[Mapping[str, Value]]) -> Settings:
@@ -102,7 +91,7 @@ class Settings:
         by_name: dict[str, Any] = {}
         for name in sorted({name for one in told for name in one}):
             values = tuple(one.get(name) for one in told)
-            known = [None if value is None else _written(value) for value in values]
+            known = [dumps(None if value is None else _written(value)) for value in values]
             by_name[name] = values[0] if known.count(known[0]) == len(known) else values
         return cls(by_name)
 
@@ -135,46 +124,32 @@ def _shown(given: object) -> str:
     return repr(given)[:80]
 
 
-def _written(value: object) -> list[Any]:
-    """A value with its type, exactly: 1, 1.0, True and "1" are four values."""
-    if isinstance(value, bool):
-        return ["bool", int(value)]
-    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
-        return ["int", value]
+def _written(value: object) -> Any:
+    """A value as CBOR takes it, exactly: 1, 1.0, True and "1" are four values."""
     if isinstance(value, float) and not math.isnan(value):
-        return ["float", value.hex()]
-    if isinstance(value, str):
-        return ["str", value]
-    if isinstance(value, bytes):
-        return ["bytes", value]
+        return {"float": value.hex()}
     if isinstance(value, (list, tuple)):
-        return ["list", [_written(item) for item in value]]
+        return [_written(item) for item in value]
+    if isinstance(value, bool | str | bytes):
+        return value
+    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+        return value
     raise ConfigError(
         "a setting of the app that is no number, text or bytes: no contract can say it"
     )
 
 
-_MAKE: dict[str, Callable[[Any], Value]] = {
-    "bool": bool,
-    "int": int,
-    "float": float.fromhex,
-    "str": str,
-    "bytes": bytes,
-}
-
-
 def _read(stored: Any) -> Any:
-    kind, value = stored
-    if kind == "list":
-        return [_read(item) for item in value]
-    return _MAKE[kind](value)
+    if isinstance(stored, list):
+        return [_read(item) for item in stored]
+    return float.fromhex(stored["float"]) if isinstance(stored, dict) else stored
 
 
 def _one(given: Any) -> list[Any]:
     if isinstance(given, Schedule):
-        return [given.kind, [_written(number) for number in astuple(given)]]
+        return [given.FORM.what, given.to_fields()]
     if isinstance(given, tuple):
-        return ["rounds", [[_ABSENT] if value is None else _written(value) for value in given]]
+        return ["rounds", [None if value is None else _written(value) for value in given]]
     return ["always", _written(given)]
 
 
@@ -185,9 +160,9 @@ def _from_fields(stored: Any) -> Settings:
             if kind == "always":
                 by_name[name] = _read(given)
             elif kind == "rounds":
-                by_name[name] = tuple(None if v == [_ABSENT] else _read(v) for v in given)
+                by_name[name] = tuple(map(_read, given))
             else:
-                by_name[name] = _RULES[kind](*map(_read, given))
+                by_name[name] = _RULES[kind].from_fields(given)
     except (KeyError, TypeError) as error:
         raise ValueError from error
     return Settings(by_name)

@@ -6,12 +6,12 @@ Each member's map is scaled to at most 1 before it is added, so nobody's outweig
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import Plain, State
+from flhe.coding.base import Plain
 from flhe.coding.chain import Chain, chain
 from flhe.coding.clip import Clip
 from flhe.coding.extras import Totals
@@ -20,10 +20,8 @@ from flhe.coding.quantize import Quantize
 from flhe.coding.select import Select
 from flhe.coding.weigh import Weigh
 from flhe.errors import ProtocolError
-from flhe.math.permutation import Permutation
 from flhe.schemes.sealed import Sealed
-from flhe.training.draft import Draft
-from flhe.training.kind import Ending
+from flhe.training.kind import Kind
 from flhe.training.model import Model
 from flhe.training.terms import Terms
 
@@ -33,68 +31,37 @@ def _codec(terms: Terms) -> Chain:
     return chain(Clip(1.0), Weigh(1), Quantize(terms.bits))
 
 
-class Sensitivity(Ending):
-    """What the first round adds up, where a map says what is selected."""
-
-    purpose: ClassVar[str] = "sensitivity"
-
-    def extras(self, terms: Terms, layout: Layout) -> int:
-        """As an update's, of which only the count says anything."""
-        return _codec(terms).lanes(terms.extras(layout).length, layout)
-
-    def encode(
-        self,
-        terms: Terms,
-        layout: Layout,
-        draft: Plain,
-        state: State,
-        permutation: Permutation | None,
-    ) -> Plain:
-        """Quantize a map."""
-        codec = _codec(terms)
-        return codec.encode(draft, codec.init(layout))[0]
-
-    def read(
-        self,
-        terms: Terms,
-        model: Model,
-        total: Sealed,
-        lanes: NDArray[Any],
-        state: State,
-        permutation: Permutation | None = None,
-    ) -> tuple[Model, Totals]:
-        """The same model with the mask that the sum gives."""
-        layout, senders = model.layout, total.senders
-        quantize = Quantize(terms.bits)
-        # The map is used as the integers that it is: all come to the same mask, to the last tie.
-        quantize.check_sum(int(max(lanes.max(), -int(lanes.min()))), len(senders))
-        sums, extras = lanes[: layout.floats], quantize.join(lanes[layout.floats :])
-        Weigh(1).mean_factor(Plain(sums, extras), senders)
-        totals = terms.extras(layout).decode(extras)
-        mask = terms.select.of_map(sums, layout)
-        return replace(model, round=total.slot.round, mask=mask), totals
+def _extras(terms: Terms, layout: Layout) -> int:
+    """As an update's, of which only the count says anything."""
+    return _codec(terms).lanes(terms.extras(layout).length, layout)
 
 
-SENSITIVITY = Sensitivity()
+SENSITIVITY = Kind("sensitivity", _extras)
+"""What the first round adds up, where a map says what is selected."""
 
 
-def draft_map(
-    terms: Terms,
-    model: Model,
-    values: NDArray[np.float32],
-    round_: int,
-    contract: bytes,
-) -> Draft:
-    """A map, shape (floats,), as it is encrypted, however often it is asked for."""
-    layout = model.layout
-    extras = terms.extras(layout).encode(1, {}, [0] * layout.integers)
-    base = model.fingerprint()
-    return Draft(round_, model.history, values, extras, base=base, contract=contract)
+def encode(terms: Terms, layout: Layout, draft: Plain) -> Plain:
+    """Quantize a map."""
+    codec = _codec(terms)
+    return codec.encode(draft, codec.init(layout))[0]
+
+
+def read(terms: Terms, model: Model, total: Sealed, lanes: NDArray[Any]) -> tuple[Model, Totals]:
+    """The same model with the mask that the sum gives; arguments and errors as `update.read`."""
+    layout, senders = model.layout, total.senders
+    quantize = Quantize(terms.bits)
+    # The map is used as the integers that it is: all come to the same mask, to the last tie.
+    quantize.check_sum(int(max(lanes.max(), -int(lanes.min()))), len(senders))
+    sums, extras = lanes[: layout.floats], quantize.join(lanes[layout.floats :])
+    Weigh(1).mean_factor(Plain(sums, extras), senders)
+    totals = terms.extras(layout).decode(extras)
+    mask = terms.select.of_map(sums, layout)
+    return replace(model, round=total.slot.round, mask=mask), totals
 
 
 def map_of_change(terms: Terms, model: Model, trained: Arrays) -> NDArray[np.float32]:
     """How much training changed each value, as such maps are added up."""
-    change, _ = model.layout.change(trained, model.masters, gradients=terms.sends_gradients)
+    change, _ = model.layout.change(trained, model.masters, gradients=terms.optimizer.gradients)
     return terms.select.normalized(change, reuse=True)
 
 

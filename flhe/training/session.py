@@ -8,12 +8,7 @@ Order is the point: a vector is encoded, and NaN refused, before its mask is cla
 is on disk before it is decrypted.
 
 A round starts from the model with the history that its slot names. Rounds that came to nothing leave no
-trace in it: the next one starts from the same model under the next number. A round whose thresholds are
-fitted on a sum of mean squares names that sum in its slot, so nobody's update is added to one that was
-clipped otherwise.
-
-Noise is added to what is clipped already, and cut again; so the codec's own clipping finds nothing to
-cut, and what training itself put beyond the thresholds is counted here.
+trace in it: the next one starts from the same model under the next number.
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,14 +39,13 @@ from flhe.math.permutation import Permutation
 from flhe.schemes.base import Sealer
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.sums.secure_sum import Record, SecureSum
-from flhe.training import evaluation
+from flhe.training import evaluation, mean_squares, sensitivity, update
 from flhe.training.chain import link_of
 from flhe.training.draft import Draft
-from flhe.training.due import check_due
 from flhe.training.epoch_sums import EpochSums
 from flhe.training.evaluation import EVALUATION
-from flhe.training.kind import Ending, Kind
-from flhe.training.mean_squares import fit
+from flhe.training.kind import Kind
+from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.model import Model
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.terms import Terms
@@ -100,14 +94,14 @@ class Session:
         model: Model,
         round_: int,
         attempt: int,
-        mean_squares: Sealed | None = None,
+        fitted_on: Sealed | None = None,
         *,
         kind: Kind | None = None,
         digest: bytes | None = None,
     ) -> SecureSum:
         """A sum of one attempt at a round that starts from `model`.
 
-        Of the `kind` that ends the round, unless said. `mean_squares` is the sum that the round's
+        Of the `kind` that ends the round, unless said. `fitted_on` is the sum that the round's
         thresholds are fitted on, where they are; `digest` is `digest(model)`, where it is known.
         """
         kind = kind or self.ending(model)
@@ -117,7 +111,7 @@ class Session:
             attempt if kind.attempt is None else kind.attempt,
             model.history,
             self.digest(model) if digest is None else digest,
-            b"" if mean_squares is None else mean_squares.digest(),
+            b"" if fitted_on is None else fitted_on.digest(),
             self.mask(model) if kind.partial and self.terms.select.partial else None,
         )
 
@@ -150,7 +144,7 @@ class Session:
 
     # --- which part of an update is encrypted ---
 
-    def ending(self, model: Model) -> Ending:
+    def ending(self, model: Model) -> Kind:
         """What a round from `model` ends with."""
         return SENSITIVITY if self.maps(model) else UPDATE
 
@@ -183,11 +177,11 @@ class Session:
         made once too: it takes longer than anything.
         """
         terms = self.terms
-        once = terms.noise is not None or self.maps(model)
         return (
             terms.codec.sparse
             or terms.scheme.needs_all_members
-            or once
+            or terms.noise is not None
+            or self.maps(model)
             or self.needs_mean_squares(model)
         )
 
@@ -218,7 +212,7 @@ class Session:
             raise ProtocolError("an update with noise is a draft first, or it would be drawn anew")
         codec = self.terms.codec
         extras = self._extras(old, trained, examples, metrics)
-        gradients = self.terms.sends_gradients
+        gradients = self.terms.optimizer.gradients
         parts = self.layout.float_change(trained, old.masters, gradients=gradients)  # never whole
         state = codec.recall(self.layout, old.memory)
         encoded, _ = codec.encode_parts(parts, self.layout.floats, extras, state)
@@ -264,30 +258,37 @@ class Session:
         """
         codec = self.terms.codec
         extras = self._extras(old, trained, examples, metrics)
-        gradients = self.terms.sends_gradients
+        gradients = self.terms.optimizer.gradients
         change, _ = self.layout.change(trained, old.masters, gradients=gradients)
-        state = codec.recall(self.layout, old.memory)
-        if not codec.sparse:
-            if self.terms.noise is not None:
-                # Here, and once: what is encrypted again is the same, noise and all.
-                self._add_noise(old, change)
-            if not np.all(np.isfinite(change)):
-                raise_not_finite()
-            base = old.fingerprint()
-            return Draft(
-                round_, old.history, change, extras, base=base, contract=self.epoch.contract
-            )
-        _, *rest = state.local
-        start = State(state.shared, (residual, *rest))
-        sent, after = codec.select(Plain(change, extras), start)
-        known = sent.coords, after.local[0], old.fingerprint(), self.epoch.contract
-        return Draft(round_, old.history, sent.values, extras, *known)
+        if codec.sparse:
+            state = codec.recall(self.layout, old.memory)
+            start = State(state.shared, (residual, *state.local[1:]))
+            sent, after = codec.select(Plain(change, extras), start)
+            return self._drafted(old, round_, sent, after.local[0])
+        if self.terms.noise is not None:
+            # Here, and once: what is encrypted again is the same, noise and all.
+            self._add_noise(old, change)
+        if not np.all(np.isfinite(change)):
+            raise_not_finite()
+        return self._drafted(old, round_, Plain(change, extras))
+
+    def draft_map(self, model: Model, values: NDArray[np.float32], round_: int) -> Draft:
+        """A map, shape (floats,), as it is encrypted, however often it is asked for."""
+        extras = self.terms.extras(self.layout).encode(1, {}, [0] * self.layout.integers)
+        return self._drafted(model, round_, Plain(values, extras))
+
+    def _drafted(
+        self, old: Model, round_: int, sent: Plain, residual: NDArray[np.float32] | None = None
+    ) -> Draft:
+        known = sent.coords, residual, old.fingerprint(), self.epoch.contract
+        return Draft(round_, old.history, sent.values, sent.extras, *known)
 
     def _add_noise(self, model: Model, values: NDArray[np.float32]) -> None:
         """Cut an update to its thresholds and add the terms' noise, in place, shape (floats,).
 
         However much lies beyond the thresholds is cut: a refusal, which the server hears of, would tell
-        of the update what no noise hides. RangeError for NaN or infinity.
+        of the update what no noise hides. It is counted here, because the codec finds nothing to cut.
+        RangeError for NaN or infinity.
         """
         terms = self.terms
         assert terms.noise is not None
@@ -306,8 +307,11 @@ class Session:
 
         `model` is what it starts from, `state` from `fit`, and `slot` the attempt that it is sent in.
         """
-        kind, order = self.ending(model), self.permutation(slot)
-        encoded = kind.encode(self.terms, self.layout, draft.plain(), state, order)
+        if self.maps(model):
+            encoded = sensitivity.encode(self.terms, self.layout, draft.plain())
+        else:
+            codec = self.terms.codec.keyed(self.permutation(slot))
+            encoded, _ = codec.finish(draft.plain(), state)
         support = None
         if encoded.coords is not None:
             support = Support.of(encoded.coords, self.layout.floats)
@@ -339,7 +343,7 @@ class Session:
         total: Sealed,
         record: Record,
         digest: bytes | None = None,
-        mean_squares: Sealed | None = None,
+        fitted_on: Sealed | None = None,
         release: Sequence[bytes] = (),
     ) -> tuple[Model, Totals]:
         """Open the sum of a round that started from `model` and apply its mean.
@@ -353,12 +357,16 @@ class Session:
         decode, or one in which a sender started from another model.
         """
         base = self.digest(model) if digest is None else digest
-        of = self.check(model, total, mean_squares, base)
-        state = fit(self, model, total.slot.round, mean_squares, record, base)
+        of = self.check(model, total, fitted_on, base)
+        state = self.fit(model, total.slot.round, fitted_on, record, base)
         lanes = of.open(self.epoch, total, record, release, threads=self.threads)
-        order, members = self.permutation(total.slot), self.epoch.members
-        after, totals = self.ending(model).read(self.terms, model, total, lanes, state, order)
-        return after.linked(link_of(model.history, total, total.digest(), members)), totals
+        if self.maps(model):
+            after, totals = sensitivity.read(self.terms, model, total, lanes)
+        else:
+            order = self.permutation(total.slot)
+            after, totals = update.read(self.terms, model, total, lanes, state, order)
+        link = link_of(model.history, total, total.digest(), self.epoch.members)
+        return after.linked(link), totals
 
     def open_evaluation(
         self, model: Model, total: Sealed, record: Record, release: Sequence[bytes] = ()
@@ -369,20 +377,48 @@ class Session:
         """
         digest = self.digest(model)
         of = self.sum(model, model.round, 0, kind=EVALUATION, digest=digest)
+        return evaluation.read(self.terms, total, self._opened(of, total, record, release))
+
+    def fit(
+        self, model: Model, round_: int, total: Sealed | None, record: Record, base: bytes
+    ) -> State:
+        """The codecs' state in a round from `model`, fitted on its mean squares where they are due.
+
+        `total` is the sum of those, `base` the keyed digest of `model`; `record` as in `open`.
+
+        Raises ProtocolError: a sum that is missing, not due, or not this round's; others as `open`.
+        """
+        state = self.terms.codec.recall(self.layout, model.memory)
+        if not self.needs_mean_squares(model):
+            if total is not None:
+                raise ProtocolError("a sum of mean squares in a round that needs none")
+            return state
+        if total is None:
+            raise ProtocolError(
+                "the sum of mean squares that this round's thresholds need is missing"
+            )
+        of = self.sum(model, round_, total.slot.attempt, kind=MEAN_SQUARES, digest=base)
+        return mean_squares.read(self.terms, total, self._opened(of, total, record), state)
+
+    def _opened(
+        self, of: SecureSum, total: Sealed, record: Record, release: Sequence[bytes] = ()
+    ) -> NDArray[Any]:
         of.check(total, self.epoch.roster.min_opening)
-        lanes = of.open(self.epoch, total, record, release, threads=self.threads)
-        return evaluation.read(self.terms, total, lanes)
+        return of.open(self.epoch, total, record, release, threads=self.threads)
 
     def check(
         self,
         model: Model,
         total: Sealed,
-        mean_squares: Sealed | None = None,
+        fitted_on: Sealed | None = None,
         digest: bytes | None = None,
     ) -> SecureSum:
         """What `total` is the sum of; refuses one that may not be opened, as `open` says."""
         slot = total.slot
-        of = self.sum(model, slot.round, slot.attempt, mean_squares, digest=digest)
-        check_due(model, total)
+        of = self.sum(model, slot.round, slot.attempt, fitted_on, digest=digest)
+        if slot.round <= model.round:
+            raise ProtocolError(
+                f"got the sum of round {slot.round}, this node's model is at round {model.round}"
+            )
         of.check(total, self.epoch.roster.min_opening)
         return of

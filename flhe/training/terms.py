@@ -7,13 +7,12 @@ and signature of a round, so members with different terms cannot even decrypt ea
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated
 
 from flhe.coding.extras import Extras
 from flhe.coding.flatten import Layout
 from flhe.coding.laplace import Laplace
 from flhe.coding.registry import ChainField
-from flhe.coding.select import Select
+from flhe.coding.select import Select, describe
 from flhe.coding.update import update_codec
 from flhe.errors import ConfigError
 from flhe.schemes import DEFAULT, sum_mac
@@ -21,11 +20,7 @@ from flhe.schemes.base import Adder, fits
 from flhe.schemes.registry import SCHEMES, SchemeField
 from flhe.schemes.selective import Selective
 from flhe.schemes.shell import MAX_COHORT
-from flhe.training import select_terms
-from flhe.training.optimizer import ServerOptimizer
-from flhe.training.optimizers import Optimizer
-from flhe.training.optimizers import from_parameters as optimizer_from
-from flhe.wire.fields import As
+from flhe.training.optimizer import Optimizer
 from flhe.wire.record import Form, Record
 
 VERSION = 9
@@ -54,7 +49,7 @@ class Terms(Record):
         The system, with its own parameters.
     codec : Chain
         From an update to integers that add, and back; see `update_codec`.
-    optimizer : ServerOptimizer or ClientOptimizer
+    optimizer : Optimizer
         What every client makes of the mean update: FedAvg adds it. Of a mean gradient, which an app's
         reply then holds in place of the model after training: a step of its own optimizer (FedSGD).
     select : Select
@@ -73,9 +68,7 @@ class Terms(Record):
 
     scheme: SchemeField = field(default_factory=SCHEMES.named(DEFAULT))
     codec: ChainField = field(default_factory=update_codec)
-    optimizer: Annotated[
-        Optimizer, As(lambda optimizer: optimizer.parameters(), optimizer_from, "an optimizer")
-    ] = field(default_factory=ServerOptimizer)
+    optimizer: Optimizer = field(default_factory=Optimizer)
     select: Select = field(default_factory=Select)
     noise: Laplace | None = None
     metrics: tuple[str, ...] = TRAIN_METRICS
@@ -90,11 +83,53 @@ class Terms(Record):
             raise ConfigError(
                 f"Terms: at most {MAX_METRICS} metrics, names of 1 to {MAX_NAME} characters"
             )
-        select_terms.check(self)
+        if self.select.partial:
+            self._check_select()
+        if self.noise is not None:
+            self._check_noise(self.noise)
         self._check_scheme()
         self.for_cohort(max(2, self.scheme.threshold_of(2)))  # the smallest that it takes
         Extras(self.metrics)
         Extras(self.evaluated)
+
+    def _check_select(self) -> None:
+        if self.codec.sparse:
+            raise ConfigError(
+                "select with top_k: clients choose other values each, and only what all send is added "
+                'up; use Select(ratio, "magnitude", rest="drop") for one choice of the group, or leave '
+                "one out"
+            )
+        if self.scheme.reader == "server":
+            raise ConfigError(
+                "select where the server reads sums: it reads the sum of everything anyway; let the "
+                "clients read them, or leave select out"
+            )
+        if self.scheme.agreement == "shares":
+            raise ConfigError(
+                f"select with {self.scheme.title}: members decrypt whole sums, and do not know "
+                "a part of one; leave select out, or use another scheme"
+            )
+        if self.select.clear and self.codec.weighted:
+            raise ConfigError(
+                "select with weighted=True: values in clear are multiples of a client's example count, "
+                'and show it; use weighted=False, or rest="drop", or encrypt all'
+            )
+
+    def _check_noise(self, noise: Laplace) -> None:
+        if self.codec.fitting:
+            raise ConfigError(
+                "noise with clipping thresholds that are fitted: what noise is worth depends on "
+                "thresholds that are known beforehand; give clip as a number, or numbers by layer"
+            )
+        if self.codec.sparse:
+            raise ConfigError(
+                "noise with top_k: which values are sent would tell of them; leave top_k out"
+            )
+        if noise.scope == "clear" and not self.select.clear:
+            raise ConfigError(
+                'noise of scope "clear", and nothing travels in clear: use scope="all", or leave noise '
+                "out"
+            )
 
     def _check_scheme(self) -> None:
         """Refuse what scheme, codec and optimizer do not go together with; ConfigError."""
@@ -108,7 +143,7 @@ class Terms(Record):
                 "the codec takes no mean of what is added: put Weigh(max_examples) into the chain, or "
                 "Weigh(1) for equal weights"
             )
-        if self.sends_gradients and (codec.sparse or scheme.reader == "server"):
+        if self.optimizer.gradients and (codec.sparse or scheme.reader == "server"):
             raise ConfigError(
                 f"optimizer {self.optimizer.name!r}: every client steps for itself with the sum of all "
                 "gradients; leave sparsification out, and sums to the clients"
@@ -125,6 +160,19 @@ class Terms(Record):
                 "by layer"
             )
 
+    def clear_warning(self) -> str | None:
+        """Return what a user must know of a part that travels in clear; None where all is encrypted."""
+        if not self.select.clear:
+            return None
+        noise = self.noise
+        what = f"with Laplace noise of scale {noise.scale:g}" if noise else "without noise"
+        return (
+            f"a part of each update leaves in clear {what} ({describe(self.select)}): what is in "
+            "clear is not private in any accounted sense, with noise or without. What it shows of the "
+            "training data depends on model and data; measure it with an attack (`flhe audit`), or "
+            "encrypt all (select=1.0)"
+        )
+
     def resolved(self, cohort: int) -> Terms:
         """These terms for an epoch of `cohort` members: with the bits that it leaves room for."""
         if not 2 <= cohort <= MAX_COHORT:
@@ -137,11 +185,6 @@ class Terms(Record):
     def bits(self) -> int:
         """Bits of one value; 0 where the cohort is to say."""
         return self.codec.bits
-
-    @property
-    def sends_gradients(self) -> bool:
-        """Whether an app's reply holds gradients, in place of the model after training."""
-        return self.optimizer.takes == "gradient"
 
     @property
     def tagged(self) -> bool:

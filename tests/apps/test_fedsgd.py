@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from flhe.mods import records
-from flhe.training.client_optimizer import ClientOptimizer
+from flhe.training.optimizer import Optimizer
 from flhe_app.plain_fedsgd import PlainFedSGD
 from flhe_app.tasks.base import Examples, batch_gradient, shuffler
 from tests.apps.federation import Idle, replies
@@ -88,7 +88,7 @@ def test_it_is_the_mean_gradient_of_its_batch_and_of_no_other() -> None:
 
 def test_the_baseline_steps_with_the_mean_by_examples() -> None:
     """SGD with momentum by hand; integers are counters."""
-    baseline = PlainFedSGD(ClientOptimizer("sgd", lr=0.5, momentum=0.5, decay=1.0))
+    baseline = PlainFedSGD(Optimizer("sgd", lr=0.5, momentum=0.5, decay=1.0))
     arrays = records.from_numpy({"w": np.ones(2, np.float32), "n": np.array(7, np.int64)})
     model, buffer, mean = np.ones(2), np.zeros(2), np.array([(0 * 1 + 1 * 2 + 2 * 3) / 6, 2.0])
     for round_ in (1, 2, 3):

@@ -24,12 +24,11 @@ from flhe.schemes.sash.scheme import Sash
 from flhe.strategies.options import CODING
 from flhe.strategies.plain import MeteredFedAvg
 from flhe.strategies.report import Reporter
-from flhe.training.client_optimizer import ClientOptimizer
-from flhe.training.optimizer import DEFAULTS, ServerOptimizer
+from flhe.training.optimizer import Optimizer
 from flhe.training.terms import Terms
 from flhe_app import server_app
 from flhe_app.plain_fedsgd import PlainFedSGD
-from flhe_app.settings import Settings
+from flhe_app.settings import SERVER_OPTIMIZERS, Settings
 from flhe_app.tasks import task_named
 from tests.apps.federation import Idle, server_context
 
@@ -74,7 +73,7 @@ SELECTED: dict[str, Any] = {
     "noise": Laplace(0.5),
     "weighted": False,
 }
-ADAM = ClientOptimizer("adam")
+ADAM = Optimizer("adam")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ ADAM = ClientOptimizer("adam")
         ({"scheme": "esafl ring=rns-8192"}, terms(Esafl("rns-8192"))),
         (
             {**FEDSGD, **STEPS},  # weighed by a batch
-            terms(optimizer=ClientOptimizer("adam", lr=0.5), clip=0.25, max_examples=20),
+            terms(optimizer=Optimizer("adam", lr=0.5), clip=0.25, max_examples=20),
         ),
         ({**FEDSGD, "batch_size": 10_000}, terms(optimizer=ADAM)),
         ({**FEDSGD, "max_examples": 99}, terms(optimizer=ADAM, max_examples=99)),
@@ -107,7 +106,7 @@ ADAM = ClientOptimizer("adam")
         (PART, terms(**SELECTED)),
         ({"scheme": "batchcrypt", **PART}, terms(BatchCrypt(), **SELECTED)),
         ({"select": 0.25, "rest": "drop"}, terms(select=Select(0.25, rest="drop"))),
-        ({"server_optimizer": "fedadam"}, terms(optimizer=ServerOptimizer("fedadam"))),
+        ({"server_optimizer": "fedadam"}, terms(optimizer=Optimizer("fedadam"))),
         (
             {"rule": "layers:fc", "noise": 1.0, "noise_scope": "all"},
             terms(select=Select(1.0, "layers:fc"), noise=Laplace(1.0, "all"), weighted=False),
@@ -121,7 +120,7 @@ ADAM = ClientOptimizer("adam")
                 "client_decay": 1e-6,
             },
             terms(
-                optimizer=ClientOptimizer("rmsprop", lr=0.1, momentum=0.5, decay=1e-6),
+                optimizer=Optimizer("rmsprop", lr=0.1, momentum=0.5, decay=1e-6),
                 max_examples=32,
             ),
         ),
@@ -144,7 +143,7 @@ def test_the_strategy_keeps_state_as_the_run_config_says(tmp_path: pathlib.Path)
     assert made().settings.state_dir is None
 
 
-@pytest.mark.parametrize("name", DEFAULTS)
+@pytest.mark.parametrize("name", SERVER_OPTIMIZERS)
 def test_plain_runs_take_flowers_own_optimizers(name: str) -> None:
     eta = {} if name == "fedavg" else {"server_eta": 0.5}
     plain = made(scheme="plain", nodes=4, server_optimizer=name, **eta)

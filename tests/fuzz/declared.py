@@ -29,9 +29,8 @@ from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.registry import SCHEMES
 from flhe.schemes.sash.scheme import Sash
 from flhe.strategies.ledger import PendingSet
-from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.contract import Contract
-from flhe.training.optimizer import ServerOptimizer
+from flhe.training.optimizer import Optimizer
 from flhe.training.schedule import Cosine, Settings, Step
 from flhe.training.terms import Terms
 from flhe.wire import canonical
@@ -78,11 +77,11 @@ def _more() -> list[Record]:
         Terms(Sash(unmask="clients"), update_codec(bits=0)),
         Terms(BatchCrypt(), update_codec(clip="history")),
         Terms(Esafl(keys="round")),
-        Terms(Esafl(keys="joint"), optimizer=ClientOptimizer("adam")),
+        Terms(Esafl(keys="joint"), optimizer=Optimizer("adam")),
         Terms(FedmlHe(), update_codec(weighted=False), select=Select(0.1), noise=Laplace(0.01)),
         Terms(
             codec=update_codec(clip={"w": 0.5, "b": 0.25}, top_k=0.1, small=0),
-            optimizer=ServerOptimizer("fedadam"),
+            optimizer=Optimizer("fedadam"),
         ),
     ]
 

@@ -20,9 +20,8 @@ from flhe.node.audit import Entry as AuditEntry
 from flhe.schemes import selective
 from flhe.schemes.esafl import keys as eshe_keys
 from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
-from flhe.training import optimizers
-from flhe.training.client_optimizer import ClientOptimizer
-from flhe.training.optimizer import ServerOptimizer
+from flhe.training.optimizer import Optimizer
+from flhe.training.optimizer_rules import RULES
 from flhe.wire import canonical
 from tests.fuzz.decoders import ANY, Decoder
 from tests.fuzz.group import exchange, slot
@@ -137,11 +136,7 @@ def _stage(data: bytes) -> Any:
 LAYOUT = Layout(
     (Entry("w", (3, 4), "float32"), Entry("b", (), "bfloat16"), Entry("n", (2,), "int64"))
 )
-SERVERS = ("fedavg", "fedavgm", "fedadam", "fedyogi", "fedadagrad")
-OPTIMIZERS: list[Any] = [
-    *(ServerOptimizer(name) for name in SERVERS),  # type: ignore[arg-type]
-    *(ClientOptimizer(name) for name in ("sgd", "adam", "rmsprop")),  # type: ignore[arg-type]
-]
+OPTIMIZERS = [Optimizer(name) for name in RULES]  # type: ignore[arg-type]
 
 # --- packed lanes ---
 
@@ -209,7 +204,7 @@ def entries() -> Sequence[Decoder]:
     return (
         Decoder("canonical CBOR", [canonical.dumps(values)], fields, canonical.dumps),
         Decoder("CONFIRM at the relay", [confirms[1]], epoch.announced, ANY),
-        coded("optimizer", OPTIMIZERS, optimizers.from_parameters, lambda one: one.parameters()),
+        coded("optimizer", OPTIMIZERS, Optimizer.from_fields, Optimizer.to_fields),
         coded("layout", [LAYOUT, Layout(())], Layout.from_fields, Layout.to_fields),
         Decoder("ciphertext, small", [to_bytes(dense())], from_bytes, to_bytes),
         Decoder(

@@ -26,7 +26,7 @@ from flhe.mods import records
 from flhe.mods.he_mod import STAGES as TABLE
 from flhe.node.journal import Journal
 from flhe.training.contract import Contract
-from flhe.training.model import Model, first_history
+from flhe.training.model import Model
 from flhe.wire import canonical
 from tests.fuzz.decoders import in_time
 from tests.fuzz.messages import mutated
@@ -175,7 +175,7 @@ def may_be(moment: Moment, model: Model) -> bool:
     add up with this node any more.
     """
     if model.round == 0:
-        sent = model.history == first_history(model.layout, model.masters)
+        sent = model.history == Model.initial(model.arrays()).history
         return sent or moment.stage == "initial"
     return not _tagged(moment)
 

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe.mods import he_mod, records
 from flhe.training.contract import Contract
-from flhe.training.optimizer import ServerOptimizer
+from flhe.training.optimizer import Optimizer
 from flhe.wire import canonical
 from tests.mods.harness import RUN, TERMS, Group, Site, answer, codec, pinned, refused, update
 
@@ -212,7 +212,7 @@ def test_a_policy_narrowed_between_advertise_and_the_first_round(group: Group) -
 # --- terms ---
 
 
-OTHER: dict[str, Any] = {"codec": codec(clip=2.0), "optimizer": ServerOptimizer("fedadam")}
+OTHER: dict[str, Any] = {"codec": codec(clip=2.0), "optimizer": Optimizer("fedadam")}
 """One that is in the layout, and one that is not; that every term is in the hash is tested there."""
 
 

@@ -15,7 +15,7 @@ from flhe.node.node import Node
 from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.training.draft import NO_CONTRACT, Draft
+from flhe.training.draft import Draft
 from tests.mods.harness import private
 
 RUN, LENGTH = 7, 12
@@ -124,7 +124,7 @@ def test_a_round_that_was_skipped(node: Node, uploaded: int | None, name: Any) -
 SETTLE: dict[str, tuple[Callable[[Node], None], list[float]]] = {
     "sent": (lambda node: node.settle_draft(3, sent=True), rest(draft(3))),
     "not sent": (
-        lambda node: node.settle_draft(3, sent=False, contract=NO_CONTRACT),
+        lambda node: node.settle_draft(3, sent=False, contract=bytes(32)),
         rest(draft(3).given_back()),
     ),
     "told otherwise": (

@@ -17,7 +17,7 @@ from flhe.node.checkpoint import open_checkpoint
 from flhe.strategies import EsaflFedAvg, FlasheFedAvg, HEStrategy
 from flhe.strategies.membership import BARRED, Membership
 from flhe.testing import InProcessGrid
-from flhe.training.optimizer import ServerOptimizer
+from flhe.training.optimizer import Optimizer
 from tests.strategies.puppets import Log, Node, Puppets, initial, play, refused, same
 from tests.strategies.reference import (
     COUNTS,
@@ -171,7 +171,7 @@ def test_server_optimizers_are_flowers_own(tmp_path: Path) -> None:
         5,
         start=start,
         bits=32,
-        optimizer=ServerOptimizer("fedadam", eta=0.05),
+        optimizer=Optimizer("fedadam", eta=0.05),
     )
     beside = InProcessGrid(Node(), 4)
     result = FedAdam(eta=0.05).start(beside, records.from_numpy(floats()), num_rounds=5)

@@ -30,7 +30,7 @@ from flhe.strategies.options import (
     TrainingOptions,
     check_names,
 )
-from flhe.training.client_optimizer import ClientOptimizer
+from flhe.training.optimizer import Optimizer
 from flhe.training.terms import Terms
 
 ALIASES: list[type[SchemeFedAvg]] = [
@@ -206,7 +206,7 @@ def test_a_strategy_of_any_scheme_and_codec() -> None:
 
 
 EQUAL: dict[str, Any] = {"weighted": False}
-SGD = ClientOptimizer("sgd", 0.1)
+SGD = Optimizer("sgd", lr=0.1)
 AMSGRAD = torch.optim.Adam([torch.zeros(1)], amsgrad=True)
 CANNOT: list[tuple[Alias, dict[str, Any], str]] = [
     (FlasheFedAvg, {"bits": 1}, "bits"),

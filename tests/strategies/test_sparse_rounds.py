@@ -20,7 +20,7 @@ from flhe.mods import HEMod, records
 from flhe.strategies import FlasheFedAvg, HEStrategy
 from flhe.training.draft import Draft
 from flhe.training.model import Model
-from flhe.training.optimizer import ServerOptimizer
+from flhe.training.optimizer import Optimizer
 from tests.strategies.puppets import Fates, Node, Puppets, fail_once, initial, play, same, told
 from tests.strategies.reference import EQUAL, MAX, WEIGHTS, start_arrays, trained
 
@@ -196,7 +196,7 @@ def test_who_comes_late_fits_the_same_thresholds(tmp_path: Path) -> None:
     """Memory of codecs and optimizers is in the checkpoint: joiners clip, select and step alike."""
     grid = Puppets(tmp_path, 5)
     grid.away = lambda r: {103, 104} if r < 3 else set()
-    how: dict[str, Any] = {"optimizer": ServerOptimizer("fedadam"), "masking": "adaptive"}
+    how: dict[str, Any] = {"optimizer": Optimizer("fedadam"), "masking": "adaptive"}
     run(grid, 5, top_k=0.3, small=0, warmup=1, bits=16, clip="history", **how)
     model = same(grid, range(5))
     assert set(model.moments) == {"m", "v"}

@@ -21,7 +21,7 @@ from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.draft import Draft
-from flhe.training.mean_squares import MEAN_SQUARES, encode, fit
+from flhe.training.mean_squares import MEAN_SQUARES, encode
 from flhe.training.model import Model
 from flhe.training.session import Session
 from flhe.training.terms import Terms
@@ -170,7 +170,7 @@ class Round:
         record: Any = ignore,
         **how: Any,
     ) -> Model:
-        how = {"mean_squares": self.mean_squares, **how}
+        how = {"fitted_on": self.mean_squares, **how}
         total = self.total() if total is None else total
         return self.sessions[rank].open(model or self.model, total, record, **how)[0]
 
@@ -229,12 +229,12 @@ class Staged(Round):
 
     def square(self, session: Session, draft: Draft) -> Sealed:
         of = session.sum(self.model, self.round, self.attempt, kind=MEAN_SQUARES)
-        plain = encode(session, self.model, draft)
+        plain = encode(session.terms, self.model, draft)
         return contributed(session, of, plain, session.terms.scheme.mode_ahead)
 
     def part(self, session: Session, draft: Draft) -> Sealed:
         digest = session.digest(self.model)
-        state = fit(session, self.model, self.round, self.mean_squares, ignore, digest)
+        state = session.fit(self.model, self.round, self.mean_squares, ignore, digest)
         plain, support = session.encode_draft(draft, self.model, state, self.slot)
         assert (support is None) == (not session.terms.codec.sparse)
         if support is not None:
@@ -244,7 +244,7 @@ class Staged(Round):
     def fit(self, mean_squares: Sealed | None, record: Any = ignore) -> Any:
         """Fit the thresholds of the round on a sum of mean squares."""
         digest = self.first.digest(self.model)
-        return fit(self.first, self.model, self.round, mean_squares, record, digest)
+        return self.first.fit(self.model, self.round, mean_squares, record, digest)
 
 
 def coded(**change: Any) -> Terms:

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from flhe.coding.update import update_codec
 from flhe.errors import FlheError, NotFiniteError, ProtocolError, ReplyError
-from flhe.training.client_optimizer import ClientOptimizer
 from flhe.training.model import Model
+from flhe.training.optimizer import Optimizer
 from flhe.training.terms import Terms
 from tests.training.rounds import Round, arrays, encoded, part, sessions, start
 
 TERMS = Terms(
     codec=update_codec(bits=24, max_examples=30),
     metrics=(),
-    optimizer=ClientOptimizer("adam", lr=0.1),
+    optimizer=Optimizer("adam", lr=0.1),
 )
 STEP = 1 / 2**23
 """Of one quantized value, at the clipping threshold 1."""
@@ -55,7 +55,7 @@ def play(terms: Terms, model: Model | None = None, round_: int = 1) -> Round:
 
 
 def test_a_step_against_the_mean_gradient() -> None:
-    terms = dataclasses.replace(TERMS, optimizer=ClientOptimizer("sgd", lr=0.5))
+    terms = dataclasses.replace(TERMS, optimizer=Optimizer("sgd", lr=0.5))
     model = play(terms).opened_by_all()
     assert (model.round, model.steps, model.moments) == (1, 1, {})
     assert model.masters["w"] == pytest.approx(arrays()["w"] - 0.5 * mean(1, 0, 1, 2), abs=3 * STEP)
@@ -65,7 +65,7 @@ def test_a_step_against_the_mean_gradient() -> None:
 
 
 def test_rounds_give_what_torch_gives_and_void_ones_are_no_steps() -> None:
-    """The other rules are compared with torch's in test_client_optimizer."""
+    """The other rules are compared with torch's in test_gradient_optimizers."""
     weights = torch.nn.Parameter(torch.from_numpy(arrays()["w"].astype(np.float64)))
     theirs = torch.optim.Adam([weights], lr=0.1)
     model = start()

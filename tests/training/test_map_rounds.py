@@ -16,8 +16,8 @@ from flhe.coding.update import update_codec
 from flhe.errors import ProtocolError
 from flhe.schemes.sealed import Sealed
 from flhe.training.model import Model
-from flhe.training.optimizer import ServerOptimizer
-from flhe.training.sensitivity import draft_map, map_of
+from flhe.training.optimizer import Optimizer
+from flhe.training.sensitivity import map_of
 from flhe.training.session import Session
 from flhe.training.terms import Terms
 from tests.training import rounds
@@ -49,7 +49,7 @@ def own(rank: int) -> dict[str, NDArray[Any]]:
 def encoded(session: Session) -> Plain:
     model = start()
     found = map_of(session.terms.select, session.layout, own(session.epoch.rank))
-    draft = draft_map(session.terms, model, found, 1, bytes(32))
+    draft = session.draft_map(model, found, 1)
     state = session.terms.codec.recall(model.layout, {})
     slot = session.sum(model, 1, 0).slot
     return session.encode_draft(draft, model, state, slot)[0]
@@ -146,7 +146,7 @@ def test_maps_and_updates_are_not_taken_for_each_other() -> None:
 @pytest.mark.parametrize("select", [Select(0.25), Select(0.25, "random")])
 def test_server_optimizers_count_rounds_of_training(select: Select) -> None:
     """FedAdam's first step is number 1, whether or not a map came before it."""
-    terms = dataclasses.replace(TERMS, select=select, optimizer=ServerOptimizer("fedadam"))
+    terms = dataclasses.replace(TERMS, select=select, optimizer=Optimizer("fedadam"))
     model = mapped(terms).open() if select.mapped else start()
     moved = {n: a + np.asarray(1, a.dtype) for n, a in start().arrays().items()}
 

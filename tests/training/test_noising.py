@@ -17,7 +17,7 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.training.draft import Draft
 from flhe.training.model import Model
-from flhe.training.sensitivity import draft_map, map_of
+from flhe.training.sensitivity import map_of
 from flhe.training.session import Session
 from flhe.training.terms import Terms
 from tests.training.rounds import contributed, group
@@ -138,7 +138,7 @@ def test_a_map_has_no_noise() -> None:
     own = np.linspace(0, 1, SIZE, dtype=np.float32)
     found = {"a": own[: SIZE // 2], "b": own[SIZE // 2 :]}
     values = map_of(one.terms.select, one.layout, found)
-    draft, of = draft_map(one.terms, start, values, 1, bytes(32)), one.sum(start, 1, 0)
+    draft, of = one.draft_map(start, values, 1), one.sum(start, 1, 0)
     state = one.terms.codec.recall(start.layout, {})
     plain, _ = one.encode_draft(draft, start, state, of.slot)
     assert np.abs(plain.values - values * LEVELS).max() <= 1.01

@@ -20,7 +20,7 @@ from flhe.schemes.sash.adder import SashAdder, SashSealer
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed
 from flhe.training.model import Model
-from flhe.training.optimizer import ServerOptimizer
+from flhe.training.optimizer import Optimizer
 from flhe.training.reading import ServerReader, finite, served
 from flhe.training.terms import Terms
 from tests.training.rounds import Round, arrays, drifted, encoded, identities, ignore, trained
@@ -114,7 +114,7 @@ class Masked(Round):
 def test_the_server_reads_what_a_member_opens(
     size: int, collusion: int, senders: tuple[int, ...], optimizer: Any
 ) -> None:
-    chosen = ServerOptimizer(optimizer)
+    chosen = Optimizer(optimizer)
     here = Masked(dataclasses.replace(SERVER, optimizer=chosen), size, collusion)
     there = Masked(dataclasses.replace(CLIENTS, optimizer=chosen), size, collusion)
     model, totals = here.read(here.total(*senders))
@@ -138,7 +138,7 @@ def test_the_server_reads_what_a_member_opens(
 def test_rounds_follow_on_each_other(optimizer: Any) -> None:
     """Moments stay with the server; what members are told of a round is what the next starts from."""
     momentum = {"momentum": 0.9} if optimizer == "fedavgm" else {}
-    terms = dataclasses.replace(SERVER, optimizer=ServerOptimizer(optimizer, **momentum))
+    terms = dataclasses.replace(SERVER, optimizer=Optimizer(optimizer, **momentum))
     kept = served(arrays(), 0)
     for round_ in (1, 2, 4):
         before = encoded(kept)

@@ -97,7 +97,7 @@ def test_values_that_no_contract_can_say(value: Any) -> None:
 )
 def test_rules_that_are_none(numbers: Any) -> None:
     for rule in (Step, Cosine):
-        with pytest.raises(ConfigError, match="no number that fits"):
+        with pytest.raises(ConfigError, match=r"field .* must be"):
             rule(*numbers)
 
 

@@ -18,11 +18,11 @@ from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.training.chain import link_of
 from flhe.training.due import MAX_AHEAD, check_ahead
+from flhe.training.epoch_sums import bound_layout
 from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.model import Model
-from flhe.training.optimizer import ServerOptimizer
+from flhe.training.optimizer import Optimizer
 from flhe.training.session import Session
-from flhe.training.start import started_layout
 from tests.training.rounds import (
     RUN,
     TERMS,
@@ -86,7 +86,7 @@ def test_rounds_that_came_to_nothing_leave_no_trace() -> None:
 @pytest.mark.parametrize("name", ["fedavgm", "fedadagrad", "fedadam", "fedyogi"])
 def test_moments_are_the_same_everywhere_and_go_on(name: Any) -> None:
     momentum = {"momentum": 0.9} if name == "fedavgm" else {}
-    optimizer = ServerOptimizer(name, eta=0.5, **momentum)
+    optimizer = Optimizer(name, eta=0.5, **momentum)
     terms = dataclasses.replace(TERMS, optimizer=optimizer)
     first = play(3, terms).opened_by_all()
     assert tuple(first.moments) == optimizer.moments
@@ -249,7 +249,7 @@ def test_the_slot_says_everything() -> None:
     members, model = sessions(), start()
     session, other, epoch = members[1], drifted(model), members[1].epoch
     slot = session.sum(model, 9, 5).slot
-    begins = started_layout(session.sums.layout_hash, session.digest(model))
+    begins = bound_layout("start", session.sums.layout_hash, session.digest(model))
     assert slot == Slot(RUN, epoch.roster.hash, epoch.id, 9, 5, begins, model.history)
     assert session.place(model, 9, 5) == dataclasses.replace(
         slot, layout_hash=session.sums.layout_hash

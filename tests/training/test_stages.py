@@ -137,7 +137,7 @@ NOT_THESE: dict[str, tuple[Callable[[Staged], Sealed | None], str]] = {
     ),
     "other senders": (of(senders=(0, 1)), NO_SUM),
     "the sum of updates": (lambda p: p.total(), "belongs to another"),
-    "another round": (slot(round=0), "model is at round 0"),
+    "another round": (slot(round=0), "belongs to another run"),
     "a later round": (lambda p: Staged(p.sessions, p.model, 2).mean_squares, "belongs to another"),
     "another history": (slot(history=bytes(32)), "another history"),
     "another epoch": (slot(epoch=bytes(16)), "belongs to another"),
@@ -166,7 +166,7 @@ def test_mean_squares_that_are_not_due() -> None:
     with pytest.raises(ProtocolError, match="needs none"):
         fixed.fit(exchange.mean_squares)
     with pytest.raises(ProtocolError, match="belongs to another"):
-        fixed.open(mean_squares=exchange.mean_squares)
+        fixed.open(fitted_on=exchange.mean_squares)
 
 
 @pytest.mark.parametrize("odd", [{0}, {2}, {0, 1}])
@@ -186,7 +186,7 @@ def test_mean_squares_of_a_member_that_lies() -> None:
     played = stage(3, "sparse, exchange")
     liar, model = played.first, played.model
     quantize = Quantize(liar.terms.bits)
-    plain = encode(liar, model, played.drafts[0])
+    plain = encode(liar.terms, model, played.drafts[0])
     told = quantize.join(plain.extras.astype(np.int64))
     told[COUNT] += 1
     lie = plain._replace(extras=quantize.split(told))
@@ -197,8 +197,10 @@ def test_mean_squares_of_a_member_that_lies() -> None:
 
 def test_mean_squares_that_no_senders_could_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     played = stage(3, "sparse, exchange")
-    honest = SecureSum._verified
-    monkeypatch.setattr(SecureSum, "_verified", lambda *told: honest(*told) + 3 * 32767 + 1)
+    honest = SecureSum.open
+    monkeypatch.setattr(
+        SecureSum, "open", lambda *told, **how: honest(*told, **how) + 3 * 32767 + 1
+    )
     with pytest.raises(ProtocolError, match="holds values that 3 senders cannot reach"):
         played.fit(played.mean_squares)
 
@@ -212,7 +214,7 @@ def test_updates_clipped_otherwise_do_not_add_up() -> None:
         one.sum_of([*one.parts[:2], other.parts[2]])
     for squares in (other.mean_squares, None):
         with pytest.raises(ProtocolError):
-            one.open(one.total(0, 1, 2), mean_squares=squares)
+            one.open(one.total(0, 1, 2), fitted_on=squares)
 
 
 # --- supports ---

@@ -24,8 +24,7 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.scheme import Sash
-from flhe.training.client_optimizer import ClientOptimizer
-from flhe.training.optimizer import ServerOptimizer
+from flhe.training.optimizer import Optimizer
 from flhe.training.terms import MAX_BYTES, Terms
 from flhe.wire import canonical
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
@@ -34,7 +33,7 @@ from tests.laws import paillier_key
 LAYOUT = Layout((Entry("w", (5,), "float32"), Entry("steps", (), "int64")))
 HALF = Select(0.5, rest="drop")
 NOISE = Laplace(0.1, "all")
-SGD = ClientOptimizer("sgd")
+SGD = Optimizer("sgd")
 
 
 def coded(scheme: Scheme | None = None, **coding: Any) -> Terms:
@@ -76,7 +75,7 @@ OTHER_KINDS: list[Terms] = [
     coded(weighted=False),
     Terms(arrays_key="model"),
     Terms(weight_key="n"),
-    Terms(optimizer=ServerOptimizer("fedadagrad", eta=1 / 3, tau=1e-3)),
+    Terms(optimizer=Optimizer("fedadagrad", eta=1 / 3, tau=1e-3)),
     Terms(optimizer=SGD),
 ]
 """Terms of which no two may be taken for each other."""
@@ -268,7 +267,6 @@ MALFORMED: list[tuple[Any, str]] = [
     ({**BODY, "scheme": ["flashe"]}, "scheme"),
     ({**BODY, "scheme": ["flashe", {"masking": "double", "unmask": "server"}]}, "1 unknown fields"),
     ({**BODY, "optimizer": {"name": "fedlion"}}, "optimizer"),
-    ({**BODY, "optimizer": {"name": "fedavg", "eta": (1.0).hex()}}, "optimizer"),
 ]
 
 
@@ -289,6 +287,7 @@ def test_malformed_terms(body: Any, message: str) -> None:
         (top(ratio="nan"), "above 0 and at most 1"),
         (clip(bound=[["*", (0.0).hex()]]), "alpha must"),
         (clip(bound=[[5, "0x1.0000000000000p+0"]]), "names of layers"),
+        ({**BODY, "optimizer": {"name": "fedavg", "eta": (1.0).hex()}}, "fedavg has no eta"),
     ],
     ids=str,
 )

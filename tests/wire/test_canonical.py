@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError, FlheError, ProtocolError
-from flhe.wire.canonical import MAX_DEPTH, dumps, loads, record
+from flhe.wire.canonical import MAX_DEPTH, dumps, loads
 
 LEAVES = st.integers(-(2**64), 2**64 - 1) | st.binary() | st.text() | st.booleans() | st.none()
 VALUES = st.recursive(
@@ -128,19 +128,3 @@ def test_errors_do_not_repeat_the_bytes() -> None:
     with pytest.raises(FlheError) as caught:
         loads(b"\x66secre\xff", 100, "test")
     assert "secr" not in str(caught.value)
-
-
-def test_record() -> None:
-    kinds = {"a": int, "b": bytes}
-    assert record({"b": b"", "a": 1}, "test", kinds) == {"a": 1, "b": b""}
-    for bad, says in [
-        ([], "got list"),
-        ({"a": 1}, "b is missing"),
-        ({"a": True, "b": b""}, "a is bool, needs int"),
-        ({"a": 1, "b": ""}, "b is str, needs bytes"),
-    ]:
-        with pytest.raises(ProtocolError, match=says):
-            record(bad, "test", kinds)
-    with pytest.raises(ProtocolError, match="1 unknown") as caught:
-        record({"a": 1, "b": b"", "<script>": 1}, "test", kinds)
-    assert "script" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Client optimizers: PyTorch's results, and what is taken over from an optimizer of torch."""
+"""Optimizers of gradients: PyTorch's results, and what is taken over from an optimizer of torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.training.client_optimizer import ClientOptimizer
+from flhe.training.optimizer import Optimizer
 
 STEPS, LENGTH = 200, 240
 EPSILON = float(np.finfo(np.float32).eps)
@@ -49,7 +49,7 @@ def test_200_steps_give_what_torch_gives(case: str, decay: float, dtype: torch.d
     kind, options = CASES[case]
     weights = torch.nn.Parameter(torch.linspace(-2, 2, LENGTH, dtype=dtype))
     theirs = kind([weights], **options)
-    ours = ClientOptimizer.like(theirs, decay=decay)
+    ours = Optimizer.like(theirs, decay=decay)
     rates = torch.optim.lr_scheduler.LambdaLR(theirs, lambda t: 1 / (1 + decay * t))
     model = weights.detach().numpy().copy()
     moments = ours.init(LENGTH)
@@ -71,7 +71,7 @@ def test_200_steps_give_what_torch_gives(case: str, decay: float, dtype: torch.d
 
 def test_a_variance_that_rounding_takes_below_zero_is_none() -> None:
     """A gradient that never changes has no deviation: torch divides by NaN sooner or later."""
-    optimizer = ClientOptimizer("rmsprop", centered=True, alpha=0.3)
+    optimizer = Optimizer("rmsprop", centered=True, alpha=0.3)
     mean = (np.arange(1000, dtype=np.float32) + 1) / 3
     moments = optimizer.init(1000)
     for step in range(1, 100):
@@ -90,7 +90,7 @@ def test_moments_are_named_as_torch_names_them() -> None:
         weights.grad = torch.ones(2)
         theirs.step()
         kept = {k for k, v in theirs.state[weights].items() if k != "step" and v is not None}
-        assert set(ClientOptimizer.like(theirs).moments) == kept
+        assert set(Optimizer.like(theirs).moments) == kept
 
 
 def made(kind: Any, **options: Any) -> Any:
@@ -121,37 +121,35 @@ def grouped(**second: Any) -> Any:
         (made(torch.optim.Adam, decoupled_weight_decay=True), "decoupled_weight_decay=True"),
         (grouped(lr=0.1), "param groups differ in lr"),
         (grouped(betas=(0.5, 0.5)), "param groups differ in betas"),
-        (made(torch.optim.SGD, momentum=1.5), "momentum=1.5"),
+        (made(torch.optim.SGD, momentum=1.5), "momentum must be"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_what_is_not_like_torchs_is_refused_by_name(optimizer: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        ClientOptimizer.like(optimizer)
+        Optimizer.like(optimizer)
 
 
 def test_a_schedule_and_options_that_do_not_exist_yet_are_refused() -> None:
     optimizer = made(torch.optim.Adam)
     optimizer.param_groups[0]["novelty"] = None
     with pytest.raises(ConfigError, match=r"novelty=None.*leave it out"):
-        ClientOptimizer.like(optimizer)
+        Optimizer.like(optimizer)
     optimizer = made(torch.optim.SGD)
     torch.optim.lr_scheduler.StepLR(optimizer, 1)
     with pytest.raises(ConfigError, match="a schedule changes its learning rate"):
-        ClientOptimizer.like(optimizer)
+        Optimizer.like(optimizer)
 
 
 def test_like_reads_what_would_be_done_now() -> None:
-    assert ClientOptimizer.like(made(torch.optim.Adam)) == ClientOptimizer("adam")
-    assert ClientOptimizer.like(made(torch.optim.SGD)) == ClientOptimizer("sgd")
-    assert ClientOptimizer.like(made(torch.optim.RMSprop)) == ClientOptimizer("rmsprop")
-    assert ClientOptimizer.like(grouped()) == ClientOptimizer("adam", lr=0.01)
-    assert ClientOptimizer.like(grouped(foreach=True)) == ClientOptimizer("adam", lr=0.01)
+    assert Optimizer.like(made(torch.optim.Adam)) == Optimizer("adam")
+    assert Optimizer.like(made(torch.optim.SGD)) == Optimizer("sgd")
+    assert Optimizer.like(made(torch.optim.RMSprop)) == Optimizer("rmsprop")
+    assert Optimizer.like(grouped()) == Optimizer("adam", lr=0.01)
+    assert Optimizer.like(grouped(foreach=True)) == Optimizer("adam", lr=0.01)
     optimizer = made(torch.optim.RMSprop, alpha=0.9, momentum=0.5, centered=True)
     optimizer.param_groups[0]["lr"] = 0.5  # set by hand, after it was made
-    like = ClientOptimizer.like(optimizer, decay=1e-6)
-    assert like == ClientOptimizer(
-        "rmsprop", lr=0.5, alpha=0.9, momentum=0.5, centered=True, decay=1e-6
-    )
+    like = Optimizer.like(optimizer, decay=1e-6)
+    assert like == Optimizer("rmsprop", lr=0.5, alpha=0.9, momentum=0.5, centered=True, decay=1e-6)
     rate = torch.tensor(0.25)
-    assert ClientOptimizer.like(made(torch.optim.Adam, lr=rate)).lr == 0.25
+    assert Optimizer.like(made(torch.optim.Adam, lr=rate)).lr == 0.25
