@@ -108,3 +108,5 @@ SEAL = named(
 )
 """Rings of schemes that SEAL encrypts. All take as many bytes a value; larger ones have more margin in
 security."""
+
+DEFAULT_SEAL = "4096"

@@ -226,13 +226,13 @@ def fedml_terms(share: float) -> Terms:
 def fedml(setting: Setting, updates: Sequence[Vector], share: float = 1.0) -> Contender:
     """FedML-HE: CKKS of all of an update, or of a share; TenSEAL's context is built once."""
     from flhe.schemes.fedml_he.adder import FedmlHeOpener, FedmlHeSealer
-    from flhe.schemes.fedml_he.keys import CkksSecret
+    from flhe.schemes.seal_keys import SealSecret
     from flhe.schemes.selective import Selective, SelectiveOpener, SelectiveSealer
 
     terms, layout, threads = fedml_terms(share), layout_of(setting.values), setting.threads
     scheme, key = FedmlHe(), secrets.token_bytes(32)
-    secret, whole = CkksSecret.generate(scheme.ring), scheme.adder(setting.cohort)
-    whole = replace(whole, public=secret.public(whole.sizes))
+    secret, whole = SealSecret.generate(scheme.ring), scheme.adder(setting.cohort)
+    whole = replace(whole, public=secret.public)
     adder = terms.selective(whole, layout)
     if isinstance(adder, Selective):
         adder = replace(adder, mask=terms.select.fixed(layout))

@@ -17,11 +17,10 @@ from flhe.schemes.esafl.keys import check_total
 from flhe.schemes.esafl.presets import ESHE, EshePreset
 from flhe.schemes.esafl.rlwe import Rlwe, rlwe_for
 from flhe.schemes.esafl.scheme import Esafl
-from flhe.schemes.fedml_he.presets import CKKS
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.sizes import CkksSizes
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.presets import BAR, SealPreset
+from flhe.schemes.presets import BAR, SEAL, SealPreset
 from flhe.schemes.sash.presets import SASH, SashPreset
 from flhe.schemes.sash.scheme import Sash
 
@@ -90,7 +89,7 @@ def test_sums_of_keys_of_another_shape(total: Any) -> None:
 
 def test_presets_are_those_of_their_names() -> None:
     assert BAR == 128
-    for presets in (SASH, ESHE, CKKS):
+    for presets in (SASH, ESHE, SEAL):
         assert all(name == preset.name for name, preset in presets.items())
     assert all(Sash(preset=name).parameters_of_prg is preset for name, preset in SASH.items())
 

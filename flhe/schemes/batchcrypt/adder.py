@@ -62,8 +62,7 @@ class BatchCryptAdder(Shell):
     public: PublicKey | None = None
 
     def __post_init__(self) -> None:
-        self._check_cohort()
-        self._check_bits()
+        Shell.__post_init__(self)
         if self.public is not None and self.public.bits != self.scheme.key_bits:
             raise ConfigError(
                 f"BatchCryptAdder(key_bits={self.scheme.key_bits}): the public key has "
@@ -84,9 +83,7 @@ class BatchCryptAdder(Shell):
         """Public parameters, for hashing into the layout: the key among them."""
         public = b"" if self.public is None else self.public.to_bytes()
         return {
-            "name": self.name,
-            "cohort": self.cohort,
-            "bits": self.bits,
+            **Shell.parameters(self),
             "key_bits": self.scheme.key_bits,
             "public": hashlib.sha256(public).digest() if public else b"",
             "slot_bits": self.batch.width,

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from flhe.math.prime_ring import PrimeRing
-from flhe.schemes.bfv.keys import BfvPublic, BfvSecret
 from flhe.schemes.bfv.sizes import BfvSizes, sizes_for
 from flhe.schemes.seal_adder import SealAdder, SealOpener, SealSealer
 from flhe.schemes.seal_blocks import Remask, SealBlocks
@@ -46,8 +45,7 @@ class BfvAdder(SealAdder):
     """Public parameters for a cohort, as for `SealAdder`."""
 
     MASKS = "bfv-a"
-    SECRET, PUBLIC, BLOCKS = BfvSecret, BfvPublic, Blocks
-    SEALER, OPENER = SealSealer, SealOpener
+    BLOCKS, SEALER, OPENER = Blocks, SealSealer, SealOpener
 
     @property
     def sizes(self) -> BfvSizes:

@@ -75,15 +75,14 @@ class EsaflAdder(ResidueShell):
     key_id: bytes = b""
 
     def __post_init__(self) -> None:
-        self._check_cohort()
         if self.bits == 0:
+            self._check_cohort()
             object.__setattr__(self, "bits", most_bits(self.scheme.preset, self.cohort))
-        self._check_bits()
+        ResidueShell.__post_init__(self)
         if len(self.key_id) not in (0, 32) or (self.key_id and self.scheme.per_sum_keys):
             raise ConfigError(
                 "EsaflAdder(key_id=...): 32 bytes, and none where keys last for one round"
             )
-        rlwe_for(self.scheme.preset, self.cohort, self.bits)
 
     @property
     def sizes(self) -> Rlwe:
@@ -133,9 +132,7 @@ class EsaflAdder(ResidueShell):
         """Public parameters, for hashing into the layout: what the key is called among them."""
         sizes = self.sizes
         return {
-            "name": self.name,
-            "cohort": self.cohort,
-            "bits": self.bits,
+            **ResidueShell.parameters(self),
             "ring": self.scheme.ring,
             "keys": self.scheme.keys,
             "key_id": self.key_id,

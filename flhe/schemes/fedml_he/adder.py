@@ -29,8 +29,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.schemes.fedml_he.keys import CkksPublic, CkksSecret
-from flhe.schemes.fedml_he.presets import ckks_preset
 from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
 from flhe.schemes.fedml_he.sizes import CkksSizes, sizes_for
 from flhe.schemes.seal_adder import SealAdder, SealOpener, SealSealer
@@ -68,13 +66,12 @@ class FedmlHeAdder(SealAdder):
     """Public parameters for a cohort, as for `SealAdder`."""
 
     MASKS = "ckks-a"
-    SECRET, PUBLIC, BLOCKS = CkksSecret, CkksPublic, Blocks
-    SEALER, OPENER = FedmlHeSealer, FedmlHeOpener
+    BLOCKS, SEALER, OPENER = Blocks, FedmlHeSealer, FedmlHeOpener
 
     @property
     def sizes(self) -> CkksSizes:
         """Ring, modulus, scale and slots."""
-        return sizes_for(ckks_preset(self.scheme.ring), self.cohort, self.bits)
+        return sizes_for(self.scheme.preset, self.cohort, self.bits)
 
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout: what the key is called among them."""

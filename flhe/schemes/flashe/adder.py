@@ -58,10 +58,6 @@ class FlasheAdder(Shell):
     cohort: int
     bits: int = 16
 
-    def __post_init__(self) -> None:
-        self._check_cohort()
-        self._check_bits()
-
     @property
     def lane_bits(self) -> int:
         """b: bits that one value takes on the wire."""
@@ -75,9 +71,7 @@ class FlasheAdder(Shell):
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout."""
         return {
-            "name": self.name,
-            "cohort": self.cohort,
-            "bits": self.bits,
+            **Shell.parameters(self),
             "masking": self.scheme.masking,
             "lane_bits": self.lane_bits,
             "columns": COLUMNS,

@@ -118,9 +118,7 @@ class SashAdder(Shell):
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout."""
         return {
-            "name": self.name,
-            "cohort": self.cohort,
-            "bits": self.bits,
+            **Shell.parameters(self),
             "preset": self.scheme.preset,
             "unmask": self.scheme.unmask,
             "guard": self.guard,
