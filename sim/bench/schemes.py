@@ -251,7 +251,7 @@ def fedml(setting: Setting, updates: Sequence[Vector], share: float = 1.0) -> Co
         "fedml-he" if share == 1 else f"fedml-he select {share:g}",
         setting,
         updates,
-        note=f"ring {scheme.ring}, log q = {sizes.q.bit_length()}, {sizes.per} values of "
+        note=f"ring {scheme.ring}, log q = {sizes.q.bit_length()}, {sizes.digits.per} values of "
         f"{whole.bits} bits in a slot",
     )
 

@@ -269,10 +269,10 @@ class FedmlHeKind(Kind):
     def book(self, case: Case) -> FedmlHeBook:
         """With the sizes that the library has found."""
         sizes = self.scheme(case).sizes
-        about: Any = {"n": sizes.n, "q_bits": sizes.bits, "per": sizes.per}
+        about: Any = {"n": sizes.n, "q_bits": sizes.bits, "per": sizes.digits.per}
         about |= {"scale_bits": sizes.scale_bits, "key": self.key(case)}
         book = FedmlHeBook(**given(case), **about)
-        assert (book.q, book.width, book.block) == (sizes.q, sizes.width, sizes.block)
+        assert (book.q, book.width, book.block) == (sizes.q, sizes.digits.width, sizes.block)
         return book
 
     def key(self, case: Case) -> tuple[int, ...]:

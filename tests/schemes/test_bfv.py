@@ -13,9 +13,10 @@ from flhe.math.prg import AesCtr
 from flhe.schemes.base import Secrets
 from flhe.schemes.bfv.adder import BfvAdder, Blocks
 from flhe.schemes.bfv.scheme import Bfv
-from flhe.schemes.bfv.sizes import LARGEST, sizes_for
+from flhe.schemes.bfv.sizes import BfvSizes
 from flhe.schemes.polynomial_masks import PolynomialMasks
 from flhe.schemes.seal_keys import SealPublic, SealSecret
+from flhe.schemes.seal_sizes import LARGEST, sizes_for
 from flhe.schemes.sealed import Sealed
 from tests.laws import KEY, SLOT, whole
 
@@ -82,7 +83,7 @@ def test_equal_vectors_of_a_thousand_senders_are_summed() -> None:
 @pytest.mark.parametrize("cohort", [2, 3, 10, 100, 1024])
 @pytest.mark.parametrize("bits", [2, 8, 16, 20])
 def test_sizes_leave_the_room_that_the_proof_asks_for(cohort: int, bits: int) -> None:
-    sizes = sizes_for(Bfv.RINGS["4096"], cohort, bits)
+    sizes = sizes_for(BfvSizes, Bfv.RINGS["4096"], cohort, bits)
     most = cohort * sizes.digits.largest
     assert sizes.t > 4 * most
     assert sizes.q // sizes.t > 4 * cohort * LARGEST
@@ -92,7 +93,7 @@ def test_sizes_leave_the_room_that_the_proof_asks_for(cohort: int, bits: int) ->
 
 def test_errors_are_no_larger_than_the_proof_takes_them_to_be() -> None:
     """A ciphertext of zeros is its error: |e| <= 21 in each coefficient."""
-    sizes = sizes_for(Bfv.RINGS["4096"], 2, 16)
+    sizes = sizes_for(BfvSizes, Bfv.RINGS["4096"], 2, 16)
     blocks, ring = Blocks.of(sizes, SECRET), sizes.ring
     zero = np.zeros((1, sizes.n), np.uint64)
     for _ in range(5):

@@ -19,11 +19,12 @@ from flhe.math.prg import AesCtr
 from flhe.schemes.fedml_he.adder import FedmlHeAdder, FedmlHeOpener, FedmlHeSealer
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
-from flhe.schemes.fedml_he.sizes import LARGEST, ROOM, CkksSizes, sizes_for
+from flhe.schemes.fedml_he.sizes import ROOM, CkksSizes
 from flhe.schemes.polynomial_masks import PolynomialMasks, lifted
 from flhe.schemes.presets import SEAL
 from flhe.schemes.seal_format import to_seal_order
 from flhe.schemes.seal_keys import SealPublic, SealSecret
+from flhe.schemes.seal_sizes import LARGEST, sizes_for
 from flhe.schemes.sealed import Sealed
 from tests.laws import KEY, SLOT, whole
 
@@ -91,21 +92,21 @@ def test_sums_are_exact_and_the_noise_is_within_the_proof(
 @given(st.sampled_from(sorted(SEAL)), st.integers(2, 1024), st.integers(2, 32))
 def test_no_coefficient_wraps_and_no_slot_is_off(ring: str, cohort: int, bits: int) -> None:
     try:
-        sizes = sizes_for(SEAL[ring], cohort, bits)
+        sizes = sizes_for(CkksSizes, SEAL[ring], cohort, bits)
     except ConfigError:
         assert bits > 16
         return
     bound = 2 ** (bits - 1) - 1
-    slot = sum(bound * 2 ** (sizes.width * k) for k in range(sizes.per))
+    slot = sum(bound * 2 ** (sizes.digits.width * k) for k in range(sizes.digits.per))
     worst = cohort * (slot * 2**sizes.scale_bits) + cohort * int(LARGEST + 1)
     assert 2 * worst < sizes.q
     assert cohort * slot < 2**52
     assert 10 * np.sqrt(cohort * 11 * sizes.n / 2) / 2**sizes.scale_bits < ROOM
     for sign in (1, -1):
-        values = np.full(2 * sizes.per, sign * bound, np.int64)
+        values = np.full(2 * sizes.digits.per, sign * bound, np.int64)
         values[::3] = -sign * bound
         joined = sizes.digits.join(values)
-        assert max(abs(int(v)) for v in joined) <= sizes.largest
+        assert max(abs(int(v)) for v in joined) <= sizes.digits.largest
         digits, fits = sizes.digits.split(cohort * joined, cohort)
         assert fits
         assert digits.tolist() == (cohort * values).tolist()
@@ -225,7 +226,7 @@ def test_each_sign_that_a_sum_was_altered_is_enough() -> None:
     """Behind the values; beyond what senders reach; off the grid: one of them at a time."""
     scheme = scheme_for(3)
     sizes, bound = scheme.sizes, scheme.space.bound
-    assert sizes.per == 2
+    assert sizes.digits.per == 2
     total = total_of(scheme, [np.arange(20, dtype=np.int32)] * 3)
     seen = opener(scheme)
 
@@ -235,7 +236,7 @@ def test_each_sign_that_a_sum_was_altered_is_enough() -> None:
         values, fits = sizes.digits.split(slots, 3)
         return bool(values[20:].any()), not fits, not near
 
-    upper = 1 << sizes.width
+    upper = 1 << sizes.digits.width
     for at, steps, signs in (
         (sizes.n // 2 - 1, 1, (True, False, False)),
         (10, -upper, (True, False, False)),

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from flhe.math.prime_ring import PrimeRing
-from flhe.schemes.bfv.sizes import BfvSizes, sizes_for
+from flhe.schemes.bfv.sizes import BfvSizes
 from flhe.schemes.seal_adder import SealAdder, SealOpener, SealSealer
 from flhe.schemes.seal_blocks import Remask, SealBlocks
 from flhe.schemes.seal_format import Words
+from flhe.schemes.seal_sizes import sizes_for
 
 
 class Blocks(SealBlocks):
@@ -50,7 +51,8 @@ class BfvAdder(SealAdder):
     @property
     def sizes(self) -> BfvSizes:
         """Ring, moduli and slots."""
-        return sizes_for(self.scheme.preset, self.cohort, self.bits)
+        sizes: BfvSizes = sizes_for(BfvSizes, self.scheme.preset, self.cohort, self.bits)
+        return sizes
 
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout: what the key is called among them."""

@@ -30,8 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
-from flhe.schemes.fedml_he.sizes import CkksSizes, sizes_for
+from flhe.schemes.fedml_he.sizes import CkksSizes
 from flhe.schemes.seal_adder import SealAdder, SealOpener, SealSealer
+from flhe.schemes.seal_sizes import sizes_for
 from flhe.wire.secret import Random
 
 
@@ -71,7 +72,8 @@ class FedmlHeAdder(SealAdder):
     @property
     def sizes(self) -> CkksSizes:
         """Ring, modulus, scale and slots."""
-        return sizes_for(self.scheme.preset, self.cohort, self.bits)
+        sizes: CkksSizes = sizes_for(CkksSizes, self.scheme.preset, self.cohort, self.bits)
+        return sizes
 
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout: what the key is called among them."""
