@@ -28,7 +28,6 @@ from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
-from flhe.math.prg import AesCtr, Prg
 from flhe.math.ring_arrays import Elements
 from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.polynomial_masks import PolynomialMasks
@@ -123,11 +122,9 @@ class SealAdder(ResidueShell):
             )
         return self.BLOCKS.of(self.sizes, key)
 
-    def masks(
-        self, group_key: bytes, slot: Slot, senders: tuple[int, ...], prg: Prg
-    ) -> PolynomialMasks:
+    def masks(self, group_key: bytes, slot: Slot, senders: tuple[int, ...]) -> PolynomialMasks:
         """The sum of the masks of these senders."""
-        return PolynomialMasks.of(self.sizes.ring, self.MASKS, group_key, slot, senders, prg)
+        return PolynomialMasks.of(self.sizes.ring, self.MASKS, group_key, slot, senders)
 
 
 @dataclass(slots=True)
@@ -138,7 +135,7 @@ class SealSealer(SealerShell):
 
     Parameters
     ----------
-    adder, group_key, rank, prg, threads
+    adder, group_key, rank, threads
         As for `SealerShell`; `a` is derived from the group key. TenSEAL keeps Python's lock, so more
         threads than one save little.
     key : SealSecret
@@ -149,7 +146,6 @@ class SealSealer(SealerShell):
     key: SealSecret
     group_key: bytes = field(repr=False)
     rank: int
-    prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
     _blocks: SealBlocks = field(init=False, repr=False)
 
@@ -168,7 +164,7 @@ class SealSealer(SealerShell):
         sizes, joined = self.adder.sizes, self._joining()
         length = plain.values.size + plain.extras.size
         count, data = sizes.count(length), empty(self.adder.nbytes(length), np.uint8)
-        masks = self.adder.masks(self.group_key, slot, (self.rank,), self.prg)
+        masks = self.adder.masks(self.group_key, slot, (self.rank,))
 
         def work(start: int, stop: int) -> None:
             for at, end in windows(start, stop, sizes.step):
@@ -190,7 +186,6 @@ class SealOpener(OpenerShell):
     adder: SealAdder
     key: SealSecret
     group_key: bytes = field(repr=False)
-    prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
     _blocks: SealBlocks = field(init=False, repr=False)
 
@@ -223,7 +218,7 @@ class SealOpener(OpenerShell):
         return opened, True
 
     def _masks(self, total: Sealed) -> PolynomialMasks:
-        return self.adder.masks(self.group_key, total.slot, total.senders, self.prg)
+        return self.adder.masks(self.group_key, total.slot, total.senders)
 
     def _opened(self, total: Sealed, masks: PolynomialMasks, at: int) -> NDArray[Any]:
         """What TenSEAL makes of the piece from residue `at` on."""

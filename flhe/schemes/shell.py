@@ -190,8 +190,6 @@ class SealerShell(_Rank):
         K_G of the epoch, 32 bytes.
     rank : int
         This client's rank in the agreed member list; never a number from the server.
-    prg : Prg
-        Who computes AES.
     threads : int
         Threads to encrypt on.
     random : callable

@@ -9,7 +9,6 @@ import pytest
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, NoKeyError, ProtocolError
-from flhe.math.prg import AesCtr
 from flhe.schemes.base import Secrets
 from flhe.schemes.bfv.adder import BfvAdder, Blocks
 from flhe.schemes.bfv.scheme import Bfv
@@ -71,7 +70,7 @@ def test_equal_vectors_of_a_thousand_senders_are_summed() -> None:
     sizes, blocks = adder.sizes, Blocks.of(adder.sizes, SECRET)
     c = np.empty(sizes.count(50), np.uint64)
     sizes.limbs.read(total.data, c.size, 0, 0, c)
-    a = PolynomialMasks.of(sizes.ring, BfvAdder.MASKS, KEY, SLOT, (0,), AesCtr()).blocks(0, 1)
+    a = PolynomialMasks.of(sizes.ring, BfvAdder.MASKS, KEY, SLOT, (0,)).blocks(0, 1)
     of_all = np.zeros_like(a)
     for _ in range(1024):
         sizes.ring.add_into(of_all, a)

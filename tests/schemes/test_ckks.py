@@ -122,7 +122,7 @@ def test_errors_are_as_wide_as_the_proof_takes_them_to_be() -> None:
     c = np.empty((count, sizes.n), np.uint64)
     for _, at, end in sizes.limbs.pieces(c.size):
         sizes.limbs.read(sealed.data, c.size, 0, at, c.reshape(-1)[at:end])
-    a = PolynomialMasks.of(sizes.ring, "ckks-a", KEY, SLOT, (0,), AesCtr()).blocks(0, count)
+    a = PolynomialMasks.of(sizes.ring, "ckks-a", KEY, SLOT, (0,)).blocks(0, count)
     slots = Blocks.of(sizes, key()).decrypt(c, a)
     assert np.rint(slots).tolist() == sizes.digits.join(values.astype(np.int64)).tolist()
     assert 0.9 < np.var(slots - np.rint(slots)) / sizes.sigma(1) ** 2 < 1.1
@@ -231,7 +231,7 @@ def test_each_sign_that_a_sum_was_altered_is_enough() -> None:
     seen = opener(scheme)
 
     def looked_at(changed: Sealed) -> tuple[bool, bool, bool]:
-        masks = PolynomialMasks.of(sizes.ring, "ckks-a", KEY, SLOT, changed.senders, AesCtr())
+        masks = PolynomialMasks.of(sizes.ring, "ckks-a", KEY, SLOT, changed.senders)
         slots, near = seen._slots(seen._opened(changed, masks, 0), 3)
         values, fits = sizes.digits.split(slots, 3)
         return bool(values[20:].any()), not fits, not near

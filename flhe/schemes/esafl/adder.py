@@ -36,7 +36,6 @@ from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
-from flhe.math.prg import AesCtr, Prg
 from flhe.math.ring_arrays import Elements
 from flhe.math.sampling import fresh
 from flhe.schemes.base import Secrets, check_agrees
@@ -142,13 +141,13 @@ class EsaflAdder(ResidueShell):
             "slots": sizes.slots.per,
         }
 
-    def products(self, group_key: bytes, slot: Slot, key: NDArray[Any], prg: Prg) -> Products:
+    def products(self, group_key: bytes, slot: Slot, key: NDArray[Any]) -> Products:
         """A s for one slot, s being `key`: signed coefficients, shape (dimension,)."""
         keys = tuple(
             hkdf(group_key, "eshe-a", *slot.context(), self.scheme.ring, limb)
             for limb in range(len(self.sizes.slots.moduli))
         )
-        return Products.of(self.sizes, keys, key, prg)
+        return Products.of(self.sizes, keys, key)
 
 
 Draft = tuple[Own, NDArray[np.uint8], list[Residues], NDArray[np.int8]]
@@ -161,7 +160,7 @@ class EsaflSealer(SharedSealerShell):
 
     Parameters
     ----------
-    adder, group_key, rank, prg, threads, random
+    adder, group_key, rank, threads, random
         As for `SealerShell`; `a` is derived from the group key, errors and fresh keys are drawn.
     own : NDArray[int8] or None
         The own key, shape (dimension,); None where it is fresh for each ciphertext.
@@ -171,7 +170,6 @@ class EsaflSealer(SharedSealerShell):
     group_key: bytes = field(repr=False)
     rank: int
     own: Own | None = field(default=None, repr=False)
-    prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
     random: Random = field(default=secrets.token_bytes, repr=False)
 
@@ -223,7 +221,7 @@ class EsaflSealer(SharedSealerShell):
         """A ciphertext of `values`, or where there are none yet, a s and e for one."""
         adder = self.adder
         own = adder.draw_own(self.random) if self.own is None else self.own
-        products = adder.products(self.group_key, slot, own, self.prg)
+        products = adder.products(self.group_key, slot, own)
         data = empty(adder.nbytes(length), np.uint8)
         count, limbs = adder.sizes.count(length), len(adder.sizes.slots.moduli)
         pieces: list[Residues] = []
@@ -286,14 +284,13 @@ class EsaflOpener(OpenerShell):
         K_G of the epoch, 32 bytes.
     total : NDArray[int32]
         s, shape (dimension,): of all members, or with keys="round" of the senders of one sum.
-    prg, threads
-        As for `EsaflSealer`.
+    threads : int
+        Threads to open on.
     """
 
     adder: EsaflAdder
     group_key: bytes = field(repr=False)
     total: Total = field(repr=False)
-    prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
 
     def _open(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
@@ -308,7 +305,7 @@ class EsaflOpener(OpenerShell):
         sizes = adder.sizes
         slots, count = sizes.slots, sizes.count(total.length)
         limbs = len(slots.moduli)
-        products = adder.products(self.group_key, total.slot, self.total, self.prg)
+        products = adder.products(self.group_key, total.slot, self.total)
         out = empty(total.length, slots.dtype)
 
         def work(start: int, stop: int) -> None:

@@ -45,7 +45,7 @@ class FedmlHeSealer(SealSealer):
     def _joining(self) -> Callable[[NDArray[np.int64], int], NDArray[Any]]:
         """With dither, which makes roundings random."""
         sizes = self.adder.sizes
-        dither = Dither.of(sizes, self.prg, self.random)
+        dither = Dither.of(sizes, self.random)
         return lambda values, first: (
             sizes.digits.join(values) + dither.blocks(first, values.size // sizes.block)
         )

@@ -28,7 +28,7 @@ from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
-from flhe.math.prg import AesCtr, Prg, random_elements
+from flhe.math.prg import random_elements
 from flhe.math.ring_arrays import Elements
 from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.sash.generator import Seed, Shprg, public_key
@@ -133,10 +133,10 @@ class SashAdder(Shell):
         np.add(lanes, _lanes(part.data), out=lanes)
         return lanes.view(np.uint8)
 
-    def generator(self, slot: Slot, prg: Prg | None = None) -> Shprg:
+    def generator(self, slot: Slot) -> Shprg:
         """G as `slot`'s epoch has it."""
         preset = self.scheme.parameters_of_prg
-        return Shprg(preset, public_key(preset, slot), prg or AesCtr())
+        return Shprg(preset, public_key(preset, slot))
 
 
 def _lanes(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
@@ -152,7 +152,6 @@ class SashSealer(SharedSealerShell):
 
     adder: SashAdder
     rank: int
-    prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
     random: Random = field(default=secrets.token_bytes, repr=False)
 
@@ -186,7 +185,7 @@ class SashSealer(SharedSealerShell):
         preset = self.adder.scheme.parameters_of_prg
         seed = random_elements(preset.dimension, self.random)
         lanes = empty(length, np.uint32)
-        self.adder.generator(slot, self.prg).into(seed, lanes, self.threads)
+        self.adder.generator(slot).into(seed, lanes, self.threads)
         return seed, lanes
 
 
@@ -208,20 +207,19 @@ class SashOpener(OpenerShell):
         Public parameters.
     seed : NDArray[uint64]
         Sum of the senders' seeds modulo q, shape (dimension,).
-    prg, threads
-        As for `SashSealer`.
+    threads : int
+        Threads to open on.
     """
 
     adder: SashAdder
     seed: Seed = field(repr=False)
-    prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
 
     def _open(self, total: Sealed) -> NDArray[np.int32]:
         guard = self.adder.guard
         half = np.int32(1 << (guard - 1))
         bound = (len(total.senders) + 1) // 2
-        data, generator = _lanes(total.data), self.adder.generator(total.slot, self.prg)
+        data, generator = _lanes(total.data), self.adder.generator(total.slot)
         lanes = empty(total.length, np.uint32)
         generator.into(self.seed, lanes, self.threads)
         out: NDArray[np.int32] = lanes.view(np.int32)

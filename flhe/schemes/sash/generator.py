@@ -16,13 +16,13 @@ EUROCRYPT 2012 (learning with rounding); docs/protocol.md for why q is prime.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.pack import spread
-from flhe.math.prg import AesCtr, FieldElements, Prg
+from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.ring import Ring
 from flhe.schemes.sash.presets import SashPreset
 from flhe.schemes.sealed import Slot
@@ -60,13 +60,10 @@ class Shprg:
         Dimension.
     public : bytes
         What `a` is expanded from, 32 bytes.
-    prg : Prg
-        Who computes AES.
     """
 
     preset: SashPreset
     public: bytes
-    prg: Prg = field(default_factory=AesCtr)
 
     @property
     def step(self) -> int:
@@ -80,7 +77,7 @@ class Shprg:
         transformed = ring.forward(seed)
 
         def work(start: int, stop: int) -> None:
-            elements = FieldElements(self.prg, self.public)
+            elements = FieldElements(AesCtr(), self.public)
             scratch = np.empty(PIECE * n + SPARE, np.uint64)
             for at, end in windows(start, stop, PIECE * n):
                 part, count = out[at:end], -(-(end - at) // n)
