@@ -40,7 +40,7 @@ from flhe.schemes.flashe.adder import FlasheAdder
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.adder import SashSealer
 from flhe.schemes.sash.generator import Seed
-from flhe.schemes.sash.presets import sash_preset
+from flhe.schemes.sash.presets import SASH
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed, Slot
 
@@ -226,7 +226,7 @@ def _sash(bits: int, preset: str, unmask: Any) -> SchemeCase:
     return SchemeCase(
         f"sash-{preset}-{bits or 'auto'}-{unmask}",
         functools.partial(_roles, scheme=Sash(unmask, preset), bits=bits),
-        sash_preset(preset).dimension,
+        SASH[preset].dimension,
         lambda _, sealed: sealed.data.view("<u4"),
         True,
         "refused",

@@ -47,10 +47,10 @@ def eshe(dimension: int = 4096, log_q: int = 104, security: int = 128, **how: An
 SIZES = Esafl(keys="joint").adder(3).sizes
 
 REFUSED: list[tuple[Callable[[], object], str]] = [
-    (lambda: SashPreset("x", 2048, 127, "a guess"), "127 bits of security, 128 are"),
-    (lambda: SashPreset("x", 1024, 128, "a guess"), "2048, 4096 or 8192"),
-    (lambda: SashPreset("x", 2049, 128, "a guess"), "2048, 4096 or 8192"),
-    (lambda: SashPreset("x", 16384, 128, "a guess"), "2048, 4096 or 8192"),
+    (lambda: SashPreset("x", 2048, 64, 127, "a guess"), "127 bits of security, 128 are"),
+    (lambda: SashPreset("x", 1024, 64, 128, "a guess"), "2048, 4096 or 8192"),
+    (lambda: SashPreset("x", 2049, 64, 128, "a guess"), "2048, 4096 or 8192"),
+    (lambda: SashPreset("x", 16384, 64, 128, "a guess"), "2048, 4096 or 8192"),
     (lambda: eshe(security=127), "127 bits of security, 128 are needed"),
     (lambda: eshe(2048), "power of two from 4096"),
     (lambda: eshe(log_q=60, goldilocks=True), "64 for Goldilocks"),
