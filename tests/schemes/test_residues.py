@@ -375,9 +375,9 @@ MALFORMED = {
 def test_a_malformed_order_is_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         residue_worker.read_order(io.BytesIO(data))
-    assert residue_worker.read_order(io.BytesIO(order())) == (11, 13, 139, 3)
+    assert residue_worker.read_order(io.BytesIO(order())) == residue_worker._Order(11, 13, 139, 3)
     written = residue_worker.order(P, Q, H, 77)
-    assert residue_worker.read_order(io.BytesIO(written)) == (P, Q, H, 77)
+    assert residue_worker.read_order(io.BytesIO(written)) == residue_worker._Order(P, Q, H, 77)
 
 
 @pytest.mark.parametrize("data", [MALFORMED["not CBOR"], order(q=b"\x0c")])

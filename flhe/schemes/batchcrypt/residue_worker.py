@@ -50,13 +50,12 @@ def order(p: int, q: int, h: int, count: int) -> bytes:
     return len(body).to_bytes(4, "little") + body
 
 
-def read_order(stream: BinaryIO) -> tuple[int, int, int, int]:
-    """Inverse of `order`: p, q, h, count; ProtocolError for anything else."""
+def read_order(stream: BinaryIO) -> _Order:
+    """Inverse of `order`; ProtocolError for anything else."""
     length = int.from_bytes(stream.read(4), "little")
     if length > MAX_ORDER:
         raise ProtocolError(f"residue order: {length} bytes, at most {MAX_ORDER} are accepted")
-    found = _Order.from_bytes(stream.read(length))
-    return found.p, found.q, found.h, found.count
+    return _Order.from_bytes(stream.read(length))
 
 
 def width(p: int, q: int) -> int:
@@ -68,11 +67,11 @@ def serve(orders: BinaryIO, results: BinaryIO) -> None:
     """Take one order, write its residues. Raises FlheError where `Residues` does."""
     from flhe.schemes.batchcrypt.residues import Residues
 
-    p, q, h, count = read_order(orders)
-    size = width(p, q)
-    residues = Residues(p, q, h, count)
-    for at in range(0, count, PIECE):
-        drawn = residues.draw(min(PIECE, count - at))
+    asked = read_order(orders)
+    size = width(asked.p, asked.q)
+    residues = Residues(asked.p, asked.q, asked.h, asked.count)
+    for at in range(0, asked.count, PIECE):
+        drawn = residues.draw(min(PIECE, asked.count - at))
         results.write(b"".join(u.to_bytes(size, "little") for u in drawn))
         results.flush()
 

@@ -274,18 +274,12 @@ class EsaflSealer(SharedSealerShell):
 
 @dataclass(frozen=True, slots=True)
 class EsaflOpener(OpenerShell):
-    """A reader's side: s, for the senders whose keys it is the sum of.
+    """A reader's side; parameters as for `SealerShell`, and s.
 
     Parameters
     ----------
-    adder : EsaflAdder
-        Public parameters.
-    group_key : bytes
-        K_G of the epoch, 32 bytes.
     total : NDArray[int32]
         s, shape (dimension,): of all members, or with keys="round" of the senders of one sum.
-    threads : int
-        Threads to open on.
     """
 
     adder: EsaflAdder

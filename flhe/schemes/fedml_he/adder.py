@@ -4,8 +4,8 @@
     c = c0 + (c1 - a) s = m + e - a s          what travels: a is derived, so it need not
     sum of c + (sum of a) s = M + E            opened by TenSEAL; slots / scale, to the nearest integer
 
-(c, a) is the ciphertext that TenSEAL would have made had it drawn a for c1: m + e = c0 + c1 s does not
-depend on c1. How vectors are cut, sent and opened is in `flhe.schemes.seal_adder`.
+Why, is in `flhe.schemes.seal_blocks`; how vectors are cut, sent and opened, in
+`flhe.schemes.seal_adder`.
 
 Members share s: together with the server one of them reads single updates, as under FLASHE.
 

@@ -199,16 +199,12 @@ def _mask_into(values: NDArray[Any], guard: int, lanes: NDArray[np.uint32]) -> N
 
 @dataclass(frozen=True, slots=True)
 class SashOpener(OpenerShell):
-    """A reader's side: the sum of the senders' seeds, for one sum of their vectors.
+    """A reader's side, for one sum; parameters as for `SealerShell`, and the seed.
 
     Parameters
     ----------
-    adder : SashAdder
-        Public parameters.
     seed : NDArray[uint64]
         Sum of the senders' seeds modulo q, shape (dimension,).
-    threads : int
-        Threads to open on.
     """
 
     adder: SashAdder
