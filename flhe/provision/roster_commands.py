@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flhe.errors import ConfigError
+
 if TYPE_CHECKING:
     from flhe.keys.roster.roster import Roster
     from flhe.keys.roster.signed_roster import SignedRoster
@@ -67,7 +69,6 @@ def new(
     ] = None,
 ) -> None:
     """Make a roster of the sites that have sent their keys."""
-    from flhe.errors import ConfigError
     from flhe.keys.roster.limits import Limits
     from flhe.keys.roster.roster import ANY, Roster
     from flhe.provision import rosters
@@ -171,7 +172,6 @@ def remove(
     min_survivors: Survivors = None,
 ) -> None:
     """Make the roster without a site, whose key is revoked for good."""
-    from flhe.errors import ConfigError
     from flhe.provision import rosters
 
     before = rosters.load(file).roster

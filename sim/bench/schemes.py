@@ -138,12 +138,12 @@ def sash(setting: Setting, updates: Sequence[Vector]) -> Contender:
 
 def sash_mask(setting: Setting) -> Contender:
     """Of SASH's client, the mask alone: draw a seed, expand `a`, transform, round."""
-    generator = Sash().adder(setting.cohort).generator(SLOT)
-    dimension = generator.preset.dimension
+    adder = Sash().adder(setting.cohort)
+    dimension = adder.scheme.parameters_of_prg.dimension
     out = np.empty(setting.values, np.uint32)
     return Contender(
         "sash mask",
-        {"encrypt": lambda: generator.into(random_elements(dimension), out, setting.threads)},
+        {"encrypt": lambda: adder.expand(SLOT, random_elements(dimension), out, setting.threads)},
         "part",
         "of encrypt, the mask alone",
         max_repeats=MANY,

@@ -31,7 +31,7 @@ from flhe.math.buffers import empty
 from flhe.math.prg import random_elements
 from flhe.math.ring_arrays import Elements
 from flhe.schemes.base import Secrets, check_agrees
-from flhe.schemes.sash.generator import Seed, Shprg, public_key
+from flhe.schemes.sash.generator import Seed, expand
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.shell import OpenerShell, SharedSealerShell, Shell, windows
 from flhe.wire.secret import Random
@@ -133,10 +133,9 @@ class SashAdder(Shell):
         np.add(lanes, _lanes(part.data), out=lanes)
         return lanes.view(np.uint8)
 
-    def generator(self, slot: Slot) -> Shprg:
-        """G as `slot`'s epoch has it."""
-        preset = self.scheme.parameters_of_prg
-        return Shprg(preset, public_key(preset, slot))
+    def expand(self, slot: Slot, seed: Seed, out: NDArray[np.uint32], threads: int = 1) -> None:
+        """Write G(seed), as `slot`'s epoch has it, into `out`, shape (length,)."""
+        expand(self.scheme.parameters_of_prg, slot, seed, out, threads)
 
 
 def _lanes(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
@@ -185,7 +184,7 @@ class SashSealer(SharedSealerShell):
         preset = self.adder.scheme.parameters_of_prg
         seed = random_elements(preset.dimension, self.random)
         lanes = empty(length, np.uint32)
-        self.adder.generator(slot).into(seed, lanes, self.threads)
+        self.adder.expand(slot, seed, lanes, self.threads)
         return seed, lanes
 
 
@@ -215,9 +214,8 @@ class SashOpener(OpenerShell):
         guard = self.adder.guard
         half = np.int32(1 << (guard - 1))
         bound = (len(total.senders) + 1) // 2
-        data, generator = _lanes(total.data), self.adder.generator(total.slot)
-        lanes = empty(total.length, np.uint32)
-        generator.into(self.seed, lanes, self.threads)
+        data, lanes = _lanes(total.data), empty(total.length, np.uint32)
+        self.adder.expand(total.slot, self.seed, lanes, self.threads)
         out: NDArray[np.int32] = lanes.view(np.int32)
         worst: list[int] = []
 
