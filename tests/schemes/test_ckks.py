@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from flhe.coding.base import Plain
 from flhe.errors import ConfigError, ProtocolError
-from flhe.math.prg import AesCtr
 from flhe.schemes.fedml_he.adder import FedmlHeAdder, FedmlHeOpener, FedmlHeSealer
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
@@ -159,8 +158,8 @@ def coefficients(sizes: CkksSizes, slots: np.ndarray) -> np.ndarray:
 
 def test_dither_is_uniform_and_never_the_same_twice() -> None:
     sizes = FedmlHe(ring=RING).adder(2).sizes
-    first = Dither.of(sizes, AesCtr(), secrets.token_bytes)
-    again = Dither.of(sizes, AesCtr(), secrets.token_bytes)
+    first = Dither.of(sizes, secrets.token_bytes)
+    again = Dither.of(sizes, secrets.token_bytes)
     slots = [first.blocks(0, 3), again.blocks(0, 3)]
     assert np.array_equal(slots[0][sizes.n // 2 :], first.blocks(1, 2))
     d, half = np.concatenate([coefficients(sizes, s) for s in slots]), sizes.n // 2
@@ -175,7 +174,7 @@ def test_dither_is_uniform_and_never_the_same_twice() -> None:
     assert np.abs(common).max() < 7 / np.sqrt(half)
     assert repr(first) == f"Dither(sizes={sizes!r})"
     with pytest.raises(ConfigError, match="gave 31 bytes, 32"):
-        Dither.of(sizes, AesCtr(), lambda n: bytes(n - 1))
+        Dither.of(sizes, lambda n: bytes(n - 1))
 
 
 def test_dither_takes_roundings_off_the_cosines() -> None:
@@ -186,7 +185,7 @@ def test_dither_takes_roundings_off_the_cosines() -> None:
     exact, weights = coefficients(sizes, slots), cosines(sizes.n)
     alone = np.abs((np.rint(exact) - exact) @ weights.T)
     value, at = np.unravel_index(alone.argmax(), alone.shape)
-    dither = Dither.of(sizes, AesCtr(), secrets.token_bytes).blocks(0, repeats)
+    dither = Dither.of(sizes, secrets.token_bytes).blocks(0, repeats)
     d = coefficients(sizes, dither)
     dithered = (np.rint(exact[value] + d) - exact[value]) @ weights[at]
     deviation = np.sqrt(sizes.n / 4)  # of what `sizes.sigma` rests on
