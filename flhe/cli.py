@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from flhe.command_group import ENTRY_POINT, Commands, OneLineErrors
+from flhe.errors import ConfigError
 from flhe.json_option import JsonFile, console, write_json
 from flhe.provision.key_commands import keys as key_commands
 from flhe.provision.roster_commands import roster as roster_commands
@@ -104,7 +105,6 @@ def keygen(
     """
     from rich.console import Console
 
-    from flhe.errors import ConfigError
     from flhe.provision import keygen as dealer
 
     if home is not None or name:
@@ -135,7 +135,6 @@ def show_log(
     """Show what a node was asked and what it answered: its audit log."""
     from rich.console import Console
 
-    from flhe.errors import ConfigError
     from flhe.node import audit
     from flhe.node.audit_table import AuditTable, contracts
     from flhe.node.store import Store

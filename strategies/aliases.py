@@ -16,9 +16,9 @@ from flhe.schemes.base import Scheme
 from flhe.schemes.batchcrypt.scheme import DEFAULT_KEY_BITS, BatchCrypt
 from flhe.schemes.esafl.presets import DEFAULT_ESHE
 from flhe.schemes.esafl.scheme import Esafl, Keys
-from flhe.schemes.fedml_he.presets import DEFAULT_CKKS
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.scheme import Flashe, Masking
+from flhe.schemes.presets import DEFAULT_SEAL
 from flhe.schemes.sash.presets import DEFAULT_SASH
 from flhe.schemes.sash.scheme import Sash, Unmask
 from flhe.strategies.he_strategy import HEStrategy
@@ -103,6 +103,6 @@ class FedmlHeFedAvg(SchemeFedAvg):
     member may conspire with the server, take `SashFedAvg(unmask="clients")`.
     """
 
-    def __init__(self, *, ring: str = DEFAULT_CKKS, **options: Unpack[StrategyOptions]) -> None:
+    def __init__(self, *, ring: str = DEFAULT_SEAL, **options: Unpack[StrategyOptions]) -> None:
         options.setdefault("weighted", not Select.of(options.get("select")).clear)
         super().__init__(FedmlHe(ring), **options)

@@ -40,10 +40,9 @@ from flhe.schemes.flashe.adder import FlasheAdder
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.adder import SashSealer
 from flhe.schemes.sash.generator import Seed
-from flhe.schemes.sash.presets import sash_preset
+from flhe.schemes.sash.presets import SASH
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed, Slot
-from tests.scripted import BACKENDS
 
 KEY = bytes(range(100, 132))
 OTHER_KEY = bytes(range(32))
@@ -90,9 +89,7 @@ class SchemeCase:
     """One scheme with one set of parameters."""
 
     id: str
-    build: Callable[
-        ..., Roles
-    ]  # of (cohort, key, threads, backend, whether to draw from key and rank)
+    build: Callable[..., Roles]  # of (cohort, key, threads, whether to draw from key and rank)
     block: int  # values after which a ciphertext's layout starts again: lengths around it are tried
     lanes: Callable[[Adder, Sealed], NDArray[Any]] | None = None  # where each value is masked alone
     draws: bool = False  # senders draw at random; else one key and slot give one ciphertext
@@ -120,11 +117,10 @@ class SchemeCase:
         cohort: int,
         key: bytes = KEY,
         threads: int = 1,
-        backend: Any = "openssl",
         same: bool = False,
     ) -> Roles:
         """Everybody's part; `same` where ciphertexts shall come out the same each time."""
-        return self.build(cohort, key, threads, backend, same)
+        return self.build(cohort, key, threads, same)
 
 
 def drawn(key: bytes, rank: int) -> Callable[[int], bytes]:
@@ -169,7 +165,6 @@ def _roles(
     cohort: int,
     key: bytes,
     threads: int,
-    backend: Any,
     replay: bool,
     *,
     scheme: Scheme,
@@ -190,11 +185,9 @@ def _roles(
     held = [Secrets(key, rank, own) for rank in range(cohort)]
 
     def chosen(role: Any, rank: int = 0) -> Any:
-        """The role with the backend and the source of random bytes, where it has any."""
-        how: dict[str, Any] = {"prg": BACKENDS[backend]()}
-        how |= {"random": drawn(key, rank)} if replay else {}
-        names = {f.name for f in dataclasses.fields(role)}
-        return dataclasses.replace(role, **{name: how[name] for name in how.keys() & names})
+        """The role with the source of random bytes, where it has one."""
+        drawing = replay and "random" in {f.name for f in dataclasses.fields(role)}
+        return dataclasses.replace(role, random=drawn(key, rank)) if drawing else role
 
     def opener(*seed: Seed) -> Any:
         if scheme.reader == "server":
@@ -233,7 +226,7 @@ def _sash(bits: int, preset: str, unmask: Any) -> SchemeCase:
     return SchemeCase(
         f"sash-{preset}-{bits or 'auto'}-{unmask}",
         functools.partial(_roles, scheme=Sash(unmask, preset), bits=bits),
-        sash_preset(preset).dimension,
+        SASH[preset].dimension,
         lambda _, sealed: sealed.data.view("<u4"),
         True,
         "refused",
@@ -349,7 +342,7 @@ def _sharing(scheme: Scheme, cohort: int, key: bytes) -> Roles:
 def _declared(scheme: Scheme) -> SchemeCase:
     """A scheme as it is where nobody says more, for one that has no cases of its own here."""
     nbytes, pairs = scheme.adder(3).nbytes, scheme.agreement == "key-pair"
-    one, other = (_roles(2, key, 1, "openssl", False, scheme=scheme) for key in (KEY, OTHER_KEY))
+    one, other = (_roles(2, key, 1, False, scheme=scheme) for key in (KEY, OTHER_KEY))
     sealed = one.sealers[0].encrypt(whole(range(100)), SLOT)
     try:
         other.opener.decrypt(one.adder.add(None, sealed))
@@ -360,7 +353,7 @@ def _declared(scheme: Scheme) -> SchemeCase:
 
     def differ(replay: bool) -> bool:
         """Whether one vector twice is two ciphertexts."""
-        twice = (_roles(2, KEY, 1, "openssl", replay, scheme=scheme) for _ in range(2))
+        twice = (_roles(2, KEY, 1, replay, scheme=scheme) for _ in range(2))
         return len({r.sealers[0].encrypt(whole([1, 2]), SLOT).data.tobytes() for r in twice}) > 1
 
     return SchemeCase(

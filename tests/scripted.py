@@ -8,7 +8,7 @@ import numpy as np
 from Crypto.Cipher import AES
 from numpy.typing import NDArray
 
-from flhe.math.prg import AesCtr, Prg, Stream
+from flhe.math.prg import AesCtr, Stream
 
 
 class Scripted:
@@ -52,4 +52,4 @@ class _Cipher:
         self.cipher.encrypt(bytes(nbytes), output=out.data[:nbytes])
 
 
-BACKENDS: dict[str, type[Prg]] = {"openssl": AesCtr, "pycryptodome": PyCryptodome}
+BACKENDS = {"openssl": AesCtr.stream, "pycryptodome": PyCryptodome.stream}

@@ -20,7 +20,7 @@ from flhe.schemes.base import Secrets
 from tests import laws
 from toy import Toy
 
-def roles(cohort, key, threads, backend, same):
+def roles(cohort, key, threads, same):
     adder = Toy().adder(cohort)
     sealers = [adder.sealer(Secrets(key, rank)) for rank in range(cohort)]
     return laws.Roles(adder, sealers, adder.opener(Secrets(key, 0)))

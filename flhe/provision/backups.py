@@ -33,7 +33,6 @@ def backup(home: Path, out: Path, passphrase: str) -> tuple[Backup, int]:
     Raises ConfigError, StoreError: no identity there, a passphrase that is too short, or a file
     that is there.
     """
-    public_files.check_new(out)
     identity = sites.existing(home)
     models: dict[bytes, ModelKey] = {}
     lost = 0

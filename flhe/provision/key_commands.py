@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from flhe.errors import ConfigError
+
 keys = typer.Typer(no_args_is_help=True, help="A site's keys: back up, restore, rotate.")
 
 Phrase = Annotated[
@@ -85,7 +87,6 @@ def _models(models: tuple[object, ...]) -> str:
 
 def _passphrase(path: Path | None, *, new: bool) -> str:
     """The passphrase in a file, or from whoever sits at the terminal; a new one is asked for twice."""
-    from flhe.errors import ConfigError
     from flhe.provision.backups import passphrase_in
 
     if path is not None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flhe.errors import ConfigError
+
 if TYPE_CHECKING:
     from flhe.keys.roster.roster import Roster
     from flhe.keys.roster.signed_roster import SignedRoster
@@ -15,8 +17,17 @@ DEFAULT_COLLUSION = "(N - 1) // 3 of N sites: 0 of 3, 1 of 4, 2 of 7, 3 of 10"
 
 roster = typer.Typer(no_args_is_help=True, help="Who takes part: make, sign and check rosters.")
 
+
+def _new(path: Path) -> Path:
+    """Refuse a file that is there, before anything else is looked at."""
+    from flhe.provision import public_files
+
+    public_files.check_new(path)
+    return path
+
+
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The roster file.")]
-Out = Annotated[Path, typer.Option(metavar="NEW", help="File of the new roster.")]
+Out = Annotated[Path, typer.Option(metavar="NEW", callback=_new, help="File of the new roster.")]
 Site = Annotated[Path, typer.Option(metavar="FILE.site", help="What the site has sent.")]
 Colluders = Annotated[
     int | None,
@@ -40,7 +51,7 @@ Hash = Annotated[str, typer.Option(metavar="HEX", help="The hash that the sites 
 
 @roster.command()
 def new(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="File of the roster.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", callback=_new, help="File of the roster.")],
     site: Annotated[
         list[Path], typer.Option(metavar="FILE.site", help="What a site has sent; one for each.")
     ],
@@ -58,9 +69,19 @@ def new(
     ] = None,
 ) -> None:
     """Make a roster of the sites that have sent their keys."""
+    from flhe.keys.roster.limits import Limits
+    from flhe.keys.roster.roster import ANY, Roster
     from flhe.provision import rosters
+    from flhe.schemes import PLAIN
+    from flhe.schemes.registry import SCHEMES
 
-    made = rosters.new(out, site, collusion, min_survivors, scheme, allow or ())
+    allowed = (*SCHEMES.names(), PLAIN, ANY)
+    if unknown := [name for name in scheme if name not in allowed]:
+        raise ConfigError(f"--scheme {unknown[0]}: no scheme; there are {', '.join(allowed)}")
+    members = tuple(map(rosters.newcomer, site))
+    bound = Roster.default_collusion(len(members)) if collusion is None else collusion
+    least = 2 if min_survivors is None else min_survivors
+    made = Roster(members, bound, least, tuple(scheme), limits=Limits.parse(allow or ()))
     _made(out, made)
     if collusion is None:
         typer.echo(
@@ -91,16 +112,18 @@ def sign(
     ] = None,
 ) -> None:
     """Add this site's signature, once the hash has been compared with the other sites."""
-    from flhe.provision import rosters
+    from flhe.provision import public_files, rosters, sites
 
-    before = None
-    if previous is not None:
-        before = rosters.in_force(previous)
-        typer.echo(rosters.difference(before, rosters.load(file).roster))
-        typer.echo("")
-    signed = rosters.sign(file, home, roster_hash, before)
-    typer.echo(rosters.hash_of(signed.roster))
-    _missing(file, signed)
+    read = rosters.load(file)
+    before = None if previous is None else rosters.in_force(previous)
+    if before is not None:
+        typer.echo(rosters.difference(before, read.roster) + "\n")
+    rosters.check_hash(read.roster, roster_hash)
+    if before is not None:
+        rosters.check_revoked(before, read.roster)
+    signed = read.signed(sites.existing(home))
+    public_files.replace(file, signed.to_bytes())
+    _signed(file, signed)
 
 
 @roster.command()
@@ -112,11 +135,13 @@ def merge(
     out: Out,
 ) -> None:
     """Unite the signatures of copies of one roster that were signed apart."""
-    from flhe.provision import rosters
+    from flhe.provision import public_files, rosters
 
-    signed = rosters.merge(file, others, out)
-    typer.echo(rosters.hash_of(signed.roster))
-    _missing(out, signed)
+    merged = rosters.load(file)
+    for other in others:
+        merged = merged.merged(rosters.load(other))
+    public_files.write_new(out, merged.to_bytes())
+    _signed(out, merged)
 
 
 @roster.command()
@@ -124,7 +149,9 @@ def check(file: File, roster_hash: Hash) -> None:
     """Say whether this is the roster with that hash, signed by all."""
     from flhe.provision import rosters
 
-    signed = rosters.check(file, roster_hash)
+    signed = rosters.load(file)
+    rosters.check_hash(signed.roster, roster_hash)
+    signed.check_complete()
     typer.echo(f"{file}: the hash is right, and all {len(signed.roster.members)} sites have signed")
 
 
@@ -133,7 +160,7 @@ def add(file: File, site: Site, out: Out) -> None:
     """Make the roster with one more site."""
     from flhe.provision import rosters
 
-    _made(out, rosters.add(file, site, out), file)
+    _made(out, rosters.load(file).roster.admitted(rosters.newcomer(site)), file)
 
 
 @roster.command()
@@ -147,7 +174,12 @@ def remove(
     """Make the roster without a site, whose key is revoked for good."""
     from flhe.provision import rosters
 
-    _made(out, rosters.remove(file, name, out, collusion, min_survivors), file)
+    before = rosters.load(file).roster
+    public = {member.name: member.public for member in before.members}.get(name)
+    if public is None:
+        raise ConfigError(f"{name}: no site of this roster; flhe roster show {file} lists them")
+    less = before.removed(public, collusion=collusion, min_survivors=min_survivors)
+    _made(out, less, file)
 
 
 @roster.command()
@@ -155,7 +187,7 @@ def replace(file: File, site: Site, out: Out) -> None:
     """Make the roster in which a site has the key that it rotated to; the old one is revoked."""
     from flhe.provision import rosters
 
-    _made(out, rosters.replace(file, site, out), file)
+    _made(out, rosters.replaced(rosters.load(file).roster, site), file)
 
 
 def _show(signed: SignedRoster) -> None:
@@ -170,9 +202,13 @@ def _show(signed: SignedRoster) -> None:
 
 
 def _made(out: Path, made: Roster, before: Path | None = None) -> None:
+    """Write a roster that is signed by nobody, and say what is to be done with it."""
     from flhe.keys.roster.signed_roster import SignedRoster
+    from flhe.provision import public_files
 
-    _show(SignedRoster(made))
+    unsigned = SignedRoster(made)
+    public_files.write_new(out, unsigned.to_bytes())
+    _show(unsigned)
     previous = "" if before is None else f" --previous {before}"
     typer.echo(
         f"\n{out} is signed by nobody yet. Send it to every site. Each looks at it (flhe roster show), "
@@ -181,7 +217,11 @@ def _made(out: Path, made: Roster, before: Path | None = None) -> None:
     )
 
 
-def _missing(file: Path, signed: SignedRoster) -> None:
+def _signed(file: Path, signed: SignedRoster) -> None:
+    """Say whose signatures a roster has, and what is to be done with it."""
+    from flhe.provision import rosters
+
+    typer.echo(rosters.hash_of(signed.roster))
     if names := sorted(member.name for member in signed.missing):
         typer.echo(f"\n{file} is not signed yet by: {', '.join(names)}")
         return

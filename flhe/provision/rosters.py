@@ -1,8 +1,7 @@
-"""What `flhe roster` does: files in, files out, and what a person reads of them."""
+"""Rosters and requests as `flhe roster` reads them, and what a person reads of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -10,56 +9,45 @@ from rich.table import Table
 
 from flhe.errors import ConfigError, FlheError
 from flhe.keys.roster import fingerprint
-from flhe.keys.roster.limits import Limits
-from flhe.keys.roster.roster import ANY, Member, Roster
+from flhe.keys.roster.roster import Member, Roster
 from flhe.keys.roster.signed_roster import MAX_FILE, SignedRoster, check_pinned, parse_hash
 from flhe.provision import public_files, sites
-from flhe.schemes import PLAIN
-from flhe.schemes.registry import SCHEMES
 
 MANY = 100
 """Sites from which on their table has no lines between them."""
 
 
-def new(
-    out: Path,
-    requests: Sequence[Path],
-    collusion: int | None,
-    min_survivors: int | None,
-    schemes: Sequence[str],
-    limits: Sequence[str],
-) -> Roster:
-    """Make a roster of the sites whose requests these are, signed by nobody yet.
+def newcomer(path: Path) -> Member:
+    """The site that a request is of; ConfigError for one that replaces a key.
 
-    Raises ConfigError: a request that replaces a key, a scheme or limit that is unknown, bounds
-    that cannot work, or a file that is there; ProtocolError, AuthenticationError: a file that is no
-    request, or was changed.
+    Also the errors of `sites.read_request`.
     """
-    public_files.check_new(out)
-    allowed = (*SCHEMES.names(), PLAIN, ANY)
-    if unknown := [scheme for scheme in schemes if scheme not in allowed]:
-        raise ConfigError(f"--scheme {unknown[0]}: no scheme; there are {', '.join(allowed)}")
-    members = tuple(_newcomer(path) for path in requests)
-    bound = Roster.default_collusion(len(members)) if collusion is None else collusion
-    least = 2 if min_survivors is None else min_survivors
-    roster = Roster(members, bound, least, tuple(schemes), limits=Limits.parse(limits))
-    return _write(out, roster)
+    asked = sites.read_request(path)
+    if asked.replaces:
+        raise ConfigError(
+            f"--site {path}: it replaces a key that is listed; use flhe roster replace"
+        )
+    return asked.member
 
 
-def sign(path: Path, home: Path, roster_hash: str, previous: Roster | None = None) -> SignedRoster:
-    """Add the signature of the site whose state directory this is.
+def replaced(roster: Roster, path: Path) -> Roster:
+    """The roster in which a site has the key that it rotated to.
 
-    Raises ConfigError: the roster has another hash than was given, or there is no identity; or a
-    key that `previous` lists as revoked is not listed so any more; ProtocolError: the site is not
-    listed.
+    Raises ConfigError: the request does not replace the key that the roster lists for a site of
+    that name; also the errors of `sites.read_request`.
     """
-    read = load(path)
-    _check_hash(read.roster, roster_hash)
-    if previous is not None:
-        _check_revoked(previous, read.roster)
-    signed = read.signed(sites.existing(home))
-    public_files.replace(path, signed.to_bytes())
-    return signed
+    asked = sites.read_request(path)
+    if not asked.replaces:
+        raise ConfigError(
+            f"--site {path}: the old key has not signed this request. Make it by flhe keys rotate; "
+            "where the old key is lost, flhe roster remove the site, and flhe roster add it"
+        )
+    named = {member.name: member.public for member in roster.members}
+    if named.get(asked.member.name) != asked.replaces:
+        raise ConfigError(
+            f"--site {path}: it replaces a key that the roster does not list for {asked.member.name}"
+        )
+    return roster.replaced(asked.replaces, asked.member.public)
 
 
 def in_force(path: Path) -> Roster:
@@ -72,6 +60,14 @@ def in_force(path: Path) -> Roster:
             f"--previous {path}: name the roster that is in force so far; {error}"
         ) from None
     return signed.roster
+
+
+def check_hash(roster: Roster, written: str) -> None:
+    """Refuse a roster with another hash than was given; ConfigError."""
+    try:
+        check_pinned(roster, parse_hash(written))
+    except ConfigError as error:
+        raise ConfigError(f"--roster-hash: {error}") from None
 
 
 def difference(old: Roster, new: Roster) -> str:
@@ -94,64 +90,6 @@ def difference(old: Roster, new: Roster) -> str:
     pairs = zip(bounds(old).splitlines(), bounds(new).splitlines(), strict=True)
     lines += [f"* {after}" for before, after in pairs if before != after]
     return "\n".join(lines) or "Nothing differs from the roster before."
-
-
-def merge(path: Path, others: Sequence[Path], out: Path) -> SignedRoster:
-    """Unite the signatures of copies of one roster; ConfigError for two rosters."""
-    public_files.check_new(out)
-    merged = load(path)
-    for other in others:
-        merged = merged.merged(load(other))
-    public_files.write_new(out, merged.to_bytes())
-    return merged
-
-
-def check(path: Path, roster_hash: str) -> SignedRoster:
-    """Return the roster if it has that hash and all have signed; else ConfigError."""
-    signed = load(path)
-    _check_hash(signed.roster, roster_hash)
-    signed.check_complete()
-    return signed
-
-
-def add(path: Path, request: Path, out: Path) -> Roster:
-    """Make the roster with one more site; signed by nobody."""
-    public_files.check_new(out)
-    return _write(out, load(path).roster.admitted(_newcomer(request)))
-
-
-def remove(
-    path: Path, name: str, out: Path, collusion: int | None, min_survivors: int | None
-) -> Roster:
-    """Make the roster without a site, whose key is revoked; signed by nobody."""
-    public_files.check_new(out)
-    roster = load(path).roster
-    public = {member.name: member.public for member in roster.members}.get(name)
-    if public is None:
-        raise ConfigError(f"{name}: no site of this roster; flhe roster show {path} lists them")
-    less = roster.removed(public, collusion=collusion, min_survivors=min_survivors)
-    return _write(out, less)
-
-
-def replace(path: Path, request: Path, out: Path) -> Roster:
-    """Make the roster in which a site has the key that it rotated to; signed by nobody.
-
-    Raises ConfigError: the request does not replace the key that the roster lists for a site of
-    that name.
-    """
-    public_files.check_new(out)
-    roster, asked = load(path).roster, sites.read_request(request)
-    if not asked.replaces:
-        raise ConfigError(
-            f"--site {request}: the old key has not signed this request. Make it by flhe keys rotate; "
-            "where the old key is lost, flhe roster remove the site, and flhe roster add it"
-        )
-    named = {member.name: member.public for member in roster.members}
-    if named.get(asked.member.name) != asked.replaces:
-        raise ConfigError(
-            f"--site {request}: it replaces a key that the roster does not list for {asked.member.name}"
-        )
-    return _write(out, roster.replaced(asked.replaces, asked.member.public))
 
 
 def load(path: Path) -> SignedRoster:
@@ -197,8 +135,8 @@ def hash_of(roster: Roster) -> str:
     return "\n".join((f"hash  {roster.hash.hex()}", *words))
 
 
-def _check_revoked(old: Roster, new: Roster) -> None:
-    """What was revoked stays so, whoever makes the next roster, and of whatever requests."""
+def check_revoked(old: Roster, new: Roster) -> None:
+    """Refuse to sign what lists a revoked key as one that is not, whoever made it; ConfigError."""
     if lost := sorted(set(old.revoked) - set(new.revoked)):
         listed = {member.public: member.name for member in new.members}
         named = ", ".join(
@@ -209,24 +147,3 @@ def _check_revoked(old: Roster, new: Roster) -> None:
             f"the roster before has revoked keys that this one does not: {named}; do not sign it, and "
             "have it made of the one before (flhe roster add, remove, replace)"
         )
-
-
-def _newcomer(path: Path) -> Member:
-    asked = sites.read_request(path)
-    if asked.replaces:
-        raise ConfigError(
-            f"--site {path}: it replaces a key that is listed; use flhe roster replace"
-        )
-    return asked.member
-
-
-def _check_hash(roster: Roster, written: str) -> None:
-    try:
-        check_pinned(roster, parse_hash(written))
-    except ConfigError as error:
-        raise ConfigError(f"--roster-hash: {error}") from None
-
-
-def _write(out: Path, roster: Roster) -> Roster:
-    public_files.write_new(out, SignedRoster(roster).to_bytes())
-    return roster

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.math.prg import FieldElements, Prg
+from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.prime_ring import PrimeRing
 from flhe.schemes.flashe.streams import telescoped
 from flhe.schemes.seal_format import Words
@@ -56,14 +56,13 @@ class PolynomialMasks:
         group_key: bytes,
         slot: Slot,
         senders: Sequence[int],
-        prg: Prg,
     ) -> PolynomialMasks:
         """Those of the senders of these ranks; `label` says which scheme's."""
 
         def stream(j: int) -> FieldElements:
             # A key for one slot, P and ring: no word of its streams is used for another mask.
             key = hkdf(group_key, label, *slot.context(), j, ring.n, ring.q)
-            return FieldElements(prg, key, ring.q)
+            return FieldElements(AesCtr(), key, ring.q)
 
         plus, minus = telescoped(senders, "double")
         return cls(ring, tuple(map(stream, plus)), tuple(map(stream, minus)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, TypeVar
 
 from flhe.errors import ConfigError
 from flhe.plugins import MOST
@@ -18,33 +18,9 @@ BAR = 128
 """Bits of security below which a parameter set is refused."""
 
 
-class Preset(Protocol):
-    """What all presets have: a name, and bits of security."""
-
-    @property
-    def name(self) -> str:
-        """Name in terms and on command lines."""
-
-    @property
-    def security(self) -> int:
-        """Bits; see the module."""
-
-
-T = TypeVar("T", bound=Preset)
-
-
-def check_security(preset: Preset, mend: str) -> None:
-    """Refuse fewer bits than BAR; ConfigError."""
-    if preset.security < BAR:
-        raise ConfigError(
-            f"{type(preset).__name__}({preset.name!r}): {preset.security} bits of security, {BAR} are "
-            f"needed; {mend}"
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class RingPreset:
-    """Parameters of a ring for learning with errors: Z_q[x] / (x^dimension + 1).
+    """Parameters of a ring for learning with errors or rounding: Z_q[x] / (x^dimension + 1).
 
     Parameters
     ----------
@@ -69,10 +45,15 @@ class RingPreset:
     source: str
 
     def __post_init__(self) -> None:
-        check_security(self, "take a larger dimension or a smaller modulus")
+        kind = type(self).__name__
+        if self.security < BAR:
+            raise ConfigError(
+                f"{kind}({self.name!r}): {self.security} bits of security, {BAR} are needed; take a "
+                "larger dimension or a smaller modulus"
+            )
         says, dimensions = self.DIMENSIONS
         if self.dimension not in dimensions:
-            raise ConfigError(f"{type(self).__name__}(dimension={self.dimension}): {says}")
+            raise ConfigError(f"{kind}(dimension={self.dimension}): {says}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +66,9 @@ class SealPreset(RingPreset):
         RingPreset.__post_init__(self)
         if not 40 <= self.log_q <= 60:
             raise ConfigError(f"SealPreset(log_q={self.log_q}): 40 to 60")
+
+
+T = TypeVar("T", bound=RingPreset)
 
 
 def named(*presets: T) -> dict[str, T]:
@@ -108,3 +92,5 @@ SEAL = named(
 )
 """Rings of schemes that SEAL encrypts. All take as many bytes a value; larger ones have more margin in
 security."""
+
+DEFAULT_SEAL = "4096"

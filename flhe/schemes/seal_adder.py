@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +28,12 @@ from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
-from flhe.math.prg import AesCtr, Prg
 from flhe.math.ring_arrays import Elements
 from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.polynomial_masks import PolynomialMasks
 from flhe.schemes.seal_blocks import SealBlocks
 from flhe.schemes.seal_keys import SealPublic, SealSecret
+from flhe.schemes.seal_scheme import SealScheme
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.shell import OpenerShell, ResidueShell, SealerShell, window, windows
 from flhe.wire.secret import Random
@@ -53,31 +53,31 @@ class SealAdder(ResidueShell):
 
     MASKS: ClassVar[str]
     """Label of the keys that masks are derived with."""
-    SECRET: ClassVar[type[SealSecret]]
-    PUBLIC: ClassVar[type[SealPublic]]
     BLOCKS: ClassVar[type[SealBlocks]]
     SEALER: ClassVar[type[SealSealer]]
     OPENER: ClassVar[type[SealOpener]]
 
-    scheme: Any
+    scheme: SealScheme
     cohort: int
     bits: int = 16
     public: SealPublic | None = None
 
+    @classmethod
+    def of(cls, scheme: SealScheme, cohort: int, bits: int | None, public: bytes) -> Self:
+        """That of a scheme; parameters and errors as for `Scheme.adder`."""
+        known = SealPublic.from_bytes(public) if public else None
+        return cls(scheme, cohort, scheme.or_default(bits), known)
+
     def __post_init__(self) -> None:
-        self._check_cohort()
-        self._check_bits()
-        sizes = self.sizes
+        ResidueShell.__post_init__(self)
         if self.public is not None:
-            self.public.check(self.scheme.ring, sizes)
+            self.public.check(self.scheme.ring)
 
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout: what the key is called among them."""
         sizes = self.sizes
         return {
-            "name": self.name,
-            "cohort": self.cohort,
-            "bits": self.bits,
+            **ResidueShell.parameters(self),
             "ring": self.scheme.ring,
             "key_id": b"" if self.public is None else self.public.key_id,
             "modulus": sizes.q.to_bytes(8, "big"),
@@ -85,27 +85,21 @@ class SealAdder(ResidueShell):
             "slots": sizes.digits.per,
         }
 
-    def check_public(self, data: bytes) -> SealPublic:
-        """The public part that a server was given; ProtocolError unless it holds no key."""
-        public = self.PUBLIC.from_bytes(data)
-        public.check(self.scheme.ring, self.sizes)
-        return public
-
     def new_pair(self, random: Random) -> tuple[bytes, bytes]:
         """A fresh key, encoded, and what is public of it."""
-        secret = self.SECRET.generate(self.scheme.ring, random)
-        return secret.public(self.sizes).to_bytes(), secret.to_bytes()
+        secret = SealSecret.generate(self.scheme.ring, random)
+        return secret.public.to_bytes(), secret.to_bytes()
 
     def check_pair(self, public: bytes, secret: bytes) -> None:
         """Refuse a key of another ring, one that was not drawn, or another one's public part."""
-        own = self.SECRET.from_bytes(secret)
+        own = SealSecret.from_bytes(secret)
         own.check(self.scheme.ring)
-        if own.public(self.sizes) != self.check_public(public):
+        if own.public != SealPublic.from_bytes(public):
             raise ProtocolError(f"{self.name}: the secret key does not belong to the public part")
 
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> SealSealer:
         """A member's sealer: with the key, and the group key for masks."""
-        key = self.SECRET.from_bytes(secrets.needed())
+        key = SealSecret.from_bytes(secrets.needed())
         return self.SEALER(self, key, secrets.group_key, secrets.rank, threads=threads)
 
     def opener(
@@ -113,7 +107,7 @@ class SealAdder(ResidueShell):
     ) -> SealOpener:
         """A member's opener: likewise."""
         check_agrees(self.scheme, released)
-        key = self.SECRET.from_bytes(secrets.needed())
+        key = SealSecret.from_bytes(secrets.needed())
         return self.OPENER(self, key, secrets.group_key, threads=threads)
 
     def blocks(self, key: SealSecret) -> SealBlocks:
@@ -122,17 +116,15 @@ class SealAdder(ResidueShell):
             raise ConfigError(
                 f"{self.name}: a key of ring {key.ring!r}, not of {self.scheme.ring!r}"
             )
-        if self.public is not None and self.public.key_id != key.key_id:
+        if self.public is not None and self.public != key.public:
             raise ConfigError(
                 f"{self.name}: the secret key is not the one that the public part names"
             )
         return self.BLOCKS.of(self.sizes, key)
 
-    def masks(
-        self, group_key: bytes, slot: Slot, senders: tuple[int, ...], prg: Prg
-    ) -> PolynomialMasks:
+    def masks(self, group_key: bytes, slot: Slot, senders: tuple[int, ...]) -> PolynomialMasks:
         """The sum of the masks of these senders."""
-        return PolynomialMasks.of(self.sizes.ring, self.MASKS, group_key, slot, senders, prg)
+        return PolynomialMasks.of(self.sizes.ring, self.MASKS, group_key, slot, senders)
 
 
 @dataclass(slots=True)
@@ -143,7 +135,7 @@ class SealSealer(SealerShell):
 
     Parameters
     ----------
-    adder, group_key, rank, prg, threads
+    adder, group_key, rank, threads
         As for `SealerShell`; `a` is derived from the group key. TenSEAL keeps Python's lock, so more
         threads than one save little.
     key : SealSecret
@@ -154,7 +146,6 @@ class SealSealer(SealerShell):
     key: SealSecret
     group_key: bytes = field(repr=False)
     rank: int
-    prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
     _blocks: SealBlocks = field(init=False, repr=False)
 
@@ -173,7 +164,7 @@ class SealSealer(SealerShell):
         sizes, joined = self.adder.sizes, self._joining()
         length = plain.values.size + plain.extras.size
         count, data = sizes.count(length), empty(self.adder.nbytes(length), np.uint8)
-        masks = self.adder.masks(self.group_key, slot, (self.rank,), self.prg)
+        masks = self.adder.masks(self.group_key, slot, (self.rank,))
 
         def work(start: int, stop: int) -> None:
             for at, end in windows(start, stop, sizes.step):
@@ -195,7 +186,6 @@ class SealOpener(OpenerShell):
     adder: SealAdder
     key: SealSecret
     group_key: bytes = field(repr=False)
-    prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
     _blocks: SealBlocks = field(init=False, repr=False)
 
@@ -228,7 +218,7 @@ class SealOpener(OpenerShell):
         return opened, True
 
     def _masks(self, total: Sealed) -> PolynomialMasks:
-        return self.adder.masks(self.group_key, total.slot, total.senders, self.prg)
+        return self.adder.masks(self.group_key, total.slot, total.senders)
 
     def _opened(self, total: Sealed, masks: PolynomialMasks, at: int) -> NDArray[Any]:
         """What TenSEAL makes of the piece from residue `at` on."""

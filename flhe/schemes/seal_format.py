@@ -17,14 +17,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError, ProtocolError
+from flhe.errors import ConfigError
 from flhe.math.prime_ring import PrimeRing
 from flhe.math.ring_arrays import root
 
@@ -35,8 +34,6 @@ HEADER = struct.Struct("<HBBBBHQ")
 
 MAGIC, MAJOR = 0xA15E, 4
 
-MINOR = 3
-"""SEAL's version in what servers get: they never load it. SEAL itself loads its own version only."""
 PLAIN, ZSTD = 0, 2
 """Modes of compression."""
 
@@ -52,9 +49,6 @@ NO_SCALE = -1.0
 AUTO_FLAGS = 7
 """Relinearize, rescale, switch moduli: TenSEAL's default, none of it is used here."""
 
-MAX_CONTEXT = 1 << 20
-"""Longest context that is read, bytes; a public one takes some 100."""
-
 
 def _field(number: int, data: bytes) -> bytes:
     """A protobuf field of bytes."""
@@ -69,37 +63,6 @@ def _varint(number: int) -> bytes:
     return bytes(out) + bytes([number])
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of each protobuf field; ProtocolError for what is none."""
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        number = 0
-        for shift in range(0, 70, 7):
-            if at >= len(data):
-                break
-            byte = data[at]
-            at += 1
-            number |= (byte & 127) << shift
-            if byte < 128:
-                return number
-        raise ProtocolError("malformed")
-
-    while at < len(data):
-        key = varint()
-        if key & 7 == 0:
-            yield key >> 3, varint()
-            continue
-        if key & 7 not in (1, 2):
-            raise ProtocolError("malformed")
-        size = varint() if key & 7 == 2 else 8
-        if size > len(data) - at:
-            raise ProtocolError("cut short")
-        at += size
-        yield key >> 3, data[at - size : at]
-
-
 @dataclass(frozen=True, slots=True)
 class SealFormat:
     """Encodings for one ring.
@@ -111,14 +74,14 @@ class SealFormat:
     q : int
         The modulus, a prime of at most 60 bits.
     minor : int
-        SEAL's minor version.
+        SEAL's minor version, as it loads its own only; 0 where nothing is written.
     plain : int
         BFV's plain modulus; 0 for CKKS, which has none.
     """
 
     n: int
     q: int
-    minor: int = MINOR
+    minor: int = 0
     plain: int = 0
 
     @property
@@ -142,29 +105,18 @@ class SealFormat:
         moduli = (self.wrap(struct.pack("<Q", modulus)) for modulus in (self.q, self.plain))
         return self.wrap(struct.pack("<BQQ", self.kind, self.n, 1) + b"".join(moduli))
 
-    def context(self, key: Words | None = None) -> bytes:
-        """TenSEALContext for encryption under the secret key, with that key or without one.
+    def context(self, key: Words) -> bytes:
+        """TenSEALContext for encryption under the secret key; the bytes are as secret.
 
-        `key` is its transform in SEAL's order, uint64 (n,); the bytes are secret then.
+        `key` is its transform in SEAL's order, uint64 (n,).
         """
         public = b"\x10" + _varint(AUTO_FLAGS) + b"\x19" + struct.pack("<d", NO_SCALE)
-        out = _field(1, self.parameters()) + _field(2, public)
-        if key is not None:
-            # A SecretKey is saved as the Plaintext that it is: coefficients, scale, words.
-            members = self.id + struct.pack("<Qd", self.n, 1.0) + self.array(key.tobytes())
-            out += _field(3, _field(1, self.wrap(members)))
-        return out + b"\x20" + _varint(SYMMETRIC)
-
-    def check_context(self, data: bytes) -> None:
-        """Refuse what is not the context without a key, byte for byte; ProtocolError says why."""
-        if len(data) > MAX_CONTEXT:
-            raise ProtocolError(f"a context of {len(data)} bytes, {MAX_CONTEXT} are allowed")
-        if data == self.context():
-            return
-        for number, value in _fields(data):
-            if number == 3 and isinstance(value, bytes) and any(n == 1 for n, _ in _fields(value)):
-                raise ProtocolError("the context holds a secret key, which no server may have")
-        raise ProtocolError("the context is not that of the agreed ring, with no keys at all")
+        # A SecretKey is saved as the Plaintext that it is: coefficients, scale, words.
+        members = self.id + struct.pack("<Qd", self.n, 1.0) + self.array(key.tobytes())
+        secret = _field(1, self.wrap(members))
+        fields = (self.parameters(), public, secret)
+        parts = b"".join(_field(number, data) for number, data in enumerate(fields, 1))
+        return parts + b"\x20" + _varint(SYMMETRIC)
 
     def wrap(self, members: bytes) -> bytes:
         """One of SEAL's objects: its header, and its members."""

@@ -14,26 +14,26 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ProtocolError
 from flhe.math.prg import drawn
-from flhe.schemes.presets import SealPreset
+from flhe.schemes.presets import SEAL
 from flhe.wire import canonical
 from flhe.wire.derive import PREFIX
-from flhe.wire.fields import Hash
-from flhe.wire.record import Record
+from flhe.wire.fields import As, Hash
+from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
 
-if TYPE_CHECKING:
-    from flhe.schemes.seal_sizes import SealSizes
-
 Ternary = NDArray[np.int8]
+
+VERSION = 1
+MAX_BYTES = 4096
+"""Longest encoding that is read; a key of the largest ring takes 1.7 KB."""
 
 TRIT = 3
 PER_BYTE = 5
@@ -79,57 +79,57 @@ class SealPublic(Record):
         Digest of the secret key, 32 bytes; keys have thousands of bits, so it gives none away.
     """
 
+    FORM = Form("seal-public", MAX_BYTES, "seal-public", VERSION)
+
     ring: str
     key_id: Hash
 
-    def check(self, ring: str, sizes: SealSizes) -> None:
+    def check(self, ring: str) -> None:
         """Refuse a key of another ring; ProtocolError."""
         if self.ring != ring:
-            what = self.FORM.what
-            raise ProtocolError(f"{what}: the public part is of ring {self.ring!r}, not {ring!r}")
+            raise ProtocolError(
+                f"seal-public: the public part is of ring {self.ring!r}, not {ring!r}"
+            )
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SealSecret(Record):
-    """What members have: they encrypt and decrypt with it; the base of frozen dataclasses."""
+    """What members have: they encrypt and decrypt with it.
 
-    __slots__ = ()
+    Parameters
+    ----------
+    ring : str
+        Preset.
+    coefficients : NDArray[int8]
+        Shape (dimension,), each -1, 0 or 1; secret. Five of them take a byte where they are written.
+    """
 
-    RINGS: ClassVar[Mapping[str, SealPreset]]
-    LABEL: ClassVar[str]
-    """Of the digest that stands for the key."""
+    FORM = Form("seal-secret", MAX_BYTES, "seal-secret", VERSION)
 
     ring: str
-    if TYPE_CHECKING:  # a field of some: a property here would be its default
-
-        @property
-        def coefficients(self) -> Ternary:
-            """Shape (dimension,), each -1, 0 or 1; secret."""
+    coefficients: Annotated[Ternary, As(pack, unpack, "the coefficients of one key")]
 
     def _validate(self) -> None:
-        known, s = self.RINGS.get(self.ring), self.coefficients
+        known, s = SEAL.get(self.ring), self.coefficients
         shaped = known is not None and s.dtype == np.int8 and s.shape == (known.dimension,)
         if not shaped or np.abs(s.astype(np.int16)).max() > 1:
-            what = self.FORM.what
-            raise ProtocolError(f"{what}: not the coefficients of one key of a ring, -1, 0 or 1")
+            raise ProtocolError(
+                "seal-secret: not the coefficients of one key of a ring, -1, 0 or 1"
+            )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(<{self.coefficients.size} coefficients>)"
+        return f"SealSecret(<{self.coefficients.size} coefficients>)"
 
     @classmethod
-    def generate(cls, ring: str, random: Random = secrets.token_bytes) -> Self:
+    def generate(cls, ring: str, random: Random = secrets.token_bytes) -> SealSecret:
         """Draw a key; ConfigError for a random source that gives another number of bytes."""
-        made: Any = cls
-        key: Self = made(ring, draw(cls.RINGS[ring].dimension, random))
-        return key
+        return cls(ring, draw(SEAL[ring].dimension, random))
 
     @property
-    def key_id(self) -> bytes:
-        """SHA-256 that stands for the key, 32 bytes."""
-        return hashlib.sha256(canonical.dumps([PREFIX + self.LABEL, self.to_bytes()])).digest()
-
-    def public(self, sizes: SealSizes) -> SealPublic:
+    def public(self) -> SealPublic:
         """What the server gets."""
-        raise NotImplementedError
+        digest = hashlib.sha256(canonical.dumps([PREFIX + "seal-key", self.to_bytes()])).digest()
+        return SealPublic(self.ring, digest)
 
     def check(self, ring: str) -> None:
         """Refuse a key of another ring, or one that no honest member drew; ProtocolError.
@@ -137,9 +137,9 @@ class SealSecret(Record):
         A third of the coefficients has each value: a share that is ten standard deviations off was not
         drawn.
         """
-        what, s = self.FORM.what, self.coefficients
+        s = self.coefficients
         if self.ring != ring:
-            raise ProtocolError(f"{what}: the key is of ring {self.ring!r}, not {ring!r}")
+            raise ProtocolError(f"seal-secret: the key is of ring {self.ring!r}, not {ring!r}")
         shares = np.bincount(s.astype(np.int64) + 1, minlength=TRIT)
         if np.abs(shares - s.size / TRIT).max() > 10 * (s.size * 2 / 9) ** 0.5:
-            raise ProtocolError(f"{what}: the key pair is unusable, its key is not random")
+            raise ProtocolError("seal-secret: the key pair is unusable, its key is not random")

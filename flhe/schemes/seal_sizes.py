@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+from flhe.coding.digits import Digits
 from flhe.coding.limb_packing import PIECE, LimbPacking
 from flhe.errors import ConfigError
 from flhe.math.prime_ring import PrimeRing, ntt_primes
+from flhe.schemes.presets import SealPreset
 from flhe.schemes.seal_format import SealFormat
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from flhe.coding.digits import Digits
-    from flhe.schemes.presets import SealPreset
 
 LARGEST = 22
 """A coefficient's error and rounding, at most."""
@@ -24,8 +21,9 @@ MIN_BITS = 45
 long over residues of fewer bits."""
 
 
+@dataclass(frozen=True, slots=True)
 class SealSizes:
-    """Sizes of one ring; the base of frozen dataclasses with at least these fields.
+    """Sizes of one ring.
 
     Parameters
     ----------
@@ -33,17 +31,24 @@ class SealSizes:
         Dimension.
     bits : int
         Of the modulus, and of a residue on the wire.
+    cohort : int
+        N, vectors that are added at most.
+    digits : Digits
+        How values lie in a slot.
     """
 
-    __slots__ = ()
+    WIDEST: ClassVar[int]
+    """Most bits of a slot's sum that are tried."""
 
     n: int
     bits: int
-    if TYPE_CHECKING:  # a field of some: a property here would be its default
+    cohort: int
+    digits: Digits
 
-        @property
-        def digits(self) -> Digits:
-            """How values lie in a slot."""
+    @property
+    def fits(self) -> bool:
+        """Whether sums of `cohort` ciphertexts open exactly."""
+        raise NotImplementedError
 
     @property
     def q(self) -> int:
@@ -95,11 +100,21 @@ def _ring(n: int, q: int) -> PrimeRing:
     return PrimeRing(n, q)
 
 
-S = TypeVar("S", bound=SealSizes)
+@functools.lru_cache(maxsize=256)
+def sizes_for(kind: type[SealSizes], preset: SealPreset, cohort: int, bits: int) -> Any:
+    """What a sum of `cohort` vectors of `bits`-bit values takes in the ring of `preset`, of a kind.
 
-
-def shortest(found: Sequence[S], preset: SealPreset, cohort: int, bits: int) -> S:
-    """Of sizes that fit, those with the fewest bits a value; ConfigError where none do."""
+    Of the moduli that hold a value in the fewest bits, the shortest. Raises ConfigError: not even one
+    value fits in a slot.
+    """
+    bound = (1 << (bits - 1)) - 1
+    width = (2 * bound * cohort).bit_length()
+    found: list[SealSizes] = []
+    for per in range(1, kind.WIDEST // width + 1):
+        digits, lengths = Digits(width, per, bound), range(MIN_BITS, preset.log_q + 1)
+        sizes = (kind(preset.dimension, length, cohort, digits) for length in lengths)
+        if (fitting := next((one for one in sizes if one.fits), None)) is not None:
+            found.append(fitting)
     if not found:
         raise ConfigError(
             f"ring {preset.name!r}: a sum of {cohort} values of {bits} bits does not fit log q = "

@@ -186,7 +186,9 @@ class Selective:
         """
         inside, rest = self.split(part)
         if total is None:
-            return _under_way(part, self.inner.add(None, inside), rest.copy())
+            said = (self.name, part.slot, part.senders, part.length)
+            inner, data = self.inner.add(None, inside), np.empty(0, np.uint8)
+            return SelectiveTotal(*said, data, part.mode, inner=inner, rest=rest.copy())
         if not isinstance(total, SelectiveTotal):
             total = self.add(None, total)
         assert isinstance(total, SelectiveTotal)
@@ -194,7 +196,7 @@ class Selective:
         # The scheme inside first: what it refuses must leave the whole total alone.
         inner = self.inner.add(total.inner, inside)
         self.packing.add(total.rest, rest, self.rest)
-        return _under_way(total, inner, total.rest)
+        return replace(total, senders=inner.senders, inner=inner)
 
     def close(self, total: Sealed) -> Sealed:
         """The sum as it travels to the readers."""
@@ -217,19 +219,6 @@ class SelectiveTotal(Sealed):
 
     inner: Sealed = field(kw_only=True)
     rest: NDArray[np.uint8] = field(kw_only=True, repr=False)
-
-
-def _under_way(like: Sealed, inner: Sealed, rest: NDArray[np.uint8]) -> SelectiveTotal:
-    return SelectiveTotal(
-        like.scheme,
-        like.slot,
-        inner.senders,
-        like.length,
-        np.empty(0, np.uint8),
-        like.mode,
-        inner=inner,
-        rest=rest,
-    )
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ MAX_COHORT = 1024
 
 
 class Shell:
-    """An adder but for `parameters`, `nbytes`, `_sum` and its roles; the base of frozen dataclasses.
+    """An adder but for `nbytes`, `_sum` and its roles; the base of frozen dataclasses.
 
     Parameters
     ----------
@@ -48,6 +48,10 @@ class Shell:
         name: str = self.scheme.name
         return name
 
+    def __post_init__(self) -> None:
+        self._check_cohort()
+        self._check_bits()
+
     def _check_cohort(self) -> None:
         if not 2 <= self.cohort <= MAX_COHORT:
             kind = type(self).__name__
@@ -61,6 +65,10 @@ class Shell:
     def space(self) -> Integers:
         """Integers of `bits` bits, symmetric."""
         return Integers((1 << (self.bits - 1)) - 1)
+
+    def parameters(self) -> dict[str, Any]:
+        """Public parameters, for hashing into the layout: schemes add their own."""
+        return {"name": self.name, "cohort": self.cohort, "bits": self.bits}
 
     def nbytes(self, length: int) -> int:
         """Bytes of a ciphertext of `length` values."""
@@ -123,6 +131,10 @@ class ResidueShell(Shell):
 
     __slots__ = ()
 
+    def __post_init__(self) -> None:
+        Shell.__post_init__(self)
+        _ = self.sizes  # what does not fit is refused now
+
     @property
     def sizes(self) -> Any:
         """Rings and limbs."""
@@ -178,8 +190,6 @@ class SealerShell(_Rank):
         K_G of the epoch, 32 bytes.
     rank : int
         This client's rank in the agreed member list; never a number from the server.
-    prg : Prg
-        Who computes AES.
     threads : int
         Threads to encrypt on.
     random : callable

@@ -28,7 +28,7 @@ def crossover(members: int) -> float:
     low, high = 0.0, 1.0  # without survivors single masking has nothing to open: it is cheaper
     while high - low > 1e-12:
         middle = (low + high) / 2
-        if for_dropout(members, middle).masking == "double":
+        if for_dropout(members, middle) == "double":
             low = middle
         else:
             high = middle

@@ -138,12 +138,12 @@ def sash(setting: Setting, updates: Sequence[Vector]) -> Contender:
 
 def sash_mask(setting: Setting) -> Contender:
     """Of SASH's client, the mask alone: draw a seed, expand `a`, transform, round."""
-    generator = Sash().adder(setting.cohort).generator(SLOT)
-    dimension = generator.preset.dimension
+    adder = Sash().adder(setting.cohort)
+    dimension = adder.scheme.parameters_of_prg.dimension
     out = np.empty(setting.values, np.uint32)
     return Contender(
         "sash mask",
-        {"encrypt": lambda: generator.into(random_elements(dimension), out, setting.threads)},
+        {"encrypt": lambda: adder.expand(SLOT, random_elements(dimension), out, setting.threads)},
         "part",
         "of encrypt, the mask alone",
         max_repeats=MANY,
@@ -226,13 +226,13 @@ def fedml_terms(share: float) -> Terms:
 def fedml(setting: Setting, updates: Sequence[Vector], share: float = 1.0) -> Contender:
     """FedML-HE: CKKS of all of an update, or of a share; TenSEAL's context is built once."""
     from flhe.schemes.fedml_he.adder import FedmlHeOpener, FedmlHeSealer
-    from flhe.schemes.fedml_he.keys import CkksSecret
+    from flhe.schemes.seal_keys import SealSecret
     from flhe.schemes.selective import Selective, SelectiveOpener, SelectiveSealer
 
     terms, layout, threads = fedml_terms(share), layout_of(setting.values), setting.threads
     scheme, key = FedmlHe(), secrets.token_bytes(32)
-    secret, whole = CkksSecret.generate(scheme.ring), scheme.adder(setting.cohort)
-    whole = replace(whole, public=secret.public(whole.sizes))
+    secret, whole = SealSecret.generate(scheme.ring), scheme.adder(setting.cohort)
+    whole = replace(whole, public=secret.public)
     adder = terms.selective(whole, layout)
     if isinstance(adder, Selective):
         adder = replace(adder, mask=terms.select.fixed(layout))
@@ -251,7 +251,7 @@ def fedml(setting: Setting, updates: Sequence[Vector], share: float = 1.0) -> Co
         "fedml-he" if share == 1 else f"fedml-he select {share:g}",
         setting,
         updates,
-        note=f"ring {scheme.ring}, log q = {sizes.q.bit_length()}, {sizes.per} values of "
+        note=f"ring {scheme.ring}, log q = {sizes.q.bit_length()}, {sizes.digits.per} values of "
         f"{whole.bits} bits in a slot",
     )
 

@@ -104,7 +104,7 @@ def paillier_values(
         opened,
         lambda a, b: a * b % square,
         note=f"flhe's arithmetic, a value a ciphertext; projected from {count} ciphertexts",
-        upload_bytes=setting.values * key.public.ciphertext_bytes,
+        upload_bytes=setting.values * 2 * ((key_bits + 7) // 8),
         projection=setting.values / count,
     )
 

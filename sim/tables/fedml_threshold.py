@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from flhe.coding.base import Plain
-from flhe.schemes.fedml_he.keys import CkksSecret
-from flhe.schemes.fedml_he.presets import DEFAULT_CKKS
+from flhe.schemes.presets import DEFAULT_SEAL
+from flhe.schemes.seal_keys import SealSecret
 from flhe.schemes.sealed import Sealed
 from flhe_lab.bench import peers
 from flhe_lab.bench.contender import PHASES, SLOT, Contender, Laps, Setting, Vector
@@ -93,7 +93,7 @@ def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:
         TENSEAL: peers.shortest_ckks(setting, updates),
     }
     makers = {
-        SINGLE: lambda: CkksSecret.generate(DEFAULT_CKKS),
+        SINGLE: lambda: SealSecret.generate(DEFAULT_SEAL),
         THRESHOLD: lambda: Laps(keys=agreed()[2]),
         TENSEAL: lambda: peers.tenseal_ckks(peers.shortest_moduli(PARTIES)),
     }

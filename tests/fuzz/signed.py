@@ -15,8 +15,8 @@ from flhe.keys.agreement import broadcast, epoch, joint, key_pair, pairs, shared
 from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
-from flhe.schemes.fedml_he.keys import CkksSecret
 from flhe.schemes.fedml_he.scheme import FedmlHe
+from flhe.schemes.seal_keys import SealSecret
 from flhe.wire import canonical
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
 from tests.fuzz.decoders import ANY, NEVER, Decoder
@@ -236,7 +236,7 @@ def entries() -> Sequence[Decoder]:
     magic = len(seal.MAGIC)
 
     def another_key() -> list[bytes]:
-        return [CkksSecret.generate("2048", source("another key")).to_bytes()]
+        return [SealSecret.generate("2048", source("another key")).to_bytes()]
 
     def of_two(name: str, made: Callable[[int], bytes], decode: Any, room: int = 0) -> Decoder:
         """One whose message of another agreement is refused, too."""

@@ -20,7 +20,6 @@ from flhe.mods import records
 from flhe.node.node import Node
 from flhe.node.policy import Policy
 from flhe.node.store import Store
-from flhe.schemes.fedml_he.keys import CkksPublic
 from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import Ledger
 from flhe.training.chain import Link
@@ -30,10 +29,9 @@ from flhe.training.draft import Draft
 from flhe.training.model import MAGIC as MODEL
 from flhe.training.model import Model
 from flhe.wire import canonical
-from tests.fuzz.decoders import ANY, NEVER, Decoder, Encode
+from tests.fuzz.decoders import ANY, Decoder, Encode
 from tests.fuzz.group import CONTRACT, IDS, ROSTER, RUN, exchange, scratch
 from tests.fuzz.plain import LAYOUT, dense, sparse
-from tests.fuzz.signed import CKKS, pair
 
 # --- a node's directory ---
 
@@ -148,15 +146,8 @@ def drafts() -> list[Draft]:
     return [dense_one, Draft(4, bytes([1]) * 32, values, extras, coords, residual)]
 
 
-def _seal_context(data: bytes) -> None:
-    CKKS.sizes.seal.check_context(data)
-
-
 def entries() -> Sequence[Decoder]:
     """All of them."""
-    ckks, seal_ = pair(0, CKKS)[0], CKKS.sizes.seal
-    context = CkksPublic.from_bytes(ckks.scheme_public).context
-    other = [seal_.context(np.arange(CKKS.sizes.n, dtype=np.uint64))]
     epoch = f"epochs/{exchange().epochs[0].id.hex()}"
 
     def at_node(name: str, file: str, read: Callable[[Node], Any], *how: Any, **more: Any) -> Any:
@@ -185,5 +176,4 @@ def entries() -> Sequence[Decoder]:
         at_server("kept checkpoint of a ledger", "checkpoint", box, ANY, head=0),
         Decoder("model", [*map(_joined, models())], Model.from_bytes, _joined, head=len(MODEL)),
         Decoder("draft", [*map(_joined, drafts())], Draft.from_bytes, _joined, head=len(DRAFT)),
-        Decoder("context of TenSEAL", [context], _seal_context, NEVER, other),
     )

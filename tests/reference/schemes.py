@@ -17,7 +17,6 @@ from flhe.schemes.esafl.adder import EsaflAdder, EsaflOpener, EsaflSealer
 from flhe.schemes.esafl.keys import draw_own, from_elements
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.adder import FedmlHeAdder, FedmlHeOpener, FedmlHeSealer
-from flhe.schemes.fedml_he.keys import CkksSecret
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.adder import FlasheAdder, FlasheOpener, FlasheSealer
 from flhe.schemes.flashe.scheme import Flashe
@@ -26,6 +25,7 @@ from flhe.schemes.joint_key import JointKey
 from flhe.schemes.sash.adder import SashAdder, SashOpener, SashSealer
 from flhe.schemes.sash.generator import public_key
 from flhe.schemes.sash.scheme import Sash
+from flhe.schemes.seal_keys import SealSecret
 from tests.reference import batchcrypt, esafl, fedml_he
 from tests.reference.batchcrypt import BatchCryptBook
 from tests.reference.esafl import EsaflBook
@@ -269,10 +269,10 @@ class FedmlHeKind(Kind):
     def book(self, case: Case) -> FedmlHeBook:
         """With the sizes that the library has found."""
         sizes = self.scheme(case).sizes
-        about: Any = {"n": sizes.n, "q_bits": sizes.bits, "per": sizes.per}
+        about: Any = {"n": sizes.n, "q_bits": sizes.bits, "per": sizes.digits.per}
         about |= {"scale_bits": sizes.scale_bits, "key": self.key(case)}
         book = FedmlHeBook(**given(case), **about)
-        assert (book.q, book.width, book.block) == (sizes.q, sizes.width, sizes.block)
+        assert (book.q, book.width, book.block) == (sizes.q, sizes.digits.width, sizes.block)
         return book
 
     def key(self, case: Case) -> tuple[int, ...]:
@@ -284,11 +284,11 @@ class FedmlHeKind(Kind):
         return FedmlHe(ring=case["ring"]).adder(case["cohort"], case["bits"])
 
     def sealer(self, case: Case, scheme: FedmlHeAdder, rank: int) -> FedmlHeSealer:
-        key = CkksSecret(scheme.scheme.ring, np.array(self.key(case), np.int8))
+        key = SealSecret(scheme.scheme.ring, np.array(self.key(case), np.int8))
         return FedmlHeSealer(scheme, key, fedml_he.GROUP_KEY, rank)
 
     def opener(self, case: Case, scheme: FedmlHeAdder, ranks: Sequence[int]) -> FedmlHeOpener:
-        key = CkksSecret(scheme.scheme.ring, np.array(self.key(case), np.int8))
+        key = SealSecret(scheme.scheme.ring, np.array(self.key(case), np.int8))
         return FedmlHeOpener(scheme, key, fedml_he.GROUP_KEY)
 
     def about(self, both: Both) -> Case:

@@ -9,30 +9,29 @@ import pytest
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, NoKeyError, ProtocolError
-from flhe.math.prg import AesCtr
 from flhe.schemes.base import Secrets
 from flhe.schemes.bfv.adder import BfvAdder, Blocks
-from flhe.schemes.bfv.keys import BfvPublic, BfvSecret
-from flhe.schemes.bfv.presets import RINGS
 from flhe.schemes.bfv.scheme import Bfv
-from flhe.schemes.bfv.sizes import LARGEST, sizes_for
+from flhe.schemes.bfv.sizes import BfvSizes
 from flhe.schemes.polynomial_masks import PolynomialMasks
+from flhe.schemes.seal_keys import SealPublic, SealSecret
+from flhe.schemes.seal_sizes import LARGEST, sizes_for
 from flhe.schemes.sealed import Sealed
 from tests.laws import KEY, SLOT, whole
 
-SECRET = BfvSecret.generate("4096")
+SECRET = SealSecret.generate("4096")
 SIZES = Bfv().adder(3).sizes
 
 
-def adder_of(cohort: int = 3, bits: int = 16, secret: BfvSecret = SECRET) -> BfvAdder:
-    return Bfv(secret.ring).adder(cohort, bits, secret.public(SIZES).to_bytes())
+def adder_of(cohort: int = 3, bits: int = 16, secret: SealSecret = SECRET) -> BfvAdder:
+    return Bfv(secret.ring).adder(cohort, bits, secret.public.to_bytes())
 
 
-def member(rank: int = 0, secret: BfvSecret = SECRET) -> Secrets:
+def member(rank: int = 0, secret: SealSecret = SECRET) -> Secrets:
     return Secrets(KEY, rank, secret.to_bytes())
 
 
-def summed(adder: BfvAdder, vectors: NDArray[np.int32], secret: BfvSecret = SECRET) -> Sealed:
+def summed(adder: BfvAdder, vectors: NDArray[np.int32], secret: SealSecret = SECRET) -> Sealed:
     total = None
     for rank, values in enumerate(vectors):
         part = adder.sealer(member(rank, secret)).encrypt(whole(values), SLOT)
@@ -46,7 +45,7 @@ def summed(adder: BfvAdder, vectors: NDArray[np.int32], secret: BfvSecret = SECR
     [(2, 2, "4096"), (5, 24, "8192"), (3, 32, "4096")],
 )
 def test_sums_at_the_borders_are_exact(cohort: int, bits: int, ring: str) -> None:
-    secret = SECRET if ring == "4096" else BfvSecret.generate(ring)
+    secret = SECRET if ring == "4096" else SealSecret.generate(ring)
     adder = adder_of(cohort, bits, secret)
     bound, length = adder.space.bound, adder.sizes.block + 5
     vectors = np.random.default_rng(bits).choice(
@@ -71,7 +70,7 @@ def test_equal_vectors_of_a_thousand_senders_are_summed() -> None:
     sizes, blocks = adder.sizes, Blocks.of(adder.sizes, SECRET)
     c = np.empty(sizes.count(50), np.uint64)
     sizes.limbs.read(total.data, c.size, 0, 0, c)
-    a = PolynomialMasks.of(sizes.ring, BfvAdder.MASKS, KEY, SLOT, (0,), AesCtr()).blocks(0, 1)
+    a = PolynomialMasks.of(sizes.ring, BfvAdder.MASKS, KEY, SLOT, (0,)).blocks(0, 1)
     of_all = np.zeros_like(a)
     for _ in range(1024):
         sizes.ring.add_into(of_all, a)
@@ -83,7 +82,7 @@ def test_equal_vectors_of_a_thousand_senders_are_summed() -> None:
 @pytest.mark.parametrize("cohort", [2, 3, 10, 100, 1024])
 @pytest.mark.parametrize("bits", [2, 8, 16, 20])
 def test_sizes_leave_the_room_that_the_proof_asks_for(cohort: int, bits: int) -> None:
-    sizes = sizes_for(RINGS["4096"], cohort, bits)
+    sizes = sizes_for(BfvSizes, Bfv.RINGS["4096"], cohort, bits)
     most = cohort * sizes.digits.largest
     assert sizes.t > 4 * most
     assert sizes.q // sizes.t > 4 * cohort * LARGEST
@@ -93,7 +92,7 @@ def test_sizes_leave_the_room_that_the_proof_asks_for(cohort: int, bits: int) ->
 
 def test_errors_are_no_larger_than_the_proof_takes_them_to_be() -> None:
     """A ciphertext of zeros is its error: |e| <= 21 in each coefficient."""
-    sizes = sizes_for(RINGS["4096"], 2, 16)
+    sizes = sizes_for(BfvSizes, Bfv.RINGS["4096"], 2, 16)
     blocks, ring = Blocks.of(sizes, SECRET), sizes.ring
     zero = np.zeros((1, sizes.n), np.uint64)
     for _ in range(5):
@@ -122,18 +121,18 @@ def test_a_sum_with_a_bit_flipped_is_refused_or_the_same() -> None:
 
 def test_pairs_that_are_not_sound_are_refused() -> None:
     adder, own = adder_of(), SECRET.to_bytes()
-    adder.check_pair(SECRET.public(SIZES).to_bytes(), own)
-    zeros = BfvSecret("4096", np.zeros(4096, np.int8))
+    adder.check_pair(SECRET.public.to_bytes(), own)
+    zeros = SealSecret("4096", np.zeros(4096, np.int8))
     for public, secret, says in (
-        (SECRET.public(SIZES), BfvSecret.generate("4096"), "does not belong"),
-        (zeros.public(SIZES), zeros, "not random"),
-        (BfvSecret.generate("8192").public(SIZES), BfvSecret.generate("8192"), "of ring '8192'"),
+        (SECRET.public, SealSecret.generate("4096"), "does not belong"),
+        (zeros.public, zeros, "not random"),
+        (SealSecret.generate("8192").public, SealSecret.generate("8192"), "of ring '8192'"),
     ):
         with pytest.raises(ProtocolError, match=says):
             adder.check_pair(public.to_bytes(), secret.to_bytes())
     with pytest.raises(ProtocolError, match="of ring '8192'"):
-        Bfv().adder(3, 16, BfvPublic("8192", bytes(32)).to_bytes())
+        Bfv().adder(3, 16, SealPublic("8192", bytes(32)).to_bytes())
     with pytest.raises(ConfigError, match="not the one that the public part names"):
-        adder.sealer(member(0, BfvSecret.generate("4096")))
+        adder.sealer(member(0, SealSecret.generate("4096")))
     with pytest.raises(NoKeyError):
         adder.sealer(Secrets(KEY, 0))

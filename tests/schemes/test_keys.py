@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from flhe.schemes.batchcrypt.keys import SecretKey
-from flhe.schemes.fedml_he.keys import CkksSecret
+from flhe.schemes.seal_keys import SealSecret
 
 Source = Callable[[int], bytes]
 every_kind = pytest.mark.parametrize(
     "generate",
-    [functools.partial(SecretKey.generate, 2048), functools.partial(CkksSecret.generate, "2048")],
+    [functools.partial(SecretKey.generate, 2048), functools.partial(SealSecret.generate, "2048")],
     ids=["paillier", "ckks"],
 )
 
@@ -33,7 +33,7 @@ def test_keys_come_from_the_random_source_alone(generate: Callable[[Source], Any
 
 
 def test_no_key_shows_itself() -> None:
-    assert repr(CkksSecret.generate("4096")) == "CkksSecret(<4096 coefficients>)"
+    assert repr(SealSecret.generate("4096")) == "SealSecret(<4096 coefficients>)"
     key = SecretKey.generate(2048)
     for shown in (repr(key), str(key), repr(key.public)):
         assert shown in ("SecretKey(<2048 bits>)", "PublicKey(<2048 bits>)")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from flhe.coding.base import Plain
 from flhe.errors import ProtocolError
-from flhe.schemes.fedml_he.presets import CKKS
+from flhe.schemes.presets import SEAL
 from flhe.schemes.sash.adder import most_bits
 from tests.reference import esafl
 from tests.reference.fedml_he import ternary
@@ -216,7 +216,7 @@ def batchcrypt(data: Data, long: bool) -> Played:
 
 
 def fedml_he(data: Data, long: bool) -> Played:
-    ring = data.draw(st.sampled_from(sorted(CKKS) if long else ["2048"]))
+    ring = data.draw(st.sampled_from(sorted(SEAL) if long else ["2048"]))
     cohort = data.draw(st.integers(2, 6) | st.sampled_from([10, 50]))
     case: Case = {"cohort": cohort, "bits": data.draw(st.integers(2, 24)), "ring": ring}
     case |= {"key": ternary(data.draw(st.integers(0, 3)), int(ring))}

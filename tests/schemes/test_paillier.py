@@ -14,6 +14,7 @@ import pytest
 
 from flhe.errors import ConfigError, FlheError, ProtocolError
 from flhe.math.bigint import from_rows, random_blum_prime, to_rows
+from flhe.schemes.base import Secrets
 from flhe.schemes.batchcrypt import residue_pool
 from flhe.schemes.batchcrypt.adder import BatchCryptAdder, BatchCryptOpener, BatchCryptSealer
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
@@ -141,10 +142,10 @@ def test_lengths_that_are_not_built(bits: object) -> None:
 
 def test_a_key_of_another_scheme_is_refused() -> None:
     other = BatchCryptAdder(BatchCrypt(key_bits=2048), 3, 16, public=pair(1).public)
-    for role in (BatchCryptOpener, functools.partial(BatchCryptSealer, rank=0)):
+    for role in (other.opener, other.sealer):
         with pytest.raises(ConfigError, match="does not belong"):
-            role(other, pair(), KEY)
-    with pytest.raises(ConfigError, match="2048 bits"):
+            role(Secrets(KEY, 0, pair().to_bytes()))
+    with pytest.raises(ProtocolError, match="2048 bits"):
         BatchCryptAdder(BatchCrypt(key_bits=3072), 3, 16, public=pair().public)
     with pytest.raises(ConfigError, match="no public key"):
         BatchCrypt(key_bits=2048).adder(3, 16).add(None, sealer().encrypt(whole([]), SLOT))

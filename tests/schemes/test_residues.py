@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import io
 import logging
-import os
 import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -277,14 +275,11 @@ def test_a_child_that_is_killed_is_an_error(
     started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = residue_pool._read
-    calls = 0
 
-    def killing(children: Any, deadline: float) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 2:  # the orders are out
-            children[1].process.send_signal(signal.SIGKILL)
-        read(children, deadline)
+    def killing(child: Any, size: int) -> bytes:
+        if child is started[1] and size > len(residue_worker.READY):  # the order is out
+            child.send_signal(signal.SIGKILL)
+        return read(child, size)
 
     monkeypatch.setattr(residue_pool, "_read", killing)
     with pytest.raises(FlheError, match=r"stopped \(status -9\)"):
@@ -347,27 +342,14 @@ def test_a_childs_fault_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the worker by itself ---
 
 
-def worker() -> subprocess.Popen[bytes]:
-    process = residue_pool._start()
-    assert process.stdout is not None
-    got = b""
-    while len(got) < len(residue_worker.READY):
-        part = os.read(process.stdout.fileno(), 100)
-        assert part
-        got += part
-    assert got == residue_worker.READY
-    return process
-
-
-def test_a_worker_is_gone_when_nobody_waits() -> None:
-    process = worker()
-    assert process.stdin is not None
-    process.stdin.write(residue_worker.order(P, Q, H, 2**24))
-    time.sleep(0.3)
-    assert process.poll() is None
-    process.stdin.close()
-    assert process.wait(30) == residue_worker.ABANDONED
-    residue_pool._end(process)
+def test_a_worker_is_gone_when_its_parent_is() -> None:
+    """That one has ended: another process has its place, or none."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "flhe.schemes.batchcrypt.residue_worker", "1000000000"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    ) as process:
+        assert process.wait(30) == residue_worker.ABANDONED
 
 
 def framed(body: bytes) -> bytes:
@@ -393,9 +375,9 @@ MALFORMED = {
 def test_a_malformed_order_is_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         residue_worker.read_order(io.BytesIO(data))
-    assert residue_worker.read_order(io.BytesIO(order())) == (11, 13, 139, 3)
+    assert residue_worker.read_order(io.BytesIO(order())) == residue_worker._Order(11, 13, 139, 3)
     written = residue_worker.order(P, Q, H, 77)
-    assert residue_worker.read_order(io.BytesIO(written)) == (P, Q, H, 77)
+    assert residue_worker.read_order(io.BytesIO(written)) == residue_worker._Order(P, Q, H, 77)
 
 
 @pytest.mark.parametrize("data", [MALFORMED["not CBOR"], order(q=b"\x0c")])

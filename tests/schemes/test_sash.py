@@ -50,7 +50,7 @@ def seed_of(scheme: SashAdder, number: int) -> NDArray[np.uint64]:
 
 def mask(scheme: SashAdder, seed: NDArray[np.uint64], length: int) -> NDArray[np.uint32]:
     out = np.empty(length, np.uint32)
-    scheme.generator(SLOT).into(seed, out)
+    scheme.expand(SLOT, seed, out)
     return out
 
 

@@ -62,13 +62,9 @@ class BatchCryptAdder(Shell):
     public: PublicKey | None = None
 
     def __post_init__(self) -> None:
-        self._check_cohort()
-        self._check_bits()
-        if self.public is not None and self.public.bits != self.scheme.key_bits:
-            raise ConfigError(
-                f"BatchCryptAdder(key_bits={self.scheme.key_bits}): the public key has "
-                f"{self.public.bits} bits"
-            )
+        Shell.__post_init__(self)
+        if self.public is not None:
+            self.public.check(self.scheme.key_bits)
 
     @property
     def batch(self) -> Slots:
@@ -84,9 +80,7 @@ class BatchCryptAdder(Shell):
         """Public parameters, for hashing into the layout: the key among them."""
         public = b"" if self.public is None else self.public.to_bytes()
         return {
-            "name": self.name,
-            "cohort": self.cohort,
-            "bits": self.bits,
+            **Shell.parameters(self),
             "key_bits": self.scheme.key_bits,
             "public": hashlib.sha256(public).digest() if public else b"",
             "slot_bits": self.batch.width,
@@ -112,16 +106,23 @@ class BatchCryptAdder(Shell):
 
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> BatchCryptSealer:
         """A member's sealer: with the key pair, and the group key for tags."""
-        key = SecretKey.from_bytes(secrets.needed())
-        return BatchCryptSealer(self, key, secrets.group_key, secrets.rank, threads)
+        return BatchCryptSealer(self, self._pair(secrets), secrets.group_key, secrets.rank, threads)
 
     def opener(
         self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
     ) -> BatchCryptOpener:
         """A member's opener: likewise."""
         check_agrees(self.scheme, released)
+        return BatchCryptOpener(self, self._pair(secrets), secrets.group_key, threads)
+
+    def _pair(self, secrets: Secrets) -> SecretKey:
+        """A member's key pair; ConfigError if it is not the one that the adder has the half of."""
         key = SecretKey.from_bytes(secrets.needed())
-        return BatchCryptOpener(self, key, secrets.group_key, threads)
+        if self.public != key.public:
+            raise ConfigError(
+                "batchcrypt: the secret key does not belong to the adder's public key"
+            )
+        return key
 
     def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
         square = gmpy().mpz(self._key().n) ** 2
@@ -167,10 +168,6 @@ class BatchCryptSealer(SealerShell):
     threads: int = 1
     random: Random = field(default=secrets.token_bytes, repr=False)
 
-    def __post_init__(self) -> None:
-        SealerShell.__post_init__(self)
-        _check_pair(self.adder, self.key)
-
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Compute the powers r^n ahead of time: `encrypt` then takes two products a ciphertext.
 
@@ -188,9 +185,8 @@ class BatchCryptSealer(SealerShell):
         mode: str,
         support: Support | None,
     ) -> NDArray[np.uint8]:
-        powers, workers = ready, self.threads if self.threads > 1 else 0
-        if powers is None:
-            powers = self._powers(plain.values.size + plain.extras.size, workers)
+        workers = self.threads if self.threads > 1 else 0
+        powers = ready or self._powers(plain.values.size + plain.extras.size, workers)
         batches = self.messages(plain, slot)
         n = gmpy().mpz(self.key.public.n)
         square = n * n
@@ -235,9 +231,6 @@ class BatchCryptOpener(OpenerShell):
     group_key: bytes = field(repr=False)
     threads: int = 1
 
-    def __post_init__(self) -> None:
-        _check_pair(self.adder, self.key)
-
     def _open(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
         from flhe.schemes.batchcrypt.crt import Crt
 
@@ -256,9 +249,3 @@ class BatchCryptOpener(OpenerShell):
             return digits.check()
         except ProtocolError as error:
             raise ProtocolError(f"batchcrypt: {error}") from None
-
-
-def _check_pair(adder: BatchCryptAdder, key: SecretKey) -> None:
-    """Refuse a secret key that is not the adder's."""
-    if adder.public != key.public:
-        raise ConfigError("batchcrypt: the secret key does not belong to the adder's public key")

@@ -3,19 +3,13 @@
     tag_j = sum over k of r_(j,k) v_(j,k) + tau_(j,u)   mod Q,   Q = 2^64 - 2^32 + 1
 
 lies above the slots of sender u's batch j. r and tau are pseudorandom under a key of the group and
-of one slot (the round's, not the batch's). Tags add like everything else, so the sum V of the
-senders S has
-
-    sum over S of tag_j - sum over S of tau_(j,u) = sum over k of r_(j,k) V_(j,k)   mod Q,
-    0 <= sum over S of tag_j < |S| Q.
+of one slot (the round's, not the batch's). Tags add and are verified as those of
+`flhe.schemes.sum_mac`, batch by batch.
 
 Whoever changes a batch without that key (adds to a slot, moves slots, brings another batch, adds one
 twice or one of another round) meets this with odds of 2^-63: tags that hold tau say next to nothing of
-r, and a slot that is changed is changed by less than Q, so by something else than 0. Nor can a batch be
-guessed, to learn from a refusal whether the guess was wrong: its tag would have to be guessed with it,
-all 64 bits of it, because a sum of tags is taken for what it is, between 0 and |S| Q, and not modulo Q
-(the room above would stand for half of those bits). A member that colludes with the server has the key
-and can forge.
+r, and a slot that is changed is changed by less than Q, so by something else than 0. All 64 bits of a
+tag count, because a sum of tags is taken for what it is, between 0 and |S| Q, and not modulo Q.
 
 Paillier needs this. A ciphertext raised to 2^(L k) has its slots k places higher: a relay could
 bring one client's value into the slots of a training metric, whose mean members tell, or learn

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,13 +64,6 @@ def window(p: int, bits: int, count: int, in_lanes: bool) -> int:
         if windows * entry << w <= MAX_TABLE_BYTES:
             costs[w] = windows * (build * 2**w + count)
     return min(costs, key=costs.__getitem__)
-
-
-class Table(Protocol):
-    """Powers of one base modulo p^2."""
-
-    def powers(self, exponents: Digits, threads: int) -> list[Big]:
-        """base^exponent of each, in order, in [0, p^2)."""
 
 
 class GmpTable:

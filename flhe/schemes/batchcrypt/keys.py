@@ -32,9 +32,9 @@ from flhe.wire.fields import BIG
 from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
 
-KEY_BITS = {2048: 112, 3072: 128, 4096: 149}
-"""Lengths of n that are built, and the bits of security that NIST rates them (SP 800-57, Table 2;
-4096 by the formula in the implementation guidance for FIPS 140, which gives it 149.7)."""
+KEY_BITS = {2048: 112, 3072: 128, 4096: 152}
+"""Lengths of n that are built, and the bits of security that NIST rates them (SP 800-57, Part 1,
+Table 2; 4096: SP 800-56B, Appendix D)."""
 
 VERSION = 1
 MAX_BYTES = 4096
@@ -78,11 +78,6 @@ class PublicKey(Record):
     def bits(self) -> int:
         """|n|, bits."""
         return self.n.bit_length()
-
-    @property
-    def ciphertext_bytes(self) -> int:
-        """Bytes of one ciphertext on the wire."""
-        return 2 * ((self.bits + 7) // 8)
 
     def check_ciphertexts(self, ciphertexts: Sequence[Big], whose: str = "") -> None:
         """Refuse what no sender made: each must lie strictly between 0 and n^2, coprime to n.

@@ -6,8 +6,7 @@ trains would hold up the drawing. Processes of their own, at low priority, take 
 leaves.
 
 A child gets its keys by a pipe, see `flhe.schemes.batchcrypt.residue_worker`. It ends with its
-work, when this process is gone (its pipe ends) or gives up (it is killed). Nothing is waited for
-without bound.
+work, when this process is gone or gives up (it is killed). Nothing is waited for without bound.
 """
 
 from __future__ import annotations
@@ -16,11 +15,9 @@ import contextlib
 import logging
 import os
 import secrets
-import selectors
 import subprocess
 import sys
-import time
-from dataclasses import dataclass, field
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from flhe.errors import FlheError
 from flhe.math.bigint import Big, gmpy
@@ -31,25 +28,15 @@ from flhe.wire.secret import Random
 
 logger = logging.getLogger("flhe")
 
+_Child = subprocess.Popen[bytes]
+
 SMALL = 256
 """Fewer are drawn in this process: a child takes 0.2 s to start, and makes its own tables."""
 START = 30.0
 """Seconds that children may take to start; after that, this process draws."""
-PIPE = 1 << 18
 _CALM = 60.0
 _SLOWEST = 1e-3
 """Seconds for a residue of 1000 bits, fifty times what it takes; with the cube of the length."""
-
-
-@dataclass(slots=True)
-class _Child:
-    """A process, its share of the residues, the bytes that it is to send next, and those it sent."""
-
-    process: subprocess.Popen[bytes]
-    count: int
-    wanted: int
-    data: bytearray = field(default_factory=bytearray, repr=False)
-    ended: bool = False
 
 
 def draw(
@@ -91,31 +78,48 @@ def draw_in_children(
     time, or stopped.
     """
     p, q, h = int(p), int(q), int(h)
-    shares = [count // workers + (i < count % workers) for i in range(workers)]
+    shares = [len(range(i, count, workers)) for i in range(min(workers, count))]
+    width = residue_worker.width(p, q)
+    limit = seconds((p * q).bit_length(), max(shares)) if timeout is None else timeout
     children: list[_Child] = []
-    try:
-        if not _ready(children, [share for share in shares if share]):
-            logger.warning("residues: a child process could not be started, drawing in this one")
-            return Residues(p, q, h, count).draw(count)
-        return _drawn(children, p, q, h, timeout)
-    finally:
-        for child in children:
-            _end(child.process)
+    with ThreadPoolExecutor(len(shares), thread_name_prefix="flhe-residues") as pool:
+        try:
+            if not _ready(pool, children, len(shares)):
+                logger.warning(
+                    "residues: a child process could not be started, drawing in this one"
+                )
+                return Residues(p, q, h, count).draw(count)
+            drawn = [
+                pool.submit(_drawn, child, residue_worker.order(p, q, h, share), share * width)
+                for child, share in zip(children, shares, strict=True)
+            ]
+            done, late = wait(drawn, limit, FIRST_EXCEPTION)
+            data = b"".join(part.result() for part in drawn if part in done)
+            if late:
+                raise FlheError(
+                    f"residues: child processes were not done after {limit:.0f} s and were stopped; "
+                    "draw fewer at a time, or in this process (workers=0)"
+                )
+        finally:
+            for child in children:  # their pipes end, and so do the threads that read them
+                _end(child)
+    read = gmpy().mpz.from_bytes
+    return [read(data[at : at + width], "little") for at in range(0, len(data), width)]
 
 
-def _ready(children: list[_Child], shares: list[int]) -> bool:
-    """Start a child for each share, into `children`; whether all say that they can work."""
-    ready = residue_worker.READY
+def _ready(pool: ThreadPoolExecutor, children: list[_Child], count: int) -> bool:
+    """Start `count` children, into `children`; whether all say in time that they can work."""
     try:
-        for share in shares:
-            children.append(_Child(_start(), share, len(ready)))
-        _read(children, time.monotonic() + START)
-    except OSError:  # TimeoutError is one
+        for _ in range(count):
+            children.append(_start())
+    except OSError:
         return False
-    return all(child.data == ready for child in children)
+    said = [pool.submit(_read, child, len(residue_worker.READY)) for child in children]
+    done, late = wait(said, START)
+    return not late and all(one.result() == residue_worker.READY for one in done)
 
 
-def _start() -> subprocess.Popen[bytes]:
+def _start() -> _Child:
     # Standard error goes nowhere: a traceback of something that holds keys is not for logs.
     return subprocess.Popen(  # noqa: S603 - our own interpreter, module and process id
         # -P: what lies in the working directory is not imported by whoever gets the keys.
@@ -123,84 +127,39 @@ def _start() -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        bufsize=0,
     )
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(child: _Child) -> None:
     """Kill what still runs, and reap it."""
-    process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
+    child.kill()
+    child.wait()
+    for pipe in (child.stdin, child.stdout):
         if pipe is not None:
             with contextlib.suppress(OSError):
                 pipe.close()
 
 
-def _drawn(children: list[_Child], p: int, q: int, h: int, timeout: float | None) -> list[Big]:
-    """What the children draw, once they are ready."""
-    width = residue_worker.width(p, q)
-    longest = max(child.count for child in children)
-    limit = seconds((p * q).bit_length(), longest) if timeout is None else timeout
-    deadline = time.monotonic() + limit
-    for child in children:
-        child.wanted = child.count * width
-        child.data.clear()
-        assert child.process.stdin is not None
-        with contextlib.suppress(OSError):  # one that died is noticed below
-            # The pipe holds more than an order; it is left open: its end tells the child to stop.
-            child.process.stdin.write(residue_worker.order(p, q, h, child.count))
-    try:
-        _read(children, deadline)
-    except TimeoutError:
-        raise FlheError(
-            f"residues: child processes were not done after {limit:.0f} s and were stopped; draw "
-            "fewer at a time, or in this process (workers=0)"
-        ) from None
-    except OSError as error:
-        raise FlheError(
-            f"residues: child processes cannot be read from ({error.strerror}); draw in this process "
-            "(workers=0), or let it have more open files"
-        ) from None
-    for child in children:
-        if len(child.data) < child.wanted and child.ended:
-            raise _why(child.process)
-    read = gmpy().mpz.from_bytes
-    return [
-        read(child.data[at : at + width], "little")
-        for child in children
-        for at in range(0, child.wanted, width)
-    ]
+def _read(child: _Child, size: int) -> bytes:
+    """What a child sends next: so many bytes, or fewer where its pipe ends."""
+    assert child.stdout is not None
+    return child.stdout.read(size)
 
 
-def _why(process: subprocess.Popen[bytes]) -> FlheError:
-    """Why a child whose pipe has ended did not send all."""
+def _drawn(child: _Child, order: bytes, size: int) -> bytes:
+    """What a child that is ready makes of its order, `size` bytes."""
+    assert child.stdin is not None
+    with contextlib.suppress(OSError):  # one that died is noticed below
+        child.stdin.write(order)
+        child.stdin.flush()
+    data = _read(child, size)
+    if len(data) == size:
+        return data
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(1.0)
-    if process.returncode == residue_worker.FAULT:
-        return fault()
-    return FlheError(
-        f"residues: a child process stopped (status {process.returncode}) before it was done; "
+        child.wait(1.0)
+    if child.returncode == residue_worker.FAULT:
+        raise fault()
+    raise FlheError(
+        f"residues: a child process stopped (status {child.returncode}) before it was done; "
         "workers=0 draws in this process"
     )
-
-
-def _read(children: list[_Child], deadline: float) -> None:
-    """Read what is wanted of each, or until one pipe has ended; TimeoutError after the deadline."""
-    with selectors.DefaultSelector() as selector:
-        for child in children:
-            assert child.process.stdout is not None
-            selector.register(child.process.stdout, selectors.EVENT_READ, child)
-        while selector.get_map():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            for key, _ in selector.select(left):
-                child = key.data
-                part = os.read(key.fd, min(PIPE, child.wanted - len(child.data)))
-                child.data += part
-                child.ended = not part
-                if child.ended:
-                    return
-                if len(child.data) == child.wanted:
-                    selector.unregister(key.fileobj)

@@ -6,14 +6,12 @@ its order, by standard input: its length (4 bytes, little-endian) and canonical 
 time, each as long as n^2 needs, little-endian. So keys are neither in the arguments nor in the
 environment, where others could read them, and nothing is written to standard error.
 
-Standard input stays open while the result is wanted: at its end, the worker is gone at once, and
-within a second where the process that started it is. Exit
-status: 0, or one of the codes below, by which alone a failure is told.
+The worker is gone within a second of the process that started it. Exit status: 0, or one of the codes
+below, by which alone a failure is told.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
@@ -52,13 +50,12 @@ def order(p: int, q: int, h: int, count: int) -> bytes:
     return len(body).to_bytes(4, "little") + body
 
 
-def read_order(stream: BinaryIO) -> tuple[int, int, int, int]:
-    """Inverse of `order`: p, q, h, count; ProtocolError for anything else."""
+def read_order(stream: BinaryIO) -> _Order:
+    """Inverse of `order`; ProtocolError for anything else."""
     length = int.from_bytes(stream.read(4), "little")
     if length > MAX_ORDER:
         raise ProtocolError(f"residue order: {length} bytes, at most {MAX_ORDER} are accepted")
-    found = _Order.from_bytes(stream.read(length))
-    return found.p, found.q, found.h, found.count
+    return _Order.from_bytes(stream.read(length))
 
 
 def width(p: int, q: int) -> int:
@@ -70,25 +67,13 @@ def serve(orders: BinaryIO, results: BinaryIO) -> None:
     """Take one order, write its residues. Raises FlheError where `Residues` does."""
     from flhe.schemes.batchcrypt.residues import Residues
 
-    p, q, h, count = read_order(orders)
-    _watch(orders)
-    size = width(p, q)
-    residues = Residues(p, q, h, count)
-    for at in range(0, count, PIECE):
-        drawn = residues.draw(min(PIECE, count - at))
+    asked = read_order(orders)
+    size = width(asked.p, asked.q)
+    residues = Residues(asked.p, asked.q, asked.h, asked.count)
+    for at in range(0, asked.count, PIECE):
+        drawn = residues.draw(min(PIECE, asked.count - at))
         results.write(b"".join(u.to_bytes(size, "little") for u in drawn))
         results.flush()
-
-
-def _watch(orders: BinaryIO) -> None:
-    """Leave as soon as `orders` ends, whatever the other thread is doing."""
-
-    def wait() -> None:
-        with contextlib.suppress(Exception):
-            orders.read(1)
-        os._exit(ABANDONED)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 def _watch_parent() -> None:
@@ -125,7 +110,7 @@ def main() -> NoReturn:
         except BrokenPipeError:
             code = ABANDONED
     finally:
-        # Not sys.exit: a traceback has no business here, and the watching thread holds standard input.
+        # Not sys.exit: a traceback has no business here.
         os._exit(code)
 
 

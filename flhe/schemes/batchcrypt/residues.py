@@ -26,7 +26,7 @@ from flhe.math.fault import fault
 from flhe.math.prg import drawn
 from flhe.schemes.batchcrypt import lanes
 from flhe.schemes.batchcrypt.crt import Join, check_primes
-from flhe.schemes.batchcrypt.fixed_base import Digits, GmpTable, LaneTable, Table, window
+from flhe.schemes.batchcrypt.fixed_base import Digits, GmpTable, LaneTable, window
 from flhe.wire.secret import Random
 
 
@@ -52,7 +52,7 @@ class _Half:
         # Of the numbers that are h^n modulo p, one has an order that divides p - 1.
         if g.powmod(base, p - 1, self._square) != 1 or base % p != g.powmod(h, n % (p - 1), p):
             raise fault()
-        self._table: Table | None = None
+        self._table: GmpTable | LaneTable | None = None
         if width := window(p, bits, count, by_lanes):
             kind = LaneTable if by_lanes else GmpTable
             self._table = kind(p, base, width, bits)

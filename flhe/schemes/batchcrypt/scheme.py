@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from flhe.errors import ConfigError
 from flhe.packages import Needs
 from flhe.schemes.base import Agreement, Scheme
-from flhe.schemes.batchcrypt.keys import PublicKey, check_key_bits
+from flhe.schemes.batchcrypt.keys import KEY_BITS, PublicKey, check_key_bits
 from flhe.wire.record import Form
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class BatchCrypt(Scheme):
 
     @property
     def security(self) -> int:
-        """Bits, by the modulus: NIST SP 800-57, Part 1, Table 2; 4096 by its formula."""
-        return {2048: 112, 3072: 128, 4096: 152}[self.key_bits]
+        """Bits, by the modulus."""
+        return KEY_BITS[self.key_bits]
 
     def summary(self) -> str:
         """The length of its key."""
@@ -74,6 +74,4 @@ class BatchCrypt(Scheme):
         from flhe.schemes.batchcrypt.adder import BatchCryptAdder
 
         key = PublicKey.from_bytes(public) if public else None
-        if key is not None:
-            key.check(self.key_bits)
         return BatchCryptAdder(self, cohort, self.or_default(bits), key)

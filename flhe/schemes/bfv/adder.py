@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from flhe.math.prime_ring import PrimeRing
-from flhe.schemes.bfv.keys import BfvPublic, BfvSecret
-from flhe.schemes.bfv.sizes import BfvSizes, sizes_for
+from flhe.schemes.bfv.sizes import BfvSizes
 from flhe.schemes.seal_adder import SealAdder, SealOpener, SealSealer
 from flhe.schemes.seal_blocks import Remask, SealBlocks
 from flhe.schemes.seal_format import Words
+from flhe.schemes.seal_sizes import sizes_for
 
 
 class Blocks(SealBlocks):
@@ -46,13 +46,13 @@ class BfvAdder(SealAdder):
     """Public parameters for a cohort, as for `SealAdder`."""
 
     MASKS = "bfv-a"
-    SECRET, PUBLIC, BLOCKS = BfvSecret, BfvPublic, Blocks
-    SEALER, OPENER = SealSealer, SealOpener
+    BLOCKS, SEALER, OPENER = Blocks, SealSealer, SealOpener
 
     @property
     def sizes(self) -> BfvSizes:
         """Ring, moduli and slots."""
-        return sizes_for(self.scheme.preset, self.cohort, self.bits)
+        sizes: BfvSizes = sizes_for(BfvSizes, self.scheme.preset, self.cohort, self.bits)
+        return sizes
 
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout: what the key is called among them."""

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from flhe.errors import ConfigError
-from flhe.packages import Needs
-from flhe.schemes.base import Agreement, Scheme
-from flhe.schemes.bfv.presets import RINGS
-from flhe.schemes.presets import SealPreset, called
+from flhe.schemes.presets import SEAL
+from flhe.schemes.seal_scheme import SealScheme
 from flhe.wire.record import Form
 
 if TYPE_CHECKING:
@@ -20,47 +18,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Bfv(Scheme):
-    """BFV's own parameters.
-
-    Parameters
-    ----------
-    ring : str
-        Parameters of the ring, "4096" or "8192".
-    """
+class Bfv(SealScheme):
+    """BFV's own parameters, as for `SealScheme`."""
 
     FORM = Form("BFV", error=ConfigError)
     name: ClassVar[str] = "bfv"
     title: ClassVar[str] = "BFV"
-    agreement: ClassVar[Agreement] = "key-pair"
-    dense: ClassVar[str] = "blocks of values are added up as wholes"
-    slow: ClassVar[bool] = True
-    # The server adds residues with NumPy.
-    needs: ClassVar[Needs] = Needs(node=("tenseal", "zstandard"))
-
-    ring: str = "4096"
-
-    def _validate(self) -> None:
-        called(self.ring, "ring", self.title, RINGS)
-
-    @property
-    def preset(self) -> SealPreset:
-        """The ring itself."""
-        return RINGS[self.ring]
-
-    @property
-    def security(self) -> int:
-        """That of the ring."""
-        return self.preset.security
-
-    def summary(self) -> str:
-        """Its ring."""
-        return f"BFV ring: {self.ring}"
+    CIPHER = "BFV"
+    # Those with more than 128 bits of security.
+    RINGS: ClassVar = {name: SEAL[name] for name in ("4096", "8192")}
 
     def adder(self, cohort: int, bits: int | None = None, public: bytes = b"") -> BfvAdder:
         """As for all schemes; `public` says which key the members use."""
         from flhe.schemes.bfv.adder import BfvAdder
-        from flhe.schemes.bfv.keys import BfvPublic
 
-        named_key = BfvPublic.from_bytes(public) if public else None
-        return BfvAdder(self, cohort, self.or_default(bits), named_key)
+        return BfvAdder.of(self, cohort, bits, public)

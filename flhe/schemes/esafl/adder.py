@@ -36,7 +36,6 @@ from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
-from flhe.math.prg import AesCtr, Prg
 from flhe.math.ring_arrays import Elements
 from flhe.math.sampling import fresh
 from flhe.schemes.base import Secrets, check_agrees
@@ -75,15 +74,14 @@ class EsaflAdder(ResidueShell):
     key_id: bytes = b""
 
     def __post_init__(self) -> None:
-        self._check_cohort()
         if self.bits == 0:
+            self._check_cohort()
             object.__setattr__(self, "bits", most_bits(self.scheme.preset, self.cohort))
-        self._check_bits()
+        ResidueShell.__post_init__(self)
         if len(self.key_id) not in (0, 32) or (self.key_id and self.scheme.per_sum_keys):
             raise ConfigError(
                 "EsaflAdder(key_id=...): 32 bytes, and none where keys last for one round"
             )
-        rlwe_for(self.scheme.preset, self.cohort, self.bits)
 
     @property
     def sizes(self) -> Rlwe:
@@ -133,9 +131,7 @@ class EsaflAdder(ResidueShell):
         """Public parameters, for hashing into the layout: what the key is called among them."""
         sizes = self.sizes
         return {
-            "name": self.name,
-            "cohort": self.cohort,
-            "bits": self.bits,
+            **ResidueShell.parameters(self),
             "ring": self.scheme.ring,
             "keys": self.scheme.keys,
             "key_id": self.key_id,
@@ -145,13 +141,13 @@ class EsaflAdder(ResidueShell):
             "slots": sizes.slots.per,
         }
 
-    def products(self, group_key: bytes, slot: Slot, key: NDArray[Any], prg: Prg) -> Products:
+    def products(self, group_key: bytes, slot: Slot, key: NDArray[Any]) -> Products:
         """A s for one slot, s being `key`: signed coefficients, shape (dimension,)."""
         keys = tuple(
             hkdf(group_key, "eshe-a", *slot.context(), self.scheme.ring, limb)
             for limb in range(len(self.sizes.slots.moduli))
         )
-        return Products.of(self.sizes, keys, key, prg)
+        return Products.of(self.sizes, keys, key)
 
 
 Draft = tuple[Own, NDArray[np.uint8], list[Residues], NDArray[np.int8]]
@@ -164,7 +160,7 @@ class EsaflSealer(SharedSealerShell):
 
     Parameters
     ----------
-    adder, group_key, rank, prg, threads, random
+    adder, group_key, rank, threads, random
         As for `SealerShell`; `a` is derived from the group key, errors and fresh keys are drawn.
     own : NDArray[int8] or None
         The own key, shape (dimension,); None where it is fresh for each ciphertext.
@@ -174,7 +170,6 @@ class EsaflSealer(SharedSealerShell):
     group_key: bytes = field(repr=False)
     rank: int
     own: Own | None = field(default=None, repr=False)
-    prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
     random: Random = field(default=secrets.token_bytes, repr=False)
 
@@ -226,7 +221,7 @@ class EsaflSealer(SharedSealerShell):
         """A ciphertext of `values`, or where there are none yet, a s and e for one."""
         adder = self.adder
         own = adder.draw_own(self.random) if self.own is None else self.own
-        products = adder.products(self.group_key, slot, own, self.prg)
+        products = adder.products(self.group_key, slot, own)
         data = empty(adder.nbytes(length), np.uint8)
         count, limbs = adder.sizes.count(length), len(adder.sizes.slots.moduli)
         pieces: list[Residues] = []
@@ -279,24 +274,17 @@ class EsaflSealer(SharedSealerShell):
 
 @dataclass(frozen=True, slots=True)
 class EsaflOpener(OpenerShell):
-    """A reader's side: s, for the senders whose keys it is the sum of.
+    """A reader's side; parameters as for `SealerShell`, and s.
 
     Parameters
     ----------
-    adder : EsaflAdder
-        Public parameters.
-    group_key : bytes
-        K_G of the epoch, 32 bytes.
     total : NDArray[int32]
         s, shape (dimension,): of all members, or with keys="round" of the senders of one sum.
-    prg, threads
-        As for `EsaflSealer`.
     """
 
     adder: EsaflAdder
     group_key: bytes = field(repr=False)
     total: Total = field(repr=False)
-    prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
 
     def _open(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
@@ -311,7 +299,7 @@ class EsaflOpener(OpenerShell):
         sizes = adder.sizes
         slots, count = sizes.slots, sizes.count(total.length)
         limbs = len(slots.moduli)
-        products = adder.products(self.group_key, total.slot, self.total, self.prg)
+        products = adder.products(self.group_key, total.slot, self.total)
         out = empty(total.length, slots.dtype)
 
         def work(start: int, stop: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flhe.errors import ConfigError
-from flhe.schemes.presets import RingPreset, called, named
+from flhe.schemes.presets import RingPreset, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,3 @@ ESHE = named(
 one is the paper's, for its tables."""
 
 DEFAULT_ESHE = "goldilocks-4096"
-
-
-def eshe_preset(name: str) -> EshePreset:
-    """The preset called `name`; ConfigError naming those that there are."""
-    return called(name, "ring", "ESHE", ESHE)

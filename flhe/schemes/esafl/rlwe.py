@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from flhe.coding.coefficients import Coefficients, opens, slot_width
 from flhe.coding.limb_packing import PIECE, LimbPacking, Residues
 from flhe.errors import ConfigError
-from flhe.math.prg import FieldElements, Prg
+from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.prime_ring import PrimeRing, ntt_primes
 from flhe.math.ring import Q
 from flhe.math.sampling import SIGMA
@@ -107,20 +107,17 @@ class Products:
         What `a` is expanded from, 32 bytes for each limb.
     hats : tuple of NDArray
         Transforms of the key, uint64 (n,) for each limb.
-    prg : Prg
-        Who computes AES.
     """
 
     sizes: Rlwe
     keys: tuple[bytes, ...] = field(repr=False)
     hats: tuple[Residues, ...] = field(repr=False)
-    prg: Prg
 
     @classmethod
-    def of(cls, sizes: Rlwe, keys: tuple[bytes, ...], key: NDArray[Any], prg: Prg) -> Products:
+    def of(cls, sizes: Rlwe, keys: tuple[bytes, ...], key: NDArray[Any]) -> Products:
         """Those of `key`, signed coefficients of shape (n,)."""
         hats = tuple(ring.forward(lifted(key, ring.q)) for ring in sizes.rings)
-        return cls(sizes, keys, hats, prg)
+        return cls(sizes, keys, hats)
 
     @property
     def scratch(self) -> Residues:
@@ -132,7 +129,7 @@ class Products:
         n, count = self.sizes.n, out.shape[1]
         first, blocks = at // n, -(-count // n)
         for limb, ring in enumerate(self.sizes.rings):
-            a_hat = FieldElements(self.prg, self.keys[limb], ring.q).blocks(
+            a_hat = FieldElements(AesCtr(), self.keys[limb], ring.q).blocks(
                 first, blocks, n, scratch
             )
             if count == blocks * n:

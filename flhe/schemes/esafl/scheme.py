@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from flhe.errors import ConfigError
 from flhe.schemes.base import Agreement, Scheme
-from flhe.schemes.esafl.presets import DEFAULT_ESHE, EshePreset, eshe_preset
+from flhe.schemes.esafl.presets import DEFAULT_ESHE, ESHE, EshePreset
+from flhe.schemes.presets import called
 from flhe.wire.record import Form
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Esafl(Scheme):
     keys: Keys = "round"
 
     def _validate(self) -> None:
-        eshe_preset(self.ring)
+        called(self.ring, "ring", "ESHE", ESHE)
 
     @property
     def agreement(self) -> Agreement:
@@ -68,7 +69,7 @@ class Esafl(Scheme):
     @property
     def preset(self) -> EshePreset:
         """The preset itself."""
-        return eshe_preset(self.ring)
+        return ESHE[self.ring]
 
     @property
     def security(self) -> int:

@@ -4,8 +4,8 @@
     c = c0 + (c1 - a) s = m + e - a s          what travels: a is derived, so it need not
     sum of c + (sum of a) s = M + E            opened by TenSEAL; slots / scale, to the nearest integer
 
-(c, a) is the ciphertext that TenSEAL would have made had it drawn a for c1: m + e = c0 + c1 s does not
-depend on c1. How vectors are cut, sent and opened is in `flhe.schemes.seal_adder`.
+Why, is in `flhe.schemes.seal_blocks`; how vectors are cut, sent and opened, in
+`flhe.schemes.seal_adder`.
 
 Members share s: together with the server one of them reads single updates, as under FLASHE.
 
@@ -29,11 +29,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.schemes.fedml_he.keys import CkksPublic, CkksSecret
-from flhe.schemes.fedml_he.presets import ckks_preset
 from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
-from flhe.schemes.fedml_he.sizes import CkksSizes, sizes_for
+from flhe.schemes.fedml_he.sizes import CkksSizes
 from flhe.schemes.seal_adder import SealAdder, SealOpener, SealSealer
+from flhe.schemes.seal_sizes import sizes_for
 from flhe.wire.secret import Random
 
 
@@ -46,7 +45,7 @@ class FedmlHeSealer(SealSealer):
     def _joining(self) -> Callable[[NDArray[np.int64], int], NDArray[Any]]:
         """With dither, which makes roundings random."""
         sizes = self.adder.sizes
-        dither = Dither.of(sizes, self.prg, self.random)
+        dither = Dither.of(sizes, self.random)
         return lambda values, first: (
             sizes.digits.join(values) + dither.blocks(first, values.size // sizes.block)
         )
@@ -68,13 +67,13 @@ class FedmlHeAdder(SealAdder):
     """Public parameters for a cohort, as for `SealAdder`."""
 
     MASKS = "ckks-a"
-    SECRET, PUBLIC, BLOCKS = CkksSecret, CkksPublic, Blocks
-    SEALER, OPENER = FedmlHeSealer, FedmlHeOpener
+    BLOCKS, SEALER, OPENER = Blocks, FedmlHeSealer, FedmlHeOpener
 
     @property
     def sizes(self) -> CkksSizes:
         """Ring, modulus, scale and slots."""
-        return sizes_for(ckks_preset(self.scheme.ring), self.cohort, self.bits)
+        sizes: CkksSizes = sizes_for(CkksSizes, self.scheme.preset, self.cohort, self.bits)
+        return sizes
 
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout: what the key is called among them."""

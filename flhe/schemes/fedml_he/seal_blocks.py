@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.math.prg import FieldElements, Prg, drawn
+from flhe.math.prg import AesCtr, FieldElements, drawn
 from flhe.math.prime_ring import PrimeRing
 from flhe.math.ring_arrays import quotient
 from flhe.schemes.fedml_he.sizes import CkksSizes
@@ -40,9 +40,9 @@ class Dither:
     words: FieldElements = field(repr=False)
 
     @classmethod
-    def of(cls, sizes: CkksSizes, prg: Prg, random: Random) -> Dither:
+    def of(cls, sizes: CkksSizes, random: Random) -> Dither:
         """Dither for one vector, under a fresh key: streams of two vectors never meet."""
-        return cls(sizes, FieldElements(prg, drawn(random, 32), 1 << DITHER_BITS))
+        return cls(sizes, FieldElements(AesCtr(), drawn(random, 32), 1 << DITHER_BITS))
 
     def blocks(self, first: int, count: int) -> NDArray[np.float64]:
         """Slots of blocks from `first` on: (count * n / 2,), in grid steps."""

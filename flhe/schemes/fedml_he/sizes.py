@@ -30,14 +30,10 @@ Source: CKKS (ASIACRYPT 2017), Sec. 3.2 and 3.3; error of a coefficient: SEAL 4.
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
-from flhe.coding.digits import Digits
-from flhe.errors import ConfigError
-from flhe.schemes.presets import SealPreset
-from flhe.schemes.seal_sizes import LARGEST, MIN_BITS, SealSizes, shortest
+from flhe.schemes.seal_sizes import LARGEST, SealSizes
 
 VARIANCE = 11.0
 """Of a coefficient's error and rounding, at most."""
@@ -51,58 +47,22 @@ FLOATS = 2.0**-48
 ROOM = 0.25
 """Steps of the grid that a slot may be off: half of what would change a value."""
 
-MAX_WIDTH = 52
-"""Bits of a slot's sum, sign included: doubles hold such integers."""
-
 
 @dataclass(frozen=True, slots=True)
 class CkksSizes(SealSizes):
-    """Sizes of one ring, checked.
+    """Sizes of one ring, as for `SealSizes`; a ciphertext has n / 2 slots."""
 
-    Parameters
-    ----------
-    n : int
-        Dimension; a ciphertext has n / 2 slots.
-    bits : int
-        Of the modulus, and of a residue on the wire.
-    cohort : int
-        N, vectors that are added at most.
-    bound : int
-        Largest absolute value in one vector.
-    width, per : int
-        Bits of one value's sum, and values in a slot.
-    """
-
-    n: int
-    bits: int
-    cohort: int
-    bound: int
-    width: int
-    per: int
-
-    def __post_init__(self) -> None:
-        if self.cohort * 2 * self.bound >> self.width or self.width * self.per > MAX_WIDTH:
-            raise ConfigError(f"CkksSizes: {self.per} sums of {self.width} bits have no room")
-        if self.scale_bits < 0 or self.residual(self.cohort) >= ROOM:
-            raise ConfigError(
-                f"CkksSizes(bits={self.bits}): the noise of {self.cohort} ciphertexts reaches a "
-                "quarter of a step; use a longer modulus, fewer bits or a smaller cohort"
-            )
+    WIDEST = 52  # sign included: doubles hold such integers
 
     @property
-    def digits(self) -> Digits:
-        """How values lie in a slot."""
-        return Digits(self.width, self.per, self.bound)
-
-    @property
-    def largest(self) -> int:
-        """Largest absolute value of one sender's slot."""
-        return self.digits.largest
+    def fits(self) -> bool:
+        """Whether the noise of `cohort` ciphertexts stays below a quarter of a step."""
+        return self.scale_bits >= 0 and self.residual(self.cohort) < ROOM
 
     @property
     def scale_bits(self) -> int:
         """Its logarithm; negative when even 1 is too large."""
-        room = (self.q / 2 - self.cohort * LARGEST) / (self.cohort * self.largest)
+        room = (self.q / 2 - self.cohort * LARGEST) / (self.cohort * self.digits.largest)
         return math.floor(math.log2(room)) if room >= 1 else -1
 
     @property
@@ -116,23 +76,4 @@ class CkksSizes(SealSizes):
 
     def residual(self, count: int) -> float:
         """Largest distance of a slot from the grid in a sum of `count`, in steps of it."""
-        return TAIL * self.sigma(count) + FLOATS * count * self.largest
-
-
-@functools.lru_cache(maxsize=256)
-def sizes_for(preset: SealPreset, cohort: int, bits: int) -> CkksSizes:
-    """What a sum of `cohort` vectors of `bits`-bit values takes in the ring of `preset`.
-
-    Raises ConfigError: not even one value fits in a slot.
-    """
-    bound = (1 << (bits - 1)) - 1
-    width = (2 * bound * cohort).bit_length()
-    found: list[CkksSizes] = []
-    for per in range(1, MAX_WIDTH // width + 1):
-        for length in range(MIN_BITS, preset.log_q + 1):
-            try:
-                found.append(CkksSizes(preset.dimension, length, cohort, bound, width, per))
-            except ConfigError:
-                continue
-            break
-    return shortest(found, preset, cohort, bits)
+        return TAIL * self.sigma(count) + FLOATS * count * self.digits.largest

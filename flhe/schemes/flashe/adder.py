@@ -34,7 +34,7 @@ from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.math import COLUMNS
 from flhe.math.buffers import empty
-from flhe.math.prg import CHUNK, AesCtr, Prg
+from flhe.math.prg import CHUNK
 from flhe.math.ring_arrays import Elements
 from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.flashe import sparse
@@ -58,10 +58,6 @@ class FlasheAdder(Shell):
     cohort: int
     bits: int = 16
 
-    def __post_init__(self) -> None:
-        self._check_cohort()
-        self._check_bits()
-
     @property
     def lane_bits(self) -> int:
         """b: bits that one value takes on the wire."""
@@ -75,9 +71,7 @@ class FlasheAdder(Shell):
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout."""
         return {
-            "name": self.name,
-            "cohort": self.cohort,
-            "bits": self.bits,
+            **Shell.parameters(self),
             "masking": self.scheme.masking,
             "lane_bits": self.lane_bits,
             "columns": COLUMNS,
@@ -166,7 +160,6 @@ class FlasheSealer(SealerShell):
     adder: FlasheAdder
     group_key: bytes = field(repr=False)
     rank: int
-    prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
 
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
@@ -194,7 +187,7 @@ class FlasheSealer(SealerShell):
         if support is not None:
             key = _round_key(self.adder, self.group_key, slot, mode)
             terms, extras = self.adder.mask_terms((self.rank,), mode), plain.extras.size
-            lanes = sparse.masks_for(key, self.prg, packing, terms, support, extras, self.threads)
+            lanes = sparse.masks_for(key, packing, terms, support, extras, self.threads)
             whole = np.concatenate([plain.values, plain.extras]).astype(packing.signed)
             return packing.pack(whole, lanes)
         data = empty(packing.nbytes(length), np.uint8) if ready is None else ready
@@ -224,7 +217,7 @@ class FlasheSealer(SealerShell):
     ) -> Iterator[tuple[int, int, NDArray[Any]]]:
         key = _round_key(self.adder, self.group_key, slot, mode)
         terms = self.adder.mask_terms((self.rank,), mode)
-        return masks(key, self.prg, self.adder.packing.lane, terms, start, stop)
+        return masks(key, self.adder.packing.lane, terms, start, stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +229,6 @@ class FlasheOpener(OpenerShell):
 
     adder: FlasheAdder
     group_key: bytes = field(repr=False)
-    prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
 
     def _open(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
@@ -244,12 +236,12 @@ class FlasheOpener(OpenerShell):
         key = _round_key(self.adder, self.group_key, total.slot, total.mode)
         if total.supports:
             mode, closed = self.adder.mode_of(total.mode), self.adder.close(total)
-            return sparse.open_sum(packing, mode, key, self.prg, closed, threads)
+            return sparse.open_sum(packing, mode, key, closed, threads)
         minus, plus = self.adder.mask_terms(total.senders, total.mode)  # what was added comes off
         out = empty(total.length, packing.signed)
 
         def work(start: int, stop: int) -> None:
-            for at, end, sums in masks(key, self.prg, packing.lane, (plus, minus), start, stop):
+            for at, end, sums in masks(key, packing.lane, (plus, minus), start, stop):
                 packing.unpack(packing.cut(total.data, at, end), sums, out[at:end])
 
         spread(work, total.length, packing.block, threads)

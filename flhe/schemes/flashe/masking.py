@@ -58,11 +58,9 @@ def cheaper(single: float, double: float) -> Mode:
     return "single" if single < double else "double"
 
 
-def for_dropout(members: int, dropout: float) -> Choice:
-    """The cheaper masking of a dense round, and what is expected of both; see `expected`."""
-    single = expected("single", members, dropout)
-    double = expected("double", members, dropout)
-    return Choice(cheaper(single, double), single, double)
+def for_dropout(members: int, dropout: float) -> Mode:
+    """The cheaper masking of a dense round; see `expected`."""
+    return cheaper(expected("single", members, dropout), expected("double", members, dropout))
 
 
 def for_supports(bitmaps: Sequence[Bitmap], extras: int, readers: int) -> Choice:

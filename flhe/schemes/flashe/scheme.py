@@ -63,7 +63,7 @@ class Flashe(Scheme):
         """The cheaper masking by the dropout to be expected (FLASHE, Theorem 2)."""
         if self.masking != "adaptive":
             return ""
-        return masking.for_dropout(members, dropout).masking
+        return masking.for_dropout(members, dropout)
 
     def mode_of(self, supports: Sequence[tuple[int, Support]], extras: int, readers: int) -> Choice:
         """The masking that takes fewer masks for these supports (FLASHE, Algorithm 1, Line 5)."""

@@ -23,7 +23,6 @@ from flhe.coding.pack import Packing, spread
 from flhe.coding.support import Support, covered, union_of
 from flhe.errors import ProtocolError
 from flhe.math.buffers import empty
-from flhe.math.prg import Prg
 from flhe.schemes.flashe.streams import Mode, Terms, masks, telescoped
 from flhe.schemes.sealed import Sealed
 
@@ -35,7 +34,6 @@ class SparseTotal(Sealed):
 
 def masks_for(
     key: bytes,
-    prg: Prg,
     packing: Packing,
     terms: Terms,
     support: Support,
@@ -50,7 +48,7 @@ def masks_for(
 
     def work(start: int, stop: int) -> None:
         first = int(np.searchsorted(coords, start))
-        for at, end, sums in masks(key, prg, packing.lane, terms, start, stop):
+        for at, end, sums in masks(key, packing.lane, terms, start, stop):
             last = first + int(np.searchsorted(coords[first:], end))
             kernels.gather(sums, coords[first:last], np.uint64(at), out[first:last])
             first = last
@@ -127,7 +125,7 @@ def _unpacked(packing: Packing, sealed: Sealed) -> NDArray[Any]:
 
 
 def open_sum(
-    packing: Packing, mode: Mode, key: bytes, prg: Prg, total: Sealed, threads: int = 1
+    packing: Packing, mode: Mode, key: bytes, total: Sealed, threads: int = 1
 ) -> NDArray[Any]:
     """Open a closed sum: signed values of the union's coordinates, then extras, (total.length,)."""
     from flhe.schemes.flashe import kernels
@@ -147,7 +145,7 @@ def open_sum(
             taken = words.get(j - 1, nobody) if mode == "double" else nobody
             if np.array_equal(added, taken):
                 continue
-            for at, end, stream in masks(key, prg, packing.lane, ([j], []), start, stop):
+            for at, end, stream in masks(key, packing.lane, ([j], []), start, stop):
                 w = slice(at // 64, -(-end // 64))
                 kernels.add_where(added[w], taken[w], stream, lanes[at:end], False)
                 if mode == "double":
@@ -158,7 +156,7 @@ def open_sum(
     kernels.gather(lanes, coords, np.uint64(0), sums[: coords.size])
     first = length // packing.block * packing.block  # a stream is entered where a block begins
     terms, behind = telescoped(total.senders, mode), sums[coords.size :]
-    for at, end, stream in masks(key, prg, packing.lane, terms, first, length + extras):
+    for at, end, stream in masks(key, packing.lane, terms, first, length + extras):
         begin = max(at, length)
         behind[begin - length : max(end - length, 0)] = stream[begin - at :]
     return packing.signed_of(values - sums)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.math.prg import BLOCK, CHUNK, Prg
+from flhe.math.prg import BLOCK, CHUNK, AesCtr
 from flhe.schemes.shell import windows
 
 Mode = Literal["double", "single"]
@@ -30,14 +30,16 @@ def telescoped(senders: Iterable[int], mode: Mode) -> Terms:
 
 
 def masks(
-    key: bytes, prg: Prg, lane: Any, terms: Terms, start: int, stop: int
+    key: bytes, lane: Any, terms: Terms, start: int, stop: int
 ) -> Iterator[tuple[int, int, NDArray[Any]]]:
     """Read the sum of streams forwards, modulo 2**lane, from any lane that starts a block.
 
     Yields first and last place, and the lanes between, which the next step overwrites.
     """
     size = np.dtype(lane).itemsize
-    added, taken = ([prg.stream(key, j, start * size // BLOCK) for j in part] for part in terms)
+    added, taken = (
+        [AesCtr().stream(key, j, start * size // BLOCK) for j in part] for part in terms
+    )
     one, two = np.empty(CHUNK + BLOCK, np.uint8), np.empty(CHUNK + BLOCK, np.uint8)
     for at, end in windows(start, stop, CHUNK // size):
         nbytes = (end - at) * size

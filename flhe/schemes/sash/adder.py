@@ -28,10 +28,10 @@ from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
-from flhe.math.prg import AesCtr, Prg, random_elements
+from flhe.math.prg import random_elements
 from flhe.math.ring_arrays import Elements
 from flhe.schemes.base import Secrets, check_agrees
-from flhe.schemes.sash.generator import Seed, Shprg, public_key
+from flhe.schemes.sash.generator import Seed, expand
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.shell import OpenerShell, SharedSealerShell, Shell, windows
 from flhe.wire.secret import Random
@@ -118,9 +118,7 @@ class SashAdder(Shell):
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout."""
         return {
-            "name": self.name,
-            "cohort": self.cohort,
-            "bits": self.bits,
+            **Shell.parameters(self),
             "preset": self.scheme.preset,
             "unmask": self.scheme.unmask,
             "guard": self.guard,
@@ -135,10 +133,9 @@ class SashAdder(Shell):
         np.add(lanes, _lanes(part.data), out=lanes)
         return lanes.view(np.uint8)
 
-    def generator(self, slot: Slot, prg: Prg | None = None) -> Shprg:
-        """G as `slot`'s epoch has it."""
-        preset = self.scheme.parameters_of_prg
-        return Shprg(preset, public_key(preset, slot), prg or AesCtr())
+    def expand(self, slot: Slot, seed: Seed, out: NDArray[np.uint32], threads: int = 1) -> None:
+        """Write G(seed), as `slot`'s epoch has it, into `out`, shape (length,)."""
+        expand(self.scheme.parameters_of_prg, slot, seed, out, threads)
 
 
 def _lanes(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
@@ -154,7 +151,6 @@ class SashSealer(SharedSealerShell):
 
     adder: SashAdder
     rank: int
-    prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
     random: Random = field(default=secrets.token_bytes, repr=False)
 
@@ -188,7 +184,7 @@ class SashSealer(SharedSealerShell):
         preset = self.adder.scheme.parameters_of_prg
         seed = random_elements(preset.dimension, self.random)
         lanes = empty(length, np.uint32)
-        self.adder.generator(slot, self.prg).into(seed, lanes, self.threads)
+        self.adder.expand(slot, seed, lanes, self.threads)
         return seed, lanes
 
 
@@ -202,30 +198,24 @@ def _mask_into(values: NDArray[Any], guard: int, lanes: NDArray[np.uint32]) -> N
 
 @dataclass(frozen=True, slots=True)
 class SashOpener(OpenerShell):
-    """A reader's side: the sum of the senders' seeds, for one sum of their vectors.
+    """A reader's side, for one sum; parameters as for `SealerShell`, and the seed.
 
     Parameters
     ----------
-    adder : SashAdder
-        Public parameters.
     seed : NDArray[uint64]
         Sum of the senders' seeds modulo q, shape (dimension,).
-    prg, threads
-        As for `SashSealer`.
     """
 
     adder: SashAdder
     seed: Seed = field(repr=False)
-    prg: Prg = field(default_factory=AesCtr)
     threads: int = 1
 
     def _open(self, total: Sealed) -> NDArray[np.int32]:
         guard = self.adder.guard
         half = np.int32(1 << (guard - 1))
         bound = (len(total.senders) + 1) // 2
-        data, generator = _lanes(total.data), self.adder.generator(total.slot, self.prg)
-        lanes = empty(total.length, np.uint32)
-        generator.into(self.seed, lanes, self.threads)
+        data, lanes = _lanes(total.data), empty(total.length, np.uint32)
+        self.adder.expand(total.slot, self.seed, lanes, self.threads)
         out: NDArray[np.int32] = lanes.view(np.int32)
         worst: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Shprg: the almost seed-homomorphic pseudorandom generator that SASH masks with.
+"""G: the almost seed-homomorphic pseudorandom generator that SASH masks with.
 
     G(k)_d = round(<a_d, k>)  from Z_q to Z_p,    q = 2^64 - 2^32 + 1,  p = 2^32
 
@@ -16,13 +16,12 @@ EUROCRYPT 2012 (learning with rounding); docs/protocol.md for why q is prime.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.pack import spread
-from flhe.math.prg import AesCtr, FieldElements, Prg
+from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.prime_ring import PrimeRing
 from flhe.schemes.sash.presets import SashPreset
 from flhe.schemes.sealed import Slot
@@ -50,44 +49,26 @@ def public_key(preset: SashPreset, slot: Slot) -> bytes:
     return hashlib.sha256(canonical.dumps(fields)).digest()
 
 
-@dataclass(frozen=True, slots=True)
-class Shprg:
-    """G under one public `a`.
+def expand(
+    preset: SashPreset, slot: Slot, seed: Seed, out: NDArray[np.uint32], threads: int = 1
+) -> None:
+    """Write the mask G(seed), as `slot`'s epoch has it, into `out`, shape (length,).
 
-    Parameters
-    ----------
-    preset : SashPreset
-        Dimension.
-    public : bytes
-        What `a` is expanded from, 32 bytes.
-    prg : Prg
-        Who computes AES.
+    It is the same whatever the threads: work is cut where a ring element ends.
     """
+    n, public = preset.dimension, public_key(preset, slot)
+    ring = PrimeRing(n)
+    transformed = ring.forward(seed)
 
-    preset: SashPreset
-    public: bytes
-    prg: Prg = field(default_factory=AesCtr)
+    def work(start: int, stop: int) -> None:
+        elements = FieldElements(AesCtr(), public)
+        scratch = np.empty(PIECE * n + SPARE, np.uint64)
+        for at, end in windows(start, stop, PIECE * n):
+            part, count = out[at:end], -(-(end - at) // n)
+            a = elements.blocks(at // n, count, n, scratch)
+            if part.size == count * n:
+                ring.masks(transformed, a, part.reshape(count, n))
+            else:
+                part[:] = ring.masks(transformed, a).reshape(-1)[: part.size]
 
-    @property
-    def step(self) -> int:
-        """Values that are made together: work is cut at multiples of it."""
-        return self.preset.dimension
-
-    def into(self, seed: Seed, out: NDArray[np.uint32], threads: int = 1) -> None:
-        """Write the mask G(seed) into `out`, shape (length,): the same whatever the threads."""
-        n = self.preset.dimension
-        ring = PrimeRing(n)
-        transformed = ring.forward(seed)
-
-        def work(start: int, stop: int) -> None:
-            elements = FieldElements(self.prg, self.public)
-            scratch = np.empty(PIECE * n + SPARE, np.uint64)
-            for at, end in windows(start, stop, PIECE * n):
-                part, count = out[at:end], -(-(end - at) // n)
-                a = elements.blocks(at // n, count, n, scratch)
-                if part.size == count * n:
-                    ring.masks(transformed, a, part.reshape(count, n))
-                else:
-                    part[:] = ring.masks(transformed, a).reshape(-1)[: part.size]
-
-        spread(work, out.size, self.step, threads)
+    spread(work, out.size, n, threads)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from flhe.errors import ConfigError
 from flhe.schemes.base import Agreement, Reader, Scheme
-from flhe.schemes.sash.presets import DEFAULT_SASH, SashPreset, sash_preset
+from flhe.schemes.presets import called
+from flhe.schemes.sash.presets import DEFAULT_SASH, SASH, SashPreset
 from flhe.wire.record import Form
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Sash(Scheme):
     preset: str = DEFAULT_SASH
 
     def _validate(self) -> None:
-        sash_preset(self.preset)
+        called(self.preset, "preset", self.title, SASH)
 
     @property
     def reader(self) -> Reader:
@@ -54,7 +55,7 @@ class Sash(Scheme):
     @property
     def parameters_of_prg(self) -> SashPreset:
         """The preset itself."""
-        return sash_preset(self.preset)
+        return SASH[self.preset]
 
     @property
     def security(self) -> int:

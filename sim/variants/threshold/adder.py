@@ -34,8 +34,9 @@ from flhe.errors import ConfigError
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.prime_ring import PrimeRing
 from flhe.schemes.base import Opener, Sealer, Secrets, check_agrees
-from flhe.schemes.esafl.presets import EshePreset, eshe_preset
+from flhe.schemes.esafl.presets import ESHE, EshePreset
 from flhe.schemes.esafl.rlwe import Rlwe
+from flhe.schemes.presets import called
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.shell import Shell
 from flhe.wire import canonical
@@ -80,7 +81,7 @@ class ThresholdRlwe(Shell):
     @property
     def preset(self) -> EshePreset:
         """The preset itself."""
-        return eshe_preset(self.ring)
+        return called(self.ring, "ring", "ESHE", ESHE)
 
     @property
     def sizes(self) -> Rlwe:

@@ -19,13 +19,13 @@ from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.adder import EsaflSealer
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.adder import FedmlHeSealer
-from flhe.schemes.fedml_he.keys import CkksSecret
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.adder import FlasheAdder, FlasheSealer
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.polynomial_masks import PolynomialMasks
 from flhe.schemes.sash.adder import SashSealer
 from flhe.schemes.sash.scheme import Sash
+from flhe.schemes.seal_keys import SealSecret
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.selective import Selective, SelectiveSealer
 from flhe.training.terms import Terms
@@ -43,7 +43,7 @@ EXTRAS = np.array([1, 2, 3], np.int16)
 MASK = Support.of(np.arange(0, SIZE, 2, dtype=np.uint32), SIZE)
 KEY = bytes(range(32))
 PAIR = SecretKey.generate(2048)
-CKKS = CkksSecret.generate(FedmlHe().ring)
+CKKS = SealSecret.generate(FedmlHe().ring)
 
 
 def integers(seed: int, exact: bool = True) -> Any:
