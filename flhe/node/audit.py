@@ -35,36 +35,42 @@ MAX_LINE = 512
 
 UNKNOWN = "unknown"
 """What is recorded for a word that is not in its set."""
-_AGREEMENT = {"advertise", "share", "confirm", "key-pair", "take-pair", "joint", "joint-sum"}
-_AGREEMENT |= {"key-commit", "key-reveal", "key-shared"}
-_HANDOVER = {"status", "initial", "sync", "checkpoint", "verify"}
-_TRAINING = {"round", "supports", "update", "evaluate"}
-_OPENING = {"consist", "unmask", "void"}
-STAGES = frozenset(_AGREEMENT | _HANDOVER | _TRAINING | _OPENING)
-"""Stages that are recorded by name."""
 REFUSED = "refused"
 """The answer that is a code."""
 PERMIT, PERMITTED = "permit", "permitted"
 """What the site's administrator does, and how it ends: one more federation may begin."""
+ADMINISTRATOR = "administrator"
+_TRAINING = ("round", "supports", "update", "evaluate")
 _STEPS = {
     "mean-squares": "mean squares",
     "supports": "support",
     "update": "update",
     "evaluation": "metrics",
 }
-ANSWERS = frozenset(
-    {"agreement", "status", *_STEPS.values(), "resent", "survivors", "complaint"}
-    | {"release", "promise", "model", PLAIN, REFUSED, PERMITTED}
-)
+"""What a stage of training answers, by the step in its reply."""
+_KEYS = ("key-pair", "take-pair", "joint", "joint-sum", "key-commit", "key-reveal", "key-shared")
+_ANSWER_OF = {
+    **dict.fromkeys(("advertise", "share", "confirm", *_KEYS), "agreement"),
+    **dict.fromkeys(("status", "sync", "verify"), "status"),
+    **dict.fromkeys(("initial", "checkpoint"), "model"),
+    "consist": "survivors",
+    "unmask": "release",
+    "void": "promise",
+    PLAIN: PLAIN,
+}
+"""What any other stage answers."""
+STAGES = frozenset({*_ANSWER_OF, *_TRAINING, PERMIT})
+"""What is recorded by name."""
+ANSWERS = frozenset({*_ANSWER_OF.values(), *_STEPS.values()}) | {
+    *("resent", "complaint", REFUSED, PERMITTED)
+}
 """What a node may answer: its part of a key agreement, how far it has come, encrypted mean squares,
 which coordinates its update has, an encrypted update, encrypted metrics, one of those once more, its
 signature on whose updates are added up, or whose shares do not open, its part of what opens their sum,
 its promise that a sum is never opened, a model sealed for the group, an app's own reply, a code,
 leave for one more federation."""
-ADMINISTRATOR = "administrator"
-ASKERS = frozenset({"server", ADMINISTRATOR})
 
-_WORDS = {"stage": STAGES | {PLAIN, PERMIT}, "answer": ANSWERS, "asked_by": ASKERS}
+_WORDS = {"stage": STAGES, "answer": ANSWERS, "asked_by": {"server", ADMINISTRATOR}}
 _ENDS = {"run": 1 << 64, "bytes_out": 1 << 63, "time": 253402300800}  # the year 10000
 _HASHES = {"epoch": (16, 4), "contract": (32, 8), "result": (32, 8)}
 """Bytes of what is hashed, and how many of them are kept."""
@@ -72,27 +78,13 @@ _MAX_SECONDS = 1e9
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
-_ANSWER_OF = {
-    **dict.fromkeys(_AGREEMENT, "agreement"),
-    "status": "status",
-    "sync": "status",
-    "verify": "status",
-    "initial": "model",
-    "checkpoint": "model",
-    "consist": "survivors",
-    "unmask": "release",
-    "void": "promise",
-    PLAIN: PLAIN,
-}
-
-
 def answer_of(stage: str, reply: Mapping[str, object] | None) -> str:
     """The word of `ANSWERS` for what a stage answered, by the record of its reply."""
-    if stage in _TRAINING and reply is not None:
-        return (
-            "resent" if reply.get("resent") is True else _STEPS.get(str(reply.get("step")), UNKNOWN)
-        )
-    if stage == "consist" and reply is not None and "bad" in reply:
+    said = reply or {}
+    if stage in _TRAINING:
+        step = _STEPS.get(str(said.get("step")), UNKNOWN)
+        return "resent" if said.get("resent") is True else step
+    if stage == "consist" and "bad" in said:
         return "complaint"
     return _ANSWER_OF.get(stage, UNKNOWN)
 
@@ -222,10 +214,9 @@ def last(store: Store, count: int) -> list[Entry | None]:
     if not (store.exists(NAME) or store.exists(OLDER)):
         raise StoreError("no audit log here: name the state directory of a node that was asked")
     while True:
-        before = store.stamp(OLDER)
-        older = store.read(OLDER) if before else b""
-        newer = store.read(NAME) if store.exists(NAME) else b""
-        if store.stamp(OLDER) == before:  # else it was rotated meanwhile
+        names = (OLDER, NAME, OLDER)
+        older, newer, after = (store.read(n) if store.exists(n) else b"" for n in names)
+        if older == after:  # else it was rotated meanwhile
             break
     lines = [line for line in older.split(b"\n") + newer.split(b"\n") if line]
     return [_parse(line) for line in lines[max(0, len(lines) - count) :]]

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flhe.node.audit import Entry
-from flhe.node.stored import StoredSession
+from flhe.node.node import StoredSession
 
 _WIDE = ("stage", "epoch", "round", "result", "answer", "size", "seconds")
 _STACKED = ("stage\nround", "epoch\nresult", "answer\nreason", "size\nseconds")

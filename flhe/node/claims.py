@@ -8,23 +8,28 @@ runs/<id>/survivors   the set that was signed last, and the sum of its shares (s
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Literal
+from typing import Literal, TypeVar
 
 from flhe.errors import ClaimedError, NoKeyError, ProtocolError, ReuseError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.voids import Void
-from flhe.node.folder import Folder
-from flhe.node.journal import JOURNAL, ONE_SET, Book, Journal, Mark, SignedSet
-from flhe.node.stored import StoredNote
+from flhe.keys.identity import Identity
+from flhe.node.journal import JOURNAL, Book, Journal, SignedSet
+from flhe.node.policy import Policy
+from flhe.node.store import Store, log_failure
 from flhe.schemes import sealed
 from flhe.schemes.sealed import Slot
+from flhe.training.contract import MAX_BYTES
 from flhe.training.due import MAX_AHEAD
 from flhe.training.evaluation import EVALUATION
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.session import Session
 from flhe.wire.canonical import dumps
+from flhe.wire.record import Form, Record
 
+T = TypeVar("T")
 Step = Literal["mean-squares", "supports", "update", "consist", "void"]
 STEPS: tuple[Step, ...] = ("mean-squares", "supports", "update", "consist", "void")
 """What leaves a node in one attempt at a round, in order; each is claimed once."""
@@ -37,10 +42,47 @@ SEEDS = ("shares", "survivors")
 """What belongs to the seeds of one epoch."""
 
 
-class Claims(Folder):
-    """What a node has claimed, opened, given up or reached."""
+@dataclass(frozen=True, slots=True)
+class StoredNote(Record):
+    """What is kept with a claim: of the model, of the support or the survivors, of the slot."""
 
-    __slots__ = ()
+    FORM = Form(
+        "claim", MAX_BYTES, row=True, damaged=NoKeyError("a claim is damaged: agree on a new epoch")
+    )
+
+    digest: bytes
+    support: bytes
+    mode: str
+    history: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a site has claimed, opened, given up or reached in one federation.
+
+    Its files are in runs/<id>/; whoever handles a message has locked its `store`.
+    """
+
+    policy: Policy
+    store: Store
+    identity: Identity = field(repr=False)
+    run_id: int
+
+    def _name(self, name: str) -> str:
+        return f"runs/{self.run_id}/{name}"
+
+    def _kept(self, name: str, read: Callable[[bytes], T]) -> T | None:
+        """What `read` makes of a file; None without one."""
+        name = self._name(name)
+        return read(self.store.read(name)) if self.store.exists(name) else None
+
+    def _sound(self, name: str, read: Callable[[bytes], T]) -> T | None:
+        """As `_kept`, but a damaged file is as good as none: the others have what was in it."""
+        try:
+            return self._kept(name, read)
+        except ProtocolError as error:
+            log_failure(self.store, name, error)
+            return None
 
     @property
     def book(self) -> Book:
@@ -54,14 +96,6 @@ class Claims(Folder):
             raise NoKeyError("what was used in this federation is missing: agree on a new epoch")
         journal.check_epoch(epoch_id)
         return journal
-
-    def _last_claim(self, epoch_id: bytes) -> Mark:
-        """Round, attempt and step that were claimed last; zeros before the first."""
-        return self._journal(epoch_id).mark
-
-    def _claim(self, slot: Slot, note: StoredNote, step: int) -> None:
-        mark, data = (slot.round, slot.attempt, step), note.to_bytes()
-        self.book.enter(lambda now: now.claimed(slot.epoch, mark, data))
 
     def claim(
         self,
@@ -83,8 +117,9 @@ class Claims(Folder):
         """
         if session.terms.scheme.opened_together:
             self.check_unsigned(slot)
-        note = StoredNote(digest, support, mode, slot.history)
-        self._claim(slot, note, STEPS.index(step))
+        note = StoredNote(digest, support, mode, slot.history).to_bytes()
+        mark = slot.round, slot.attempt, STEPS.index(step)
+        self.book.enter(lambda now: now.claimed(slot.epoch, mark, note))
 
     def claimed(self, slot: Slot) -> bytes | None:
         """Digest of the model that a claimed attempt started from; None if it is not the last one."""
@@ -111,9 +146,7 @@ class Claims(Folder):
         if slot.purpose == EVALUATION.purpose:
             return
         journal, round_ = self._journal(slot.epoch), slot.round
-        found = journal.set_of(start_of(slot))
-        if found is not None and found.slot != slot.digest():
-            raise ReuseError(ONE_SET)
+        journal.check_set(start_of(slot), slot.digest())
         if journal.mark[0] == round_ and journal.mark[2] >= CONSIST:
             raise ReuseError(
                 f"the survivors of round {round_} were signed here: two sums of one round would "
@@ -124,7 +157,7 @@ class Claims(Folder):
 
     def check_unclaimed(self, epoch_id: bytes, round_: int, attempt: int) -> None:
         """Refuse to begin an attempt that is not beyond the last one; ClaimedError."""
-        if (round_, attempt) <= self._last_claim(epoch_id)[:2]:
+        if (round_, attempt) <= self._journal(epoch_id).mark[:2]:
             raise ClaimedError(
                 f"round {round_}, attempt {attempt} or a later one was answered here, from another "
                 "start or under other settings: ask for another one"
@@ -132,7 +165,7 @@ class Claims(Folder):
 
     def tried(self, slot: Slot) -> bool:
         """Whether `slot`'s round is the last one that was claimed, in whatever attempt."""
-        return self._last_claim(slot.epoch)[0] == slot.round
+        return self._journal(slot.epoch).mark[0] == slot.round
 
     # --- whose seeds are added up ---
 
@@ -144,13 +177,11 @@ class Claims(Folder):
 
     def load_dealt(self) -> masking.Dealt | None:
         """The shares of the last update, if there are any."""
-        data = self._kept("shares")
-        return None if data is None else masking.Dealt.from_bytes(data)
+        return self._kept("shares", masking.Dealt.from_bytes)
 
     def load_survivors(self) -> masking.Agreed | None:
         """The set that was signed last, if there is one."""
-        data = self._kept("survivors")
-        return None if data is None else masking.Agreed.from_bytes(data)
+        return self._kept("survivors", masking.Agreed.from_bytes)
 
     def save_survivors(self, agreed: masking.Agreed) -> None:
         """Keep the set that is about to be signed."""
@@ -170,9 +201,7 @@ class Claims(Folder):
             raise ReuseError(f"another set of survivors was signed in round {slot.round}")
         journal = self._journal(slot.epoch)
         last, start = journal.mark, start_of(slot)
-        found = journal.set_of(start)
-        if found is not None and found.slot != slot.digest():
-            raise ReuseError(ONE_SET)
+        journal.check_set(start, slot.digest())
         if last[2] == VOID:
             raise ReuseError(f"the sets of round {slot.round} were given up here")
         if last[:2] != (slot.round, slot.attempt) or last[2] < UPDATE:
@@ -227,14 +256,14 @@ class Claims(Folder):
 
     def signed(self, slot: Slot) -> bytes | None:
         """Digest of the set of survivors that was signed in this attempt; None before one was."""
-        if self._last_claim(slot.epoch)[2] != CONSIST:
+        if self._journal(slot.epoch).mark[2] != CONSIST:
             return None
         note = self._note(slot)
         return None if note is None else note.support
 
     def last_signed(self, epoch_id: bytes) -> int:
         """Round whose survivors this node has signed, as the last thing it did; 0 if it was another."""
-        round_, _, step = self._last_claim(epoch_id)
+        round_, _, step = self._journal(epoch_id).mark
         return round_ if step == CONSIST else 0
 
     # --- which rounds are over ---
@@ -254,16 +283,7 @@ class Claims(Folder):
 
     def skip_openings(self, round_: int) -> None:
         """A model of `round_` was taken from another member: no sum up to there is opened here."""
-        self.book.give_up(round_)
-
-
-def may_be_signed(journal: Journal) -> int:
-    """Last round whose survivors may have been signed, and its sum be known.
-
-    Of the rounds before the last one nothing is kept any more, so they count as signed.
-    """
-    round_, _, step = journal.mark
-    return round_ if step >= CONSIST else max(round_ - 1, 0)
+        self.book.note(lambda now: now.skipped(round_))
 
 
 def start_of(slot: Slot) -> bytes:

@@ -17,7 +17,6 @@ import hmac
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Annotated
 
 from flhe.errors import ClaimedError, ConfigError, NoKeyError, ReuseError, StoreError
@@ -65,12 +64,6 @@ class SignedSet(Record):
     scope: Hash
     round: U32
     answered: bool = False
-
-
-ONE_SET = (
-    "a set of survivors was signed here for another sum from this model, and may be opened: two sums "
-    "of one model would differ by single updates"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,16 +189,21 @@ class Journal(Record):
         """The set that was signed of those that start there; None where none was."""
         return next((each for each in self.signed if each.start == start), None)
 
-    def with_set(self, made: SignedSet) -> Journal:
-        """With a set that is about to be signed, the only one from its start.
+    def check_set(self, start: bytes, slot: bytes) -> None:
+        """Refuse a slot where a set of another one from its start was signed; ReuseError."""
+        found = self.set_of(start)
+        if found is not None and found.slot != slot:
+            raise ReuseError(
+                "a set of survivors was signed here for another sum from this model, and may be "
+                "opened: two sums of one model would differ by single updates"
+            )
 
-        Raises ReuseError: another one was signed.
-        """
-        found = self.set_of(made.start)
-        if found is not None and found.slot != made.slot:
-            raise ReuseError(ONE_SET)
-        others = [each for each in self.signed if each.start != made.start]
-        return self if found else replace(self, signed=(*others, made)[-KEPT_SETS:])
+    def with_set(self, made: SignedSet) -> Journal:
+        """With a set that is about to be signed, the only one from its start; ReuseError."""
+        self.check_set(made.start, made.slot)
+        if self.set_of(made.start) is not None:
+            return self
+        return replace(self, signed=(*self.signed, made)[-KEPT_SETS:])
 
     def with_answer(self, slot: bytes) -> Journal:
         """With the note that this node's part of what opens a set of `slot` is about to leave."""
@@ -238,10 +236,14 @@ class Journal(Record):
         return replace(self, mark=mark, note=self.note if mark[:2] == self.mark[:2] else note)
 
 
+Change = Callable[[Journal], Journal]
+
+
 class Book:
     """The journal at `name` in a state directory, together with its witness.
 
-    Every method but `read` raises NoKeyError where there is no journal, or it is not the last one.
+    Raises NoKeyError where there is no journal, or it is not the last one; `read`, `note` and `close`
+    do not.
     """
 
     def __init__(self, store: Store, name: str) -> None:
@@ -253,28 +255,28 @@ class Book:
             return None
         return Journal.from_bytes(self._store.read(self._name))
 
-    def enter(self, change: Callable[[Journal], Journal] = lambda same: same) -> Journal:
+    def enter(self, change: Change = lambda same: same) -> Journal:
         """Replace the journal by what `change` makes of it, on disk and in its witness; return it."""
         found = self.read()
         if found is None:
             raise NoKeyError("what was used in this federation is missing: agree on a new epoch")
-        entered = [found]
+        made = found
 
-        def act(kept: bytes, change: Callable[[Journal], Journal]) -> bytes:
+        def act(kept: bytes) -> bytes:
+            nonlocal made
             now = self.read() or found  # again: nobody else changes it from here on
             self._store.witness.check(kept, now.entry, now.before)
-            entered[0] = change(now)
-            if entered[0] != now:
-                entered[0] = replace(entered[0], entry=_name(), before=now.entry)
-                self._write(entered[0])
-            return entered[0].entry
+            made = change(now)
+            if made != now:
+                # Before it comes what is witnessed; a crash may have left another one in between.
+                made = replace(made, entry=_name(), before=kept)
+                self._write(made)
+            return made.entry
 
-        # A witness that a crash left behind follows first: at most one entry is ahead of it.
-        for each in (lambda same: same, change):
-            self._store.witness.follow(found.witness, partial(act, change=each))
-        return entered[0]
+        self._store.witness.follow(found.witness, act)
+        return made
 
-    def begin(self, change: Callable[[Journal], Journal]) -> None:
+    def begin(self, change: Change) -> None:
         """As `enter`, but a journal that may not be used is given a new witness.
 
         Its rounds stay over, and the keys of its epoch stay unused.
@@ -283,36 +285,30 @@ class Book:
             self.enter(change)
         except NoKeyError:
             found = (self.read() or Journal(_name(), _name())).ended()
-            fresh = {"witness": _name(), "entry": _name(), "before": b""}
-            made = change(replace(found, **fresh))  # type: ignore[arg-type]
+            made = change(replace(found, witness=_name(), entry=_name(), before=b""))
             self._write(made)
             self._store.witness.follow(made.witness, lambda _: made.entry, new=True)
 
-    def give_up(self, over: int) -> None:
-        """Nothing up to the round `over` is opened any more, whatever the witness says."""
+    def note(self, change: Change) -> bool:
+        """As `enter`, but a journal that may not be used is changed too; return whether it may be."""
         try:
-            self.enter(lambda now: now.skipped(over))
+            self.enter(change)
         except NoKeyError:
-            if (found := self.read()) is not None:  # it stays as useless as it is
-                self._write(found.skipped(over))
+            if (found := self.read()) is not None:
+                self._write(change(found))
+            return False
+        return True
 
     def close(self) -> None:
         """End the use of its keys for good; which rounds are over stays."""
         found = self.read()
         if found is None or not (found.epoch or found.agreement):
             return
-        try:
-            self.enter(_closed)
+        if self.note(lambda now: replace(now.ended(), agreement=b"")):
             self._store.witness.forget(found.witness)
-        except NoKeyError:  # the witness is another copy's, which may go on
-            self._write(_closed(found))
 
     def _write(self, journal: Journal) -> None:
         self._store.write(self._name, journal.to_bytes())
-
-
-def _closed(journal: Journal) -> Journal:
-    return replace(journal.ended(), agreement=b"")
 
 
 def _name() -> bytes:

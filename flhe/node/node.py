@@ -11,24 +11,23 @@ What is kept of rounds and updates, in the same folder, is listed in `claims` an
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from flhe.errors import NoKeyError, PolicyError, ProtocolError, StoreError
 from flhe.keys.agreement import epoch
 from flhe.node import federations, witness
-from flhe.node.claims import SEEDS, may_be_signed
-from flhe.node.folder import log_failure
-from flhe.node.journal import Journal
+from flhe.node.claims import SEEDS
 from flhe.node.policy import Policy
-from flhe.node.store import Store
-from flhe.node.stored import StoredAgreement, StoredSession
+from flhe.node.store import Store, log_failure
 from flhe.node.updates import Updates
 from flhe.schemes import PLAIN
-from flhe.training.contract import Contract
+from flhe.training.contract import MAX_BYTES, Contract
 from flhe.training.terms import Terms
+from flhe.wire.fields import size
 from flhe.wire.files import make_private
+from flhe.wire.record import Form, Record
 
 Agreement = epoch.Advertised | epoch.Shared | epoch.Confirmed
 A = TypeVar("A", epoch.Advertised, epoch.Shared, epoch.Confirmed)
@@ -38,8 +37,37 @@ _STEPS: dict[str, type[Agreement]] = {
     "confirmed": epoch.Confirmed,
 }
 
+MAX_STORED = 64 << 20
+"""Longest state of an agreement, bytes."""
 _SECRETS = ("draft", "residual", "outbox", "mean-squares", "evaluation", *SEEDS)
 """What is destroyed when a node leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAgreement(Record):
+    """A key agreement under way: what for, its step and state."""
+
+    FORM = Form(
+        "stored agreement",
+        MAX_STORED,
+        version=4,
+        row=True,
+        damaged=NoKeyError("a stored agreement is damaged, or of another version: start over"),
+    )
+
+    step: str
+    contract: Contract
+    state: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSession(Record):
+    """The epoch of a federation, and what all have signed that it does."""
+
+    FORM = Form("stored session", 2 * MAX_BYTES, version=2)
+
+    epoch: Annotated[bytes, size(16)]
+    contract: Contract
 
 
 def open_store(policy: Policy) -> Store:
@@ -59,7 +87,7 @@ def open_store(policy: Policy) -> Store:
 
 
 class Node(Updates):
-    """A site within one run; for its parameters see `Folder`."""
+    """A site within one run; for its parameters see `Claims`."""
 
     __slots__ = ()
 
@@ -98,7 +126,7 @@ class Node(Updates):
         return kept is not None and kept.step == "confirmed"
 
     def _agreement(self) -> StoredAgreement | None:
-        data = self._kept("agreement")
+        data = self._kept("agreement", bytes)
         if data is None:
             return None
         # Two copies would become one member, or one would end the same agreement a second time.
@@ -121,16 +149,10 @@ class Node(Updates):
         old = [epoch_id for epoch_id in self._epochs() if epoch_id != agreed.id]
         model = self.load_model()
         over = 0 if model is None else model.round
-        masked = contract.terms.scheme.opened_together
-
-        def begun(now: Journal) -> Journal:
-            ended = may_be_signed(now) if masked and now.epoch != agreed.id else 0
-            return now.begun(agreed.id, max(over, ended))
-
         self.store.put_epoch(agreed.to_bytes(), agreed.id)
         body = StoredSession(agreed.id, contract)
         self.store.write(self._name("session"), body.to_bytes())
-        self.book.enter(begun)
+        self.book.enter(lambda now: now.begun(agreed.id, over))
         for epoch_id in old:
             self.store.erase_epoch(epoch_id)
         for name in SEEDS if old else ():
@@ -204,12 +226,7 @@ class Node(Updates):
 
     def _session(self) -> StoredSession | None:
         """Epoch and contract; None before there are any, and where they are damaged."""
-        data = self._kept("session")
-        try:
-            return None if data is None else StoredSession.from_bytes(data)
-        except ProtocolError as error:  # as good as none: the group agrees anew
-            log_failure(self.store, "session", error)
-            return None
+        return self._sound("session", StoredSession.from_bytes)
 
     def load_session(self) -> tuple[epoch.Epoch, Contract]:
         """Epoch and contract of this run.

@@ -16,6 +16,7 @@ import os
 import re
 import secrets
 import time
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,8 @@ from flhe.wire.secret import Random
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _OWN = frozenset({"epochs", "identity.key"})  # only this module writes those
 _POLL = 0.05  # seconds
+MAX_LOG = 1 << 20
+"""Bytes of errors.log; when it is full it starts anew."""
 _PATIENCE = 5.0  # seconds that a line of a log waits for its turn
 
 
@@ -86,10 +89,6 @@ class Store:
     def log_path(self, name: str) -> str:
         """Where a file is, for this node's own log and nowhere else."""
         return str(self._at(name))
-
-    def stamp(self, name: str) -> str | None:
-        """What tells the file `name` from any copy of it; None if it is missing."""
-        return files.stamp(self._at(name))
 
     def exists(self, name: str) -> bool:
         """Whether the file `name` is there."""
@@ -183,10 +182,6 @@ class Store:
         self._make_parents(keys)
         files.replace(keys, [epoch_bytes])
 
-    def has_epoch(self, epoch_id: bytes) -> bool:
-        """Whether the keys of an epoch are here."""
-        return self._keys(epoch_id).is_file()
-
     def peek_epoch(self, epoch_id: bytes) -> bytes:
         """Return an epoch's keys; whether they may be used is in the federation's journal.
 
@@ -236,3 +231,10 @@ class Store:
     def _make_parents(self, path: Path) -> None:
         for parent in reversed(list(path.relative_to(self._root).parents)[:-1]):
             files.make_private(self._root / parent)
+
+
+def log_failure(store: Store, stage: str, error: BaseException) -> None:
+    """Append a failure to the node's own errors.log: the only place that gets the details."""
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    text = f"{when} {stage[:16]!r}\n{''.join(traceback.format_exception(error))}\n"
+    store.append("errors.log", text.encode(errors="backslashreplace"), limit=MAX_LOG)

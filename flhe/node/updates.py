@@ -12,24 +12,36 @@ runs/<id>/residual    what sparse updates have not sent yet (secret)
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.support import Support
-from flhe.errors import ClaimedError, DriftError, PolicyError, ProtocolError
+from flhe.errors import ClaimedError, DriftError, PolicyError
 from flhe.node.claims import Claims
-from flhe.node.folder import log_failure
-from flhe.node.stored import StoredOutput
 from flhe.schemes.sealed import Sealed, Slot
+from flhe.training.contract import MAX_BYTES
 from flhe.training.draft import Draft
 from flhe.training.evaluation import EVALUATION
 from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.model import Model
 from flhe.wire.frame import frame, unframe
+from flhe.wire.record import Form, Record
 
 OUTBOX = "outbox"
 _OUTPUTS = {kind.purpose: kind.purpose for kind in (MEAN_SQUARES, EVALUATION)}
 """Where the last ciphertext of each purpose is kept; any other one in the outbox."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOutput(Record):
+    """What stands before a kept ciphertext."""
+
+    FORM = Form("stored update", MAX_BYTES, row=True)
+
+    header: bytes
+    envelope: bytes
 
 
 class Updates(Claims):
@@ -39,14 +51,7 @@ class Updates(Claims):
 
     def load_model(self) -> Model | None:
         """The model that is on disk; None before the first message, and for one that is damaged."""
-        data = self._kept("model")
-        if data is None:
-            return None
-        try:
-            return Model.from_bytes(data)
-        except ProtocolError as error:  # as good as none: the others have it
-            log_failure(self.store, "model", error)
-            return None
+        return self._sound("model", Model.from_bytes)
 
     def save_model(self, model: Model) -> None:
         """Replace the model on disk, whole or not at all."""
@@ -62,29 +67,20 @@ class Updates(Claims):
 
     def load_output(self, slot: Slot) -> tuple[Sealed, bytes] | None:
         """The kept ciphertext of this very slot, or None."""
-        name = _OUTPUTS.get(slot.purpose, OUTBOX)
-        if self.claimed(slot) is None or not self.store.exists(self._name(name)):
+        if self.claimed(slot) is None:
             return None
-        sealed, envelope = self._output(name)
-        return (sealed, envelope) if sealed.slot == slot else None
-
-    def _output(self, name: str) -> tuple[Sealed, bytes]:
-        data = self.store.read(self._name(name))
-        kept, start = unframe(StoredOutput, data)
-        body = np.frombuffer(data, np.uint8, offset=start)
-        return Sealed.from_parts(kept.header, body), kept.envelope
+        output = self._kept(_OUTPUTS.get(slot.purpose, OUTBOX), _output)
+        return output if output is not None and output[0].slot == slot else None
 
     def last_sent(self) -> int:
         """Round of the last update that was encrypted here; 0 before there is one."""
-        return self._last_output(OUTBOX) or 0
-
-    def _last_output(self, name: str) -> int | None:
-        return self._output(name)[0].slot.round if self.store.exists(self._name(name)) else None
+        output = self._kept(OUTBOX, _output)
+        return 0 if output is None else output[0].slot.round
 
     def check_unevaluated(self, round_: int) -> None:
         """Refuse to evaluate a second model of a round, in whatever epoch; ClaimedError."""
-        last = self._last_output(EVALUATION.purpose)
-        if last is not None and round_ <= last:
+        last = self._kept(EVALUATION.purpose, _output)
+        if last is not None and round_ <= last[0].slot.round:
             raise ClaimedError(f"the model of round {round_} or a later one was evaluated here")
 
     def check_mask(self, mask: Support | None) -> None:
@@ -92,13 +88,13 @@ class Updates(Claims):
 
         What the other one leaves in clear was encrypted before: both together would show everything.
         """
-        if mask is not None and self._kept("mask") not in (None, mask.digest()):
+        if mask is not None and self._kept("mask", bytes) not in (None, mask.digest()):
             raise DriftError("another selection than this node has sent updates under")
 
     def bind_mask(self, mask: Support | None) -> None:
         """Make a selection this federation's one, on disk, before an update is encrypted under it."""
         self.check_mask(mask)
-        if mask is not None and self._kept("mask") is None:
+        if mask is not None and self._kept("mask", bytes) is None:
             self.store.write(self._name("mask"), mask.digest())
 
     def count_release(self) -> None:
@@ -106,7 +102,8 @@ class Updates(Claims):
 
         Raises PolicyError: there were as many as this node's policy allows.
         """
-        before, most = self._number("releases"), int(self.policy.limits["max-releases"])
+        before = int.from_bytes(self._kept("releases", bytes) or b"", "big")
+        most = int(self.policy.limits["max-releases"])
         if most and before >= most:
             raise PolicyError(
                 f"updates with noise left this node {before} times, its policy allows {most}: each one "
@@ -122,13 +119,11 @@ class Updates(Claims):
 
     def load_draft(self) -> Draft | None:
         """The update whose round is not over, if there is one."""
-        data = self._kept("draft")
-        return None if data is None else Draft.from_bytes(data)
+        return self._kept("draft", Draft.from_bytes)
 
     def residual(self) -> NDArray[np.float32] | None:
         """What sparse updates have not sent so far, shape (floats,); None before the first."""
-        data = self._kept("residual")
-        return None if data is None else Draft.from_bytes(data).residual
+        return self._kept("residual", lambda data: Draft.from_bytes(data).residual)
 
     def settle_draft(self, round_: int, *, sent: bool, contract: bytes = b"") -> None:
         """A round is over: what its update did not send stays for later, all of it if it is not `sent`.
@@ -180,3 +175,11 @@ class Updates(Claims):
             self.settle_draft(draft.round, sent=True)
         else:
             self.drop_draft()
+
+
+def _output(data: bytes) -> tuple[Sealed, bytes]:
+    """A kept ciphertext and its envelope."""
+    kept, start = unframe(StoredOutput, data)
+    return Sealed.from_parts(
+        kept.header, np.frombuffer(data, np.uint8, offset=start)
+    ), kept.envelope

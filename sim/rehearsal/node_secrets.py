@@ -17,10 +17,9 @@ from pathlib import Path
 
 from flhe.errors import FlheError
 from flhe.keys.agreement.epoch import Advertised, Confirmed, Epoch, Shared
-from flhe.node.node import Node
+from flhe.node.node import Node, StoredAgreement
 from flhe.node.policy import Policy
 from flhe.node.store import Store
-from flhe.node.stored import StoredAgreement
 from flhe.wire import canonical
 from flhe_lab.rehearsal import derived_secrets
 from flhe_lab.rehearsal.derived_secrets import DERIVED

@@ -19,8 +19,9 @@ from flhe.coding.update import update_codec
 from flhe.keys.agreement import dealt
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
+from flhe.node.claims import StoredNote
 from flhe.node.journal import Journal, SignedSet
-from flhe.node.stored import StoredNote, StoredSession
+from flhe.node.node import StoredSession
 from flhe.schemes.batchcrypt import residue_worker
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
