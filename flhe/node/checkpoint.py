@@ -20,7 +20,6 @@ from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.model_key import STAGE, ModelKey
 from flhe.node.backup import ARCHIVE
-from flhe.node.store import Store
 from flhe.packages import install_hint
 from flhe.training.model import Model
 from flhe.wire import files
@@ -100,25 +99,23 @@ def _save_torch(model: Model, file: Any) -> None:
 
 def _find(key: Path, epoch_id: bytes) -> ModelKey:
     if key.is_file():
-        found = _in_file(_read(key, "the key"))
+        found = _key_in(_read(key, "the key"))
         if found.epoch != epoch_id:
             raise ConfigError(f"--key {key}: a key of another epoch than the sealed model's")
         return found
     if not key.is_dir():
         raise ConfigError(f"--key {key}: no such file or directory")
     for home in _homes(key, DEPTH):
-        if (home / "epochs" / epoch_id.hex()).is_file():
-            return ModelKey.of(Epoch.from_bytes(Store(home).peek_epoch(epoch_id)))
-        for kept in (home / ARCHIVE / epoch_id.hex(), home / epoch_id.hex()):
+        for kept in (home / name / epoch_id.hex() for name in ("epochs", ARCHIVE, ".")):
             if kept.is_file():
-                return ModelKey.from_bytes(files.read(kept))
+                return _key_in(files.read(kept))
     raise ConfigError(
         f"--key {key}: no key of epoch {epoch_id.hex()[:8]} in it; name the state directory of a "
         "member of that run"
     )
 
 
-def _in_file(data: bytes) -> ModelKey:
+def _key_in(data: bytes) -> ModelKey:
     try:
         return ModelKey.from_bytes(data)
     except ProtocolError:

@@ -8,7 +8,7 @@ runs/<id>/survivors   the set that was signed last, and the sum of its shares (s
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal, TypeVar
 
@@ -19,7 +19,7 @@ from flhe.keys.identity import Identity
 from flhe.node.journal import JOURNAL, Book, Journal, SignedSet
 from flhe.node.policy import Policy
 from flhe.node.store import Store, log_failure
-from flhe.schemes import sealed
+from flhe.schemes.sealed import UPDATE as ENDS
 from flhe.schemes.sealed import Slot
 from flhe.training.contract import MAX_BYTES
 from flhe.training.due import MAX_AHEAD
@@ -35,9 +35,6 @@ STEPS: tuple[Step, ...] = ("mean-squares", "supports", "update", "consist", "voi
 """What leaves a node in one attempt at a round, in order; each is claimed once."""
 UPDATE, CONSIST, VOID = (STEPS.index(step) for step in ("update", "consist", "void"))
 
-ENDS = sealed.UPDATE
-"""Purpose of what ends a round. A sum of sensitivities ends one too, and is recorded as the same."""
-
 SEEDS = ("shares", "survivors")
 """What belongs to the seeds of one epoch."""
 
@@ -52,7 +49,6 @@ class StoredNote(Record):
 
     digest: bytes
     support: bytes
-    mode: str
     history: bytes
 
 
@@ -105,24 +101,23 @@ class Claims:
         *,
         step: Step = "update",
         support: bytes = b"",
-        mode: str = "",
     ) -> None:
         """Claim the one use of a mask, on disk, before anything is encrypted.
 
-        `digest` is of the model that the update starts from; it, the digest of the support that the
-        server was told and the mode that it announced are kept with the claim.
+        The digests of the model that the update starts from, and of the support that the server was
+        told, are kept with the claim.
 
         Raises ReuseError: this step or a later one was claimed before; the round's survivors were
         signed.
         """
         if session.terms.scheme.opened_together:
             self.check_unsigned(slot)
-        note = StoredNote(digest, support, mode, slot.history).to_bytes()
+        note = StoredNote(digest, support, slot.history).to_bytes()
         mark = slot.round, slot.attempt, STEPS.index(step)
         self.book.enter(lambda now: now.claimed(slot.epoch, mark, note))
 
     def claimed(self, slot: Slot) -> bytes | None:
-        """Digest of the model that a claimed attempt started from; None if it is not the last one."""
+        """Digest of the model that an attempt started from; None if it is not the last one."""
         note = self._note(slot)
         return None if note is None else note.digest
 
@@ -199,25 +194,24 @@ class Claims:
         signed = self.signed(slot)
         if signed is not None and signed != digest:
             raise ReuseError(f"another set of survivors was signed in round {slot.round}")
-        journal = self._journal(slot.epoch)
-        last, start = journal.mark, start_of(slot)
-        journal.check_set(start, slot.digest())
-        if last[2] == VOID:
+        journal, note = self._journal(slot.epoch), self._note(slot)
+        made = SignedSet(start_of(slot), slot.digest(), scope, slot.round)
+        journal.check_set(made.start, made.slot)
+        if journal.mark[2] == VOID:
             raise ReuseError(f"the sets of round {slot.round} were given up here")
-        if last[:2] != (slot.round, slot.attempt) or last[2] < UPDATE:
+        if note is None or journal.mark[2] < UPDATE:
             raise ReuseError(
                 "the survivors are not those of the last attempt that was encrypted here"
             )
         # Before the claim: what is signed can be unmasked, and what was not is replaced.
         write()
         if signed is None:
-            note = StoredNote(self.claimed(slot) or b"", digest, "", slot.history).to_bytes()
+            data = replace(note, support=digest).to_bytes()
             mark = slot.round, slot.attempt, CONSIST
-            made = SignedSet(start, slot.digest(), scope, slot.round)
             kept = slot.purpose != EVALUATION.purpose  # of each model there is one evaluation
 
             def claimed(now: Journal) -> Journal:
-                then = now.claimed(slot.epoch, mark, note)
+                then = now.claimed(slot.epoch, mark, data)
                 return then.with_set(made) if kept else then
 
             self.book.enter(claimed)
@@ -233,10 +227,10 @@ class Claims:
         cannot act in; ProtocolError: another federation's, or far ahead.
         """
         journal = self.book.enter()
-        if slot.run_id != self.run_id or slot.round > self._reached(journal) + MAX_AHEAD:
+        if slot.run_id != self.run_id or slot.round > journal.last_reached() + MAX_AHEAD:
             raise ProtocolError("a set that no member of this federation signs soon")
         mark, digest = (slot.round, slot.attempt, VOID), slot.digest()
-        note = StoredNote(b"", b"", "", slot.history).to_bytes()
+        note = StoredNote(b"", b"", slot.history).to_bytes()
         then = self.book.enter(lambda now: now.gave_up(slot.epoch, digest, mark, note))
         return any(each.slot == digest for each in then.signed)
 
@@ -256,10 +250,8 @@ class Claims:
 
     def signed(self, slot: Slot) -> bytes | None:
         """Digest of the set of survivors that was signed in this attempt; None before one was."""
-        if self._journal(slot.epoch).mark[2] != CONSIST:
-            return None
-        note = self._note(slot)
-        return None if note is None else note.support
+        note, step = self._note(slot), self._journal(slot.epoch).mark[2]
+        return note.support if note is not None and step == CONSIST else None
 
     def last_signed(self, epoch_id: bytes) -> int:
         """Round whose survivors this node has signed, as the last thing it did; 0 if it was another."""
@@ -270,11 +262,7 @@ class Claims:
 
     def reached(self, epoch_id: bytes) -> int:
         """Last round that this node has opened, given up or encrypted in, in whatever epoch."""
-        return self._reached(self._journal(epoch_id))
-
-    @staticmethod
-    def _reached(journal: Journal) -> int:
-        return max(journal.last_opened(ENDS), journal.last_reached())
+        return self._journal(epoch_id).last_reached()
 
     def record_opening(self, slot: Slot, digest: bytes) -> None:
         """Record the one sum of a round and purpose, on disk, before it is decrypted."""

@@ -25,17 +25,18 @@ MOST_UNBEGUN = 8
 
 def prune(store: Store, run_id: int) -> None:
     """Drop the oldest federations that never began, but for `run_id`: a server can name any number."""
-    names = store.oldest("runs", having="agreement", lacking=_BEGUN)
-    others = [name for name in names if name != f"{run_id}"]
-    for name in others[: max(len(others) - MOST_UNBEGUN, 0)]:
+    agreements = sorted(store.names("runs/*/agreement"), key=store.changed)
+    runs = [name.removesuffix("/agreement") for name in agreements]
+    others = [r for r in runs if r != f"runs/{run_id}" and not store.exists(f"{r}/{_BEGUN}")]
+    for run in others[: max(len(others) - MOST_UNBEGUN, 0)]:
         with suppress(StoreError):  # one that is damaged goes as well
-            Book(store, f"runs/{name}/{JOURNAL}").close()
-        store.drop(f"runs/{name}")
+            Book(store, f"{run}/{JOURNAL}").close()
+        store.drop(run)
 
 
 def begun(store: Store) -> int:
     """Return how many federations have begun here."""
-    return store.count("runs", _BEGUN)
+    return len(store.names(f"runs/*/{_BEGUN}"))
 
 
 def permitted(store: Store) -> int:

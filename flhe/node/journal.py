@@ -1,12 +1,9 @@
 """Journal: what a node has used up in one federation, in one file with a witness outside its disk.
 
-    runs/<id>/journal   CBOR [2, witness, entry, before, agreement, epoch, mark, note, opened,
-                        over, reached, signed, past]
-
-The file is replaced as a whole, flushed, and then its witness follows (`witness.py`); only then is
-anything encrypted, opened or signed. So after a loss of power a node has either noted a use or not
-made it. A journal that is not its witness's last one belongs to a directory that was copied or put
-back: its keys encrypt and open nothing, until the group agrees on others.
+The file runs/<id>/journal is replaced as a whole, flushed, and then its witness follows (`witness.py`);
+only then is anything encrypted, opened or signed. So after a loss of power a node has either noted a
+use or not made it. A journal that is not its witness's last one belongs to a directory that was copied
+or put back: its keys encrypt and open nothing, until the group agrees on others.
 
 What this cannot see is a snapshot that holds a running machine's memory: see docs/protocol.md.
 """
@@ -21,6 +18,7 @@ from typing import Annotated
 
 from flhe.errors import ClaimedError, ConfigError, NoKeyError, ReuseError, StoreError
 from flhe.node.store import Store
+from flhe.schemes.sealed import UPDATE
 from flhe.training.evaluation import EVALUATION
 from flhe.wire.fields import U32, Hash, at_most, size
 from flhe.wire.record import Form, Record
@@ -51,8 +49,6 @@ class SignedSet(Record):
         SHA-256 of purpose and history of its slot.
     slot, scope : bytes
         Digest of the slot, and of slot and circle; see `flhe.keys.agreement.voids`.
-    round : int
-        Of the slot.
     answered : bool
         Whether this node may have told its part of what opens the set.
     """
@@ -72,26 +68,22 @@ class Journal(Record):
 
     Parameters
     ----------
-    witness : bytes
-        16 random bytes: the name of its witness.
-    entry : bytes
-        16 random bytes, others in each entry: what the witness holds.
+    witness, entry : bytes
+        The name of its witness, and what that holds: 16 random bytes each, others in each entry.
     before : bytes
-        Those of the entry before; b"" in the first.
+        The entry that was witnessed before; b"" in the first.
     agreement : bytes
         SHA-256 of the key agreement that is under way; b"" without one.
     epoch : bytes
         The one epoch whose keys may be used; b"" where there is none.
-    mark : (int, int, int)
-        Round, attempt and step that were claimed last.
-    note : bytes
-        What was kept with that claim.
+    mark, note : (int, int, int), bytes
+        Round, attempt and step that were claimed last, and what was kept with that claim.
     opened : mapping of str to mapping of int to bytes
         The one result that was opened of each purpose, by round: its SHA-256.
     over : int
         Nothing of the rounds up to this one is opened any more, but for what `opened` names.
     reached : int
-        Last round that anything was claimed in before this epoch.
+        Last round that was reached before this epoch.
     signed : tuple of SignedSet
         Sets of survivors that were signed, the last of each start, in whatever epoch.
     past : tuple of bytes
@@ -138,10 +130,9 @@ class Journal(Record):
         return replace(self, mark=mark, note=note)
 
     def recorded(self, epoch_id: bytes, purpose: str, round_: int, digest: bytes) -> Journal:
-        """With the one result of a purpose and round; the same again changes nothing.
+        """With the one result of a purpose and round; ReuseError where another one may be opened.
 
-        Raises ReuseError: another one was opened, or may have been; two sums of one round would
-        differ by single updates.
+        Two sums of one round would differ by single updates.
         """
         self.check_epoch(epoch_id)
         kept = self.opened.get(purpose, {})
@@ -161,8 +152,8 @@ class Journal(Record):
         return max((over or -1, *self.opened.get(purpose, {})))
 
     def last_reached(self) -> int:
-        """Last round that anything was claimed in, in whatever epoch."""
-        return max(self.reached, self.mark[0])
+        """Last round that was opened, given up or claimed in, in whatever epoch."""
+        return max(self.last_opened(UPDATE), self.reached, self.mark[0])
 
     def skipped(self, over: int) -> Journal:
         """With nothing up to the round `over` to be opened any more."""
@@ -175,8 +166,8 @@ class Journal(Record):
             return after
         if epoch_id in self.past:
             raise NoKeyError("this epoch is over here: agree on a new one")
-        ended = after.ended()
-        return replace(ended, epoch=epoch_id, mark=UNUSED, note=b"", reached=self.last_reached())
+        reached = self.last_reached()
+        return replace(after.ended(), epoch=epoch_id, mark=UNUSED, note=b"", reached=reached)
 
     def ended(self) -> Journal:
         """With no epoch whose keys may be used; the one that was in use is over for good."""
@@ -215,9 +206,7 @@ class Journal(Record):
         return replace(self, signed=tuple(each for each in self.signed if each.slot != slot))
 
     def gave_up(self, epoch_id: bytes, slot: bytes, mark: Mark, note: bytes) -> Journal:
-        """With nothing of a slot of `epoch_id` to be signed or answered any more.
-
-        `mark` is the slot's, of the step behind all others, `note` is kept where it is a new claim.
+        """With nothing of a slot to be signed or answered any more, by a last claim in its attempt.
 
         Raises ReuseError: this node has answered for the slot, or has forgotten whether it has;
         NoKeyError: an epoch that is not this federation's, or not yet.

@@ -1,5 +1,6 @@
 """Node: one site's side of one federation, with everything that is on its disk.
 
+epochs/<epoch id>     an epoch's keys, of one of the federations
 runs/<id>/agreement   state of an unfinished key agreement (secret, erased when done)
 runs/<id>/session     epoch id and contract
 runs/<id>/encrypted   Flower's run of that id resumes an encrypted federation
@@ -11,11 +12,12 @@ What is kept of rounds and updates, in the same folder, is listed in `claims` an
 
 from __future__ import annotations
 
+import hmac
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Annotated, TypeVar
 
-from flhe.errors import NoKeyError, PolicyError, ProtocolError, StoreError
+from flhe.errors import NoKeyError, PolicyError, ProtocolError, ReuseError, StoreError
 from flhe.keys.agreement import epoch
 from flhe.node import federations, witness
 from flhe.node.claims import SEEDS
@@ -39,6 +41,8 @@ _STEPS: dict[str, type[Agreement]] = {
 
 MAX_STORED = 64 << 20
 """Longest state of an agreement, bytes."""
+EPOCHS = "epochs/*"
+"""The files that hold keys, of all federations."""
 _SECRETS = ("draft", "residual", "outbox", "mean-squares", "evaluation", *SEEDS)
 """What is destroyed when a node leaves."""
 
@@ -146,32 +150,33 @@ class Node(Updates):
         What was opened stays opened: a round has one sum, in whatever epoch. May be called again for
         the same epoch: after a crash half-way.
         """
-        old = [epoch_id for epoch_id in self._epochs() if epoch_id != agreed.id]
+        keys, data = _key_file(agreed.id), agreed.to_bytes()
+        old = [name for name in self._epochs() if name != keys]
         model = self.load_model()
         over = 0 if model is None else model.round
-        self.store.put_epoch(agreed.to_bytes(), agreed.id)
-        body = StoredSession(agreed.id, contract)
-        self.store.write(self._name("session"), body.to_bytes())
+        if self.store.exists(keys) and not hmac.compare_digest(self.store.read(keys), data):
+            raise ReuseError("this epoch was stored before: agree on a new one")
+        self.store.write(keys, data)
+        self.store.write(self._name("session"), StoredSession(agreed.id, contract).to_bytes())
         self.book.enter(lambda now: now.begun(agreed.id, over))
-        for epoch_id in old:
-            self.store.erase_epoch(epoch_id)
-        for name in SEEDS if old else ():
-            self.store.erase(self._name(name))  # of an epoch that is over
+        seeds = map(self._name, SEEDS if old else ())  # of an epoch that is over
+        for name in (*old, *seeds):
+            self.store.erase(name)
 
     def erase_keys(self) -> None:
         """Destroy the scheme's own keys of every epoch so far; what was opened stays opened.
 
         Their group key stays until the next epoch begins: the model is sealed under it.
         """
-        for epoch_id in self._epochs():
+        for name in self._epochs():
             try:
-                agreed = self._keys(epoch_id)
+                agreed = self._keys(name)
             except NoKeyError:
-                self.store.erase_epoch(epoch_id)
+                self.store.erase(name)
                 continue
             if agreed.scheme_secret:
                 bare = replace(agreed, scheme_secret=b"")
-                self.store.replace_epoch(epoch_id, bare.to_bytes())
+                self.store.replace_erasing(name, bare.to_bytes())
 
     def current_epoch(self) -> bytes | None:
         """Id of this run's epoch, or None before there is one."""
@@ -189,7 +194,7 @@ class Node(Updates):
         try:
             if kept is None or self.book.enter().epoch != kept.epoch:
                 return None
-            agreed = self._keys(kept.epoch)
+            agreed = self._keys(_key_file(kept.epoch))
         except NoKeyError:
             return None
         if kept.contract.terms.scheme.needs_all_members and not agreed.scheme_secret:
@@ -197,31 +202,34 @@ class Node(Updates):
         pinned = self.policy.roster
         return kept.epoch if pinned is None or pinned.hash == agreed.roster.hash else None
 
-    def _keys(self, epoch_id: bytes) -> epoch.Epoch:
+    def _keys(self, name: str) -> epoch.Epoch:
         """The keys of an epoch; NoKeyError where there are none, or they cannot be read."""
-        data = self.store.peek_epoch(epoch_id)
+        if not self.store.exists(name):
+            raise NoKeyError(
+                "the keys of this epoch are not in the state directory: agree on new ones"
+            )
         try:
-            return epoch.Epoch.from_bytes(data)
+            return epoch.Epoch.from_bytes(self.store.read(name))
         except ProtocolError:
             raise NoKeyError(
                 "a key file is damaged, or of another version: agree on a new epoch"
             ) from None
 
-    def _epochs(self) -> list[bytes]:
-        """This federation's epochs that have keys here; after a crash there may be more than one.
+    def _epochs(self) -> list[str]:
+        """Key files of this federation's epochs; after a crash there may be more than one.
 
         A file that cannot be read (of another version, or damaged) is this one's if its session names
         it: nobody else's may keep this federation from going on.
         """
         current, found = self.current_epoch(), []
-        for epoch_id in self.store.epochs():
+        for name in self.store.names(EPOCHS):
             try:
-                own = self._keys(epoch_id).run_id == self.run_id
+                own = self._keys(name).run_id == self.run_id
             except StoreError as error:
                 log_failure(self.store, "keys", error)
-                own = epoch_id == current
+                own = current is not None and name == _key_file(current)
             if own:
-                found.append(epoch_id)
+                found.append(name)
         return found
 
     def _session(self) -> StoredSession | None:
@@ -236,7 +244,7 @@ class Node(Updates):
         kept = self._session()
         if kept is None:
             raise NoKeyError("this node has agreed on no key in this federation")
-        agreed = self._keys(kept.epoch)
+        agreed = self._keys(_key_file(kept.epoch))
         if agreed.run_id != self.run_id:
             raise ProtocolError("the stored epoch belongs to another federation")
         pinned = self.policy.roster
@@ -265,7 +273,9 @@ class Node(Updates):
         """Give up this federation: its keys and updates are destroyed, the model stays."""
         self.drop_agreement()
         self.book.close()
-        for epoch_id in self._epochs():
-            self.store.erase_epoch(epoch_id)
-        for name in _SECRETS:
-            self.store.erase(self._name(name))
+        for name in (*self._epochs(), *map(self._name, _SECRETS)):
+            self.store.erase(name)
+
+
+def _key_file(epoch_id: bytes) -> str:
+    return f"epochs/{epoch_id.hex()}"

@@ -1,17 +1,13 @@
 """One node's state directory: identity, keys and whatever else is kept, for its owner only.
 
-    identity.key   the Ed25519 seed
-    epochs/<id>    an epoch's keys
-    anything else  what the caller writes
-
-Directories are 0700, files 0600, written whole or not at all (`flhe/wire/files.py`). How far keys were
-used is in each federation's journal (`journal.py`); the store knows where that has its witness.
+Directories are 0700, files 0600, written whole or not at all (`flhe/wire/files.py`). The identity is in
+`identity.key`, an Ed25519 seed, which only this module writes. How far keys were used is in each
+federation's journal (`journal.py`); the store knows where that has its witness.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hmac
 import os
 import re
 import secrets
@@ -21,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flhe.errors import ConfigError, NoKeyError, ReuseError, StoreError
+from flhe.errors import ConfigError, StoreError
 from flhe.keys.identity import Identity
 from flhe.node.witness import IN_PROCESS, Witness
 from flhe.wire import files
@@ -29,7 +25,6 @@ from flhe.wire.files import Buffer
 from flhe.wire.secret import Random
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_OWN = frozenset({"epochs", "identity.key"})  # only this module writes those
 _POLL = 0.05  # seconds
 MAX_LOG = 1 << 20
 """Bytes of errors.log; when it is full it starts anew."""
@@ -94,17 +89,16 @@ class Store:
         """Whether the file `name` is there."""
         return self._at(name).is_file()
 
-    def count(self, folder: str, name: str) -> int:
-        """How many directories in `folder` hold a file `name`."""
+    def names(self, pattern: str) -> list[str]:
+        """Names of the files that a pattern fits, ascending."""
         with files.os_errors("read"):
-            return sum(1 for _ in self._at(folder).glob(f"*/{name}"))
+            found = [p for p in self._root.glob(pattern) if _PART.fullmatch(p.name) and p.is_file()]
+        return sorted(path.relative_to(self._root).as_posix() for path in found)
 
-    def oldest(self, folder: str, *, having: str, lacking: str) -> list[str]:
-        """Directories in `folder` that hold one file and not another, the oldest first."""
+    def changed(self, name: str) -> int:
+        """When `name` was written, in nanoseconds."""
         with files.os_errors("read"):
-            found = [p for p in self._at(folder).glob("*") if (p / having).is_file()]
-            found = [p for p in found if not (p / lacking).exists()]
-            return [p.name for p in sorted(found, key=lambda p: (p / having).stat().st_mtime_ns)]
+            return self._at(name).stat().st_mtime_ns
 
     def read(self, name: str) -> bytes:
         """Return the content of `name`. Raises StoreError if missing, or open to others."""
@@ -142,6 +136,10 @@ class Store:
         with self.lock(_PATIENCE, name="lock-log"):  # runs share it, and one at a time may rotate
             files.append_line(path, line, limit)
 
+    def replace_erasing(self, name: str, data: Buffer) -> None:
+        """Put other secrets in the place of a file's, which are overwritten, as far as that helps."""
+        files.replace_erasing(self._at(name, writing=True), [data])
+
     def erase(self, name: str) -> None:
         """Overwrite `name` with zeros and remove it; a missing file is no error.
 
@@ -171,50 +169,11 @@ class Store:
             raise StoreError("identity.key is damaged: restore it, or enrol a new identity")
         return Identity(seed)
 
-    def put_epoch(self, epoch_bytes: bytes, epoch_id: bytes) -> None:
-        """Store the keys of a new epoch, whose id is 16 bytes.
-
-        Raises ReuseError: other keys of this epoch are here.
-        """
-        keys = self._keys(epoch_id)
-        if keys.exists() and not hmac.compare_digest(files.read(keys), epoch_bytes):
-            raise ReuseError("this epoch was stored before: agree on a new one")
-        self._make_parents(keys)
-        files.replace(keys, [epoch_bytes])
-
-    def peek_epoch(self, epoch_id: bytes) -> bytes:
-        """Return an epoch's keys; whether they may be used is in the federation's journal.
-
-        Raises NoKeyError: they were erased, or are of another state directory.
-        """
-        keys = self._keys(epoch_id)
-        if not keys.exists():
-            raise NoKeyError(
-                "the keys of this epoch are not in the state directory: agree on new ones"
-            )
-        return files.read(keys)
-
-    def epochs(self) -> list[bytes]:
-        """Ids of the epochs whose keys are here."""
-        with files.os_errors("read"):
-            folder = self._at("epochs")
-            names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
-        return [bytes.fromhex(name) for name in names if re.fullmatch("[0-9a-f]{32}", name)]
-
-    def replace_epoch(self, epoch_id: bytes, epoch_bytes: bytes) -> None:
-        """Put other secrets in the place of an epoch's, which are overwritten, as far as that helps."""
-        self.peek_epoch(epoch_id)
-        files.replace_erasing(self._keys(epoch_id), [epoch_bytes])
-
-    def erase_epoch(self, epoch_id: bytes) -> None:
-        """Destroy the keys of an epoch."""
-        files.erase(self._keys(epoch_id))
-
     def _at(self, name: str, *, writing: bool = False) -> Path:
         parts = name.split("/")
         if len(parts) > 4 or not all(_PART.fullmatch(part) for part in parts):
             raise ConfigError("Store: a name is up to four parts of letters, digits, '.', '_', '-'")
-        if writing and (parts[0] in _OWN or parts[0].startswith("lock")):
+        if writing and (parts[0] == "identity.key" or parts[0].startswith("lock")):
             raise ConfigError(f"Store: {parts[0]} is the store's own, choose another name")
         path = self._root
         for part in parts:
@@ -222,11 +181,6 @@ class Store:
                 raise StoreError("a link inside the state directory: remove it")
             path /= part
         return path
-
-    def _keys(self, epoch_id: bytes) -> Path:
-        if type(epoch_id) is not bytes or len(epoch_id) != 16:
-            raise ConfigError("Store: an epoch id is 16 bytes")
-        return self._at(f"epochs/{epoch_id.hex()}")
 
     def _make_parents(self, path: Path) -> None:
         for parent in reversed(list(path.relative_to(self._root).parents)[:-1]):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from flhe.errors import FlheError
 from flhe.keys.agreement.epoch import Advertised, Confirmed, Epoch, Shared
-from flhe.node.node import Node, StoredAgreement
+from flhe.node.node import EPOCHS, Node, StoredAgreement
 from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.wire import canonical
@@ -65,9 +65,9 @@ def look(home: Path, secrets: Secrets, server_reads: Collection[int] = ()) -> No
             return
         identity = store.identity()
         secrets.add(IDENTITY, identity.seed)
-        for epoch_id in store.epochs():
+        for name in store.names(EPOCHS):
             with _THERE:
-                _epoch(Epoch.from_bytes(store.peek_epoch(epoch_id)), secrets)
+                _epoch(Epoch.from_bytes(store.read(name)), secrets)
         for run in sorted((home / "runs").glob("[0-9]*")):
             policy = Policy(home, trust="first-use")  # it says no more here than whose home it is
             node = Node(policy, store, identity, int(run.name))

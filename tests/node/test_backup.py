@@ -139,7 +139,7 @@ def sealed_by(agreed: Epoch, **changed: object) -> bytes:
 def home(tmp_path: Path) -> Path:
     path = tmp_path / "run" / "node"
     path.parent.mkdir(mode=0o700)
-    Store(path).put_epoch(epoch_of(1).to_bytes(), epoch_of(1).id)
+    Store(path).write(f"epochs/{epoch_of(1).id.hex()}", epoch_of(1).to_bytes())
     return path
 
 
@@ -159,7 +159,7 @@ def test_opens_with_a_directory_one_above_it_or_the_file(home: Path, box: Path) 
 
 def test_refusals(home: Path, box: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    Store(other).put_epoch(epoch_of(2).to_bytes(), epoch_of(2).id)
+    Store(other).write(f"epochs/{epoch_of(2).id.hex()}", epoch_of(2).to_bytes())
     (tmp_path / "nothing").mkdir()
     for sealed, key, says in (
         (tmp_path / "none", home, "cannot be read"),

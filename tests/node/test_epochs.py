@@ -83,9 +83,9 @@ def test_keys_of_the_epoch_before_are_erased(group: Group) -> None:
 
 
 CRASHES: dict[str, tuple[Any, ...]] = {
-    "before the keys": (Store, "put_epoch"),
+    "before the keys": (Store, "write"),
     "before the session": BEFORE_THE_SESSION,
-    "before the erasure": (Store, "erase_epoch"),
+    "before the erasure": (Store, "erase"),
     "before the end": (Node, "drop_agreement"),
 }
 
@@ -108,6 +108,14 @@ def test_keys_are_erased_after_a_crash_too(group: Group, site: Site, name: str, 
     assert not (site.run / "agreement").exists()
     assert site.model_file == before
     group.open(group.total(group.parts(2, [first])))
+
+
+def test_other_keys_are_never_put_in_an_epochs_place(group: Group, site: Site) -> None:
+    with dying(*BEFORE_THE_SESSION):
+        group.ask(site)
+    [name] = site.epochs
+    (site.home / "epochs" / name).write_bytes(b"others")
+    refused(group.ask(site), 1012)
 
 
 def test_a_crash_forgets_no_opening(group: Group, site: Site) -> None:
