@@ -137,13 +137,13 @@ def show_log(
 
     from flhe.errors import ConfigError
     from flhe.node import audit
-    from flhe.node.audit_table import AuditTable, contracts
+    from flhe.node.audit_table import audit_table, contracts
     from flhe.node.store import Store
 
     if not home.is_dir():  # a Store would make it
         raise ConfigError(f"--home {home}: no such directory")
     console = Console()
-    console.print(AuditTable(audit.last(Store(home), last)))
+    console.print(audit_table(audit.last(Store(home), last), console))
     for line in contracts(home):
         console.print(line, soft_wrap=True)
 

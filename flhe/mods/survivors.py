@@ -109,7 +109,7 @@ def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
             return reply(step="consist", bad=list(error.ranks))
         scope = voids.Void.of(agreed.circle(epoch), kept.slot).scope
         digest = set_digest(epoch, agreed)
-        node.claim_set(kept.slot, digest, scope, lambda: node.save_survivors(agreed))
+        node.claim_set(agreed, digest, scope)
     return reply(watch, step="consist", signature=signature)
 
 

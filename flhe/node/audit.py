@@ -1,7 +1,6 @@
 """The audit log: one line a stage, for whoever administers this node.
 
-`audit.log` in the state directory is JSON Lines; beyond 16 MiB it becomes `audit.log.1`, and the one
-before that is gone.
+`audit.log` in the state directory is JSON Lines; beyond 16 MiB it becomes `audit.log.1`.
 
     {"time":"2026-01-02T03:04:05Z","run":7,"stage":"round","asked_by":"server","answer":"update",
      "epoch":"ab12cd34","contract":"89ab012345cdef67","round":3,"attempt":0,"result":"0123456789abcdef",
@@ -10,9 +9,8 @@ before that is gone.
 
 Each field is public by construction: a number in its range, a word out of a closed set, or the
 beginning of a hash. `result` is that of the node's model, which is the same at all sites unless the
-server told them different ones: administrators may compare it. So is `contract`, which another epoch
-may change: `flhe log` says what is in it. Metrics,
-example counts, keys and the text of errors have no field; what went wrong is in `errors.log`.
+server told them different ones: administrators may compare it, as they may `contract`. Metrics, example
+counts, keys and the text of errors have no field; what went wrong is in `errors.log`.
 """
 
 from __future__ import annotations
@@ -102,13 +100,11 @@ class Entry:
     The server chooses stage, round and attempt. Whatever it makes of them is recorded as unknown
     (a number: as None) and never refused: it would otherwise decide what is not recorded.
 
-    `run` is Flower's run id, unsigned, 64 bits; `seconds` go from the message to the answer, the
-    app's own time included, to the millisecond; `bytes_out` are those of the answer, 0 if nothing
-    left but a code. Of the epoch's id, 16 bytes, 4 are kept, and 8 of `contract`, the hash of what all
-    members have signed that the run does, and of `result`, the hash of all results so far, 32 bytes
-    each; None where there was none. Round and attempt are below 2**32. The
-    reason of a refusal is looked up by its `code`, from `flhe.wire.codes`. `time` is when it was
-    answered, Unix time in seconds.
+    `time` is when it was answered, Unix time in seconds; `run` is Flower's run id, unsigned, 64 bits;
+    `seconds` include the app's own time; `bytes_out` are those of the answer, 0 if nothing left but a
+    code. Of the epoch's id, 16 bytes, 4 are kept, and 8 of `contract`, the hash of what all members
+    have signed that the run does, and of `result`, the hash of all results so far, 32 bytes each.
+    Round and attempt are below 2**32.
 
     Raises ConfigError: a number out of its range, or a code without a refusal or the other way
     round.
@@ -168,10 +164,7 @@ class Entry:
         return datetime.fromtimestamp(self.time, UTC).strftime(_TIME)
 
     def to_line(self) -> bytes:
-        """Encode as one line of JSON, in ASCII, without the line feed; None is left out.
-
-        In the order of the fields, which is the format's.
-        """
+        """Encode as one line of JSON, in ASCII, in the order of the fields; None is left out."""
         body = {**asdict(self), "time": self.when, "reason": self.reason}
         kept = {name: value for name, value in body.items() if value is not None}
         return json.dumps(kept, separators=(",", ":"), default=bytes.hex).encode()
@@ -199,10 +192,7 @@ class Entry:
 
 
 def write(store: Store, entry: Entry) -> None:
-    """Append `entry` to the audit log of a node.
-
-    Raises StoreError: it cannot be written: no space, not ours, open to others.
-    """
+    """Append `entry` to the audit log of a node; StoreError where it cannot be written."""
     store.append_line(NAME, entry.to_line(), LIMIT)
 
 

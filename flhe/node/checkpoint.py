@@ -1,8 +1,7 @@
 """Opening a sealed checkpoint: the one way to get the model out of a federation.
 
-`flhe open` reads what the server kept and a key that only the group has, and writes the model's
-arrays. The key is an epoch of some member, or what a backup brought back of one: its state directory,
-one above it that holds several, or the file itself.
+The server has kept it, and the group alone has a key: an epoch of some member, or what a backup brought
+back of one. `flhe open` writes the model's arrays.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def open_checkpoint(sealed: Path, key: Path) -> Model:
     models.
 
     Raises ConfigError: a file that is not there, or no key of the right epoch; ProtocolError,
-    AuthenticationError: not a sealed checkpoint, an altered one, or one of another epoch.
+    AuthenticationError: no sealed checkpoint, or an altered one.
     """
     data = _read(sealed, "the sealed model")
     header = seal.peek(data)
@@ -88,12 +87,10 @@ def _save_torch(model: Model, file: Any) -> None:
         ) from None
     tensors = {}
     for entry in model.layout.entries:
-        if entry.dtype == BFLOAT16:
-            master = torch.from_numpy(np.array(model.masters[entry.name]))
-            tensors[entry.name] = master.to(torch.bfloat16)
-        else:
-            array = np.array(model.masters[entry.name], entry.dtype)
-            tensors[entry.name] = torch.from_numpy(array)
+        short = entry.dtype == BFLOAT16
+        array = np.array(model.masters[entry.name], None if short else entry.dtype)
+        tensor = torch.from_numpy(array)
+        tensors[entry.name] = tensor.to(torch.bfloat16) if short else tensor
     torch.save(tensors, file)
 
 
@@ -123,7 +120,7 @@ def _key_in(data: bytes) -> ModelKey:
 
 
 def _homes(path: Path, depth: int) -> Iterator[Path]:
-    """State directories at or below a directory; one that was restored may have an archive alone."""
+    """State directories at or below a directory."""
     yield path
     if depth and not (path / "epochs").is_dir():
         for child in sorted(p for p in path.iterdir() if p.is_dir() and not p.is_symlink()):

@@ -54,10 +54,7 @@ class StoredNote(Record):
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a site has claimed, opened, given up or reached in one federation.
-
-    Its files are in runs/<id>/; whoever handles a message has locked its `store`.
-    """
+    """What a site has claimed, opened or given up in one federation; its `store` is locked."""
 
     policy: Policy
     store: Store
@@ -86,7 +83,7 @@ class Claims:
         return Book(self.store, self._name(JOURNAL))
 
     def _journal(self, epoch_id: bytes) -> Journal:
-        """What was used up under the keys of an epoch; NoKeyError unless it is the one in use."""
+        """The journal, whatever its witness says; NoKeyError unless this epoch's keys are in use."""
         journal = self.book.read()
         if journal is None:
             raise NoKeyError("what was used in this federation is missing: agree on a new epoch")
@@ -107,8 +104,7 @@ class Claims:
         The digests of the model that the update starts from, and of the support that the server was
         told, are kept with the claim.
 
-        Raises ReuseError: this step or a later one was claimed before; the round's survivors were
-        signed.
+        Raises ReuseError: this step or a later one was claimed; the round's survivors were signed.
         """
         if session.terms.scheme.opened_together:
             self.check_unsigned(slot)
@@ -178,19 +174,16 @@ class Claims:
         """The set that was signed last, if there is one."""
         return self._kept("survivors", masking.Agreed.from_bytes)
 
-    def save_survivors(self, agreed: masking.Agreed) -> None:
-        """Keep the set that is about to be signed."""
-        self.store.write(self._name("survivors"), agreed.to_bytes())
+    def claim_set(self, agreed: masking.Agreed, digest: bytes, scope: bytes) -> None:
+        """Make a set the one of its round and its start, on disk, before it is signed.
 
-    def claim_set(self, slot: Slot, digest: bytes, scope: bytes, write: Callable[[], None]) -> None:
-        """Make a set the one of its round and its start, on disk, before anybody hears of it.
-
-        `digest` is that of the set, `scope` that of slot and circle (`Void.scope`), `write` keeps what
-        answering for it takes. May be called again for the same one.
+        `digest` is that of the set, `scope` that of slot and circle (`Void.scope`). May be called again
+        for the same one.
 
         Raises ReuseError: another set was signed in this round or from this start, the slot was given
         up, or another attempt was encrypted since.
         """
+        slot = agreed.slot
         signed = self.signed(slot)
         if signed is not None and signed != digest:
             raise ReuseError(f"another set of survivors was signed in round {slot.round}")
@@ -204,7 +197,7 @@ class Claims:
                 "the survivors are not those of the last attempt that was encrypted here"
             )
         # Before the claim: what is signed can be unmasked, and what was not is replaced.
-        write()
+        self.store.write(self._name("survivors"), agreed.to_bytes())
         if signed is None:
             data = replace(note, support=digest).to_bytes()
             mark = slot.round, slot.attempt, CONSIST
@@ -223,8 +216,8 @@ class Claims:
     def give_up_set(self, slot: Slot) -> bool:
         """Sign and answer for no set of `slot` from here on; whether one was signed.
 
-        Raises ReuseError: this node has answered for it; NoKeyError: an epoch that it was never in, or
-        cannot act in; ProtocolError: another federation's, or far ahead.
+        Raises ReuseError, NoKeyError: as `Journal.gave_up`; ProtocolError: another federation's slot,
+        or one far ahead.
         """
         journal = self.book.enter()
         if slot.run_id != self.run_id or slot.round > journal.last_reached() + MAX_AHEAD:
@@ -235,12 +228,9 @@ class Claims:
         return any(each.slot == digest for each in then.signed)
 
     def forget_set(self, history: bytes, void: Void) -> None:
-        """Be free to sign another set from `history`, where `void` shows that the signed one is void.
+        """Be free to sign another set from `history`, where `void` is of the one that was signed.
 
-        What is of another set changes nothing.
-
-        Raises QuorumError: too few have promised; ProtocolError, AuthenticationError: no members'
-        promises.
+        Raises as `Void.check`, where it does not show that the set is never opened.
         """
         slot, journal = void.slot, self.book.enter()
         found = journal.set_of(start_of(slot))
@@ -254,7 +244,7 @@ class Claims:
         return note.support if note is not None and step == CONSIST else None
 
     def last_signed(self, epoch_id: bytes) -> int:
-        """Round whose survivors this node has signed, as the last thing it did; 0 if it was another."""
+        """Round whose survivors this node has signed, where that was its last claim; else 0."""
         round_, _, step = self._journal(epoch_id).mark
         return round_ if step == CONSIST else 0
 
@@ -270,7 +260,7 @@ class Claims:
         self.book.enter(lambda now: now.recorded(slot.epoch, purpose, slot.round, digest))
 
     def skip_openings(self, round_: int) -> None:
-        """A model of `round_` was taken from another member: no sum up to there is opened here."""
+        """Open no sum up to `round_`, because a model of it was taken from another member."""
         self.book.note(lambda now: now.skipped(round_))
 
 

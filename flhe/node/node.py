@@ -4,10 +4,9 @@ epochs/<epoch id>     an epoch's keys, of one of the federations
 runs/<id>/agreement   state of an unfinished key agreement (secret, erased when done)
 runs/<id>/session     epoch id and contract
 runs/<id>/encrypted   Flower's run of that id resumes an encrypted federation
-errors.log            what was answered with a code only
 
-The id is the federation's: the run id of Flower's run that began it. A run that resumes it has another.
-What is kept of rounds and updates, in the same folder, is listed in `claims` and `updates`.
+The id is that of Flower's run that began the federation. A run that resumes it has another. `claims`
+and `updates` list what is kept of rounds and updates in the same folder.
 """
 
 from __future__ import annotations
@@ -33,12 +32,6 @@ from flhe.wire.record import Form, Record
 
 Agreement = epoch.Advertised | epoch.Shared | epoch.Confirmed
 A = TypeVar("A", epoch.Advertised, epoch.Shared, epoch.Confirmed)
-_STEPS: dict[str, type[Agreement]] = {
-    "advertised": epoch.Advertised,
-    "shared": epoch.Shared,
-    "confirmed": epoch.Confirmed,
-}
-
 MAX_STORED = 64 << 20
 """Longest state of an agreement, bytes."""
 EPOCHS = "epochs/*"
@@ -49,7 +42,7 @@ _SECRETS = ("draft", "residual", "outbox", "mean-squares", "evaluation", *SEEDS)
 
 @dataclass(frozen=True, slots=True)
 class StoredAgreement(Record):
-    """A key agreement under way: what for, its step and state."""
+    """A key agreement under way: the class of its state, what it is for, and the state."""
 
     FORM = Form(
         "stored agreement",
@@ -77,8 +70,7 @@ class StoredSession(Record):
 def open_store(policy: Policy) -> Store:
     """The state directory of `policy`; where its place was not configured, every level is private.
 
-    Raises StoreError: a level that somebody else made, or that others may look into; ConfigError: its
-    witness would be on the same disk.
+    Raises StoreError: a level is open to others; ConfigError: its witness would be on the same disk.
     """
     if policy.root is not None:
         policy.root.parent.mkdir(parents=True, exist_ok=True)
@@ -102,32 +94,25 @@ class Node(Updates):
         federations.check(self.store, self.run_id, self.policy.max_federations, begin=begin)
 
     def save_agreement(self, state: Agreement, contract: Contract) -> None:
-        """Keep the state of an agreement, and what it is for, for the next message.
-
-        Another process may get that.
-        """
-        step = next(name for name, kind in _STEPS.items() if type(state) is kind)
+        """Keep the state of an agreement, and what it is for, for the next message."""
         self.drop_agreement()  # overwrites the secrets of the step before
-        data = StoredAgreement(step, contract, state.to_bytes()).to_bytes()
+        data = StoredAgreement(type(state).__name__, contract, state.to_bytes()).to_bytes()
         # A first step needs nothing of what was: a directory that was put back begins anew with it.
         enter = self.book.begin if type(state) is epoch.Advertised else self.book.enter
         enter(lambda now: replace(now, agreement=sha256(data).digest()))
         self.store.write(self._name("agreement"), data)
 
     def load_agreement(self, kind: type[A]) -> tuple[A, Contract]:
-        """Read it back.
-
-        Raises ProtocolError: no agreement is under way, or it stands at another step.
-        """
+        """Read it back; ProtocolError where no agreement is under way, or at another step."""
         kept = self._agreement()
-        if kept is None or _STEPS.get(kept.step) is not kind:
+        if kept is None or kept.step != kind.__name__:
             raise ProtocolError("no key agreement stands at this step here: start over")
         return kind.from_bytes(kept.state, identity=self.identity), kept.contract
 
     def agreement_confirmed(self) -> bool:
         """Whether an agreement waits for everyone's confirmation."""
         kept = self._agreement()
-        return kept is not None and kept.step == "confirmed"
+        return kept is not None and kept.step == epoch.Confirmed.__name__
 
     def _agreement(self) -> StoredAgreement | None:
         data = self._kept("agreement", bytes)
@@ -147,8 +132,7 @@ class Node(Updates):
     def start_session(self, agreed: epoch.Epoch, contract: Contract) -> None:
         """Make `agreed` the epoch of this federation; the keys of the one before are destroyed.
 
-        What was opened stays opened: a round has one sum, in whatever epoch. May be called again for
-        the same epoch: after a crash half-way.
+        What was opened stays opened. May be called again for the same epoch, after a crash half-way.
         """
         keys, data = _key_file(agreed.id), agreed.to_bytes()
         old = [name for name in self._epochs() if name != keys]
@@ -164,10 +148,7 @@ class Node(Updates):
             self.store.erase(name)
 
     def erase_keys(self) -> None:
-        """Destroy the scheme's own keys of every epoch so far; what was opened stays opened.
-
-        Their group key stays until the next epoch begins: the model is sealed under it.
-        """
+        """Destroy the scheme's own keys of every epoch so far; the model is sealed under the others."""
         for name in self._epochs():
             try:
                 agreed = self._keys(name)
@@ -178,29 +159,16 @@ class Node(Updates):
                 bare = replace(agreed, scheme_secret=b"")
                 self.store.replace_erasing(name, bare.to_bytes())
 
-    def current_epoch(self) -> bytes | None:
-        """Id of this run's epoch, or None before there is one."""
-        kept = self._session()
-        return None if kept is None else kept.epoch
-
-    def current_contract(self) -> bytes | None:
-        """Hash of what all have signed that the run does, or None before they have."""
-        kept = self._session()
-        return None if kept is None else kept.contract.hash()
-
     def usable_epoch(self) -> bytes | None:
         """Id of this federation's epoch if its keys may be used here and now."""
-        kept = self._session()
         try:
-            if kept is None or self.book.enter().epoch != kept.epoch:
-                return None
-            agreed = self._keys(_key_file(kept.epoch))
-        except NoKeyError:
+            agreed, contract = self.load_session()
+            used = self.book.enter().epoch == agreed.id
+        except (NoKeyError, ProtocolError):
             return None
-        if kept.contract.terms.scheme.needs_all_members and not agreed.scheme_secret:
-            return None  # erased, for another epoch that never began
-        pinned = self.policy.roster
-        return kept.epoch if pinned is None or pinned.hash == agreed.roster.hash else None
+        # Erased, for another epoch that never began.
+        bare = contract.terms.scheme.needs_all_members and not agreed.scheme_secret
+        return agreed.id if used and not bare else None
 
     def _keys(self, name: str) -> epoch.Epoch:
         """The keys of an epoch; NoKeyError where there are none, or they cannot be read."""
@@ -218,30 +186,26 @@ class Node(Updates):
     def _epochs(self) -> list[str]:
         """Key files of this federation's epochs; after a crash there may be more than one.
 
-        A file that cannot be read (of another version, or damaged) is this one's if its session names
-        it: nobody else's may keep this federation from going on.
+        A file that cannot be read is this federation's only if its session names it.
         """
-        current, found = self.current_epoch(), []
+        session, found = self.session(), []
         for name in self.store.names(EPOCHS):
             try:
                 own = self._keys(name).run_id == self.run_id
             except StoreError as error:
                 log_failure(self.store, "keys", error)
-                own = current is not None and name == _key_file(current)
+                own = session is not None and name == _key_file(session.epoch)
             if own:
                 found.append(name)
         return found
 
-    def _session(self) -> StoredSession | None:
+    def session(self) -> StoredSession | None:
         """Epoch and contract; None before there are any, and where they are damaged."""
         return self._sound("session", StoredSession.from_bytes)
 
     def load_session(self) -> tuple[epoch.Epoch, Contract]:
-        """Epoch and contract of this run.
-
-        Raises NoKeyError: no key was agreed on, or not under the roster that is pinned now.
-        """
-        kept = self._session()
+        """Epoch and contract of this run; NoKeyError where there are none under the pinned roster."""
+        kept = self.session()
         if kept is None:
             raise NoKeyError("this node has agreed on no key in this federation")
         agreed = self._keys(_key_file(kept.epoch))
@@ -253,13 +217,13 @@ class Node(Updates):
         return agreed, kept.contract
 
     def check_terms(self, terms: Terms) -> None:
-        """Refuse terms that changed under way: an epoch may have another contract, not other terms."""
-        kept = self._session()
+        """Refuse other terms than before: an epoch may have another contract, not other terms."""
+        kept = self.session()
         if kept is not None and kept.contract.terms != terms:
             raise PolicyError("the server changed the terms of a running federation")
 
     def encrypted_before(self) -> bool:
-        """Whether this run has ever spoken of encryption here: then it may not become a plain one."""
+        """Whether this run has ever spoken of encryption here, and may not become a plain one."""
         return any(self.store.exists(self._name(n)) for n in ("agreement", "session", "encrypted"))
 
     def mark_encrypted(self, run_id: int) -> None:

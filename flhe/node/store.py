@@ -39,25 +39,23 @@ class Store:
     """
 
     def __init__(self, path: str | Path, witness: Witness = IN_PROCESS) -> None:
-        self._root = Path(path)
+        self.root = Path(path)
         self.witness = witness
         with files.os_errors("make"):
-            self._root.parent.mkdir(parents=True, exist_ok=True)
-        files.make_private(self._root)
+            self.root.parent.mkdir(parents=True, exist_ok=True)
+        files.make_private(self.root)
 
     def __repr__(self) -> str:
         return "Store(<state directory>)"
 
     @contextmanager
     def lock(self, timeout: float = 30.0, *, name: str = "lock") -> Iterator[None]:
-        """Hold the directory alone, waiting `timeout` seconds at most; not reentrant.
+        """Hold the directory alone, waiting `timeout` seconds at most (StoreError); not reentrant.
 
         Locks of different names do not exclude each other: one a run, so runs can share a node.
-
-        Raises StoreError if another process (or thread) still holds it then.
         """
         with files.os_errors("lock"):
-            handle = os.open(self._root / name, os.O_RDWR | os.O_CREAT | files.SAFE, 0o600)
+            handle = os.open(self.root / name, os.O_RDWR | os.O_CREAT | files.SAFE, 0o600)
         holder = os.getpid()
         try:
             until = time.monotonic() + timeout
@@ -72,18 +70,14 @@ class Store:
                             "each node a directory of its own, or end the other process"
                         ) from None
                     time.sleep(_POLL)
-            files.sweep(self._root)
+            files.sweep(self.root)
             yield
         finally:
-            # Said aloud: a child that the app forked has a copy of the handle, which closing ours
-            # would leave locked. And only by the one who locked: the child may come by here too.
+            # Unlock explicitly: a child that the app forked inherits the handle. And only in the
+            # process that locked: the child may come by here too.
             if os.getpid() == holder:
                 fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
-
-    def log_path(self, name: str) -> str:
-        """Where a file is, for this node's own log and nowhere else."""
-        return str(self._at(name))
 
     def exists(self, name: str) -> bool:
         """Whether the file `name` is there."""
@@ -92,8 +86,8 @@ class Store:
     def names(self, pattern: str) -> list[str]:
         """Names of the files that a pattern fits, ascending."""
         with files.os_errors("read"):
-            found = [p for p in self._root.glob(pattern) if _PART.fullmatch(p.name) and p.is_file()]
-        return sorted(path.relative_to(self._root).as_posix() for path in found)
+            found = [p for p in self.root.glob(pattern) if _PART.fullmatch(p.name) and p.is_file()]
+        return sorted(path.relative_to(self.root).as_posix() for path in found)
 
     def changed(self, name: str) -> int:
         """When `name` was written, in nanoseconds."""
@@ -108,15 +102,12 @@ class Store:
         """Write the file `name`, whole or not at all; replaces an older one.
 
         `name` is a relative path of up to four parts, each of letters, digits and `.`, `_`, `-`.
-        Raises ConfigError for another name, StoreError if it cannot be written.
+        Raises ConfigError for another name.
         """
         self.write_chunks(name, [data])
 
     def write_chunks(self, name: str, chunks: Iterable[Buffer]) -> None:
-        """Write `name` like `write`, from buffers that come one at a time.
-
-        If `chunks` raises, the older file stays.
-        """
+        """As `write`, from buffers that come one at a time; where that fails, the older file stays."""
         path = self._at(name, writing=True)
         self._make_parents(path)
         files.replace(path, chunks)
@@ -141,10 +132,7 @@ class Store:
         files.replace_erasing(self._at(name, writing=True), [data])
 
     def erase(self, name: str) -> None:
-        """Overwrite `name` with zeros and remove it; a missing file is no error.
-
-        The overwriting is best effort: flash memory and journals keep old blocks.
-        """
+        """Overwrite `name` with zeros, as far as that helps, and remove it; it may be missing."""
         files.erase(self._at(name, writing=True))
 
     def drop(self, folder: str) -> None:
@@ -156,10 +144,7 @@ class Store:
             place.rmdir()
 
     def identity(self, random: Random = secrets.token_bytes) -> Identity:
-        """Load this node's identity, made on first use. Takes the lock then: call it outside one.
-
-        Raises StoreError if the file is damaged: a new identity must be enrolled in the roster.
-        """
+        """Load this node's identity, made on first use. Takes the lock then: call it outside one."""
         if not self.exists("identity.key"):
             with self.lock():
                 if not self.exists("identity.key"):
@@ -175,20 +160,21 @@ class Store:
             raise ConfigError("Store: a name is up to four parts of letters, digits, '.', '_', '-'")
         if writing and (parts[0] == "identity.key" or parts[0].startswith("lock")):
             raise ConfigError(f"Store: {parts[0]} is the store's own, choose another name")
-        path = self._root
+        path = self.root
         for part in parts:
-            if path is not self._root and path.is_symlink():
+            if path is not self.root and path.is_symlink():
                 raise StoreError("a link inside the state directory: remove it")
             path /= part
         return path
 
     def _make_parents(self, path: Path) -> None:
-        for parent in reversed(list(path.relative_to(self._root).parents)[:-1]):
-            files.make_private(self._root / parent)
+        for parent in reversed(list(path.relative_to(self.root).parents)[:-1]):
+            files.make_private(self.root / parent)
 
 
-def log_failure(store: Store, stage: str, error: BaseException) -> None:
-    """Append a failure to the node's own errors.log: the only place that gets the details."""
+def log_failure(store: Store, stage: str, error: BaseException) -> Path:
+    """Append a failure to the node's own errors.log, the only place that gets the details; its path."""
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     text = f"{when} {stage[:16]!r}\n{''.join(traceback.format_exception(error))}\n"
     store.append("errors.log", text.encode(errors="backslashreplace"), limit=MAX_LOG)
+    return store.root / "errors.log"

@@ -1,13 +1,12 @@
 """Updates: the model that they start from, what is not sent yet, and what was sent.
 
-runs/<id>/model       the global model, up to the last opened round
-runs/<id>/outbox      the last encrypted update, for sending again
-runs/<id>/mean-squares the last encrypted mean squares, likewise
-runs/<id>/evaluation  the last encrypted evaluation, likewise
-runs/<id>/mask        hash of the selection that updates are encrypted under
-runs/<id>/releases    how many updates with noise have left
-runs/<id>/draft       an update whose round is not over (secret)
-runs/<id>/residual    what sparse updates have not sent yet (secret)
+runs/<id>/model                     the global model, up to the last opened round
+runs/<id>/outbox                    the last encrypted update, for sending again
+runs/<id>/{mean-squares,evaluation} the last ones that were encrypted, likewise
+runs/<id>/mask                      hash of the selection that updates are encrypted under
+runs/<id>/releases                  how many updates with noise have left
+runs/<id>/draft                     an update whose round is not over (secret)
+runs/<id>/residual                  what sparse updates have not sent yet (secret)
 """
 
 from __future__ import annotations
@@ -84,24 +83,18 @@ class Updates(Claims):
             raise ClaimedError(f"the model of round {round_} or a later one was evaluated here")
 
     def check_mask(self, mask: Support | None) -> None:
-        """Refuse another selection than updates were encrypted under here; DriftError.
-
-        What the other one leaves in clear was encrypted before: both together would show everything.
-        """
+        """Refuse another selection than before, which would show what was encrypted; DriftError."""
         if mask is not None and self._kept("mask", bytes) not in (None, mask.digest()):
             raise DriftError("another selection than this node has sent updates under")
 
     def bind_mask(self, mask: Support | None) -> None:
-        """Make a selection this federation's one, on disk, before an update is encrypted under it."""
+        """As `check_mask`, and keep the first selection before an update is encrypted under it."""
         self.check_mask(mask)
         if mask is not None and self._kept("mask", bytes) is None:
             self.store.write(self._name("mask"), mask.digest())
 
     def count_release(self) -> None:
-        """Count one more update with noise, on disk, before anything is trained for it.
-
-        Raises PolicyError: there were as many as this node's policy allows.
-        """
+        """Count one more update with noise, on disk, before it is trained; PolicyError if too many."""
         before = int.from_bytes(self._kept("releases", bytes) or b"", "big")
         most = int(self.policy.limits["max-releases"])
         if most and before >= most:
@@ -126,7 +119,7 @@ class Updates(Claims):
         return self._kept("residual", lambda data: Draft.from_bytes(data).residual)
 
     def settle_draft(self, round_: int, *, sent: bool, contract: bytes = b"") -> None:
-        """A round is over: what its update did not send stays for later, all of it if it is not `sent`.
+        """End a round: what its update did not send stays for later, all of it if it is not `sent`.
 
         `contract` is the one that its senders trained under. What was trained under another, or for a
         round that has no sum, is dropped: it would come into a later sum alone, where everybody else
@@ -146,12 +139,9 @@ class Updates(Claims):
         self.store.erase(self._name("draft"))
 
     def make_room(self, epoch_id: bytes, draft: Draft | None, round_: int, attempt: int) -> None:
-        """Before an attempt trains in the place of a draft: what it could not claim, it need not train.
+        """Check that an attempt may train in the place of a draft; ClaimedError where it cannot claim.
 
-        The round of the draft that goes is closed: were its sum opened yet, nothing would tell what of
-        that draft was in it.
-
-        Raises ClaimedError: this attempt or a later one was claimed before.
+        No sum of the draft's round is opened then: nothing would tell what of the draft was in it.
         """
         self.check_unclaimed(epoch_id, round_, attempt)
         if draft is not None and draft.round < round_:
@@ -162,11 +152,10 @@ class Updates(Claims):
         self.store.erase(self._name("draft"))
 
     def skip_draft(self, round_: int) -> None:
-        """A model of `round_` was taken from another member, so nobody says whose updates are in it.
+        """End the rounds up to `round_`, whose model was taken from another member.
 
-        One that was encrypted was handed over, and counts as sent. Another one is dropped, as where
-        updates are dense: the own model may have been another than the others', which is why it is
-        given up. What was left of the rounds before stays.
+        Nobody says whose updates are in it. One that was encrypted counts as sent. Another one is
+        dropped, because its own model may have been another than the others'.
         """
         draft = self.load_draft()
         if draft is None or draft.round > round_:

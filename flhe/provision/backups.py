@@ -51,7 +51,7 @@ def backup(home: Path, out: Path, passphrase: str) -> tuple[Backup, int]:
             models[model.epoch] = model
         except (ProtocolError, StoreError):
             lost += 1
-    kept = Backup(identity, tuple(models[epoch_id] for epoch_id in sorted(models)))
+    kept = Backup(identity.seed, tuple(models[epoch_id] for epoch_id in sorted(models)))
     if not files.create(out, kept.seal(passphrase)):
         public_files.check_new(out)
     return kept, lost
