@@ -29,9 +29,10 @@ from flhe.mods import (
 )
 from flhe.mods.app_state import AppState
 from flhe.node import audit
+from flhe.node.audit import log_failure
 from flhe.node.node import Node, open_store
 from flhe.node.policy import Policy, configured
-from flhe.node.store import Store, log_failure
+from flhe.node.store import Store
 from flhe.schemes import PLAIN
 from flhe.wire.codes import APP, Refusal, refusal_for
 

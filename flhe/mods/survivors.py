@@ -26,8 +26,8 @@ from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.roles import partial_of
 from flhe.mods import agreement, records
 from flhe.mods.stages import App, Stopwatch, reply
+from flhe.node.audit import log_failure
 from flhe.node.node import Node
-from flhe.node.store import log_failure
 from flhe.schemes.base import Sealer, SharedSealer
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.training.session import Session

@@ -16,9 +16,11 @@ counts, keys and the text of errors have no field; what went wrong is in `errors
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 from flhe.errors import ConfigError, ProtocolError, StoreError
 from flhe.node.store import Store
@@ -28,6 +30,8 @@ from flhe.wire.codes import find
 NAME, OLDER = "audit.log", "audit.log.1"
 LIMIT = 16 << 20
 """Bytes of audit.log; when it is full it becomes the older one."""
+MAX_ERRORS = 1 << 20
+"""Bytes of errors.log; when it is full it starts anew."""
 MAX_LINE = 512
 """Longest line, bytes; they take some 200."""
 
@@ -110,7 +114,7 @@ class Entry:
     round.
     """
 
-    time: int = field(default_factory=lambda: int(datetime.now(UTC).timestamp()))
+    time: int = field(default_factory=lambda: int(_now().timestamp()))
     run: int
     stage: str
     asked_by: str = "server"
@@ -196,6 +200,13 @@ def write(store: Store, entry: Entry) -> None:
     store.append_line(NAME, entry.to_line(), LIMIT)
 
 
+def log_failure(store: Store, stage: str, error: BaseException) -> Path:
+    """Append a failure to the node's own errors.log, the only place that gets the details; its path."""
+    text = f"{_now():{_TIME}} {stage[:16]!r}\n{''.join(traceback.format_exception(error))}\n"
+    store.append("errors.log", text.encode(errors="backslashreplace"), MAX_ERRORS)
+    return store.root / "errors.log"
+
+
 def last(store: Store, count: int) -> list[Entry | None]:
     """The last `count` entries, oldest first; None for a line that is none, or of another version.
 
@@ -210,6 +221,10 @@ def last(store: Store, count: int) -> list[Entry | None]:
             break
     lines = [line for line in older.split(b"\n") + newer.split(b"\n") if line]
     return [_parse(line) for line in lines[max(0, len(lines) - count) :]]
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def _parse(line: bytes) -> Entry | None:

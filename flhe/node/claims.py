@@ -16,9 +16,10 @@ from flhe.errors import ClaimedError, NoKeyError, ProtocolError, ReuseError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.voids import Void
 from flhe.keys.identity import Identity
+from flhe.node.audit import log_failure
 from flhe.node.journal import JOURNAL, Book, Journal, SignedSet
 from flhe.node.policy import Policy
-from flhe.node.store import Store, log_failure
+from flhe.node.store import Store
 from flhe.schemes.sealed import UPDATE as ENDS
 from flhe.schemes.sealed import Slot
 from flhe.training.contract import MAX_BYTES

@@ -41,7 +41,10 @@ T = TypeVar("T", str, bool, int)
 _NEEDS = {str: "text", bool: "true or false", int: "a whole number, 0 or more"}
 RULES = (*MAPS, "random", "layers")
 """Rules of selection; see `flhe.coding.select`."""
-
+COUNTS = ("num-examples", "num_examples")
+"""Names of an example count. The server names the weight, so it could name any metric that."""
+METRICS = ("loss", "accuracy", "acc")
+PREFIXES = ("train", "eval", "val", "test")
 OWN = (
     *("home", "trust", "roster", "roster-hash", "schemes", "metrics", "leave"),
     *("durable", "witness"),
@@ -94,12 +97,6 @@ def listed(config: Config, key: str, default: tuple[str, ...] = ()) -> tuple[str
     if key not in config:
         return default
     return tuple(name.strip() for name in setting(config, key, "").split(",") if name.strip())
-
-
-COUNTS = ("num-examples", "num_examples")
-"""Names of an example count. The server names the weight, so it could name any metric that."""
-METRICS = ("loss", "accuracy", "acc")
-PREFIXES = ("train", "eval", "val", "test")
 
 
 def allowed(simulated: bool = False, plain_asked: bool = False) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ import os
 import re
 import secrets
 import time
-import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,8 +25,6 @@ from flhe.wire.secret import Random
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _POLL = 0.05  # seconds
-MAX_LOG = 1 << 20
-"""Bytes of errors.log; when it is full it starts anew."""
 _PATIENCE = 5.0  # seconds that a line of a log waits for its turn
 
 
@@ -170,11 +167,3 @@ class Store:
     def _make_parents(self, path: Path) -> None:
         for parent in reversed(list(path.relative_to(self.root).parents)[:-1]):
             files.make_private(self.root / parent)
-
-
-def log_failure(store: Store, stage: str, error: BaseException) -> Path:
-    """Append a failure to the node's own errors.log, the only place that gets the details; its path."""
-    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    text = f"{when} {stage[:16]!r}\n{''.join(traceback.format_exception(error))}\n"
-    store.append("errors.log", text.encode(errors="backslashreplace"), limit=MAX_LOG)
-    return store.root / "errors.log"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,12 +114,10 @@ def find(
             )
         return Witness(named, durable)
     for place in _defaults(environ):
-        try:
+        with suppress(StoreError):
             _prepare(place, make)
-        except StoreError:
-            continue
-        if durable or is_apart(place, home):
-            return Witness(place, durable)
+            if durable or is_apart(place, home):
+                return Witness(place, durable)
     if not durable:
         return IN_PROCESS
     _prepare(home / "witness", make)
