@@ -66,11 +66,9 @@ STAGES = frozenset({*_ANSWER_OF, *_TRAINING, PERMIT})
 ANSWERS = frozenset({*_ANSWER_OF.values(), *_STEPS.values()}) | {
     *("resent", "complaint", REFUSED, PERMITTED)
 }
-"""What a node may answer: its part of a key agreement, how far it has come, encrypted mean squares,
-which coordinates its update has, an encrypted update, encrypted metrics, one of those once more, its
-signature on whose updates are added up, or whose shares do not open, its part of what opens their sum,
-its promise that a sum is never opened, a model sealed for the group, an app's own reply, a code,
-leave for one more federation."""
+"""What a node may answer: "agreement" is its part of one, "status" how far it has come, "survivors" its
+signature on whose updates are added up, "complaint" whose shares do not open, "release" its part of
+what opens their sum, "promise" that a sum is never opened, "model" one sealed for the group."""
 
 _WORDS = {"stage": STAGES, "answer": ANSWERS, "asked_by": {"server", ADMINISTRATOR}}
 _ENDS = {"run": 1 << 64, "bytes_out": 1 << 63, "time": 253402300800}  # the year 10000
@@ -114,7 +112,7 @@ class Entry:
     round.
     """
 
-    time: int = field(default_factory=lambda: int(_now().timestamp()))
+    time: int = field(default_factory=lambda: int(datetime.now(UTC).timestamp()))
     run: int
     stage: str
     asked_by: str = "server"
@@ -202,7 +200,7 @@ def write(store: Store, entry: Entry) -> None:
 
 def log_failure(store: Store, stage: str, error: BaseException) -> Path:
     """Append a failure to the node's own errors.log, the only place that gets the details; its path."""
-    text = f"{_now():{_TIME}} {stage[:16]!r}\n{''.join(traceback.format_exception(error))}\n"
+    text = f"{datetime.now(UTC):{_TIME}} {stage[:16]!r}\n{''.join(traceback.format_exception(error))}\n"
     store.append("errors.log", text.encode(errors="backslashreplace"), MAX_ERRORS)
     return store.root / "errors.log"
 
@@ -221,10 +219,6 @@ def last(store: Store, count: int) -> list[Entry | None]:
             break
     lines = [line for line in older.split(b"\n") + newer.split(b"\n") if line]
     return [_parse(line) for line in lines[max(0, len(lines) - count) :]]
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 def _parse(line: bytes) -> Entry | None:

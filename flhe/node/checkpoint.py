@@ -7,7 +7,7 @@ back of one. `flhe open` writes the model's arrays.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +102,8 @@ def _find(key: Path, epoch_id: bytes) -> ModelKey:
         return found
     if not key.is_dir():
         raise ConfigError(f"--key {key}: no such file or directory")
-    for home in _homes(key, DEPTH):
-        for kept in (home / name / epoch_id.hex() for name in ("epochs", ARCHIVE, ".")):
+    for depth, folder in product(range(DEPTH + 1), ("epochs/", f"{ARCHIVE}/", "")):
+        for kept in sorted(key.glob("*/" * depth + folder + epoch_id.hex())):
             if kept.is_file():
                 return _key_in(files.read(kept))
     raise ConfigError(
@@ -117,14 +117,6 @@ def _key_in(data: bytes) -> ModelKey:
         return ModelKey.from_bytes(data)
     except ProtocolError:
         return ModelKey.of(Epoch.from_bytes(data))
-
-
-def _homes(path: Path, depth: int) -> Iterator[Path]:
-    """State directories at or below a directory."""
-    yield path
-    if depth and not (path / "epochs").is_dir():
-        for child in sorted(p for p in path.iterdir() if p.is_dir() and not p.is_symlink()):
-            yield from _homes(child, depth - 1)
 
 
 def _read(path: Path, what: str) -> bytes:

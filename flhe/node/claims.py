@@ -85,20 +85,12 @@ class Claims:
 
     def _journal(self, epoch_id: bytes) -> Journal:
         """The journal, whatever its witness says; NoKeyError unless this epoch's keys are in use."""
-        journal = self.book.read()
-        if journal is None:
-            raise NoKeyError("what was used in this federation is missing: agree on a new epoch")
+        journal = self.book.known()
         journal.check_epoch(epoch_id)
         return journal
 
     def claim(
-        self,
-        session: Session,
-        slot: Slot,
-        digest: bytes,
-        *,
-        step: Step = "update",
-        support: bytes = b"",
+        self, session: Session, slot: Slot, digest: bytes, step: Step, support: bytes = b""
     ) -> None:
         """Claim the one use of a mask, on disk, before anything is encrypted.
 

@@ -68,10 +68,8 @@ class Journal(Record):
 
     Parameters
     ----------
-    witness, entry : bytes
-        The name of its witness, and what that holds: 16 random bytes each, others in each entry.
-    before : bytes
-        The entry that was witnessed before; b"" in the first.
+    witness, entry, before : bytes
+        The name of its witness, what that holds, and what it held before: 16 random bytes each.
     agreement : bytes
         SHA-256 of the key agreement that is under way; b"" without one.
     epoch : bytes
@@ -244,16 +242,19 @@ class Book:
             return None
         return Journal.from_bytes(self._store.read(self._name))
 
+    def known(self) -> Journal:
+        """As `read`, but NoKeyError without one."""
+        if (found := self.read()) is None:
+            raise NoKeyError("what was used in this federation is missing: agree on a new epoch")
+        return found
+
     def enter(self, change: Change = lambda same: same) -> Journal:
         """Replace the journal by what `change` makes of it, on disk and in its witness; return it."""
-        found = self.read()
-        if found is None:
-            raise NoKeyError("what was used in this federation is missing: agree on a new epoch")
-        made = found
+        found = made = self.known()
 
         def act(kept: bytes) -> bytes:
             nonlocal made
-            now = self.read() or found  # again: nobody else changes it from here on
+            now = self.known()  # again: nobody else changes it from here on
             self._store.witness.check(kept, now.entry, now.before)
             made = change(now)
             if made != now:

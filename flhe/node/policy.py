@@ -138,10 +138,8 @@ class Policy:
         Fewest senders of a sum that this node helps to open, beside what the roster says.
     max_federations : int
         Most federations that may begin in this state directory; 0 for any number.
-    witness : Path or None
-        Directory for the witness of what was used last (`witness.py`); None for the default place.
-    durable : bool
-        Whether keys outlive a missing witness: the state directory's disk is never put back.
+    witness, durable : Path or None, bool
+        Place of the witness, None for a default one, and whether keys outlive it; see `witness.py`.
     accepted : tuple[str, ...]
         Hashes of the contracts that may run, 64 hexadecimal digits each; any where there are none.
     root : Path or None
