@@ -137,8 +137,8 @@ def show_log(
 
     from flhe.errors import ConfigError
     from flhe.node import audit
-    from flhe.node.audit_table import audit_table, contracts
     from flhe.node.store import Store
+    from flhe.provision.audit_table import audit_table, contracts
 
     if not home.is_dir():  # a Store would make it
         raise ConfigError(f"--home {home}: no such directory")
