@@ -136,13 +136,13 @@ def show_log(
     from rich.console import Console
 
     from flhe.node import audit
-    from flhe.node.audit_table import AuditTable, contracts
     from flhe.node.store import Store
+    from flhe.provision.audit_table import audit_table, contracts
 
     if not home.is_dir():  # a Store would make it
         raise ConfigError(f"--home {home}: no such directory")
     console = Console()
-    console.print(AuditTable(audit.last(Store(home), last)))
+    console.print(audit_table(audit.last(Store(home), last), console))
     for line in contracts(home):
         console.print(line, soft_wrap=True)
 

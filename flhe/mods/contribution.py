@@ -76,8 +76,7 @@ class Contribution:
             raise ReuseError("another support was told in this attempt: ask under a new one")
 
         def claim() -> None:
-            step, mode = self._step, self.mode
-            node.claim(session, of.slot, self.digest, step=step, support=chosen, mode=mode)
+            node.claim(session, of.slot, self.digest, step=self._step, support=chosen)
 
         with self.follower.watch:
             epoch, threads = session.epoch, session.threads

@@ -19,7 +19,7 @@ from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.model_key import ModelKey
 from flhe.mods import agreement, records
 from flhe.mods.stages import App, Stopwatch, reply
-from flhe.node.folder import log_failure
+from flhe.node.audit import log_failure
 from flhe.node.node import Node
 from flhe.schemes.sealed import from_bytes
 from flhe.training import chain

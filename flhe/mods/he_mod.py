@@ -29,7 +29,7 @@ from flhe.mods import (
 )
 from flhe.mods.app_state import AppState
 from flhe.node import audit
-from flhe.node.folder import log_failure
+from flhe.node.audit import log_failure
 from flhe.node.node import Node, open_store
 from flhe.node.policy import Policy, configured
 from flhe.node.store import Store
@@ -183,14 +183,15 @@ class _Handling:
         if self.store is None:
             return
         try:
+            kept = None if self.node is None else self.node.session()
             entry = audit.Entry(
                 run=0 if self.node is None else self.node.run_id,
                 stage=self.stage,
                 answer=answer,
                 seconds=time.monotonic() - self.began,
                 bytes_out=0 if content is None else records.message_bytes(content),
-                epoch=None if self.node is None else self.node.current_epoch(),
-                contract=None if self.node is None else self.node.current_contract(),
+                epoch=None if kept is None else kept.epoch,
+                contract=None if kept is None else kept.contract.hash(),
                 round=self.round,
                 attempt=self.attempt,
                 result=None if content is None else audit.result_of(_reply(content)),
@@ -206,8 +207,7 @@ class _Handling:
         try:
             place = "no details"
             if self.store is not None:
-                log_failure(self.store, self.stage, error)
-                place = f"details in {self.store.log_path('errors.log')}"
+                place = f"details in {log_failure(self.store, self.stage, error)}"
             # Texts of our own errors hold no secrets, by their rule; anybody else's may.
             what = str(error) if isinstance(error, FlheError) else type(error).__name__
             logger.error("%s at stage %r: %s (%s)", refusal.slug, self.stage[:16], what, place)

@@ -26,7 +26,7 @@ from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.roles import partial_of
 from flhe.mods import agreement, records
 from flhe.mods.stages import App, Stopwatch, reply
-from flhe.node.folder import log_failure
+from flhe.node.audit import log_failure
 from flhe.node.node import Node
 from flhe.schemes.base import Sealer, SharedSealer
 from flhe.schemes.sealed import Sealed, Slot
@@ -109,7 +109,7 @@ def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
             return reply(step="consist", bad=list(error.ranks))
         scope = voids.Void.of(agreed.circle(epoch), kept.slot).scope
         digest = set_digest(epoch, agreed)
-        node.claim_set(kept.slot, digest, scope, lambda: node.save_survivors(agreed))
+        node.claim_set(agreed, digest, scope)
     return reply(watch, step="consist", signature=signature)
 
 

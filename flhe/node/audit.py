@@ -1,7 +1,6 @@
 """The audit log: one line a stage, for whoever administers this node.
 
-`audit.log` in the state directory is JSON Lines; beyond 16 MiB it becomes `audit.log.1`, and the one
-before that is gone.
+`audit.log` in the state directory is JSON Lines; beyond 16 MiB it becomes `audit.log.1`.
 
     {"time":"2026-01-02T03:04:05Z","run":7,"stage":"round","asked_by":"server","answer":"update",
      "epoch":"ab12cd34","contract":"89ab012345cdef67","round":3,"attempt":0,"result":"0123456789abcdef",
@@ -10,17 +9,18 @@ before that is gone.
 
 Each field is public by construction: a number in its range, a word out of a closed set, or the
 beginning of a hash. `result` is that of the node's model, which is the same at all sites unless the
-server told them different ones: administrators may compare it. So is `contract`, which another epoch
-may change: `flhe log` says what is in it. Metrics,
-example counts, keys and the text of errors have no field; what went wrong is in `errors.log`.
+server told them different ones: administrators may compare it, as they may `contract`. Metrics, example
+counts, keys and the text of errors have no field; what went wrong is in `errors.log`.
 """
 
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 from flhe.errors import ConfigError, ProtocolError, StoreError
 from flhe.node.store import Store
@@ -30,41 +30,47 @@ from flhe.wire.codes import find
 NAME, OLDER = "audit.log", "audit.log.1"
 LIMIT = 16 << 20
 """Bytes of audit.log; when it is full it becomes the older one."""
+MAX_ERRORS = 1 << 20
+"""Bytes of errors.log; when it is full it starts anew."""
 MAX_LINE = 512
 """Longest line, bytes; they take some 200."""
 
 UNKNOWN = "unknown"
 """What is recorded for a word that is not in its set."""
-_AGREEMENT = {"advertise", "share", "confirm", "key-pair", "take-pair", "joint", "joint-sum"}
-_AGREEMENT |= {"key-commit", "key-reveal", "key-shared"}
-_HANDOVER = {"status", "initial", "sync", "checkpoint", "verify"}
-_TRAINING = {"round", "supports", "update", "evaluate"}
-_OPENING = {"consist", "unmask", "void"}
-STAGES = frozenset(_AGREEMENT | _HANDOVER | _TRAINING | _OPENING)
-"""Stages that are recorded by name."""
 REFUSED = "refused"
 """The answer that is a code."""
 PERMIT, PERMITTED = "permit", "permitted"
 """What the site's administrator does, and how it ends: one more federation may begin."""
+ADMINISTRATOR = "administrator"
+_TRAINING = ("round", "supports", "update", "evaluate")
 _STEPS = {
     "mean-squares": "mean squares",
     "supports": "support",
     "update": "update",
     "evaluation": "metrics",
 }
-ANSWERS = frozenset(
-    {"agreement", "status", *_STEPS.values(), "resent", "survivors", "complaint"}
-    | {"release", "promise", "model", PLAIN, REFUSED, PERMITTED}
-)
-"""What a node may answer: its part of a key agreement, how far it has come, encrypted mean squares,
-which coordinates its update has, an encrypted update, encrypted metrics, one of those once more, its
-signature on whose updates are added up, or whose shares do not open, its part of what opens their sum,
-its promise that a sum is never opened, a model sealed for the group, an app's own reply, a code,
-leave for one more federation."""
-ADMINISTRATOR = "administrator"
-ASKERS = frozenset({"server", ADMINISTRATOR})
+"""What a stage of training answers, by the step in its reply."""
+_KEYS = ("key-pair", "take-pair", "joint", "joint-sum", "key-commit", "key-reveal", "key-shared")
+_ANSWER_OF = {
+    **dict.fromkeys(("advertise", "share", "confirm", *_KEYS), "agreement"),
+    **dict.fromkeys(("status", "sync", "verify"), "status"),
+    **dict.fromkeys(("initial", "checkpoint"), "model"),
+    "consist": "survivors",
+    "unmask": "release",
+    "void": "promise",
+    PLAIN: PLAIN,
+}
+"""What any other stage answers."""
+STAGES = frozenset({*_ANSWER_OF, *_TRAINING, PERMIT})
+"""What is recorded by name."""
+ANSWERS = frozenset({*_ANSWER_OF.values(), *_STEPS.values()}) | {
+    *("resent", "complaint", REFUSED, PERMITTED)
+}
+"""What a node may answer: "agreement" is its part of one, "status" how far it has come, "survivors" its
+signature on whose updates are added up, "complaint" whose shares do not open, "release" its part of
+what opens their sum, "promise" that a sum is never opened, "model" one sealed for the group."""
 
-_WORDS = {"stage": STAGES | {PLAIN, PERMIT}, "answer": ANSWERS, "asked_by": ASKERS}
+_WORDS = {"stage": STAGES, "answer": ANSWERS, "asked_by": {"server", ADMINISTRATOR}}
 _ENDS = {"run": 1 << 64, "bytes_out": 1 << 63, "time": 253402300800}  # the year 10000
 _HASHES = {"epoch": (16, 4), "contract": (32, 8), "result": (32, 8)}
 """Bytes of what is hashed, and how many of them are kept."""
@@ -72,27 +78,13 @@ _MAX_SECONDS = 1e9
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
-_ANSWER_OF = {
-    **dict.fromkeys(_AGREEMENT, "agreement"),
-    "status": "status",
-    "sync": "status",
-    "verify": "status",
-    "initial": "model",
-    "checkpoint": "model",
-    "consist": "survivors",
-    "unmask": "release",
-    "void": "promise",
-    PLAIN: PLAIN,
-}
-
-
 def answer_of(stage: str, reply: Mapping[str, object] | None) -> str:
     """The word of `ANSWERS` for what a stage answered, by the record of its reply."""
-    if stage in _TRAINING and reply is not None:
-        return (
-            "resent" if reply.get("resent") is True else _STEPS.get(str(reply.get("step")), UNKNOWN)
-        )
-    if stage == "consist" and reply is not None and "bad" in reply:
+    said = reply or {}
+    if stage in _TRAINING:
+        step = _STEPS.get(str(said.get("step")), UNKNOWN)
+        return "resent" if said.get("resent") is True else step
+    if stage == "consist" and "bad" in said:
         return "complaint"
     return _ANSWER_OF.get(stage, UNKNOWN)
 
@@ -110,13 +102,11 @@ class Entry:
     The server chooses stage, round and attempt. Whatever it makes of them is recorded as unknown
     (a number: as None) and never refused: it would otherwise decide what is not recorded.
 
-    `run` is Flower's run id, unsigned, 64 bits; `seconds` go from the message to the answer, the
-    app's own time included, to the millisecond; `bytes_out` are those of the answer, 0 if nothing
-    left but a code. Of the epoch's id, 16 bytes, 4 are kept, and 8 of `contract`, the hash of what all
-    members have signed that the run does, and of `result`, the hash of all results so far, 32 bytes
-    each; None where there was none. Round and attempt are below 2**32. The
-    reason of a refusal is looked up by its `code`, from `flhe.wire.codes`. `time` is when it was
-    answered, Unix time in seconds.
+    `time` is when it was answered, Unix time in seconds; `run` is Flower's run id, unsigned, 64 bits;
+    `seconds` include the app's own time; `bytes_out` are those of the answer, 0 if nothing left but a
+    code. Of the epoch's id, 16 bytes, 4 are kept, and 8 of `contract`, the hash of what all members
+    have signed that the run does, and of `result`, the hash of all results so far, 32 bytes each.
+    Round and attempt are below 2**32.
 
     Raises ConfigError: a number out of its range, or a code without a refusal or the other way
     round.
@@ -176,10 +166,7 @@ class Entry:
         return datetime.fromtimestamp(self.time, UTC).strftime(_TIME)
 
     def to_line(self) -> bytes:
-        """Encode as one line of JSON, in ASCII, without the line feed; None is left out.
-
-        In the order of the fields, which is the format's.
-        """
+        """Encode as one line of JSON, in ASCII, in the order of the fields; None is left out."""
         body = {**asdict(self), "time": self.when, "reason": self.reason}
         kept = {name: value for name, value in body.items() if value is not None}
         return json.dumps(kept, separators=(",", ":"), default=bytes.hex).encode()
@@ -207,11 +194,15 @@ class Entry:
 
 
 def write(store: Store, entry: Entry) -> None:
-    """Append `entry` to the audit log of a node.
-
-    Raises StoreError: it cannot be written: no space, not ours, open to others.
-    """
+    """Append `entry` to the audit log of a node; StoreError where it cannot be written."""
     store.append_line(NAME, entry.to_line(), LIMIT)
+
+
+def log_failure(store: Store, stage: str, error: BaseException) -> Path:
+    """Append a failure to the node's own errors.log, the only place that gets the details; its path."""
+    text = f"{datetime.now(UTC):{_TIME}} {stage[:16]!r}\n{''.join(traceback.format_exception(error))}\n"
+    store.append("errors.log", text.encode(errors="backslashreplace"), MAX_ERRORS)
+    return store.root / "errors.log"
 
 
 def last(store: Store, count: int) -> list[Entry | None]:
@@ -222,10 +213,9 @@ def last(store: Store, count: int) -> list[Entry | None]:
     if not (store.exists(NAME) or store.exists(OLDER)):
         raise StoreError("no audit log here: name the state directory of a node that was asked")
     while True:
-        before = store.stamp(OLDER)
-        older = store.read(OLDER) if before else b""
-        newer = store.read(NAME) if store.exists(NAME) else b""
-        if store.stamp(OLDER) == before:  # else it was rotated meanwhile
+        names = (OLDER, NAME, OLDER)
+        older, newer, after = (store.read(n) if store.exists(n) else b"" for n in names)
+        if older == after:  # else it was rotated meanwhile
             break
     lines = [line for line in older.split(b"\n") + newer.split(b"\n") if line]
     return [_parse(line) for line in lines[max(0, len(lines) - count) :]]

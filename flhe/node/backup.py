@@ -5,9 +5,8 @@
 
 What comes back must never encrypt, nor open a sum a second time: nobody can tell how far the
 original has gone since. And a backup outlives keys that every node has erased. So of an epoch only
-the key of its models is kept (`flhe/keys/agreement/model_key.py`), from which nothing else follows,
-whatever was recorded on the wire. Whoever has the file and its passphrase is this site from now on,
-and reads the models that its group has sealed: keep both as the state directory itself.
+the key of its models is kept (`flhe/keys/agreement/model_key.py`), from which nothing else follows.
+Whoever has the file and its passphrase is this site, and reads the models that its group has sealed.
 
 Source: RFC 7914 (scrypt), RFC 8439; docs/protocol.md.
 """
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 import secrets
 import unicodedata
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 from cryptography.exceptions import InvalidTag
@@ -43,7 +42,7 @@ that names its own cost could ask for any amount of memory."""
 LEAST = 12
 """Characters that a passphrase must have."""
 VARIED = 6
-"""How many of them must differ: "aaaaaaaaaaaa" and twelve blanks are the first that anybody tries."""
+"""How many of them must differ."""
 ARCHIVE = "archive"
 """Directory within a state directory where restored keys of models are, each under its epoch's id."""
 
@@ -64,19 +63,18 @@ class _File(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class _Content(Record):
+class Backup(Record):
+    """What is kept of a site: who it is, and what opens the models that were sealed in its epochs."""
+
     FORM = Form("backup", MAX_FILE)
 
     seed: Annotated[Hash, SECRET]
     models: tuple[ModelKey, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class Backup:
-    """What is kept of a site: who it is, and what opens the models that were sealed in its epochs."""
-
-    identity: Identity = field(repr=False)
-    models: tuple[ModelKey, ...] = field(default=(), repr=False)
+    @property
+    def identity(self) -> Identity:
+        """Who the site is."""
+        return Identity(self.seed)
 
     def seal(self, passphrase: str, random: Random = secrets.token_bytes) -> bytes:
         """Encrypt it under a passphrase, another one in each file or the same.
@@ -88,11 +86,10 @@ class Backup:
                 f"the passphrase must have {LEAST} characters or more, {VARIED} of them different: "
                 "five random words are a good one"
             )
-        plain = _Content(self.identity.seed, self.models).to_bytes()
         salt = random(16)
         cipher = ChaCha20Poly1305(_key(passphrase, salt))
         # A fixed nonce is safe: the salt is fresh, so this key encrypts this one text and no other.
-        box = cipher.encrypt(bytes(12), plain, _bound(salt))
+        box = cipher.encrypt(bytes(12), self.to_bytes(), _bound(salt))
         data = _File(salt, box).to_bytes()
         if len(data) > MAX_FILE:
             raise ConfigError(
@@ -106,7 +103,7 @@ class Backup:
         """Decrypt a backup.
 
         Raises ProtocolError for what is none, or of another version; AuthenticationError for another
-        passphrase, or a file that was changed: nothing tells which.
+        passphrase, or a file that was changed.
         """
         file = _File.from_bytes(data)
         cipher = ChaCha20Poly1305(_key(passphrase, file.salt))
@@ -116,8 +113,7 @@ class Backup:
             raise AuthenticationError(
                 "the backup does not open: another passphrase, or the file was changed"
             ) from None
-        inside = _Content.from_bytes(plain)
-        return cls(Identity(inside.seed), inside.models)
+        return cls.from_bytes(plain)
 
 
 def _key(passphrase: str, salt: bytes) -> bytes:

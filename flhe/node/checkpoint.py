@@ -1,14 +1,13 @@
 """Opening a sealed checkpoint: the one way to get the model out of a federation.
 
-`flhe open` reads what the server kept and a key that only the group has, and writes the model's
-arrays. The key is an epoch of some member, or what a backup brought back of one: its state directory,
-one above it that holds several, or the file itself.
+The server has kept it, and the group alone has a key: an epoch of some member, or what a backup brought
+back of one. `flhe open` writes the model's arrays.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.model_key import STAGE, ModelKey
 from flhe.node.backup import ARCHIVE
-from flhe.node.store import Store
 from flhe.packages import install_hint
 from flhe.training.model import Model
 from flhe.wire import files
@@ -37,7 +35,7 @@ def open_checkpoint(sealed: Path, key: Path) -> Model:
     models.
 
     Raises ConfigError: a file that is not there, or no key of the right epoch; ProtocolError,
-    AuthenticationError: not a sealed checkpoint, an altered one, or one of another epoch.
+    AuthenticationError: no sealed checkpoint, or an altered one.
     """
     data = _read(sealed, "the sealed model")
     header = seal.peek(data)
@@ -89,48 +87,36 @@ def _save_torch(model: Model, file: Any) -> None:
         ) from None
     tensors = {}
     for entry in model.layout.entries:
-        if entry.dtype == BFLOAT16:
-            master = torch.from_numpy(np.array(model.masters[entry.name]))
-            tensors[entry.name] = master.to(torch.bfloat16)
-        else:
-            array = np.array(model.masters[entry.name], entry.dtype)
-            tensors[entry.name] = torch.from_numpy(array)
+        short = entry.dtype == BFLOAT16
+        array = np.array(model.masters[entry.name], None if short else entry.dtype)
+        tensor = torch.from_numpy(array)
+        tensors[entry.name] = tensor.to(torch.bfloat16) if short else tensor
     torch.save(tensors, file)
 
 
 def _find(key: Path, epoch_id: bytes) -> ModelKey:
     if key.is_file():
-        found = _in_file(_read(key, "the key"))
+        found = _key_in(_read(key, "the key"))
         if found.epoch != epoch_id:
             raise ConfigError(f"--key {key}: a key of another epoch than the sealed model's")
         return found
     if not key.is_dir():
         raise ConfigError(f"--key {key}: no such file or directory")
-    for home in _homes(key, DEPTH):
-        if (home / "epochs" / epoch_id.hex()).is_file():
-            return ModelKey.of(Epoch.from_bytes(Store(home).peek_epoch(epoch_id)))
-        for kept in (home / ARCHIVE / epoch_id.hex(), home / epoch_id.hex()):
+    for depth, folder in product(range(DEPTH + 1), ("epochs/", f"{ARCHIVE}/", "")):
+        for kept in sorted(key.glob("*/" * depth + folder + epoch_id.hex())):
             if kept.is_file():
-                return ModelKey.from_bytes(files.read(kept))
+                return _key_in(files.read(kept))
     raise ConfigError(
         f"--key {key}: no key of epoch {epoch_id.hex()[:8]} in it; name the state directory of a "
         "member of that run"
     )
 
 
-def _in_file(data: bytes) -> ModelKey:
+def _key_in(data: bytes) -> ModelKey:
     try:
         return ModelKey.from_bytes(data)
     except ProtocolError:
         return ModelKey.of(Epoch.from_bytes(data))
-
-
-def _homes(path: Path, depth: int) -> Iterator[Path]:
-    """State directories at or below a directory; one that was restored may have an archive alone."""
-    yield path
-    if depth and not (path / "epochs").is_dir():
-        for child in sorted(p for p in path.iterdir() if p.is_dir() and not p.is_symlink()):
-            yield from _homes(child, depth - 1)
 
 
 def _read(path: Path, what: str) -> bytes:

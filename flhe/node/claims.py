@@ -8,39 +8,75 @@ runs/<id>/survivors   the set that was signed last, and the sum of its shares (s
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Literal
+from typing import Literal, TypeVar
 
 from flhe.errors import ClaimedError, NoKeyError, ProtocolError, ReuseError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.voids import Void
-from flhe.node.folder import Folder
-from flhe.node.journal import JOURNAL, ONE_SET, Book, Journal, Mark, SignedSet
-from flhe.node.stored import StoredNote
-from flhe.schemes import sealed
+from flhe.keys.identity import Identity
+from flhe.node.audit import log_failure
+from flhe.node.journal import JOURNAL, Book, Journal, SignedSet
+from flhe.node.policy import Policy
+from flhe.node.store import Store
+from flhe.schemes.sealed import UPDATE as ENDS
 from flhe.schemes.sealed import Slot
+from flhe.training.contract import MAX_BYTES
 from flhe.training.due import MAX_AHEAD
 from flhe.training.evaluation import EVALUATION
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.session import Session
 from flhe.wire.canonical import dumps
+from flhe.wire.record import Form, Record
 
+T = TypeVar("T")
 Step = Literal["mean-squares", "supports", "update", "consist", "void"]
 STEPS: tuple[Step, ...] = ("mean-squares", "supports", "update", "consist", "void")
 """What leaves a node in one attempt at a round, in order; each is claimed once."""
 UPDATE, CONSIST, VOID = (STEPS.index(step) for step in ("update", "consist", "void"))
 
-ENDS = sealed.UPDATE
-"""Purpose of what ends a round. A sum of sensitivities ends one too, and is recorded as the same."""
-
 SEEDS = ("shares", "survivors")
 """What belongs to the seeds of one epoch."""
 
 
-class Claims(Folder):
-    """What a node has claimed, opened, given up or reached."""
+@dataclass(frozen=True, slots=True)
+class StoredNote(Record):
+    """What is kept with a claim: of the model, of the support or the survivors, of the slot."""
 
-    __slots__ = ()
+    FORM = Form(
+        "claim", MAX_BYTES, row=True, damaged=NoKeyError("a claim is damaged: agree on a new epoch")
+    )
+
+    digest: bytes
+    support: bytes
+    history: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a site has claimed, opened or given up in one federation; its `store` is locked."""
+
+    policy: Policy
+    store: Store
+    identity: Identity = field(repr=False)
+    run_id: int
+
+    def _name(self, name: str) -> str:
+        return f"runs/{self.run_id}/{name}"
+
+    def _kept(self, name: str, read: Callable[[bytes], T]) -> T | None:
+        """What `read` makes of a file; None without one."""
+        name = self._name(name)
+        return read(self.store.read(name)) if self.store.exists(name) else None
+
+    def _sound(self, name: str, read: Callable[[bytes], T]) -> T | None:
+        """As `_kept`, but a damaged file is as good as none: the others have what was in it."""
+        try:
+            return self._kept(name, read)
+        except ProtocolError as error:
+            log_failure(self.store, name, error)
+            return None
 
     @property
     def book(self) -> Book:
@@ -48,46 +84,29 @@ class Claims(Folder):
         return Book(self.store, self._name(JOURNAL))
 
     def _journal(self, epoch_id: bytes) -> Journal:
-        """What was used up under the keys of an epoch; NoKeyError unless it is the one in use."""
-        journal = self.book.read()
-        if journal is None:
-            raise NoKeyError("what was used in this federation is missing: agree on a new epoch")
+        """The journal, whatever its witness says; NoKeyError unless this epoch's keys are in use."""
+        journal = self.book.known()
         journal.check_epoch(epoch_id)
         return journal
 
-    def _last_claim(self, epoch_id: bytes) -> Mark:
-        """Round, attempt and step that were claimed last; zeros before the first."""
-        return self._journal(epoch_id).mark
-
-    def _claim(self, slot: Slot, note: StoredNote, step: int) -> None:
-        mark, data = (slot.round, slot.attempt, step), note.to_bytes()
-        self.book.enter(lambda now: now.claimed(slot.epoch, mark, data))
-
     def claim(
-        self,
-        session: Session,
-        slot: Slot,
-        digest: bytes,
-        *,
-        step: Step = "update",
-        support: bytes = b"",
-        mode: str = "",
+        self, session: Session, slot: Slot, digest: bytes, step: Step, support: bytes = b""
     ) -> None:
         """Claim the one use of a mask, on disk, before anything is encrypted.
 
-        `digest` is of the model that the update starts from; it, the digest of the support that the
-        server was told and the mode that it announced are kept with the claim.
+        The digests of the model that the update starts from, and of the support that the server was
+        told, are kept with the claim.
 
-        Raises ReuseError: this step or a later one was claimed before; the round's survivors were
-        signed.
+        Raises ReuseError: this step or a later one was claimed; the round's survivors were signed.
         """
         if session.terms.scheme.opened_together:
             self.check_unsigned(slot)
-        note = StoredNote(digest, support, mode, slot.history)
-        self._claim(slot, note, STEPS.index(step))
+        note = StoredNote(digest, support, slot.history).to_bytes()
+        mark = slot.round, slot.attempt, STEPS.index(step)
+        self.book.enter(lambda now: now.claimed(slot.epoch, mark, note))
 
     def claimed(self, slot: Slot) -> bytes | None:
-        """Digest of the model that a claimed attempt started from; None if it is not the last one."""
+        """Digest of the model that an attempt started from; None if it is not the last one."""
         note = self._note(slot)
         return None if note is None else note.digest
 
@@ -111,9 +130,7 @@ class Claims(Folder):
         if slot.purpose == EVALUATION.purpose:
             return
         journal, round_ = self._journal(slot.epoch), slot.round
-        found = journal.set_of(start_of(slot))
-        if found is not None and found.slot != slot.digest():
-            raise ReuseError(ONE_SET)
+        journal.check_set(start_of(slot), slot.digest())
         if journal.mark[0] == round_ and journal.mark[2] >= CONSIST:
             raise ReuseError(
                 f"the survivors of round {round_} were signed here: two sums of one round would "
@@ -124,7 +141,7 @@ class Claims(Folder):
 
     def check_unclaimed(self, epoch_id: bytes, round_: int, attempt: int) -> None:
         """Refuse to begin an attempt that is not beyond the last one; ClaimedError."""
-        if (round_, attempt) <= self._last_claim(epoch_id)[:2]:
+        if (round_, attempt) <= self._journal(epoch_id).mark[:2]:
             raise ClaimedError(
                 f"round {round_}, attempt {attempt} or a later one was answered here, from another "
                 "start or under other settings: ask for another one"
@@ -132,7 +149,7 @@ class Claims(Folder):
 
     def tried(self, slot: Slot) -> bool:
         """Whether `slot`'s round is the last one that was claimed, in whatever attempt."""
-        return self._last_claim(slot.epoch)[0] == slot.round
+        return self._journal(slot.epoch).mark[0] == slot.round
 
     # --- whose seeds are added up ---
 
@@ -144,51 +161,43 @@ class Claims(Folder):
 
     def load_dealt(self) -> masking.Dealt | None:
         """The shares of the last update, if there are any."""
-        data = self._kept("shares")
-        return None if data is None else masking.Dealt.from_bytes(data)
+        return self._kept("shares", masking.Dealt.from_bytes)
 
     def load_survivors(self) -> masking.Agreed | None:
         """The set that was signed last, if there is one."""
-        data = self._kept("survivors")
-        return None if data is None else masking.Agreed.from_bytes(data)
+        return self._kept("survivors", masking.Agreed.from_bytes)
 
-    def save_survivors(self, agreed: masking.Agreed) -> None:
-        """Keep the set that is about to be signed."""
-        self.store.write(self._name("survivors"), agreed.to_bytes())
+    def claim_set(self, agreed: masking.Agreed, digest: bytes, scope: bytes) -> None:
+        """Make a set the one of its round and its start, on disk, before it is signed.
 
-    def claim_set(self, slot: Slot, digest: bytes, scope: bytes, write: Callable[[], None]) -> None:
-        """Make a set the one of its round and its start, on disk, before anybody hears of it.
-
-        `digest` is that of the set, `scope` that of slot and circle (`Void.scope`), `write` keeps what
-        answering for it takes. May be called again for the same one.
+        `digest` is that of the set, `scope` that of slot and circle (`Void.scope`). May be called again
+        for the same one.
 
         Raises ReuseError: another set was signed in this round or from this start, the slot was given
         up, or another attempt was encrypted since.
         """
+        slot = agreed.slot
         signed = self.signed(slot)
         if signed is not None and signed != digest:
             raise ReuseError(f"another set of survivors was signed in round {slot.round}")
-        journal = self._journal(slot.epoch)
-        last, start = journal.mark, start_of(slot)
-        found = journal.set_of(start)
-        if found is not None and found.slot != slot.digest():
-            raise ReuseError(ONE_SET)
-        if last[2] == VOID:
+        journal, note = self._journal(slot.epoch), self._note(slot)
+        made = SignedSet(start_of(slot), slot.digest(), scope, slot.round)
+        journal.check_set(made.start, made.slot)
+        if journal.mark[2] == VOID:
             raise ReuseError(f"the sets of round {slot.round} were given up here")
-        if last[:2] != (slot.round, slot.attempt) or last[2] < UPDATE:
+        if note is None or journal.mark[2] < UPDATE:
             raise ReuseError(
                 "the survivors are not those of the last attempt that was encrypted here"
             )
         # Before the claim: what is signed can be unmasked, and what was not is replaced.
-        write()
+        self.store.write(self._name("survivors"), agreed.to_bytes())
         if signed is None:
-            note = StoredNote(self.claimed(slot) or b"", digest, "", slot.history).to_bytes()
+            data = replace(note, support=digest).to_bytes()
             mark = slot.round, slot.attempt, CONSIST
-            made = SignedSet(start, slot.digest(), scope, slot.round)
             kept = slot.purpose != EVALUATION.purpose  # of each model there is one evaluation
 
             def claimed(now: Journal) -> Journal:
-                then = now.claimed(slot.epoch, mark, note)
+                then = now.claimed(slot.epoch, mark, data)
                 return then.with_set(made) if kept else then
 
             self.book.enter(claimed)
@@ -200,24 +209,21 @@ class Claims(Folder):
     def give_up_set(self, slot: Slot) -> bool:
         """Sign and answer for no set of `slot` from here on; whether one was signed.
 
-        Raises ReuseError: this node has answered for it; NoKeyError: an epoch that it was never in, or
-        cannot act in; ProtocolError: another federation's, or far ahead.
+        Raises ReuseError, NoKeyError: as `Journal.gave_up`; ProtocolError: another federation's slot,
+        or one far ahead.
         """
         journal = self.book.enter()
-        if slot.run_id != self.run_id or slot.round > self._reached(journal) + MAX_AHEAD:
+        if slot.run_id != self.run_id or slot.round > journal.last_reached() + MAX_AHEAD:
             raise ProtocolError("a set that no member of this federation signs soon")
         mark, digest = (slot.round, slot.attempt, VOID), slot.digest()
-        note = StoredNote(b"", b"", "", slot.history).to_bytes()
+        note = StoredNote(b"", b"", slot.history).to_bytes()
         then = self.book.enter(lambda now: now.gave_up(slot.epoch, digest, mark, note))
         return any(each.slot == digest for each in then.signed)
 
     def forget_set(self, history: bytes, void: Void) -> None:
-        """Be free to sign another set from `history`, where `void` shows that the signed one is void.
+        """Be free to sign another set from `history`, where `void` is of the one that was signed.
 
-        What is of another set changes nothing.
-
-        Raises QuorumError: too few have promised; ProtocolError, AuthenticationError: no members'
-        promises.
+        Raises as `Void.check`, where it does not show that the set is never opened.
         """
         slot, journal = void.slot, self.book.enter()
         found = journal.set_of(start_of(slot))
@@ -227,25 +233,19 @@ class Claims(Folder):
 
     def signed(self, slot: Slot) -> bytes | None:
         """Digest of the set of survivors that was signed in this attempt; None before one was."""
-        if self._last_claim(slot.epoch)[2] != CONSIST:
-            return None
-        note = self._note(slot)
-        return None if note is None else note.support
+        note, step = self._note(slot), self._journal(slot.epoch).mark[2]
+        return note.support if note is not None and step == CONSIST else None
 
     def last_signed(self, epoch_id: bytes) -> int:
-        """Round whose survivors this node has signed, as the last thing it did; 0 if it was another."""
-        round_, _, step = self._last_claim(epoch_id)
+        """Round whose survivors this node has signed, where that was its last claim; else 0."""
+        round_, _, step = self._journal(epoch_id).mark
         return round_ if step == CONSIST else 0
 
     # --- which rounds are over ---
 
     def reached(self, epoch_id: bytes) -> int:
         """Last round that this node has opened, given up or encrypted in, in whatever epoch."""
-        return self._reached(self._journal(epoch_id))
-
-    @staticmethod
-    def _reached(journal: Journal) -> int:
-        return max(journal.last_opened(ENDS), journal.last_reached())
+        return self._journal(epoch_id).last_reached()
 
     def record_opening(self, slot: Slot, digest: bytes) -> None:
         """Record the one sum of a round and purpose, on disk, before it is decrypted."""
@@ -253,17 +253,8 @@ class Claims(Folder):
         self.book.enter(lambda now: now.recorded(slot.epoch, purpose, slot.round, digest))
 
     def skip_openings(self, round_: int) -> None:
-        """A model of `round_` was taken from another member: no sum up to there is opened here."""
-        self.book.give_up(round_)
-
-
-def may_be_signed(journal: Journal) -> int:
-    """Last round whose survivors may have been signed, and its sum be known.
-
-    Of the rounds before the last one nothing is kept any more, so they count as signed.
-    """
-    round_, _, step = journal.mark
-    return round_ if step >= CONSIST else max(round_ - 1, 0)
+        """Open no sum up to `round_`, because a model of it was taken from another member."""
+        self.book.note(lambda now: now.skipped(round_))
 
 
 def start_of(slot: Slot) -> bytes:

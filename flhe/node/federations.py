@@ -4,8 +4,7 @@ runs/<id>/begun   this federation has had keys here
 permit            how many may have begun, whatever the node config says
 
 Two federations that start from one model have two sums of each round. Their difference may be a single
-site's update, so a node counts federations, and its own administrator permits further ones. A message
-of the server cannot: its run id names a directory below `runs`, and nothing beside it.
+site's update, so a node counts federations, and only its own administrator permits further ones.
 """
 
 from __future__ import annotations
@@ -17,25 +16,24 @@ from flhe.node.journal import JOURNAL, Book
 from flhe.node.store import Store
 
 _BEGUN, _PERMIT, _LOCK = "begun", "permit", "lock-begin"
-
-
 MOST_UNBEGUN = 8
 """Federations whose keys are being agreed on, of which files are kept at one time."""
 
 
 def prune(store: Store, run_id: int) -> None:
     """Drop the oldest federations that never began, but for `run_id`: a server can name any number."""
-    names = store.oldest("runs", having="agreement", lacking=_BEGUN)
-    others = [name for name in names if name != f"{run_id}"]
-    for name in others[: max(len(others) - MOST_UNBEGUN, 0)]:
+    agreements = sorted(store.names("runs/*/agreement"), key=store.changed)
+    runs = [name.removesuffix("/agreement") for name in agreements]
+    others = [r for r in runs if r != f"runs/{run_id}" and not store.exists(f"{r}/{_BEGUN}")]
+    for run in others[: max(len(others) - MOST_UNBEGUN, 0)]:
         with suppress(StoreError):  # one that is damaged goes as well
-            Book(store, f"runs/{name}/{JOURNAL}").close()
-        store.drop(f"runs/{name}")
+            Book(store, f"{run}/{JOURNAL}").close()
+        store.drop(run)
 
 
 def begun(store: Store) -> int:
     """Return how many federations have begun here."""
-    return store.count("runs", _BEGUN)
+    return len(store.names(f"runs/*/{_BEGUN}"))
 
 
 def permitted(store: Store) -> int:
@@ -49,10 +47,7 @@ def permitted(store: Store) -> int:
 
 
 def permit(store: Store) -> int:
-    """Permit one federation beyond those that have begun; return how many may have begun then.
-
-    The next federation that begins uses the permit up. A second permit before that adds nothing.
-    """
+    """Permit one federation beyond those that have begun; return how many may have begun then."""
     with store.lock(name=_LOCK):
         most = begun(store) + 1
         store.write(_PERMIT, most.to_bytes(8, "big"))
@@ -60,11 +55,9 @@ def permit(store: Store) -> int:
 
 
 def check(store: Store, run_id: int, most: int, *, begin: bool = False) -> None:
-    """Refuse to exceed `most` federations, or those that a permit allows; 0 allows any number.
+    """Refuse to exceed `most` federations, or those that a permit allows; FederationsError.
 
-    With `begin` the federation `run_id` is noted on disk. One that was noted before is never refused.
-
-    Raises FederationsError: as many have begun as are allowed.
+    With `begin` the federation is noted on disk, and never refused again. 0 allows any number.
     """
     name = f"runs/{run_id}/{_BEGUN}"
     if store.exists(name):

@@ -1,12 +1,9 @@
 """Journal: what a node has used up in one federation, in one file with a witness outside its disk.
 
-    runs/<id>/journal   CBOR [2, witness, entry, before, agreement, epoch, mark, note, opened,
-                        over, reached, signed, past]
-
-The file is replaced as a whole, flushed, and then its witness follows (`witness.py`); only then is
-anything encrypted, opened or signed. So after a loss of power a node has either noted a use or not
-made it. A journal that is not its witness's last one belongs to a directory that was copied or put
-back: its keys encrypt and open nothing, until the group agrees on others.
+The file runs/<id>/journal is replaced as a whole, flushed, and then its witness follows (`witness.py`);
+only then is anything encrypted, opened or signed. So after a loss of power a node has either noted a
+use or not made it. A journal that is not its witness's last one belongs to a directory that was copied
+or put back: its keys encrypt and open nothing, until the group agrees on others.
 
 What this cannot see is a snapshot that holds a running machine's memory: see docs/protocol.md.
 """
@@ -17,11 +14,11 @@ import hmac
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Annotated
 
 from flhe.errors import ClaimedError, ConfigError, NoKeyError, ReuseError, StoreError
 from flhe.node.store import Store
+from flhe.schemes.sealed import UPDATE
 from flhe.training.evaluation import EVALUATION
 from flhe.wire.fields import U32, Hash, at_most, size
 from flhe.wire.record import Form, Record
@@ -52,8 +49,6 @@ class SignedSet(Record):
         SHA-256 of purpose and history of its slot.
     slot, scope : bytes
         Digest of the slot, and of slot and circle; see `flhe.keys.agreement.voids`.
-    round : int
-        Of the slot.
     answered : bool
         Whether this node may have told its part of what opens the set.
     """
@@ -67,38 +62,26 @@ class SignedSet(Record):
     answered: bool = False
 
 
-ONE_SET = (
-    "a set of survivors was signed here for another sum from this model, and may be opened: two sums "
-    "of one model would differ by single updates"
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Journal(Record):
     """What was used up, last.
 
     Parameters
     ----------
-    witness : bytes
-        16 random bytes: the name of its witness.
-    entry : bytes
-        16 random bytes, others in each entry: what the witness holds.
-    before : bytes
-        Those of the entry before; b"" in the first.
+    witness, entry, before : bytes
+        The name of its witness, what that holds, and what it held before: 16 random bytes each.
     agreement : bytes
         SHA-256 of the key agreement that is under way; b"" without one.
     epoch : bytes
         The one epoch whose keys may be used; b"" where there is none.
-    mark : (int, int, int)
-        Round, attempt and step that were claimed last.
-    note : bytes
-        What was kept with that claim.
+    mark, note : (int, int, int), bytes
+        Round, attempt and step that were claimed last, and what was kept with that claim.
     opened : mapping of str to mapping of int to bytes
         The one result that was opened of each purpose, by round: its SHA-256.
     over : int
         Nothing of the rounds up to this one is opened any more, but for what `opened` names.
     reached : int
-        Last round that anything was claimed in before this epoch.
+        Last round that was reached before this epoch.
     signed : tuple of SignedSet
         Sets of survivors that were signed, the last of each start, in whatever epoch.
     past : tuple of bytes
@@ -145,10 +128,9 @@ class Journal(Record):
         return replace(self, mark=mark, note=note)
 
     def recorded(self, epoch_id: bytes, purpose: str, round_: int, digest: bytes) -> Journal:
-        """With the one result of a purpose and round; the same again changes nothing.
+        """With the one result of a purpose and round; ReuseError where another one may be opened.
 
-        Raises ReuseError: another one was opened, or may have been; two sums of one round would
-        differ by single updates.
+        Two sums of one round would differ by single updates.
         """
         self.check_epoch(epoch_id)
         kept = self.opened.get(purpose, {})
@@ -168,8 +150,8 @@ class Journal(Record):
         return max((over or -1, *self.opened.get(purpose, {})))
 
     def last_reached(self) -> int:
-        """Last round that anything was claimed in, in whatever epoch."""
-        return max(self.reached, self.mark[0])
+        """Last round that was opened, given up or claimed in, in whatever epoch."""
+        return max(self.last_opened(UPDATE), self.reached, self.mark[0])
 
     def skipped(self, over: int) -> Journal:
         """With nothing up to the round `over` to be opened any more."""
@@ -182,8 +164,8 @@ class Journal(Record):
             return after
         if epoch_id in self.past:
             raise NoKeyError("this epoch is over here: agree on a new one")
-        ended = after.ended()
-        return replace(ended, epoch=epoch_id, mark=UNUSED, note=b"", reached=self.last_reached())
+        reached = self.last_reached()
+        return replace(after.ended(), epoch=epoch_id, mark=UNUSED, note=b"", reached=reached)
 
     def ended(self) -> Journal:
         """With no epoch whose keys may be used; the one that was in use is over for good."""
@@ -196,16 +178,21 @@ class Journal(Record):
         """The set that was signed of those that start there; None where none was."""
         return next((each for each in self.signed if each.start == start), None)
 
-    def with_set(self, made: SignedSet) -> Journal:
-        """With a set that is about to be signed, the only one from its start.
+    def check_set(self, start: bytes, slot: bytes) -> None:
+        """Refuse a slot where a set of another one from its start was signed; ReuseError."""
+        found = self.set_of(start)
+        if found is not None and found.slot != slot:
+            raise ReuseError(
+                "a set of survivors was signed here for another sum from this model, and may be "
+                "opened: two sums of one model would differ by single updates"
+            )
 
-        Raises ReuseError: another one was signed.
-        """
-        found = self.set_of(made.start)
-        if found is not None and found.slot != made.slot:
-            raise ReuseError(ONE_SET)
-        others = [each for each in self.signed if each.start != made.start]
-        return self if found else replace(self, signed=(*others, made)[-KEPT_SETS:])
+    def with_set(self, made: SignedSet) -> Journal:
+        """With a set that is about to be signed, the only one from its start; ReuseError."""
+        self.check_set(made.start, made.slot)
+        if self.set_of(made.start) is not None:
+            return self
+        return replace(self, signed=(*self.signed, made)[-KEPT_SETS:])
 
     def with_answer(self, slot: bytes) -> Journal:
         """With the note that this node's part of what opens a set of `slot` is about to leave."""
@@ -217,9 +204,7 @@ class Journal(Record):
         return replace(self, signed=tuple(each for each in self.signed if each.slot != slot))
 
     def gave_up(self, epoch_id: bytes, slot: bytes, mark: Mark, note: bytes) -> Journal:
-        """With nothing of a slot of `epoch_id` to be signed or answered any more.
-
-        `mark` is the slot's, of the step behind all others, `note` is kept where it is a new claim.
+        """With nothing of a slot to be signed or answered any more, by a last claim in its attempt.
 
         Raises ReuseError: this node has answered for the slot, or has forgotten whether it has;
         NoKeyError: an epoch that is not this federation's, or not yet.
@@ -238,10 +223,14 @@ class Journal(Record):
         return replace(self, mark=mark, note=self.note if mark[:2] == self.mark[:2] else note)
 
 
+Change = Callable[[Journal], Journal]
+
+
 class Book:
     """The journal at `name` in a state directory, together with its witness.
 
-    Every method but `read` raises NoKeyError where there is no journal, or it is not the last one.
+    Raises NoKeyError where there is no journal, or it is not the last one; `read`, `note` and `close`
+    do not.
     """
 
     def __init__(self, store: Store, name: str) -> None:
@@ -253,28 +242,31 @@ class Book:
             return None
         return Journal.from_bytes(self._store.read(self._name))
 
-    def enter(self, change: Callable[[Journal], Journal] = lambda same: same) -> Journal:
-        """Replace the journal by what `change` makes of it, on disk and in its witness; return it."""
-        found = self.read()
-        if found is None:
+    def known(self) -> Journal:
+        """As `read`, but NoKeyError without one."""
+        if (found := self.read()) is None:
             raise NoKeyError("what was used in this federation is missing: agree on a new epoch")
-        entered = [found]
+        return found
 
-        def act(kept: bytes, change: Callable[[Journal], Journal]) -> bytes:
-            now = self.read() or found  # again: nobody else changes it from here on
+    def enter(self, change: Change = lambda same: same) -> Journal:
+        """Replace the journal by what `change` makes of it, on disk and in its witness; return it."""
+        found = made = self.known()
+
+        def act(kept: bytes) -> bytes:
+            nonlocal made
+            now = self.known()  # again: nobody else changes it from here on
             self._store.witness.check(kept, now.entry, now.before)
-            entered[0] = change(now)
-            if entered[0] != now:
-                entered[0] = replace(entered[0], entry=_name(), before=now.entry)
-                self._write(entered[0])
-            return entered[0].entry
+            made = change(now)
+            if made != now:
+                # Before it comes what is witnessed; a crash may have left another one in between.
+                made = replace(made, entry=_name(), before=kept)
+                self._write(made)
+            return made.entry
 
-        # A witness that a crash left behind follows first: at most one entry is ahead of it.
-        for each in (lambda same: same, change):
-            self._store.witness.follow(found.witness, partial(act, change=each))
-        return entered[0]
+        self._store.witness.follow(found.witness, act)
+        return made
 
-    def begin(self, change: Callable[[Journal], Journal]) -> None:
+    def begin(self, change: Change) -> None:
         """As `enter`, but a journal that may not be used is given a new witness.
 
         Its rounds stay over, and the keys of its epoch stay unused.
@@ -283,36 +275,30 @@ class Book:
             self.enter(change)
         except NoKeyError:
             found = (self.read() or Journal(_name(), _name())).ended()
-            fresh = {"witness": _name(), "entry": _name(), "before": b""}
-            made = change(replace(found, **fresh))  # type: ignore[arg-type]
+            made = change(replace(found, witness=_name(), entry=_name(), before=b""))
             self._write(made)
             self._store.witness.follow(made.witness, lambda _: made.entry, new=True)
 
-    def give_up(self, over: int) -> None:
-        """Nothing up to the round `over` is opened any more, whatever the witness says."""
+    def note(self, change: Change) -> bool:
+        """As `enter`, but a journal that may not be used is changed too; return whether it may be."""
         try:
-            self.enter(lambda now: now.skipped(over))
+            self.enter(change)
         except NoKeyError:
-            if (found := self.read()) is not None:  # it stays as useless as it is
-                self._write(found.skipped(over))
+            if (found := self.read()) is not None:
+                self._write(change(found))
+            return False
+        return True
 
     def close(self) -> None:
         """End the use of its keys for good; which rounds are over stays."""
         found = self.read()
         if found is None or not (found.epoch or found.agreement):
             return
-        try:
-            self.enter(_closed)
+        if self.note(lambda now: replace(now.ended(), agreement=b"")):
             self._store.witness.forget(found.witness)
-        except NoKeyError:  # the witness is another copy's, which may go on
-            self._write(_closed(found))
 
     def _write(self, journal: Journal) -> None:
         self._store.write(self._name, journal.to_bytes())
-
-
-def _closed(journal: Journal) -> Journal:
-    return replace(journal.ended(), agreement=b"")
 
 
 def _name() -> bytes:

@@ -1,52 +1,114 @@
 """Node: one site's side of one federation, with everything that is on its disk.
 
-runs/<id>/agreement   state of an unfinished key agreement (secret, erased when done)
-runs/<id>/session     epoch id and contract
-runs/<id>/encrypted   Flower's run of that id resumes an encrypted federation
-errors.log            what was answered with a code only
+epochs/<epoch id>                   an epoch's keys, of one of the federations
+runs/<id>/agreement                 state of an unfinished key agreement (secret, erased when done)
+runs/<id>/session                   epoch id and contract
+runs/<id>/encrypted                 Flower's run of that id resumes an encrypted federation
+runs/<id>/model                     the global model, up to the last opened round
+runs/<id>/outbox                    the last encrypted update, for sending again
+runs/<id>/{mean-squares,evaluation} the last ones that were encrypted, likewise
+runs/<id>/mask                      hash of the selection that updates are encrypted under
+runs/<id>/releases                  how many updates with noise have left
+runs/<id>/draft                     an update whose round is not over (secret)
+runs/<id>/residual                  what sparse updates have not sent yet (secret)
 
-The id is the federation's: the run id of Flower's run that began it. A run that resumes it has another.
-What is kept of rounds and updates, in the same folder, is listed in `claims` and `updates`.
+The id is that of Flower's run that began the federation. A run that resumes it has another. What is
+claimed of rounds, in the same folder, is listed in `claims`.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import hmac
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from flhe.errors import NoKeyError, PolicyError, ProtocolError, StoreError
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.support import Support
+from flhe.errors import (
+    ClaimedError,
+    DriftError,
+    NoKeyError,
+    PolicyError,
+    ProtocolError,
+    ReuseError,
+    StoreError,
+)
 from flhe.keys.agreement import epoch
 from flhe.node import federations, witness
-from flhe.node.claims import SEEDS, may_be_signed
-from flhe.node.folder import log_failure
-from flhe.node.journal import Journal
+from flhe.node.audit import log_failure
+from flhe.node.claims import SEEDS, Claims
 from flhe.node.policy import Policy
 from flhe.node.store import Store
-from flhe.node.stored import StoredAgreement, StoredSession
-from flhe.node.updates import Updates
 from flhe.schemes import PLAIN
-from flhe.training.contract import Contract
+from flhe.schemes.sealed import Sealed, Slot
+from flhe.training.contract import MAX_BYTES, Contract
+from flhe.training.draft import Draft
+from flhe.training.evaluation import EVALUATION
+from flhe.training.mean_squares import MEAN_SQUARES
+from flhe.training.model import Model
 from flhe.training.terms import Terms
+from flhe.wire.fields import size
 from flhe.wire.files import make_private
+from flhe.wire.frame import frame, unframe
+from flhe.wire.record import Form, Record
 
 Agreement = epoch.Advertised | epoch.Shared | epoch.Confirmed
 A = TypeVar("A", epoch.Advertised, epoch.Shared, epoch.Confirmed)
-_STEPS: dict[str, type[Agreement]] = {
-    "advertised": epoch.Advertised,
-    "shared": epoch.Shared,
-    "confirmed": epoch.Confirmed,
-}
-
-_SECRETS = ("draft", "residual", "outbox", "mean-squares", "evaluation", *SEEDS)
+MAX_STORED = 64 << 20
+"""Longest state of an agreement, bytes."""
+OUTBOX = "outbox"
+_OUTPUTS = {kind.purpose: kind.purpose for kind in (MEAN_SQUARES, EVALUATION)}
+"""Where the last ciphertext of each purpose is kept; any other one in the outbox."""
+EPOCHS = "epochs/*"
+"""The files that hold keys, of all federations."""
+_SECRETS = ("draft", "residual", OUTBOX, *_OUTPUTS, *SEEDS)
 """What is destroyed when a node leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAgreement(Record):
+    """A key agreement under way: the class of its state, what it is for, and the state."""
+
+    FORM = Form(
+        "stored agreement",
+        MAX_STORED,
+        version=4,
+        row=True,
+        damaged=NoKeyError("a stored agreement is damaged, or of another version: start over"),
+    )
+
+    step: str
+    contract: Contract
+    state: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSession(Record):
+    """The epoch of a federation, and what all have signed that it does."""
+
+    FORM = Form("stored session", 2 * MAX_BYTES, version=2)
+
+    epoch: Annotated[bytes, size(16)]
+    contract: Contract
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOutput(Record):
+    """What stands before a kept ciphertext."""
+
+    FORM = Form("stored update", MAX_BYTES, row=True)
+
+    header: bytes
+    envelope: bytes
 
 
 def open_store(policy: Policy) -> Store:
     """The state directory of `policy`; where its place was not configured, every level is private.
 
-    Raises StoreError: a level that somebody else made, or that others may look into; ConfigError: its
-    witness would be on the same disk.
+    Raises StoreError: a level is open to others; ConfigError: its witness would be on the same disk.
     """
     if policy.root is not None:
         policy.root.parent.mkdir(parents=True, exist_ok=True)
@@ -58,8 +120,8 @@ def open_store(policy: Policy) -> Store:
     return store
 
 
-class Node(Updates):
-    """A site within one run; for its parameters see `Folder`."""
+class Node(Claims):
+    """A site within one run; for its parameters see `Claims`."""
 
     __slots__ = ()
 
@@ -70,35 +132,28 @@ class Node(Updates):
         federations.check(self.store, self.run_id, self.policy.max_federations, begin=begin)
 
     def save_agreement(self, state: Agreement, contract: Contract) -> None:
-        """Keep the state of an agreement, and what it is for, for the next message.
-
-        Another process may get that.
-        """
-        step = next(name for name, kind in _STEPS.items() if type(state) is kind)
+        """Keep the state of an agreement, and what it is for, for the next message."""
         self.drop_agreement()  # overwrites the secrets of the step before
-        data = StoredAgreement(step, contract, state.to_bytes()).to_bytes()
+        data = StoredAgreement(type(state).__name__, contract, state.to_bytes()).to_bytes()
         # A first step needs nothing of what was: a directory that was put back begins anew with it.
         enter = self.book.begin if type(state) is epoch.Advertised else self.book.enter
         enter(lambda now: replace(now, agreement=sha256(data).digest()))
         self.store.write(self._name("agreement"), data)
 
     def load_agreement(self, kind: type[A]) -> tuple[A, Contract]:
-        """Read it back.
-
-        Raises ProtocolError: no agreement is under way, or it stands at another step.
-        """
+        """Read it back; ProtocolError where no agreement is under way, or at another step."""
         kept = self._agreement()
-        if kept is None or _STEPS.get(kept.step) is not kind:
+        if kept is None or kept.step != kind.__name__:
             raise ProtocolError("no key agreement stands at this step here: start over")
         return kind.from_bytes(kept.state, identity=self.identity), kept.contract
 
     def agreement_confirmed(self) -> bool:
         """Whether an agreement waits for everyone's confirmation."""
         kept = self._agreement()
-        return kept is not None and kept.step == "confirmed"
+        return kept is not None and kept.step == epoch.Confirmed.__name__
 
     def _agreement(self) -> StoredAgreement | None:
-        data = self._kept("agreement")
+        data = self._kept("agreement", bytes)
         if data is None:
             return None
         # Two copies would become one member, or one would end the same agreement a second time.
@@ -115,111 +170,83 @@ class Node(Updates):
     def start_session(self, agreed: epoch.Epoch, contract: Contract) -> None:
         """Make `agreed` the epoch of this federation; the keys of the one before are destroyed.
 
-        What was opened stays opened: a round has one sum, in whatever epoch. May be called again for
-        the same epoch: after a crash half-way.
+        What was opened stays opened. May be called again for the same epoch, after a crash half-way.
         """
-        old = [epoch_id for epoch_id in self._epochs() if epoch_id != agreed.id]
+        keys, data = _key_file(agreed.id), agreed.to_bytes()
+        old = [name for name in self._epochs() if name != keys]
         model = self.load_model()
         over = 0 if model is None else model.round
-        masked = contract.terms.scheme.opened_together
-
-        def begun(now: Journal) -> Journal:
-            ended = may_be_signed(now) if masked and now.epoch != agreed.id else 0
-            return now.begun(agreed.id, max(over, ended))
-
-        self.store.put_epoch(agreed.to_bytes(), agreed.id)
-        body = StoredSession(agreed.id, contract)
-        self.store.write(self._name("session"), body.to_bytes())
-        self.book.enter(begun)
-        for epoch_id in old:
-            self.store.erase_epoch(epoch_id)
-        for name in SEEDS if old else ():
-            self.store.erase(self._name(name))  # of an epoch that is over
+        if self.store.exists(keys) and not hmac.compare_digest(self.store.read(keys), data):
+            raise ReuseError("this epoch was stored before: agree on a new one")
+        self.store.write(keys, data)
+        self.store.write(self._name("session"), StoredSession(agreed.id, contract).to_bytes())
+        self.book.enter(lambda now: now.begun(agreed.id, over))
+        seeds = map(self._name, SEEDS if old else ())  # of an epoch that is over
+        for name in (*old, *seeds):
+            self.store.erase(name)
 
     def erase_keys(self) -> None:
-        """Destroy the scheme's own keys of every epoch so far; what was opened stays opened.
-
-        Their group key stays until the next epoch begins: the model is sealed under it.
-        """
-        for epoch_id in self._epochs():
+        """Destroy the scheme's own keys of every epoch so far; the model is sealed under the others."""
+        for name in self._epochs():
             try:
-                agreed = self._keys(epoch_id)
+                agreed = self._keys(name)
             except NoKeyError:
-                self.store.erase_epoch(epoch_id)
+                self.store.erase(name)
                 continue
             if agreed.scheme_secret:
                 bare = replace(agreed, scheme_secret=b"")
-                self.store.replace_epoch(epoch_id, bare.to_bytes())
-
-    def current_epoch(self) -> bytes | None:
-        """Id of this run's epoch, or None before there is one."""
-        kept = self._session()
-        return None if kept is None else kept.epoch
-
-    def current_contract(self) -> bytes | None:
-        """Hash of what all have signed that the run does, or None before they have."""
-        kept = self._session()
-        return None if kept is None else kept.contract.hash()
+                self.store.replace_erasing(name, bare.to_bytes())
 
     def usable_epoch(self) -> bytes | None:
         """Id of this federation's epoch if its keys may be used here and now."""
-        kept = self._session()
         try:
-            if kept is None or self.book.enter().epoch != kept.epoch:
-                return None
-            agreed = self._keys(kept.epoch)
-        except NoKeyError:
+            agreed, contract = self.load_session()
+            used = self.book.enter().epoch == agreed.id
+        except (NoKeyError, ProtocolError):
             return None
-        if kept.contract.terms.scheme.needs_all_members and not agreed.scheme_secret:
-            return None  # erased, for another epoch that never began
-        pinned = self.policy.roster
-        return kept.epoch if pinned is None or pinned.hash == agreed.roster.hash else None
+        # Erased, for another epoch that never began.
+        bare = contract.terms.scheme.needs_all_members and not agreed.scheme_secret
+        return agreed.id if used and not bare else None
 
-    def _keys(self, epoch_id: bytes) -> epoch.Epoch:
+    def _keys(self, name: str) -> epoch.Epoch:
         """The keys of an epoch; NoKeyError where there are none, or they cannot be read."""
-        data = self.store.peek_epoch(epoch_id)
+        if not self.store.exists(name):
+            raise NoKeyError(
+                "the keys of this epoch are not in the state directory: agree on new ones"
+            )
         try:
-            return epoch.Epoch.from_bytes(data)
+            return epoch.Epoch.from_bytes(self.store.read(name))
         except ProtocolError:
             raise NoKeyError(
                 "a key file is damaged, or of another version: agree on a new epoch"
             ) from None
 
-    def _epochs(self) -> list[bytes]:
-        """This federation's epochs that have keys here; after a crash there may be more than one.
+    def _epochs(self) -> list[str]:
+        """Key files of this federation's epochs; after a crash there may be more than one.
 
-        A file that cannot be read (of another version, or damaged) is this one's if its session names
-        it: nobody else's may keep this federation from going on.
+        A file that cannot be read is this federation's only if its session names it.
         """
-        current, found = self.current_epoch(), []
-        for epoch_id in self.store.epochs():
+        session, found = self.session(), []
+        for name in self.store.names(EPOCHS):
             try:
-                own = self._keys(epoch_id).run_id == self.run_id
+                own = self._keys(name).run_id == self.run_id
             except StoreError as error:
                 log_failure(self.store, "keys", error)
-                own = epoch_id == current
+                own = session is not None and name == _key_file(session.epoch)
             if own:
-                found.append(epoch_id)
+                found.append(name)
         return found
 
-    def _session(self) -> StoredSession | None:
+    def session(self) -> StoredSession | None:
         """Epoch and contract; None before there are any, and where they are damaged."""
-        data = self._kept("session")
-        try:
-            return None if data is None else StoredSession.from_bytes(data)
-        except ProtocolError as error:  # as good as none: the group agrees anew
-            log_failure(self.store, "session", error)
-            return None
+        return self._sound("session", StoredSession.from_bytes)
 
     def load_session(self) -> tuple[epoch.Epoch, Contract]:
-        """Epoch and contract of this run.
-
-        Raises NoKeyError: no key was agreed on, or not under the roster that is pinned now.
-        """
-        kept = self._session()
+        """Epoch and contract of this run; NoKeyError where there are none under the pinned roster."""
+        kept = self.session()
         if kept is None:
             raise NoKeyError("this node has agreed on no key in this federation")
-        agreed = self._keys(kept.epoch)
+        agreed = self._keys(_key_file(kept.epoch))
         if agreed.run_id != self.run_id:
             raise ProtocolError("the stored epoch belongs to another federation")
         pinned = self.policy.roster
@@ -228,13 +255,13 @@ class Node(Updates):
         return agreed, kept.contract
 
     def check_terms(self, terms: Terms) -> None:
-        """Refuse terms that changed under way: an epoch may have another contract, not other terms."""
-        kept = self._session()
+        """Refuse other terms than before: an epoch may have another contract, not other terms."""
+        kept = self.session()
         if kept is not None and kept.contract.terms != terms:
             raise PolicyError("the server changed the terms of a running federation")
 
     def encrypted_before(self) -> bool:
-        """Whether this run has ever spoken of encryption here: then it may not become a plain one."""
+        """Whether this run has ever spoken of encryption here, and may not become a plain one."""
         return any(self.store.exists(self._name(n)) for n in ("agreement", "session", "encrypted"))
 
     def mark_encrypted(self, run_id: int) -> None:
@@ -248,7 +275,136 @@ class Node(Updates):
         """Give up this federation: its keys and updates are destroyed, the model stays."""
         self.drop_agreement()
         self.book.close()
-        for epoch_id in self._epochs():
-            self.store.erase_epoch(epoch_id)
-        for name in _SECRETS:
-            self.store.erase(self._name(name))
+        for name in (*self._epochs(), *map(self._name, _SECRETS)):
+            self.store.erase(name)
+
+    # --- the model ---
+
+    def load_model(self) -> Model | None:
+        """The model that is on disk; None before the first message, and for one that is damaged."""
+        return self._sound("model", Model.from_bytes)
+
+    def save_model(self, model: Model) -> None:
+        """Replace the model on disk, whole or not at all."""
+        self.store.write_chunks(self._name("model"), model.chunks())
+
+    # --- what was sent ---
+
+    def save_output(self, sealed: Sealed, envelope: bytes) -> None:
+        """Keep a ciphertext: if it is asked for again, these are the bytes that are sent."""
+        head = frame(StoredOutput(sealed.header(), envelope))
+        name = self._name(_OUTPUTS.get(sealed.slot.purpose, OUTBOX))
+        self.store.write_chunks(name, [memoryview(head), *sealed.body()])
+
+    def load_output(self, slot: Slot) -> tuple[Sealed, bytes] | None:
+        """The kept ciphertext of this very slot, or None."""
+        if self.claimed(slot) is None:
+            return None
+        output = self._kept(_OUTPUTS.get(slot.purpose, OUTBOX), _output)
+        return output if output is not None and output[0].slot == slot else None
+
+    def last_sent(self) -> int:
+        """Round of the last update that was encrypted here; 0 before there is one."""
+        output = self._kept(OUTBOX, _output)
+        return 0 if output is None else output[0].slot.round
+
+    def check_unevaluated(self, round_: int) -> None:
+        """Refuse to evaluate a second model of a round, in whatever epoch; ClaimedError."""
+        last = self._kept(EVALUATION.purpose, _output)
+        if last is not None and round_ <= last[0].slot.round:
+            raise ClaimedError(f"the model of round {round_} or a later one was evaluated here")
+
+    def check_mask(self, mask: Support | None) -> None:
+        """Refuse another selection than before, which would show what was encrypted; DriftError."""
+        if mask is not None and self._kept("mask", bytes) not in (None, mask.digest()):
+            raise DriftError("another selection than this node has sent updates under")
+
+    def bind_mask(self, mask: Support | None) -> None:
+        """As `check_mask`, and keep the first selection before an update is encrypted under it."""
+        self.check_mask(mask)
+        if mask is not None and self._kept("mask", bytes) is None:
+            self.store.write(self._name("mask"), mask.digest())
+
+    def count_release(self) -> None:
+        """Count one more update with noise, on disk, before it is trained; PolicyError if too many."""
+        before = int.from_bytes(self._kept("releases", bytes) or b"", "big")
+        most = int(self.policy.limits["max-releases"])
+        if most and before >= most:
+            raise PolicyError(
+                f"updates with noise left this node {before} times, its policy allows {most}: each one "
+                "tells more of the data; raise flhe-max-releases in the node config"
+            )
+        self.store.write(self._name("releases"), (before + 1).to_bytes(8, "big"))
+
+    # --- what is not sent yet ---
+
+    def save_draft(self, draft: Draft) -> None:
+        """Keep an update until its round is over."""
+        self.store.write_chunks(self._name("draft"), draft.chunks())
+
+    def load_draft(self) -> Draft | None:
+        """The update whose round is not over, if there is one."""
+        return self._kept("draft", Draft.from_bytes)
+
+    def residual(self) -> NDArray[np.float32] | None:
+        """What sparse updates have not sent so far, shape (floats,); None before the first."""
+        return self._kept("residual", lambda data: Draft.from_bytes(data).residual)
+
+    def settle_draft(self, round_: int, *, sent: bool, contract: bytes = b"") -> None:
+        """End a round: what its update did not send stays for later, all of it if it is not `sent`.
+
+        `contract` is the one that its senders trained under. What was trained under another, or for a
+        round that has no sum, is dropped: it would come into a later sum alone, where everybody else
+        was told to stand still.
+
+        The residual is a function of the draft alone, so after a crash this may be done again.
+        """
+        draft = self.load_draft()
+        if draft is None or draft.round > round_:
+            return
+        of_it = draft.round == round_ and draft.residual is not None
+        if of_it and sent:
+            self.store.move(self._name("draft"), self._name("residual"))
+            return
+        if of_it and draft.contract == contract:
+            self.store.write_chunks(self._name("residual"), draft.given_back().chunks())
+        self.store.erase(self._name("draft"))
+
+    def make_room(self, epoch_id: bytes, draft: Draft | None, round_: int, attempt: int) -> None:
+        """Check that an attempt may train in the place of a draft; ClaimedError where it cannot claim.
+
+        No sum of the draft's round is opened then: nothing would tell what of the draft was in it.
+        """
+        self.check_unclaimed(epoch_id, round_, attempt)
+        if draft is not None and draft.round < round_:
+            self.skip_openings(draft.round)
+
+    def drop_draft(self) -> None:
+        """Forget an update that started from a model that is not the others'."""
+        self.store.erase(self._name("draft"))
+
+    def skip_draft(self, round_: int) -> None:
+        """End the rounds up to `round_`, whose model was taken from another member.
+
+        Nobody says whose updates are in it. One that was encrypted counts as sent. Another one is
+        dropped, because its own model may have been another than the others'.
+        """
+        draft = self.load_draft()
+        if draft is None or draft.round > round_:
+            return
+        if self.last_sent() == draft.round:
+            self.settle_draft(draft.round, sent=True)
+        else:
+            self.drop_draft()
+
+
+def _key_file(epoch_id: bytes) -> str:
+    return f"epochs/{epoch_id.hex()}"
+
+
+def _output(data: bytes) -> tuple[Sealed, bytes]:
+    """A kept ciphertext and its envelope."""
+    kept, start = unframe(StoredOutput, data)
+    return Sealed.from_parts(
+        kept.header, np.frombuffer(data, np.uint8, offset=start)
+    ), kept.envelope

@@ -1,9 +1,7 @@
 """Policy: what this node allows, whatever the server asks for.
 
-It is read from the node's own config and environment only. Flower's run config is no source: the
-server can rewrite it. docs/deploy.md lists the keys of the node config
-(`flower-supernode --node-config`). In the environment $FLHE_HOME, $FLHE_METRICS and
-$FLHE_WITNESS are read.
+It is read from the node's own config, whose keys docs/deploy.md lists, and from $FLHE_HOME,
+$FLHE_METRICS and $FLHE_WITNESS. Flower's run config is no source: the server can rewrite it.
 
 A simulation has no node config to pin anything in. There, and only there, trust is first-use, sparse
 updates may be told unpermuted, the server may read sums, any part of an update may travel in clear,
@@ -23,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from flhe.coding.flatten import Layout
 from flhe.coding.select import MAPS
@@ -31,7 +29,6 @@ from flhe.errors import ConfigError, PolicyError, QuorumError
 from flhe.keys.roster import limits
 from flhe.keys.roster.roster import Roster
 from flhe.keys.roster.signed_roster import MANY, load_pinned
-from flhe.node import config as read
 from flhe.schemes import PLAIN
 from flhe.schemes.limit import Limit, Value
 from flhe.schemes.registry import SCHEMES
@@ -39,9 +36,15 @@ from flhe.training.contract import Contract
 from flhe.training.terms import Terms
 
 Trust = Literal["pinned", "first-use"]
+Config = Mapping[str, object]
+T = TypeVar("T", str, bool, int)
+_NEEDS = {str: "text", bool: "true or false", int: "a whole number, 0 or more"}
 RULES = (*MAPS, "random", "layers")
 """Rules of selection; see `flhe.coding.select`."""
-
+COUNTS = ("num-examples", "num_examples")
+"""Names of an example count. The server names the weight, so it could name any metric that."""
+METRICS = ("loss", "accuracy", "acc")
+PREFIXES = ("train", "eval", "val", "test")
 OWN = (
     *("home", "trust", "roster", "roster-hash", "schemes", "metrics", "leave"),
     *("durable", "witness"),
@@ -52,12 +55,12 @@ OWN = (
 
 @functools.cache
 def settings() -> tuple[str, ...]:
-    """Keys of a node's config that are ours; another one that begins so is a slip of the pen."""
+    """Keys of a node's config that are ours."""
     return tuple(f"flhe-{name}" for name in (*OWN, *limits.known()))
 
 
-def misspelt(config: Mapping[str, object]) -> str:
-    """What is wrong with a setting that no version knows: with a slip of the pen it limits nothing."""
+def misspelt(config: Config) -> str:
+    """What is wrong with settings that do not exist; a misspelled limit would not be enforced."""
     unknown = sorted(k for k in map(str, config) if k not in settings() and _is_ours(_folded(k)))
     if not unknown:
         return ""
@@ -66,43 +69,45 @@ def misspelt(config: Mapping[str, object]) -> str:
     return f"{', '.join(unknown[:MANY])}: no setting of flhe in a node config; {hint}"
 
 
-def configured(node_config: Mapping[str, object]) -> bool:
-    """Whether a node configures anything of ours: it is a deployed one, whatever its process runs."""
+def configured(node_config: Config) -> bool:
+    """Whether a node configures anything of ours, and so is a deployed one."""
     return any(str(key).startswith("flhe-") for key in node_config)
 
 
 def _folded(key: str) -> str:
-    """A key without what a slip of the pen changes most: case, `_` for `-`, and signs in front."""
+    """A key without what is misspelled most: case, `_` for `-`, and signs in front."""
     return key.casefold().replace("_", "-").lstrip("-#'\" ")
 
 
 def _is_ours(folded: str) -> bool:
     """Whether a setting of ours was meant; the app's own, such as `partition-id`, are not."""
-    if folded.startswith("flhe"):
-        return True
-    prefix = folded.partition("-")[0]
-    near = bool(get_close_matches(prefix, ["flhe"], 1, 0.7))  # fhle, fle
-    return near and bool(get_close_matches(folded, settings(), 1, 0.8))
+    return folded.startswith("flhe") or bool(get_close_matches(folded, settings(), 1, 0.87))
 
 
-COUNTS = ("num-examples", "num_examples")
-"""Names of an example count. The server names the weight, so it could name any metric that."""
-METRICS = ("loss", "accuracy", "acc")
-PREFIXES = ("train", "eval", "val", "test")
+def setting(config: Config, key: str, default: T) -> T:
+    """A value of the type of `default`, which is what holds unless said; ConfigError for another."""
+    found, kind = config.get(key, default), type(default)
+    if type(found) is not kind or (kind is int and found < 0):  # type: ignore[operator]
+        raise ConfigError(f"{key} must be {_NEEDS[kind]}, got {type(found).__name__}")
+    return found
+
+
+def listed(config: Config, key: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Names, separated by commas, even if they are none; `default` where nothing is said."""
+    if key not in config:
+        return default
+    return tuple(name.strip() for name in setting(config, key, "").split(",") if name.strip())
 
 
 def allowed(simulated: bool = False, plain_asked: bool = False) -> tuple[str, ...]:
-    """Schemes that may run where the node config names none.
-
-    A deployed node allows flhe's own that say so; what somebody else installed it must name.
-    """
+    """Schemes that may run where the node config names none; deployed, flhe's own that say so."""
     if simulated:
         return (*SCHEMES.names(), PLAIN) if plain_asked else SCHEMES.names()
     return tuple(name for name in SCHEMES.own if SCHEMES.named(name).deployed)
 
 
 def _defaults() -> dict[str, Value]:
-    return {limit.name: limit.default for limit in limits.known().values()}
+    return {name: limit.default for name, limit in limits.known().items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +127,9 @@ class Policy:
     metrics : tuple[str, ...]
         Metrics that may leave. `loss` also stands for `train_loss`, `eval-loss` and the like.
     leave : bool
-        Whether this node leaves the federation: it answers nothing more and destroys its keys.
+        Whether this node answers nothing more and destroys its keys.
     limits : mapping of str to bool, int or float
-        The stricter of what its roster and its own config say, by name; see `keys.roster.limits`.
+        By name, the stricter of roster and own config; see `keys.roster.limits`.
     dealt_key : Path or None
         File with this site's keys, where they are dealt.
     select_rules : tuple[str, ...]
@@ -133,10 +138,8 @@ class Policy:
         Fewest senders of a sum that this node helps to open, beside what the roster says.
     max_federations : int
         Most federations that may begin in this state directory; 0 for any number.
-    witness : Path or None
-        Directory for the witness of what was used last (`witness.py`); None for the default place.
-    durable : bool
-        Whether keys outlive a missing witness: the state directory's disk is never put back.
+    witness, durable : Path or None, bool
+        Place of the witness, None for a default one, and whether keys outlive it; see `witness.py`.
     accepted : tuple[str, ...]
         Hashes of the contracts that may run, 64 hexadecimal digits each; any where there are none.
     root : Path or None
@@ -175,7 +178,7 @@ class Policy:
     @classmethod
     def of_node(
         cls,
-        node_config: Mapping[str, object],
+        node_config: Config,
         *,
         run_id: int,
         node_id: int,
@@ -183,15 +186,12 @@ class Policy:
         plain_asked: bool = False,
         environ: Mapping[str, str] = os.environ,
     ) -> Policy:
-        """Policy of the node that runs here.
-
-        Raises ConfigError: a setting that is malformed, or a deployed node without a pinned roster.
-        """
+        """Policy of the node that runs here; ConfigError for settings that make none."""
         if slips := misspelt(node_config):
             raise ConfigError(slips)
         simulated = simulated and not configured(node_config)
-        trust = read.text(node_config, "flhe-trust") or ("first-use" if simulated else "pinned")
-        home = read.text(node_config, "flhe-home")
+        trust = setting(node_config, "flhe-trust", "") or ("first-use" if simulated else "pinned")
+        home = setting(node_config, "flhe-home", "")
         root = None if home else default_root(environ)
         if root is None:
             path = Path(home)
@@ -200,34 +200,27 @@ class Policy:
         else:
             path = root / f"{run_id}" / f"{node_id}"
         roster = _roster(node_config)
-        dealt = read.text(node_config, "flhe-dealt-key")
-        witness = read.text(node_config, "flhe-witness") or environ.get("FLHE_WITNESS")
+        dealt = setting(node_config, "flhe-dealt-key", "")
+        witness = setting(node_config, "flhe-witness", "") or environ.get("FLHE_WITNESS")
         if simulated and not witness:
             witness = str(path / "witness")  # it goes with the run
         rules = RULES if simulated else ("sensitivity",)
-        own = {
-            limit.name: _bound(node_config, limit, simulated) for limit in limits.known().values()
-        }
+        own = {name: _bound(node_config, own, simulated) for name, own in limits.known().items()}
         return cls(
             home=path,
             trust=trust,  # type: ignore[arg-type]  # validated in __post_init__
             roster=roster,
             schemes=_schemes(node_config) or allowed(simulated, plain_asked),
-            metrics=read.names(
-                node_config, "flhe-metrics", read.names(environ, "FLHE_METRICS", METRICS)
-            ),
-            leave=read.flag(node_config, "flhe-leave"),
+            metrics=listed(node_config, "flhe-metrics", listed(environ, "FLHE_METRICS", METRICS)),
+            leave=setting(node_config, "flhe-leave", False),
             witness=Path(witness) if witness else None,
-            durable=simulated or read.flag(node_config, "flhe-durable"),
+            durable=simulated or setting(node_config, "flhe-durable", False),
             # One that is pinned to nobody has nothing to compare a federation with.
-            max_federations=read.count(
-                {"flhe-max-federations": int(roster is not None), **node_config},
-                "flhe-max-federations",
-            ),
+            max_federations=setting(node_config, "flhe-max-federations", int(roster is not None)),
             dealt_key=Path(dealt) if dealt else None,
-            select_rules=read.names(node_config, "flhe-select-rules", rules),
-            min_survivors=read.count(node_config, "flhe-min-survivors"),
-            accepted=read.names(node_config, "flhe-accept-contract"),
+            select_rules=listed(node_config, "flhe-select-rules", rules),
+            min_survivors=setting(node_config, "flhe-min-survivors", 0),
+            accepted=listed(node_config, "flhe-accept-contract"),
             root=root,
             limits=(limits.NONE if roster is None else roster.limits).tighten(own),
         )
@@ -379,7 +372,7 @@ class Policy:
 
 
 def default_root(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where state directories lie that nobody configured: the user's own data, not a shared place."""
+    """Where state directories lie that nobody configured."""
     if base := environ.get("FLHE_HOME"):
         return Path(base)
     if data := environ.get("XDG_DATA_HOME"):
@@ -389,22 +382,21 @@ def default_root(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(tempfile.gettempdir()) / f"flhe-{os.getuid()}"
 
 
-def _roster(config: Mapping[str, object]) -> Roster | None:
-    """The pinned roster, where there is one."""
-    path = read.text(config, "flhe-roster")
+def _roster(config: Config) -> Roster | None:
+    path = setting(config, "flhe-roster", "")
     if not path:
         return None
-    pinned = read.text(config, "flhe-roster-hash")
+    pinned = setting(config, "flhe-roster-hash", "")
     if not pinned:
         raise ConfigError("flhe-roster without flhe-roster-hash: pin the roster's hash too")
     return load_pinned(path, pinned)
 
 
-def _schemes(config: Mapping[str, object]) -> tuple[str, ...]:
-    """Schemes that were named; none where nothing was said. ConfigError for what allows none."""
+def _schemes(config: Config) -> tuple[str, ...]:
+    """Schemes that were named; none where nothing was said."""
     if "flhe-schemes" not in config:
         return ()
-    known, named = (*SCHEMES.names(), PLAIN), read.names(config, "flhe-schemes")
+    known, named = (*SCHEMES.names(), PLAIN), listed(config, "flhe-schemes")
     if unknown := [name for name in named if name not in known]:
         raise ConfigError(f"flhe-schemes: {unknown[0]!r} is none of {', '.join(known)}")
     if not named:
@@ -415,7 +407,7 @@ def _schemes(config: Mapping[str, object]) -> tuple[str, ...]:
     return named
 
 
-def _bound(config: Mapping[str, object], limit: Limit, simulated: bool) -> Value:
+def _bound(config: Config, limit: Limit, simulated: bool) -> Value:
     """What the node's own config says of a limit, or what holds where it says nothing."""
     value = config.get(f"flhe-{limit.name}", limit.simulated if simulated else limit.default)
     if not limit.is_value(value):

@@ -1,12 +1,9 @@
 """Witness: the name of a journal's last entry, kept outside the volume that the journal is on.
 
-    <place>/<name>   the last entry of one federation's journal, 16 bytes that the journal holds too
-
 A volume that is put back takes its inodes, its times and its files back, and the machine need not have
-started anew. So no file on the volume can show that a claim is missing. A file outside it can. The
-default place is in memory, which nobody puts back without the processes that run there.
-
-Without a place, entries are kept in this process, and no other one may use the keys.
+started anew. So no file on the volume can show that a claim is missing. A file outside it can: each
+journal has one, which holds the 16 bytes of its last entry. By default it is in memory, which nobody
+puts back without the processes that run there.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +33,8 @@ class Witness:
     Parameters
     ----------
     place : Path or None
-        A directory of this user alone; None keeps entries in this process.
+        A directory of this user alone; None keeps entries in this process, and no other one may use
+        the keys.
     durable : bool
         Whether a missing entry is taken from the journal: the journal's disk is never put back.
     """
@@ -64,11 +63,9 @@ class Witness:
             files.drop(self.place / name.hex(), _WHERE)
 
     def check(self, kept: bytes, entry: bytes, before: bytes) -> None:
-        """Refuse a journal whose last entry is not the one that is `kept`.
+        """Refuse a journal whose last entry is not the one that is `kept`; NoKeyError.
 
         A journal that is one entry ahead comes from a crash between both writes. It is taken.
-
-        Raises NoKeyError: the state directory was put back or copied, or its witness is missing.
         """
         if kept in (entry, before) if kept else self.durable:
             return
@@ -91,7 +88,6 @@ class Witness:
 
 
 IN_PROCESS = Witness()
-"""Entries are kept in this process, and nowhere else."""
 
 
 def find(
@@ -104,7 +100,7 @@ def find(
 ) -> Witness:
     """Return the witness of a state directory: in the place that is named, or the first that will do.
 
-    Without `make`, nothing is made: the place is the one that a node would take.
+    Without `make`, no directory is made.
 
     Raises ConfigError: the place that is named is on the same disk; StoreError: it is open to others
     or cannot be made.
@@ -118,12 +114,10 @@ def find(
             )
         return Witness(named, durable)
     for place in _defaults(environ):
-        try:
+        with suppress(StoreError):
             _prepare(place, make)
-        except StoreError:
-            continue
-        if durable or is_apart(place, home):
-            return Witness(place, durable)
+            if durable or is_apart(place, home):
+                return Witness(place, durable)
     if not durable:
         return IN_PROCESS
     _prepare(home / "witness", make)
@@ -155,7 +149,6 @@ def _defaults(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _prepare(place: Path, make: bool) -> None:
-    """Make a directory of this user alone, or check that there is one or could be."""
     if make or os.path.lexists(place):
         files.make_private(place, _WHERE)
     elif not os.access(_there(place), os.W_OK | os.X_OK):
@@ -163,7 +156,6 @@ def _prepare(place: Path, make: bool) -> None:
 
 
 def _there(path: Path) -> Path:
-    """The directory, or the nearest one above it that is there."""
     return next(p for p in (path, *path.absolute().parents) if p.exists())
 
 

@@ -15,10 +15,11 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from flhe.errors import ConfigError, FlheError, NoKeyError, ProtocolError, StoreError
+from flhe.errors import ConfigError, FlheError, ProtocolError, StoreError
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.model_key import ModelKey
 from flhe.node.backup import ARCHIVE, MAX_FILE, Backup
+from flhe.node.node import EPOCHS
 from flhe.node.store import Store
 from flhe.provision import public_files, sites
 from flhe.wire import files
@@ -37,11 +38,11 @@ def backup(home: Path, out: Path, passphrase: str) -> tuple[Backup, int]:
     models: dict[bytes, ModelKey] = {}
     lost = 0
     store, archive = Store(home), home / ARCHIVE
-    for epoch_id in store.epochs():
+    for name in store.names(EPOCHS):
         try:
-            epoch = Epoch.from_bytes(store.peek_epoch(epoch_id))
-            models[epoch_id] = ModelKey.of(epoch)
-        except (ProtocolError, ConfigError, NoKeyError):
+            epoch = Epoch.from_bytes(store.read(name))
+            models[epoch.id] = ModelKey.of(epoch)
+        except (ProtocolError, ConfigError):
             lost += 1
     for file in sorted(archive.iterdir()) if archive.is_dir() else ():  # of an earlier restore
         try:
@@ -49,7 +50,7 @@ def backup(home: Path, out: Path, passphrase: str) -> tuple[Backup, int]:
             models[model.epoch] = model
         except (ProtocolError, StoreError):
             lost += 1
-    kept = Backup(identity, tuple(models[epoch_id] for epoch_id in sorted(models)))
+    kept = Backup(identity.seed, tuple(models[epoch_id] for epoch_id in sorted(models)))
     if not files.create(out, kept.seal(passphrase)):
         public_files.check_new(out)
     return kept, lost

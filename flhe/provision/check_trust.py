@@ -11,8 +11,7 @@ from flhe.keys.identity import Identity
 from flhe.keys.roster import fingerprint
 from flhe.keys.roster.roster import Roster
 from flhe.keys.roster.signed_roster import SignedRoster, check_pinned, parse_hash
-from flhe.node import config as node_config
-from flhe.node.policy import Policy, misspelt, settings
+from flhe.node.policy import Policy, misspelt, setting, settings
 from flhe.provision import rosters
 from flhe.provision.check_home import check_witness
 from flhe.provision.checks import Check, Checks
@@ -35,8 +34,8 @@ def check_settings(config: Mapping[str, object]) -> Check:
 def pinned(config: Mapping[str, object]) -> tuple[SignedRoster | None, list[Check]]:
     """The roster that a node pins, and what is to be said of file, hash and signatures."""
     try:
-        path, hash_ = (node_config.text(config, f"flhe-{k}") for k in ("roster", "roster-hash"))
-        first_use = node_config.text(config, "flhe-trust") == "first-use"
+        path, hash_ = (setting(config, f"flhe-{k}", "") for k in ("roster", "roster-hash"))
+        first_use = setting(config, "flhe-trust", "") == "first-use"
     except FlheError as error:
         return None, [Check("roster", "fail", str(error), "put the value in quotes")]
     if not path:

@@ -15,8 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flhe.errors import FlheError
-from flhe.node import config as node_config
-from flhe.node.policy import allowed
+from flhe.node.policy import allowed, listed, setting
 from flhe.provision.check_home import check_home, identity_in
 from flhe.provision.check_machine import check_clock, check_versions
 from flhe.provision.check_tls import check_tls
@@ -82,7 +81,7 @@ def to_json(checks: Sequence[Check]) -> str:
 
 def _path(config: Mapping[str, object], key: str) -> Path | None:
     try:
-        written = node_config.text(config, key)
+        written = setting(config, key, "")
     except FlheError:
         return None
     return Path(written) if written else None
@@ -91,6 +90,6 @@ def _path(config: Mapping[str, object], key: str) -> Path | None:
 def _named(config: Mapping[str, object]) -> tuple[str, ...]:
     """Schemes that the node's own config allows."""
     try:
-        return node_config.names(config, "flhe-schemes") or allowed()
+        return listed(config, "flhe-schemes") or allowed()
     except FlheError:
         return allowed()

@@ -199,16 +199,6 @@ def drop(path: Path, where: str = HOME) -> None:
         _sync(path.parent)
 
 
-def stamp(path: Path) -> str | None:
-    """Inode and change time of a file, which no copy of it shares; None if it is missing."""
-    with os_errors("read"):
-        try:
-            status = path.lstat()
-        except FileNotFoundError:
-            return None
-    return f"{status.st_ino}-{status.st_ctime_ns}"
-
-
 @contextmanager
 def os_errors(what: str, where: str = HOME) -> Iterator[None]:
     """Turn OSError into a StoreError that holds no path."""

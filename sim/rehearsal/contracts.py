@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from flhe.node import audit
+from flhe.node.node import StoredSession
 from flhe.node.store import Store
-from flhe.node.stored import StoredSession
 from flhe_lab.rehearsal.app import HOLD_ROUND, RATES, SITES, Plan
 from flhe_lab.rehearsal.loopback import Loopback, Run
 from flhe_lab.rehearsal.updates import notes_of

@@ -17,10 +17,9 @@ from pathlib import Path
 
 from flhe.errors import FlheError
 from flhe.keys.agreement.epoch import Advertised, Confirmed, Epoch, Shared
-from flhe.node.node import Node
+from flhe.node.node import EPOCHS, Node, StoredAgreement
 from flhe.node.policy import Policy
 from flhe.node.store import Store
-from flhe.node.stored import StoredAgreement
 from flhe.wire import canonical
 from flhe_lab.rehearsal import derived_secrets
 from flhe_lab.rehearsal.derived_secrets import DERIVED
@@ -66,9 +65,9 @@ def look(home: Path, secrets: Secrets, server_reads: Collection[int] = ()) -> No
             return
         identity = store.identity()
         secrets.add(IDENTITY, identity.seed)
-        for epoch_id in store.epochs():
+        for name in store.names(EPOCHS):
             with _THERE:
-                _epoch(Epoch.from_bytes(store.peek_epoch(epoch_id)), secrets)
+                _epoch(Epoch.from_bytes(store.read(name)), secrets)
         for run in sorted((home / "runs").glob("[0-9]*")):
             policy = Policy(home, trust="first-use")  # it says no more here than whose home it is
             node = Node(policy, store, identity, int(run.name))

@@ -15,6 +15,7 @@ from flhe.coding.flatten import Layout, layout_of
 from flhe.errors import FlheError
 from flhe.keys.agreement.states import Epoch
 from flhe.mods import records
+from flhe.node.node import EPOCHS
 from flhe.node.store import Store
 from flhe.schemes.base import Adder
 from flhe.training.terms import Terms
@@ -64,8 +65,8 @@ def adders(loopback: Loopback) -> Iterator[Adder]:
 def _publics(loopback: Loopback) -> Iterator[bytes]:
     for name in SITES:
         store = Store(loopback.home(name))
-        for epoch_id in store.epochs():
-            yield Epoch.from_bytes(store.peek_epoch(epoch_id)).scheme_public
+        for keys in store.names(EPOCHS):
+            yield Epoch.from_bytes(store.read(keys)).scheme_public
 
 
 def notes_of(loopback: Loopback, run: Run, number: int) -> list[dict[str, Floats]]:

@@ -61,8 +61,8 @@ class Run(Federated):
         found: dict[str, NDArray[np.signedinteger[Any]]] = {}
         for node, home in enumerate(self.homes):
             store = Store(home)
-            for epoch_id in store.epochs():
-                secret = Epoch.from_bytes(store.peek_epoch(epoch_id)).scheme_secret
+            for name in store.names("epochs/*"):
+                secret = Epoch.from_bytes(store.read(name)).scheme_secret
                 if secret:
                     key = JointKey.from_bytes(secret)
                     found |= {f"own {node}": key.own, f"sum {node}": key.total}

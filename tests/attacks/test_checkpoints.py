@@ -31,7 +31,7 @@ def group(tmp_path: Path) -> Group:
 
 def epoch_of(site: Site) -> Epoch:
     [name] = site.epochs
-    return Epoch.from_bytes(Store(site.home).peek_epoch(bytes.fromhex(name)))
+    return Epoch.from_bytes(Store(site.home).read(f"epochs/{name}"))
 
 
 def forged(model: Model, round_: int) -> Model:

@@ -25,8 +25,8 @@ STEP = -0.375
 def epoch_of(site: Site) -> Epoch:
     """What a member has on its disk, and may give to the server."""
     store = Store(site.home)
-    [epoch_id] = store.epochs()
-    return Epoch.from_bytes(store.peek_epoch(epoch_id))
+    [name] = store.names("epochs/*")
+    return Epoch.from_bytes(store.read(name))
 
 
 def test_a_shared_key_opens_one_sites_update(tmp_path: Path) -> None:

@@ -6,28 +6,15 @@ messages. Asked for the same slot again, a node would encrypt another vector und
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from pathlib import Path
 
 import pytest
 from flwr.app import Message
 
-from flhe.wire import files
 from tests.mods.harness import App, Group, Site, answer, put_back, refused, update
 
 
-@pytest.fixture
-def volume(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inodes and change times come back with contents."""
-
-    def stamp(path: Path) -> str | None:
-        return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
-
-    monkeypatch.setattr(files, "stamp", stamp)
-
-
-@pytest.mark.usefixtures("volume")
 @pytest.mark.parametrize("claimed", [0, 2])
 def test_a_volume_that_was_put_back_encrypts_nothing(
     group: Group, site: Site, tmp_path: Path, claimed: int
@@ -50,7 +37,6 @@ def mask_is_safe(before: bytes, reply: Message) -> bool:
     return reply.has_error() or update(reply).data.tobytes() == before
 
 
-@pytest.mark.usefixtures("volume")
 def test_a_volume_that_was_put_back_opens_no_second_sum(four: Group, tmp_path: Path) -> None:
     """Two sums of one round differ by a single update."""
     site, parts = four.sites[0], four.parts()
@@ -61,7 +47,6 @@ def test_a_volume_that_was_put_back_opens_no_second_sum(four: Group, tmp_path: P
     assert site.model.round == 0
 
 
-@pytest.mark.usefixtures("volume")
 def test_nothing_notices_a_machine_that_is_put_back_with_its_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

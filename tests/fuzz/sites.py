@@ -38,7 +38,7 @@ def _pinned(data: bytes) -> Any:
 
 def _backup() -> list[bytes]:
     with CHEAP:
-        return [Backup(IDS[0], (ModelKey.of(EPOCH),)).seal(PASSPHRASE, source("backup"))]
+        return [Backup(IDS[0].seed, (ModelKey.of(EPOCH),)).seal(PASSPHRASE, source("backup"))]
 
 
 def _restore(data: bytes) -> Backup:

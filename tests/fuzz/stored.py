@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord
 
 from flhe.coding.support import Support
 from flhe.mods import records
-from flhe.node.node import Node
+from flhe.node.node import Node, _output
 from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.strategies.key_agreement import Agreed
@@ -165,7 +165,7 @@ def entries() -> Sequence[Decoder]:
         at_node(
             "kept update",
             f"runs/{RUN}/outbox",
-            lambda mine: mine._output("outbox"),
+            lambda mine: mine._kept("outbox", _output),
             _output_bytes,
             head=0,
         ),

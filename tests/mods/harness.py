@@ -292,7 +292,7 @@ class Group:
             if data in self.vouched:
                 return self.vouched[data]
             epoch_id: Any = seal.peek(data)["epoch"]
-            epoch = Epoch.from_bytes(stores[0].peek_epoch(epoch_id))
+            epoch = Epoch.from_bytes(stores[0].read(f"epochs/{epoch_id.hex()}"))
             plain = seal.unseal(ModelKey.of(epoch).key, data)[1]
             model = Model.from_bytes(plain)
         except (KeyError, FlheError):

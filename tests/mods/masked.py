@@ -54,8 +54,8 @@ class Masked(Group):
 
     def epoch(self, rank: int) -> Epoch:
         store = Store(self.sites[rank].home)
-        [epoch_id] = store.epochs()
-        return Epoch.from_bytes(store.peek_epoch(epoch_id))
+        [name] = store.names("epochs/*")
+        return Epoch.from_bytes(store.read(name))
 
     def identity(self, rank: int) -> Identity:
         return Identity((self.sites[rank].home / "identity.key").read_bytes())

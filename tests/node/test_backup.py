@@ -47,7 +47,7 @@ MODELS = (ModelKey.of(epoch()), ModelKey.of(epoch(8)))
 
 
 def test_comes_back_and_shows_nothing() -> None:
-    kept = Backup(IDENTITY, MODELS)
+    kept = Backup(IDENTITY.seed, MODELS)
     one, other = kept.seal(PHRASE), kept.seal(PHRASE)
     assert Backup.unseal(one, PHRASE) == kept
     assert loads(one, MAX_FILE, "test")["salt"] != loads(other, MAX_FILE, "test")["salt"]
@@ -67,7 +67,7 @@ def test_the_key_of_models_is_derived_from_the_groups() -> None:
 
 def test_the_format() -> None:
     """Decrypted once more, by PyCryptodome alone."""
-    data = Backup(IDENTITY, ()).seal(PHRASE)
+    data = Backup(IDENTITY.seed, ()).seal(PHRASE)
     stored = loads(data, MAX_FILE, "test")
     assert set(stored) == {"v", "kind", "salt", "box"}
     key = scrypt(PHRASE, stored["salt"], 32, N=1 << 4, r=8, p=1)  # type: ignore[arg-type]
@@ -83,11 +83,11 @@ def test_a_guess_costs_what_is_documented() -> None:
 
 
 def test_another_passphrase() -> None:
-    data = Backup(IDENTITY, ()).seal(PHRASE)
+    data = Backup(IDENTITY.seed, ()).seal(PHRASE)
     for wrong in ("", PHRASE + " ", PHRASE.upper()):
         with pytest.raises(AuthenticationError, match="another passphrase, or the file was"):
             Backup.unseal(data, wrong)
-    accent = Backup(IDENTITY, ()).seal("caf\u00e9 au lait, s'il vous plait")
+    accent = Backup(IDENTITY.seed, ()).seal("caf\u00e9 au lait, s'il vous plait")
     assert Backup.unseal(accent, "cafe\u0301 au lait, s'il vous plait").identity == IDENTITY
 
 
@@ -96,7 +96,7 @@ def test_another_passphrase() -> None:
 )
 def test_a_passphrase_that_is_too_short_or_repeats(phrase: str) -> None:
     with pytest.raises(ConfigError, match="12 characters or more, 6 of them different"):
-        Backup(IDENTITY, ()).seal(phrase)
+        Backup(IDENTITY.seed, ()).seal(phrase)
 
 
 # --- flhe open: sealed checkpoints, keys, formats ---
@@ -139,7 +139,7 @@ def sealed_by(agreed: Epoch, **changed: object) -> bytes:
 def home(tmp_path: Path) -> Path:
     path = tmp_path / "run" / "node"
     path.parent.mkdir(mode=0o700)
-    Store(path).put_epoch(epoch_of(1).to_bytes(), epoch_of(1).id)
+    Store(path).write(f"epochs/{epoch_of(1).id.hex()}", epoch_of(1).to_bytes())
     return path
 
 
@@ -159,7 +159,7 @@ def test_opens_with_a_directory_one_above_it_or_the_file(home: Path, box: Path) 
 
 def test_refusals(home: Path, box: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    Store(other).put_epoch(epoch_of(2).to_bytes(), epoch_of(2).id)
+    Store(other).write(f"epochs/{epoch_of(2).id.hex()}", epoch_of(2).to_bytes())
     (tmp_path / "nothing").mkdir()
     for sealed, key, says in (
         (tmp_path / "none", home, "cannot be read"),

@@ -12,15 +12,12 @@ from typing import Any
 
 import pytest
 
-from flhe.coding.update import update_codec
 from flhe.mods import records
 from flhe.node.node import Node
 from flhe.node.policy import Policy
 from flhe.node.store import Store
-from flhe.schemes.sash.scheme import Sash
 from flhe.training.contract import Contract
 from flhe.training.due import MAX_AHEAD
-from flhe.training.terms import Terms
 from flhe.wire import canonical
 from tests.mods.harness import (
     BEFORE_THE_SESSION,
@@ -35,6 +32,7 @@ from tests.mods.harness import (
     refused,
     update,
 )
+from tests.mods.masked import Masked, signature_in
 
 
 @pytest.mark.parametrize("model", ["before", "none"])
@@ -85,9 +83,9 @@ def test_keys_of_the_epoch_before_are_erased(group: Group) -> None:
 
 
 CRASHES: dict[str, tuple[Any, ...]] = {
-    "before the keys": (Store, "put_epoch"),
+    "before the keys": (Store, "write"),
     "before the session": BEFORE_THE_SESSION,
-    "before the erasure": (Store, "erase_epoch"),
+    "before the erasure": (Store, "erase"),
     "before the end": (Node, "drop_agreement"),
 }
 
@@ -110,6 +108,14 @@ def test_keys_are_erased_after_a_crash_too(group: Group, site: Site, name: str, 
     assert not (site.run / "agreement").exists()
     assert site.model_file == before
     group.open(group.total(group.parts(2, [first])))
+
+
+def test_other_keys_are_never_put_in_an_epochs_place(group: Group, site: Site) -> None:
+    with dying(*BEFORE_THE_SESSION):
+        group.ask(site)
+    [name] = site.epochs
+    (site.home / "epochs" / name).write_bytes(b"others")
+    refused(group.ask(site), 1012)
 
 
 def test_a_crash_forgets_no_opening(group: Group, site: Site) -> None:
@@ -293,19 +299,14 @@ def test_trials_begin_as_many_as_they_like(tmp_path: Path) -> None:
 # --- which rounds are over ---
 
 
-SEALED_TO_CLIENTS = Terms(
-    Sash(unmask="clients"), update_codec(bits=16, clip=1.0, max_examples=100), metrics=("loss",)
-)
-
-
 @pytest.mark.parametrize("how", ["leaves and comes back", "its key file is cut short"])
-def test_a_round_that_may_have_been_signed_stays_so(tmp_path: Path, how: str) -> None:
-    """Two epochs later, too: marks that came from an epoch before have no file of their own."""
-    one = Group(tmp_path, 4, SEALED_TO_CLIENTS).agree()
+def test_a_set_that_was_signed_stays_so(tmp_path: Path, how: str) -> None:
+    """Two epochs later, too: there is no other sum from its model."""
+    one = Masked(tmp_path, 4, "clients").agree().uploaded()
     site = one.sites[0]
-    answer(one.ask(site, round_=3))
+    signature_in(one.consist(0, (0, 1, 2, 3)))
     one.renew()
-    refused(one.ask(site, round_=2), 1012)
+    refused(one.upload(0, round_=2), 1012)
     if how == "leaves and comes back":
         site.allow(flhe_leave=True)
         refused(site.ask("status"), 1021)
@@ -314,8 +315,8 @@ def test_a_round_that_may_have_been_signed_stays_so(tmp_path: Path, how: str) ->
         keys = next(site.home.glob("epochs/*"))
         keys.write_bytes(keys.read_bytes()[:-5])
     one.renew()
-    refused(one.ask(site, round_=2), 1012)
-    answer(one.ask(site, round_=4))
+    refused(one.upload(0, round_=2), 1012)
+    update(one.upload(1, round_=2))
 
 
 def test_what_says_which_rounds_are_over_is_never_guessed(group: Group, site: Site) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import ClaimedError, ConfigError, NoKeyError, ReuseError, StoreError
-from flhe.node.journal import KEPT, MAX_NOTE, UNUSED, Book, Journal
+from flhe.node.journal import KEPT, MAX_NOTE, UNUSED, Book, Change, Journal
 from flhe.node.store import Store
 from flhe.node.witness import Witness
 from flhe.wire import canonical
@@ -24,8 +24,6 @@ from tests.mods.harness import dying, put_back
 EPOCH, OTHER = bytes(range(16)), bytes(16)
 A, B = b"a" * 32, b"b" * 32
 NAME = "runs/7/journal"
-
-Change = Callable[[Journal], Journal]
 
 
 def claim(*mark: int, epoch: bytes = EPOCH, note: bytes = b"") -> Change:
@@ -236,7 +234,12 @@ def test_a_crash_between_both_writes(book: Book, at: str) -> None:
                 book.enter(use)
         else:
             book.enter(use)
-    book.enter(claim(1, 1, 0))
+    for attempt in (1, 2):  # nor does a second one in a row shut the journal
+        with dying(os, "pwrite"):
+            book.enter(claim(1, attempt, 0))
+    with pytest.raises(ClaimedError):
+        book.enter(claim(1, 2, 0))
+    book.enter(claim(1, 3, 0))
 
 
 def test_what_was_noted_twice_is_witnessed_before_it_is_used(
@@ -276,7 +279,7 @@ def test_of_two_copies_the_first_one_goes_on(
     other.enter(claim(1, 0, 0))
     refused(book)
     other.enter(claim(1, 1, 0))
-    book.give_up(9)  # what is over may be noted, and makes it no better
+    book.note(lambda now: now.skipped(9))  # what is over may be noted, and makes it no better
     assert read(book).over == 9
     refused(book)
     book.close()  # the other one's witness stays
@@ -361,7 +364,7 @@ def test_a_journal_that_is_gone(book: Book, root: Path) -> None:
     """Somebody tidied up: its keys are of no use."""
     (root / NAME).unlink()
     refused(book, "is missing")
-    book.give_up(3)
+    book.note(lambda now: now.skipped(3))
     book.close()
     assert book.read() is None
 

@@ -13,12 +13,10 @@ from typing import Any
 
 import pytest
 
-from flhe.errors import ConfigError, NoKeyError, ReuseError, StoreError
+from flhe.errors import ConfigError, StoreError
 from flhe.keys.identity import Identity
 from flhe.node.store import Store
 from flhe.wire import files
-
-EPOCH, OTHER = bytes(range(16)), bytes(16)
 
 
 def mode(path: Path) -> int:
@@ -79,7 +77,6 @@ def test_everything_is_private(store: Store, root: Path) -> None:
     before = os.umask(0)  # the loosest umask must not open anything
     try:
         store.write("cache/3/update", b"x")
-        store.put_epoch(b"keys", EPOCH)
         store.write("cache/3/draft", b"x")
         store.move("cache/3/draft", "cache/3/residual")
         store.identity()
@@ -175,7 +172,6 @@ def test_a_full_disk_is_ours(store: Store, monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_is_written_is_flushed(store: Store) -> None:
     order = flushed(lambda: store.write("a", b"x"))
     assert order == ["file", "rename", "dir"]
-    assert flushed(lambda: store.put_epoch(b"k", EPOCH))[-3:] == order
     assert flushed(lambda: store.move("a", "b")) == ["rename", "dir"]
 
 
@@ -189,7 +185,7 @@ def test_names_stay_inside(store: Store, name: str) -> None:
             act(name)
 
 
-@pytest.mark.parametrize("name", ["epochs/x", "lock", "identity.key", "epochs"])
+@pytest.mark.parametrize("name", ["lock", "identity.key", "lock/x"])
 def test_names_of_the_store_itself(store: Store, name: str) -> None:
     for act in (store.erase, lambda n: store.write(n, b"")):
         with pytest.raises(ConfigError, match="choose another name"):
@@ -281,56 +277,37 @@ def test_a_forked_child_does_not_keep_the_lock(
             os.close(copy)
 
 
-@pytest.mark.parametrize(
-    ("act", "says"),
-    [
-        (lambda store: store.put_epoch(b"", b"short"), "16 bytes"),
-        (lambda store: store.peek_epoch("a" * 16), "16 bytes"),
-        (lambda store: store.erase_epoch(bytes(15)), "16 bytes"),
-    ],
-)
-def test_own_mistakes(store: Store, act: Callable[[Store], object], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        act(store)
-
-
 # --- keys ---
 
 
-def test_keys_of_an_epoch(store: Store) -> None:
-    """Stored again after a crash, they are the same; others are never put in their place."""
-    with pytest.raises(NoKeyError, match="not in the state directory"):
-        store.peek_epoch(EPOCH)
-    store.erase_epoch(EPOCH)  # nothing to erase is no error
-    for _ in range(2):
-        store.put_epoch(b"keys", EPOCH)
-    with pytest.raises(ReuseError, match="stored before"):
-        store.put_epoch(b"kEys", EPOCH)
-    store.put_epoch(b"more", OTHER)
-    assert store.epochs() == [OTHER, EPOCH]
-    store.erase_epoch(EPOCH)
-    assert (store.has_epoch(EPOCH), store.has_epoch(OTHER)) == (False, True)
-    assert store.peek_epoch(OTHER) == b"more"
+def test_names_are_those_of_files(store: Store, root: Path) -> None:
+    for name in ("runs/1/begun", "runs/1/model", "runs/2/begun", "begun"):
+        store.write(name, b"")
+    (root / "runs/3/begun").mkdir(parents=True)
+    (root / "runs/1/.0123456789abcdef").touch()  # nobody finished it
+    assert store.names("runs/*/begun") == ["runs/1/begun", "runs/2/begun"]
+    assert store.names("runs/1/*") == ["runs/1/begun", "runs/1/model"]
+    assert store.names("epochs/*") == []
 
 
-def test_other_secrets_in_the_place_of_an_epochs(store: Store, root: Path) -> None:
+def test_other_secrets_in_the_place_of_a_files(store: Store, root: Path) -> None:
     """Nothing of the secrets before is left there."""
-    store.put_epoch(b"keys and a secret", EPOCH)
-    store.replace_epoch(EPOCH, b"keys alone")
-    assert store.peek_epoch(EPOCH) == b"keys alone"
+    store.write("keys", b"keys and a secret")
+    store.replace_erasing("keys", b"keys alone")
+    assert store.read("keys") == b"keys alone"
     left = [path.read_bytes() for path in root.rglob("*") if path.is_file()]
     assert not any(b"a secret" in data for data in left)
-    with pytest.raises(NoKeyError):
-        store.replace_epoch(OTHER, b"keys")
+    with pytest.raises(StoreError):
+        store.replace_erasing("missing", b"keys")
 
 
 @pytest.mark.parametrize("at", ["replace", "erase"])
 def test_a_crash_while_secrets_are_replaced_loses_none(store: Store, at: str) -> None:
-    store.put_epoch(b"keys and a secret", EPOCH)
-    killed(at, lambda: store.replace_epoch(EPOCH, b"keys alone"))
-    assert store.peek_epoch(EPOCH) in (b"keys and a secret", b"keys alone")
-    store.replace_epoch(EPOCH, b"keys alone")
-    assert store.peek_epoch(EPOCH) == b"keys alone"
+    store.write("keys", b"keys and a secret")
+    killed(at, lambda: store.replace_erasing("keys", b"keys alone"))
+    assert store.read("keys") in (b"keys and a secret", b"keys alone")
+    store.replace_erasing("keys", b"keys alone")
+    assert store.read("keys") == b"keys alone"
 
 
 # --- logs: whole lines, of which none is lost ---
@@ -412,7 +389,7 @@ def test_a_line_is_one_line_in_a_file_of_ours(
     for line in (b"a\nb", b"a\n"):
         with pytest.raises(ConfigError, match="line feed"):
             store.append_line("log", line, limit=100)
-    for name in ("../x", "lock-log", "epochs/x"):
+    for name in ("../x", "lock-log", "identity.key"):
         with pytest.raises(ConfigError):
             store.append_line(name, b"x", limit=100)
     (tmp_path / "target").write_bytes(b"")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flhe.errors import AuthenticationError, NoKeyError, ProtocolError
+from flhe.errors import AuthenticationError, ProtocolError, StoreError
 from flhe.keys import seal
 from flhe.keys.agreement import key_pair
 from flhe.keys.agreement.epoch import Epoch
@@ -57,7 +57,7 @@ def test_a_restored_site_opens_models_and_no_sums(tmp_path: Path, phrase: Path) 
     group = Group(tmp_path / "nodes").agree()
     model = sealed(group, tmp_path / "model.flhe")
     site = group.sites[1]
-    (epoch_id,) = Store(site.home).epochs()
+    (name,) = Store(site.home).names("epochs/*")
     file, home = tmp_path / "a.backup", tmp_path / "restored"
     said = backup(site.home, file, phrase)
     assert "what opens the models of 1 epoch." in said
@@ -73,9 +73,9 @@ def test_a_restored_site_opens_models_and_no_sums(tmp_path: Path, phrase: Path) 
     np.testing.assert_array_equal(weights, open_checkpoint(model, site.home).masters["w"])
 
     store = Store(home)
-    assert store.epochs() == []
-    with pytest.raises(NoKeyError):
-        store.peek_epoch(epoch_id)
+    assert store.names("epochs/*") == []
+    with pytest.raises(StoreError):
+        store.read(name)
     site.allow(flhe_home=str(home))  # a node starts there, in the middle of the run
     refused(group.ask(site, round_=2), 1020)
     refused(group.evaluate(site), 1020)
@@ -84,8 +84,8 @@ def test_a_restored_site_opens_models_and_no_sums(tmp_path: Path, phrase: Path) 
     group.number = 1
     group.agree()
     update(group.ask(site))  # with the others, under fresh keys
-    (fresh,) = store.epochs()
-    assert fresh != epoch_id
+    (fresh,) = store.names("epochs/*")
+    assert fresh != name
     np.testing.assert_array_equal(open_checkpoint(model, home).masters["w"], weights)
 
 
@@ -99,9 +99,9 @@ def test_keys_in_the_archive_lend_themselves_to_nothing_else(tmp_path: Path, phr
     restore(file, home, phrase)
     (home / "archive").rename(home / "epochs")
     store = Store(home)
-    (epoch_id,) = store.epochs()
+    (name,) = store.names("epochs/*")
     with pytest.raises(ProtocolError):
-        Epoch.from_bytes(store.peek_epoch(epoch_id))
+        Epoch.from_bytes(store.read(name))
     site = group.sites[0]
     site.allow(flhe_home=str(home))
     refused(group.ask(site, round_=2), 1020)
@@ -212,8 +212,8 @@ def test_a_terminal_asks_twice_for_a_new_passphrase(
 
 def epoch_of(site: Site) -> Epoch:
     store = Store(site.home)
-    (only,) = store.epochs()
-    return Epoch.from_bytes(store.peek_epoch(only))
+    (only,) = store.names("epochs/*")
+    return Epoch.from_bytes(store.read(only))
 
 
 def as_group_key(epoch: Epoch) -> Epoch:

@@ -274,8 +274,8 @@ class Puppets(InProcessGrid):
     def epoch(self, index: int) -> Epoch:
         """The one epoch that a node has keys of."""
         store = Store(self.homes[index])
-        (only,) = store.epochs()
-        return Epoch.from_bytes(store.peek_epoch(only))
+        (only,) = store.names("epochs/*")
+        return Epoch.from_bytes(store.read(only))
 
     def epochs(self, index: int) -> int:
         """Epochs whose keys a node has had."""

@@ -174,8 +174,8 @@ class Network(Watch):
             for width in ("int16", "int32", "int64"):
                 yield "what was encrypted", made.lanes.astype(width).tobytes()
         store = Store(site.home)
-        for epoch_id in store.epochs():
-            epoch = Epoch.from_bytes(store.peek_epoch(epoch_id))
+        for name in store.names("epochs/*"):
+            epoch = Epoch.from_bytes(store.read(name))
             yield "the group key", epoch.group_key
             yield "a key of the scheme", epoch.scheme_secret[64:96]
         if (site.run / "model").exists() and (model := site.model).round:

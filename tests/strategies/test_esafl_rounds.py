@@ -68,7 +68,7 @@ def test_a_round_goes_on_with_new_keys(tmp_path: Path, how: str) -> None:
     def forge(node: int, stage: str, reply: Message) -> Message:
         if stage == "joint" and grid.killed:
             store = Store(grid.homes[node - 100])
-            kept = [Epoch.from_bytes(store.peek_epoch(i)) for i in store.epochs()]
+            kept = [Epoch.from_bytes(store.read(i)) for i in store.names("epochs/*")]
             seen.append(any(epoch.scheme_secret for epoch in kept))
         return reply
 
@@ -223,9 +223,9 @@ def test_without_a_key_nothing_is_trained_or_sent_again(tmp_path: Path) -> None:
     grid = Puppets(tmp_path, 4)
     run(grid, 1, **how)
     node = Store(grid.homes[0])
-    (epoch_id,) = node.epochs()
-    bare = dataclasses.replace(Epoch.from_bytes(node.peek_epoch(epoch_id)), scheme_secret=b"")
-    node.replace_epoch(epoch_id, bare.to_bytes())
+    (epoch_id,) = node.names("epochs/*")
+    bare = dataclasses.replace(Epoch.from_bytes(node.read(epoch_id)), scheme_secret=b"")
+    node.replace_erasing(epoch_id, bare.to_bytes())
     again = Puppets(tmp_path, 4, run_id=8)
     run(again, 3, start={"resume": True}, **how)
     stages = again.stages_of(100)

@@ -57,7 +57,7 @@ def other_share(grid: Puppets, answer: bytes) -> bytes:
     elements = np.frombuffer(said.payload, "<u8").copy()
     elements[5] ^= np.uint64(1)
     node = Store(grid.homes[LIAR])
-    epoch_bytes = node.peek_epoch(node.epochs()[0])
+    epoch_bytes = node.read(node.names("epochs/*")[0])
     circle = SharingParameters.of(Epoch.from_bytes(epoch_bytes), 2048)
     header = circle.header(kept.slot, UNMASK, said.rank, circle.about(kept.survivors))
     return answer_of(said.rank, Envelope.seal(node.identity(), header, elements.tobytes()))

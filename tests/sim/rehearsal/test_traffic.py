@@ -61,7 +61,7 @@ def _pair(loopback: Any, rank: int) -> bytes:
     from flhe.keys.agreement.states import Epoch
 
     store = Store(loopback.home("site-a"))
-    epoch = Epoch.from_bytes(store.peek_epoch(store.epochs()[0]))
+    epoch = Epoch.from_bytes(store.read(store.names("epochs/*")[0]))
     return bytes(epoch.pair_keys[rank]) or bytes(epoch.pair_keys[rank - 1])
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from flhe.node.audit import Entry
-from flhe.node.stored import StoredSession
+from flhe.node.node import StoredSession
 
 _WIDE = ("stage", "epoch", "round", "result", "answer", "size", "seconds")
 _STACKED = ("stage\nround", "epoch\nresult", "answer\nreason", "size\nseconds")
@@ -20,20 +20,12 @@ _UNLIMITED = 1000
 """Columns of a terminal that any line fits."""
 
 
-class AuditTable:
-    """One row an entry, under a row for each run; it stacks cells where the terminal is narrow.
-
-    An entry that is None was not a line of flhe.
-    """
-
-    def __init__(self, entries: Sequence[Entry | None]) -> None:
-        self._entries = entries
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        wide = _table(self._entries, stacked=False)
-        unlimited = options.update(max_width=_UNLIMITED)
-        fits = console.measure(wide, options=unlimited).maximum <= options.max_width
-        yield wide if fits else _table(self._entries, stacked=True)
+def audit_table(entries: Sequence[Entry | None], console: Console) -> Table:
+    """One row an entry, under a row for each run; cells are stacked where the terminal is narrow."""
+    wide = _table(entries, stacked=False)
+    unlimited = console.options.update(max_width=_UNLIMITED)
+    fits = console.measure(wide, options=unlimited).maximum <= console.width
+    return wide if fits else _table(entries, stacked=True)
 
 
 def _table(entries: Sequence[Entry | None], *, stacked: bool) -> Table:
