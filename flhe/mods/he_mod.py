@@ -17,16 +17,8 @@ from dataclasses import dataclass, field
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from flhe.errors import FlheError, LeftError, PolicyError, ProtocolError
-from flhe.mods import (
-    agreement,
-    handover,
-    records,
-    scheme_keys,
-    staged,
-    stages,
-    survivors,
-    training,
-)
+from flhe.mods import agreement, handover, records, scheme_keys, staged, survivors, training
+from flhe.mods.app import App, AppError, Initial, Sensitivity
 from flhe.mods.app_state import AppState
 from flhe.node import audit
 from flhe.node.folder import log_failure
@@ -40,7 +32,10 @@ logger = logging.getLogger("flhe")
 
 Next = Callable[[Message, Context], Message]
 
-STAGES: dict[tuple[str, str], stages.Stage] = {
+Stage = Callable[[Node, ConfigRecord, Message, App], RecordDict]
+"""(node, stage record, message, app) -> content of the reply."""
+
+STAGES: dict[tuple[str, str], Stage] = {
     ("train", "advertise"): agreement.advertise,
     ("train", "share"): agreement.share,
     ("train", "confirm"): agreement.confirm,
@@ -90,8 +85,8 @@ class HEMod:
 
     def __init__(
         self,
-        initial: stages.Initial | None = None,
-        sensitivity: stages.Sensitivity | None = None,
+        initial: Initial | None = None,
+        sensitivity: Sensitivity | None = None,
     ) -> None:
         self._initial = initial
         self._sensitivity = sensitivity
@@ -104,7 +99,7 @@ class HEMod:
             handling.note(record)
             content = self._answer(handling, record, message, context, call_next)
             handling.audit(answer=audit.answer_of(handling.stage, _reply(content)), content=content)
-        except stages.AppError as error:
+        except AppError as error:
             cause = error.__cause__ or error
             if _simulated() and not configured(context.node_config):
                 # Its own author looks on; a deployed node keeps to errors.log.
@@ -145,7 +140,7 @@ class HEMod:
             if policy.leave:
                 node.leave()
                 raise LeftError("flhe-leave is set on this node")
-            app = stages.App(context, call_next, state, self._initial, self._sensitivity)
+            app = App(context, call_next, state, self._initial, self._sensitivity)
             # Its order is the server's, and in no hash.
             context.run_config = dict(sorted(context.run_config.items()))
             if record is None:
@@ -155,7 +150,12 @@ class HEMod:
             step = STAGES.get((message.metadata.message_type, name))
             if step is None:
                 raise ProtocolError("a stage that this version of flhe does not know")
-            return step(node, record, message, app)
+            began = time.perf_counter()
+            content = step(node, record, message, app)
+            # Not the app's own time, which would say how many examples it has.
+            seconds = time.perf_counter() - began - app.seconds
+            content.config_records[records.REPLY]["crypto-s"] = seconds
+            return content
 
 
 @dataclass(slots=True)
@@ -230,7 +230,7 @@ def _federation(record: ConfigRecord, context: Context) -> int:
     return int.from_bytes(name, "big")
 
 
-def _plain(node: Node, message: Message, app: stages.App) -> RecordDict:
+def _plain(node: Node, message: Message, app: App) -> RecordDict:
     """Pass a plain message on, where policy allows it and the run was plain from the start."""
     if node.encrypted_before():
         raise PolicyError("the server asked for plaintext in the middle of an encrypted run")

@@ -197,9 +197,9 @@ def stage_record(stage: str, **fields: Any) -> ConfigRecord:
     return ConfigRecord({"v": PROTOCOL, "flhe": release(), "stage": stage, **_present(fields)})
 
 
-def reply_record(**fields: Any) -> ConfigRecord:
+def reply(**fields: Any) -> RecordDict:
     """What a client's mod answers."""
-    return ConfigRecord({"v": PROTOCOL, **_present(fields)})
+    return RecordDict({REPLY: ConfigRecord({"v": PROTOCOL, **_present(fields)})})
 
 
 def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -272,12 +272,20 @@ def optional(record: ConfigRecord, name: str, default: Any) -> Any:
     return field(record, name, type(default)) if name in record else default
 
 
-def bytes_list(record: ConfigRecord, name: str) -> list[bytes]:
-    """One field that is a list of byte strings; missing means empty."""
+def list_of(record: ConfigRecord, name: str, kind: type) -> list[Any]:
+    """One field that is a list of values of exactly one type; missing means empty.
+
+    Raises ProtocolError: anything else.
+    """
     value = record.get(name, [])
-    if not isinstance(value, list) or not all(type(v) is bytes for v in value):
-        raise ProtocolError(f"field {name!r} of a stage must be a list of bytes")
-    return [v for v in value if isinstance(v, bytes)]
+    if not isinstance(value, list) or not all(type(each) is kind for each in value):
+        raise ProtocolError(f"field {name!r} of a stage must be a list of {kind.__name__}")
+    return list(value)
+
+
+def bytes_list(record: ConfigRecord, name: str) -> list[bytes]:
+    """One field that is a list of byte strings; see `list_of`."""
+    return list_of(record, name, bytes)
 
 
 def message_bytes(content: RecordDict) -> int:

@@ -180,8 +180,10 @@ def test_fields_are_of_exactly_one_type() -> None:
 
 
 def test_a_reply_of_another_version_is_none(caplog: pytest.LogCaptureFixture) -> None:
-    ours = records.reply_record(step="update")
-    assert records.find_reply(RecordDict({records.REPLY: ours})) == ours
+    reply = records.reply(step="update")
+    ours = records.find_reply(reply)
+    assert ours is not None
+    assert ours == reply[records.REPLY]
     assert records.find_reply(RecordDict()) is None
     assert not caplog.records
     for spoken in (records.PROTOCOL - 1, records.PROTOCOL + 1, str(records.PROTOCOL)):
