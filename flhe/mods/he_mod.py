@@ -1,9 +1,8 @@
 """HEMod: the client mod that encrypts what the app trained.
 
-Outermost in the app's list of mods. Stages of flhe travel as ordinary `train` and `evaluate` messages
-with an `flhe.stage` record; key agreement is answered here without calling the app, and around
-training the app sees ordinary arrays and never the ciphertext. A message without that record is a
-plain one: refused, unless the node's own policy allows unencrypted runs.
+Stages of flhe travel as ordinary `train` and `evaluate` messages with an `flhe.stage` record. Key
+agreement is answered without calling the app; in training it sees ordinary arrays, never ciphertext. A
+message without that record is a plain one: refused, unless the node's own policy allows such runs.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
@@ -61,11 +61,11 @@ STAGES: dict[tuple[str, str], Stage] = {
 }
 """(message type, stage) -> its answer."""
 
-
 LOCKS = 16
 """Files that federations are locked by; messages of two that share one wait for each other."""
 
 
+@dataclass(frozen=True, eq=False)
 class HEMod:
     """Encrypts updates; the node's own config says with which keys and under which policy.
 
@@ -83,20 +83,16 @@ class HEMod:
         training; `flhe.coding.sensitivity` computes it for any model of torch.
     """
 
-    def __init__(
-        self,
-        initial: Initial | None = None,
-        sensitivity: Sensitivity | None = None,
-    ) -> None:
-        self._initial = initial
-        self._sensitivity = sensitivity
+    initial: Initial | None = None
+    sensitivity: Sensitivity | None = None
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
         """Answer one message. Never raises: Flower would send the exception's text to the server."""
         handling = _Handling()
         try:
             record = records.find_config(message.content, records.STAGE)
-            handling.note(record)
+            handling.stage = PLAIN if record is None else str(record.get("stage"))
+            handling.asked.update(record or {})
             content = self._answer(handling, record, message, context, call_next)
             handling.audit(answer=audit.answer_of(handling.stage, _reply(content)), content=content)
         except AppError as error:
@@ -140,7 +136,7 @@ class HEMod:
             if policy.leave:
                 node.leave()
                 raise LeftError("flhe-leave is set on this node")
-            app = App(context, call_next, state, self._initial, self._sensitivity)
+            app = App(context, call_next, state, self.initial, self.sensitivity)
             # Its order is the server's, and in no hash.
             context.run_config = dict(sorted(context.run_config.items()))
             if record is None:
@@ -163,37 +159,28 @@ class _Handling:
     """One message on its way through: what the node's own logs say of it."""
 
     stage: str = "message"
-    round: int | None = None
-    attempt: int | None = None
+    asked: dict[str, Any] = field(default_factory=dict)
     store: Store | None = None  # only a directory that was found sound is written to
     node: Node | None = None
     began: float = field(default_factory=time.monotonic)
 
-    def note(self, record: ConfigRecord | None) -> None:
-        """Note what is asked."""
-        self.stage = PLAIN if record is None else str(record.get("stage"))
-        for name in () if record is None else ("round", "attempt"):
-            number = record.get(name)  # type: ignore[union-attr]
-            setattr(self, name, number if type(number) is int else None)
-
-    def audit(
-        self, *, answer: str, content: RecordDict | None = None, code: int | None = None
-    ) -> None:
+    def audit(self, *, answer: str, content: RecordDict, code: int | None = None) -> None:
         """One line for the administrator. A log that cannot be written stops nothing, and says so."""
         if self.store is None:
             return
+        node = self.node
         try:
             entry = audit.Entry(
-                run=0 if self.node is None else self.node.run_id,
+                run=0 if node is None else node.run_id,
                 stage=self.stage,
                 answer=answer,
                 seconds=time.monotonic() - self.began,
-                bytes_out=0 if content is None else records.message_bytes(content),
-                epoch=None if self.node is None else self.node.current_epoch(),
-                contract=None if self.node is None else self.node.current_contract(),
-                round=self.round,
-                attempt=self.attempt,
-                result=None if content is None else audit.result_of(_reply(content)),
+                bytes_out=records.message_bytes(content),
+                epoch=None if node is None else node.current_epoch(),
+                contract=None if node is None else node.current_contract(),
+                round=self.asked.get("round"),
+                attempt=self.asked.get("attempt"),
+                result=audit.result_of(_reply(content)),
                 code=code,
             )
             audit.write(self.store, entry)
@@ -202,7 +189,7 @@ class _Handling:
 
     def refuse(self, message: Message, refusal: Refusal, error: BaseException) -> Message:
         """Answer with a code; the details stay here."""
-        self.audit(answer=audit.REFUSED, code=refusal.code)
+        self.audit(answer=audit.REFUSED, content=RecordDict(), code=refusal.code)
         try:
             place = "no details"
             if self.store is not None:

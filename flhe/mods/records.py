@@ -112,9 +112,7 @@ def from_sealed(sealed: Sealed, *, supports: bool = True) -> ArrayRecord:
     body = sealed.body() if supports else sealed.body()[:1]
     if len(body) > 1:  # supports are a fraction of what they go with
         body = [memoryview(b"".join(body))]
-    data = body[0]
-    parts = (data[at : at + PIECE] for at in range(0, max(len(data), 1), PIECE))
-    return _numbered((part.tobytes() for part in parts), SEALED)
+    return _numbered(body, SEALED)
 
 
 def to_sealed(
@@ -133,16 +131,15 @@ def to_sealed(
 
     Raises ProtocolError: arrays of another stype, or pieces that are missing or out of order.
     """
-    names = _numbers(record, SEALED, "ciphertext", "ciphertext")
-    if len(names) == 1:
-        only = np.frombuffer(record[names[0]].data, np.uint8)
-        return Sealed.from_parts(header, only, supports, floats=floats)
-    data = np.empty(sum(len(array.data) for array in record.values()), np.uint8)
-    at = 0
-    for name in names:
-        piece = np.frombuffer((record.pop(name) if take else record[name]).data, np.uint8)
-        data[at : at + piece.size] = piece
-        at += piece.size
+    _check_pieces(record, SEALED, "ciphertext")
+    if len(record) == 1:
+        data = np.frombuffer(record["0000"].data, np.uint8)
+    else:
+        data, at = np.empty(sum(len(array.data) for array in record.values()), np.uint8), 0
+        for name in list(record):
+            piece = np.frombuffer((record.pop(name) if take else record[name]).data, np.uint8)
+            data[at : at + piece.size] = piece
+            at += piece.size
     return Sealed.from_parts(header, data, supports, floats=floats)
 
 
@@ -162,25 +159,21 @@ class SealedArrays(ArrayRecord):
 
 def from_pieces(pieces: Iterable[bytes]) -> ArrayRecord:
     """A sealed checkpoint, piece by piece as it is sealed."""
-    cut = (piece[at : at + PIECE] for piece in pieces for at in range(0, len(piece), PIECE))
-    return _numbered(cut, CHECKPOINT)
+    return _numbered(pieces, CHECKPOINT)
 
 
-def _numbered(pieces: Iterable[bytes], stype: str) -> ArrayRecord:
-    return ArrayRecord(
-        {f"{i:04d}": Array("uint8", (len(p),), stype, p) for i, p in enumerate(pieces)}
-    )
+def _numbered(pieces: Iterable[bytes | memoryview], stype: str) -> ArrayRecord:
+    cut = (bytes(p[at : at + PIECE]) for p in pieces for at in range(0, max(len(p), 1), PIECE))
+    return ArrayRecord({f"{i:04d}": Array("uint8", (len(p),), stype, p) for i, p in enumerate(cut)})
 
 
-def _numbers(record: ArrayRecord, stype: str, what: str, one: str) -> list[str]:
-    """Names of the pieces in a record, all of them and in order; see `to_sealed`."""
-    names = list(record)
-    if not names or names != [f"{i:04d}" for i in range(len(names))]:
+def _check_pieces(record: ArrayRecord, stype: str, what: str) -> None:
+    """Refuse a record that does not hold all pieces, in order; see `to_sealed`."""
+    if not record or list(record) != [f"{i:04d}" for i in range(len(record))]:
         raise ProtocolError(f"{what} pieces are missing or out of order")
     for array in record.values():
         if array.stype != stype:
-            raise ProtocolError(f"expected {one} ({stype}), got {array.stype!r}")
-    return names
+            raise ProtocolError(f"expected a {what} ({stype}), got {array.stype!r}")
 
 
 def to_pieces(record: ArrayRecord) -> list[bytes]:
@@ -188,7 +181,7 @@ def to_pieces(record: ArrayRecord) -> list[bytes]:
 
     Raises ProtocolError: arrays of another stype, or pieces that are missing or out of order.
     """
-    _numbers(record, CHECKPOINT, "checkpoint", "a checkpoint")
+    _check_pieces(record, CHECKPOINT, "checkpoint")
     return [array.data for array in record.values()]
 
 

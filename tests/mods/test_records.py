@@ -160,7 +160,7 @@ def test_pieces_that_do_not_belong() -> None:
             records.to_sealed(whole.header(), ArrayRecord(odd))
     for stype in ("numpy.ndarray", "flhe.checkpoint/1", "flhe.sealed/2", ""):
         odd = {**pieces, "0002": dataclasses.replace(pieces["0002"], stype=stype)}
-        with pytest.raises(ProtocolError, match="expected ciphertext"):
+        with pytest.raises(ProtocolError, match="expected a ciphertext"):
             records.to_sealed(whole.header(), ArrayRecord(odd))
     with pytest.raises(ProtocolError):
         records.to_sealed(b"", ArrayRecord(pieces))
