@@ -13,15 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flwr.app import (
-    DEFAULT_TTL,
-    ArrayRecord,
-    ConfigRecord,
-    Context,
-    Message,
-    Metadata,
-    RecordDict,
-)
+from flwr.app import DEFAULT_TTL, ArrayRecord, ConfigRecord, Context, Message, Metadata, RecordDict
 
 from flhe.errors import ConfigError
 from flhe.math.buffers import give_back
@@ -30,11 +22,9 @@ from flhe.mods.app_state import AppState
 from flhe.training.contract import Contract
 from flhe.training.model import Model
 
-Sensitivity = Callable[[Message, Context], Mapping[str, Any]]
-"""(message with the model, Context) -> sensitivity of each parameter, by the model's names."""
-
 Initial = Callable[[Context], ArrayRecord]
-"""Context -> the initial model, for federations whose server must not see even that."""
+Sensitivity = Callable[[Message, Context], Mapping[str, Any]]
+"""Functions that an app may give; see `HEMod`."""
 
 
 class AppError(Exception):

@@ -77,12 +77,14 @@ class Turn:
         under here; ClaimedError: it was claimed before, and is not kept.
         """
         node, session, slot = self.node, self.session, of.slot
+        together = session.terms.scheme.opened_together
         evaluation = slot.purpose == EVALUATION.purpose
         step: Step = "mean-squares" if slot.purpose == MEAN_SQUARES.purpose else "update"
         kept = node.load_output(slot)
         if kept is None:
             of.adder.check_mode(mode)
-            survivors.check_ready(node, session, slot)
+            if together:
+                node.check_unsigned(slot)
             if not evaluation:
                 node.bind_mask(self.model.mask)
             sealer = session.sealer(of)
@@ -96,7 +98,8 @@ class Turn:
                 session.epoch, sealer, encoded, claim, mode, support, threads=session.threads
             )
             del encoded
-            survivors.deal(node, session, sealer, slot)
+            if together:
+                survivors.deal(node, session, sealer, slot)
             envelope = of.sign(node.identity, sealed)
             node.save_output(sealed, envelope)
         else:
@@ -108,7 +111,7 @@ class Turn:
             envelope=envelope,
             digest=self.digest,
             history=slot.history,
-            shares=survivors.shares(node, session, slot),
+            shares=survivors.shares(node, slot) if together else [],
         )
         content[records.UPDATE] = records.from_sealed(sealed, supports=False)  # told before
         return content

@@ -150,17 +150,15 @@ class Follower:
         self,
         header: bytes,
         arrays: ArrayRecord,
-        mean_squares: bytes = b"",
-        release: bytes = b"",
-        *,
-        expected: object = None,
+        mean_squares: bytes,
+        release: bytes,
+        expected: object,
     ) -> None:
         """Open one round's sum, unless that was done before.
 
         `mean_squares` is the sum that the round's thresholds were fitted on, `release` what its
-        senders' masking-key agreement released, where there was one. A wrong one opens nothing: it is
-        in the slot that they encrypted for. `expected` is the history with this sum in it, where the
-        message names one.
+        senders' masking-key agreement released; b"" where there was none. A wrong one opens nothing: it
+        is in the slot that they encrypted for. `expected` is the history with this sum in it, or None.
 
         Raises AlteredError: another sum than the one that the message speaks of.
         """
@@ -251,12 +249,12 @@ class Follower:
         self.open_evaluation(record)  # of the model before the sums that came
         names = "sums", "mean-squares", "releases"
         told = [records.bytes_list(record, name) for name in names]
-        for i, (header, *beside) in enumerate(zip_longest(*told, fillvalue=b"")):
+        for i, (header, squares, release) in enumerate(zip_longest(*told, fillvalue=b"")):
             arrays = content.get(f"{records.SUM}.{i}")
             if not isinstance(arrays, ArrayRecord):
                 raise ProtocolError(f"sum {i} of the message is missing")
             last = i == len(told[0]) - 1  # the history that is named has all of them in it
-            self.open(header, arrays, *beside, expected=named if last else None)
+            self.open(header, arrays, squares, release, named if last else None)
         self.open_evaluation(record)
 
     def take_served(self, record: ConfigRecord, content: RecordDict) -> None:

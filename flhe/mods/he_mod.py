@@ -94,7 +94,7 @@ class HEMod:
             handling.stage = PLAIN if record is None else str(record.get("stage"))
             handling.asked.update(record or {})
             content = self._answer(handling, record, message, context, call_next)
-            handling.audit(answer=audit.answer_of(handling.stage, _reply(content)), content=content)
+            handling.audit(content)
         except AppError as error:
             cause = error.__cause__ or error
             if _simulated() and not configured(context.node_config):
@@ -113,12 +113,13 @@ class HEMod:
         context: Context,
         call_next: Next,
     ) -> RecordDict:
+        run_config = context.run_config
         policy = Policy.of_node(
             context.node_config,
             run_id=context.run_id,
             node_id=context.node_id,
             simulated=_simulated(),
-            plain_asked=_plain_asked(context),
+            plain_asked=run_config.get("scheme") == PLAIN or run_config.get("flhe-plain") is True,
         )
         if policy.home.is_dir():  # refused before anything is made, and told where there is a log
             handling.store = open_store(policy)
@@ -164,23 +165,23 @@ class _Handling:
     node: Node | None = None
     began: float = field(default_factory=time.monotonic)
 
-    def audit(self, *, answer: str, content: RecordDict, code: int | None = None) -> None:
+    def audit(self, content: RecordDict, code: int | None = None) -> None:
         """One line for the administrator. A log that cannot be written stops nothing, and says so."""
         if self.store is None:
             return
-        node = self.node
+        node, reply = self.node, records.find_config(content, records.REPLY)
         try:
             entry = audit.Entry(
                 run=0 if node is None else node.run_id,
                 stage=self.stage,
-                answer=answer,
+                answer=audit.answer_of(self.stage, reply) if code is None else audit.REFUSED,
                 seconds=time.monotonic() - self.began,
                 bytes_out=records.message_bytes(content),
                 epoch=None if node is None else node.current_epoch(),
                 contract=None if node is None else node.current_contract(),
                 round=self.asked.get("round"),
                 attempt=self.asked.get("attempt"),
-                result=audit.result_of(_reply(content)),
+                result=audit.result_of(reply),
                 code=code,
             )
             audit.write(self.store, entry)
@@ -189,7 +190,7 @@ class _Handling:
 
     def refuse(self, message: Message, refusal: Refusal, error: BaseException) -> Message:
         """Answer with a code; the details stay here."""
-        self.audit(answer=audit.REFUSED, content=RecordDict(), code=refusal.code)
+        self.audit(RecordDict(), refusal.code)
         try:
             place = "no details"
             if self.store is not None:
@@ -201,10 +202,6 @@ class _Handling:
         except Exception:  # a full disk must not become the answer
             logger.error("%s, and its details could not be written", refusal.slug)
         return Message(Error(code=refusal.code, reason=refusal.slug), reply_to=message)
-
-
-def _reply(content: RecordDict) -> ConfigRecord | None:
-    return records.find_config(content, records.REPLY)
 
 
 def _federation(record: ConfigRecord, context: Context) -> int:
@@ -223,12 +220,6 @@ def _plain(node: Node, message: Message, app: App) -> RecordDict:
         raise PolicyError("the server asked for plaintext in the middle of an encrypted run")
     logger.warning("this run is NOT encrypted: this node's policy allows scheme 'plain'")
     return app.pass_on(message)
-
-
-def _plain_asked(context: Context) -> bool:
-    """Whether the run says of itself that it is a plain one; heeded in simulations only."""
-    config = context.run_config
-    return config.get("scheme") == PLAIN or config.get("flhe-plain") is True
 
 
 def _simulated() -> bool:

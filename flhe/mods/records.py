@@ -1,8 +1,7 @@
 """Flower's records <-> arrays and bytes: the one place that knows both.
 
-A ciphertext travels as `Array(stype="flhe.sealed/1")`. Flower's own averaging refuses that stype, so
-nothing averages ciphertext by accident. Long ones are cut into several arrays, because Flower holds a
-message twice while it unpacks it, and on top of that the array it is at twice more.
+A ciphertext travels as `Array(stype="flhe.sealed/1")`, which Flower's own averaging refuses. Long ones
+are cut into several arrays: while Flower unpacks a message it holds it twice, and one array twice more.
 """
 
 from __future__ import annotations
@@ -35,19 +34,15 @@ CHECKPOINT = "flhe.checkpoint/1"
 STAGE, REPLY, UPDATE, SUM = "flhe.stage", "flhe.reply", "flhe.update", "flhe.sum"
 """Names of our records in a message; everything else in it belongs to the app."""
 
-BOX = "flhe.checkpoint"
-"""Name of a sealed checkpoint in a message, either way."""
-
-CANDIDATE = "flhe.candidate"
-"""Name of a sealed checkpoint that is to be verified before anybody relies on it."""
+BOX, CANDIDATE = "flhe.checkpoint", "flhe.candidate"
+"""Names of a sealed checkpoint in a message, either way; the second one is to be verified only."""
 
 MEANS, EVALUATION = "flhe.means.", "flhe.evaluation."
 """With a round's number behind it: mean metrics, of training or of a model, as told."""
 
-PREFIX = "flhe."
 PIECE = 10 << 20
 """Bytes of ciphertext in one Array: two chunks of Flower's. Unpacking 26 MB takes 3.0 times that in one
-piece, 2.2 times in these; smaller ones save little more, and each piece is one more request."""
+piece, 2.2 times in these; smaller ones save little more."""
 
 NUMPY = "numpy.ndarray"
 
@@ -57,15 +52,10 @@ def to_numpy(record: ArrayRecord) -> dict[str, NDArray[Any]]:
 
     They are views of the record's own bytes, and keep those alive.
     """
-    arrays = {}
-    for name, array in record.items():
-        if array.stype.startswith(PREFIX):
-            raise ProtocolError(f"array {name!r} is ciphertext where a model was expected")
-        arrays[name] = _view(array)
-    return arrays
+    return {name: _view(name, array) for name, array in record.items()}
 
 
-def _view(array: Array) -> NDArray[Any]:
+def _view(name: str, array: Array) -> NDArray[Any]:
     """An array over Flower's bytes, which are an .npy file; nothing is copied.
 
     Raises ProtocolError: anything else, or a file of another length than its header says: nothing
@@ -73,7 +63,9 @@ def _view(array: Array) -> NDArray[Any]:
     """
     data = array.data
     if array.stype != NUMPY:
-        raise ProtocolError(f"expected a model's array ({NUMPY}), got one of another stype")
+        raise ProtocolError(
+            f"array {name!r} is ciphertext, or of another stype, where a model's ({NUMPY}) was expected"
+        )
     try:
         stream = io.BytesIO(data)  # shares the bytes
         shape, fortran_order, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
@@ -123,11 +115,9 @@ def to_sealed(
     supports: Sequence[Support] | None = None,
     floats: int | None = None,
 ) -> Sealed:
-    """Rebuild a ciphertext; one piece is not copied.
+    """Rebuild a ciphertext; one piece is not copied. For supports see `Sealed.from_parts`.
 
     `take` removes each piece from the record once it is copied, so that both are never held at once.
-    Supports that did not come before are behind the ciphertext, of vectors of `floats` values, 0 for
-    none; see `Sealed.from_parts`.
 
     Raises ProtocolError: arrays of another stype, or pieces that are missing or out of order.
     """

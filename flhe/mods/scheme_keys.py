@@ -1,11 +1,10 @@
-"""Stages by which the members of a new epoch come to the keys of a scheme's own.
+"""Stages by which members of a new epoch come to the keys of a scheme's own (`flhe.keys.agreement`).
 
-One key pair for all: `flhe.keys.agreement.key_pair`. Shares of a key that nobody has:
-`flhe.keys.agreement.shared_key`. Or a key for each member: `flhe.keys.agreement.joint`. Of the last,
-once everybody has confirmed, and before a member draws a key, it erases the ones of the epoch before:
-from then on nobody here opens what was sealed for another set of senders. (Dealt keys are for one set
-only.) Its model stays, and so does the update that is under way: it is encrypted again, for those that
-are left.
+One key pair for all (`key_pair`), shares of a key that nobody has (`shared_key`), or a key for each
+member (`joint`). Before a member draws one of the last, once everybody has confirmed, it erases those
+of the epoch before: from then on nobody here opens what was sealed for another set of senders. (Dealt
+keys are for one set only.) Its model stays, and so does the update that is under way: it is encrypted
+again, for those that are left.
 """
 
 from __future__ import annotations

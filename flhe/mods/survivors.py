@@ -6,11 +6,10 @@
 
 Where members hold shares of a key, CONSIST brings the sum, and UNMASK asks for a partial decryption.
 
-The first two go by what the node keeps of its own upload, and by nothing that the server says of it. A
-node signs one set of the updates that start from one history: on disk before the signature leaves, and
-from then on it encrypts nothing more from there, in whatever round and epoch. It is free again once t
-members have promised that the set is never opened. What it answered it answers again, for the same set
-only.
+The first two go by what the node keeps of its own upload, never by what the server says of it. A node
+signs one set of the updates that start from one history, on disk before the signature leaves, and then
+encrypts nothing more from there, in whatever round and epoch. It is free again once t members have
+promised that the set is never opened. For the same set it answers again what it answered.
 """
 
 from __future__ import annotations
@@ -33,28 +32,17 @@ from flhe.training.session import Session
 from flhe.training.terms import Terms
 
 
-def check_ready(node: Node, session: Session, slot: Slot) -> None:
-    """Refuse to train for a sum that nothing may be encrypted for.
-
-    Raises ReuseError: survivors of the round or of its start were signed, or its sum was given up.
-    """
-    if session.terms.scheme.opened_together:
-        node.check_unsigned(slot)
-
-
 def deal(node: Node, session: Session, sealer: Sealer, slot: Slot) -> None:
-    """Share the seed of what was just encrypted, where its senders open the sum; see `shares`."""
+    """Share the seed of what was just encrypted; see `shares`."""
+    dealt = masking.Dealt(slot, (), b"")  # of a key that lasts, every member has a share already
     if session.terms.scheme.per_sum_keys:
         assert isinstance(sealer, SharedSealer)
-        node.save_dealt(masking.deal(session.epoch, slot, sealer.take_seed(slot)))
-    elif session.terms.scheme.opened_together:
-        node.save_dealt(masking.Dealt(slot, (), b""))  # every member has a share of the key already
+        dealt = masking.deal(session.epoch, slot, sealer.take_seed(slot))
+    node.save_dealt(dealt)
 
 
-def shares(node: Node, session: Session, slot: Slot) -> list[bytes]:
-    """What was dealt of an update's seed, for each member; empty where its senders do not open it."""
-    if not session.terms.scheme.opened_together:
-        return []
+def shares(node: Node, slot: Slot) -> list[bytes]:
+    """What was dealt of an update's seed, for each member."""
     kept = node.load_dealt()
     if kept is None or kept.slot != slot:
         raise ProtocolError("the shares of this attempt are not kept any more: ask under a new one")
@@ -120,12 +108,6 @@ def void(node: Node, record: ConfigRecord, _message: Message, app: App) -> Recor
     number = records.field(record, "number", int)
     made = voids.promise(node.identity, slot, number, signed=node.give_up_set(slot))
     return records.reply(step="void", promise=made.to_bytes())
-
-
-def learn_voids(node: Node, record: ConfigRecord, history: bytes) -> None:
-    """Hear of sets that can never be opened: where this node signed one, it may sign another."""
-    for encoded in records.bytes_list(record, "voids"):
-        node.forget_set(history, voids.Void.from_bytes(encoded))
 
 
 def _epoch(node: Node, record: ConfigRecord, app: App) -> tuple[Epoch, Terms]:

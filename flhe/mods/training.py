@@ -1,9 +1,7 @@
 """Stages that call the app: a round of training, and an evaluation.
 
-In the round for the map each node says which values of an update say most of the data, by its own
-lights. The app says it by a function of its own, as `flhe.coding.sensitivity` computes it, or is let to
-train once and judged by what that changed. What it says leaves encrypted as a whole: a sum of maps is
-opened, and no single one.
+In the round for the map each node reports how sensitive its values are: by a function of its app's,
+such as `flhe.coding.sensitivity`, or by what one training changes. Only the sum of maps is opened.
 """
 
 from __future__ import annotations
@@ -20,7 +18,8 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.flatten import Arrays
 from flhe.errors import ReplyError
-from flhe.mods import records, staged, survivors
+from flhe.keys.agreement.voids import Void
+from flhe.mods import records, staged
 from flhe.mods.app import App
 from flhe.mods.contribution import Turn
 from flhe.mods.follow import follow
@@ -47,7 +46,8 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     round_ = records.field(record, "round", int)
     follower.contract.check_round(round_)
     check_ahead(model, round_, node.reached(session.epoch.id))
-    survivors.learn_voids(node, record, model.history)
+    for encoded in records.bytes_list(record, "voids"):  # it may sign another set than one of these
+        node.forget_set(model.history, Void.from_bytes(encoded))
     turn = Turn.of(follower, round_, records.field(record, "attempt", int))
     if session.staged(model):
         return staged.begin(turn, record, lambda: _draft(turn, app))
