@@ -269,9 +269,8 @@ class Follower:
         node.settle_draft(model.round, sent=False)
         # Nobody says whose updates are in the model: a node knows which set it has signed.
         signs = self.terms.scheme.opened_together
-        self.app.state.settle(
-            model.round, node.last_signed(self.epoch.id) if signs else node.last_sent()
-        )
+        counted = node.last_signed(self.epoch.id) if signs else node.last_sent()
+        self.app.state.settle(model.round, counted)
         self.model = model
 
 

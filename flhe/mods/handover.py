@@ -75,7 +75,6 @@ def _sealed(follower: Follower) -> RecordDict:
     key = ModelKey.of(agreed)
     header = {**key.header(), "round": model.round, "attempt": 0, "rank": agreed.rank}
     digest = session.digest(model)
-    box = records.from_pieces(seal.seal_stream(key.key, header, model.chunks()))
     content = follower.reply(
         round=model.round,
         history=model.history,
@@ -83,5 +82,5 @@ def _sealed(follower: Follower) -> RecordDict:
         voucher=session.holding(model, digest).sign(follower.node.identity),
         layout=canonical.dumps(model.layout.to_fields()),
     )
-    content[records.BOX] = box
+    content[records.BOX] = records.from_pieces(seal.seal_stream(key.key, header, model.chunks()))
     return content

@@ -141,7 +141,14 @@ class HEMod:
             # Its order is the server's, and in no hash.
             context.run_config = dict(sorted(context.run_config.items()))
             if record is None:
-                return _plain(node, message, app)
+                if node.encrypted_before():
+                    raise PolicyError(
+                        "the server asked for plaintext in the middle of an encrypted run"
+                    )
+                logger.warning(
+                    "this run is NOT encrypted: this node's policy allows scheme 'plain'"
+                )
+                return app.pass_on(message)
             node.mark_encrypted(context.run_id)
             name = records.field(record, "stage", str)
             step = STAGES.get((message.metadata.message_type, name))
@@ -212,14 +219,6 @@ def _federation(record: ConfigRecord, context: Context) -> int:
     if len(name) != 8:
         raise ProtocolError("a federation's id is 8 bytes")
     return int.from_bytes(name, "big")
-
-
-def _plain(node: Node, message: Message, app: App) -> RecordDict:
-    """Pass a plain message on, where policy allows it and the run was plain from the start."""
-    if node.encrypted_before():
-        raise PolicyError("the server asked for plaintext in the middle of an encrypted run")
-    logger.warning("this run is NOT encrypted: this node's policy allows scheme 'plain'")
-    return app.pass_on(message)
 
 
 def _simulated() -> bool:

@@ -27,7 +27,7 @@ from flhe.mods.app import App
 from flhe.node.folder import log_failure
 from flhe.node.node import Node
 from flhe.schemes.base import Sealer, SharedSealer
-from flhe.schemes.sealed import Sealed, Slot
+from flhe.schemes.sealed import Slot
 from flhe.training.session import Session
 from flhe.training.terms import Terms
 
@@ -62,7 +62,11 @@ def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
             told = proposed, records.bytes_list(record, "shares"), scheme.elements(epoch.size)
             agreed, signature = masking.agree(epoch, node.identity, kept, *told)
         else:
-            total, sent = _sum_in(message, record), node.load_output(kept.slot)
+            shown, header = message.content.get(records.UPDATE), records.field(record, "sum", bytes)
+            if not isinstance(shown, ArrayRecord):
+                raise ProtocolError("the sum to be opened is missing")
+            total = records.to_sealed(header, shown, take=True, floats=0)
+            sent = node.load_output(kept.slot)
             if sent is None or (total.length, list(total.senders)) != (sent[0].length, proposed):
                 raise ProtocolError("the sum to be opened is not that of these survivors")
             adder = terms.for_cohort(epoch.size, epoch.scheme_public)
@@ -121,14 +125,6 @@ def _epoch(node: Node, record: ConfigRecord, app: App) -> tuple[Epoch, Terms]:
 def set_digest(epoch: Epoch, agreed: masking.Agreed) -> bytes:
     """What a claim keeps of a set of survivors."""
     return agreed.circle(epoch).about(agreed.survivors)
-
-
-def _sum_in(message: Message, record: ConfigRecord) -> Sealed:
-    """The sum that a message shows; ProtocolError where it shows none."""
-    arrays = message.content.get(records.UPDATE)
-    if not isinstance(arrays, ArrayRecord):
-        raise ProtocolError("the sum to be opened is missing")
-    return records.to_sealed(records.field(record, "sum", bytes), arrays, take=True, floats=0)
 
 
 def _is_of(slot: Slot, epoch: Epoch, record: ConfigRecord) -> bool:
