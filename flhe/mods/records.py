@@ -153,8 +153,9 @@ def from_pieces(pieces: Iterable[bytes]) -> ArrayRecord:
 
 
 def _numbered(pieces: Iterable[bytes | memoryview], stype: str) -> ArrayRecord:
-    cut = (bytes(p[at : at + PIECE]) for p in pieces for at in range(0, max(len(p), 1), PIECE))
-    return ArrayRecord({f"{i:04d}": Array("uint8", (len(p),), stype, p) for i, p in enumerate(cut)})
+    cut = [bytes(p[at : at + PIECE]) for p in pieces for at in range(0, len(p), PIECE)] or [b""]
+    made = (Array("uint8", (len(piece),), stype, piece) for piece in cut)
+    return ArrayRecord({f"{i:04d}": array for i, array in enumerate(made)})
 
 
 def _check_pieces(record: ArrayRecord, stype: str, what: str) -> None:
