@@ -29,7 +29,6 @@ from flhe.training.due import check_ahead
 from flhe.training.model import Model
 from flhe.training.reading import finite, served
 from flhe.training.session import Session
-from flhe.training.terms import Terms
 
 logger = logging.getLogger("flhe")
 
@@ -47,16 +46,11 @@ class Follower:
     changed: bool = False
     missed: bool = False
 
-    @property
-    def terms(self) -> Terms:
-        """How updates are encoded and encrypted."""
-        return self.contract.terms
-
     def session(self) -> tuple[Session, Model]:
         """The session of this model, and it; DriftError while there is none."""
         if self.model is None:
             raise DriftError("this node has no model and was sent none")
-        return Session(self.epoch, self.terms, self.model.layout), self.model
+        return Session(self.epoch, self.contract.terms, self.model.layout), self.model
 
     def reply(self, **fields: object) -> RecordDict:
         """A reply with what may be said of sums."""
@@ -75,14 +69,12 @@ class Follower:
         if model.round != header["round"]:
             raise ProtocolError("the checkpoint holds another round than its header says")
         chain.check(model.chain, model.history, model.round)
-        mask = model.mask
+        mask, select = model.mask, self.contract.terms.select
         if not model.round and (model.chain or model.moments or model.memory or mask is not None):
             raise ProtocolError("a first model holds nothing that only sums make")
-        if mask is not None and (
-            not self.terms.select.mapped or mask.count != self.terms.select.count(model.layout)
-        ):
+        if mask is not None and not (select.mapped and mask.count == select.count(model.layout)):
             raise ProtocolError("the checkpoint holds a selection that these terms do not make")
-        if model.moments and tuple(model.moments) != self.terms.optimizer.moments:
+        if model.moments and tuple(model.moments) != self.contract.terms.optimizer.moments:
             raise ProtocolError("the checkpoint is of another optimizer")
         return model, header["rank"]
 
@@ -97,7 +89,7 @@ class Follower:
             self.contract.check_round(model.round)
         own, epoch = self.model, self.epoch
         reached = -1 if own is None else own.round
-        session = Session(epoch, self.terms, model.layout)
+        session = Session(epoch, self.contract.terms, model.layout)
         digest = session.digest(model)
         same = own is not None and model.round == reached and session.digest(own) == digest
         if same or model.round < reached:
@@ -164,7 +156,7 @@ class Follower:
         """
         session, model = self.session()
         node = self.node
-        floats = session.layout.floats if self.terms.codec.sparse else 0
+        floats = session.layout.floats if self.contract.terms.codec.sparse else 0
         total = records.to_sealed(header, arrays, take=True, floats=floats)
         round_ = total.slot.round
         if round_ <= model.round:
@@ -236,7 +228,7 @@ class Follower:
     def catch_up(self, record: ConfigRecord, content: RecordDict) -> None:
         """Take the checkpoint or the first model that a message brings, and open its sums."""
         named = record.get("history")
-        box, initial = content.get(records.BOX), content.get(self.terms.arrays_key)
+        box, initial = content.get(records.BOX), content.get(self.contract.terms.arrays_key)
         if isinstance(box, ArrayRecord):
             self.adopt(records.to_pieces(box), records.bytes_list(record, "vouchers"))
         if self.model is None and isinstance(initial, ArrayRecord):
@@ -259,7 +251,7 @@ class Follower:
 
     def take_served(self, record: ConfigRecord, content: RecordDict) -> None:
         """Take the model that a message brings, where the server reads the sums; nothing is kept."""
-        arrays = content.get(self.terms.arrays_key)
+        arrays = content.get(self.contract.terms.arrays_key)
         if not isinstance(arrays, ArrayRecord):
             return
         model = served(records.to_numpy(arrays), records.field(record, "base", int))
@@ -268,7 +260,7 @@ class Follower:
         node = self.node
         node.settle_draft(model.round, sent=False)
         # Nobody says whose updates are in the model: a node knows which set it has signed.
-        signs = self.terms.scheme.opened_together
+        signs = self.contract.terms.scheme.opened_together
         counted = node.last_signed(self.epoch.id) if signs else node.last_sent()
         self.app.state.settle(model.round, counted)
         self.model = model
@@ -282,7 +274,7 @@ def follow(node: Node, record: ConfigRecord, message: Message, app: App) -> Foll
     message that does not belong there, or does not open.
     """
     follower = Follower(node, app, *agreement.current(node, record, app))
-    if follower.terms.scheme.reader == "server":
+    if follower.contract.terms.scheme.reader == "server":
         follower.take_served(record, message.content)
         return follower
     follower.model = node.load_model()

@@ -78,8 +78,8 @@ def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
         # Whose they are is no secret: the server must know whom to leave out.
         log_failure(node.store, "consist", error)
         return records.reply(step="consist", bad=list(error.ranks))
-    scope = voids.Void.of(agreed.circle(epoch), kept.slot).scope
-    digest = set_digest(epoch, agreed)
+    circle = agreed.circle(epoch)
+    digest, scope = circle.about(agreed.survivors), voids.Void.of(circle, kept.slot).scope
     node.claim_set(kept.slot, digest, scope, lambda: node.save_survivors(agreed))
     return records.reply(step="consist", signature=signature)
 
@@ -90,7 +90,7 @@ def unmask(node: Node, record: ConfigRecord, _message: Message, app: App) -> Rec
     agreed = node.load_survivors()
     if agreed is None or not _is_of(agreed.slot, epoch, record):
         raise ProtocolError("this node has signed no survivors in this attempt")
-    if node.signed(agreed.slot) != set_digest(epoch, agreed):
+    if node.signed(agreed.slot) != agreed.circle(epoch).about(agreed.survivors):
         raise ProtocolError("the survivors that are kept here were not signed, or given up")
     answer = masking.release(
         epoch,
@@ -120,11 +120,6 @@ def _epoch(node: Node, record: ConfigRecord, app: App) -> tuple[Epoch, Terms]:
     if not contract.terms.scheme.opened_together:
         raise ProtocolError("a stage that this scheme does not have")
     return agreed, contract.terms
-
-
-def set_digest(epoch: Epoch, agreed: masking.Agreed) -> bytes:
-    """What a claim keeps of a set of survivors."""
-    return agreed.circle(epoch).about(agreed.survivors)
 
 
 def _is_of(slot: Slot, epoch: Epoch, record: ConfigRecord) -> bool:
