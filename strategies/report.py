@@ -48,7 +48,8 @@ class RoundReport:
     bytes_up, bytes_down : int
         Payload that all nodes together sent to the server, and received from it.
     crypto_s : float
-        Seconds in cryptography: the slowest node's and the server's. 0.0 for plain FedAvg.
+        What encryption costs: seconds of the slowest node beside its app's, and of the server's adding
+        and opening. 0.0 for plain FedAvg.
     round_s : float
         Wall-clock seconds from the first message to the last metric.
     survivors : int

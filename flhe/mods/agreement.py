@@ -8,7 +8,7 @@ from flhe.errors import NoKeyError, ProtocolError
 from flhe.keys.agreement import epoch
 from flhe.keys.agreement.circle import SharingParameters
 from flhe.mods import records
-from flhe.mods.stages import App, reply
+from flhe.mods.app import App
 from flhe.node import federations
 from flhe.node.node import Node
 from flhe.training.contract import Contract
@@ -30,7 +30,7 @@ def advertise(node: Node, record: ConfigRecord, _message: Message, app: App) -> 
     state, envelope = epoch.advertise(node.identity, node.run_id, number, roster, bound)
     node.save_agreement(state, contract)
     federations.prune(node.store, node.run_id)
-    return reply(envelope=envelope)
+    return records.reply(envelope=envelope)
 
 
 def share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
@@ -39,7 +39,7 @@ def share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> Rec
     shared, outbound = epoch.share(state, records.bytes_list(record, "messages"))
     node.policy.check_members(len(shared.members))
     node.save_agreement(shared, contract)
-    return reply(envelopes=outbound)
+    return records.reply(envelopes=outbound)
 
 
 def confirm(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
@@ -47,10 +47,10 @@ def confirm(node: Node, record: ConfigRecord, _message: Message, _app: App) -> R
     state, contract = node.load_agreement(epoch.Shared)
     confirmed, envelope = epoch.confirm(state, records.bytes_list(record, "messages"))
     node.save_agreement(confirmed, contract)
-    need = max(confirmed.roster.min_opening, node.policy.min_survivors)
     roster = confirmed.roster
+    need = max(roster.min_opening, node.policy.min_survivors)
     bounds = [len(roster.members), roster.collusion, need]
-    return reply(envelope=envelope, bounds=bounds)
+    return records.reply(envelope=envelope, bounds=bounds)
 
 
 def finish(node: Node, record: ConfigRecord) -> None:

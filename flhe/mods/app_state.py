@@ -1,9 +1,8 @@
 """App state: what an app keeps in its Context from one message to the next.
 
 A server that asks one site for attempts that nobody adds, or for more evaluations, must not set its app
-apart from the others'. So what a training leaves there is tentative, as its update is: once the sum of
-its round is opened with that update in it, it stays; else the app begins again with what it had before.
-What an evaluation leaves is forgotten.
+apart from the others'. So what a training leaves there is tentative, as its update is: it stays once a
+sum with that update is opened, and is taken back otherwise. What an evaluation leaves is forgotten.
 """
 
 from __future__ import annotations
@@ -78,16 +77,15 @@ class AppState:
     def _restored(self) -> Records:
         """What the app had before a training that does not count, or has now; a copy."""
         if "round" in self._ours:
-            state = self._context.state.items()
-            before = {n.removeprefix(_BEFORE): r for n, r in state if n.startswith(_BEFORE)}
-            self._drop()
-            self._put(before)
+            self._put(self._drop())
         return self._own()
 
-    def _drop(self) -> None:
-        for name in [n for n in self._context.state if n.startswith(_BEFORE)]:
-            del self._context.state[name]
+    def _drop(self) -> Records:
+        """Forget what the app had before its last training; returns it."""
         del self._ours["round"]
+        state = self._context.state
+        names = [name for name in state if name.startswith(_BEFORE)]
+        return {name.removeprefix(_BEFORE): state.pop(name) for name in names}
 
 
 def _is_ours(name: str) -> bool:

@@ -3,13 +3,12 @@
     ClientApp(mods=[Quantize(8), Clip(0.5), Sparsify(0.1)])     sparsify, then clip, then quantize
     ClientApp(mods=[HEMod(), Sparsify(0.1)])                    the update is sparse before it is sealed
 
-What the app changed of the model goes through the codec and back, and replaces the app's update: the
-server receives arrays as ever. Like all of Flower's mods, the last in the list sees the update first.
-State between rounds, such as what a sparsifier has not sent yet, is in the node's `context.state`, and
-counts as sent once it is in a reply: under plain FedAvg a node never hears whether its update arrived.
+What the app changed of the model goes through the codec and back: the server receives arrays as ever.
+Like all of Flower's mods, the last in the list sees the update first. State between rounds is in the
+node's `context.state`. Values count as sent once they are in a reply, because under plain FedAvg a node
+never hears whether its update arrived.
 
-`HEMod` has codecs of its own, which the strategy names for everybody, and which quantize once, for
-sums. A codec mod before it would work on ciphertext, and is refused.
+`HEMod` has codecs of its own, for sums. A codec mod before it would work on ciphertext, and is refused.
 """
 
 from __future__ import annotations

@@ -2,114 +2,114 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
 
 from flwr.app import RecordDict
 
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
-from flhe.errors import ReuseError
 from flhe.mods import records, survivors
 from flhe.mods.follow import Follower
+from flhe.node.claims import Step
+from flhe.node.node import Node
 from flhe.schemes.base import Sealer
 from flhe.schemes.sealed import Sealed
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.evaluation import EVALUATION
+from flhe.training.kind import Kind
 from flhe.training.mean_squares import MEAN_SQUARES
+from flhe.training.model import Model
 from flhe.training.session import Session
 
 
 @dataclass(frozen=True, slots=True)
-class Contribution:
-    """What this node contributes to `of`.
+class Turn:
+    """One node's part in one attempt at a round.
 
-    `digest` is the keyed one of the model that the sum starts from, `mode` the scheme's mode that was
-    announced.
+    `digest` is the keyed one of the model that the attempt starts from, as it was claimed, if it was.
     """
 
     follower: Follower
     session: Session
-    of: SecureSum
+    round: int
+    attempt: int
     digest: bytes
-    mode: str = ""
+
+    @classmethod
+    def of(cls, follower: Follower, round_: int, attempt: int) -> Turn:
+        """The turn of a node that has come to where the others are."""
+        session, model = follower.session()
+        claimed = follower.node.claimed(session.place(model, round_, attempt))
+        return cls(follower, session, round_, attempt, claimed or session.digest(model))
 
     @property
-    def _ends(self) -> bool:
-        """Whether it is the last that this node sends in its round."""
-        return self.of.slot.purpose != MEAN_SQUARES.purpose
+    def node(self) -> Node:
+        """Whose turn it is."""
+        return self.follower.node
 
     @property
-    def _step(self) -> Literal["update", "mean-squares"]:
-        return "update" if self._ends else "mean-squares"
+    def model(self) -> Model:
+        """The model that it starts from, until a contribution is encoded."""
+        assert self.follower.model is not None
+        return self.follower.model
 
-    def again(self) -> RecordDict | None:
-        """The reply that was sent before, once more; None where none was."""
-        node, session, slot = self.follower.node, self.session, self.of.slot
-        output = node.load_output(slot)
-        if output is None:
-            return None
-        beside = survivors.dealt(node, session, slot) if self._ends else {}
-        return self._reply(*output, beside, resent=True)
+    def check_unclaimed(self) -> None:
+        """Refuse to begin where this attempt or a later one was claimed; ClaimedError."""
+        self.node.check_unclaimed(self.session.epoch.id, self.round, self.attempt)
 
-    def check_ready(self) -> None:
-        """Refuse, before anything is trained or encoded, what may not be encrypted.
+    def sum(self, kind: Kind | None = None, mean_squares: Sealed | None = None) -> SecureSum:
+        """A sum of this attempt; of what ends the round unless said. See `Session.sum`."""
+        of = self.model, self.round, self.attempt, mean_squares
+        return self.session.sum(*of, kind=kind, digest=self.digest)
 
-        Raises ProtocolError: a mode that the scheme does not have; ReuseError: the round's
-        survivors were signed, or its sum was given up; DriftError: another selection than updates
-        were encrypted under here.
-        """
-        self.of.adder.check_mode(self.mode)
-        survivors.check_ready(self.follower.node, self.session, self.of.slot)
-        model = self.follower.model
-        if model is not None and self.of.slot.purpose != EVALUATION.purpose:
-            self.follower.node.bind_mask(model.mask)
-
-    def encrypt(self, sealer: Sealer, encoded: Plain, support: Support | None = None) -> Sealed:
-        """Claim and encrypt an encoded vector.
-
-        Raises ReuseError: it was claimed before, or another support was told in this attempt.
-        """
-        node, session, of = self.follower.node, self.session, self.of
-        chosen = b"" if support is None else support.digest()
-        if support is not None and node.known_support(of.slot) != chosen:
-            raise ReuseError("another support was told in this attempt: ask under a new one")
-
-        def claim() -> None:
-            node.claim(session, of.slot, self.digest, step=self._step, support=chosen)
-
-        with self.follower.watch:
-            epoch, threads = session.epoch, session.threads
-            return of.contribute(epoch, sealer, encoded, claim, self.mode, support, threads=threads)
-
-    def deliver(self, sealer: Sealer, sealed: Sealed) -> RecordDict:
-        """Sign and keep what was just encrypted; the reply that holds it."""
-        node = self.follower.node
-        with self.follower.watch:
-            beside: survivors.Fields = {}
-            if self._ends:
-                beside = survivors.deal(node, self.session, sealer, self.of.slot)
-            envelope = self.of.sign(node.identity, sealed)
-            node.save_output(sealed, envelope)
-        return self._reply(sealed, envelope, beside, resent=False)
-
-    def _reply(
-        self, sealed: Sealed, envelope: bytes, beside: survivors.Fields, *, resent: bool
+    def contribute(
+        self, of: SecureSum, mode: str, make: Callable[[Sealer], tuple[Plain, Support | None]]
     ) -> RecordDict:
-        """The ciphertext, and what the server needs to add it.
+        """The reply with this node's part of a sum: as it was sent before, or as `make` encodes it.
 
-        A support was told before, and does not travel again.
-        `beside` is what the agreement on masking keys needs of the ciphertext's seed.
+        `mode` is the scheme's mode that was announced. What may not be encrypted is refused before
+        anything is trained or encoded.
+
+        Raises ProtocolError: a mode that the scheme does not have; ReuseError: the round's survivors
+        were signed, or its sum was given up; DriftError: another selection than updates were encrypted
+        under here; ClaimedError: it was claimed before, and is not kept.
         """
-        purpose = self.of.slot.purpose
+        node, session, slot = self.node, self.session, of.slot
+        together = session.terms.scheme.opened_together
+        evaluation = slot.purpose == EVALUATION.purpose
+        step: Step = "mean-squares" if slot.purpose == MEAN_SQUARES.purpose else "update"
+        kept = node.load_output(slot)
+        if kept is None:
+            of.adder.check_mode(mode)
+            if together:
+                node.check_unsigned(slot)
+            if not evaluation:
+                node.bind_mask(self.model.mask)
+            sealer = session.sealer(of)
+            encoded, support = make(sealer)
+            self.follower.model = None  # memory that encryption needs
+            told = b"" if support is None else support.digest()
+            claim = partial(node.claim, session, slot, self.digest, step=step, support=told)
+            sealed = of.contribute(
+                session.epoch, sealer, encoded, claim, mode, support, threads=session.threads
+            )
+            del encoded
+            if together:
+                survivors.deal(node, session, sealer, slot)
+            envelope = of.sign(node.identity, sealed)
+            node.save_output(sealed, envelope)
+        else:
+            sealed, envelope = kept
         content = self.follower.reply(
-            step=purpose if purpose == EVALUATION.purpose else self._step,
-            resent=resent,
+            step=slot.purpose if evaluation else step,
+            resent=kept is not None,
             header=sealed.header(),
             envelope=envelope,
             digest=self.digest,
-            history=sealed.slot.history,
-            **beside,
+            history=slot.history,
+            shares=survivors.shares(node, slot) if together else [],
         )
-        content[records.UPDATE] = records.from_sealed(sealed, supports=False)
+        content[records.UPDATE] = records.from_sealed(sealed, supports=False)  # told before
         return content

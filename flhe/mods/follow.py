@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
@@ -18,7 +19,7 @@ from flhe.keys.agreement.answers import unpack
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.model_key import ModelKey
 from flhe.mods import agreement, records
-from flhe.mods.stages import App, Stopwatch, reply
+from flhe.mods.app import App
 from flhe.node.audit import log_failure
 from flhe.node.node import Node
 from flhe.schemes.sealed import from_bytes
@@ -28,7 +29,6 @@ from flhe.training.due import check_ahead
 from flhe.training.model import Model
 from flhe.training.reading import finite, served
 from flhe.training.session import Session
-from flhe.training.terms import Terms
 
 logger = logging.getLogger("flhe")
 
@@ -41,49 +41,40 @@ class Follower:
     app: App
     epoch: Epoch
     contract: Contract
-    model: Model | None
-    watch: Stopwatch = field(default_factory=Stopwatch)
+    model: Model | None = None
     disclosed: RecordDict = field(default_factory=RecordDict)
     changed: bool = False
     missed: bool = False
 
-    @property
-    def terms(self) -> Terms:
-        """How updates are encoded and encrypted."""
-        return self.contract.terms
-
     def session(self) -> tuple[Session, Model]:
-        """The session of this model; ProtocolError while there is none."""
+        """The session of this model, and it; DriftError while there is none."""
         if self.model is None:
             raise DriftError("this node has no model and was sent none")
-        return Session(self.epoch, self.terms, self.model.layout), self.model
+        return Session(self.epoch, self.contract.terms, self.model.layout), self.model
 
     def reply(self, **fields: object) -> RecordDict:
-        """A reply with the seconds that went by, and what may be said of sums."""
-        content = reply(self.watch, **fields)
+        """A reply with what may be said of sums."""
+        content = records.reply(**fields)
         content.update(self.disclosed)
         return content
 
     def unseal(self, box: list[bytes]) -> tuple[Model, int]:
         """The model in a sealed checkpoint of this epoch, and the rank that its sealer says it has."""
-        with self.watch:
-            key = ModelKey.of(self.epoch)
-            header, chunks = seal.unseal_stream(key.key, box, key.header())
-            plain = bytearray()
-            for chunk in chunks:  # one copy beside the box, never two
-                plain += chunk
-            model = Model.from_bytes(plain)
+        key = ModelKey.of(self.epoch)
+        header, chunks = seal.unseal_stream(key.key, box, key.header())
+        plain = bytearray()
+        for chunk in chunks:  # one copy beside the box, never two
+            plain += chunk
+        model = Model.from_bytes(plain)
         if model.round != header["round"]:
             raise ProtocolError("the checkpoint holds another round than its header says")
         chain.check(model.chain, model.history, model.round)
-        mask = model.mask
+        mask, select = model.mask, self.contract.terms.select
         if not model.round and (model.chain or model.moments or model.memory or mask is not None):
             raise ProtocolError("a first model holds nothing that only sums make")
-        if mask is not None and (
-            not self.terms.select.mapped or mask.count != self.terms.select.count(model.layout)
-        ):
+        if mask is not None and not (select.mapped and mask.count == select.count(model.layout)):
             raise ProtocolError("the checkpoint holds a selection that these terms do not make")
-        if model.moments and tuple(model.moments) != self.terms.optimizer.moments:
+        if model.moments and tuple(model.moments) != self.contract.terms.optimizer.moments:
             raise ProtocolError("the checkpoint is of another optimizer")
         return model, header["rank"]
 
@@ -97,10 +88,11 @@ class Follower:
         if model.round:
             self.contract.check_round(model.round)
         own, epoch = self.model, self.epoch
-        if own is not None and model.round < own.round:
-            return
-        session, digest = self._told(model)
-        if own is not None and model.round == own.round and self._told(own)[1] == digest:
+        reached = -1 if own is None else own.round
+        session = Session(epoch, self.contract.terms, model.layout)
+        digest = session.digest(model)
+        same = own is not None and model.round == reached and session.digest(own) == digest
+        if same or model.round < reached:
             return
         # Nobody but its maker has a first model; it reaches the others by a checkpoint.
         need = epoch.roster.collusion + 1 if model.round else 1
@@ -110,9 +102,9 @@ class Follower:
             if model.layout != own.layout:
                 raise ProtocolError("the checkpoint holds another model than this federation's")
             self._check_follows(own, model, epoch.roster.name(epoch.members[sealer]))
-        if own is not None and model.round == own.round:
+        if model.round == reached:
             logger.warning(
-                "round %d: this node's model was not the others', it takes theirs", own.round
+                "round %d: this node's model was not the others', it takes theirs", reached
             )
             self.node.drop_draft()
         self.node.check_mask(model.mask)
@@ -120,7 +112,7 @@ class Follower:
         sent = self.node.last_sent()
         self.app.state.settle(model.round, sent)
         self.node.skip_draft(model.round)
-        self._say_missing(0 if own is None else own.round, model, sent)
+        self._say_missing(max(reached, 0), model, sent)
         self.model, self.changed = model, True
 
     @staticmethod
@@ -146,70 +138,60 @@ class Follower:
             rounds = f"rounds {gone[0]} to {gone[-1]}" if gone[1:] else f"round {gone[0]}"
             logger.warning("%s: this node's update is not in the sums", rounds)
 
-    def _told(self, model: Model) -> tuple[Session, bytes]:
-        """The session of a model that a message holds, and its digest."""
-        session = Session(self.epoch, self.terms, model.layout)
-        with self.watch:
-            return session, session.digest(model)
-
     def open(
         self,
         header: bytes,
         arrays: ArrayRecord,
-        mean_squares: bytes = b"",
-        release: bytes = b"",
-        *,
-        expected: bytes | None = None,
+        mean_squares: bytes,
+        release: bytes,
+        expected: object,
     ) -> None:
         """Open one round's sum, unless that was done before.
 
         `mean_squares` is the sum that the round's thresholds were fitted on, `release` what its
-        senders' masking-key agreement released, where there was one. A wrong one opens nothing: it is
-        in the slot that they encrypted for. `expected` is the history with this sum in it, where the
-        message names one.
+        senders' masking-key agreement released; b"" where there was none. A wrong one opens nothing: it
+        is in the slot that they encrypted for. `expected` is the history with this sum in it, or None.
 
         Raises AlteredError: another sum than the one that the message speaks of.
         """
         session, model = self.session()
-        floats = session.layout.floats if self.terms.codec.sparse else 0
+        node = self.node
+        floats = session.layout.floats if self.contract.terms.codec.sparse else 0
         total = records.to_sealed(header, arrays, take=True, floats=floats)
-        if total.slot.round <= model.round:
+        round_ = total.slot.round
+        if round_ <= model.round:
             return  # the server had not heard of it
         fitted_on = from_bytes(mean_squares) if mean_squares else None
-        with self.watch:
-            digest = session.digest(model)
-        self.contract.check_round(total.slot.round)
-        check_ahead(model, total.slot.round, self.node.reached(self.epoch.id))
+        digest = session.digest(model)
+        self.contract.check_round(round_)
+        check_ahead(model, round_, node.reached(self.epoch.id))
         session.check(model, total, fitted_on, digest)
         for opened in (total, fitted_on):
             if opened is not None:
-                self.node.policy.check_survivors(len(opened.senders))
+                node.policy.check_survivors(len(opened.senders))
         # Not written down as the one of its round: that would keep this node apart. Where a scheme
         # rounds, a sum that was damaged on the way may even open to the same values.
         if expected is not None:
-            members, round_ = self.epoch.members, total.slot.round
-            if chain.link_of(model.history, total, total.digest(), members).history != expected:
+            link = chain.link_of(model.history, total, total.digest(), self.epoch.members)
+            if link.history != expected:
                 raise AlteredError(
                     f"the sum of round {round_} is not the one that the message names"
                 )
-        node, slot = self.node, total.slot
         sent = self.epoch.rank in total.senders
-        lost = node.tried(slot) and not sent
-        with self.watch:
-            # By the digest of the model that is here: the one of a claim may have been given up.
-            answers = unpack(release) if release else ()
-            record = node.record_opening
-            self.model, totals = session.open(model, total, record, digest, fitted_on, answers)
-            node.settle_draft(slot.round, sent=sent, contract=self.epoch.contract)
-            self.app.state.settle(slot.round, slot.round if sent else 0)
+        lost = node.tried(total.slot) and not sent
+        # By the digest of the model that is here: the one of a claim may have been given up.
+        known = digest, fitted_on, unpack(release) if release else ()
+        self.model, totals = session.open(model, total, node.record_opening, *known)
+        node.settle_draft(round_, sent=sent, contract=self.epoch.contract)
+        self.app.state.settle(round_, round_ if sent else 0)
         self.changed = True
         self.missed |= lost
         if lost:
             logger.warning(
-                "round %d: this node's update is not in the sum, it trains again", slot.round
+                "round %d: this node's update is not in the sum, it trains again", round_
             )
-        self.disclosed["flhe.opened"] = ConfigRecord({"round": slot.round, "missed": self.missed})
-        self._tell(f"{records.MEANS}{slot.round}", totals)
+        self.disclosed["flhe.opened"] = ConfigRecord({"round": round_, "missed": self.missed})
+        self._tell(f"{records.MEANS}{round_}", totals)
 
     def _tell(self, name: str, totals: Totals) -> None:
         """Have the means of a sum go out with the reply, if it is this node that tells them."""
@@ -220,11 +202,13 @@ class Follower:
         rounded = {n: float(f"{v:.3g}") for n, v in means if self.node.policy.allows_metric(n)}
         self.disclosed[name] = MetricRecord(rounded)  # type: ignore[arg-type]
 
-    def open_evaluation(self, encoded: bytes, release: bytes) -> None:
+    def open_evaluation(self, record: ConfigRecord) -> None:
         """Open what members found of the model that is here, and tell the means.
 
         Only the teller is sent it. What does not open keeps nobody from training.
         """
+        names = "evaluation", "opens-evaluation"
+        encoded, release = (records.optional(record, name, b"") for name in names)
         if not encoded or self.model is None:
             return
         session, model = self.session()
@@ -234,14 +218,52 @@ class Follower:
                 return
             self.node.policy.check_survivors(len(total.senders))
             answers = unpack(release) if release else ()
-            with self.watch:
-                record = self.node.record_opening
-                totals = session.open_evaluation(model, total, record, answers)
+            totals = session.open_evaluation(model, total, self.node.record_opening, answers)
         except FlheError as error:
             log_failure(self.node.store, "evaluation", error)
             logger.warning("the evaluation of round %d is not told: %s", model.round, error)
             return
         self._tell(f"{records.EVALUATION}{model.round}", totals)
+
+    def catch_up(self, record: ConfigRecord, content: RecordDict) -> None:
+        """Take the checkpoint or the first model that a message brings, and open its sums."""
+        named = record.get("history")
+        box, initial = content.get(records.BOX), content.get(self.contract.terms.arrays_key)
+        if isinstance(box, ArrayRecord):
+            self.adopt(records.to_pieces(box), records.bytes_list(record, "vouchers"))
+        if self.model is None and isinstance(initial, ArrayRecord):
+            self.model = Model.initial(records.to_numpy(initial))
+            # A first model is kept once it is known to be the others': by its history, or by a sum
+            # that opens on it. One that was changed on the way would keep this node apart for good.
+            self.changed = named == self.model.history or (
+                named is None and record.get("stage") != "sync"
+            )
+        self.open_evaluation(record)  # of the model before the sums that came
+        names = "sums", "mean-squares", "releases"
+        told = [records.bytes_list(record, name) for name in names]
+        for i, (header, squares, release) in enumerate(zip_longest(*told, fillvalue=b"")):
+            arrays = content.get(f"{records.SUM}.{i}")
+            if not isinstance(arrays, ArrayRecord):
+                raise ProtocolError(f"sum {i} of the message is missing")
+            last = i == len(told[0]) - 1  # the history that is named has all of them in it
+            self.open(header, arrays, squares, release, named if last else None)
+        self.open_evaluation(record)
+
+    def take_served(self, record: ConfigRecord, content: RecordDict) -> None:
+        """Take the model that a message brings, where the server reads the sums; nothing is kept."""
+        arrays = content.get(self.contract.terms.arrays_key)
+        if not isinstance(arrays, ArrayRecord):
+            return
+        model = served(records.to_numpy(arrays), records.field(record, "base", int))
+        if record.get("history", model.history) != model.history:
+            raise DriftError("the model that came with the message is not the one that it names")
+        node = self.node
+        node.settle_draft(model.round, sent=False)
+        # Nobody says whose updates are in the model: a node knows which set it has signed.
+        signs = self.contract.terms.scheme.opened_together
+        counted = node.last_signed(self.epoch.id) if signs else node.last_sent()
+        self.app.state.settle(model.round, counted)
+        self.model = model
 
 
 def follow(node: Node, record: ConfigRecord, message: Message, app: App) -> Follower:
@@ -251,37 +273,13 @@ def follow(node: Node, record: ConfigRecord, message: Message, app: App) -> Foll
     DriftError: the model is not the one that the message starts from; ProtocolError: something in the
     message that does not belong there, or does not open.
     """
-    agreed, contract = agreement.current(node, record, app)
-    terms = contract.terms
-    if terms.scheme.reader == "server":
-        return _followed(node, record, message, app, agreed, contract)
-    follower = Follower(node, app, agreed, contract, node.load_model())
-    box = message.content.get(records.BOX)
-    if isinstance(box, ArrayRecord):
-        follower.adopt(records.to_pieces(box), records.bytes_list(record, "vouchers"))
-    initial = message.content.get(terms.arrays_key)
-    if follower.model is None and isinstance(initial, ArrayRecord):
-        follower.model = Model.initial(records.to_numpy(initial))
-        # A first model is kept once it is known to be the others': by its history, or by a sum that
-        # opens on it. One that was changed on the way would keep this node apart for good.
-        named = record.get("history")
-        follower.changed = named == follower.model.history or (
-            named is None and record.get("stage") != "sync"
-        )
-    found = [records.optional(record, name, b"") for name in ("evaluation", "opens-evaluation")]
+    follower = Follower(node, app, *agreement.current(node, record, app))
+    if follower.contract.terms.scheme.reader == "server":
+        follower.take_served(record, message.content)
+        return follower
+    follower.model = node.load_model()
     try:
-        follower.open_evaluation(*found)  # of the model before the sums that came
-        names = "sums", "mean-squares", "releases"
-        headers, *told = (records.bytes_list(record, name) for name in names)
-        for i, header in enumerate(headers):
-            arrays = message.content.get(f"{records.SUM}.{i}")
-            if not isinstance(arrays, ArrayRecord):
-                raise ProtocolError(f"sum {i} of the message is missing")
-            beside = [kept[i] if i < len(kept) else b"" for kept in told]
-            last = i == len(headers) - 1  # the history that is named has all of them in it
-            expected = records.optional(record, "history", b"") or None if last else None
-            follower.open(header, arrays, *beside, expected=expected)
-        follower.open_evaluation(*found)
+        follower.catch_up(record, message.content)
     finally:
         # Also what came before a sum that fails.
         if follower.changed and follower.model is not None:
@@ -290,27 +288,3 @@ def follow(node: Node, record: ConfigRecord, message: Message, app: App) -> Foll
     if base is not None and (follower.model is None or follower.model.history != base):
         raise DriftError("this node's model has another history than the others'")
     return follower
-
-
-def _followed(
-    node: Node,
-    record: ConfigRecord,
-    message: Message,
-    app: App,
-    agreed: Epoch,
-    contract: Contract,
-) -> Follower:
-    """A node where the server reads the sums: the message brings the model, nothing of it is kept."""
-    terms = contract.terms
-    arrays = message.content.get(terms.arrays_key)
-    model = None
-    if isinstance(arrays, ArrayRecord):
-        model = served(records.to_numpy(arrays), records.field(record, "base", int))
-        base = record.get("history")
-        if base is not None and model.history != base:
-            raise DriftError("the model that came with the message is not the one that it names")
-        node.settle_draft(model.round, sent=False)
-        # Nobody says whose updates are in the model: a node knows which set it has signed.
-        signed = node.last_signed(agreed.id) if terms.scheme.opened_together else node.last_sent()
-        app.state.settle(model.round, signed)
-    return Follower(node, app, agreed, contract, model)

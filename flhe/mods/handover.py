@@ -6,12 +6,12 @@ import secrets
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from flhe.errors import ConfigError, ProtocolError
+from flhe.errors import ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement.model_key import ModelKey
 from flhe.mods import records
+from flhe.mods.app import App
 from flhe.mods.follow import Follower, follow
-from flhe.mods.stages import App, AppError, reply
 from flhe.node.node import Node
 from flhe.training.model import Model
 from flhe.wire import canonical
@@ -20,7 +20,7 @@ from flhe.wire import canonical
 def status(node: Node, _record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
     """Say who this is and how far it has come; all of it is public."""
     model = node.load_model()
-    return reply(
+    return records.reply(
         member=node.identity.public,
         epoch=node.usable_epoch() or b"",
         round=-1 if model is None else model.round,
@@ -34,8 +34,7 @@ def sync(node: Node, record: ConfigRecord, message: Message, app: App) -> Record
     if follower.model is None:
         return follower.reply(round=-1)
     session, model = follower.session()
-    with follower.watch:
-        digest = session.digest(model)
+    digest = session.digest(model)
     return follower.reply(round=model.round, history=model.history, digest=digest)
 
 
@@ -43,18 +42,8 @@ def initial(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
     """Make the model that the federation starts from, and seal it for the others."""
     follower = follow(node, record, message, app)
     if follower.model is None:
-        if app.make_initial is None:
-            raise ConfigError(
-                "the strategy has no initial_arrays and this node's app makes none: "
-                "HEMod(initial=...), or give start() initial_arrays"
-            )
-        try:
-            arrays = app.make_initial(app.context)
-        except Exception as error:
-            raise AppError from error
-        if not isinstance(arrays, ArrayRecord):
-            raise ConfigError("HEMod(initial=...) must return an ArrayRecord")
-        follower.model = Model.secret_initial(records.to_numpy(arrays), secrets.token_bytes(32))
+        arrays = records.to_numpy(app.initial())
+        follower.model = Model.secret_initial(arrays, secrets.token_bytes(32))
         node.save_model(follower.model)
     elif follower.model.round != 0:
         raise ProtocolError("asked for an initial model in the middle of a federation")
@@ -68,10 +57,9 @@ def verify(node: Node, record: ConfigRecord, message: Message, app: App) -> Reco
     if not isinstance(box, ArrayRecord):
         raise ProtocolError("there is no checkpoint to verify")
     session, model = follower.session()
-    with follower.watch:
-        other, _ = follower.unseal(records.to_pieces(box))
-        digest = session.digest(model)
-        same = other.layout == model.layout and session.digest(other) == digest
+    other, _ = follower.unseal(records.to_pieces(box))
+    digest = session.digest(model)
+    same = other.layout == model.layout and session.digest(other) == digest
     voucher = session.holding(model, digest).sign(node.identity) if same else b""
     return follower.reply(voucher=voucher)
 
@@ -86,10 +74,7 @@ def _sealed(follower: Follower) -> RecordDict:
     agreed = session.epoch
     key = ModelKey.of(agreed)
     header = {**key.header(), "round": model.round, "attempt": 0, "rank": agreed.rank}
-    with follower.watch:
-        digest = session.digest(model)
-        pieces = seal.seal_stream(key.key, header, model.chunks())
-        box = records.from_pieces(pieces)
+    digest = session.digest(model)
     content = follower.reply(
         round=model.round,
         history=model.history,
@@ -97,5 +82,5 @@ def _sealed(follower: Follower) -> RecordDict:
         voucher=session.holding(model, digest).sign(follower.node.identity),
         layout=canonical.dumps(model.layout.to_fields()),
     )
-    content[records.BOX] = box
+    content[records.BOX] = records.from_pieces(seal.seal_stream(key.key, header, model.chunks()))
     return content

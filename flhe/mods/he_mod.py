@@ -1,9 +1,8 @@
 """HEMod: the client mod that encrypts what the app trained.
 
-Outermost in the app's list of mods. Stages of flhe travel as ordinary `train` and `evaluate` messages
-with an `flhe.stage` record; key agreement is answered here without calling the app, and around
-training the app sees ordinary arrays and never the ciphertext. A message without that record is a
-plain one: refused, unless the node's own policy allows unencrypted runs.
+Stages of flhe travel as ordinary `train` and `evaluate` messages with an `flhe.stage` record. Key
+agreement is answered without calling the app; in training it sees ordinary arrays, never ciphertext. A
+message without that record is a plain one: refused, unless the node's own policy allows such runs.
 """
 
 from __future__ import annotations
@@ -13,20 +12,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
 from flhe.errors import FlheError, LeftError, PolicyError, ProtocolError
-from flhe.mods import (
-    agreement,
-    handover,
-    records,
-    scheme_keys,
-    staged,
-    stages,
-    survivors,
-    training,
-)
+from flhe.mods import agreement, handover, records, scheme_keys, staged, survivors, training
+from flhe.mods.app import App, AppError, Initial, Sensitivity
 from flhe.mods.app_state import AppState
 from flhe.node import audit
 from flhe.node.audit import log_failure
@@ -40,7 +32,10 @@ logger = logging.getLogger("flhe")
 
 Next = Callable[[Message, Context], Message]
 
-STAGES: dict[tuple[str, str], stages.Stage] = {
+Stage = Callable[[Node, ConfigRecord, Message, App], RecordDict]
+"""(node, stage record, message, app) -> content of the reply."""
+
+STAGES: dict[tuple[str, str], Stage] = {
     ("train", "advertise"): agreement.advertise,
     ("train", "share"): agreement.share,
     ("train", "confirm"): agreement.confirm,
@@ -66,11 +61,11 @@ STAGES: dict[tuple[str, str], stages.Stage] = {
 }
 """(message type, stage) -> its answer."""
 
-
 LOCKS = 16
 """Files that federations are locked by; messages of two that share one wait for each other."""
 
 
+@dataclass(frozen=True, eq=False)
 class HEMod:
     """Encrypts updates; the node's own config says with which keys and under which policy.
 
@@ -88,23 +83,19 @@ class HEMod:
         training; `flhe.coding.sensitivity` computes it for any model of torch.
     """
 
-    def __init__(
-        self,
-        initial: stages.Initial | None = None,
-        sensitivity: stages.Sensitivity | None = None,
-    ) -> None:
-        self._initial = initial
-        self._sensitivity = sensitivity
+    initial: Initial | None = None
+    sensitivity: Sensitivity | None = None
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
         """Answer one message. Never raises: Flower would send the exception's text to the server."""
         handling = _Handling()
         try:
             record = records.find_config(message.content, records.STAGE)
-            handling.note(record)
+            handling.stage = PLAIN if record is None else str(record.get("stage"))
+            handling.asked.update(record or {})
             content = self._answer(handling, record, message, context, call_next)
-            handling.audit(answer=audit.answer_of(handling.stage, _reply(content)), content=content)
-        except stages.AppError as error:
+            handling.audit(content)
+        except AppError as error:
             cause = error.__cause__ or error
             if _simulated() and not configured(context.node_config):
                 # Its own author looks on; a deployed node keeps to errors.log.
@@ -122,12 +113,13 @@ class HEMod:
         context: Context,
         call_next: Next,
     ) -> RecordDict:
+        run_config = context.run_config
         policy = Policy.of_node(
             context.node_config,
             run_id=context.run_id,
             node_id=context.node_id,
             simulated=_simulated(),
-            plain_asked=_plain_asked(context),
+            plain_asked=run_config.get("scheme") == PLAIN or run_config.get("flhe-plain") is True,
         )
         if policy.home.is_dir():  # refused before anything is made, and told where there is a log
             handling.store = open_store(policy)
@@ -145,17 +137,29 @@ class HEMod:
             if policy.leave:
                 node.leave()
                 raise LeftError("flhe-leave is set on this node")
-            app = stages.App(context, call_next, state, self._initial, self._sensitivity)
+            app = App(context, call_next, state, self.initial, self.sensitivity)
             # Its order is the server's, and in no hash.
             context.run_config = dict(sorted(context.run_config.items()))
             if record is None:
-                return _plain(node, message, app)
+                if node.encrypted_before():
+                    raise PolicyError(
+                        "the server asked for plaintext in the middle of an encrypted run"
+                    )
+                logger.warning(
+                    "this run is NOT encrypted: this node's policy allows scheme 'plain'"
+                )
+                return app.pass_on(message)
             node.mark_encrypted(context.run_id)
             name = records.field(record, "stage", str)
             step = STAGES.get((message.metadata.message_type, name))
             if step is None:
                 raise ProtocolError("a stage that this version of flhe does not know")
-            return step(node, record, message, app)
+            began = time.perf_counter()
+            content = step(node, record, message, app)
+            # Not the app's own time, which would say how many examples it has.
+            seconds = time.perf_counter() - began - app.seconds
+            content.config_records[records.REPLY]["crypto-s"] = seconds
+            return content
 
 
 @dataclass(slots=True)
@@ -163,38 +167,29 @@ class _Handling:
     """One message on its way through: what the node's own logs say of it."""
 
     stage: str = "message"
-    round: int | None = None
-    attempt: int | None = None
+    asked: dict[str, Any] = field(default_factory=dict)
     store: Store | None = None  # only a directory that was found sound is written to
     node: Node | None = None
     began: float = field(default_factory=time.monotonic)
 
-    def note(self, record: ConfigRecord | None) -> None:
-        """Note what is asked."""
-        self.stage = PLAIN if record is None else str(record.get("stage"))
-        for name in () if record is None else ("round", "attempt"):
-            number = record.get(name)  # type: ignore[union-attr]
-            setattr(self, name, number if type(number) is int else None)
-
-    def audit(
-        self, *, answer: str, content: RecordDict | None = None, code: int | None = None
-    ) -> None:
+    def audit(self, content: RecordDict, code: int | None = None) -> None:
         """One line for the administrator. A log that cannot be written stops nothing, and says so."""
         if self.store is None:
             return
+        node, reply = self.node, records.find_config(content, records.REPLY)
         try:
-            kept = None if self.node is None else self.node.session()
+            kept = None if node is None else node.session()
             entry = audit.Entry(
-                run=0 if self.node is None else self.node.run_id,
+                run=0 if node is None else node.run_id,
                 stage=self.stage,
-                answer=answer,
+                answer=audit.answer_of(self.stage, reply) if code is None else audit.REFUSED,
                 seconds=time.monotonic() - self.began,
-                bytes_out=0 if content is None else records.message_bytes(content),
+                bytes_out=records.message_bytes(content),
                 epoch=None if kept is None else kept.epoch,
                 contract=None if kept is None else kept.contract.hash(),
-                round=self.round,
-                attempt=self.attempt,
-                result=None if content is None else audit.result_of(_reply(content)),
+                round=self.asked.get("round"),
+                attempt=self.asked.get("attempt"),
+                result=audit.result_of(reply),
                 code=code,
             )
             audit.write(self.store, entry)
@@ -203,7 +198,7 @@ class _Handling:
 
     def refuse(self, message: Message, refusal: Refusal, error: BaseException) -> Message:
         """Answer with a code; the details stay here."""
-        self.audit(answer=audit.REFUSED, code=refusal.code)
+        self.audit(RecordDict(), refusal.code)
         try:
             place = "no details"
             if self.store is not None:
@@ -216,10 +211,6 @@ class _Handling:
         return Message(Error(code=refusal.code, reason=refusal.slug), reply_to=message)
 
 
-def _reply(content: RecordDict) -> ConfigRecord | None:
-    return records.find_config(content, records.REPLY)
-
-
 def _federation(record: ConfigRecord, context: Context) -> int:
     """The federation that a stage belongs to: this run's own, or one that this run resumes."""
     if "federation" not in record:
@@ -228,20 +219,6 @@ def _federation(record: ConfigRecord, context: Context) -> int:
     if len(name) != 8:
         raise ProtocolError("a federation's id is 8 bytes")
     return int.from_bytes(name, "big")
-
-
-def _plain(node: Node, message: Message, app: stages.App) -> RecordDict:
-    """Pass a plain message on, where policy allows it and the run was plain from the start."""
-    if node.encrypted_before():
-        raise PolicyError("the server asked for plaintext in the middle of an encrypted run")
-    logger.warning("this run is NOT encrypted: this node's policy allows scheme 'plain'")
-    return app.pass_on(message)
-
-
-def _plain_asked(context: Context) -> bool:
-    """Whether the run says of itself that it is a plain one; heeded in simulations only."""
-    config = context.run_config
-    return config.get("scheme") == PLAIN or config.get("flhe-plain") is True
 
 
 def _simulated() -> bool:

@@ -1,8 +1,7 @@
 """Flower's records <-> arrays and bytes: the one place that knows both.
 
-A ciphertext travels as `Array(stype="flhe.sealed/1")`. Flower's own averaging refuses that stype, so
-nothing averages ciphertext by accident. Long ones are cut into several arrays, because Flower holds a
-message twice while it unpacks it, and on top of that the array it is at twice more.
+A ciphertext travels as `Array(stype="flhe.sealed/1")`, which Flower's own averaging refuses. Long ones
+are cut into several arrays: while Flower unpacks a message it holds it twice, and one array twice more.
 """
 
 from __future__ import annotations
@@ -35,19 +34,15 @@ CHECKPOINT = "flhe.checkpoint/1"
 STAGE, REPLY, UPDATE, SUM = "flhe.stage", "flhe.reply", "flhe.update", "flhe.sum"
 """Names of our records in a message; everything else in it belongs to the app."""
 
-BOX = "flhe.checkpoint"
-"""Name of a sealed checkpoint in a message, either way."""
-
-CANDIDATE = "flhe.candidate"
-"""Name of a sealed checkpoint that is to be verified before anybody relies on it."""
+BOX, CANDIDATE = "flhe.checkpoint", "flhe.candidate"
+"""Names of a sealed checkpoint in a message, either way; the second one is to be verified only."""
 
 MEANS, EVALUATION = "flhe.means.", "flhe.evaluation."
 """With a round's number behind it: mean metrics, of training or of a model, as told."""
 
-PREFIX = "flhe."
 PIECE = 10 << 20
 """Bytes of ciphertext in one Array: two chunks of Flower's. Unpacking 26 MB takes 3.0 times that in one
-piece, 2.2 times in these; smaller ones save little more, and each piece is one more request."""
+piece, 2.2 times in these; smaller ones save little more."""
 
 NUMPY = "numpy.ndarray"
 
@@ -57,15 +52,10 @@ def to_numpy(record: ArrayRecord) -> dict[str, NDArray[Any]]:
 
     They are views of the record's own bytes, and keep those alive.
     """
-    arrays = {}
-    for name, array in record.items():
-        if array.stype.startswith(PREFIX):
-            raise ProtocolError(f"array {name!r} is ciphertext where a model was expected")
-        arrays[name] = _view(array)
-    return arrays
+    return {name: _view(name, array) for name, array in record.items()}
 
 
-def _view(array: Array) -> NDArray[Any]:
+def _view(name: str, array: Array) -> NDArray[Any]:
     """An array over Flower's bytes, which are an .npy file; nothing is copied.
 
     Raises ProtocolError: anything else, or a file of another length than its header says: nothing
@@ -73,7 +63,9 @@ def _view(array: Array) -> NDArray[Any]:
     """
     data = array.data
     if array.stype != NUMPY:
-        raise ProtocolError(f"expected a model's array ({NUMPY}), got one of another stype")
+        raise ProtocolError(
+            f"array {name!r} is ciphertext, or of another stype, where a model's ({NUMPY}) was expected"
+        )
     try:
         stream = io.BytesIO(data)  # shares the bytes
         shape, fortran_order, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
@@ -112,9 +104,7 @@ def from_sealed(sealed: Sealed, *, supports: bool = True) -> ArrayRecord:
     body = sealed.body() if supports else sealed.body()[:1]
     if len(body) > 1:  # supports are a fraction of what they go with
         body = [memoryview(b"".join(body))]
-    data = body[0]
-    parts = (data[at : at + PIECE] for at in range(0, max(len(data), 1), PIECE))
-    return _numbered((part.tobytes() for part in parts), SEALED)
+    return _numbered(body, SEALED)
 
 
 def to_sealed(
@@ -125,24 +115,21 @@ def to_sealed(
     supports: Sequence[Support] | None = None,
     floats: int | None = None,
 ) -> Sealed:
-    """Rebuild a ciphertext; one piece is not copied.
+    """Rebuild a ciphertext; one piece is not copied. For supports see `Sealed.from_parts`.
 
     `take` removes each piece from the record once it is copied, so that both are never held at once.
-    Supports that did not come before are behind the ciphertext, of vectors of `floats` values, 0 for
-    none; see `Sealed.from_parts`.
 
     Raises ProtocolError: arrays of another stype, or pieces that are missing or out of order.
     """
-    names = _numbers(record, SEALED, "ciphertext", "ciphertext")
-    if len(names) == 1:
-        only = np.frombuffer(record[names[0]].data, np.uint8)
-        return Sealed.from_parts(header, only, supports, floats=floats)
-    data = np.empty(sum(len(array.data) for array in record.values()), np.uint8)
-    at = 0
-    for name in names:
-        piece = np.frombuffer((record.pop(name) if take else record[name]).data, np.uint8)
-        data[at : at + piece.size] = piece
-        at += piece.size
+    _check_pieces(record, SEALED, "ciphertext")
+    if len(record) == 1:
+        data = np.frombuffer(record["0000"].data, np.uint8)
+    else:
+        data, at = np.empty(sum(len(array.data) for array in record.values()), np.uint8), 0
+        for name in list(record):
+            piece = np.frombuffer((record.pop(name) if take else record[name]).data, np.uint8)
+            data[at : at + piece.size] = piece
+            at += piece.size
     return Sealed.from_parts(header, data, supports, floats=floats)
 
 
@@ -162,25 +149,22 @@ class SealedArrays(ArrayRecord):
 
 def from_pieces(pieces: Iterable[bytes]) -> ArrayRecord:
     """A sealed checkpoint, piece by piece as it is sealed."""
-    cut = (piece[at : at + PIECE] for piece in pieces for at in range(0, len(piece), PIECE))
-    return _numbered(cut, CHECKPOINT)
+    return _numbered(pieces, CHECKPOINT)
 
 
-def _numbered(pieces: Iterable[bytes], stype: str) -> ArrayRecord:
-    return ArrayRecord(
-        {f"{i:04d}": Array("uint8", (len(p),), stype, p) for i, p in enumerate(pieces)}
-    )
+def _numbered(pieces: Iterable[bytes | memoryview], stype: str) -> ArrayRecord:
+    cut = [bytes(p[at : at + PIECE]) for p in pieces for at in range(0, len(p), PIECE)] or [b""]
+    made = (Array("uint8", (len(piece),), stype, piece) for piece in cut)
+    return ArrayRecord({f"{i:04d}": array for i, array in enumerate(made)})
 
 
-def _numbers(record: ArrayRecord, stype: str, what: str, one: str) -> list[str]:
-    """Names of the pieces in a record, all of them and in order; see `to_sealed`."""
-    names = list(record)
-    if not names or names != [f"{i:04d}" for i in range(len(names))]:
+def _check_pieces(record: ArrayRecord, stype: str, what: str) -> None:
+    """Refuse a record that does not hold all pieces, in order; see `to_sealed`."""
+    if not record or list(record) != [f"{i:04d}" for i in range(len(record))]:
         raise ProtocolError(f"{what} pieces are missing or out of order")
     for array in record.values():
         if array.stype != stype:
-            raise ProtocolError(f"expected {one} ({stype}), got {array.stype!r}")
-    return names
+            raise ProtocolError(f"expected a {what} ({stype}), got {array.stype!r}")
 
 
 def to_pieces(record: ArrayRecord) -> list[bytes]:
@@ -188,7 +172,7 @@ def to_pieces(record: ArrayRecord) -> list[bytes]:
 
     Raises ProtocolError: arrays of another stype, or pieces that are missing or out of order.
     """
-    _numbers(record, CHECKPOINT, "checkpoint", "a checkpoint")
+    _check_pieces(record, CHECKPOINT, "checkpoint")
     return [array.data for array in record.values()]
 
 
@@ -197,9 +181,9 @@ def stage_record(stage: str, **fields: Any) -> ConfigRecord:
     return ConfigRecord({"v": PROTOCOL, "flhe": release(), "stage": stage, **_present(fields)})
 
 
-def reply_record(**fields: Any) -> ConfigRecord:
+def reply(**fields: Any) -> RecordDict:
     """What a client's mod answers."""
-    return ConfigRecord({"v": PROTOCOL, **_present(fields)})
+    return RecordDict({REPLY: ConfigRecord({"v": PROTOCOL, **_present(fields)})})
 
 
 def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -272,12 +256,20 @@ def optional(record: ConfigRecord, name: str, default: Any) -> Any:
     return field(record, name, type(default)) if name in record else default
 
 
-def bytes_list(record: ConfigRecord, name: str) -> list[bytes]:
-    """One field that is a list of byte strings; missing means empty."""
+def list_of(record: ConfigRecord, name: str, kind: type) -> list[Any]:
+    """One field that is a list of values of exactly one type; missing means empty.
+
+    Raises ProtocolError: anything else.
+    """
     value = record.get(name, [])
-    if not isinstance(value, list) or not all(type(v) is bytes for v in value):
-        raise ProtocolError(f"field {name!r} of a stage must be a list of bytes")
-    return [v for v in value if isinstance(v, bytes)]
+    if not isinstance(value, list) or not all(type(each) is kind for each in value):
+        raise ProtocolError(f"field {name!r} of a stage must be a list of {kind.__name__}")
+    return list(value)
+
+
+def bytes_list(record: ConfigRecord, name: str) -> list[bytes]:
+    """One field that is a list of byte strings; see `list_of`."""
+    return list_of(record, name, bytes)
 
 
 def message_bytes(content: RecordDict) -> int:

@@ -6,16 +6,14 @@
 
 Where members hold shares of a key, CONSIST brings the sum, and UNMASK asks for a partial decryption.
 
-The first two go by what the node keeps of its own upload, and by nothing that the server says of it. A
-node signs one set of the updates that start from one history: on disk before the signature leaves, and
-from then on it encrypts nothing more from there, in whatever round and epoch. It is free again once t
-members have promised that the set is never opened. What it answered it answers again, for the same set
-only.
+The first two go by what the node keeps of its own upload, never by what the server says of it. A node
+signs one set of the updates that start from one history, on disk before the signature leaves, and then
+encrypts nothing more from there, in whatever round and epoch. It is free again once t members have
+promised that the set is never opened. For the same set it answers again what it answered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -25,160 +23,102 @@ from flhe.keys.agreement import masking, voids
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.roles import partial_of
 from flhe.mods import agreement, records
-from flhe.mods.stages import App, Stopwatch, reply
+from flhe.mods.app import App
 from flhe.node.audit import log_failure
 from flhe.node.node import Node
 from flhe.schemes.base import Sealer, SharedSealer
-from flhe.schemes.sealed import Sealed, Slot
+from flhe.schemes.sealed import Slot
 from flhe.training.session import Session
 from flhe.training.terms import Terms
 
-Fields = Mapping[str, object]
-"""What goes into a reply beside the ciphertext."""
 
-
-def check_ready(node: Node, session: Session, slot: Slot) -> None:
-    """Refuse to train for an attempt in which nothing may be encrypted.
-
-    Raises ReuseError: survivors of the round or of its start were signed, or its sum was given up.
-    """
-    if session.terms.scheme.opened_together:
-        node.check_unsigned(slot)
-        node.check_unclaimed(slot.epoch, slot.round, slot.attempt)
-
-
-def deal(node: Node, session: Session, sealer: Sealer, slot: Slot) -> Fields:
-    """Share the seed of what was just encrypted; {} where its senders do not open the sum."""
-    if not session.terms.scheme.opened_together:
-        return {}
+def deal(node: Node, session: Session, sealer: Sealer, slot: Slot) -> None:
+    """Share the seed of what was just encrypted; see `shares`."""
+    dealt = masking.Dealt(slot, (), b"")  # of a key that lasts, every member has a share already
     if session.terms.scheme.per_sum_keys:
         assert isinstance(sealer, SharedSealer)
         dealt = masking.deal(session.epoch, slot, sealer.take_seed(slot))
-    else:
-        dealt = masking.Dealt(slot, (), b"")  # of the key, every member has a share already
     node.save_dealt(dealt)
-    return {"shares": list(dealt.boxes)}
 
 
-def dealt(node: Node, session: Session, slot: Slot) -> Fields:
-    """The shares of an update that is sent again; {} as above."""
-    if not session.terms.scheme.opened_together:
-        return {}
+def shares(node: Node, slot: Slot) -> list[bytes]:
+    """What was dealt of an update's seed, for each member."""
     kept = node.load_dealt()
     if kept is None or kept.slot != slot:
         raise ProtocolError("the shares of this attempt are not kept any more: ask under a new one")
-    return {"shares": list(kept.boxes)}
+    return list(kept.boxes)
 
 
 def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
     """Sign the set of survivors that the server proposes."""
-    with (watch := Stopwatch()):
-        epoch, terms = _epoch(node, record, app)
-        proposed = ranks_in(record, "survivors")
-        node.policy.check_survivors(len(proposed))
-        kept = node.load_dealt()
-        if kept is None or not _is_of(kept.slot, epoch, record):
-            raise ProtocolError(
-                "nothing was encrypted here for this attempt: ask for the round first"
+    epoch, terms = _epoch(node, record, app)
+    scheme, proposed = terms.scheme, records.list_of(record, "survivors", int)
+    node.policy.check_survivors(len(proposed))
+    kept = node.load_dealt()
+    if kept is None or not _is_of(kept.slot, epoch, record):
+        raise ProtocolError("nothing was encrypted here for this attempt: ask for the round first")
+    try:
+        if scheme.per_sum_keys:
+            told = proposed, records.bytes_list(record, "shares"), scheme.elements(epoch.size)
+            agreed, signature = masking.agree(epoch, node.identity, kept, *told)
+        else:
+            shown, header = message.content.get(records.UPDATE), records.field(record, "sum", bytes)
+            if not isinstance(shown, ArrayRecord):
+                raise ProtocolError("the sum to be opened is missing")
+            total = records.to_sealed(header, shown, take=True, floats=0)
+            sent = node.load_output(kept.slot)
+            if sent is None or (total.length, list(total.senders)) != (sent[0].length, proposed):
+                raise ProtocolError("the sum to be opened is not that of these survivors")
+            adder = terms.for_cohort(epoch.size, epoch.scheme_public)
+            decrypt = partial(partial_of, adder, epoch)
+            agreed, signature = masking.agree_on_sum(
+                epoch, node.identity, kept.slot, total, decrypt
             )
-        try:
-            if terms.scheme.per_sum_keys:
-                boxes = records.bytes_list(record, "shares")
-                elements = terms.scheme.elements(epoch.size)
-                agreed, signature = masking.agree(
-                    epoch, node.identity, kept, proposed, boxes, elements
-                )
-            else:
-                total = _sum_in(message, record)
-                sent = node.load_output(kept.slot)
-                if (
-                    sent is None
-                    or total.length != sent[0].length
-                    or list(total.senders) != proposed
-                ):
-                    raise ProtocolError("the sum to be opened is not that of these survivors")
-                decrypt = partial(
-                    partial_of, terms.for_cohort(epoch.size, epoch.scheme_public), epoch
-                )
-                agreed, signature = masking.agree_on_sum(
-                    epoch, node.identity, kept.slot, total, decrypt
-                )
-        except SharesError as error:
-            # Whose they are is no secret: the server must know whom to leave out.
-            log_failure(node.store, "consist", error)
-            return reply(step="consist", bad=list(error.ranks))
-        scope = voids.Void.of(agreed.circle(epoch), kept.slot).scope
-        digest = set_digest(epoch, agreed)
-        node.claim_set(agreed, digest, scope)
-    return reply(watch, step="consist", signature=signature)
+    except SharesError as error:
+        # Whose they are is no secret: the server must know whom to leave out.
+        log_failure(node.store, "consist", error)
+        return records.reply(step="consist", bad=list(error.ranks))
+    circle = agreed.circle(epoch)
+    digest, scope = circle.about(agreed.survivors), voids.Void.of(circle, kept.slot).scope
+    node.claim_set(agreed, digest, scope)
+    return records.reply(step="consist", signature=signature)
 
 
 def unmask(node: Node, record: ConfigRecord, _message: Message, app: App) -> RecordDict:
     """Release the sum of the shares that this node has of the survivors' seeds."""
-    with (watch := Stopwatch()):
-        epoch, terms = _epoch(node, record, app)
-        agreed = node.load_survivors()
-        if agreed is None or not _is_of(agreed.slot, epoch, record):
-            raise ProtocolError("this node has signed no survivors in this attempt")
-        if node.signed(agreed.slot) != set_digest(epoch, agreed):
-            raise ProtocolError("the survivors that are kept here were not signed, or given up")
-        answer = masking.release(
-            epoch,
-            node.identity,
-            agreed,
-            ranks_in(record, "signers"),
-            records.bytes_list(record, "signatures"),
-            sealed=terms.scheme.reader == "clients",
-        )
-        node.answer_set(agreed.slot)
-    return reply(watch, step="unmask", answer=answer)
+    epoch, terms = _epoch(node, record, app)
+    agreed = node.load_survivors()
+    if agreed is None or not _is_of(agreed.slot, epoch, record):
+        raise ProtocolError("this node has signed no survivors in this attempt")
+    if node.signed(agreed.slot) != agreed.circle(epoch).about(agreed.survivors):
+        raise ProtocolError("the survivors that are kept here were not signed, or given up")
+    answer = masking.release(
+        epoch,
+        node.identity,
+        agreed,
+        records.list_of(record, "signers", int),
+        records.bytes_list(record, "signatures"),
+        sealed=terms.scheme.reader == "clients",
+    )
+    node.answer_set(agreed.slot)
+    return records.reply(step="unmask", answer=answer)
 
 
 def void(node: Node, record: ConfigRecord, _message: Message, app: App) -> RecordDict:
     """Promise to sign and answer for no set of a slot, unless this node has answered for one."""
-    with (watch := Stopwatch()):
-        _epoch(node, record, app)
-        slot = Slot.from_bytes(records.field(record, "slot", bytes))
-        number = records.field(record, "number", int)
-        signed = node.give_up_set(slot)
-        made = voids.promise(node.identity, slot, number, signed=signed)
-    return reply(watch, step="void", promise=made.to_bytes())
-
-
-def learn_voids(node: Node, record: ConfigRecord, history: bytes) -> None:
-    """Hear of sets that can never be opened: where this node signed one, it may sign another."""
-    for encoded in records.bytes_list(record, "voids"):
-        node.forget_set(history, voids.Void.from_bytes(encoded))
+    _epoch(node, record, app)
+    slot = Slot.from_bytes(records.field(record, "slot", bytes))
+    number = records.field(record, "number", int)
+    made = voids.promise(node.identity, slot, number, signed=node.give_up_set(slot))
+    return records.reply(step="void", promise=made.to_bytes())
 
 
 def _epoch(node: Node, record: ConfigRecord, app: App) -> tuple[Epoch, Terms]:
     """The node's own epoch and terms, where they have such stages."""
     agreed, contract = agreement.current(node, record, app)
-    terms = contract.terms
-    if not terms.scheme.opened_together:
+    if not contract.terms.scheme.opened_together:
         raise ProtocolError("a stage that this scheme does not have")
-    return agreed, terms
-
-
-def set_digest(epoch: Epoch, agreed: masking.Agreed) -> bytes:
-    """What a claim keeps of a set of survivors."""
-    return agreed.circle(epoch).about(agreed.survivors)
-
-
-def _sum_in(message: Message, record: ConfigRecord) -> Sealed:
-    """The sum that a message shows; ProtocolError where it shows none."""
-    arrays = message.content.get(records.UPDATE)
-    if not isinstance(arrays, ArrayRecord):
-        raise ProtocolError("the sum to be opened is missing")
-    return records.to_sealed(records.field(record, "sum", bytes), arrays, take=True, floats=0)
-
-
-def ranks_in(record: ConfigRecord, name: str) -> list[int]:
-    """A field that is a list of ranks; missing means empty. ProtocolError for anything else."""
-    ranks = record.get(name, [])
-    if not isinstance(ranks, list) or not all(type(rank) is int for rank in ranks):
-        raise ProtocolError(f"field {name!r} of a stage must be a list of ranks")
-    return [rank for rank in ranks if isinstance(rank, int)]
+    return agreed, contract.terms
 
 
 def _is_of(slot: Slot, epoch: Epoch, record: ConfigRecord) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
-from flhe.mods import records, stages
+from flhe.mods import records, training
 from tests.mods.harness import (
     TERMS,
     App,
@@ -123,11 +123,9 @@ def test_a_metric_that_is_not_finite_is_left_out(group: Group) -> None:
     assert dict(reply.content["flhe.means.1"]) == {}
 
 
-def test_a_node_with_more_than_max_examples(
-    group: Group, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_with_more_than_max_examples(group: Group, caplog: pytest.LogCaptureFixture) -> None:
     """It counts as much as under FedAvg, and its log says that its threshold is lower."""
-    monkeypatch.setattr(stages, "_said", set())
+    training.say_once.cache_clear()
     counts, steps = (40, 4711, 60), (0.25, 0.015625, 0.125)  # TERMS has max_examples=100
     for site, examples, step in zip(group.sites, counts, steps, strict=True):
         site.app = App(examples=examples, step=step)

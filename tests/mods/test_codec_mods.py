@@ -140,8 +140,7 @@ def test_before_hemod_it_is_refused() -> None:
     """There it would work on ciphertext: `tests/strategies/test_flower_parts.py` has all of that."""
 
     def sealed(message: Message, _: Context) -> Message:
-        record = records.reply_record(step="update")
-        return Message(RecordDict({records.REPLY: record}), reply_to=message)
+        return Message(records.reply(step="update"), reply_to=message)
 
     node = Node(Sparsify(0.1))
     node._app = sealed  # type: ignore[method-assign]

@@ -59,7 +59,7 @@ def test_arrays_in_other_forms() -> None:
         array = Array("float64", (4,), "numpy.ndarray", broken)
         with pytest.raises(ProtocolError, match=r"no \.npy file"):
             records.to_numpy(ArrayRecord({"w": array}))
-    with pytest.raises(ProtocolError, match="another stype"):
+    with pytest.raises(ProtocolError, match="of another stype"):
         records.to_numpy(ArrayRecord({"w": Array("float64", (4,), "other", good)}))
     for shape in (b"(-1,),", b"(99,),"):
         evil = Array(np.zeros(1))
@@ -138,7 +138,9 @@ def test_supports_travel_behind_the_ciphertext_or_before_it(size: int) -> None:
 def test_flower_refuses_to_average_ciphertext() -> None:
     with pytest.raises(TypeError):
         records.from_sealed(sealed(10)).to_numpy_ndarrays()
-    with pytest.raises(ProtocolError, match="'0000' is ciphertext where a model was expected"):
+    with pytest.raises(
+        ProtocolError, match="'0000' is ciphertext, or of another stype, where a model"
+    ):
         records.to_numpy(records.from_sealed(sealed(10)))
     with pytest.raises(ProtocolError, match="ciphertext"):
         records.to_numpy(records.from_pieces([b"b", b"ox"]))
@@ -160,7 +162,7 @@ def test_pieces_that_do_not_belong() -> None:
             records.to_sealed(whole.header(), ArrayRecord(odd))
     for stype in ("numpy.ndarray", "flhe.checkpoint/1", "flhe.sealed/2", ""):
         odd = {**pieces, "0002": dataclasses.replace(pieces["0002"], stype=stype)}
-        with pytest.raises(ProtocolError, match="expected ciphertext"):
+        with pytest.raises(ProtocolError, match="expected a ciphertext"):
             records.to_sealed(whole.header(), ArrayRecord(odd))
     with pytest.raises(ProtocolError):
         records.to_sealed(b"", ArrayRecord(pieces))
@@ -180,8 +182,10 @@ def test_fields_are_of_exactly_one_type() -> None:
 
 
 def test_a_reply_of_another_version_is_none(caplog: pytest.LogCaptureFixture) -> None:
-    ours = records.reply_record(step="update")
-    assert records.find_reply(RecordDict({records.REPLY: ours})) == ours
+    reply = records.reply(step="update")
+    ours = records.find_reply(reply)
+    assert ours is not None
+    assert ours == reply[records.REPLY]
     assert records.find_reply(RecordDict()) is None
     assert not caplog.records
     for spoken in (records.PROTOCOL - 1, records.PROTOCOL + 1, str(records.PROTOCOL)):

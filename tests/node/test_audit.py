@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from flhe.cli import app
 from flhe.errors import ConfigError, ProtocolError, StoreError
-from flhe.mods import he_mod, records, stages
+from flhe.mods import he_mod, records
 from flhe.node import audit
 from flhe.node.audit import Entry, last, write
 from flhe.node.store import Store
@@ -65,7 +65,7 @@ def test_every_stage_and_every_code_has_its_word() -> None:
         assert (one.reason, json.loads(one.to_line())["reason"]) == (slug, slug)
     assert entry(stage=audit.PLAIN, answer=audit.PLAIN).stage == "plain"
     for stage, answer in (("consist", "survivors"), ("unmask", "release")):
-        assert answer_of(stage, stages.reply(step=stage)) == answer
+        assert answer_of(stage, records.reply(step=stage)) == answer
         one = entry(stage=stage, answer=answer)
         assert (one.stage, one.answer) == (stage, answer)
 
@@ -80,14 +80,14 @@ def test_what_a_round_answered(stage: str) -> None:
         SECRET: "unknown",
     }
     for step, word in told.items():
-        content = stages.reply(step=step, resent=False)
+        content = records.reply(step=step, resent=False)
         assert answer_of(stage, content) == word
         one = entry(stage=stage, answer=word)
         assert (one.stage, one.answer) == (stage, word)
-    assert answer_of(stage, stages.reply(step="update", resent=True)) == "resent"
-    assert answer_of(stage, stages.reply()) == "unknown"
+    assert answer_of(stage, records.reply(step="update", resent=True)) == "resent"
+    assert answer_of(stage, records.reply()) == "unknown"
     assert answer_of(stage, RecordDict()) == "unknown"
-    assert answer_of("sync", stages.reply(step="update", resent=True)) == "status"
+    assert answer_of("sync", records.reply(step="update", resent=True)) == "status"
 
 
 HOSTILE = [

@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import (
 )
 
 from flhe.errors import ConfigError, QuorumError
-from flhe.mods import HEMod, he_mod, stages
+from flhe.mods import HEMod, he_mod, training
 from flhe.strategies import FlasheFedAvg, HEStrategy, save_sealed
 from tests.strategies.puppets import Node, Puppets, initial, same
 
@@ -40,8 +40,8 @@ def refusal(grid: Puppets, strategy: Strategy | None = None) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _says_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "_said", set())
+def _says_again() -> None:
+    training.say_once.cache_clear()
 
 
 # --- mods ---

@@ -105,7 +105,7 @@ LIES: dict[str, tuple[Callable[[Message], None], str]] = {
     "no reply record": (replaced(records.REPLY), NOTHING),
     "a plain record for ours": (replaced(records.REPLY, initial), NOTHING),
     "an empty reply record": (
-        replaced(records.REPLY, records.reply_record),
+        replaced(records.REPLY, {"v": records.PROTOCOL}),
         "field 'digest'",
     ),
     "a reply of another version": (
@@ -114,7 +114,7 @@ LIES: dict[str, tuple[Callable[[Message], None], str]] = {
     ),
     "garbage": (replaced(records.REPLY, {"header": b"\xff", "envelope": b""}), ""),
     "a huge header": (
-        replaced(records.REPLY, lambda: records.reply_record(**HUGE)),
+        replaced(records.REPLY, {"v": records.PROTOCOL, **HUGE}),
         "at most 65536 are accepted",
     ),
 }
