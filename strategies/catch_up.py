@@ -173,8 +173,8 @@ class CatchUp:
         fed, vouchers, asked = self.fed, [sealing.voucher], 0
         need = max(self.spared, 1) + 1
 
-        def voucher_in(node: int, reply: RecordDict) -> bytes:
-            voucher: bytes = records.optional(_reply_in(node, reply), "voucher", b"")
+        def voucher_in(node: int, answer: ConfigRecord, _: RecordDict) -> bytes:
+            voucher: bytes = records.optional(answer, "voucher", b"")
             if voucher:
                 sealing.holding.check(voucher, [fed.members[node]])
             return voucher
@@ -318,24 +318,24 @@ class CatchUp:
             log(ERROR, text, fed.ledger.void())
         fed.at |= {node: LOST for node in answers if fed.model_round(node) > fed.ledger.base}
 
-    def _initial_in(self, node: int, reply: RecordDict) -> Sealing:
+    def _initial_in(self, node: int, answer: ConfigRecord, reply: RecordDict) -> Sealing:
         """The sealed initial model in a reply; its layout and history are the federation's from now."""
         ledger = self.fed.ledger
         try:
-            stand = _stand_in(node, reply)
-            encoded = records.field(_reply_in(node, reply), "layout", bytes)
+            stand = _stand_in(node, answer, reply)
+            encoded = records.field(answer, "layout", bytes)
             layout = Layout.from_fields(canonical.loads(encoded, MAX_LAYOUT_BYTES, "layout"))
             if stand.round != 0 or len(stand.history) != 32:
                 raise ProtocolError("its initial model is of a later round")
             ledger.layout, ledger.chain = layout, {0: stand.history}
-            return self._box_in(node, reply)
+            return self._box_in(node, answer, reply)
         except FlheError:
             ledger.layout, ledger.chain = None, {}
             raise
 
-    def _box_in(self, node: int, reply: RecordDict) -> Sealing:
+    def _box_in(self, node: int, answer: ConfigRecord, reply: RecordDict) -> Sealing:
         """The checkpoint in a reply, if it is of the present model and epoch."""
-        ledger, stand = self.fed.ledger, _stand_in(node, reply)
+        ledger, stand = self.fed.ledger, _stand_in(node, answer, reply)
         box = reply.get(records.BOX)
         if not isinstance(box, ArrayRecord):
             raise ProtocolError("the reply holds no sealed checkpoint")
@@ -347,21 +347,12 @@ class CatchUp:
         if any(header.get(name) != value for name, value in expect.items()):
             raise ProtocolError("its checkpoint is sealed for another round or epoch")
         holding = self.fed.parameters.holding(stand.digest)
-        voucher: bytes = records.field(_reply_in(node, reply), "voucher", bytes)
+        voucher: bytes = records.field(answer, "voucher", bytes)
         holding.check(voucher, [self.fed.members[node]])
         return Sealing(node, box, holding, voucher)
 
 
-def _reply_in(_node: int, content: RecordDict, what: str = "where the node stands") -> ConfigRecord:
-    """Our record in a reply, which says `what`."""
-    answer = records.find_reply(content)
-    if answer is None:
-        raise ProtocolError(f"the reply does not say {what}")
-    return answer
-
-
-def _stand_in(node: int, content: RecordDict) -> Stand:
-    answer = _reply_in(node, content)
+def _stand_in(_node: int, answer: ConfigRecord, _reply: RecordDict) -> Stand:
     return Stand(
         records.field(answer, "round", int),
         records.optional(answer, "history", b""),
@@ -369,9 +360,8 @@ def _stand_in(node: int, content: RecordDict) -> Stand:
     )
 
 
-def _status_in(node: int, content: RecordDict) -> tuple[bytes, bytes, Stand]:
+def _status_in(node: int, answer: ConfigRecord, reply: RecordDict) -> tuple[bytes, bytes, Stand]:
     """A node's identity key, its epoch, and where it stands."""
-    answer = _reply_in(node, content, "who the node is")
     key: bytes = records.field(answer, "member", bytes)
     epoch: bytes = records.optional(answer, "epoch", b"")
-    return key, epoch, _stand_in(node, content)
+    return key, epoch, _stand_in(node, answer, reply)

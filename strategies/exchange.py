@@ -84,12 +84,12 @@ class Exchange:
         length = of_epoch.layout.floats
 
         def checked(node: int, reply: Message) -> tuple[tuple[int, Support], bytes]:
-            content, answer = fed.opened(node, reply)
+            answer = fed.member_answer(node, reply)
             if records.field(answer, "step", str) != "supports":
                 raise ProtocolError("it answered with another stage of the round")
             start = start_in(answer)
             support = Support.from_bytes(records.field(answer, "support", bytes), length)
-            fed.heard(node, content)
+            fed.heard(node, answer, reply.content)
             return (node, support), start
 
         def add(told: dict[int, Support] | None, one: tuple[int, Support]) -> dict[int, Support]:

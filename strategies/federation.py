@@ -40,7 +40,8 @@ from flhe.wire.codes import explain
 log = getLogger("flwr").log
 
 T = TypeVar("T")
-
+Read = Callable[[int, ConfigRecord, RecordDict], T]
+"""(node, our record in its reply, all that the reply holds) -> what it tells, checked."""
 
 NOTHING, LOST = -1, -2
 """Where a node may stand besides a round: it has no model; it has another one than the others."""
@@ -264,23 +265,22 @@ class Federation:
         messages: list[Message],
         timeout: float,
         trouble: dict[int, str],
-        read: Callable[[int, RecordDict], T],
+        read: Read[T],
         *,
-        of_model: bool = True,
         follows: bool = True,
     ) -> Iterator[tuple[int, T]]:
         """Send, and yield (node, what `read` makes of its reply); see `StreamGrid.fold`.
 
-        `follows` is whether a node answers after it has followed, `of_model` whether a refusal is of
-        its model.
+        `follows` is whether a node answers after it has followed, so that a refusal is of its model.
         """
 
         def answered(node: int, reply: Message) -> T:
-            if reply.has_error():
-                raise ProtocolError(self.refused(node, reply, of_model=of_model))
-            value = read(node, reply.content)
+            answer = self.answer(node, reply, of_model=follows)
+            value = read(node, answer, reply.content)
             if follows:
-                self.heard(node, reply.content)
+                self.heard(node, answer, reply.content)
+            else:
+                self._note_seconds(node, answer)
             return value
 
         replies = self.grid.send_and_receive(messages, timeout=timeout)
@@ -321,7 +321,7 @@ class Federation:
 
         Raises ProtocolError: an error reply, or a ciphertext that is not this node's for this sum.
         """
-        content, answer = self.opened(node, reply)
+        content, answer = reply.content, self.member_answer(node, reply)
         start = start_in(answer)
         of = self.parameters.sum(kind, start)
         arrays = content.get(records.UPDATE)
@@ -337,7 +337,7 @@ class Federation:
         of.check_part(part, envelope, rank, agreed.members[node], mode)
         if kind is not MEAN_SQUARES and self.terms.scheme.opened_together:
             self.attempt.shares[node] = self.parameters.shares_in(node, answer)
-        self.heard(node, content)
+        self.heard(node, answer, content)
         return part, start
 
     def mark_drifted(self, node: int) -> str:
@@ -345,21 +345,28 @@ class Federation:
         self.at[node] = LOST
         return "its model has drifted from the others': it will be caught up"
 
-    def opened(self, node: int, reply: Message) -> tuple[RecordDict, ConfigRecord]:
-        """What a reply holds, and our record in it.
-
-        Raises ProtocolError: an error reply, one that is not a member's or holds no record of ours.
-        """
+    def answer(self, node: int, reply: Message, *, of_model: bool = True) -> ConfigRecord:
+        """Our record in a reply; ProtocolError: an error reply, or one that holds none."""
         if reply.has_error():
-            raise ProtocolError(self.refused(node, reply))
+            raise ProtocolError(self.refused(node, reply, of_model=of_model))
         answer = records.find_reply(reply.content)
         if answer is None:
             raise ProtocolError("the reply holds nothing of ours")
+        return answer
+
+    def member_answer(self, node: int, reply: Message) -> ConfigRecord:
+        """As `answer`; ProtocolError also where it is not a member's."""
+        answer = self.answer(node, reply)
         if node not in self.members:
             raise ProtocolError("it is no member of this epoch")
-        return reply.content, answer
+        return answer
 
-    def heard(self, node: int, content: RecordDict) -> None:
+    def _note_seconds(self, node: int, answer: ConfigRecord) -> None:
+        seconds = sound(answer.get("crypto-s"))
+        self.round.note_crypto(node, seconds)
+        self.grid.meter.told(node, seconds)
+
+    def heard(self, node: int, answer: ConfigRecord, content: RecordDict) -> None:
         """Note what a node's reply, which it gave after following, tells of its state."""
         ledger = self.ledger
         self.at[node] = ledger.base
@@ -367,10 +374,7 @@ class Federation:
         self.refusers.discard(node)
         self.altered.discard(node)
         self.attempt.missing.discard(node)
-        answer = records.find_reply(content)
-        seconds = sound(answer.get("crypto-s") if answer else None)
-        self.round.note_crypto(node, seconds)
-        self.grid.meter.told(node, seconds)
+        self._note_seconds(node, answer)
         opened = records.find_config(content, "flhe.opened")
         if opened is not None and opened.get("missed") is True:
             log(WARNING, "node %d reports that its update is missing from the sum", node)

@@ -8,7 +8,7 @@ them decrypt it in part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from logging import INFO, WARNING, getLogger
 from typing import Any, NoReturn, cast
@@ -21,14 +21,10 @@ from flhe.keys.agreement.circle import CONSIST
 from flhe.mods import records
 from flhe.schemes.base import Adder, SharesAdder
 from flhe.schemes.sealed import Sealed
-from flhe.strategies.federation import Federation
-from flhe.strategies.overhead import sound
+from flhe.strategies.federation import Federation, Read
 from flhe.strategies.trouble import give_up, warn
 
 log = getLogger("flwr").log
-
-Reader = Callable[[int, ConfigRecord], bytes]
-"""(node, its answer) -> what it tells, checked."""
 
 
 class MaskingAgreement:
@@ -145,7 +141,7 @@ class MaskingAgreement:
                 message.content[records.UPDATE] = arrays
             messages.append(message)
 
-        def read(node: int, answer: ConfigRecord) -> bytes:
+        def read(node: int, answer: ConfigRecord, _: RecordDict) -> bytes:
             rank = self.nodes[node]
             if "bad" in answer:
                 self._note_bad(rank, answer)
@@ -167,7 +163,7 @@ class MaskingAgreement:
         content = self._message("unmask", 0, **fields).content
         asked = [node for node, rank in self.nodes.items() if rank in self.able]
 
-        def read(node: int, answer: ConfigRecord) -> bytes:
+        def read(node: int, answer: ConfigRecord, _: RecordDict) -> bytes:
             encoded: bytes = records.field(answer, "answer", bytes)
             sealed = not self.fed.server_reads
             rank, _ = check_answer(self.circle, self.slot, self.survivors, encoded, sealed=sealed)
@@ -200,22 +196,10 @@ class MaskingAgreement:
         record = self.fed.stage(stage, confirmed, **of, **fields)
         return Message(RecordDict({records.STAGE: record}), node, "train")
 
-    def _ask(self, stage: str, messages: list[Message], read: Reader) -> dict[int, bytes]:
-        """Send; returns by rank what `read` makes of each answer, with its seconds noted."""
-
-        def answered(node: int, content: RecordDict) -> bytes:
-            answer = records.find_reply(content)
-            if answer is None:
-                raise ProtocolError("the reply holds nothing of ours")
-            self.fed.round.note_crypto(node, sound(answer.get("crypto-s")))
-            return read(node, answer)
-
-        found = {
-            self.nodes[node]: value
-            for node, value in self.fed.ask(
-                messages, self.timeout, self._trouble, answered, of_model=False, follows=False
-            )
-        }
+    def _ask(self, stage: str, messages: list[Message], read: Read[bytes]) -> dict[int, bytes]:
+        """Send; returns by rank what `read` makes of each answer."""
+        told = self.fed.ask(messages, self.timeout, self._trouble, read, follows=False)
+        found = {self.nodes[node]: value for node, value in told}
         warn(f"{stage}: node %d: %s", self._trouble)
         return found
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING, getLogger
 from typing import Any
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from flhe.errors import ProtocolError, QuorumError
 from flhe.keys.agreement.voids import VOID, Promise, Void
@@ -130,10 +130,7 @@ class Settling:
         if void.counted + len(ranks) < void.circle.thresholds.threshold:
             return False  # who gives it up cannot answer any more
 
-        def read(node: int, content: RecordDict) -> Promise:
-            answer = records.find_reply(content)
-            if answer is None:
-                raise ProtocolError("the reply holds nothing of ours")
+        def read(node: int, answer: ConfigRecord, _: RecordDict) -> Promise:
             made = Promise.from_bytes(records.field(answer, "promise", bytes))
             void.check_promise(ranks[node], made)
             return made
@@ -144,7 +141,7 @@ class Settling:
         content, timeout = RecordDict({records.STAGE: stage}), self.settings.stage_timeout
         self._trouble.clear()
         messages = [Message(content, node, "train") for node in ranks]
-        made = fed.ask(messages, timeout, self._trouble, read, of_model=False, follows=False)
+        made = fed.ask(messages, timeout, self._trouble, read, follows=False)
         void = void.with_promises({ranks[node]: each for node, each in made})
         warn("void: node %d: %s", self._trouble)
         self._note(void=void)
