@@ -115,9 +115,8 @@ class CatchUp:
     def fetch_box(self, need: int | None = None) -> ArrayRecord:
         """A sealed checkpoint of the present model: the kept one, or one that a member seals now.
 
-        More members must vouch for it than may collude, or `need`. Nobody relies on what one member
-        alone says: where another one is there, it opens the box first and finds its own model. What too
-        few vouch for to catch anybody up is not kept.
+        More members must vouch for it than may collude, or `need`; two at least, unless one alone is
+        there. What too few vouch for to catch anybody up is not kept.
 
         Raises QuorumError: nobody sealed one that enough members vouch for.
         """
@@ -127,7 +126,7 @@ class CatchUp:
         trouble: dict[int, str] = {}
         rank = fed.parameters.epoch.rank
         able = sorted(fed.following(), key=lambda n: (not fed.has_model(n), rank(n)))
-        bound = self.spared + 1
+        bound = fed.spared(fed.parameters.epoch) + 1
         need = bound if need is None else need
         if len(able) < need:
             give_up(
@@ -135,43 +134,34 @@ class CatchUp:
                 "those that hold it are connected: start more of them",
                 trouble,
             )
+        alone, why = len(able) == 1, "too few find their model in its checkpoint"
+        if alone and fed.membership.keyless & fed.members.keys() & set(fed.connected()):
+            alone, why = False, "nobody else who is there has a key to open its checkpoint with"
         for node in able:
             others = [n for n in able if n != node]
             messages = fed.messages("train", "checkpoint", [node])
             for _, sealing in fed.ask(messages, self.timeout, trouble, self._box_in):
-                vouchers = self._vouched(sealing, others, trouble)
-                if len(vouchers) >= need and (vouchers[1:] or self._alone(node, others, trouble)):
+                vouchers = self._vouched(sealing, others, max(bound, 2), trouble)
+                if len(vouchers) >= need and (alone or vouchers[1:]):
                     warn("checkpoint: node %d: %s", trouble)
+                    if alone:
+                        log(
+                            WARNING,
+                            "the checkpoint by node %d is not verified: nobody else is there",
+                            node,
+                        )
                     if len(vouchers) >= bound:
                         ledger.keep_box(sealing.box, ledger.base, tuple(vouchers))
                     return sealing.box
-                trouble.setdefault(node, "too few find their model in its checkpoint")
+                trouble.setdefault(node, why)
             trouble.setdefault(node, "no sealed checkpoint in time")
         return give_up("no member sealed a checkpoint", trouble)
 
-    @property
-    def spared(self) -> int:
-        """Members whose word is not enough; nobody but its maker has a first model."""
-        return self.fed.parameters.epoch.colluders if self.fed.ledger.base > 0 else 0
-
-    def _alone(self, sealer: int, others: list[int], trouble: dict[int, str]) -> bool:
-        """Whether nobody else is there who could vouch for a checkpoint."""
-        fed = self.fed
-        there = set(fed.connected()) & set(fed.members) - {sealer}
-        if not others and there & fed.membership.keyless:
-            trouble[sealer] = "nobody else who is there has a key to open its checkpoint with"
-        elif not others:
-            log(WARNING, "the checkpoint by node %d is not verified: nobody else is there", sealer)
-            return True
-        return False
-
-    def _vouched(self, sealing: Sealing, others: list[int], trouble: dict[int, str]) -> list[bytes]:
-        """Vouchers of the sealer and of others who find their own model in its box.
-
-        As many as must vouch are asked for, one of the others at least.
-        """
+    def _vouched(
+        self, sealing: Sealing, others: list[int], need: int, trouble: dict[int, str]
+    ) -> list[bytes]:
+        """Vouchers of the sealer and of others who find their own model in its box: `need` in all."""
         fed, vouchers, asked = self.fed, [sealing.voucher], 0
-        need = max(self.spared, 1) + 1
 
         def voucher_in(node: int, answer: ConfigRecord, _: RecordDict) -> bytes:
             voucher: bytes = records.optional(answer, "voucher", b"")

@@ -140,20 +140,19 @@ class Epochs:
                 timeout=self.settings.stage_timeout,
                 number=ledger.number,
             )
-        except (QuorumError, ConfigError) as error:  # also a group that has outgrown its terms
-            ledger.skip_agreements()
-            if ledger.agreed is None or len(fed.present()) < self.strategy.sampling.quorum(fed):
-                raise
-            self._stay(number, asked, str(error))
-            return
-        if ledger.chain and not self._is_held(catch_up, agreed):
-            ledger.skip_agreements()
-            if len(fed.present()) < self.strategy.sampling.quorum(fed):
+            if ledger.chain and not self._is_held(catch_up, agreed):
                 raise QuorumError(
                     f"too few who are connected hold the model of round {ledger.base}: start those "
                     "that do, then resume the run"
                 )
-            self._stay(number, asked, "too few in the new one hold the model")
+        except (QuorumError, ConfigError) as error:  # also a group that has outgrown its terms
+            ledger.skip_agreements()
+            if ledger.agreed is None or len(fed.present()) < self.strategy.sampling.quorum(fed):
+                raise
+            broken = fed.terms.scheme.needs_all_members
+            membership.failed(number, asked, fed.members, broken=broken)
+            gone = "the members' keys may be gone, they agree on new ones"
+            log(WARNING, "%s: %s", gone if broken else "the epoch before goes on", error)
             return
         ledger.change_epoch(agreed, number)
         membership.changed(number, asked, agreed.members)
@@ -171,20 +170,8 @@ class Epochs:
             return True  # then nobody has to
 
         def held() -> bool:
-            """Whether more hold it than may collude; nobody but its maker has a first model."""
-            spared = agreed.colluders if ledger.base > 0 else 0
-            return sum(map(fed.has_model, agreed.members)) > spared
+            return sum(map(fed.has_model, agreed.members)) > fed.spared(agreed)
 
         if not held():
             catch_up.take_back(agreed)
         return held()
-
-    def _stay(self, number: int, asked: list[int], why: str) -> None:
-        """A new epoch came to nothing."""
-        fed = self.fed
-        if fed.terms.scheme.needs_all_members:
-            fed.membership.broken(number, asked, fed.members)
-            log(WARNING, "the members' keys may be gone, they agree on new ones: %s", why)
-        else:
-            fed.membership.failed(number, asked, fed.members)
-            log(WARNING, "the epoch before goes on: %s", why)

@@ -1,7 +1,4 @@
-"""Exchange: the stages of a round after training, as the server sees them.
-
-Mean squares are added, supports collected, the scheme's mode is announced, and updates are added.
-"""
+"""Exchange: the stages of a round after training, as the server sees them."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from operator import itemgetter
 from flwr.app import Message
 
 from flhe.coding.support import Support
-from flhe.errors import ProtocolError, QuorumError
+from flhe.errors import ProtocolError
 from flhe.mods import records
 from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed
@@ -27,10 +24,6 @@ from flhe.training.kind import Kind
 from flhe.training.mean_squares import MEAN_SQUARES
 
 log = getLogger("flwr").log
-
-
-MAX_VIEWS = 3
-"""Models among which the updates of one round are told apart; more than these are left out."""
 
 
 @dataclass(slots=True)
@@ -83,21 +76,16 @@ class Exchange:
         fed, of_epoch = self.fed, self.fed.parameters
         length = of_epoch.layout.floats
 
-        def checked(node: int, reply: Message) -> tuple[tuple[int, Support], bytes]:
+        def checked(node: int, reply: Message) -> tuple[dict[int, Support], bytes]:
             answer = fed.member_answer(node, reply)
             if records.field(answer, "step", str) != "supports":
                 raise ProtocolError("it answered with another stage of the round")
             start = start_in(answer)
             support = Support.from_bytes(records.field(answer, "support", bytes), length)
             fed.heard(node, answer, reply.content)
-            return (node, support), start
+            return {node: support}, start
 
-        def add(told: dict[int, Support] | None, one: tuple[int, Support]) -> dict[int, Support]:
-            told = {} if told is None else told
-            told.update([one])
-            return told
-
-        views = Views(fed, "supports", checked, add)
+        views = Views(fed, "supports", checked, lambda told, one: {**(told or {}), **one})
         self.supports = views.collect(replies)[1] or {}
         if len(self.supports) < self.needed:
             give_up(
@@ -126,20 +114,13 @@ class Exchange:
             log(WARNING, "aggregate_train: node %d is left out: it answered only before", node)
         return total
 
-    def add_evaluations(self, replies: Iterable[Message]) -> Sealed | None:
-        """Add what the nodes found of the model; None where too few of them did, which is logged.
+    def add_evaluations(self, replies: Iterable[Message]) -> Sealed:
+        """Add what the nodes found of the model.
 
-        Raises QuorumError: everybody's app failed.
+        Raises QuorumError: too few of them.
         """
         whole, mode = self.fed.parameters.sums.whole, self.fed.terms.scheme.mode_ahead
-        try:
-            total, _ = self._add(EVALUATION, whole, replies, mode, "aggregate_evaluate")
-        except QuorumError as error:
-            attempt, silent = self.fed.attempt, self._trouble.keys()
-            if silent and silent <= attempt.app_failed and attempt.missing >= set(self.fed.members):
-                raise  # and would again
-            log(WARNING, "the model is not evaluated: %s", error)
-            return None
+        total, _ = self._add(EVALUATION, whole, replies, mode, "aggregate_evaluate")
         return whole.close(total)
 
     def _add(
@@ -161,7 +142,7 @@ class Exchange:
         def receive(node: int, reply: Message) -> tuple[Sealed, bytes]:
             return fed.contribution(node, reply, kind, mode, self.supports.get(node))
 
-        views = Views(fed, where, receive, add, MAX_VIEWS)
+        views = Views(fed, where, receive, add)
         start, total = views.collect(replies)
         self._trouble = views.trouble
         survivors = len(total.senders) if total else 0

@@ -21,6 +21,7 @@ from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed, to_bytes
 from flhe.strategies.epoch_parameters import EpochParameters, start_in
 from flhe.strategies.grid import StreamGrid
+from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import Ledger
 from flhe.strategies.membership import Membership
 from flhe.strategies.overhead import OPEN, sound
@@ -153,6 +154,10 @@ class Federation:
             return None
         rounds = [r for r in sorted(ledger.chain) if r > start]
         return rounds if all(r in ledger.sums for r in rounds) else None
+
+    def spared(self, agreed: Agreed) -> int:
+        """Members of an epoch whose word is not enough; nobody but its maker has a first model."""
+        return agreed.colluders if self.ledger.base > 0 else 0
 
     @property
     def adder(self) -> Adder:
@@ -321,7 +326,7 @@ class Federation:
 
         Raises ProtocolError: an error reply, or a ciphertext that is not this node's for this sum.
         """
-        content, answer = reply.content, self.member_answer(node, reply)
+        answer, content = self.member_answer(node, reply), reply.content
         start = start_in(answer)
         of = self.parameters.sum(kind, start)
         arrays = content.get(records.UPDATE)

@@ -16,13 +16,13 @@ Memory: one sum, one reply at a time, and what some member has not received yet.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import partial
 from logging import INFO, WARNING, getLogger
 from typing import Any, Unpack
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
@@ -33,9 +33,8 @@ from flhe.coding.update import update_codec
 from flhe.errors import ConfigError, ProtocolError, QuorumError
 from flhe.mods import records
 from flhe.schemes import DEFAULT
-from flhe.schemes.base import Adder, Scheme
+from flhe.schemes.base import Scheme
 from flhe.schemes.registry import SCHEMES
-from flhe.schemes.sealed import Sealed
 from flhe.strategies.attempts import Attempts
 from flhe.strategies.beginning import begin
 from flhe.strategies.catch_up import CatchUp
@@ -280,15 +279,28 @@ class HEStrategy(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send each sampled node what it lacks, and ask for an encrypted update."""
-        if self.fraction_train == 0.0:
+        how = self.fraction_train, self.min_train_nodes
+        return self._configured("train", "round", server_round, config, *how)
+
+    def _configured(
+        self,
+        kind: str,
+        stage: str,
+        server_round: int,
+        config: ConfigRecord,
+        fraction: float,
+        minimum: int,
+    ) -> list[Message]:
+        if fraction == 0.0:
             return []
         config["server-round"] = server_round - self.terms.select.mapped
-        if self._plan is not None and self._fed is None:
-            return self._plan.sample("train", config)
+        if self._plan is not None and self._fed is None:  # nobody is there to send it to
+            return [Message(RecordDict({self.configrecord_key: config}), 1, kind)]
         fed = self._running()
-        nodes = self._sample(self.fraction_train, self.min_train_nodes)
-        log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(nodes), len(fed.members))
-        return fed.messages("train", "round", nodes, config, self.configrecord_key)
+        # Of fewer than a sum needs there is none.
+        nodes = self._sample(fraction, max(minimum, self.sampling.needed(fed)))
+        log(INFO, "configure_%s: Sampled %d nodes (out of %d)", kind, len(nodes), len(fed.members))
+        return fed.messages(kind, stage, nodes, config, self.configrecord_key)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -311,14 +323,6 @@ class HEStrategy(FedAvg):
         if kept is None:
             raise QuorumError(f"round {server_round}: its sum was given up before it was opened")
         return kept, None
-
-    def _release(self, fed: Federation, adder: Adder, total: Sealed) -> Sequence[bytes]:
-        """What members release of a sum of evaluations, where they open it together."""
-        if not self.terms.scheme.opened_together:
-            return ()
-        settings = self.settings
-        agreement = MaskingAgreement(fed, adder, total, settings.stage_timeout, settings.retries)
-        return agreement.release()
 
     # --- evaluation ---
 
@@ -346,8 +350,8 @@ class HEStrategy(FedAvg):
         # Once nodes have gone on from a model, they evaluate it no more.
         newest = ledger.base == number or self.fraction_train == 0.0
         if newest and ledger.base > ledger.evaluated:
-            fed.attempt = Attempt(set(fed.members))
             messages = fed.asked("evaluate", number)
+            fed.attempt = Attempt(set(fed.members), len(messages))
             replies = fed.grid.send_and_receive(messages, timeout=timeout)
             self.aggregate_evaluate(number, replies)
         if means := fed.means.get(number):
@@ -375,16 +379,8 @@ class HEStrategy(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send the sealed sum; clients evaluate the model, as many as a sum needs at least."""
-        if self.fraction_evaluate == 0.0:
-            return []
-        config["server-round"] = server_round - self.terms.select.mapped
-        if self._plan is not None and self._fed is None:
-            return self._plan.sample("evaluate", config)
-        fed = self._running()
-        least = max(self.min_evaluate_nodes, self.sampling.needed(fed))  # or there is no sum
-        nodes = self._sample(self.fraction_evaluate, least)
-        log(INFO, "configure_evaluate: Sampled %d nodes", len(nodes))
-        return fed.messages("evaluate", "evaluate", nodes, config, self.configrecord_key)
+        how = self.fraction_evaluate, self.min_evaluate_nodes
+        return self._configured("evaluate", "evaluate", server_round, config, *how)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -393,18 +389,21 @@ class HEStrategy(FedAvg):
 
         Where clients read, one of them tells the means with its next reply.
 
-        Raises QuorumError: no node could evaluate the model.
+        Raises QuorumError: everybody's app failed.
         """
-        fed = self._running()
+        fed, release = self._running(), list[bytes]()
         if self.fraction_evaluate == 0.0:
             return None
-        total = Exchange(fed, self.sampling.needed(fed)).add_evaluations(replies)
-        if total is not None:
-            try:
-                release = self._release(fed, fed.parameters.sums.whole, total)
-                fed.keep_evaluation(total, release)
-            except (QuorumError, ProtocolError) as error:
-                log(WARNING, "the evaluation of round %d is lost: %s", server_round, error)
+        try:
+            total = Exchange(fed, self.sampling.needed(fed)).add_evaluations(replies)
+            if self.terms.scheme.opened_together:
+                whole = fed.parameters.sums.whole
+                release = MaskingAgreement(fed, whole, total, self.settings).release()
+            fed.keep_evaluation(total, release)
+        except (QuorumError, ProtocolError) as error:
+            if 0 < fed.attempt.asked <= len(fed.attempt.app_failed):
+                raise  # and would again
+            log(WARNING, "the evaluation of round %d is lost: %s", server_round, error)
         return fed.evaluations.get(fed.ledger.base)
 
     # --- the end of a round, and of all ---

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from logging import INFO, WARNING, getLogger
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from flwr.app import ConfigRecord
 
@@ -27,6 +27,8 @@ from flhe.strategies.relay import Relay
 from flhe.strategies.scheme_keys import SchemeKeys
 from flhe.strategies.trouble import give_up, most_common, warn
 from flhe.training.contract import Contract
+from flhe.wire.fields import U32, U64, As, Hash
+from flhe.wire.record import Form, Record
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
 
@@ -39,30 +41,42 @@ MIN_MEMBERS = 3
 """A sum over two shows each of them the other's update."""
 
 
-@dataclass(frozen=True, slots=True)
-class Agreed:
-    """What the server knows of an epoch: everything but its key."""
+def _unplaced(keys: list[bytes]) -> dict[int, bytes]:
+    """Members under numbers that no node has: until a node says who it is."""
+    if not all(isinstance(key, bytes) for key in keys):
+        raise TypeError
+    return {-1 - i: key for i, key in enumerate(keys)}
 
-    number: int
+
+_BY_KEY = As(lambda members: sorted(set(members.values())), _unplaced, "keys that ascend")
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed(Record):
+    """What the server knows of an epoch: everything but its key. Written without node ids."""
+
+    FORM = Form("ledger's epoch", row=True)
+
+    number: U64
     """The server's own count of epochs."""
     epoch: bytes
     """Epoch id, as the members confirmed it."""
     roster_hash: bytes
     """Roster hash that they confirmed."""
-    members: dict[int, bytes]
+    members: Annotated[dict[int, bytes], _BY_KEY]
     """Identity key of each node that takes part, by node id; a member whose node is not known at the
     moment has a negative number in its place."""
     confirms: tuple[bytes, ...]
     """Everyone's CONFIRM, for delivery."""
-    contract: bytes
+    contract: Hash
     """Hash of the contract, as it was announced."""
-    bound: bytes
+    bound: Hash
     """Hash of it and of the run's config, as they signed both."""
-    sites: int
+    sites: U32
     """Members of the roster that they confirmed, as most of them say, as `colluders` and `min_opening`
     are. Members go by their own."""
-    colluders: int
-    min_opening: int = 0
+    colluders: U32
+    min_opening: U32 = 0
     public: bytes = b""
     """Public key of the scheme, encoded; or what the members call the sum of their keys."""
 

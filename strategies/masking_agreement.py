@@ -22,6 +22,7 @@ from flhe.mods import records
 from flhe.schemes.base import Adder, SharesAdder
 from flhe.schemes.sealed import Sealed
 from flhe.strategies.federation import Federation, Read
+from flhe.strategies.options import RunSettings
 from flhe.strategies.trouble import give_up, warn
 
 log = getLogger("flwr").log
@@ -38,16 +39,12 @@ class MaskingAgreement:
         What its ciphertexts were added with.
     total : Sealed
         Their sum.
-    timeout : float
-        Seconds that each relay waits.
-    retries : int
-        How often UNMASK is asked for again; the answers are the same.
+    settings : RunSettings
+        How long each relay waits, and how often UNMASK is asked for again; the answers are the same.
     """
 
-    def __init__(
-        self, fed: Federation, adder: Adder, total: Sealed, timeout: float, retries: int
-    ) -> None:
-        self.fed, self.timeout, self.retries = fed, timeout, retries
+    def __init__(self, fed: Federation, adder: Adder, total: Sealed, settings: RunSettings) -> None:
+        self.fed, self.settings = fed, settings
         self.circle, self.slot = fed.parameters.circle, total.slot
         self.total = adder.close(total)
         self.survivors = total.senders
@@ -171,7 +168,7 @@ class MaskingAgreement:
                 raise ProtocolError("it answers for another member")
             return encoded
 
-        for turn in range(self.retries + 1):
+        for turn in range(self.settings.retries + 1):
             silent = [node for node in asked if self.nodes[node] not in answers]
             if not silent or (turn > 0 and len(answers) >= need):
                 break
@@ -198,7 +195,8 @@ class MaskingAgreement:
 
     def _ask(self, stage: str, messages: list[Message], read: Read[bytes]) -> dict[int, bytes]:
         """Send; returns by rank what `read` makes of each answer."""
-        told = self.fed.ask(messages, self.timeout, self._trouble, read, follows=False)
+        timeout = self.settings.stage_timeout
+        told = self.fed.ask(messages, timeout, self._trouble, read, follows=False)
         found = {self.nodes[node]: value for node, value in told}
         warn(f"{stage}: node %d: %s", self._trouble)
         return found

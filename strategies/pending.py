@@ -95,8 +95,7 @@ class Settling:
         return {node: members.index(key) for node, key in keys.items() if key in members}
 
     def _agreement(self, total: Sealed) -> MaskingAgreement:
-        fed, settings = self.fed, self.settings
-        return MaskingAgreement(fed, fed.adder, total, settings.stage_timeout, settings.retries)
+        return MaskingAgreement(self.fed, self.fed.adder, total, self.settings)
 
     def _open(self) -> ArrayRecord | None:
         """Ask for what opens the set, as long as enough may answer; None where too few did."""

@@ -84,10 +84,6 @@ class Plan:
                 )
         return messages
 
-    def sample(self, kind: Asked, config: ConfigRecord) -> list[Message]:
-        """A message as it would be, before there is anybody to send it to."""
-        return [Message(RecordDict({self.key: config}), 1, kind)]
-
     def _settings(self, kind: Asked, rounds: int, grid: StreamGrid) -> Settings:
         told = []
         for training in range(1, rounds + 1):

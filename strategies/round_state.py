@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Attempt:
-    """What an attempt at a round has come to so far."""
+    """What an attempt at a round, or at an evaluation, has come to so far."""
 
     missing: set[int] = field(default_factory=set)
     """Members that have not answered the present stage."""

@@ -20,6 +20,9 @@ from flhe.strategies.trouble import warn
 V = TypeVar("V")
 P = TypeVar("P")
 
+MAX_VIEWS = 3
+"""Models that are told apart in one stage; what starts from more of them is left out."""
+
 
 @dataclass(slots=True)
 class Views(Generic[V, P]):
@@ -31,8 +34,6 @@ class Views(Generic[V, P]):
     """(node, reply) -> what it tells, checked, and the digest of its model."""
     add: Callable[[V | None, P], V]
     """(what there is of a model, None at first; what a node told) -> both together."""
-    limit: int | None = None
-    """Most models that are told apart; what starts from more of them is left out."""
     trouble: dict[int, str] = field(default_factory=dict)
     """Why which nodes are left out."""
     senders: dict[bytes, list[int]] = field(default_factory=dict)
@@ -70,7 +71,7 @@ class Views(Generic[V, P]):
             except DriftError:
                 self.fed.at[node] = LOST
                 raise
-            if start not in self._views and len(self._views) == self.limit:
+            if start not in self._views and len(self._views) == MAX_VIEWS:
                 self._drop_one()
             self._views[start] = self.add(self._views.get(start), part)
         return start
