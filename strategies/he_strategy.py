@@ -1,14 +1,8 @@
 """HEStrategy: FedAvg that adds what it cannot read.
 
-The server agrees on nothing but the order of messages: members share a key that it does not have, the
-sum of a round stays sealed, and the model lives on the clients. What `start` returns is a sealed
-checkpoint that only the group opens (`flhe open`).
-
-A scheme with masking-key agreement (SASH) releases one key a round, that of the sum. Where the
-server reads it, it has the model as under plain FedAvg, and never an update.
-
-Between rounds the group may change: who joins, leaves, returns or lost its keys makes a new epoch, and
-a member hands the model over, sealed. A round that too few answer is asked for again.
+Members share a key that the server does not have, so a round's sum stays sealed, and the model lives on
+the clients. Under a scheme with masking-key agreement (SASH) members release one key a round, that of
+the sum: a server that reads it has the model as under plain FedAvg, and never an update.
 
 Memory: one sum, one reply at a time, and what some member has not received yet.
 """
@@ -48,10 +42,10 @@ from flhe.strategies.membership import Membership
 from flhe.strategies.options import RunOptions, RunSettings, check_names, check_scheme
 from flhe.strategies.overhead import EVALUATE, Spent
 from flhe.strategies.pending import Settling
-from flhe.strategies.planning import Given, Plan
+from flhe.strategies.planning import Asked, Given, Plan
 from flhe.strategies.report import RoundReport
 from flhe.strategies.round_state import Attempt
-from flhe.strategies.sampling import Sampling, sample
+from flhe.strategies.sampling import Sampling
 from flhe.strategies.sealed_result import log_encryption, log_result, warn_of_clear
 from flhe.training import optimizers
 from flhe.training.optimizers import Optimizer
@@ -141,6 +135,23 @@ class HEStrategy(FedAvg):
         self._report: tuple[RoundReport, int] | None = None
         """Of the last round, with the round of its model, until it is told what that is worth."""
 
+    def rekey(self) -> None:
+        """Have the group agree on fresh keys before the next round."""
+        self._membership.asked = True
+
+    def summary(self) -> None:
+        """Log the configuration."""
+        members = 0 if self._fed is None else len(self._fed.members)
+        log_encryption(self.terms, members, self.sampling.needed(self._fed))
+        super().summary()
+        warn_of_clear(self.terms)
+
+    @property
+    def sampling(self) -> Sampling:
+        """What a round needs, by what this strategy is set to now."""
+        replies = self.settings.min_replies
+        return Sampling(self.terms, replies, self.fraction_train, self.min_train_nodes)
+
     # --- the run ---
 
     def start(
@@ -167,7 +178,7 @@ class HEStrategy(FedAvg):
         ----------
         num_rounds : int
             Rounds of training. Where a map says what is selected, it takes one more, the first; apps
-            are told `server-round` without it. A round that comes to nothing counts, that one too.
+            are told `server-round` without it. Failed rounds count.
         initial_arrays : ArrayRecord or None
             The initial model; None where a member's app makes it (`HEMod(initial=...)`), so that the
             server does not see even that.
@@ -177,9 +188,15 @@ class HEStrategy(FedAvg):
             What apps are told; a value may be a `Schedule`, or a tuple with one value for each round.
             All of it is settled when the run begins: it is in the contract that members sign.
         resume : bool
-            Go on with the federation in `state_dir`, where a run before this one stood.
+            Go on with the federation in `state_dir`, where a run before this one stopped.
         """
-        self._check_start(evaluate_fn)
+        if evaluate_fn is not None and self.terms.scheme.reader == "clients":
+            raise ConfigError(
+                "evaluate_fn would see ciphertext, the server has no model: evaluate on the clients "
+                "with @app.evaluate(), or run `flhe open` on the result and evaluate that"
+            )
+        if self._fed is not None:
+            raise ConfigError("this strategy has run before: make a new one, in a run of its own")
         stream = StreamGrid(grid)
         self._plan = plan = Plan.of(self, self.terms, train_config, evaluate_config)
         contract = plan.contract(num_rounds, self.settings.min_replies or 0, stream)
@@ -193,18 +210,16 @@ class HEStrategy(FedAvg):
         first = fed.ledger.round + (fed.ledger.phase == "done")
         epochs.prepare(first)
         self.summary()
-        began = time.monotonic()
-        result = Result()
+        began, result = time.monotonic(), Result()
         if first == 1:
             self._evaluate_here(fed, 0, evaluate_fn, result)
         attempts = Attempts(fed, epochs)
-        last = contract.last  # the map takes a round of its own
         seconds = min(timeout, self.settings.round_timeout)
         try:
-            for number in range(first, last + 1):
+            for number in range(first, contract.last + 1):
                 log(INFO, "")
                 what = " the map of what is selected" if fed.parameters.maps else ""
-                log(INFO, "[ROUND %s/%s]%s", number, last, what)
+                log(INFO, "[ROUND %s/%s]%s", number, contract.last, what)
                 if fed.ledger.phase != "summed":
                     attempts.run(number, partial(self._train, fed, number, seconds))
                 self._hand_on(fed, result)
@@ -219,37 +234,6 @@ class HEStrategy(FedAvg):
         log_result(self.terms, fed.means, result)
         return result
 
-    def rekey(self) -> None:
-        """Have the group agree on fresh keys before the next round."""
-        self._membership.asked = True
-
-    def summary(self) -> None:
-        """Log the configuration."""
-        members = 0 if self._fed is None else len(self._fed.members)
-        log_encryption(self.terms, members, self.sampling.needed(self._fed))
-        super().summary()
-        warn_of_clear(self.terms)
-
-    def _check_start(self, evaluate_fn: EvaluateFn | None) -> None:
-        """Refuse a run that cannot be: ConfigError."""
-        if evaluate_fn is not None and self.terms.scheme.reader == "clients":
-            raise ConfigError(
-                "evaluate_fn would see ciphertext, the server has no model: evaluate on the clients "
-                "with @app.evaluate(), or run `flhe open` on the result and evaluate that"
-            )
-        if self._fed is not None:
-            raise ConfigError("this strategy has run before: make a new one, in a run of its own")
-
-    @property
-    def sampling(self) -> Sampling:
-        """What a round needs, by what this strategy is set to now."""
-        replies = self.settings.min_replies
-        return Sampling(self.terms, replies, self.fraction_train, self.min_train_nodes)
-
-    def _sample(self, fraction: float, minimum: int) -> list[int]:
-        fed = self._running()
-        return sample(fed, fraction, minimum, self.sampling.needed(fed))
-
     def _running(self) -> Federation:
         if self._fed is None:
             raise ConfigError(
@@ -259,6 +243,26 @@ class HEStrategy(FedAvg):
                 "start(); for noise, put a mod behind HEMod: @app.train(mods=[LocalDpMod(...)])"
             )
         return self._fed
+
+    def _configured(self, kind: Asked, server_round: int, config: ConfigRecord) -> list[Message]:
+        """Send each sampled node what it lacks, and ask it to train or to evaluate."""
+        fraction, minimum, stage = {
+            "train": (self.fraction_train, self.min_train_nodes, "round"),
+            "evaluate": (self.fraction_evaluate, self.min_evaluate_nodes, "evaluate"),
+        }[kind]
+        if fraction == 0.0:
+            return []
+        config["server-round"] = server_round - self.terms.select.mapped
+        if (
+            self._plan is not None and self._fed is None
+        ):  # for the contract, with nobody to send it to
+            return [Message(RecordDict({self.configrecord_key: config}), 1, kind)]
+        fed, nodes = self._running(), self._sample(fraction, minimum)
+        log(INFO, "configure_%s: Sampled %d nodes (out of %d)", kind, len(nodes), len(fed.members))
+        return fed.messages(kind, stage, nodes, config, self.configrecord_key)
+
+    def _sample(self, fraction: float, minimum: int) -> list[int]:
+        return self.sampling.sample(self._running(), fraction, minimum)
 
     # --- training ---
 
@@ -278,45 +282,21 @@ class HEStrategy(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send each sampled node what it lacks, and ask for an encrypted update."""
-        how = self.fraction_train, self.min_train_nodes
-        return self._configured("train", "round", server_round, config, *how)
-
-    def _configured(
-        self,
-        kind: str,
-        stage: str,
-        server_round: int,
-        config: ConfigRecord,
-        fraction: float,
-        minimum: int,
-    ) -> list[Message]:
-        if fraction == 0.0:
-            return []
-        config["server-round"] = server_round - self.terms.select.mapped
-        if self._plan is not None and self._fed is None:  # nobody is there to send it to
-            return [Message(RecordDict({self.configrecord_key: config}), 1, kind)]
-        fed = self._running()
-        # Of fewer than a sum needs there is none.
-        nodes = self._sample(fraction, max(minimum, self.sampling.needed(fed)))
-        log(INFO, "configure_%s: Sampled %d nodes (out of %d)", kind, len(nodes), len(fed.members))
-        return fed.messages(kind, stage, nodes, config, self.configrecord_key)
+        """Ask sampled nodes for encrypted updates."""
+        return self._configured("train", server_round, config)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Fold ciphertexts as they arrive; the sum is kept sealed for the clients.
 
-        Updates that start from different models are never added: those of most senders count, the
-        other senders are named and caught up.
-
         Raises QuorumError: fewer valid updates than `min_replies` arrived in time.
         """
         fed = self._running()
         if self.fraction_train == 0.0:
             return None, None
-        exchange = self._exchanged or Exchange(fed, self.sampling.needed(fed))
-        total = exchange.add_updates(replies)
+        assert self._exchanged is not None
+        total = self._exchanged.add_updates(replies)
         if not self.terms.scheme.opened_together:
             return fed.keep(total), None
         kept = Settling(fed, self.settings).begin(total)
@@ -338,13 +318,7 @@ class HEStrategy(FedAvg):
             log(INFO, "\t└──> Server-side MetricRecord: %s", metrics)
             result.evaluate_metrics_serverapp[number] = metrics
 
-    def _evaluate(
-        self,
-        fed: Federation,
-        number: int,
-        timeout: float,
-        result: Result,
-    ) -> None:
+    def _evaluate(self, fed: Federation, number: int, timeout: float, result: Result) -> None:
         """Have the model of this round evaluated, if it made one, and account for the round."""
         ledger = fed.ledger
         # Once nodes have gone on from a model, they evaluate it no more.
@@ -360,27 +334,11 @@ class HEStrategy(FedAvg):
         if not ledger.evaluation:
             self._hand_on(fed, result)
 
-    def _hand_on(self, fed: Federation, result: Result) -> None:
-        """Hand on the report that waits for what an evaluation says: there is no more to be heard."""
-        waiting, self._report = self._report, None
-        if waiting is None:
-            return
-        report, made = waiting
-        metrics = fed.evaluations.pop(made, None)
-        for earlier, late in fed.evaluations.items():  # told after its report had gone out
-            result.evaluate_metrics_clientapp.setdefault(earlier, late)
-        if metrics is not None:
-            log(INFO, "\t└──> Aggregated MetricRecord of round %d: %s", report.round, metrics)
-            result.evaluate_metrics_clientapp[report.round] = metrics
-        if self.settings.on_round is not None:
-            self.settings.on_round(report.told(metrics))
-
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send the sealed sum; clients evaluate the model, as many as a sum needs at least."""
-        how = self.fraction_evaluate, self.min_evaluate_nodes
-        return self._configured("evaluate", "evaluate", server_round, config, *how)
+        """Have sampled nodes evaluate the model, as many as a sum needs at least."""
+        return self._configured("evaluate", server_round, config)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -405,6 +363,21 @@ class HEStrategy(FedAvg):
                 raise  # and would again
             log(WARNING, "the evaluation of round %d is lost: %s", server_round, error)
         return fed.evaluations.get(fed.ledger.base)
+
+    def _hand_on(self, fed: Federation, result: Result) -> None:
+        """Hand on the report that waits for what an evaluation says: there is no more to be heard."""
+        waiting, self._report = self._report, None
+        if waiting is None:
+            return
+        report, made = waiting
+        metrics = fed.evaluations.pop(made, None)
+        for earlier, late in fed.evaluations.items():  # told after its report had gone out
+            result.evaluate_metrics_clientapp.setdefault(earlier, late)
+        if metrics is not None:
+            log(INFO, "\t└──> Aggregated MetricRecord of round %d: %s", report.round, metrics)
+            result.evaluate_metrics_clientapp[report.round] = metrics
+        if self.settings.on_round is not None:
+            self.settings.on_round(report.told(metrics))
 
     # --- the end of a round, and of all ---
 
