@@ -25,7 +25,7 @@ from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import Ledger
 from flhe.strategies.membership import Membership
 from flhe.strategies.overhead import OPEN, sound
-from flhe.strategies.planning import Asked, Plan
+from flhe.strategies.planning import Plan
 from flhe.strategies.report import RoundReport
 from flhe.strategies.round_state import Attempt, RoundState
 from flhe.strategies.suspects import Suspects
@@ -166,10 +166,6 @@ class Federation:
         return sums.whole if self.parameters.maps else sums.adder
 
     # --- what is sent ---
-
-    def asked(self, kind: Asked, number: int) -> list[Message]:
-        """What a round sends; what apps are told is in the contract."""
-        return self.plan.asked(kind, number, self.contract, self.grid)
 
     def messages(
         self,

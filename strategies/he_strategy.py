@@ -271,7 +271,7 @@ class HEStrategy(FedAvg):
         sampling = self.sampling
         fed.attempt.mode = sampling.mode(fed)
         self._exchanged = exchange = Exchange(fed, sampling.needed(fed))
-        messages = fed.asked("train", number)
+        messages = fed.plan.asked("train", number, fed.contract, fed.grid)
         fed.attempt.asked = len(messages)
         replies: Iterable[Message] = fed.grid.send_and_receive(messages, timeout=timeout)
         limit = timeout if self.terms.scheme.slow else min(timeout, self.settings.stage_timeout)
@@ -324,7 +324,7 @@ class HEStrategy(FedAvg):
         # Once nodes have gone on from a model, they evaluate it no more.
         newest = ledger.base == number or self.fraction_train == 0.0
         if newest and ledger.base > ledger.evaluated:
-            messages = fed.asked("evaluate", number)
+            messages = fed.plan.asked("evaluate", number, fed.contract, fed.grid)
             fed.attempt = Attempt(set(fed.members), len(messages))
             replies = fed.grid.send_and_receive(messages, timeout=timeout)
             self.aggregate_evaluate(number, replies)
