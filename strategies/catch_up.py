@@ -200,8 +200,7 @@ class CatchUp:
                     log(INFO, "node %d made the initial model, and sealed it", node)
                     return
                 trouble[node] = "its initial model opens for nobody else"
-                ledger.layout, ledger.chain = None, {}
-                ledger.drop_box()
+                ledger.drop_first_model()
             trouble.setdefault(node, "no initial model in time")
         give_up("no member made an initial model", trouble)
 
@@ -320,7 +319,7 @@ class CatchUp:
             ledger.layout, ledger.chain = layout, {0: stand.history}
             return self._box_in(node, answer, reply)
         except FlheError:
-            ledger.layout, ledger.chain = None, {}
+            ledger.drop_first_model()
             raise
 
     def _box_in(self, node: int, answer: ConfigRecord, reply: RecordDict) -> Sealing:

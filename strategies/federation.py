@@ -167,14 +167,7 @@ class Federation:
 
     # --- what is sent ---
 
-    def messages(
-        self,
-        kind: str,
-        stage: str,
-        nodes: Iterable[int],
-        config: ConfigRecord | None = None,
-        key: str = "",
-    ) -> list[Message]:
+    def messages(self, kind: str, stage: str, nodes: Iterable[int]) -> list[Message]:
         """A stage for each of `nodes`, with all that the node lacks; equal contents are one."""
         shared: dict[tuple[object, ...], RecordDict] = {}
         out = []
@@ -189,8 +182,6 @@ class Federation:
             )
             if need not in shared:
                 shared[need] = self.content(stage, *need)
-                if config is not None:
-                    shared[need][key] = config
             out.append(Message(shared[need], node, kind))
         return out
 

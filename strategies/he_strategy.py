@@ -259,7 +259,10 @@ class HEStrategy(FedAvg):
             return [Message(RecordDict({self.configrecord_key: config}), 1, kind)]
         fed, nodes = self._running(), self._sample(fraction, minimum)
         log(INFO, "configure_%s: Sampled %d nodes (out of %d)", kind, len(nodes), len(fed.members))
-        return fed.messages(kind, stage, nodes, config, self.configrecord_key)
+        messages = fed.messages(kind, stage, nodes)
+        for message in messages:
+            message.content[self.configrecord_key] = config
+        return messages
 
     def _sample(self, fraction: float, minimum: int) -> list[int]:
         return self.sampling.sample(self._running(), fraction, minimum)

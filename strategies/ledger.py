@@ -245,9 +245,9 @@ class Ledger(Record):
         self.box, self.box_round, self.vouchers = box, round_, vouchers
         self.drop_sums(round_)
 
-    def drop_box(self) -> None:
-        """Forget the kept checkpoint."""
-        self.box, self.box_round = None, -1
+    def drop_first_model(self) -> None:
+        """Forget the first model, and its checkpoint."""
+        self.layout, self.chain, self.box, self.box_round = None, {}, None, -1
         self.save()
         self._unlink("checkpoint")
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from logging import WARNING, getLogger
 from pathlib import Path
 from typing import Any
@@ -132,8 +133,7 @@ OnRound = Callable[[RoundReport], None]
 """What is to be done with the report of a finished round."""
 
 
-def _logged(text: str) -> None:
-    log(WARNING, "%s", text)
+_WARN = partial(log, WARNING, "%s")
 
 
 class Outlet:
@@ -152,7 +152,7 @@ class Outlet:
         Receives what is said once; Flower's log.
     """
 
-    def __init__(self, name: str, mend: str, warn: Callable[[str], None] = _logged) -> None:
+    def __init__(self, name: str, mend: str, warn: Callable[[str], None] = _WARN) -> None:
         self._name, self._mend, self._warn = name, mend, warn
         self._took = False
         self.failed = False
@@ -177,7 +177,7 @@ class Outlet:
 class Lines(Outlet):
     """A text file that grows by whole lines; see `Outlet`."""
 
-    def __init__(self, path: Path, name: str, warn: Callable[[str], None] = _logged) -> None:
+    def __init__(self, path: Path, name: str, warn: Callable[[str], None] = _WARN) -> None:
         super().__init__(name, "name a file in a directory that exists and is yours", warn)
         self._path = path
 
