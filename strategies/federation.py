@@ -327,7 +327,7 @@ class Federation:
         agreed = self.parameters.epoch
         rank, envelope = agreed.rank(node), records.field(answer, "envelope", bytes)
         of.check_part(part, envelope, rank, agreed.members[node], mode)
-        if kind is not MEAN_SQUARES and self.terms.scheme.opened_together:
+        if kind is not MEAN_SQUARES and self.terms.scheme.per_sum_keys:
             self.attempt.shares[node] = self.parameters.shares_in(node, answer)
         self.heard(node, answer, content)
         return part, start

@@ -8,7 +8,7 @@ them decrypt it in part.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from logging import INFO, WARNING, getLogger
 from typing import Any, NoReturn, cast
@@ -46,18 +46,14 @@ class MaskingAgreement:
     def __init__(self, fed: Federation, adder: Adder, total: Sealed, settings: RunSettings) -> None:
         self.fed, self.settings = fed, settings
         self.circle, self.slot = fed.parameters.circle, total.slot
-        self.total = adder.close(total)
-        self.survivors = total.senders
-        """U: ranks of those whose updates are in the sum."""
-        self.openers = self.survivors
-        """Ranks of those that are asked for what opens it."""
-        self.all_open = not fed.terms.scheme.per_sum_keys
-        """Whether it takes all of them, not only as many as sign."""
-        if self.all_open:
+        self.total, self.survivors = adder.close(total), total.senders
+        self.openers: set[int] | None = None
+        """Ranks of those that open it, all of them; None where as many do as sign."""
+        if not fed.terms.scheme.per_sum_keys:
             shares = cast(SharesAdder, adder)
             size = shares.partial_bytes(total.length)
             self.circle = replace(self.circle, total=self.total.digest(), partial=size)
-            self.openers = shares.openers(total.senders)
+            self.openers = set(shares.openers(total.senders))
         ranks = {node: fed.parameters.epoch.rank(node) for node in fed.members if node >= 0}
         self.nodes = {node: rank for node, rank in ranks.items() if rank in total.senders}
         """Node id to rank, of the same members."""
@@ -72,12 +68,12 @@ class MaskingAgreement:
     @property
     def need(self) -> int:
         """Answers that open the set."""
-        return len(self.openers) if self.all_open else self.circle.thresholds.threshold
+        return self.circle.thresholds.threshold if self.openers is None else len(self.openers)
 
     @property
     def able(self) -> set[int]:
         """Ranks of those that may answer."""
-        return set(self.openers) if self.all_open else self.signatures.keys() & set(self.openers)
+        return set(self.signatures) if self.openers is None else self.openers
 
     def may_open(self, promised: Collection[int]) -> bool:
         """Whether enough signed, and enough of those that may answer have not `promised` not to."""
@@ -122,21 +118,18 @@ class MaskingAgreement:
         self._enough("consist", good, need)
 
     def _consist(self) -> dict[int, bytes]:
-        survivors = self.survivors
-        by_rank = {rank: self.fed.attempt.shares[node] for node, rank in self.nodes.items()}
-        said = self.circle.statement(survivors)
-        messages = []
-        arrays = records.from_sealed(self.total) if self.all_open else None
-        for node, rank in self.nodes.items():
-            fields: dict[str, Any] = {"survivors": list(survivors)}
-            if arrays is None:
-                fields["shares"] = [by_rank[u][rank] for u in survivors]
-            else:
-                fields["sum"] = self.total.header()
-            message = self._message("consist", node, **fields)
-            if arrays is not None:
-                message.content[records.UPDATE] = arrays
-            messages.append(message)
+        survivors, said = list(self.survivors), self.circle.statement(self.survivors)
+        if self.openers is None:
+            by_rank = {rank: self.fed.attempt.shares[node] for node, rank in self.nodes.items()}
+            own = {rank: [by_rank[u][rank] for u in survivors] for rank in survivors}
+            contents = {
+                node: self._content("consist", survivors=survivors, shares=own[rank])
+                for node, rank in self.nodes.items()
+            }
+        else:
+            shown = self._content("consist", survivors=survivors, sum=self.total.header())
+            shown[records.UPDATE] = records.from_sealed(self.total)
+            contents = dict.fromkeys(self.nodes, shown)
 
         def read(node: int, answer: ConfigRecord, _: RecordDict) -> bytes:
             rank = self.nodes[node]
@@ -147,7 +140,7 @@ class MaskingAgreement:
             self.circle.verify(header, said, signature)
             return signature
 
-        return self._ask("consist", messages, read)
+        return self._ask("consist", contents, read)
 
     def unmask(self) -> list[bytes]:
         """Answers to UNMASK, as many as came, for `flhe.keys.agreement.answers.combine`.
@@ -157,7 +150,7 @@ class MaskingAgreement:
         answers, need = self.answers, self.need
         signers = sorted(self.signatures)[: self.circle.thresholds.threshold]
         fields = {"signers": signers, "signatures": [self.signatures[rank] for rank in signers]}
-        content = self._message("unmask", 0, **fields).content
+        content = self._content("unmask", **fields)
         asked = [node for node, rank in self.nodes.items() if rank in self.able]
 
         def read(node: int, answer: ConfigRecord, _: RecordDict) -> bytes:
@@ -173,8 +166,7 @@ class MaskingAgreement:
             if not silent or (turn > 0 and len(answers) >= need):
                 break
             self._trouble.clear()
-            messages = [Message(content, node, "train") for node in silent]
-            answers |= self._ask("unmask", messages, read)
+            answers |= self._ask("unmask", dict.fromkeys(silent, content), read)
         self._enough("unmask", len(answers), need)
         return [answers[rank] for rank in sorted(answers)]
 
@@ -187,14 +179,16 @@ class MaskingAgreement:
             self._named.setdefault(other, set()).add(rank)
         raise ProtocolError(f"the shares by ranks {', '.join(map(str, named))} do not open there")
 
-    def _message(self, stage: str, node: int, **fields: Any) -> Message:
+    def _content(self, stage: str, **fields: Any) -> RecordDict:
         confirmed = self.fed.confirmed.issuperset(self.nodes)
         of = {"round": self.slot.round, "attempt": self.slot.attempt}
-        record = self.fed.stage(stage, confirmed, **of, **fields)
-        return Message(RecordDict({records.STAGE: record}), node, "train")
+        return RecordDict({records.STAGE: self.fed.stage(stage, confirmed, **of, **fields)})
 
-    def _ask(self, stage: str, messages: list[Message], read: Read[bytes]) -> dict[int, bytes]:
-        """Send; returns by rank what `read` makes of each answer."""
+    def _ask(
+        self, stage: str, contents: Mapping[int, RecordDict], read: Read[bytes]
+    ) -> dict[int, bytes]:
+        """Send each node its content; returns by rank what `read` makes of each answer."""
+        messages = [Message(content, node, "train") for node, content in contents.items()]
         timeout = self.settings.stage_timeout
         told = self.fed.ask(messages, timeout, self._trouble, read, follows=False)
         found = {self.nodes[node]: value for node, value in told}
