@@ -355,7 +355,7 @@ class Federation:
 
     def _note_seconds(self, node: int, answer: ConfigRecord) -> None:
         seconds = sound(answer.get("crypto-s"))
-        self.round.note_crypto(node, seconds)
+        self.round.crypto_s[node] += seconds
         self.grid.meter.told(node, seconds)
 
     def heard(self, node: int, answer: ConfigRecord, content: RecordDict) -> None:
@@ -429,9 +429,8 @@ class Federation:
 
     def _read(self, total: Sealed, release: Sequence[bytes]) -> ArrayRecord:
         """Open the sum and apply it: the next model, for everybody."""
-        model = self.ledger.model
+        model, began = self.ledger.model, time.perf_counter()
         assert model is not None
-        began = time.perf_counter()
         reader = ServerReader(self.parameters.sums.terms, self.adder)
         released = combine(self.parameters.circle, total.slot, total.senders, release)
         after, totals = reader.open(model, total, released, threads=THREADS)

@@ -171,7 +171,7 @@ class Ledger(Record):
         if total is not None:
             self.pending_sum = total
             if self.directory is not None:
-                _write_sum(self.directory / "pending", total.header(), total.body())
+                _write_sum(self.directory / "pending", total)
         self.pending = pending
         self.save()
 
@@ -212,16 +212,14 @@ class Ledger(Record):
 
     def keep(self, total: Sealed, history: bytes, release: bytes = b"") -> ArrayRecord:
         """Keep a round's sum, and what opens it, before anybody is sent it."""
-        arrays = records.from_sealed(total)
-        header, round_ = total.header(), total.slot.round
+        arrays, round_ = records.from_sealed(total), total.slot.round
         if self.directory is not None:
-            data = [array.data for array in arrays.values()]
-            _write_sum(self.directory / f"sum-{round_}", header, data)
+            _write_sum(self.directory / f"sum-{round_}", total)
             if release:
                 files.replace(self.directory / f"release-{round_}", [release])
         if release:
             self.releases[round_] = release
-        self.sums[round_] = (header, arrays)
+        self.sums[round_] = (total.header(), arrays)
         self.chain[round_] = history
         self._summed()
         return arrays
@@ -376,8 +374,9 @@ def _read_model(path: Path, ledger: Ledger) -> Model:
     return model
 
 
-def _write_sum(path: Path, header: bytes, body: Iterable[bytes | memoryview]) -> None:
-    files.replace(path, [len(header).to_bytes(4, "big") + header, *body])
+def _write_sum(path: Path, total: Sealed) -> None:
+    header = total.header()
+    files.replace(path, [len(header).to_bytes(4, "big") + header, *total.body()])
 
 
 def _read_sum(path: Path) -> Sealed:
