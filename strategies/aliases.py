@@ -1,9 +1,8 @@
 """Strategies by the name of their system: aliases, a scheme and the usual codec each.
 
-What all of them take is in `StrategyOptions`: how updates are encoded, how a run waits and repeats, and
-FedAvg's own arguments. FedSGD is a choice of optimizer: with a `ClientOptimizer` (or one of
-torch.optim, whose class and options are taken) apps return the gradient of one batch, under the model's
-names, and every client steps alike with the mean of all.
+What all of them take is in `StrategyOptions`. FedSGD is a choice of optimizer: with a `ClientOptimizer`
+(or one of torch.optim, whose class and options are taken) apps return the gradient of one batch, under
+the model's names, and every client steps alike with the mean of all.
 """
 
 from __future__ import annotations

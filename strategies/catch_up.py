@@ -1,8 +1,7 @@
 """Catching up: every member of an epoch on one model, to the last bit, before it trains.
 
-The server cannot help with a model that it does not have, so members help each other through it: one
-that is where it should be seals its model for the group, those that are not open it, and keyed digests
-tell whether all of them agree.
+Where the server has no model, a member that holds the present one seals it for the others, and keyed
+digests tell whether all of them agree.
 """
 
 from __future__ import annotations
@@ -286,22 +285,21 @@ class CatchUp:
         self._statuses(fed.present())
 
     def take_back(self, agreed: Agreed) -> None:
-        """Take back sums that too few have opened, where all members are there to say so.
+        """Take back sums that too few have opened, where all members are in the new epoch to say so.
 
-        Their keys may be gone, as after a failure of power everywhere: nobody else will open those
-        sums, and no more members hold them than may collude. `agreed` is the new epoch, in which all of
-        them are.
+        Their keys may be gone, as after a power failure everywhere: nobody else will open those sums,
+        and no more members hold them than may collude.
         """
         fed, old = self.fed, set(self.fed.members.values())
         answers = self._statuses(agreed.members)
         if len(answers) < len(agreed.members) or not old <= set(agreed.members.values()):
             return
+        if fed.terms.scheme.opened_together:
+            return  # members have answered for them, and sign no others
         rounds = [fed.model_round(node) for node in answers]
         furthest = max(
             (r for r in rounds if rounds.count(r) > agreed.colluders), default=max(rounds)
         )
-        if fed.terms.scheme.opened_together:
-            return  # members have answered for them, and sign no others
         while fed.ledger.base > furthest and fed.ledger.base in fed.ledger.sums:
             text = "too few have opened the sum of round %d, and its key is gone: it is void"
             log(ERROR, text, fed.ledger.void())

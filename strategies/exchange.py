@@ -72,7 +72,7 @@ class Exchange:
         fed, whole = self.fed, self.fed.parameters.sums.whole
         mode = fed.terms.scheme.mode_ahead
         total, nodes = self._add(MEAN_SQUARES, whole, replies, mode, "mean squares")
-        fed.ledger.keep_mean_squares(whole.close(total))
+        fed.ledger.keep_mean_squares(total)
         return nodes
 
     def collect_supports(self, replies: Iterable[Message]) -> list[int]:
@@ -127,8 +127,7 @@ class Exchange:
         Raises QuorumError: too few of them.
         """
         whole, mode = self.fed.parameters.sums.whole, self.fed.terms.scheme.mode_ahead
-        total, _ = self._add(EVALUATION, whole, replies, mode, "aggregate_evaluate")
-        return whole.close(total)
+        return self._add(EVALUATION, whole, replies, mode, "aggregate_evaluate")[0]
 
     def _add(
         self, kind: Kind, adder: Adder, replies: Iterable[Message], mode: str, where: str
@@ -156,7 +155,7 @@ class Exchange:
                 fed.round.answered.update(*views.senders.values())
             counted = f"{survivors} {what}, {self.needed} needed"
             give_up(f"round {fed.ledger.round}: {counted}", views.trouble)
-        return total, views.senders[start]
+        return adder.close(total), views.senders[start]
 
 
 @dataclass(slots=True)

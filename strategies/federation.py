@@ -399,7 +399,6 @@ class Federation:
         self.suspects.opened(self.summed)  # these start from the model that it made
         rank = self.parameters.epoch.rank
         self.summed = {node for node in self.members if rank(node) in total.senders}
-        total = self.adder.close(total)
         if self.server_reads:
             with self.grid.meter.doing(OPEN):
                 arrays = self._read(total, release)

@@ -359,7 +359,9 @@ class HEStrategy(FedAvg):
             total = Exchange(fed, self.sampling.needed(fed)).add_evaluations(replies)
             if self.terms.scheme.opened_together:
                 whole = fed.parameters.sums.whole
-                release = MaskingAgreement(fed, whole, total, self.settings).release()
+                agreement = MaskingAgreement(fed, whole, total, self.settings)
+                agreement.sign()
+                release = agreement.unmask()
             fed.keep_evaluation(total, release)
         except (QuorumError, ProtocolError) as error:
             if 0 < fed.attempt.asked <= len(fed.attempt.app_failed):

@@ -46,7 +46,7 @@ class MaskingAgreement:
     def __init__(self, fed: Federation, adder: Adder, total: Sealed, settings: RunSettings) -> None:
         self.fed, self.settings = fed, settings
         self.circle, self.slot = fed.parameters.circle, total.slot
-        self.total, self.survivors = adder.close(total), total.senders
+        self.total, self.survivors = total, total.senders
         self.openers: set[int] | None = None
         """Ranks of those that open it, all of them; None where as many do as sign."""
         if not fed.terms.scheme.per_sum_keys:
@@ -92,11 +92,6 @@ class MaskingAgreement:
             for accuser in by if rank not in proven else ():
                 open_.setdefault(accuser, set()).add(rank)
         return proven, {r for ranks in open_.values() if len(ranks) <= bound for r in ranks}
-
-    def release(self) -> list[bytes]:
-        """Have the survivors sign their set, and release the sum of their seeds: `sign`, `unmask`."""
-        self.sign()
-        return self.unmask()
 
     def sign(self) -> None:
         """Have the survivors sign their set; whose shares do not open is asked for no more updates.

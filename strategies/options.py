@@ -1,8 +1,7 @@
-"""Arguments that every strategy takes, by name and type, for editors and type checkers.
+"""Arguments that every strategy takes, by name and type, for editors and type checkers (PEP 692).
 
-`**options: Unpack[StrategyOptions]` (PEP 692) shows them wherever a function hands them on to
-`HEStrategy`. Meanings and defaults are in the docstrings of `HEStrategy`, of `update_codec` and of
-Flower's `FedAvg`; a test holds names and types against their signatures.
+Meanings and defaults are in the docstrings of `HEStrategy`, of `update_codec` and of Flower's `FedAvg`;
+a test holds names and types against their signatures.
 """
 
 from __future__ import annotations

@@ -37,10 +37,9 @@ class Settling:
 
     def begin(self, total: Sealed) -> ArrayRecord | None:
         """Have the members whose updates are in `total` sign its set; then as `settle`."""
-        fed, closed = self.fed, self.fed.adder.close(total)
-        void = Void.of(fed.parameters.circle, total.slot)
-        fed.ledger.hold(PendingSet(void), closed)  # before anybody may have signed it
-        agreement = self._agreement(closed)
+        void = Void.of(self.fed.parameters.circle, total.slot)
+        self.fed.ledger.hold(PendingSet(void), total)  # before anybody may have signed it
+        agreement = self._agreement(total)
         try:
             agreement.sign()
         except QuorumError as error:

@@ -1,8 +1,8 @@
 """Planning: a strategy's settings of all rounds, found out before the first, for the contract.
 
 What apps are told comes from `start`'s own arguments, and from `configure_train` and
-`configure_evaluate`, which a subclass may override: they are asked for every round when the run begins.
-They are called again in the round itself, where they may choose nodes, and have to say the same.
+`configure_evaluate`, which a subclass may override: they are asked for every round when the run begins,
+and again in the round itself, where they have to say the same.
 """
 
 from __future__ import annotations

@@ -60,8 +60,7 @@ class RoundReport:
         Most memory that the server's process was seen to hold in that time; None where the system
         does not tell.
     nodes_bytes : int or None
-        Most memory that a process which runs nodes has held so far: in a simulation, by whoever
-        looks from outside. Nodes tell nothing of the kind.
+        Most memory that a process which runs nodes has held so far, in a simulation.
     phases : tuple of Phase
         Where time and bytes went: their seconds add up to `wall_s`, their bytes to `bytes_up` and
         `bytes_down`. See `flhe.strategies.overhead.PHASES`.
