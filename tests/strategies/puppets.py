@@ -203,6 +203,21 @@ class Puppets(InProcessGrid):
         self.forge = forge
         return lied
 
+    def damage_sum(self, number: int, spared: int) -> None:
+        """Have bits of a round's sum flip on their way to all nodes but one."""
+
+        def damaged(node: int, _stage: str, content: RecordDict) -> RecordDict:
+            at, record = f"{records.SUM}.0", content[records.STAGE]
+            if at not in content or record["round"] != number or node == spared:
+                return content
+            (header, *_) = records.bytes_list(record, "sums")
+            total = records.to_sealed(header, content.array_records[at])
+            data = total.data.copy()
+            data[::7] ^= 0x5A
+            return RecordDict({**content, at: records.from_sealed(replace(total, data=data))})
+
+        self.rewrite = damaged
+
     # --- what it carries ---
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
