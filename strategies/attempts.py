@@ -77,7 +77,7 @@ class Attempts:
         return (0 if smaller else 1) - granted
 
     def _passed_over(self, number: int) -> bool:
-        """Whether most nodes call a round over: then it is, and the next one is asked for."""
+        """Whether most nodes call a round over: then it is."""
         fed = self.fed
         if 2 * len(fed.attempt.spent) <= len(fed.members):
             return False

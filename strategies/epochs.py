@@ -75,11 +75,7 @@ class Epochs:
             self._change(catch_up, number, "")
         for _ in range(2):  # the second time where the first has cost members their keys
             why = membership.due(number, ledger.since, fed.members, connected)
-            if not why:
-                break
-            before = ledger.number
-            self._change(catch_up, number, why)
-            if ledger.agreed is not None and ledger.agreed.number >= before:
+            if not why or self._change(catch_up, number, why):
                 break
         self._settle(last=True)
         if ledger.layout is None:  # a run before this one ended between its keys and its model
@@ -122,8 +118,8 @@ class Epochs:
                 f"needs {need}: start the others, then resume the run"
             )
 
-    def _change(self, catch_up: CatchUp, number: int, why: str) -> None:
-        """A new key among all that are there, and one model for all of them."""
+    def _change(self, catch_up: CatchUp, number: int, why: str) -> bool:
+        """Agree on a new key among all that are there, and on one model; whether they did."""
         fed, ledger, membership = self.fed, self.fed.ledger, self.fed.membership
         if ledger.agreed is not None:
             log(INFO, "A new epoch, because of: %s", why)
@@ -153,7 +149,7 @@ class Epochs:
             membership.failed(number, asked, fed.members, broken=broken)
             gone = "the members' keys may be gone, they agree on new ones"
             log(WARNING, "%s: %s", gone if broken else "the epoch before goes on", error)
-            return
+            return False
         ledger.change_epoch(agreed, number)
         membership.changed(number, asked, agreed.members)
         fed.confirmed.clear()
@@ -162,6 +158,7 @@ class Epochs:
             catch_up.fetch_initial()
         if not fed.server_reads and (ledger.base > 0 or fed.initial is None):
             catch_up.settle(fed.present())
+        return True
 
     def _is_held(self, catch_up: CatchUp, agreed: Agreed) -> bool:
         """Whether enough in the new epoch hold the model, after voiding what too few have opened."""

@@ -132,7 +132,6 @@ class Exchange:
     def _add(
         self, kind: Kind, adder: Adder, replies: Iterable[Message], mode: str, where: str
     ) -> tuple[Sealed, list[int]]:
-        """Fold contributions as they arrive; their sum, and who its senders are."""
         fed = self.fed
 
         def add(total: Sealed | None, part: Sealed) -> Sealed:

@@ -427,7 +427,6 @@ class Federation:
         self.ledger.keep_evaluation(round_)
 
     def _read(self, total: Sealed, release: Sequence[bytes]) -> ArrayRecord:
-        """Open the sum and apply it: the next model, for everybody."""
         model, began = self.ledger.model, time.perf_counter()
         assert model is not None
         reader = ServerReader(self.parameters.sums.terms, self.adder)

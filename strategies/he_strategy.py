@@ -270,7 +270,6 @@ class HEStrategy(FedAvg):
     # --- training ---
 
     def _train(self, fed: Federation, number: int, timeout: float) -> None:
-        """One attempt at a round."""
         sampling = self.sampling
         fed.attempt.mode = sampling.mode(fed)
         self._exchanged = exchange = Exchange(fed, sampling.needed(fed))
@@ -387,7 +386,6 @@ class HEStrategy(FedAvg):
     # --- the end of a round, and of all ---
 
     def _close(self, fed: Federation, number: int) -> None:
-        """A round is over."""
         fed.ledger.done()
         every = self.settings.checkpoint_every
         if not fed.server_reads and every and number % every == 0:

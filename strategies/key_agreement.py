@@ -126,8 +126,6 @@ def agree(
 
 @dataclass(slots=True)
 class _Attempt(Relay):
-    """One attempt at an epoch."""
-
     members: dict[int, bytes] = field(default_factory=dict)
     """Identity keys by node, in order of rank once all are known."""
 

@@ -255,7 +255,6 @@ class Ledger(Record):
         self._forget(gone)
 
     def _forget(self, rounds: list[int]) -> None:
-        """Drop the sums of `rounds`, and all that goes with them."""
         for kept in (self.sums, self.mean_squares, self.releases):
             for round_ in rounds:
                 kept.pop(round_, None)
@@ -358,7 +357,6 @@ class Ledger(Record):
 
 
 def _files_of(rounds: Iterable[int]) -> list[str]:
-    """Files that hold the sums of `rounds`, and what opens them."""
     return [f"{kind}-{round_}" for round_ in rounds for kind in ("sum", "release")]
 
 

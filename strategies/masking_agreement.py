@@ -166,7 +166,6 @@ class MaskingAgreement:
         return [answers[rank] for rank in sorted(answers)]
 
     def _note_bad(self, rank: int, answer: ConfigRecord) -> NoReturn:
-        """Note whose shares a member could not open; it has signed nothing."""
         bad = answer.get("bad")
         ranks = bad if isinstance(bad, list) else []
         named = sorted({r for r in ranks if type(r) is int and r in self.survivors})

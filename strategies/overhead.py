@@ -165,8 +165,6 @@ def server_memory() -> tuple[int, int]:
 
 @dataclass(slots=True)
 class _Book:
-    """One phase while it is counted."""
-
     seconds: float = 0.0
     up: int = 0
     down: int = 0

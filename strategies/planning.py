@@ -97,7 +97,6 @@ class Plan:
         return list(self.configure[kind](number, ArrayRecord(), config, cast(Grid, grid)))
 
     def _taken(self, content: RecordDict) -> dict[str, Value]:
-        """What a message says to the app, taken out of it."""
         record = content.pop(self.key, None)
         if content.config_records.keys() - {records.STAGE} or content.metric_records:
             raise ConfigError(
