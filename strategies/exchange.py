@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from logging import INFO, WARNING, getLogger
-from operator import itemgetter
 from typing import Generic, TypeVar
 
 from flwr.app import Message
@@ -101,9 +100,7 @@ class Exchange:
                 views.trouble,
             )
         rank = of_epoch.epoch.rank
-        ranked = sorted(
-            ((rank(node), support) for node, support in self.supports.items()), key=itemgetter(0)
-        )
+        ranked = [(rank(node), self.supports[node]) for node in sorted(self.supports, key=rank)]
         trailer = of_epoch.sums.terms.trailer_lanes(of_epoch.layout)
         fed.attempt.mode, why = fed.terms.scheme.mode_of(ranked, trailer, len(fed.members))
         if why:

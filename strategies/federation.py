@@ -142,17 +142,17 @@ class Federation:
         """Whether a node is known to have the present model."""
         return self.model_round(node) == self.ledger.base
 
-    def missing_rounds(self, node: int) -> list[int] | None:
+    def missing_rounds(self, node: int) -> tuple[int, ...] | None:
         """Rounds whose sums bring a node to the others' model; None where only a checkpoint does."""
         if self.server_reads:
-            return []
+            return ()
         ledger = self.ledger
         start = self.model_round(node)
         if start == NOTHING and self.initial is not None:
             start = 0
         if start not in ledger.chain:
             return None
-        rounds = [r for r in sorted(ledger.chain) if r > start]
+        rounds = tuple(r for r in sorted(ledger.chain) if r > start)
         return rounds if all(r in ledger.sums for r in rounds) else None
 
     def spared(self, agreed: Agreed) -> int:
@@ -174,12 +174,7 @@ class Federation:
         for node in nodes:
             rounds = self.missing_rounds(node)
             fresh = self.server_reads or (self.model_round(node) == NOTHING and rounds is not None)
-            need = (
-                node in self.confirmed,
-                fresh,
-                None if rounds is None else tuple(rounds),
-                node == self.teller,
-            )
+            need = node in self.confirmed, fresh, rounds, node == self.teller
             if need not in shared:
                 shared[need] = self.content(stage, *need)
             out.append(Message(shared[need], node, kind))
