@@ -83,8 +83,7 @@ class HEStrategy(FedAvg):
         Metrics that are averaged under encryption, weighted by example counts: of training, and of what
         apps find of a model. Where clients read, means of an evaluation are told in the round after it.
     **options
-        How the run waits, repeats and keeps its state, as `RunSettings` says; and FedAvg's own
-        arguments, with FedAvg's meaning.
+        How the run waits, repeats and keeps its state (`RunSettings`), and FedAvg's own arguments.
     """
 
     def __init__(
@@ -198,8 +197,9 @@ class HEStrategy(FedAvg):
         if self._fed is not None:
             raise ConfigError("this strategy has run before: make a new one, in a run of its own")
         stream = StreamGrid(grid)
-        self._plan = plan = Plan.of(self, self.terms, train_config, evaluate_config)
-        contract = plan.contract(num_rounds, self.settings.min_replies or 0, stream)
+        given: dict[Asked, Given | None] = {"train": train_config, "evaluate": evaluate_config}
+        self._plan = plan = Plan(self, self.terms, stream, given)
+        contract = plan.contract(num_rounds, self.settings.min_replies or 0)
         state_dir, membership = self.settings.state_dir, self._membership
         fed = begin(stream, plan, contract, membership, initial_arrays, state_dir, resume=resume)
         self._fed = fed
@@ -273,7 +273,7 @@ class HEStrategy(FedAvg):
         sampling = self.sampling
         fed.attempt.mode = sampling.mode(fed)
         self._exchanged = exchange = Exchange(fed, sampling.needed(fed))
-        messages = fed.plan.asked("train", number, fed.contract, fed.grid)
+        messages = fed.plan.asked("train", number, fed.contract)
         fed.attempt.asked = len(messages)
         replies: Iterable[Message] = fed.grid.send_and_receive(messages, timeout=timeout)
         limit = timeout if self.terms.scheme.slow else min(timeout, self.settings.stage_timeout)
@@ -326,7 +326,7 @@ class HEStrategy(FedAvg):
         # Once nodes have gone on from a model, they evaluate it no more.
         newest = ledger.base == number or self.fraction_train == 0.0
         if newest and ledger.base > ledger.evaluated:
-            messages = fed.plan.asked("evaluate", number, fed.contract, fed.grid)
+            messages = fed.plan.asked("evaluate", number, fed.contract)
             fed.attempt = Attempt(set(fed.members), len(messages))
             replies = fed.grid.send_and_receive(messages, timeout=timeout)
             self.aggregate_evaluate(number, replies)

@@ -181,11 +181,11 @@ class Ledger(Record):
         self.voids += (self.pending.void,)
         self.spoiled = self.pending.void.slot.round
         self._end_set()
-        self.save()
-        self._unlink("pending")
 
     def _end_set(self) -> None:
         self.pending = self.pending_sum = None
+        self.save()
+        self._unlink("pending")
 
     def start_model(self, model: Model) -> None:
         """Keep the model that the server starts from, where it reads the sums."""
@@ -202,8 +202,6 @@ class Ledger(Record):
         """The round has its sum: what was given up on the way to it is behind."""
         self.phase, self.voids = "summed", ()
         self._end_set()
-        self.save()
-        self._unlink("pending")
 
     def _write_model(self, model: Model) -> None:
         if self.directory is not None:
@@ -251,8 +249,7 @@ class Ledger(Record):
 
     def drop_sums(self, upto: int) -> None:
         """Drop the sums of rounds up to `upto`: everybody has them, or catches up by a checkpoint."""
-        gone = [round_ for round_ in self.sums if round_ <= upto]
-        self._forget(gone)
+        self._forget([round_ for round_ in self.sums if round_ <= upto])
 
     def _forget(self, rounds: list[int]) -> None:
         for kept in (self.sums, self.mean_squares, self.releases):
@@ -367,8 +364,7 @@ def _read_model(path: Path, ledger: Ledger) -> Model:
         if model.round != ledger.round or ledger.phase != "training":
             raise StoreError("the kept model is not the ledger's: it cannot be resumed from")
         ledger.chain[model.round] = model.history
-        ledger.phase, ledger.voids = "summed", ()
-        ledger._end_set()
+        ledger._summed()
     return model
 
 
