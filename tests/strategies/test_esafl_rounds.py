@@ -43,7 +43,6 @@ def dying(
 
 
 def check(grid: Puppets, rounds: list[Iterable[int]], rest: Sequence[int]) -> None:
-    """The others have the mean of what was sent."""
     assert grid.survivors == [len(list(present)) for present in rounds]
     close(same(grid, rest), Reference.of(rounds), 2 * tolerance(rest, len(rounds)))
 

@@ -113,16 +113,12 @@ def test_a_misspelled_argument_is_answered_with_the_right_one(
 
 
 class Mine(FlasheFedAvg):
-    """A strategy that somebody made of an alias."""
-
     def __init__(self, *, twice: bool = False, **others: Any) -> None:
         super().__init__(masking="single", **others)
         self.twice = twice
 
 
 class Bare(FlasheFedAvg):
-    """One that takes nothing."""
-
     def __init__(self) -> None:
         super().__init__(bits=12)
 
