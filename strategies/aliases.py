@@ -1,9 +1,8 @@
 """Strategies by the name of their system: aliases, a scheme and the usual codec each.
 
-What all of them take is in `StrategyOptions`: how updates are encoded, how a run waits and repeats, and
-FedAvg's own arguments. FedSGD is a choice of optimizer: with `Optimizer("adam")` (or one of
-torch.optim, whose class and options are taken) apps return the gradient of one batch, under the model's
-names, and every client steps alike with the mean of all.
+What all of them take is in `StrategyOptions`. FedSGD is a choice of optimizer: with `Optimizer("adam")`
+(or one of torch.optim, whose class and options are taken) apps return the gradient of one batch, under
+the model's names, and every client steps alike with the mean of all.
 """
 
 from __future__ import annotations
@@ -66,8 +65,7 @@ class SashFedAvg(SchemeFedAvg):
 class BatchCryptFedAvg(SchemeFedAvg):
     """FedAvg under BatchCrypt; for parameters see `BatchCrypt`. `clip` is "exchange" unless said.
 
-    Members share one key: any of them, together with the server, opens the others' updates. Where a
-    member may conspire with the server, take `SashFedAvg(unmask="clients")`.
+    Members share one key, with what that means for `FlasheFedAvg`.
     """
 
     def __init__(
@@ -98,9 +96,7 @@ class FedmlHeFedAvg(SchemeFedAvg):
     """FedAvg under FedML-HE, for all of an update or its most sensitive part (`select`).
 
     Updates are `weighted` unless a part travels in clear: there, multiples of an example count show it.
-
-    Members share one key: any of them, together with the server, opens the others' updates. Where a
-    member may conspire with the server, take `SashFedAvg(unmask="clients")`.
+    Members share one key, with what that means for `FlasheFedAvg`.
     """
 
     def __init__(self, *, ring: str = DEFAULT_SEAL, **options: Unpack[StrategyOptions]) -> None:

@@ -22,8 +22,6 @@ class Attempts:
     epochs: Epochs
     _lost: int = field(default=0, init=False)
     """Rounds in a row that came to nothing."""
-    _reached: int = field(default=0, init=False)
-    """Round of the last sum that clients are known to have opened."""
 
     def run(self, number: int, train: Callable[[], object]) -> None:
         """Have `train` make an attempt at round `number`, until one has a sum.
@@ -36,10 +34,8 @@ class Attempts:
         left: float = self.epochs.settings.retries
         for attempt in itertools.count(start):
             self.epochs.prepare(number)
-            if attempt == start:
-                self._count_progress(number)
             if fed.ledger.phase == "summed":  # its set was pending
-                return
+                break
             if fed.ledger.spoiled == number:
                 self._void(number)
                 return
@@ -64,14 +60,8 @@ class Attempts:
                     raise
                 log(WARNING, "%s; asking again (attempt %d)", error, attempt + 2)
             else:
-                if not self._known_later:
-                    self._lost = 0
-                return
-
-    @property
-    def _known_later(self) -> bool:
-        """Whether it shows only when the next round begins that clients opened a sum."""
-        return self.fed.terms.scheme.opened_together and not self.fed.server_reads
+                break
+        self._lost = 0
 
     def _cost(self) -> float:
         """How many of the retries the failed attempt takes; all where another one is hopeless."""
@@ -87,7 +77,7 @@ class Attempts:
         return (0 if smaller else 1) - granted
 
     def _passed_over(self, number: int) -> bool:
-        """Whether most nodes call a round over: then it is, and the next one is asked for."""
+        """Whether most nodes call a round over: then it is."""
         fed = self.fed
         if 2 * len(fed.attempt.spent) <= len(fed.members):
             return False
@@ -96,26 +86,6 @@ class Attempts:
         # Of their models, which had all sums, they have said nothing.
         fed.at |= dict.fromkeys(fed.attempt.spent, fed.ledger.base)
         return True
-
-    def _count_progress(self, number: int) -> None:
-        """Where clients read: whether anybody opened the last sum is known when a round begins.
-
-        Raises QuorumError: so many rounds in a row came to nothing.
-        """
-        base = self.fed.ledger.base
-        if not self._known_later:
-            return
-        if base > self._reached or number == 1:
-            self._lost, self._reached = 0, max(base, 0)
-        else:
-            self._lose()
-
-    def _lose(self) -> None:
-        self._lost += 1
-        if self._lost > self.epochs.settings.retries:
-            raise QuorumError(
-                f"{self._lost} rounds in a row are void: start more nodes, then resume the run"
-            )
 
     def _void(self, number: int) -> None:
         """Give a round up: nobody opens a sum of it. The next one trains again.
@@ -127,5 +97,8 @@ class Attempts:
             why = "those who could open it have given it up"
         log(ERROR, "round %d is void: %s", number, why)
         self.fed.ledger.done()  # or a run that is resumed would come upon it for ever
-        if not self._known_later:
-            self._lose()
+        self._lost += 1
+        if self._lost > self.epochs.settings.retries:
+            raise QuorumError(
+                f"{self._lost} rounds in a row are void: start more nodes, then resume the run"
+            )

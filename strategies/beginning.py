@@ -36,25 +36,25 @@ def begin(
     sums was given no model.
     """
     terms = contract.terms
-    if resume and state_dir is None:
-        raise ConfigError("resume needs state_dir: the directory of the run before")
     server_reads = terms.scheme.reader == "server"
     model = None if initial is None else Model.initial(records.to_numpy(initial))
-    if model is None and server_reads and not resume:
-        raise ConfigError(
-            "the server reads the sums, so it has the model: give start() initial_arrays, or have "
-            'the clients read them (unmask="clients")'
-        )
-    kept_in = None if state_dir is None else Path(state_dir)
-    if resume and kept_in is not None:
-        ledger = Ledger.load(kept_in, terms.to_bytes())
+    directory = None if state_dir is None else Path(state_dir)
+    if resume:
+        if directory is None:
+            raise ConfigError("resume needs state_dir: the directory of the run before")
+        ledger = Ledger.load(directory, terms.to_bytes())
         if ledger.agreed is not None and ledger.agreed.contract != contract.hash():
             membership.asked = True  # members sign the other one
         if model is not None and ledger.chain.get(0) != model.history:
             log(WARNING, "initial_arrays are ignored: the federation began with another model")
             initial = None
     else:
-        ledger = Ledger.create(kept_in, grid.run.run_id, terms.to_bytes())
+        if model is None and server_reads:
+            raise ConfigError(
+                "the server reads the sums, so it has the model: give start() initial_arrays, or have "
+                'the clients read them (unmask="clients")'
+            )
+        ledger = Ledger.create(directory, grid.run.run_id, terms.to_bytes())
         if model is not None and server_reads:
             ledger.start_model(model)
         elif model is not None:

@@ -1,8 +1,7 @@
 """Catching up: every member of an epoch on one model, to the last bit, before it trains.
 
-The server cannot help with a model that it does not have, so members help each other through it: one
-that is where it should be seals its model for the group, those that are not open it, and keyed digests
-tell whether all of them agree.
+Where the server has no model, a member that holds the present one seals it for the others, and keyed
+digests tell whether all of them agree.
 """
 
 from __future__ import annotations
@@ -115,9 +114,8 @@ class CatchUp:
     def fetch_box(self, need: int | None = None) -> ArrayRecord:
         """A sealed checkpoint of the present model: the kept one, or one that a member seals now.
 
-        More members must vouch for it than may collude, or `need`. Nobody relies on what one member
-        alone says: where another one is there, it opens the box first and finds its own model. What too
-        few vouch for to catch anybody up is not kept.
+        More members must vouch for it than may collude, or `need`; two at least, unless one alone is
+        there. What too few vouch for to catch anybody up is not kept.
 
         Raises QuorumError: nobody sealed one that enough members vouch for.
         """
@@ -127,7 +125,7 @@ class CatchUp:
         trouble: dict[int, str] = {}
         rank = fed.parameters.epoch.rank
         able = sorted(fed.following(), key=lambda n: (not fed.has_model(n), rank(n)))
-        bound = self.spared + 1
+        bound = fed.spared(fed.parameters.epoch) + 1
         need = bound if need is None else need
         if len(able) < need:
             give_up(
@@ -135,46 +133,37 @@ class CatchUp:
                 "those that hold it are connected: start more of them",
                 trouble,
             )
+        alone, why = len(able) == 1, "too few find their model in its checkpoint"
+        if alone and fed.membership.keyless & fed.members.keys() & set(fed.connected()):
+            alone, why = False, "nobody else who is there has a key to open its checkpoint with"
         for node in able:
             others = [n for n in able if n != node]
             messages = fed.messages("train", "checkpoint", [node])
             for _, sealing in fed.ask(messages, self.timeout, trouble, self._box_in):
-                vouchers = self._vouched(sealing, others, trouble)
-                if len(vouchers) >= need and (vouchers[1:] or self._alone(node, others, trouble)):
+                vouchers = self._vouched(sealing, others, max(bound, 2), trouble)
+                if len(vouchers) >= need and (alone or vouchers[1:]):
                     warn("checkpoint: node %d: %s", trouble)
+                    if alone:
+                        log(
+                            WARNING,
+                            "the checkpoint by node %d is not verified: nobody else is there",
+                            node,
+                        )
                     if len(vouchers) >= bound:
                         ledger.keep_box(sealing.box, ledger.base, tuple(vouchers))
                     return sealing.box
-                trouble.setdefault(node, "too few find their model in its checkpoint")
+                trouble.setdefault(node, why)
             trouble.setdefault(node, "no sealed checkpoint in time")
         return give_up("no member sealed a checkpoint", trouble)
 
-    @property
-    def spared(self) -> int:
-        """Members whose word is not enough; nobody but its maker has a first model."""
-        return self.fed.parameters.epoch.colluders if self.fed.ledger.base > 0 else 0
-
-    def _alone(self, sealer: int, others: list[int], trouble: dict[int, str]) -> bool:
-        """Whether nobody else is there who could vouch for a checkpoint."""
-        fed = self.fed
-        there = set(fed.connected()) & set(fed.members) - {sealer}
-        if not others and there & fed.membership.keyless:
-            trouble[sealer] = "nobody else who is there has a key to open its checkpoint with"
-        elif not others:
-            log(WARNING, "the checkpoint by node %d is not verified: nobody else is there", sealer)
-            return True
-        return False
-
-    def _vouched(self, sealing: Sealing, others: list[int], trouble: dict[int, str]) -> list[bytes]:
-        """Vouchers of the sealer and of others who find their own model in its box.
-
-        As many as must vouch are asked for, one of the others at least.
-        """
+    def _vouched(
+        self, sealing: Sealing, others: list[int], need: int, trouble: dict[int, str]
+    ) -> list[bytes]:
+        """Vouchers of the sealer and of others who find their own model in its box: `need` in all."""
         fed, vouchers, asked = self.fed, [sealing.voucher], 0
-        need = max(self.spared, 1) + 1
 
-        def voucher_in(node: int, reply: RecordDict) -> bytes:
-            voucher: bytes = records.optional(_reply_in(node, reply), "voucher", b"")
+        def voucher_in(node: int, answer: ConfigRecord, _: RecordDict) -> bytes:
+            voucher: bytes = records.optional(answer, "voucher", b"")
             if voucher:
                 sealing.holding.check(voucher, [fed.members[node]])
             return voucher
@@ -210,8 +199,7 @@ class CatchUp:
                     log(INFO, "node %d made the initial model, and sealed it", node)
                     return
                 trouble[node] = "its initial model opens for nobody else"
-                ledger.layout, ledger.chain = None, {}
-                ledger.drop_box()
+                ledger.drop_first_model()
             trouble.setdefault(node, "no initial model in time")
         give_up("no member made an initial model", trouble)
 
@@ -297,45 +285,44 @@ class CatchUp:
         self._statuses(fed.present())
 
     def take_back(self, agreed: Agreed) -> None:
-        """Take back sums that too few have opened, where all members are there to say so.
+        """Take back sums that too few have opened, where all members are in the new epoch to say so.
 
-        Their keys may be gone, as after a failure of power everywhere: nobody else will open those
-        sums, and no more members hold them than may collude. `agreed` is the new epoch, in which all of
-        them are.
+        Their keys may be gone, as after a power failure everywhere: nobody else will open those sums,
+        and no more members hold them than may collude.
         """
         fed, old = self.fed, set(self.fed.members.values())
         answers = self._statuses(agreed.members)
         if len(answers) < len(agreed.members) or not old <= set(agreed.members.values()):
             return
+        if fed.terms.scheme.opened_together:
+            return  # members have answered for them, and sign no others
         rounds = [fed.model_round(node) for node in answers]
         furthest = max(
             (r for r in rounds if rounds.count(r) > agreed.colluders), default=max(rounds)
         )
-        if fed.terms.scheme.opened_together:
-            return  # members have answered for them, and sign no others
         while fed.ledger.base > furthest and fed.ledger.base in fed.ledger.sums:
             text = "too few have opened the sum of round %d, and its key is gone: it is void"
             log(ERROR, text, fed.ledger.void())
         fed.at |= {node: LOST for node in answers if fed.model_round(node) > fed.ledger.base}
 
-    def _initial_in(self, node: int, reply: RecordDict) -> Sealing:
+    def _initial_in(self, node: int, answer: ConfigRecord, reply: RecordDict) -> Sealing:
         """The sealed initial model in a reply; its layout and history are the federation's from now."""
         ledger = self.fed.ledger
         try:
-            stand = _stand_in(node, reply)
-            encoded = records.field(_reply_in(node, reply), "layout", bytes)
+            stand = _stand_in(node, answer, reply)
+            encoded = records.field(answer, "layout", bytes)
             layout = Layout.from_fields(canonical.loads(encoded, MAX_LAYOUT_BYTES, "layout"))
             if stand.round != 0 or len(stand.history) != 32:
                 raise ProtocolError("its initial model is of a later round")
             ledger.layout, ledger.chain = layout, {0: stand.history}
-            return self._box_in(node, reply)
+            return self._box_in(node, answer, reply)
         except FlheError:
-            ledger.layout, ledger.chain = None, {}
+            ledger.drop_first_model()
             raise
 
-    def _box_in(self, node: int, reply: RecordDict) -> Sealing:
+    def _box_in(self, node: int, answer: ConfigRecord, reply: RecordDict) -> Sealing:
         """The checkpoint in a reply, if it is of the present model and epoch."""
-        ledger, stand = self.fed.ledger, _stand_in(node, reply)
+        ledger, stand = self.fed.ledger, _stand_in(node, answer, reply)
         box = reply.get(records.BOX)
         if not isinstance(box, ArrayRecord):
             raise ProtocolError("the reply holds no sealed checkpoint")
@@ -347,21 +334,12 @@ class CatchUp:
         if any(header.get(name) != value for name, value in expect.items()):
             raise ProtocolError("its checkpoint is sealed for another round or epoch")
         holding = self.fed.parameters.holding(stand.digest)
-        voucher: bytes = records.field(_reply_in(node, reply), "voucher", bytes)
+        voucher: bytes = records.field(answer, "voucher", bytes)
         holding.check(voucher, [self.fed.members[node]])
         return Sealing(node, box, holding, voucher)
 
 
-def _reply_in(_node: int, content: RecordDict, what: str = "where the node stands") -> ConfigRecord:
-    """Our record in a reply, which says `what`."""
-    answer = records.find_reply(content)
-    if answer is None:
-        raise ProtocolError(f"the reply does not say {what}")
-    return answer
-
-
-def _stand_in(node: int, content: RecordDict) -> Stand:
-    answer = _reply_in(node, content)
+def _stand_in(_node: int, answer: ConfigRecord, _reply: RecordDict) -> Stand:
     return Stand(
         records.field(answer, "round", int),
         records.optional(answer, "history", b""),
@@ -369,9 +347,8 @@ def _stand_in(node: int, content: RecordDict) -> Stand:
     )
 
 
-def _status_in(node: int, content: RecordDict) -> tuple[bytes, bytes, Stand]:
+def _status_in(node: int, answer: ConfigRecord, reply: RecordDict) -> tuple[bytes, bytes, Stand]:
     """A node's identity key, its epoch, and where it stands."""
-    answer = _reply_in(node, content, "who the node is")
     key: bytes = records.field(answer, "member", bytes)
     epoch: bytes = records.optional(answer, "epoch", b"")
-    return key, epoch, _stand_in(node, content)
+    return key, epoch, _stand_in(node, answer, reply)

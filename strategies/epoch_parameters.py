@@ -120,12 +120,7 @@ class EpochParameters:
         return Holding(self.sums, self.epoch.publics, ledger.base, ledger.history, digest)
 
     def shares_in(self, node: int, answer: ConfigRecord) -> list[bytes]:
-        """The shares of an update's seed, where there are seeds.
-
-        ProtocolError unless there is one for each other member.
-        """
-        if not self.terms.scheme.per_sum_keys:
-            return []
+        """The shares of an update's seed; ProtocolError unless there is one for each other member."""
         agreed, size = self.epoch, self.circle.box_bytes
         shares, rank = records.bytes_list(answer, "shares"), agreed.rank(node)
         if [len(s) for s in shares] != [size * (i != rank) for i in range(len(agreed.members))]:

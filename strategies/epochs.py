@@ -75,11 +75,7 @@ class Epochs:
             self._change(catch_up, number, "")
         for _ in range(2):  # the second time where the first has cost members their keys
             why = membership.due(number, ledger.since, fed.members, connected)
-            if not why:
-                break
-            before = ledger.number
-            self._change(catch_up, number, why)
-            if ledger.agreed is not None and ledger.agreed.number >= before:
+            if not why or self._change(catch_up, number, why):
                 break
         self._settle(last=True)
         if ledger.layout is None:  # a run before this one ended between its keys and its model
@@ -122,8 +118,8 @@ class Epochs:
                 f"needs {need}: start the others, then resume the run"
             )
 
-    def _change(self, catch_up: CatchUp, number: int, why: str) -> None:
-        """A new key among all that are there, and one model for all of them."""
+    def _change(self, catch_up: CatchUp, number: int, why: str) -> bool:
+        """Agree on a new key among all that are there, and on one model; whether they did."""
         fed, ledger, membership = self.fed, self.fed.ledger, self.fed.membership
         if ledger.agreed is not None:
             log(INFO, "A new epoch, because of: %s", why)
@@ -140,21 +136,20 @@ class Epochs:
                 timeout=self.settings.stage_timeout,
                 number=ledger.number,
             )
-        except (QuorumError, ConfigError) as error:  # also a group that has outgrown its terms
-            ledger.skip_agreements()
-            if ledger.agreed is None or len(fed.present()) < self.strategy.sampling.quorum(fed):
-                raise
-            self._stay(number, asked, str(error))
-            return
-        if ledger.chain and not self._is_held(catch_up, agreed):
-            ledger.skip_agreements()
-            if len(fed.present()) < self.strategy.sampling.quorum(fed):
+            if ledger.chain and not self._is_held(catch_up, agreed):
                 raise QuorumError(
                     f"too few who are connected hold the model of round {ledger.base}: start those "
                     "that do, then resume the run"
                 )
-            self._stay(number, asked, "too few in the new one hold the model")
-            return
+        except (QuorumError, ConfigError) as error:  # also a group that has outgrown its terms
+            ledger.skip_agreements()
+            if ledger.agreed is None or len(fed.present()) < self.strategy.sampling.quorum(fed):
+                raise
+            broken = fed.terms.scheme.needs_all_members
+            membership.failed(number, asked, fed.members, broken=broken)
+            gone = "the members' keys may be gone, they agree on new ones"
+            log(WARNING, "%s: %s", gone if broken else "the epoch before goes on", error)
+            return False
         ledger.change_epoch(agreed, number)
         membership.changed(number, asked, agreed.members)
         fed.confirmed.clear()
@@ -163,6 +158,7 @@ class Epochs:
             catch_up.fetch_initial()
         if not fed.server_reads and (ledger.base > 0 or fed.initial is None):
             catch_up.settle(fed.present())
+        return True
 
     def _is_held(self, catch_up: CatchUp, agreed: Agreed) -> bool:
         """Whether enough in the new epoch hold the model, after voiding what too few have opened."""
@@ -171,20 +167,8 @@ class Epochs:
             return True  # then nobody has to
 
         def held() -> bool:
-            """Whether more hold it than may collude; nobody but its maker has a first model."""
-            spared = agreed.colluders if ledger.base > 0 else 0
-            return sum(map(fed.has_model, agreed.members)) > spared
+            return sum(map(fed.has_model, agreed.members)) > fed.spared(agreed)
 
         if not held():
             catch_up.take_back(agreed)
         return held()
-
-    def _stay(self, number: int, asked: list[int], why: str) -> None:
-        """A new epoch came to nothing."""
-        fed = self.fed
-        if fed.terms.scheme.needs_all_members:
-            fed.membership.broken(number, asked, fed.members)
-            log(WARNING, "the members' keys may be gone, they agree on new ones: %s", why)
-        else:
-            fed.membership.failed(number, asked, fed.members)
-            log(WARNING, "the epoch before goes on: %s", why)

@@ -1,36 +1,35 @@
-"""Exchange: the stages of a round after training, as the server sees them.
-
-Mean squares are added, supports collected, the scheme's mode is announced, and updates are added.
-"""
+"""Exchange: the stages of a round after training, as the server sees them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from logging import INFO, WARNING, getLogger
-from operator import itemgetter
+from typing import Generic, TypeVar
 
 from flwr.app import Message
 
 from flhe.coding.support import Support
-from flhe.errors import ProtocolError, QuorumError
+from flhe.errors import DriftError, ProtocolError
 from flhe.mods import records
 from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed
 from flhe.strategies.epoch_parameters import start_in
-from flhe.strategies.federation import Federation
-from flhe.strategies.trouble import give_up
-from flhe.strategies.views import Views
+from flhe.strategies.federation import LOST, Federation
+from flhe.strategies.overhead import ADD
+from flhe.strategies.trouble import give_up, warn
 from flhe.training.evaluation import EVALUATION
 from flhe.training.kind import Kind
 from flhe.training.mean_squares import MEAN_SQUARES
 
 log = getLogger("flwr").log
 
+V = TypeVar("V")
+P = TypeVar("P")
 
 MAX_VIEWS = 3
-"""Models among which the updates of one round are told apart; more than these are left out."""
+"""Models that are told apart in one stage; what starts from more of them is left out."""
 
 
 @dataclass(slots=True)
@@ -72,7 +71,7 @@ class Exchange:
         fed, whole = self.fed, self.fed.parameters.sums.whole
         mode = fed.terms.scheme.mode_ahead
         total, nodes = self._add(MEAN_SQUARES, whole, replies, mode, "mean squares")
-        fed.ledger.keep_mean_squares(whole.close(total))
+        fed.ledger.keep_mean_squares(total)
         return nodes
 
     def collect_supports(self, replies: Iterable[Message]) -> list[int]:
@@ -83,21 +82,16 @@ class Exchange:
         fed, of_epoch = self.fed, self.fed.parameters
         length = of_epoch.layout.floats
 
-        def checked(node: int, reply: Message) -> tuple[tuple[int, Support], bytes]:
-            content, answer = fed.opened(node, reply)
+        def checked(node: int, reply: Message) -> tuple[dict[int, Support], bytes]:
+            answer = fed.member_answer(node, reply)
             if records.field(answer, "step", str) != "supports":
                 raise ProtocolError("it answered with another stage of the round")
             start = start_in(answer)
             support = Support.from_bytes(records.field(answer, "support", bytes), length)
-            fed.heard(node, content)
-            return (node, support), start
+            fed.heard(node, answer, reply.content)
+            return {node: support}, start
 
-        def add(told: dict[int, Support] | None, one: tuple[int, Support]) -> dict[int, Support]:
-            told = {} if told is None else told
-            told.update([one])
-            return told
-
-        views = Views(fed, "supports", checked, add)
+        views = Views(fed, "supports", checked, lambda told, one: {**(told or {}), **one})
         self.supports = views.collect(replies)[1] or {}
         if len(self.supports) < self.needed:
             give_up(
@@ -106,9 +100,7 @@ class Exchange:
                 views.trouble,
             )
         rank = of_epoch.epoch.rank
-        ranked = sorted(
-            ((rank(node), support) for node, support in self.supports.items()), key=itemgetter(0)
-        )
+        ranked = [(rank(node), self.supports[node]) for node in sorted(self.supports, key=rank)]
         trailer = of_epoch.sums.terms.trailer_lanes(of_epoch.layout)
         fed.attempt.mode, why = fed.terms.scheme.mode_of(ranked, trailer, len(fed.members))
         if why:
@@ -126,30 +118,17 @@ class Exchange:
             log(WARNING, "aggregate_train: node %d is left out: it answered only before", node)
         return total
 
-    def add_evaluations(self, replies: Iterable[Message]) -> Sealed | None:
-        """Add what the nodes found of the model; None where too few of them did, which is logged.
+    def add_evaluations(self, replies: Iterable[Message]) -> Sealed:
+        """Add what the nodes found of the model.
 
-        Raises QuorumError: everybody's app failed.
+        Raises QuorumError: too few of them.
         """
         whole, mode = self.fed.parameters.sums.whole, self.fed.terms.scheme.mode_ahead
-        try:
-            total, _ = self._add(EVALUATION, whole, replies, mode, "aggregate_evaluate")
-        except QuorumError as error:
-            attempt, silent = self.fed.attempt, self._trouble.keys()
-            if silent and silent <= attempt.app_failed and attempt.missing >= set(self.fed.members):
-                raise  # and would again
-            log(WARNING, "the model is not evaluated: %s", error)
-            return None
-        return whole.close(total)
+        return self._add(EVALUATION, whole, replies, mode, "aggregate_evaluate")[0]
 
     def _add(
         self, kind: Kind, adder: Adder, replies: Iterable[Message], mode: str, where: str
     ) -> tuple[Sealed, list[int]]:
-        """Fold contributions as they arrive; their sum, and who its senders are.
-
-        Those that start from different models are never added: those of most senders count, the other
-        senders are named and caught up.
-        """
         fed = self.fed
 
         def add(total: Sealed | None, part: Sealed) -> Sealed:
@@ -161,7 +140,7 @@ class Exchange:
         def receive(node: int, reply: Message) -> tuple[Sealed, bytes]:
             return fed.contribution(node, reply, kind, mode, self.supports.get(node))
 
-        views = Views(fed, where, receive, add, MAX_VIEWS)
+        views = Views(fed, where, receive, add)
         start, total = views.collect(replies)
         self._trouble = views.trouble
         survivors = len(total.senders) if total else 0
@@ -172,4 +151,69 @@ class Exchange:
                 fed.round.answered.update(*views.senders.values())
             counted = f"{survivors} {what}, {self.needed} needed"
             give_up(f"round {fed.ledger.round}: {counted}", views.trouble)
-        return total, views.senders[start]
+        return adder.close(total), views.senders[start]
+
+
+@dataclass(slots=True)
+class Views(Generic[V, P]):
+    """What came of one stage of a round, for each model that nodes start from.
+
+    Nodes whose models differ, or whose apps were told different things, never come into one sum: those
+    of most of them go on, the others are named and caught up.
+    """
+
+    fed: Federation
+    stage: str
+    read: Callable[[int, Message], tuple[P, bytes]]
+    """(node, reply) -> what it tells, checked, and the digest of its model."""
+    add: Callable[[V | None, P], V]
+    """(what there is of a model, None at first; what a node told) -> both together."""
+    trouble: dict[int, str] = field(default_factory=dict)
+    """Why which nodes are left out."""
+    senders: dict[bytes, list[int]] = field(default_factory=dict)
+    _views: dict[bytes, V] = field(default_factory=dict)
+
+    def collect(self, replies: Iterable[Message]) -> tuple[bytes, V] | tuple[None, None]:
+        """Fold `replies` as they arrive; returns where most start, and what there is of those.
+
+        None where nobody told anything.
+        """
+        fed = self.fed
+        for node, start in fed.grid.fold(replies, self.trouble, self._take):
+            self.senders.setdefault(start, []).append(node)
+        rank = fed.parameters.epoch.rank
+        # Most senders; of equals, those with the lowest rank.
+        chosen = max(
+            self.senders,
+            key=lambda s: (len(self.senders[s]), -min(map(rank, self.senders[s]))),
+            default=None,
+        )
+        for start, nodes in self.senders.items():
+            if chosen is not None and start != chosen:
+                self.trouble |= {node: fed.mark_drifted(node) for node in nodes}
+        warn(f"{self.stage}: node %d is left out: %s", self.trouble)
+        for node in self.trouble:
+            # One with another model is caught up before it counts as missing.
+            if fed.model_round(node) != LOST or fed.ledger.attempt > 0:
+                fed.attempt.missing.add(node)
+        return (None, None) if chosen is None else (chosen, self._views[chosen])
+
+    def _take(self, node: int, reply: Message) -> bytes:
+        with self.fed.grid.meter.doing(ADD):
+            try:
+                part, start = self.read(node, reply)
+            except DriftError:
+                self.fed.at[node] = LOST
+                raise
+            if start not in self._views and len(self._views) == MAX_VIEWS:
+                self._drop_one()
+            self._views[start] = self.add(self._views.get(start), part)
+        return start
+
+    def _drop_one(self) -> None:
+        """Make room for another model's updates: what is alone goes first."""
+        least = min(self._views, key=lambda start: len(self.senders[start]))
+        for node in self.senders.pop(least):
+            self.fed.at[node] = LOST
+            self.trouble[node] = "its model is one of more than three different ones"
+        del self._views[least]

@@ -21,10 +21,11 @@ from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed, to_bytes
 from flhe.strategies.epoch_parameters import EpochParameters, start_in
 from flhe.strategies.grid import StreamGrid
+from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import Ledger
 from flhe.strategies.membership import Membership
 from flhe.strategies.overhead import OPEN, sound
-from flhe.strategies.planning import Asked, Plan
+from flhe.strategies.planning import Plan
 from flhe.strategies.report import RoundReport
 from flhe.strategies.round_state import Attempt, RoundState
 from flhe.strategies.suspects import Suspects
@@ -40,7 +41,8 @@ from flhe.wire.codes import explain
 log = getLogger("flwr").log
 
 T = TypeVar("T")
-
+Read = Callable[[int, ConfigRecord, RecordDict], T]
+"""(node, our record in its reply, all that the reply holds) -> what it tells, checked."""
 
 NOTHING, LOST = -1, -2
 """Where a node may stand besides a round: it has no model; it has another one than the others."""
@@ -140,18 +142,22 @@ class Federation:
         """Whether a node is known to have the present model."""
         return self.model_round(node) == self.ledger.base
 
-    def missing_rounds(self, node: int) -> list[int] | None:
+    def missing_rounds(self, node: int) -> tuple[int, ...] | None:
         """Rounds whose sums bring a node to the others' model; None where only a checkpoint does."""
         if self.server_reads:
-            return []
+            return ()
         ledger = self.ledger
         start = self.model_round(node)
         if start == NOTHING and self.initial is not None:
             start = 0
         if start not in ledger.chain:
             return None
-        rounds = [r for r in sorted(ledger.chain) if r > start]
+        rounds = tuple(r for r in sorted(ledger.chain) if r > start)
         return rounds if all(r in ledger.sums for r in rounds) else None
+
+    def spared(self, agreed: Agreed) -> int:
+        """Members of an epoch whose word is not enough; nobody but its maker has a first model."""
+        return agreed.colluders if self.ledger.base > 0 else 0
 
     @property
     def adder(self) -> Adder:
@@ -161,34 +167,16 @@ class Federation:
 
     # --- what is sent ---
 
-    def asked(self, kind: Asked, number: int) -> list[Message]:
-        """What a round sends; what apps are told is in the contract."""
-        return self.plan.asked(kind, number, self.contract, self.grid)
-
-    def messages(
-        self,
-        kind: str,
-        stage: str,
-        nodes: Iterable[int],
-        config: ConfigRecord | None = None,
-        key: str = "",
-    ) -> list[Message]:
+    def messages(self, kind: str, stage: str, nodes: Iterable[int]) -> list[Message]:
         """A stage for each of `nodes`, with all that the node lacks; equal contents are one."""
         shared: dict[tuple[object, ...], RecordDict] = {}
         out = []
         for node in nodes:
             rounds = self.missing_rounds(node)
             fresh = self.server_reads or (self.model_round(node) == NOTHING and rounds is not None)
-            need = (
-                node in self.confirmed,
-                fresh,
-                None if rounds is None else tuple(rounds),
-                node == self.teller,
-            )
+            need = node in self.confirmed, fresh, rounds, node == self.teller
             if need not in shared:
                 shared[need] = self.content(stage, *need)
-                if config is not None:
-                    shared[need][key] = config
             out.append(Message(shared[need], node, kind))
         return out
 
@@ -264,23 +252,22 @@ class Federation:
         messages: list[Message],
         timeout: float,
         trouble: dict[int, str],
-        read: Callable[[int, RecordDict], T],
+        read: Read[T],
         *,
-        of_model: bool = True,
         follows: bool = True,
     ) -> Iterator[tuple[int, T]]:
         """Send, and yield (node, what `read` makes of its reply); see `StreamGrid.fold`.
 
-        `follows` is whether a node answers after it has followed, `of_model` whether a refusal is of
-        its model.
+        `follows` is whether a node answers after it has followed, so that a refusal is of its model.
         """
 
         def answered(node: int, reply: Message) -> T:
-            if reply.has_error():
-                raise ProtocolError(self.refused(node, reply, of_model=of_model))
-            value = read(node, reply.content)
+            answer = self.answer(node, reply, of_model=follows)
+            value = read(node, answer, reply.content)
             if follows:
-                self.heard(node, reply.content)
+                self.heard(node, answer, reply.content)
+            else:
+                self._note_seconds(node, answer)
             return value
 
         replies = self.grid.send_and_receive(messages, timeout=timeout)
@@ -321,7 +308,7 @@ class Federation:
 
         Raises ProtocolError: an error reply, or a ciphertext that is not this node's for this sum.
         """
-        content, answer = self.opened(node, reply)
+        answer, content = self.member_answer(node, reply), reply.content
         start = start_in(answer)
         of = self.parameters.sum(kind, start)
         arrays = content.get(records.UPDATE)
@@ -335,9 +322,9 @@ class Federation:
         agreed = self.parameters.epoch
         rank, envelope = agreed.rank(node), records.field(answer, "envelope", bytes)
         of.check_part(part, envelope, rank, agreed.members[node], mode)
-        if kind is not MEAN_SQUARES and self.terms.scheme.opened_together:
+        if kind is not MEAN_SQUARES and self.terms.scheme.per_sum_keys:
             self.attempt.shares[node] = self.parameters.shares_in(node, answer)
-        self.heard(node, content)
+        self.heard(node, answer, content)
         return part, start
 
     def mark_drifted(self, node: int) -> str:
@@ -345,21 +332,28 @@ class Federation:
         self.at[node] = LOST
         return "its model has drifted from the others': it will be caught up"
 
-    def opened(self, node: int, reply: Message) -> tuple[RecordDict, ConfigRecord]:
-        """What a reply holds, and our record in it.
-
-        Raises ProtocolError: an error reply, one that is not a member's or holds no record of ours.
-        """
+    def answer(self, node: int, reply: Message, *, of_model: bool = True) -> ConfigRecord:
+        """Our record in a reply; ProtocolError: an error reply, or one that holds none."""
         if reply.has_error():
-            raise ProtocolError(self.refused(node, reply))
+            raise ProtocolError(self.refused(node, reply, of_model=of_model))
         answer = records.find_reply(reply.content)
         if answer is None:
             raise ProtocolError("the reply holds nothing of ours")
+        return answer
+
+    def member_answer(self, node: int, reply: Message) -> ConfigRecord:
+        """As `answer`; ProtocolError also where it is not a member's."""
+        answer = self.answer(node, reply)
         if node not in self.members:
             raise ProtocolError("it is no member of this epoch")
-        return reply.content, answer
+        return answer
 
-    def heard(self, node: int, content: RecordDict) -> None:
+    def _note_seconds(self, node: int, answer: ConfigRecord) -> None:
+        seconds = sound(answer.get("crypto-s"))
+        self.round.crypto_s[node] += seconds
+        self.grid.meter.told(node, seconds)
+
+    def heard(self, node: int, answer: ConfigRecord, content: RecordDict) -> None:
         """Note what a node's reply, which it gave after following, tells of its state."""
         ledger = self.ledger
         self.at[node] = ledger.base
@@ -367,10 +361,7 @@ class Federation:
         self.refusers.discard(node)
         self.altered.discard(node)
         self.attempt.missing.discard(node)
-        answer = records.find_reply(content)
-        seconds = sound(answer.get("crypto-s") if answer else None)
-        self.round.note_crypto(node, seconds)
-        self.grid.meter.told(node, seconds)
+        self._note_seconds(node, answer)
         opened = records.find_config(content, "flhe.opened")
         if opened is not None and opened.get("missed") is True:
             log(WARNING, "node %d reports that its update is missing from the sum", node)
@@ -403,7 +394,6 @@ class Federation:
         self.suspects.opened(self.summed)  # these start from the model that it made
         rank = self.parameters.epoch.rank
         self.summed = {node for node in self.members if rank(node) in total.senders}
-        total = self.adder.close(total)
         if self.server_reads:
             with self.grid.meter.doing(OPEN):
                 arrays = self._read(total, release)
@@ -432,10 +422,8 @@ class Federation:
         self.ledger.keep_evaluation(round_)
 
     def _read(self, total: Sealed, release: Sequence[bytes]) -> ArrayRecord:
-        """Open the sum and apply it: the next model, for everybody."""
-        model = self.ledger.model
+        model, began = self.ledger.model, time.perf_counter()
         assert model is not None
-        began = time.perf_counter()
         reader = ServerReader(self.parameters.sums.terms, self.adder)
         released = combine(self.parameters.circle, total.slot, total.senders, release)
         after, totals = reader.open(model, total, released, threads=THREADS)

@@ -1,14 +1,8 @@
 """HEStrategy: FedAvg that adds what it cannot read.
 
-The server agrees on nothing but the order of messages: members share a key that it does not have, the
-sum of a round stays sealed, and the model lives on the clients. What `start` returns is a sealed
-checkpoint that only the group opens (`flhe open`).
-
-A scheme with masking-key agreement (SASH) releases one key a round, that of the sum. Where the
-server reads it, it has the model as under plain FedAvg, and never an update.
-
-Between rounds the group may change: who joins, leaves, returns or lost its keys makes a new epoch, and
-a member hands the model over, sealed. A round that too few answer is asked for again.
+Members share a key that the server does not have, so a round's sum stays sealed, and the model lives on
+the clients. Under a scheme with masking-key agreement (SASH) members release one key a round, that of
+the sum: a server that reads it has the model as under plain FedAvg, and never an update.
 
 Memory: one sum, one reply at a time, and what some member has not received yet.
 """
@@ -16,13 +10,13 @@ Memory: one sum, one reply at a time, and what some member has not received yet.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import partial
 from logging import INFO, WARNING, getLogger
 from typing import Any, Unpack
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
@@ -33,9 +27,8 @@ from flhe.coding.update import update_codec
 from flhe.errors import ConfigError, ProtocolError, QuorumError
 from flhe.mods import records
 from flhe.schemes import DEFAULT
-from flhe.schemes.base import Adder, Scheme
+from flhe.schemes.base import Scheme
 from flhe.schemes.registry import SCHEMES
-from flhe.schemes.sealed import Sealed
 from flhe.strategies.attempts import Attempts
 from flhe.strategies.beginning import begin
 from flhe.strategies.catch_up import CatchUp
@@ -49,10 +42,10 @@ from flhe.strategies.membership import Membership
 from flhe.strategies.options import RunOptions, RunSettings, check_names, check_scheme
 from flhe.strategies.overhead import EVALUATE, Spent
 from flhe.strategies.pending import Settling
-from flhe.strategies.planning import Given, Plan
+from flhe.strategies.planning import Asked, Given, Plan
 from flhe.strategies.report import RoundReport
 from flhe.strategies.round_state import Attempt
-from flhe.strategies.sampling import Sampling, sample
+from flhe.strategies.sampling import Sampling
 from flhe.strategies.sealed_result import log_encryption, log_result, warn_of_clear
 from flhe.training.optimizer import Optimizer
 from flhe.training.terms import EVALUATE_METRICS, TRAIN_METRICS, Terms
@@ -89,8 +82,7 @@ class HEStrategy(FedAvg):
         Metrics that are averaged under encryption, weighted by example counts: of training, and of what
         apps find of a model. Where clients read, means of an evaluation are told in the round after it.
     **options
-        How the run waits, repeats and keeps its state, as `RunSettings` says; and FedAvg's own
-        arguments, with FedAvg's meaning.
+        How the run waits, repeats and keeps its state (`RunSettings`), and FedAvg's own arguments.
     """
 
     def __init__(
@@ -141,6 +133,23 @@ class HEStrategy(FedAvg):
         self._report: tuple[RoundReport, int] | None = None
         """Of the last round, with the round of its model, until it is told what that is worth."""
 
+    def rekey(self) -> None:
+        """Have the group agree on fresh keys before the next round."""
+        self._membership.asked = True
+
+    def summary(self) -> None:
+        """Log the configuration."""
+        members = 0 if self._fed is None else len(self._fed.members)
+        log_encryption(self.terms, members, self.sampling.needed(self._fed))
+        super().summary()
+        warn_of_clear(self.terms)
+
+    @property
+    def sampling(self) -> Sampling:
+        """What a round needs, by what this strategy is set to now."""
+        replies = self.settings.min_replies
+        return Sampling(self.terms, replies, self.fraction_train, self.min_train_nodes)
+
     # --- the run ---
 
     def start(
@@ -167,7 +176,7 @@ class HEStrategy(FedAvg):
         ----------
         num_rounds : int
             Rounds of training. Where a map says what is selected, it takes one more, the first; apps
-            are told `server-round` without it. A round that comes to nothing counts, that one too.
+            are told `server-round` without it. Failed rounds count.
         initial_arrays : ArrayRecord or None
             The initial model; None where a member's app makes it (`HEMod(initial=...)`), so that the
             server does not see even that.
@@ -177,12 +186,19 @@ class HEStrategy(FedAvg):
             What apps are told; a value may be a `Schedule`, or a tuple with one value for each round.
             All of it is settled when the run begins: it is in the contract that members sign.
         resume : bool
-            Go on with the federation in `state_dir`, where a run before this one stood.
+            Go on with the federation in `state_dir`, where a run before this one stopped.
         """
-        self._check_start(evaluate_fn)
+        if evaluate_fn is not None and self.terms.scheme.reader == "clients":
+            raise ConfigError(
+                "evaluate_fn would see ciphertext, the server has no model: evaluate on the clients "
+                "with @app.evaluate(), or run `flhe open` on the result and evaluate that"
+            )
+        if self._fed is not None:
+            raise ConfigError("this strategy has run before: make a new one, in a run of its own")
         stream = StreamGrid(grid)
-        self._plan = plan = Plan.of(self, self.terms, train_config, evaluate_config)
-        contract = plan.contract(num_rounds, self.settings.min_replies or 0, stream)
+        given: dict[Asked, Given | None] = {"train": train_config, "evaluate": evaluate_config}
+        self._plan = plan = Plan(self, self.terms, stream, given)
+        contract = plan.contract(num_rounds, self.settings.min_replies or 0)
         state_dir, membership = self.settings.state_dir, self._membership
         fed = begin(stream, plan, contract, membership, initial_arrays, state_dir, resume=resume)
         self._fed = fed
@@ -193,18 +209,16 @@ class HEStrategy(FedAvg):
         first = fed.ledger.round + (fed.ledger.phase == "done")
         epochs.prepare(first)
         self.summary()
-        began = time.monotonic()
-        result = Result()
+        began, result = time.monotonic(), Result()
         if first == 1:
             self._evaluate_here(fed, 0, evaluate_fn, result)
         attempts = Attempts(fed, epochs)
-        last = contract.last  # the map takes a round of its own
         seconds = min(timeout, self.settings.round_timeout)
         try:
-            for number in range(first, last + 1):
+            for number in range(first, contract.last + 1):
                 log(INFO, "")
                 what = " the map of what is selected" if fed.parameters.maps else ""
-                log(INFO, "[ROUND %s/%s]%s", number, last, what)
+                log(INFO, "[ROUND %s/%s]%s", number, contract.last, what)
                 if fed.ledger.phase != "summed":
                     attempts.run(number, partial(self._train, fed, number, seconds))
                 self._hand_on(fed, result)
@@ -219,37 +233,6 @@ class HEStrategy(FedAvg):
         log_result(self.terms, fed.means, result)
         return result
 
-    def rekey(self) -> None:
-        """Have the group agree on fresh keys before the next round."""
-        self._membership.asked = True
-
-    def summary(self) -> None:
-        """Log the configuration."""
-        members = 0 if self._fed is None else len(self._fed.members)
-        log_encryption(self.terms, members, self.sampling.needed(self._fed))
-        super().summary()
-        warn_of_clear(self.terms)
-
-    def _check_start(self, evaluate_fn: EvaluateFn | None) -> None:
-        """Refuse a run that cannot be: ConfigError."""
-        if evaluate_fn is not None and self.terms.scheme.reader == "clients":
-            raise ConfigError(
-                "evaluate_fn would see ciphertext, the server has no model: evaluate on the clients "
-                "with @app.evaluate(), or run `flhe open` on the result and evaluate that"
-            )
-        if self._fed is not None:
-            raise ConfigError("this strategy has run before: make a new one, in a run of its own")
-
-    @property
-    def sampling(self) -> Sampling:
-        """What a round needs, by what this strategy is set to now."""
-        replies = self.settings.min_replies
-        return Sampling(self.terms, replies, self.fraction_train, self.min_train_nodes)
-
-    def _sample(self, fraction: float, minimum: int) -> list[int]:
-        fed = self._running()
-        return sample(fed, fraction, minimum, self.sampling.needed(fed))
-
     def _running(self) -> Federation:
         if self._fed is None:
             raise ConfigError(
@@ -260,14 +243,36 @@ class HEStrategy(FedAvg):
             )
         return self._fed
 
+    def _configured(self, kind: Asked, server_round: int, config: ConfigRecord) -> list[Message]:
+        """Send each sampled node what it lacks, and ask it to train or to evaluate."""
+        fraction, minimum, stage = {
+            "train": (self.fraction_train, self.min_train_nodes, "round"),
+            "evaluate": (self.fraction_evaluate, self.min_evaluate_nodes, "evaluate"),
+        }[kind]
+        if fraction == 0.0:
+            return []
+        config["server-round"] = server_round - self.terms.select.mapped
+        if (
+            self._plan is not None and self._fed is None
+        ):  # for the contract, with nobody to send it to
+            return [Message(RecordDict({self.configrecord_key: config}), 1, kind)]
+        fed, nodes = self._running(), self._sample(fraction, minimum)
+        log(INFO, "configure_%s: Sampled %d nodes (out of %d)", kind, len(nodes), len(fed.members))
+        messages = fed.messages(kind, stage, nodes)
+        for message in messages:
+            message.content[self.configrecord_key] = config
+        return messages
+
+    def _sample(self, fraction: float, minimum: int) -> list[int]:
+        return self.sampling.sample(self._running(), fraction, minimum)
+
     # --- training ---
 
     def _train(self, fed: Federation, number: int, timeout: float) -> None:
-        """One attempt at a round."""
         sampling = self.sampling
         fed.attempt.mode = sampling.mode(fed)
         self._exchanged = exchange = Exchange(fed, sampling.needed(fed))
-        messages = fed.asked("train", number)
+        messages = fed.plan.asked("train", number, fed.contract)
         fed.attempt.asked = len(messages)
         replies: Iterable[Message] = fed.grid.send_and_receive(messages, timeout=timeout)
         limit = timeout if self.terms.scheme.slow else min(timeout, self.settings.stage_timeout)
@@ -278,46 +283,27 @@ class HEStrategy(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send each sampled node what it lacks, and ask for an encrypted update."""
-        if self.fraction_train == 0.0:
-            return []
-        config["server-round"] = server_round - self.terms.select.mapped
-        if self._plan is not None and self._fed is None:
-            return self._plan.sample("train", config)
-        fed = self._running()
-        nodes = self._sample(self.fraction_train, self.min_train_nodes)
-        log(INFO, "configure_train: Sampled %d nodes (out of %d)", len(nodes), len(fed.members))
-        return fed.messages("train", "round", nodes, config, self.configrecord_key)
+        """Ask sampled nodes for encrypted updates."""
+        return self._configured("train", server_round, config)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Fold ciphertexts as they arrive; the sum is kept sealed for the clients.
 
-        Updates that start from different models are never added: those of most senders count, the
-        other senders are named and caught up.
-
         Raises QuorumError: fewer valid updates than `min_replies` arrived in time.
         """
         fed = self._running()
         if self.fraction_train == 0.0:
             return None, None
-        exchange = self._exchanged or Exchange(fed, self.sampling.needed(fed))
-        total = exchange.add_updates(replies)
+        assert self._exchanged is not None
+        total = self._exchanged.add_updates(replies)
         if not self.terms.scheme.opened_together:
             return fed.keep(total), None
         kept = Settling(fed, self.settings).begin(total)
         if kept is None:
             raise QuorumError(f"round {server_round}: its sum was given up before it was opened")
         return kept, None
-
-    def _release(self, fed: Federation, adder: Adder, total: Sealed) -> Sequence[bytes]:
-        """What members release of a sum of evaluations, where they open it together."""
-        if not self.terms.scheme.opened_together:
-            return ()
-        settings = self.settings
-        agreement = MaskingAgreement(fed, adder, total, settings.stage_timeout, settings.retries)
-        return agreement.release()
 
     # --- evaluation ---
 
@@ -333,20 +319,14 @@ class HEStrategy(FedAvg):
             log(INFO, "\t└──> Server-side MetricRecord: %s", metrics)
             result.evaluate_metrics_serverapp[number] = metrics
 
-    def _evaluate(
-        self,
-        fed: Federation,
-        number: int,
-        timeout: float,
-        result: Result,
-    ) -> None:
+    def _evaluate(self, fed: Federation, number: int, timeout: float, result: Result) -> None:
         """Have the model of this round evaluated, if it made one, and account for the round."""
         ledger = fed.ledger
         # Once nodes have gone on from a model, they evaluate it no more.
         newest = ledger.base == number or self.fraction_train == 0.0
         if newest and ledger.base > ledger.evaluated:
-            fed.attempt = Attempt(set(fed.members))
-            messages = fed.asked("evaluate", number)
+            messages = fed.plan.asked("evaluate", number, fed.contract)
+            fed.attempt = Attempt(set(fed.members), len(messages))
             replies = fed.grid.send_and_receive(messages, timeout=timeout)
             self.aggregate_evaluate(number, replies)
         if means := fed.means.get(number):
@@ -354,6 +334,38 @@ class HEStrategy(FedAvg):
         self._report = fed.report(number), ledger.base
         if not ledger.evaluation:
             self._hand_on(fed, result)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Have sampled nodes evaluate the model, as many as a sum needs at least."""
+        return self._configured("evaluate", server_round, config)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Add what nodes found of the model; its means, where the server reads them.
+
+        Where clients read, one of them tells the means with its next reply.
+
+        Raises QuorumError: everybody's app failed.
+        """
+        fed, release = self._running(), list[bytes]()
+        if self.fraction_evaluate == 0.0:
+            return None
+        try:
+            total = Exchange(fed, self.sampling.needed(fed)).add_evaluations(replies)
+            if self.terms.scheme.opened_together:
+                whole = fed.parameters.sums.whole
+                agreement = MaskingAgreement(fed, whole, total, self.settings)
+                agreement.sign()
+                release = agreement.unmask()
+            fed.keep_evaluation(total, release)
+        except (QuorumError, ProtocolError) as error:
+            if 0 < fed.attempt.asked <= len(fed.attempt.app_failed):
+                raise  # and would again
+            log(WARNING, "the evaluation of round %d is lost: %s", server_round, error)
+        return fed.evaluations.get(fed.ledger.base)
 
     def _hand_on(self, fed: Federation, result: Result) -> None:
         """Hand on the report that waits for what an evaluation says: there is no more to be heard."""
@@ -370,46 +382,9 @@ class HEStrategy(FedAvg):
         if self.settings.on_round is not None:
             self.settings.on_round(report.told(metrics))
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Send the sealed sum; clients evaluate the model, as many as a sum needs at least."""
-        if self.fraction_evaluate == 0.0:
-            return []
-        config["server-round"] = server_round - self.terms.select.mapped
-        if self._plan is not None and self._fed is None:
-            return self._plan.sample("evaluate", config)
-        fed = self._running()
-        least = max(self.min_evaluate_nodes, self.sampling.needed(fed))  # or there is no sum
-        nodes = self._sample(self.fraction_evaluate, least)
-        log(INFO, "configure_evaluate: Sampled %d nodes", len(nodes))
-        return fed.messages("evaluate", "evaluate", nodes, config, self.configrecord_key)
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Add what nodes found of the model; its means, where the server reads them.
-
-        Where clients read, one of them tells the means with its next reply.
-
-        Raises QuorumError: no node could evaluate the model.
-        """
-        fed = self._running()
-        if self.fraction_evaluate == 0.0:
-            return None
-        total = Exchange(fed, self.sampling.needed(fed)).add_evaluations(replies)
-        if total is not None:
-            try:
-                release = self._release(fed, fed.parameters.sums.whole, total)
-                fed.keep_evaluation(total, release)
-            except (QuorumError, ProtocolError) as error:
-                log(WARNING, "the evaluation of round %d is lost: %s", server_round, error)
-        return fed.evaluations.get(fed.ledger.base)
-
     # --- the end of a round, and of all ---
 
     def _close(self, fed: Federation, number: int) -> None:
-        """A round is over."""
         fed.ledger.done()
         every = self.settings.checkpoint_every
         if not fed.server_reads and every and number % every == 0:

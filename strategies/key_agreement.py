@@ -1,37 +1,37 @@
 """The workflow that drives `flhe.keys.agreement.epoch` over a Grid: the server only carries messages.
 
 Three relays: ADVERTISE, SHARE, CONFIRM; the CONFIRMs then travel with the first message of a round,
-and each member verifies them before it encrypts anything. Where the scheme has a key pair, the
-member of the lowest rank makes it then, and the others take it: two relays more,
-`flhe.keys.agreement.key_pair`. Where each member has a key of its own, they add them up:
-`flhe.keys.agreement.joint`. A node that falls silent on the way ends the attempt; the next one
-starts over, with fresh keys, among those that answered.
+and each member verifies them before it encrypts anything. Then members come to the keys that the scheme
+declares: a key pair, which the member of the lowest rank makes and the others take (`key_pair`); a key
+for each member, of which all know the sum (`joint`); shares of a key that nobody has (`shared_key`).
+A node that falls silent on the way ends the attempt; the next one starts over, with fresh keys, among
+those that answered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from logging import INFO, WARNING, getLogger
-from typing import TypeVar
+from typing import Annotated, Any
 
 from flwr.app import ConfigRecord
 
 from flhe.errors import ProtocolError, QuorumError
+from flhe.keys.agreement import broadcast, joint, key_pair, shared_key
 from flhe.keys.agreement.epoch import CONTRIBUTORS, announced
 from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope, Header
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.mods import records
 from flhe.strategies.grid import StreamGrid
-from flhe.strategies.relay import Relay
-from flhe.strategies.scheme_keys import SchemeKeys
+from flhe.strategies.relay import NOTHING, Reader, Relay, message_in
 from flhe.strategies.trouble import give_up, most_common, warn
 from flhe.training.contract import Contract
+from flhe.wire.fields import U32, U64, As, Hash
+from flhe.wire.record import Form, Record
 
 log = getLogger("flwr").log  # Flower's own log: one place to read a run
-
-T = TypeVar("T", bound=Hashable)
-
 
 ATTEMPTS = 3
 
@@ -39,30 +39,42 @@ MIN_MEMBERS = 3
 """A sum over two shows each of them the other's update."""
 
 
-@dataclass(frozen=True, slots=True)
-class Agreed:
-    """What the server knows of an epoch: everything but its key."""
+def _unplaced(keys: list[bytes]) -> dict[int, bytes]:
+    """Members under numbers that no node has: until a node says who it is."""
+    if not all(isinstance(key, bytes) for key in keys):
+        raise TypeError
+    return {-1 - i: key for i, key in enumerate(keys)}
 
-    number: int
+
+_BY_KEY = As(lambda members: sorted(set(members.values())), _unplaced, "keys that ascend")
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed(Record):
+    """What the server knows of an epoch: everything but its key. Written without node ids."""
+
+    FORM = Form("ledger's epoch", row=True)
+
+    number: U64
     """The server's own count of epochs."""
     epoch: bytes
     """Epoch id, as the members confirmed it."""
     roster_hash: bytes
     """Roster hash that they confirmed."""
-    members: dict[int, bytes]
+    members: Annotated[dict[int, bytes], _BY_KEY]
     """Identity key of each node that takes part, by node id; a member whose node is not known at the
     moment has a negative number in its place."""
     confirms: tuple[bytes, ...]
     """Everyone's CONFIRM, for delivery."""
-    contract: bytes
+    contract: Hash
     """Hash of the contract, as it was announced."""
-    bound: bytes
+    bound: Hash
     """Hash of it and of the run's config, as they signed both."""
-    sites: int
+    sites: U32
     """Members of the roster that they confirmed, as most of them say, as `colluders` and `min_opening`
     are. Members go by their own."""
-    colluders: int
-    min_opening: int = 0
+    colluders: U32
+    min_opening: U32 = 0
     public: bytes = b""
     """Public key of the scheme, encoded; or what the members call the sum of their keys."""
 
@@ -114,16 +126,14 @@ def agree(
 
 @dataclass(slots=True)
 class _Attempt(Relay):
-    """One attempt at an epoch."""
-
     members: dict[int, bytes] = field(default_factory=dict)
-    bounds: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """Identity keys by node, in order of rank once all are known."""
 
     def run(self, asked: list[int]) -> Agreed:
-        """All three relays."""
+        """All three relays, and those of the scheme's own keys."""
         hellos = self.ask("advertise", asked, self._advertised, contract=self.contract.to_bytes())
         _outvote(hellos, self.trouble)
-        members = self.members = {node: header.sender for node, (header, _) in hellos.items()}
+        members = {node: header.sender for node, (header, _) in hellos.items()}
         if len(set(members.values())) < len(members):
             raise ProtocolError(
                 "two nodes share one identity: give each a state directory of its own"
@@ -135,34 +145,35 @@ class _Attempt(Relay):
         self.terms.for_cohort(len(members))  # refuses what so many members leave no room for
         warn("key agreement: node %d is left out: %s", self.trouble)
         order = sorted(members, key=members.__getitem__)
+        self.members = {node: members[node] for node in order}
         first = [hellos[node][1] for node in order]
         shares = self.ask_all("share", order, self._shared, messages=first)
         second = [message for node in order for message in shares[node]]
         confirms = self.ask_all("confirm", order, self._confirmed, messages=second)
-        views = {node: announced(message) for node, message in confirms.items()}
+        views = {node: announced(message) for node, (message, _) in confirms.items()}
         odd, what = "it confirms other messages than most do", "confirmed different messages"
         roster_hash, epoch_id = self.same(views, odd, what)
-        third = tuple(confirms[node] for node in order)
-        bounds = most_common(self.bounds.values())
+        bounds = most_common(told for _, told in confirms.values())
         fewest = Thresholds(*bounds[:2]).min_set if self.terms.scheme.opened_together else 0
         if len(order) < fewest:
             few = f"{len(order)} members of a roster of {bounds[0]}"
             give_up(f"{few} answered, and {fewest} must to open a sum", self.trouble)
         log(INFO, "key agreement: %d members, epoch %s", len(order), epoch_id.hex()[:8])
-        by_rank = {node: members[node] for node in order}
-        bound = hellos[order[0]][0].policy_hash
-        public = SchemeKeys(self, by_rank, third, epoch_id, bound).agreed()
-        return Agreed(
+        agreed = Agreed(
             self.number,
             epoch_id,
             roster_hash,
-            by_rank,
-            third,
+            self.members,
+            tuple(confirms[node][0] for node in order),
             self.contract.hash(),
-            bound,
+            hellos[order[0]][0].policy_hash,
             *bounds,
-            public,
         )
+        own = {"key-pair": self._key_pair, "joint": self._joint, "shares": self._shared_key}
+        agree_on = own.get(self.terms.scheme.agreement)
+        return agreed if agree_on is None else replace(agreed, public=agree_on(agreed, order))
+
+    # --- what members answer ---
 
     def _opened(self, message: bytes, stage: str, sender: bytes | None) -> Header:
         """A message that its sender signed for this very exchange; members check the rest."""
@@ -175,28 +186,120 @@ class _Attempt(Relay):
         envelope.verify(expect, senders=None if sender is None else [sender])
         return envelope.header
 
-    def _advertised(self, _node: int, reply: ConfigRecord) -> tuple[Header, bytes]:
-        message = records.field(reply, "envelope", bytes)
+    def _advertised(self, node: int, reply: ConfigRecord) -> tuple[Header, bytes]:
+        message = message_in(node, reply)
         return self._opened(message, "advertise", None), message
 
     def _shared(self, node: int, reply: ConfigRecord) -> list[bytes]:
         messages = records.bytes_list(reply, "envelopes")
         receivers = [self._opened(m, "share", self.members[node]).receiver for m in messages]
-        keys = sorted(self.members.values())
+        keys = list(self.members.values())
         contributes = keys.index(self.members[node]) < CONTRIBUTORS
         others = [key for key in keys if key != self.members[node]]
         if sorted(receivers) != (others if contributes else []):
             raise ProtocolError("it did not send one SHARE to each other member")
         return messages
 
-    def _confirmed(self, node: int, reply: ConfigRecord) -> bytes:
-        message: bytes = records.field(reply, "envelope", bytes)
+    def _confirmed(self, node: int, reply: ConfigRecord) -> tuple[bytes, tuple[int, ...]]:
+        message = message_in(node, reply)
         self._opened(message, "confirm", self.members[node])
         bounds = reply.get("bounds")
         if not isinstance(bounds, list) or [type(b) for b in bounds] != [int] * 3:
             raise ProtocolError("it does not say what its roster is bounded by")
-        self.bounds[node] = bounds[0], bounds[1], bounds[2]  # type: ignore[assignment]
-        return message
+        return message, tuple(bounds)  # type: ignore[arg-type]
+
+    # --- keys of the scheme's own ---
+
+    def _scope(self, agreed: Agreed) -> broadcast.Scope:
+        """What messages about them are signed for."""
+        return self.run_id, self.number, agreed.epoch, agreed.bound
+
+    def _key_pair(self, agreed: Agreed, order: list[int]) -> bytes:
+        """Have the scheme's key pair made and taken; returns its public key."""
+        first, confirms = order[0], list(agreed.confirms)
+
+        def read(node: int, reply: ConfigRecord) -> tuple[bytes, bytes]:
+            message = message_in(node, reply)
+            public = key_pair.announced(message, self.members[node], self._scope(agreed))
+            self.terms.for_cohort(len(order), public=public)  # what we could not add with
+            return message, public
+
+        made = self.ask_all(key_pair.STAGE, [first], read, confirms=confirms)
+        message: bytes
+        public: bytes
+        message, public = made[first]
+        fields = {"confirms": confirms, "key-pair": message}
+        try:
+            self.ask_all("take-pair", order[1:], lambda *_: True, **fields)
+        except ProtocolError:
+            if refusers := self.acquit(order[1:]):
+                self.trouble[first] = f"{refusers} members refuse the key pair that it made"
+            raise
+        log(INFO, "key agreement: a key pair was made by node %d and taken by all", first)
+        return public
+
+    def _joint(self, agreed: Agreed, order: list[int]) -> bytes:
+        """Have each member's key drawn, or taken, and all added up; returns what the sum is called."""
+        fields: dict[str, Any] = {"confirms": list(agreed.confirms)}
+
+        def named(node: int, reply: ConfigRecord) -> bytes:
+            message, scope = message_in(node, reply), self._scope(agreed)
+            return broadcast.announced(message, joint.SUM, self.members[node], scope)
+
+        if not self.terms.scheme.dealt:
+            drawn = self.ask_all(joint.STAGE, order, message_in, **fields)
+            fields["messages"] = [drawn[node] for node in order]
+        return self._name(joint.SUM, order, named, "sum of keys", **fields)
+
+    def _shared_key(self, agreed: Agreed, order: list[int]) -> bytes:
+        """Have a key drawn that nobody has, and its shares dealt; returns what it is called."""
+        keys = {key: node for node, key in self.members.items()}
+        fields: dict[str, Any] = {"confirms": list(agreed.confirms)}
+
+        def named(stage: str, node: int, reply: ConfigRecord) -> bytes:
+            message = message_in(node, reply)
+            member, scope = self.members[node], self._scope(agreed)
+            return broadcast.announced(message, stage, member, scope)
+
+        def committed(node: int, reply: ConfigRecord) -> bytes:
+            named(shared_key.COMMIT, node, reply)
+            return message_in(node, reply)
+
+        def boxes(node: int, reply: ConfigRecord) -> dict[int, bytes]:
+            messages = records.bytes_list(reply, "envelopes")
+            to = [Envelope.from_bytes(m, shared_key.MAX_BOX).header.receiver for m in messages]
+            found = {
+                keys[key]: message for key, message in zip(to, messages, strict=True) if key in keys
+            }
+            if len(messages) != len(order) - 1 or found.keys() != set(order) - {node}:
+                raise ProtocolError("it did not send one KEY-REVEAL to each other member")
+            return found
+
+        told = self.ask_all(shared_key.COMMIT, order, committed, **fields)
+        messages = [told[node] for node in order]
+        sent = self.ask_all(shared_key.REVEAL, order, boxes, **fields, messages=messages)
+        own = {n: {"messages": [sent[by][n] for by in order if by != n]} for n in order}
+        read = partial(named, shared_key.SHARED)
+        return self._name(shared_key.SHARED, order, read, "key", own, **fields)
+
+    def _name(
+        self,
+        stage: str,
+        order: list[int],
+        read: Reader,
+        what: str,
+        own: Mapping[int, Mapping[str, Any]] = NOTHING,
+        **fields: Any,
+    ) -> bytes:
+        """What all members call the key that they have a part of."""
+        try:
+            names: dict[int, bytes] = self.ask_all(stage, order, read, own, **fields)
+        except ProtocolError:
+            self.acquit(order)  # nobody can tell whose part it is
+            raise
+        common = self.same(names, f"it has another {what} than most do", f"do not have one {what}")
+        log(INFO, "key agreement: %d members have one %s", len(order), what)
+        return common
 
 
 def _outvote(hellos: dict[int, tuple[Header, bytes]], trouble: dict[int, str]) -> None:

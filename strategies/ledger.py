@@ -15,10 +15,10 @@ Without one it is in memory only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -31,7 +31,7 @@ from flhe.schemes.sealed import Sealed, to_bytes
 from flhe.strategies.key_agreement import ATTEMPTS, Agreed
 from flhe.training.model import Model
 from flhe.wire import files
-from flhe.wire.fields import U32, U64, As, Hash, ascending, bits, within
+from flhe.wire.fields import U32, U64, As, Hash, bits, within
 from flhe.wire.frame import frame, unframe
 from flhe.wire.record import Form, Record
 
@@ -41,26 +41,16 @@ MAX_BYTES = 256 << 20
 Phase = Literal["training", "summed", "done"]
 
 
-_Rounds = Annotated[tuple[U32, ...], ascending("rounds")]
+def _rounds(stored: list[int]) -> dict[int, Any]:
+    """Rounds by what there is of each, which `Ledger.load` reads from files of its own."""
+    if any(type(round_) is not int or not 0 <= round_ < 1 << 32 for round_ in stored):
+        raise ValueError
+    return dict.fromkeys(stored)
 
 
-@dataclass(frozen=True, slots=True)
-class _Epoch(Record):
-    """An epoch as it is kept: members by their keys, for nodes get other ids."""
-
-    FORM = Form("ledger's epoch", row=True)
-
-    number: U64
-    epoch: bytes
-    roster_hash: bytes
-    members: Annotated[tuple[bytes, ...], ascending("members")]
-    confirms: tuple[bytes, ...]
-    contract: Hash
-    bound: Hash
-    sites: U32
-    colluders: U32
-    min_opening: U32
-    public: bytes
+_BY_ROUND = As(sorted, _rounds, "rounds that ascend, each once")
+_Round = Annotated[int, within(-1, (1 << 32) - 1)]
+"""-1 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,47 +73,6 @@ class PendingSet(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class _File(Record):
-    """The ledger's own file."""
-
-    FORM = Form(
-        "ledger",
-        MAX_BYTES,
-        version=VERSION,
-        damaged=ProtocolError("the ledger is damaged, or of another version of flhe"),
-    )
-
-    federation: U64
-    terms: bytes
-    number: U64
-    agreed: _Epoch | None
-    since: U32
-    layout: Annotated[Layout, As(Layout.to_fields, Layout.from_fields, "a layout")] | None
-    chain: dict[U32, Hash]
-    round: U32
-    attempt: U32
-    phase: Phase
-    sums: _Rounds
-    box_round: Annotated[int, within(-1, (1 << 32) - 1)]
-    mean_squares: dict[U32, bytes]
-    spoiled: U32
-    releases: _Rounds
-    evaluated: Annotated[int, within(-1, (1 << 32) - 1)]
-    evaluation: bytes
-    opens_evaluation: bytes
-    pending: PendingSet | None
-    voids: tuple[Void, ...]
-
-
-_AS_THEY_ARE = [
-    field.name for field in fields(_File) if field.name not in ("agreed", "sums", "releases")
-]
-"""What the file says in the ledger's own words."""
-_KNOWN = [field.name for field in fields(_Epoch) if field.name != "members"]
-"""What it says of an epoch in the agreement's."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Box(Record):
     """What stands before a kept checkpoint: its round, its vouchers, and the lengths of its pieces."""
 
@@ -140,40 +89,42 @@ class _Box(Record):
 
 
 @dataclass(slots=True)
-class Ledger:
-    """One federation, as the server knows it."""
+class Ledger(Record):
+    """One federation, as the server knows it; its own file holds what it is made with."""
 
-    federation: int
+    FORM = Form(
+        "ledger",
+        MAX_BYTES,
+        version=VERSION,
+        damaged=ProtocolError("the ledger is damaged, or of another version of flhe"),
+    )
+
+    federation: U64
     """Run id of the run that began it."""
     terms: bytes
     """Encoded terms."""
-    directory: Path | None = None
-    """Where it is kept; None keeps it in memory."""
-    number: int = 0
+    number: U64 = 0
     """Of the next key agreement."""
     agreed: Agreed | None = None
-    since: int = 0
+    since: U32 = 0
     """First round of the epoch."""
-    layout: Layout | None = None
-    chain: dict[int, bytes] = field(default_factory=dict)
+    layout: Annotated[Layout, As(Layout.to_fields, Layout.from_fields, "a layout")] | None = None
+    chain: dict[U32, Hash] = field(default_factory=dict)
     """Round -> history of the model then; the last one is where everybody should be."""
-    round: int = 0
+    round: U32 = 0
     """Round under way."""
-    attempt: int = 0
+    attempt: U32 = 0
     phase: Phase = "done"
-    sums: dict[int, tuple[bytes, ArrayRecord]] = field(default_factory=dict)
-    box: ArrayRecord | None = None
-    box_round: int = -1
-    vouchers: tuple[bytes, ...] = ()
-    """What members signed who hold the model in it; see `flhe.training.vouching`."""
-    mean_squares: dict[int, bytes] = field(default_factory=dict)
+    sums: Annotated[dict[int, tuple[bytes, ArrayRecord]], _BY_ROUND] = field(default_factory=dict)
+    box_round: _Round = -1
+    mean_squares: dict[U32, bytes] = field(default_factory=dict)
     """Round -> the sealed sum of mean squares that its thresholds were fitted on, where they were."""
-    spoiled: int = 0
+    spoiled: U32 = 0
     """Round that cannot be run again: its mean squares went with the epoch that they were sealed in, or
     members gave up the set of its survivors."""
-    releases: dict[int, bytes] = field(default_factory=dict)
+    releases: Annotated[dict[int, bytes], _BY_ROUND] = field(default_factory=dict)
     """Round -> what opens its sum, sealed for the members."""
-    evaluated: int = -1
+    evaluated: _Round = -1
     """Round of the last model that was evaluated."""
     evaluation: bytes = b""
     """The sealed sum of what was found, until it is told what it says."""
@@ -181,11 +132,16 @@ class Ledger:
     """What opens that, sealed for the members."""
     pending: PendingSet | None = None
     """The set of survivors that is neither opened nor void."""
-    pending_sum: Sealed | None = None
-    """The sum of their updates."""
     voids: tuple[Void, ...] = ()
     """Sets of updates to the present model that can never be opened."""
-    model: Model | None = None
+    directory: Path | None = field(default=None, init=False)
+    """Where it is kept; None keeps it in memory."""
+    pending_sum: Sealed | None = field(default=None, init=False)
+    """The sum of the pending set's updates."""
+    box: ArrayRecord | None = field(default=None, init=False)
+    vouchers: tuple[bytes, ...] = field(default=(), init=False)
+    """What members signed who hold the model in it; see `flhe.training.vouching`."""
+    model: Model | None = field(default=None, init=False)
     """The model, where the server reads the sums."""
 
     @property
@@ -215,7 +171,7 @@ class Ledger:
         if total is not None:
             self.pending_sum = total
             if self.directory is not None:
-                _write_sum(self.directory / "pending", total.header(), total.body())
+                _write_sum(self.directory / "pending", total)
         self.pending = pending
         self.save()
 
@@ -225,11 +181,11 @@ class Ledger:
         self.voids += (self.pending.void,)
         self.spoiled = self.pending.void.slot.round
         self._end_set()
-        self.save()
-        self._unlink("pending")
 
     def _end_set(self) -> None:
         self.pending = self.pending_sum = None
+        self.save()
+        self._unlink("pending")
 
     def start_model(self, model: Model) -> None:
         """Keep the model that the server starts from, where it reads the sums."""
@@ -246,8 +202,6 @@ class Ledger:
         """The round has its sum: what was given up on the way to it is behind."""
         self.phase, self.voids = "summed", ()
         self._end_set()
-        self.save()
-        self._unlink("pending")
 
     def _write_model(self, model: Model) -> None:
         if self.directory is not None:
@@ -256,16 +210,14 @@ class Ledger:
 
     def keep(self, total: Sealed, history: bytes, release: bytes = b"") -> ArrayRecord:
         """Keep a round's sum, and what opens it, before anybody is sent it."""
-        arrays = records.from_sealed(total)
-        header, round_ = total.header(), total.slot.round
+        arrays, round_ = records.from_sealed(total), total.slot.round
         if self.directory is not None:
-            data = [array.data for array in arrays.values()]
-            _write_sum(self.directory / f"sum-{round_}", header, data)
+            _write_sum(self.directory / f"sum-{round_}", total)
             if release:
                 files.replace(self.directory / f"release-{round_}", [release])
         if release:
             self.releases[round_] = release
-        self.sums[round_] = (header, arrays)
+        self.sums[round_] = (total.header(), arrays)
         self.chain[round_] = history
         self._summed()
         return arrays
@@ -289,19 +241,17 @@ class Ledger:
         self.box, self.box_round, self.vouchers = box, round_, vouchers
         self.drop_sums(round_)
 
-    def drop_box(self) -> None:
-        """Forget the kept checkpoint."""
-        self.box, self.box_round = None, -1
+    def drop_first_model(self) -> None:
+        """Forget the first model, and its checkpoint."""
+        self.layout, self.chain, self.box, self.box_round = None, {}, None, -1
         self.save()
         self._unlink("checkpoint")
 
     def drop_sums(self, upto: int) -> None:
         """Drop the sums of rounds up to `upto`: everybody has them, or catches up by a checkpoint."""
-        gone = [round_ for round_ in self.sums if round_ <= upto]
-        self._forget(gone)
+        self._forget([round_ for round_ in self.sums if round_ <= upto])
 
     def _forget(self, rounds: list[int]) -> None:
-        """Drop the sums of `rounds`, and all that goes with them."""
         for kept in (self.sums, self.mean_squares, self.releases):
             for round_ in rounds:
                 kept.pop(round_, None)
@@ -337,24 +287,12 @@ class Ledger:
     def save(self) -> None:
         """Write it, whole or not at all."""
         if self.directory is not None:
-            files.replace(self.directory / "ledger", [self._to_bytes()])
+            files.replace(self.directory / "ledger", [self.to_bytes()])
 
     def _unlink(self, *names: str) -> None:
         if self.directory is not None:
             for name in names:
                 files.drop(self.directory / name)
-
-    def _to_bytes(self) -> bytes:
-        agreed = None
-        if (a := self.agreed) is not None:
-            known = {name: getattr(a, name) for name in _KNOWN}
-            agreed = _Epoch(members=tuple(sorted(a.members.values())), **known)
-        return _File(
-            agreed=agreed,
-            sums=tuple(sorted(self.sums)),
-            releases=tuple(sorted(self.releases)),
-            **{name: getattr(self, name) for name in _AS_THEY_ARE},
-        ).to_bytes()
 
     @classmethod
     def create(cls, directory: Path | None, federation: int, terms: bytes) -> Ledger:
@@ -371,7 +309,9 @@ class Ledger:
                     "state_dir holds a federation already: go on with it (resume=True), or name "
                     "another directory"
                 )
-        return cls(federation, terms, directory)
+        made = cls(federation, terms)
+        made.directory = directory
+        return made
 
     @classmethod
     def load(cls, directory: Path, terms: bytes) -> Ledger:
@@ -382,35 +322,26 @@ class Ledger:
         """
         if not (directory / "ledger").exists():
             raise ConfigError("state_dir holds no federation to resume: start it without resume")
-        kept = _File.from_bytes(files.read(directory / "ledger"))
-        if kept.terms != terms:
+        ledger = cls.from_bytes(files.read(directory / "ledger"))
+        if ledger.terms != terms:
             raise ConfigError(
                 "state_dir holds a federation under other terms (scheme, bits, clip, ...): resume it "
                 "with the strategy that began it"
             )
-        ledger = cls(kept.federation, terms, directory)
-        for name in _AS_THEY_ARE:
-            setattr(ledger, name, getattr(kept, name))
-        if (a := kept.agreed) is not None:
-            # Until a node says who it is, its key stands under a number that no node has.
-            members = {-1 - i: key for i, key in enumerate(a.members)}
-            known = {name: getattr(a, name) for name in _KNOWN}
-            ledger.agreed = Agreed(members=members, **known)
-        for round_ in kept.sums:
+        ledger.directory = directory
+        for round_ in ledger.sums:
             total = _read_sum(directory / f"sum-{round_}")
             ledger.sums[round_] = total.header(), records.from_sealed(total)
         if ledger.pending is not None:
             ledger.pending_sum = _read_sum(directory / "pending")
-        ledger.releases = {r: files.read(directory / f"release-{r}") for r in kept.releases}
+        ledger.releases = {r: files.read(directory / f"release-{r}") for r in ledger.releases}
         if (directory / "model").exists():
             ledger.model = _read_model(directory / "model", ledger)
-        ledger.box_round = -1
-        if kept.box_round >= 0 and (directory / "checkpoint").exists():
+        written, ledger.box_round = ledger.box_round, -1
+        if written >= 0 and (directory / "checkpoint").exists():
             box, head = _read_box(directory / "checkpoint")
-            if (
-                head.round == kept.box_round
-            ):  # otherwise a crash came between the file and the ledger
-                ledger.box, ledger.box_round, ledger.vouchers = box, head.round, head.vouchers
+            if head.round == written:  # else a crash came between the file and the ledger
+                ledger.box, ledger.box_round, ledger.vouchers = box, written, head.vouchers
         return ledger
 
     def place(self, nodes: Mapping[int, bytes]) -> None:
@@ -423,7 +354,6 @@ class Ledger:
 
 
 def _files_of(rounds: Iterable[int]) -> list[str]:
-    """Files that hold the sums of `rounds`, and what opens them."""
     return [f"{kind}-{round_}" for round_ in rounds for kind in ("sum", "release")]
 
 
@@ -434,13 +364,13 @@ def _read_model(path: Path, ledger: Ledger) -> Model:
         if model.round != ledger.round or ledger.phase != "training":
             raise StoreError("the kept model is not the ledger's: it cannot be resumed from")
         ledger.chain[model.round] = model.history
-        ledger.phase, ledger.voids = "summed", ()
-        ledger._end_set()
+        ledger._summed()
     return model
 
 
-def _write_sum(path: Path, header: bytes, body: Iterable[bytes | memoryview]) -> None:
-    files.replace(path, [len(header).to_bytes(4, "big") + header, *body])
+def _write_sum(path: Path, total: Sealed) -> None:
+    header = total.header()
+    files.replace(path, [len(header).to_bytes(4, "big") + header, *total.body()])
 
 
 def _read_sum(path: Path) -> Sealed:

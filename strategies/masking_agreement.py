@@ -8,7 +8,7 @@ them decrypt it in part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from logging import INFO, WARNING, getLogger
 from typing import Any, NoReturn, cast
@@ -21,14 +21,11 @@ from flhe.keys.agreement.circle import CONSIST
 from flhe.mods import records
 from flhe.schemes.base import Adder, SharesAdder
 from flhe.schemes.sealed import Sealed
-from flhe.strategies.federation import Federation
-from flhe.strategies.overhead import sound
+from flhe.strategies.federation import Federation, Read
+from flhe.strategies.options import RunSettings
 from flhe.strategies.trouble import give_up, warn
 
 log = getLogger("flwr").log
-
-Reader = Callable[[int, ConfigRecord], bytes]
-"""(node, its answer) -> what it tells, checked."""
 
 
 class MaskingAgreement:
@@ -42,29 +39,21 @@ class MaskingAgreement:
         What its ciphertexts were added with.
     total : Sealed
         Their sum.
-    timeout : float
-        Seconds that each relay waits.
-    retries : int
-        How often UNMASK is asked for again; the answers are the same.
+    settings : RunSettings
+        How long each relay waits, and how often UNMASK is asked for again; the answers are the same.
     """
 
-    def __init__(
-        self, fed: Federation, adder: Adder, total: Sealed, timeout: float, retries: int
-    ) -> None:
-        self.fed, self.timeout, self.retries = fed, timeout, retries
+    def __init__(self, fed: Federation, adder: Adder, total: Sealed, settings: RunSettings) -> None:
+        self.fed, self.settings = fed, settings
         self.circle, self.slot = fed.parameters.circle, total.slot
-        self.total = adder.close(total)
-        self.survivors = total.senders
-        """U: ranks of those whose updates are in the sum."""
-        self.openers = self.survivors
-        """Ranks of those that are asked for what opens it."""
-        self.all_open = not fed.terms.scheme.per_sum_keys
-        """Whether it takes all of them, not only as many as sign."""
-        if self.all_open:
+        self.total, self.survivors = total, total.senders
+        self.openers: set[int] | None = None
+        """Ranks of those that open it, all of them; None where as many do as sign."""
+        if not fed.terms.scheme.per_sum_keys:
             shares = cast(SharesAdder, adder)
             size = shares.partial_bytes(total.length)
             self.circle = replace(self.circle, total=self.total.digest(), partial=size)
-            self.openers = shares.openers(total.senders)
+            self.openers = set(shares.openers(total.senders))
         ranks = {node: fed.parameters.epoch.rank(node) for node in fed.members if node >= 0}
         self.nodes = {node: rank for node, rank in ranks.items() if rank in total.senders}
         """Node id to rank, of the same members."""
@@ -79,12 +68,12 @@ class MaskingAgreement:
     @property
     def need(self) -> int:
         """Answers that open the set."""
-        return len(self.openers) if self.all_open else self.circle.thresholds.threshold
+        return self.circle.thresholds.threshold if self.openers is None else len(self.openers)
 
     @property
     def able(self) -> set[int]:
         """Ranks of those that may answer."""
-        return set(self.openers) if self.all_open else self.signatures.keys() & set(self.openers)
+        return set(self.signatures) if self.openers is None else self.openers
 
     def may_open(self, promised: Collection[int]) -> bool:
         """Whether enough signed, and enough of those that may answer have not `promised` not to."""
@@ -103,11 +92,6 @@ class MaskingAgreement:
             for accuser in by if rank not in proven else ():
                 open_.setdefault(accuser, set()).add(rank)
         return proven, {r for ranks in open_.values() if len(ranks) <= bound for r in ranks}
-
-    def release(self) -> list[bytes]:
-        """Have the survivors sign their set, and release the sum of their seeds: `sign`, `unmask`."""
-        self.sign()
-        return self.unmask()
 
     def sign(self) -> None:
         """Have the survivors sign their set; whose shares do not open is asked for no more updates.
@@ -129,23 +113,20 @@ class MaskingAgreement:
         self._enough("consist", good, need)
 
     def _consist(self) -> dict[int, bytes]:
-        survivors = self.survivors
-        by_rank = {rank: self.fed.attempt.shares[node] for node, rank in self.nodes.items()}
-        said = self.circle.statement(survivors)
-        messages = []
-        arrays = records.from_sealed(self.total) if self.all_open else None
-        for node, rank in self.nodes.items():
-            fields: dict[str, Any] = {"survivors": list(survivors)}
-            if arrays is None:
-                fields["shares"] = [by_rank[u][rank] for u in survivors]
-            else:
-                fields["sum"] = self.total.header()
-            message = self._message("consist", node, **fields)
-            if arrays is not None:
-                message.content[records.UPDATE] = arrays
-            messages.append(message)
+        survivors, said = list(self.survivors), self.circle.statement(self.survivors)
+        if self.openers is None:
+            by_rank = {rank: self.fed.attempt.shares[node] for node, rank in self.nodes.items()}
+            own = {rank: [by_rank[u][rank] for u in survivors] for rank in survivors}
+            contents = {
+                node: self._content("consist", survivors=survivors, shares=own[rank])
+                for node, rank in self.nodes.items()
+            }
+        else:
+            shown = self._content("consist", survivors=survivors, sum=self.total.header())
+            shown[records.UPDATE] = records.from_sealed(self.total)
+            contents = dict.fromkeys(self.nodes, shown)
 
-        def read(node: int, answer: ConfigRecord) -> bytes:
+        def read(node: int, answer: ConfigRecord, _: RecordDict) -> bytes:
             rank = self.nodes[node]
             if "bad" in answer:
                 self._note_bad(rank, answer)
@@ -154,7 +135,7 @@ class MaskingAgreement:
             self.circle.verify(header, said, signature)
             return signature
 
-        return self._ask("consist", messages, read)
+        return self._ask("consist", contents, read)
 
     def unmask(self) -> list[bytes]:
         """Answers to UNMASK, as many as came, for `flhe.keys.agreement.answers.combine`.
@@ -164,10 +145,10 @@ class MaskingAgreement:
         answers, need = self.answers, self.need
         signers = sorted(self.signatures)[: self.circle.thresholds.threshold]
         fields = {"signers": signers, "signatures": [self.signatures[rank] for rank in signers]}
-        content = self._message("unmask", 0, **fields).content
+        content = self._content("unmask", **fields)
         asked = [node for node, rank in self.nodes.items() if rank in self.able]
 
-        def read(node: int, answer: ConfigRecord) -> bytes:
+        def read(node: int, answer: ConfigRecord, _: RecordDict) -> bytes:
             encoded: bytes = records.field(answer, "answer", bytes)
             sealed = not self.fed.server_reads
             rank, _ = check_answer(self.circle, self.slot, self.survivors, encoded, sealed=sealed)
@@ -175,18 +156,16 @@ class MaskingAgreement:
                 raise ProtocolError("it answers for another member")
             return encoded
 
-        for turn in range(self.retries + 1):
+        for turn in range(self.settings.retries + 1):
             silent = [node for node in asked if self.nodes[node] not in answers]
             if not silent or (turn > 0 and len(answers) >= need):
                 break
             self._trouble.clear()
-            messages = [Message(content, node, "train") for node in silent]
-            answers |= self._ask("unmask", messages, read)
+            answers |= self._ask("unmask", dict.fromkeys(silent, content), read)
         self._enough("unmask", len(answers), need)
         return [answers[rank] for rank in sorted(answers)]
 
     def _note_bad(self, rank: int, answer: ConfigRecord) -> NoReturn:
-        """Note whose shares a member could not open; it has signed nothing."""
         bad = answer.get("bad")
         ranks = bad if isinstance(bad, list) else []
         named = sorted({r for r in ranks if type(r) is int and r in self.survivors})
@@ -194,28 +173,19 @@ class MaskingAgreement:
             self._named.setdefault(other, set()).add(rank)
         raise ProtocolError(f"the shares by ranks {', '.join(map(str, named))} do not open there")
 
-    def _message(self, stage: str, node: int, **fields: Any) -> Message:
+    def _content(self, stage: str, **fields: Any) -> RecordDict:
         confirmed = self.fed.confirmed.issuperset(self.nodes)
         of = {"round": self.slot.round, "attempt": self.slot.attempt}
-        record = self.fed.stage(stage, confirmed, **of, **fields)
-        return Message(RecordDict({records.STAGE: record}), node, "train")
+        return RecordDict({records.STAGE: self.fed.stage(stage, confirmed, **of, **fields)})
 
-    def _ask(self, stage: str, messages: list[Message], read: Reader) -> dict[int, bytes]:
-        """Send; returns by rank what `read` makes of each answer, with its seconds noted."""
-
-        def answered(node: int, content: RecordDict) -> bytes:
-            answer = records.find_reply(content)
-            if answer is None:
-                raise ProtocolError("the reply holds nothing of ours")
-            self.fed.round.note_crypto(node, sound(answer.get("crypto-s")))
-            return read(node, answer)
-
-        found = {
-            self.nodes[node]: value
-            for node, value in self.fed.ask(
-                messages, self.timeout, self._trouble, answered, of_model=False, follows=False
-            )
-        }
+    def _ask(
+        self, stage: str, contents: Mapping[int, RecordDict], read: Read[bytes]
+    ) -> dict[int, bytes]:
+        """Send each node its content; returns by rank what `read` makes of each answer."""
+        messages = [Message(content, node, "train") for node, content in contents.items()]
+        timeout = self.settings.stage_timeout
+        told = self.fed.ask(messages, timeout, self._trouble, read, follows=False)
+        found = {self.nodes[node]: value for node, value in told}
         warn(f"{stage}: node %d: %s", self._trouble)
         return found
 

@@ -82,21 +82,22 @@ class Membership:
         self.lost |= gone
         return True
 
-    def broken(self, round_: int, asked: Iterable[int], members: Collection[int]) -> None:
-        """An agreement failed on the way, and members may have erased the keys of the epoch before.
+    def failed(
+        self, round_: int, asked: Iterable[int], members: Collection[int], *, broken: bool
+    ) -> None:
+        """A key agreement came to nothing: nodes that were to join are asked again in a while.
 
-        So they agree anew at once, among themselves: who was to join is asked again in a while.
+        The epoch before goes on, unless its keys are `broken`: members may have erased them, and agree
+        anew at once, among themselves.
         """
+        self._barred |= {node: round_ + BARRED for node in asked if node not in members}
+        if not broken:
+            self._wait = round_ + BARRED
+            return
         self.lost.clear()
         self.keyless |= set(members)
         for node in members:
             self._served.pop(node, None)
-        self._barred |= {node: round_ + BARRED for node in asked if node not in members}
-
-    def failed(self, round_: int, asked: Iterable[int], members: Collection[int]) -> None:
-        """A key agreement came to nothing and the epoch before goes on: try again in a while."""
-        self._wait = round_ + BARRED
-        self._barred |= {node: round_ + BARRED for node in asked if node not in members}
 
     def changed(self, round_: int, asked: Iterable[int], members: Collection[int]) -> None:
         """A new epoch began with `members`; the others that were asked are barred for now."""

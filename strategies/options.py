@@ -1,8 +1,7 @@
-"""Arguments that every strategy takes, by name and type, for editors and type checkers.
+"""Arguments that every strategy takes, by name and type, for editors and type checkers (PEP 692).
 
-`**options: Unpack[StrategyOptions]` (PEP 692) shows them wherever a function hands them on to
-`HEStrategy`. Meanings and defaults are in the docstrings of `HEStrategy`, of `update_codec` and of
-Flower's `FedAvg`; a test holds names and types against their signatures.
+Meanings and defaults are in the docstrings of `HEStrategy`, of `update_codec` and of Flower's `FedAvg`;
+a test holds names and types against their signatures.
 """
 
 from __future__ import annotations
@@ -82,9 +81,6 @@ class RunSettings:
             )
 
 
-CLOSE = 0.7
-"""Least similarity of a name that is suggested, 1.0 being equal; see `difflib`."""
-
 AggregateMetrics = Callable[[list[RecordDict], str], MetricRecord]
 """(replies' records, name of the weight) -> one record."""
 
@@ -160,7 +156,7 @@ def check_names(function: Callable[..., Any], given: Iterable[str]) -> None:
     )
     for name in given:
         if name not in known:
-            close = get_close_matches(name, known, n=1, cutoff=CLOSE)
+            close = get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}"
             raise TypeError(f"{function.__name__}() takes no argument {name!r}: {hint}")
 

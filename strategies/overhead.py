@@ -1,9 +1,8 @@
 """Where a round's seconds, bytes and memory go: each second and each byte belongs to one phase.
 
-The server measures with its own clock, at its own end of the wire. Which phase it is in follows from
-what it asks nodes for. Of a node it uses what the node tells in any case, its seconds of cryptography;
-those of the slowest one are taken out of the time that the server waited. So nodes tell nothing more
-than they do without this: a node's seconds of training would say how many examples it has.
+The server measures at its own end of the wire, and its phase follows from what it asks nodes for. Out
+of the time that it waits it takes the slowest node's seconds of cryptography, which nodes tell in any
+case. They tell no more: a node's seconds of training would say how many examples it has.
 """
 
 from __future__ import annotations
@@ -166,8 +165,6 @@ def server_memory() -> tuple[int, int]:
 
 @dataclass(slots=True)
 class _Book:
-    """One phase while it is counted."""
-
     seconds: float = 0.0
     up: int = 0
     down: int = 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING, getLogger
 from typing import Any
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from flhe.errors import ProtocolError, QuorumError
 from flhe.keys.agreement.voids import VOID, Promise, Void
@@ -37,10 +37,9 @@ class Settling:
 
     def begin(self, total: Sealed) -> ArrayRecord | None:
         """Have the members whose updates are in `total` sign its set; then as `settle`."""
-        fed, closed = self.fed, self.fed.adder.close(total)
-        void = Void.of(fed.parameters.circle, total.slot)
-        fed.ledger.hold(PendingSet(void), closed)  # before anybody may have signed it
-        agreement = self._agreement(closed)
+        void = Void.of(self.fed.parameters.circle, total.slot)
+        self.fed.ledger.hold(PendingSet(void), total)  # before anybody may have signed it
+        agreement = self._agreement(total)
         try:
             agreement.sign()
         except QuorumError as error:
@@ -95,8 +94,7 @@ class Settling:
         return {node: members.index(key) for node, key in keys.items() if key in members}
 
     def _agreement(self, total: Sealed) -> MaskingAgreement:
-        fed, settings = self.fed, self.settings
-        return MaskingAgreement(fed, fed.adder, total, settings.stage_timeout, settings.retries)
+        return MaskingAgreement(self.fed, self.fed.adder, total, self.settings)
 
     def _open(self) -> ArrayRecord | None:
         """Ask for what opens the set, as long as enough may answer; None where too few did."""
@@ -130,10 +128,7 @@ class Settling:
         if void.counted + len(ranks) < void.circle.thresholds.threshold:
             return False  # who gives it up cannot answer any more
 
-        def read(node: int, content: RecordDict) -> Promise:
-            answer = records.find_reply(content)
-            if answer is None:
-                raise ProtocolError("the reply holds nothing of ours")
+        def read(node: int, answer: ConfigRecord, _: RecordDict) -> Promise:
             made = Promise.from_bytes(records.field(answer, "promise", bytes))
             void.check_promise(ranks[node], made)
             return made
@@ -144,7 +139,7 @@ class Settling:
         content, timeout = RecordDict({records.STAGE: stage}), self.settings.stage_timeout
         self._trouble.clear()
         messages = [Message(content, node, "train") for node in ranks]
-        made = fed.ask(messages, timeout, self._trouble, read, of_model=False, follows=False)
+        made = fed.ask(messages, timeout, self._trouble, read, follows=False)
         void = void.with_promises({ranks[node]: each for node, each in made})
         warn("void: node %d: %s", self._trouble)
         self._note(void=void)

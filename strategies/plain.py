@@ -73,20 +73,16 @@ class MeteredFedAvg(FedAvg):
         if self.fraction_evaluate > 0 and not _delivered(replies):
             raise QuorumError(_nobody("evaluated", server_round, replies))
         metrics = super().aggregate_evaluate(server_round, replies)
-        self._report(server_round, metrics)
+        if self._on_round is not None and self._meter is not None:
+            report = RoundReport.of(
+                server_round,
+                self._meter.take(),
+                crypto_s=0.0,
+                round_s=time.monotonic() - self._started_at,
+                survivors=self._survivors,
+            )
+            self._on_round(report.told(metrics))
         return metrics
-
-    def _report(self, server_round: int, metrics: MetricRecord | None) -> None:
-        if self._on_round is None or self._meter is None:
-            return
-        report = RoundReport.of(
-            server_round,
-            self._meter.take(),
-            crypto_s=0.0,
-            round_s=time.monotonic() - self._started_at,
-            survivors=self._survivors,
-        )
-        self._on_round(report.told(metrics))
 
 
 _RULES: dict[str, type[FedAvg]] = {

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from logging import WARNING, getLogger
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,7 @@ class RoundReport:
         Most memory that the server's process was seen to hold in that time; None where the system
         does not tell.
     nodes_bytes : int or None
-        Most memory that a process which runs nodes has held so far: in a simulation, by whoever
-        looks from outside. Nodes tell nothing of the kind.
+        Most memory that a process which runs nodes has held so far, in a simulation.
     phases : tuple of Phase
         Where time and bytes went: their seconds add up to `wall_s`, their bytes to `bytes_up` and
         `bytes_down`. See `flhe.strategies.overhead.PHASES`.
@@ -133,8 +133,7 @@ OnRound = Callable[[RoundReport], None]
 """What is to be done with the report of a finished round."""
 
 
-def _logged(text: str) -> None:
-    log(WARNING, "%s", text)
+_WARN = partial(log, WARNING, "%s")
 
 
 class Outlet:
@@ -153,7 +152,7 @@ class Outlet:
         Receives what is said once; Flower's log.
     """
 
-    def __init__(self, name: str, mend: str, warn: Callable[[str], None] = _logged) -> None:
+    def __init__(self, name: str, mend: str, warn: Callable[[str], None] = _WARN) -> None:
         self._name, self._mend, self._warn = name, mend, warn
         self._took = False
         self.failed = False
@@ -178,7 +177,7 @@ class Outlet:
 class Lines(Outlet):
     """A text file that grows by whole lines; see `Outlet`."""
 
-    def __init__(self, path: Path, name: str, warn: Callable[[str], None] = _logged) -> None:
+    def __init__(self, path: Path, name: str, warn: Callable[[str], None] = _WARN) -> None:
         super().__init__(name, "name a file in a directory that exists and is yours", warn)
         self._path = path
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
 class Attempt:
-    """What an attempt at a round has come to so far."""
+    """What an attempt at a round, or at an evaluation, has come to so far."""
 
     missing: set[int] = field(default_factory=set)
     """Members that have not answered the present stage."""
@@ -31,7 +31,7 @@ class RoundState:
 
     began: float = field(default_factory=time.monotonic)
     adding_s: float = 0.0
-    crypto_s: dict[int, float] = field(default_factory=dict)
+    crypto_s: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds of cryptography that each node told of."""
     claimed: Counter[int] = field(default_factory=Counter)
     """Attempts that each node has answered otherwise before."""
@@ -39,10 +39,6 @@ class RoundState:
     """Whether it got one more attempt for that."""
     answered: set[int] = field(default_factory=set)
     """Nodes whose update came in an attempt that too few answered."""
-
-    def note_crypto(self, node: int, seconds: float) -> None:
-        """Note seconds of cryptography that a node told of."""
-        self.crypto_s[node] = self.crypto_s.get(node, 0.0) + seconds
 
     def grants_another(self, members: int) -> bool:
         """Whether most nodes had answered its attempts before: True once."""

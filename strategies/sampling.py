@@ -36,10 +36,23 @@ class Sampling:
         least = max(thresholds.min_set, self.terms.scheme.threshold_of(members))
         return max(self.min_replies or 0, least, fed.parameters.epoch.min_opening)
 
+    def sample(self, fed: Federation, fraction: float, minimum: int) -> list[int]:
+        """Members that are there and have the others' model, chosen at random.
+
+        As many as a sum needs at least. Some of those who may have spoilt a sum are left out, as long
+        as so many are left.
+        """
+        needed = self.needed(fed)
+        able = [node for node in fed.following() if node not in fed.barred]
+        doubtful = fed.suspects.left_out(len(able) - needed)
+        able = [node for node in able if node not in doubtful]
+        size = _size(len(fed.members), fraction, max(minimum, needed))
+        return secrets.SystemRandom().sample(able, min(size, len(able)))
+
     def check(self, fed: Federation) -> None:
         """Refuse a fraction that samples fewer members than a round needs: ConfigError."""
         members, needed = len(fed.members), self.needed(fed)
-        size = sample_size(members, self.fraction_train, self.min_train_nodes)
+        size = _size(members, self.fraction_train, self.min_train_nodes)
         if self.fraction_train > 0 and size < needed:
             raise ConfigError(
                 f"fraction_train={self.fraction_train} samples {size} of {members} members, a round "
@@ -51,23 +64,10 @@ class Sampling:
         if self.terms.codec.sparse:
             return ""
         members = len(fed.members)
-        asked = sample_size(members, self.fraction_train, self.min_train_nodes)
+        asked = _size(members, self.fraction_train, self.min_train_nodes)
         dropout = 1 - asked / members if fed.dropout is None else fed.dropout
         return self.terms.scheme.mode_for(members, dropout)
 
 
-def sample_size(members: int, fraction: float, minimum: int) -> int:
-    """Return how many of `members` are asked."""
+def _size(members: int, fraction: float, minimum: int) -> int:
     return min(max(int(members * fraction), minimum), members)
-
-
-def sample(fed: Federation, fraction: float, minimum: int, needed: int) -> list[int]:
-    """Members that are there and have the others' model, chosen at random.
-
-    Some of those who may have spoilt a sum are left out, as long as `needed` are left.
-    """
-    able = [node for node in fed.following() if node not in fed.barred]
-    doubtful = fed.suspects.left_out(len(able) - needed)
-    able = [node for node in able if node not in doubtful]
-    size = min(sample_size(len(fed.members), fraction, minimum), len(able))
-    return secrets.SystemRandom().sample(able, size)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 
 from flhe.errors import ConfigError
 from flhe.packages import install_hint
@@ -94,10 +93,5 @@ class TensorBoard:
     def __enter__(self) -> TensorBoard:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()  # which raises nothing that would take the place of `error`
+    def __exit__(self, *_: object) -> None:
+        self.close()  # which raises nothing that would take the place of an error within

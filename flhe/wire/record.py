@@ -47,6 +47,8 @@ class Form:
         What an encoding says of itself; neither where it lies within another record.
     row : bool
         Values alone, in order, without names.
+    lean : bool
+        Fields that are None are left out.
     error : type
         Raised for a value out of bounds; in an encoding that was read too.
     origin : str
@@ -62,6 +64,7 @@ class Form:
     kind: str = ""
     version: int = 0
     row: bool = False
+    lean: bool = False
     error: type[FlheError] = ProtocolError
     origin: str = ""
     advice: str = ""
@@ -134,6 +137,8 @@ class Record:
         """What `to_bytes` encodes."""
         plan = plan_of(type(self))
         body = {name: spec.write(getattr(self, name)) for name, spec in plan.specs}
+        if plan.form.lean:
+            body = {name: value for name, value in body.items() if value is not None}
         return [*plan.head.values(), *body.values()] if plan.form.row else {**plan.head, **body}
 
     def to_bytes(self) -> bytes:
@@ -208,6 +213,11 @@ def _by_name(plan: Plan, stored: Any) -> dict[str, Any]:
         raise ProtocolError(
             f"{form.what}: version {version}, this flhe reads {form.version}{advice}"
         )
+    if form.lean:
+        if None in stored.values():
+            raise ProtocolError(f"{form.what}: a field that is none is left out")
+        unknown = len(stored.keys() - set(names))
+        stored = {**dict.fromkeys(names), **stored}
     for name in names:
         if name not in stored:
             raise ProtocolError(f"{form.what}: field {name} is missing")

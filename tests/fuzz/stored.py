@@ -171,7 +171,7 @@ def entries() -> Sequence[Decoder]:
         ),
         at_node("agreement under way", f"runs/{RUN}/agreement", Node._agreement, ANY),
         at_node("identity", "identity.key", lambda mine: mine.store.identity(), ANY),
-        at_server("ledger", "ledger", _whole, Ledger._to_bytes),
+        at_server("ledger", "ledger", _whole, Ledger.to_bytes),
         at_server("kept sum of a ledger", "sum-3", lambda: ledger().sums[3], _sum_bytes, head=0),
         at_server("kept checkpoint of a ledger", "checkpoint", box, ANY, head=0),
         Decoder("model", [*map(_joined, models())], Model.from_bytes, _joined, head=len(MODEL)),

@@ -83,7 +83,6 @@ class World(Rounds):
     # --- nodes ---
 
     def add(self) -> None:
-        """A new node."""
         index = len(self.sites)
         home = self.path / f"node-{index}"
         config = {"partition-id": index, "flhe-home": str(home), "flhe-trust": "first-use"}
@@ -91,7 +90,6 @@ class World(Rounds):
         self.sites.append(Site(home, config))
 
     def wipe(self, index: int) -> None:
-        """A node loses its state directory."""
         shutil.rmtree(self.sites[index].home, ignore_errors=True)
         self.drafts = {key: kept for key, kept in self.drafts.items() if key[0] != index}
 
@@ -132,7 +130,6 @@ class World(Rounds):
     # --- the server ---
 
     def operation(self) -> None:
-        """The server does something on the grid."""
         self.operations += 1
         if self.operations > MAX_OPERATIONS:
             self.breach("the run does not end")
@@ -159,7 +156,6 @@ class World(Rounds):
             known.add(self.identity(index))
 
     def rekey(self) -> None:
-        """Somebody asks for fresh keys."""
         if self.strategy is not None:
             self.strategy.rekey()
 
@@ -213,7 +209,6 @@ class World(Rounds):
         return CONNECT + prepare + rounds * each + settle + nodes * STAGE + 1.0
 
     def fsync(self, handle: int) -> None:
-        """The server may die here as nodes may."""
         self.writes.append((self.actor, self.served[self.actor or 0]))
         super().fsync(handle)
         if self.actor is None:

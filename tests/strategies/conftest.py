@@ -23,6 +23,5 @@ def quickly() -> Iterator[None]:
 
 @pytest.fixture
 def quick() -> Iterator[None]:
-    """See `quickly`."""
     with quickly():
         yield

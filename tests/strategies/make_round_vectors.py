@@ -144,7 +144,6 @@ REFUSING = (
 
 
 def main() -> None:
-    """Write the file."""
     cases = [
         {
             "variant": name,

@@ -102,7 +102,6 @@ class Node(ClientApp):
 
 
 def new_node() -> Node:
-    """The app with our mod."""
     return Node(HEMod())
 
 
@@ -203,6 +202,21 @@ class Puppets(InProcessGrid):
         self.forge = forge
         return lied
 
+    def damage_sum(self, number: int, spared: int) -> None:
+        """Have bits of a round's sum flip on their way to all nodes but one."""
+
+        def damaged(node: int, _stage: str, content: RecordDict) -> RecordDict:
+            at, record = f"{records.SUM}.0", content[records.STAGE]
+            if at not in content or record["round"] != number or node == spared:
+                return content
+            (header, *_) = records.bytes_list(record, "sums")
+            total = records.to_sealed(header, content.array_records[at])
+            data = total.data.copy()
+            data[::7] ^= 0x5A
+            return RecordDict({**content, at: records.from_sealed(replace(total, data=data))})
+
+        self.rewrite = damaged
+
     # --- what it carries ---
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -241,7 +255,6 @@ class Puppets(InProcessGrid):
         super()._put(message_id, reply)
 
     def model(self, index: int) -> Model:
-        """The model on a node's disk."""
         return Model.from_bytes((self.run_dir(index) / "model").read_bytes())
 
     def run_dir(self, index: int) -> Path:
@@ -249,30 +262,24 @@ class Puppets(InProcessGrid):
         return self.homes[index] / "runs" / str(self.federation)
 
     def stages(self, stage: str) -> list[int]:
-        """Nodes that a stage was sent to, in order."""
         return [node for node, name, _ in self.sent if name == stage]
 
     def stages_of(self, node: int) -> list[str]:
-        """Stages that a node was asked for, in order."""
         return [stage for one, stage, _ in self.sent if one == node]
 
     def log(self, index: int) -> str:
-        """What a node noted of its errors."""
         return (self.homes[index] / "errors.log").read_text(encoding="utf-8")
 
     def trainings(self, index: int) -> int:
-        """How often a node trained."""
         return self.app.ran.count(("train", index))
 
     @property
     def survivors(self) -> list[int]:
-        """Of each round, as reported."""
         return [report.survivors for report in self.reports]
 
     # --- keys ---
 
     def epoch(self, index: int) -> Epoch:
-        """The one epoch that a node has keys of."""
         store = Store(self.homes[index])
         (only,) = store.names("epochs/*")
         return Epoch.from_bytes(store.read(only))
@@ -287,16 +294,13 @@ class Puppets(InProcessGrid):
         return len(list((self.homes[index] / "epochs").iterdir()))
 
     def ranked(self) -> list[int]:
-        """Partitions in order of rank."""
         return sorted(range(len(self.homes)), key=lambda i: self.identity(i).public)
 
     def identity(self, index: int) -> Identity:
-        """A node's."""
         return Identity((self.homes[index] / "identity.key").read_bytes())
 
 
 def stage_of(content: RecordDict) -> str:
-    """The stage that a message asks for."""
     record = records.find_config(content, records.STAGE)
     return str(record["stage"]) if record else "plain"
 
@@ -339,7 +343,6 @@ def pin(
 
 
 def put_identity(home: Path, seed: bytes) -> None:
-    """Have a node that has not begun be this one."""
     Store(home).identity(lambda _: seed)
 
 

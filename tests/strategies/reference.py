@@ -79,14 +79,12 @@ class Reference:
     def of(
         cls, rounds: Iterable[Iterable[int]], weights: Mapping[int, float] = WEIGHTS
     ) -> Reference:
-        """After rounds with these partitions' updates."""
         made = cls(weights)
         for partitions in rounds:
             made.round(partitions)
         return made
 
     def round(self, partitions: Iterable[int]) -> None:
-        """One round over those partitions."""
         present = list(partitions)
         weight = sum(self.weights[p] for p in present)
         after = {p: trained(self.arrays, p) for p in present}

@@ -88,11 +88,9 @@ class Network(Watch):
         return Site(home, index, app=Moody(step=0.125 * (index + 1), examples=10 + 20 * index))
 
     def restart(self, index: int) -> None:
-        """End a node's process, and begin another."""
         self.sites[index] = self.process(index)
 
     def put_back(self, node: int) -> None:
-        """A machine that is rolled back starts anew."""
         if self.snapshot is not None:
             super().put_back(node)
             self.restart(node)
@@ -121,7 +119,6 @@ class Network(Watch):
         self.clock.now = until
 
     def send(self, letter: Letter, fault: Fault | None = None) -> None:
-        """Send it, and see what becomes of it."""
         self.sent.append(letter)
         self.repeat(letter, fault)
 
@@ -225,8 +222,6 @@ class Try:
 
 @dataclass(frozen=True)
 class Result:
-    """A sum, and what travels with it."""
-
     total: Sealed
     release: bytes
 
@@ -391,7 +386,6 @@ class Relay(Network):
 
     @property
     def here(self) -> Try:
-        """The attempt under way."""
         return self.tries.setdefault((self.round, self.attempt), Try())
 
     def ask(self, rank: int, stage: str, fault: Fault | None = None, **fields: Any) -> None:

@@ -113,7 +113,6 @@ class Rounds(Watch):
             self._check_lost(fed.ledger)
 
     def nodes_of(self, total: Sealed) -> list[int]:
-        """Nodes whose updates are in a sum, by rank."""
         return [self.made[total.slot, rank].node for rank in sorted(total.senders)]
 
     @property

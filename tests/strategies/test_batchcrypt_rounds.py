@@ -28,7 +28,6 @@ REFUSED = "the sum is not that of what its senders encrypted in this round"
 
 
 def nodes(path: Path, count: int) -> Puppets:
-    """Puppets that take short keys."""
     return VARIANTS["batchcrypt"].nodes(path, count)
 
 

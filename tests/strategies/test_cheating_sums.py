@@ -182,7 +182,6 @@ class Cheat:
 
 
 def refusals(grid: Puppets) -> list[int]:
-    """Codes with which nodes refused to evaluate."""
     return [r.error.code for _, s, r in grid.replies if s == "evaluate" and r.has_error()]
 
 

@@ -43,12 +43,8 @@ def dying(
 
 
 def check(grid: Puppets, rounds: list[Iterable[int]], rest: Sequence[int]) -> None:
-    """The others have the mean of what was sent."""
     assert grid.survivors == [len(list(present)) for present in rounds]
     close(same(grid, rest), Reference.of(rounds), 2 * tolerance(rest, len(rounds)))
-
-
-# --- keys ---
 
 
 # --- dropping out ---
@@ -118,9 +114,6 @@ def test_a_drop_out_while_thresholds_are_fitted(tmp_path: Path, stage: str) -> N
     assert same(grid, [0, 1, 3, 4]).round == 4
 
 
-# --- keys of one round ---
-
-
 # --- dealt keys ---
 
 
@@ -143,13 +136,6 @@ def test_dealt_keys_are_for_those_they_were_dealt_to(tmp_path: Path) -> None:
     grid = with_dealt_keys(tmp_path, 5, outsiders=1)
     with pytest.raises(QuorumError):  # the fifth site has none, and the others' are without it
         run(grid, 1, keys="dealt")
-
-
-def test_without_a_dealt_key_a_node_says_so(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, 3)
-    with pytest.raises(QuorumError):
-        run(grid, 1, keys="dealt")
-    assert "flhe-dealt-key" in grid.log(0)
 
 
 def test_a_run_that_ends_on_a_void_round_can_be_resumed(tmp_path: Path) -> None:

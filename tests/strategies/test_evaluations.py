@@ -56,7 +56,7 @@ def test_nobody_is_there_to_evaluate(tmp_path: Path, how: str, caplog: Log) -> N
     grid.drop(2, "evaluate", how, range(4))  # type: ignore[arg-type]
     _, done = play(FlasheFedAvg, grid, 3)
     assert set(done.evaluate_metrics_clientapp) == {1, 3}
-    assert "the model is not evaluated: round 2: 0 evaluations, 3 needed" in caplog.text
+    assert "the evaluation of round 2 is lost: round 2: 0 evaluations, 3 needed" in caplog.text
     assert [report.loss is None for report in grid.reports] == [False, True, False]
 
 

@@ -65,7 +65,6 @@ class Calm:
 
     @property
     def box(self) -> bytes:
-        """The sealed result."""
         return b"".join(records.to_pieces(self.result.arrays))
 
 

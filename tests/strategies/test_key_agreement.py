@@ -68,15 +68,6 @@ def test_all_of_them_agree(tmp_path: Path, size: int) -> None:
     assert (tmp_path / "node-0" / "runs" / "8" / "agreement").exists()
 
 
-def test_members_of_a_pinned_roster_agree(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, 4)
-    pin(grid, range(4), 4, collusion=1)
-    done = agreed(grid)
-    assert set(done.members) == {100, 101, 102, 103}
-    assert done.roster_hash.hex() == grid.contexts[100].node_config["flhe-roster-hash"]
-    assert done.colluders == 1
-
-
 def test_of_a_larger_group_the_first_members_send_shares(tmp_path: Path, caplog: Log) -> None:
     """One that sends shares and should not is left out; without it the group is as large as may be."""
     size, hellos = CONTRIBUTORS + 1, dict[int, Envelope]()

@@ -56,7 +56,6 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 def again(ledger: Ledger) -> Ledger:
-    """The one that the next process loads."""
     return Ledger.load(ledger.directory, TERMS)
 
 
@@ -65,8 +64,6 @@ def encoded(model: Model | None) -> bytes:
 
 
 def same(ledger: Ledger) -> bool:
-    """Whether the next process knows what this one does."""
-
     def known(one: Ledger) -> tuple[Any, ...]:
         where = one.round, one.attempt, one.phase, one.chain, one.agreed.colluders
         return one.mean_squares, one.spoiled, one.releases, sorted(one.sums), *where

@@ -44,7 +44,6 @@ class Machine(watching.Machine):
 
     @rule(stages=st.integers(1, 5))
     def go_on(self, stages: int) -> None:
-        """Stages in which nothing fails."""
         for _ in range(stages):
             self.world.go()
 
@@ -162,7 +161,6 @@ class Machine(watching.Machine):
 
 
 def play(kind: str, runs: int, steps: int) -> None:
-    """That many runs of the machine."""
     run_machine(type("Machine", (Machine,), {"kind": kind}), runs, steps)
 
 

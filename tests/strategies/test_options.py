@@ -113,16 +113,12 @@ def test_a_misspelled_argument_is_answered_with_the_right_one(
 
 
 class Mine(FlasheFedAvg):
-    """A strategy that somebody made of an alias."""
-
     def __init__(self, *, twice: bool = False, **others: Any) -> None:
         super().__init__(masking="single", **others)
         self.twice = twice
 
 
 class Bare(FlasheFedAvg):
-    """One that takes nothing."""
-
     def __init__(self) -> None:
         super().__init__(bits=12)
 
@@ -217,6 +213,11 @@ CANNOT: list[tuple[Alias, dict[str, Any], str]] = [
     (FlasheFedAvg, {"round_timeout": math.inf}, "round_timeout=inf"),
     (FlasheFedAvg, {"stage_timeout": -1}, "stage_timeout=-1"),
     (FlasheFedAvg, {"connect_timeout": math.nan}, "connect_timeout=nan"),
+    *(
+        (FlasheFedAvg, {name: count}, f"{name}=.*: must be an integer, 0 or more")
+        for name in ("retries", "patience", "rekey_every", "checkpoint_every")
+        for count in (-1, 1.5, True)
+    ),
     (strategies.SashFedAvg, {"select": Select(0.1), **EQUAL}, "reads the sum"),
     (strategies.BatchCryptFedAvg, {"key_bits": 1024}, "3072 has 128 bits"),
     (strategies.BatchCryptFedAvg, {"advance": 1}, "advance"),

@@ -63,7 +63,6 @@ def carried(grid: Puppets) -> tuple[Counter[str], Counter[str]]:
 
 
 def counted(*accounts: tuple[Phase, ...]) -> tuple[Counter[str], Counter[str]]:
-    """The same, as the strategy says."""
     up, down = Counter[str](), Counter[str]()
     for phases in accounts:
         for phase in phases:
@@ -73,7 +72,6 @@ def counted(*accounts: tuple[Phase, ...]) -> tuple[Counter[str], Counter[str]]:
 
 
 def check_accounts(grid: Puppets, ending: Spent) -> None:
-    """The laws of every run."""
     assert counted(*(report.phases for report in grid.reports), ending.phases) == carried(grid)
     for report in grid.reports:
         within = [phase.seconds for phase in report.phases if phase.name not in BETWEEN]

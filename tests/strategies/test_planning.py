@@ -69,8 +69,6 @@ class Adapts(Halves):
 
 
 class Adds(Halves):
-    """Adds a record that no contract says."""
-
     def changed(self, messages: list[Message], server_round: int) -> Iterable[Message]:
         messages[0].content["more"] = ConfigRecord({"x": 1})
         return messages

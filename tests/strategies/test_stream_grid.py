@@ -199,13 +199,3 @@ def test_nothing_to_send(clock: Clock) -> None:
     assert list(stream.send_and_receive([], timeout=60)) == []
     assert stream.silent == set()  # of this call, not of the one before
     assert clock.slept == []
-
-
-def test_payload_is_counted_once_each_way(clock: Clock) -> None:
-    """Also that of messages that come one by one: the HTTP grid iterates lists twice."""
-    stream = stream_over(Wire(clock, {1: 0.0, 2: 0.0}))
-    replies = stream.send_and_receive((m for m in messages(1, 2)), timeout=1)
-    assert len(list(replies)) == 2
-    for count in (16, 0):  # one number each
-        spent = stream.take()
-        assert (spent.up, spent.down) == (count, count)

@@ -37,18 +37,17 @@ def sealed_by(grid: Puppets, node: int, model: Model) -> ArrayRecord:
     return records.from_pieces(seal.seal_stream(ModelKey.of(agreed).key, header, model.chunks()))
 
 
-def with_box(
-    grid: Puppets, fed: Federation, stage: str, box: ArrayRecord, model: Model, *how: Any
-) -> Message:
+def with_box(grid: Puppets, fed: Federation, stage: str, box: ArrayRecord, model: Model) -> Message:
     """What the victim answers to a stage in which it is handed that checkpoint.
 
     All others vouch for it, who are more than may collude.
     """
-    (message,) = fed.messages("train", stage, [100], *how)
+    (message,) = fed.messages("train", stage, [100])
     session = Session(grid.epoch(3), fed.terms, model.layout)
     holding = session.holding(model, session.digest(model))
     vouchers = [holding.sign(Store(home).identity()) for home in grid.homes[1:4]]
-    content = restaged(RecordDict({**message.content, records.BOX: box}), vouchers=vouchers)
+    more = {records.BOX: box, "config": ConfigRecord({})}
+    content = restaged(RecordDict({**message.content, **more}), vouchers=vouchers)
     (reply,) = fed.grid.send_and_receive([Message(content, 100, "train")], timeout=20)
     return reply
 
@@ -82,7 +81,7 @@ def test_a_checkpoint_with_another_selection_is_refused(
     before = len(uploads(grid))
     grid.fate = lambda node, stage, round_: None
     fed.ledger.attempt, fed.ledger.phase = fed.ledger.attempt + 1, "training"
-    assert with_box(grid, fed, "round", box, false, ConfigRecord({}), "config").has_error()
+    assert with_box(grid, fed, "round", box, false).has_error()
     grid.close()
     assert len(uploads(grid)) == before
     if model_is == "there":
@@ -99,7 +98,7 @@ def test_a_newcomer_takes_no_selection_that_the_terms_do_not_make(tmp_path: Path
         (grid.run_dir(0) / "model").unlink(missing_ok=True)
         mask = Support.of(np.arange(count, dtype=np.uint32), FLOATS)
         false = replace(model, mask=mask)
-        reply = with_box(grid, fed, "sync", sealed_by(grid, 3, false), false, None, "")
+        reply = with_box(grid, fed, "sync", sealed_by(grid, 3, false), false)
         assert reply.has_error() != taken, reply.error if reply.has_error() else ""
     grid.close()
 
@@ -121,18 +120,8 @@ def test_who_has_opened_a_map_that_came_to_nothing_goes_on_with_the_next(
             found["w"] = found["w"].reshape(-1)[::-1].reshape(9, 7).copy()
         return found
 
-    def damaged(node: int, stage: str, content: RecordDict) -> RecordDict:
-        at, record = f"{records.SUM}.0", content[records.STAGE]
-        if at not in content or record["round"] != 1 or node == 100:
-            return content
-        (header, *_) = records.bytes_list(record, "sums")
-        total = records.to_sealed(header, content.array_records[at])
-        data = total.data.copy()
-        data[::7] ^= 0x5A
-        return RecordDict({**content, at: records.from_sealed(replace(total, data=data))})
-
     grid = puppets(tmp_path, 5, changing)
-    grid.rewrite = damaged
+    grid.damage_sum(1, spared=100)
     grid.before[4] = (grid.run_dir(0) / "model").unlink
     make, how = SCHEMES[name]
     given = {"max_examples": MAX, "select": Select(0.5), **how}

@@ -27,7 +27,6 @@ MAKE = partial(SchemeFedAvg, ThresholdCkks())
 
 
 def nodes(path: Path, run_id: int = 7, **config: Any) -> Puppets:
-    """Nodes whose sites allow it."""
     allowed = {"flhe-schemes": "threshold-ckks", **config}
     return Puppets(path, NODES, run_id=run_id, config=lambda _: allowed)
 

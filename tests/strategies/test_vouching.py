@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 
-from flhe.mods import records
 from flhe.strategies import FlasheFedAvg
 from flhe.strategies.ledger import Ledger
 from tests.strategies.puppets import Log, Puppets, play, same, told
@@ -83,22 +81,12 @@ def test_who_opened_a_sum_that_is_void_is_named_and_asked(tmp_path: Path, caplog
     """The others go on; it comes back once its administrator takes their result."""
     grid = Puppets(tmp_path, 5)
 
-    def damaged(node: int, stage: str, content: RecordDict) -> RecordDict:
-        at, record = f"{records.SUM}.0", content[records.STAGE]
-        if at not in content or record["round"] != 2 or node == 100:
-            return content
-        (header, *_) = records.bytes_list(record, "sums")
-        total = records.to_sealed(header, content.array_records[at])
-        data = total.data.copy()
-        data[::7] ^= 0x5A
-        spoilt = records.from_sealed(dataclasses.replace(total, data=data))
-        return RecordDict({**content, at: spoilt})
-
     def move_away() -> None:
         assert grid.model(0).round == 2
         (grid.run_dir(0) / "model").rename(grid.run_dir(0) / "model-before")
 
-    grid.rewrite, grid.before[5] = damaged, move_away
+    grid.damage_sum(2, spared=100)
+    grid.before[5] = move_away
     run(grid, 6)
     assert "the sum of round 2 opened for nobody: the round is void" in caplog.text
     assert "node 100: flhe/two-stories" in caplog.text

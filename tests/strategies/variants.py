@@ -59,12 +59,10 @@ class Variant:
         return "unmask" in self.stages
 
     def nodes(self, path: Path, count: int, app: Any = None, **more: Any) -> Puppets:
-        """Nodes that allow it."""
         run_id = more.pop("run_id", 7)
         return Puppets(path, count, app, run_id=run_id, config=lambda _: {**ALLOWED, **more})
 
     def play(self, grid: Puppets, rounds: int = 3, **how: Any) -> tuple[HEStrategy, Result]:
-        """A run of it."""
         return play(self.make, grid, rounds, **{**self.how, **how})
 
     def check(

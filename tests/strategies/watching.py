@@ -159,7 +159,6 @@ class Watch:
             self.wrap(opener, "decrypt", self.opens, self.sums)
 
     def close(self) -> None:
-        """Undo what was patched, and remove the directories."""
         self.patch.undo()
         shutil.rmtree(self.path)
 
@@ -179,7 +178,6 @@ class Watch:
         self.patch.setattr(kind, name, wrapped)
 
     def breach(self, text: str) -> None:
-        """Note that something happened that never may."""
         self.wrong.append(text)
 
     def count(self) -> int:
@@ -264,7 +262,6 @@ class Watch:
         return path.read_bytes().hex() if path.exists() else ""
 
     def save(self, node: int) -> None:
-        """Copy a node's state directory."""
         if self.sites[node].home.exists():
             self.snapshot = self.path / f"copy-{self.count()}"
             shutil.copytree(self.sites[node].home, self.snapshot)
@@ -306,7 +303,6 @@ class Watch:
             self.breach(f"the sum of round {total.slot.round} is not what its senders sent")
 
     def look(self) -> None:
-        """Nodes at one round, with one history, have one model."""
         for path in (path for site in self.sites for path in site.home.glob("runs/*/model")):
             data = path.read_bytes()
             model = Model.from_bytes(data)
@@ -343,7 +339,6 @@ def fast_directory() -> Path:
 
 
 def run_machine(machine: type[Machine], runs: int, steps: int) -> None:
-    """That many runs of a machine."""
     how = settings(
         max_examples=runs,
         stateful_step_count=steps,

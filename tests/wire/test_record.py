@@ -72,10 +72,11 @@ class Thing(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept(Record):
-    FORM = Form("kept", damaged=StoreError("a kept file is damaged"))
+class Lean(Record):
+    FORM = Form("lean", lean=True, damaged=StoreError("a lean file is damaged"))
 
-    rounds: dict[U32, bytes]
+    one: int | None = None
+    rounds: dict[U32, bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +173,18 @@ def test_what_is_too_long_is_not_looked_at() -> None:
         Thing.from_bytes(THING.to_bytes(), 10)
 
 
-def test_maps_are_written_in_order_of_their_keys() -> None:
-    some = Kept({2: b"b", 1: b"a"})
-    assert loads(some.to_bytes(), 99, "") == {"rounds": [[1, b"a"], [2, b"b"]]}
-    assert Kept.from_bytes(some.to_bytes()) == some
-    for pairs in (None, [[2, b""], [1, b""]], [[1, b""], [1, b""]], [[1]]):
-        with pytest.raises(StoreError, match="a kept file is damaged"):
-            Kept.from_bytes(dumps({"rounds": pairs}))
+def test_lean_records_leave_out_what_is_none() -> None:
+    assert Lean().to_bytes() == dumps({})
+    some = Lean(1, {2: b"b", 1: b"a"})
+    assert loads(some.to_bytes(), 99, "") == {"one": 1, "rounds": [[1, b"a"], [2, b"b"]]}
+    assert Lean.from_bytes(some.to_bytes()) == some
+    nothing = {"one": None, "rounds": None}
+    order = {"rounds": [[2, b""], [1, b""]]}
+    for bad in ({"one": None}, nothing, {"two": 1}, order, {"rounds": [[1]]}, []):
+        with pytest.raises(StoreError, match="a lean file is damaged"):
+            Lean.from_bytes(dumps(bad))
+    with pytest.raises(StoreError):
+        Lean.from_bytes(dumps({"rounds": [[1, b""], [1, b""]]}))
 
 
 def test_what_the_reader_has_is_given() -> None:
@@ -203,7 +209,7 @@ def test_frames() -> None:
         with pytest.raises(FlheError):
             unframe(Thing, data[:size_], b"magic")
     with pytest.raises(StoreError, match="damaged"):
-        unframe(Kept, b"\0\0\0\1")
+        unframe(Lean, b"\0\0\0\1")
 
 
 def test_a_class_is_looked_at_once_and_is_in_the_registry() -> None:
