@@ -60,7 +60,7 @@ class Contribution:
         were encrypted under here.
         """
         self.of.adder.check_mode(self.mode)
-        survivors.check_ready(self.follower.node, self.session, self.of.slot)
+        survivors.check_ready(self.follower.node, self.session, self.of)
         model = self.follower.model
         if model is not None and self.of.slot.purpose != EVALUATION.purpose:
             self.follower.node.bind_mask(model.mask)

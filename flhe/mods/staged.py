@@ -52,7 +52,7 @@ def begin(
     if draft is None or not draft.is_of(round_, model, session.epoch.contract):
         if session.terms.scheme.opened_together:
             of = session.sum(model, round_, attempt, digest=digest)
-            survivors.check_ready(node, session, of.slot)
+            survivors.check_ready(node, session, of)
         if session.terms.noise is not None and not session.maps(model):
             node.check_unclaimed(session.epoch.id, round_, attempt)
             node.count_release()

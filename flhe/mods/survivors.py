@@ -23,13 +23,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flhe.errors import ProtocolError, SharesError
 from flhe.keys.agreement import masking, voids
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.roles import partial_of
+from flhe.keys.roles import partial_of, spends_of
 from flhe.mods import agreement, records
 from flhe.mods.stages import App, Stopwatch, reply
 from flhe.node.folder import log_failure
 from flhe.node.node import Node
-from flhe.schemes.base import Sealer, SharedSealer
+from flhe.schemes.base import FREE, Sealer, SharedSealer
 from flhe.schemes.sealed import Sealed, Slot
+from flhe.sums.secure_sum import SecureSum
 from flhe.training.session import Session
 from flhe.training.terms import Terms
 
@@ -37,12 +38,15 @@ Fields = Mapping[str, object]
 """What goes into a reply beside the ciphertext."""
 
 
-def check_ready(node: Node, session: Session, slot: Slot) -> None:
+def check_ready(node: Node, session: Session, of: SecureSum) -> None:
     """Refuse to train for an attempt in which nothing may be encrypted.
 
-    Raises ReuseError: survivors of the round or of its start were signed, or its sum was given up.
+    Raises ReuseError: survivors of the round or of its start were signed, or its sum was given up;
+    NoKeyError: the epoch's key has opened as much as it may.
     """
+    slot = of.slot
     if session.terms.scheme.opened_together:
+        node.check_unspent(slot.epoch, spends_of(of.adder, of.length))
         node.check_unsigned(slot)
         node.check_unclaimed(slot.epoch, slot.round, slot.attempt)
 
@@ -81,6 +85,7 @@ def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
             raise ProtocolError(
                 "nothing was encrypted here for this attempt: ask for the round first"
             )
+        spends = FREE
         try:
             if terms.scheme.per_sum_keys:
                 boxes = records.bytes_list(record, "shares")
@@ -97,11 +102,10 @@ def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
                     or list(total.senders) != proposed
                 ):
                     raise ProtocolError("the sum to be opened is not that of these survivors")
-                decrypt = partial(
-                    partial_of, terms.for_cohort(epoch.size, epoch.scheme_public), epoch
-                )
+                adder = terms.for_cohort(epoch.size, epoch.scheme_public)
+                spends = spends_of(adder, total.length)
                 agreed, signature = masking.agree_on_sum(
-                    epoch, node.identity, kept.slot, total, decrypt
+                    epoch, node.identity, kept.slot, total, partial(partial_of, adder, epoch)
                 )
         except SharesError as error:
             # Whose they are is no secret: the server must know whom to leave out.
@@ -109,7 +113,7 @@ def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
             return reply(step="consist", bad=list(error.ranks))
         scope = voids.Void.of(agreed.circle(epoch), kept.slot).scope
         digest = set_digest(epoch, agreed)
-        node.claim_set(kept.slot, digest, scope, lambda: node.save_survivors(agreed))
+        node.claim_set(kept.slot, digest, scope, lambda: node.save_survivors(agreed), spends)
     return reply(watch, step="consist", signature=signature)
 
 

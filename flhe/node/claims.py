@@ -18,6 +18,7 @@ from flhe.node.folder import Folder
 from flhe.node.journal import JOURNAL, ONE_SET, Book, Journal, Mark, SignedSet
 from flhe.node.stored import StoredNote
 from flhe.schemes import sealed
+from flhe.schemes.base import FREE, Spends
 from flhe.schemes.sealed import Slot
 from flhe.training.due import MAX_AHEAD
 from flhe.training.evaluation import EVALUATION
@@ -156,14 +157,26 @@ class Claims(Folder):
         """Keep the set that is about to be signed."""
         self.store.write(self._name("survivors"), agreed.to_bytes())
 
-    def claim_set(self, slot: Slot, digest: bytes, scope: bytes, write: Callable[[], None]) -> None:
+    def check_unspent(self, epoch_id: bytes, spends: Spends) -> None:
+        """Refuse to train for a sum that the epoch's key may not open any more; as `spending`."""
+        self._journal(epoch_id).spending(spends)
+
+    def claim_set(
+        self,
+        slot: Slot,
+        digest: bytes,
+        scope: bytes,
+        write: Callable[[], None],
+        spends: Spends = FREE,
+    ) -> None:
         """Make a set the one of its round and its start, on disk, before anybody hears of it.
 
         `digest` is that of the set, `scope` that of slot and circle (`Void.scope`), `write` keeps what
-        answering for it takes. May be called again for the same one.
+        answering for it takes, `spends` is what opening it takes of the key. May be called again for
+        the same one.
 
         Raises ReuseError: another set was signed in this round or from this start, the slot was given
-        up, or another attempt was encrypted since.
+        up, or another attempt was encrypted since; NoKeyError: the key has opened what it may.
         """
         signed = self.signed(slot)
         if signed is not None and signed != digest:
@@ -188,7 +201,7 @@ class Claims(Folder):
             kept = slot.purpose != EVALUATION.purpose  # of each model there is one evaluation
 
             def claimed(now: Journal) -> Journal:
-                then = now.claimed(slot.epoch, mark, note)
+                then = now.claimed(slot.epoch, mark, note).spending(spends)
                 return then.with_set(made) if kept else then
 
             self.book.enter(claimed)
