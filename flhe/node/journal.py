@@ -187,13 +187,12 @@ class Journal(Record):
         if epoch_id in self.past:
             raise NoKeyError("this epoch is over here: agree on a new one")
         ended = after.ended()
-        reached = self.last_reached()
-        return replace(ended, epoch=epoch_id, mark=UNUSED, note=b"", reached=reached, spent=0)
+        return replace(ended, epoch=epoch_id, mark=UNUSED, note=b"", reached=self.last_reached())
 
     def ended(self) -> Journal:
         """With no epoch whose keys may be used; the one that was in use is over for good."""
         past = (*self.past, self.epoch)[-KEPT_EPOCHS:] if self.epoch else self.past
-        return replace(self, epoch=b"", past=past)
+        return replace(self, epoch=b"", past=past, spent=0)
 
     def spending(self, spends: Spends) -> Journal:
         """With what opening one more sum takes of the epoch's key.
