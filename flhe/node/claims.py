@@ -261,13 +261,24 @@ class Claims(Folder):
         return max(journal.last_opened(ENDS), journal.last_reached())
 
     def record_opening(self, slot: Slot, digest: bytes) -> None:
-        """Record the one sum of a round and purpose, on disk, before it is decrypted."""
+        """Record the one sum of a round and purpose, on disk, before it is decrypted.
+
+        What its senders released opens the one set of its start, and no other: a node that has answered
+        for that set reads its sum even where the witness of its keys is gone, or all would have to stop
+        whose machines start anew before they have.
+        """
         purpose = ENDS if slot.purpose == SENSITIVITY.purpose else slot.purpose
-        self.book.enter(lambda now: now.recorded(slot.epoch, purpose, slot.round, digest))
+
+        def recorded(now: Journal) -> Journal:
+            return now.recorded(slot.epoch, purpose, slot.round, digest)
+
+        found = self._journal(slot.epoch).set_of(start_of(slot))
+        answered = found is not None and found.answered and found.slot == slot.digest()
+        (self.book.enter_anyhow if answered else self.book.enter)(recorded)
 
     def skip_openings(self, round_: int) -> None:
         """A model of `round_` was taken from another member: no sum up to there is opened here."""
-        self.book.give_up(round_)
+        self.book.enter_anyhow(lambda now: now.skipped(round_))
 
 
 def may_be_signed(journal: Journal) -> int:

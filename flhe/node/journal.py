@@ -306,13 +306,13 @@ class Book:
             self._write(made)
             self._store.witness.follow(made.witness, lambda _: made.entry, new=True)
 
-    def give_up(self, over: int) -> None:
-        """Nothing up to the round `over` is opened any more, whatever the witness says."""
+    def enter_anyhow(self, change: Callable[[Journal], Journal]) -> None:
+        """As `enter`, but whatever the witness says: of a change that lets no key be used."""
         try:
-            self.enter(lambda now: now.skipped(over))
+            self.enter(change)
         except NoKeyError:
             if (found := self.read()) is not None:  # it stays as useless as it is
-                self._write(found.skipped(over))
+                self._write(change(found))
 
     def close(self) -> None:
         """End the use of its keys for good; which rounds are over stays."""
