@@ -15,7 +15,16 @@ from flhe.errors import ProtocolError, QuorumError
 from flhe.keys.agreement.answers import combine, opened
 from flhe.keys.agreement.circle import SharingParameters
 from flhe.keys.agreement.states import Epoch
-from flhe.schemes.base import Adder, KeyPairAdder, Opener, Sealer, Secrets, SharesAdder
+from flhe.schemes.base import (
+    FREE,
+    Adder,
+    KeyPairAdder,
+    Opener,
+    Sealer,
+    Secrets,
+    SharesAdder,
+    Spends,
+)
 from flhe.schemes.sealed import Sealed, Slot
 
 
@@ -48,6 +57,12 @@ def opener_for(
     elif release:
         raise ProtocolError("a release of masking keys, and the scheme agrees on none")
     return adder.opener(secrets_of(epoch), released, threads=threads)
+
+
+def spends_of(adder: Adder, length: int) -> Spends:
+    """What opening a sum of `length` values takes of the epoch's key; nothing where somebody has it."""
+    shared = adder.scheme.agreement == "shares"
+    return cast(SharesAdder, adder).spends(length) if shared else FREE
 
 
 def partial_of(adder: Adder, epoch: Epoch, total: Sealed) -> bytes:

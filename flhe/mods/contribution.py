@@ -84,7 +84,7 @@ class Turn:
         if kept is None:
             of.adder.check_mode(mode)
             if together:
-                node.check_unsigned(slot)
+                survivors.check_ready(node, of)
             if not evaluation:
                 node.bind_mask(self.model.mask)
             sealer = session.sealer(of)

@@ -20,7 +20,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flhe.coding.base import Plain, State
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError, ReuseError
-from flhe.mods import records
+from flhe.mods import records, survivors
 from flhe.mods.app import App
 from flhe.mods.contribution import Turn
 from flhe.mods.follow import follow
@@ -40,7 +40,7 @@ def begin(turn: Turn, record: ConfigRecord, make: Callable[[], Draft]) -> Record
     draft = node.load_draft()
     if draft is None or not draft.is_of(turn.round, model, session.epoch.contract):
         if session.terms.scheme.opened_together:
-            node.check_unsigned(turn.sum().slot)
+            survivors.check_ready(node, turn.sum())
         if session.terms.noise is not None and not session.maps(model):
             turn.check_unclaimed()
             node.count_release()

@@ -21,15 +21,26 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flhe.errors import ProtocolError, SharesError
 from flhe.keys.agreement import masking, voids
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.roles import partial_of
+from flhe.keys.roles import partial_of, spends_of
 from flhe.mods import agreement, records
 from flhe.mods.app import App
 from flhe.node.audit import log_failure
 from flhe.node.node import Node
-from flhe.schemes.base import Sealer, SharedSealer
+from flhe.schemes.base import FREE, Sealer, SharedSealer
 from flhe.schemes.sealed import Slot
+from flhe.sums.secure_sum import SecureSum
 from flhe.training.session import Session
 from flhe.training.terms import Terms
+
+
+def check_ready(node: Node, of: SecureSum) -> None:
+    """Refuse to train for a sum of which nothing may be encrypted.
+
+    Raises ReuseError: survivors of the round or of its start were signed, or its sum was given up;
+    NoKeyError: the epoch's key has opened as much as it may.
+    """
+    node.check_unspent(of.slot.epoch, spends_of(of.adder, of.length))
+    node.check_unsigned(of.slot)
 
 
 def deal(node: Node, session: Session, sealer: Sealer, slot: Slot) -> None:
@@ -57,6 +68,7 @@ def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
     kept = node.load_dealt()
     if kept is None or not _is_of(kept.slot, epoch, record):
         raise ProtocolError("nothing was encrypted here for this attempt: ask for the round first")
+    spends = FREE
     try:
         if scheme.per_sum_keys:
             told = proposed, records.bytes_list(record, "shares"), scheme.elements(epoch.size)
@@ -70,6 +82,7 @@ def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
             if sent is None or (total.length, list(total.senders)) != (sent[0].length, proposed):
                 raise ProtocolError("the sum to be opened is not that of these survivors")
             adder = terms.for_cohort(epoch.size, epoch.scheme_public)
+            spends = spends_of(adder, total.length)
             decrypt = partial(partial_of, adder, epoch)
             agreed, signature = masking.agree_on_sum(
                 epoch, node.identity, kept.slot, total, decrypt
@@ -80,7 +93,7 @@ def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
         return records.reply(step="consist", bad=list(error.ranks))
     circle = agreed.circle(epoch)
     digest, scope = circle.about(agreed.survivors), voids.Void.of(circle, kept.slot).scope
-    node.claim_set(agreed, digest, scope)
+    node.claim_set(agreed, digest, scope, spends)
     return records.reply(step="consist", signature=signature)
 
 

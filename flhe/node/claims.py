@@ -20,6 +20,7 @@ from flhe.node.audit import log_failure
 from flhe.node.journal import JOURNAL, Book, Journal, SignedSet
 from flhe.node.policy import Policy
 from flhe.node.store import Store
+from flhe.schemes.base import FREE, Spends
 from flhe.schemes.sealed import UPDATE as ENDS
 from flhe.schemes.sealed import Slot
 from flhe.training.contract import MAX_BYTES
@@ -167,14 +168,20 @@ class Claims:
         """The set that was signed last, if there is one."""
         return self._kept("survivors", masking.Agreed.from_bytes)
 
-    def claim_set(self, agreed: masking.Agreed, digest: bytes, scope: bytes) -> None:
+    def check_unspent(self, epoch_id: bytes, spends: Spends) -> None:
+        """Refuse to train for a sum that the epoch's key may not open any more; as `spending`."""
+        self._journal(epoch_id).spending(spends)
+
+    def claim_set(
+        self, agreed: masking.Agreed, digest: bytes, scope: bytes, spends: Spends = FREE
+    ) -> None:
         """Make a set the one of its round and its start, on disk, before it is signed.
 
-        `digest` is that of the set, `scope` that of slot and circle (`Void.scope`). May be called again
-        for the same one.
+        `digest` is that of the set, `scope` that of slot and circle (`Void.scope`), `spends` what
+        opening it takes of the key. May be called again for the same one.
 
         Raises ReuseError: another set was signed in this round or from this start, the slot was given
-        up, or another attempt was encrypted since.
+        up, or another attempt was encrypted since; NoKeyError: the key has opened what it may.
         """
         slot = agreed.slot
         signed = self.signed(slot)
@@ -197,7 +204,7 @@ class Claims:
             kept = slot.purpose != EVALUATION.purpose  # of each model there is one evaluation
 
             def claimed(now: Journal) -> Journal:
-                then = now.claimed(slot.epoch, mark, data)
+                then = now.claimed(slot.epoch, mark, data).spending(spends)
                 return then.with_set(made) if kept else then
 
             self.book.enter(claimed)
@@ -248,9 +255,20 @@ class Claims:
         return self._journal(epoch_id).last_reached()
 
     def record_opening(self, slot: Slot, digest: bytes) -> None:
-        """Record the one sum of a round and purpose, on disk, before it is decrypted."""
+        """Record the one sum of a round and purpose, on disk, before it is decrypted.
+
+        What its senders released opens the one set of its start, and no other: a node that has answered
+        for that set reads its sum even where the witness of its keys is gone, or all would have to stop
+        whose machines start anew before they have.
+        """
         purpose = ENDS if slot.purpose == SENSITIVITY.purpose else slot.purpose
-        self.book.enter(lambda now: now.recorded(slot.epoch, purpose, slot.round, digest))
+
+        def recorded(now: Journal) -> Journal:
+            return now.recorded(slot.epoch, purpose, slot.round, digest)
+
+        found = self._journal(slot.epoch).set_of(start_of(slot))
+        answered = found is not None and found.answered and found.slot == slot.digest()
+        (self.book.note if answered else self.book.enter)(recorded)
 
     def skip_openings(self, round_: int) -> None:
         """Open no sum up to `round_`, because a model of it was taken from another member."""

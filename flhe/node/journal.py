@@ -18,6 +18,7 @@ from typing import Annotated
 
 from flhe.errors import ClaimedError, ConfigError, NoKeyError, ReuseError, StoreError
 from flhe.node.store import Store
+from flhe.schemes.base import Spends
 from flhe.schemes.sealed import UPDATE
 from flhe.training.evaluation import EVALUATION
 from flhe.wire.fields import U32, Hash, at_most, size
@@ -86,12 +87,14 @@ class Journal(Record):
         Sets of survivors that were signed, the last of each start, in whatever epoch.
     past : tuple of bytes
         Epochs that were this federation's and are over: their keys open and sign nothing.
+    spent : int
+        Coefficients that shares of this epoch's key may have opened, where nobody has the key.
     """
 
     FORM = Form(
         "journal",
         1 << 18,
-        version=2,
+        version=3,
         row=True,
         error=ConfigError,
         damaged=StoreError(
@@ -111,6 +114,7 @@ class Journal(Record):
     reached: U32 = 0
     signed: tuple[SignedSet, ...] = ()
     past: tuple[Annotated[bytes, size(16)], ...] = ()
+    spent: U32 = 0
 
     def check_epoch(self, epoch_id: bytes) -> None:
         """Refuse another epoch than the one whose keys may be used; NoKeyError."""
@@ -170,7 +174,21 @@ class Journal(Record):
     def ended(self) -> Journal:
         """With no epoch whose keys may be used; the one that was in use is over for good."""
         past = (*self.past, self.epoch)[-KEPT_EPOCHS:] if self.epoch else self.past
-        return replace(self, epoch=b"", past=past)
+        return replace(self, epoch=b"", past=past, spent=0)
+
+    def spending(self, spends: Spends) -> Journal:
+        """With what opening one more sum takes of the epoch's key.
+
+        Raises NoKeyError: the key has opened what it may; ConfigError: no key may open such a sum.
+        """
+        if spends.takes > spends.of:
+            raise ConfigError(
+                f"opening a sum takes {spends.takes} coefficients of this model, and one key may open "
+                f"{spends.of}: train fewer values, or under another scheme"
+            )
+        if self.spent + spends.takes > spends.of:
+            raise NoKeyError("this epoch's key has opened as much as it may: agree on another one")
+        return replace(self, spent=self.spent + spends.takes)
 
     # --- sets of survivors ---
 

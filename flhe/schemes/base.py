@@ -36,6 +36,17 @@ Agreement = Literal["group", "key-pair", "joint", "masking", "shares"]
 member and the sum of all, the keys of each sum by itself, or shares of a key that nobody has."""
 
 
+class Spends(NamedTuple):
+    """What opening a sum takes of a key that members hold shares of, and how much it may open."""
+
+    takes: int
+    of: int
+
+
+FREE = Spends(0, 0)
+"""What keys of one sum alone take."""
+
+
 class Choice(NamedTuple):
     """A mode that was chosen, and why, in words for a log."""
 
@@ -313,6 +324,9 @@ class SharesAdder(Adder, Protocol):
 
     def partial_bytes(self, length: int) -> int:
         """Bytes of a partial decryption of a sum of `length` values."""
+
+    def spends(self, length: int) -> Spends:
+        """Coefficients that open with a sum of `length` values, and those that one key may open."""
 
     def partial(self, secrets: Secrets, total: Sealed) -> bytes:
         """This member's partial decryption of a closed sum; empty where others open it.

@@ -17,6 +17,7 @@ from flhe.errors import ProtocolError
 from flhe.keys.agreement.answers import pack
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.voids import Promise, Void
 from flhe.mods import records
 from flhe.node import store as store_module
 from flhe.node.store import Store
@@ -243,6 +244,10 @@ class Relay(Network):
         self.number = 0
         self.round, self.attempt, self.stage, self.turn = 1, 0, "round", 0
         self.mode = "double"
+        self.proposed: dict[Slot, Void] = {}
+        """Of each slot of which somebody may have signed a set that was not opened: who gave it up."""
+        self.publics: dict[int, bytes] = {}
+        """Identity key of each site."""
         self.forget()
 
     def forget(self) -> None:
@@ -262,6 +267,7 @@ class Relay(Network):
             "attempt": self.attempt,
             "confirms": self.confirms,
             "vouchers": self.vouchers,
+            "voids": [void.to_bytes() for void in self.proposed.values() if void.complete],
             **said_of(self.results),
             **fields,
         }
@@ -328,6 +334,7 @@ class Relay(Network):
         hellos = relay("advertise", contract=Contract(self.terms, rounds=1 << 24).to_bytes())
         yield hellos
         keys = [Envelope.from_bytes(hello["envelope"], 1024).header.sender for hello in hellos]
+        self.publics |= zip(self.members, keys, strict=True)
         order = sorted(range(len(keys)), key=keys.__getitem__)
         self.members = [self.members[i] for i in order]
         shares = relay("share", messages=[hellos[i]["envelope"] for i in order])
@@ -400,6 +407,10 @@ class Relay(Network):
             among = fields.setdefault("survivors", here.together())
             nothing = [b""] * len(self.members)
             fields["shares"] = [here.shares.get(u, nothing)[rank] for u in among]
+            for slot in {here.updates[u].slot for u in among}:
+                keys = tuple(self.publics[site] for site in self.members)
+                circle = self.number, keys, self.rostered, self.colluders
+                self.proposed.setdefault(slot, Void(slot, *circle))
         if stage == "unmask":
             among = tuple(fields.pop("among", here.together()))
             signed = dict(list(here.signatures.get(among, {}).items())[: self.quorum])
@@ -484,6 +495,31 @@ class Relay(Network):
         self.pass_time(0)
 
     # --- left in peace ---
+
+    def finish(self) -> None:
+        """Bring a set that was proposed to its end, and its sum to everybody."""
+        for _ in range(6):
+            if self.stage in ("consist", "unmask", "evaluate"):
+                self.go()
+
+    def give_up(self) -> bool:
+        """Have members give up what was signed and not opened; whether a round may begin then.
+
+        Where too few promise, because the others may have answered, it may not, ever.
+        """
+        for slot, void in self.proposed.items():
+            where = {"round": slot.round, "attempt": slot.attempt, "number": void.number}
+            made = {}
+            for site in range(SIZE):
+                letter = self.letter(site, "void", slot=slot.to_bytes(), **where)
+                reply = self.handle(letter)
+                if reply is not None and not reply.has_error():
+                    rank = void.members.index(self.publics[site])
+                    made[rank] = Promise.from_bytes(answer(reply)["promise"])
+                    void.check_promise(rank, made[rank])
+            self.proposed[slot] = void.with_promises(made)
+        starts = {s.model.history for s in self.sites if (s.run / "model").exists()}
+        return all(v.complete or v.slot.history not in starts for v in self.proposed.values())
 
     def calm_round(self) -> None:
         """A round of all members in which nothing fails, to its end."""

@@ -17,6 +17,7 @@ from flhe.strategies.federation import LOST, Federation
 from tests.mods.harness import SLUGS
 from tests.provision.site import good
 from tests.strategies.puppets import Log, Puppets, play, restaged, same
+from tests.strategies.reference import Reference, close, tolerance
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -67,6 +68,18 @@ def test_a_sum_whose_key_is_gone_everywhere_is_void(tmp_path: Path, caplog: Log,
     play(make, grid, 4, fraction_evaluate=0.0)
     assert "too few have opened the sum of round 2, and its key is gone: it is void" in caplog.text
     assert same(grid, range(NODES)).round == 4
+
+
+@pytest.mark.parametrize("make", [partial(SashFedAvg, unmask="clients"), EsaflFedAvg])
+def test_a_sum_whose_senders_released_its_keys_is_read(tmp_path: Path, make: Any) -> None:
+    """Power fails everywhere before it is: its members sign no other set, so it opens where it can."""
+    grid = Puppets(tmp_path, NODES, config=partial(memory, tmp_path))
+    grid.before[3] = lambda: start_anew(tmp_path)
+    play(make, grid, 4, fraction_evaluate=0.0)
+    assert grid.survivors == [NODES] * 4
+    model = same(grid, range(NODES))
+    assert model.round == 4
+    close(model, Reference.of([set(range(NODES))] * 4), 4 * tolerance(list(range(NODES)), 1))
 
 
 @pytest.mark.parametrize(("make", "how"), [(FlasheFedAvg, {}), (SashFedAvg, {"unmask": "clients"})])

@@ -15,7 +15,6 @@ from flhe.mods import HEMod, records
 from flhe.node.checkpoint import open_checkpoint
 from flhe.strategies import EsaflFedAvg, FlasheFedAvg, HEStrategy
 from flhe.strategies.membership import BARRED, Membership
-from flhe.training.optimizer import Optimizer
 from tests.strategies.puppets import Log, Node, Puppets, initial, play, refused, same
 from tests.strategies.reference import (
     COUNTS,

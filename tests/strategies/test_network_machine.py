@@ -62,6 +62,8 @@ class Machine(watching.Machine):
 
     @rule(left_out=st.none() | ranks, stop=st.sampled_from([0, 0, 0, 1, 2, 3, 4]))
     def agree(self, left_out: int | None, stop: int) -> None:
+        if self.honest:
+            self.world.finish()
         self.world.agree([i for i in range(SIZE) if i != left_out], stop)
 
     # --- what relays should not do ---
@@ -150,8 +152,11 @@ class Machine(watching.Machine):
         if not self.honest:
             return
         network.pass_time(1000)
+        network.finish()
         for _ in range(3):
             if network.agree(range(SIZE)):
+                if not network.give_up():
+                    return
                 network.calm_round()
                 break
         assert network.results, "a round in which nothing failed came to nothing"

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flhe.errors import ProtocolError, QuorumError
+from flhe.errors import ConfigError, NoKeyError, ProtocolError, QuorumError
+from flhe.node.journal import Journal
+from flhe.schemes.base import Spends
 from flhe.schemes.sealed import Sealed
 from flhe.strategies import SchemeFedAvg
 from flhe.strategies.exchange import Exchange
 from flhe.strategies.masking_agreement import MaskingAgreement
+from flhe_lab.variants.threshold.adder import ThresholdRlwe
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
 from tests.strategies.puppets import Patch, Puppets, play, same
 from tests.strategies.reference import Reference, close, tolerance
@@ -135,3 +139,32 @@ def test_another_sum_than_that_of_the_senders(
     with suppress(ProtocolError):
         play(MAKE, grid, 1, retries=0)
     assert [model.round for model in map(grid.model, range(NODES))] == [0] * NODES
+
+
+def test_a_key_opens_so_much_and_no_more(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Then nobody trains or signs before members have agreed on another."""
+    grid = nodes(tmp_path)
+    monkeypatch.setattr("flhe_lab.variants.threshold.adder.ALLOWANCE", 100)
+    play(MAKE, grid, 3)
+    assert grid.survivors == [NODES] * 3
+    assert len(grid.stages("advertise")) == 2 * NODES
+    check(grid, [set(range(NODES))] * 3)
+
+
+@pytest.mark.parametrize(("length", "refusal"), [(600, NoKeyError), (1001, ConfigError)])
+def test_what_one_key_may_open_is_on_disk(tmp_path: Path, length: int, refusal: Any) -> None:
+    journal = Journal(bytes(16), bytes(16), epoch=bytes(16), mark=(1, 0, 2))
+    assert journal.spending(Spends(1000, 1000)).spent == 1000
+    with pytest.raises(refusal):
+        journal.spending(Spends(500, 1000)).spending(Spends(length, 1000))
+    assert journal.spending(Spends(500, 1000)).begun(bytes(15) + b"1", 0).spent == 0
+
+
+def test_a_key_stays_within_its_distance() -> None:
+    """2^-20 for all that it opens, at 2^-41 for each coefficient."""
+    adder = ThresholdRlwe(NODES, 3)
+    takes, of = adder.spends(1_000_000)
+    assert takes == adder.counts(1_000_000)[0] >= 1_000_000 / adder.slots.per
+    hidden, flood = adder.slots.hidden, 1 << adder.slots.smudging
+    assert Fraction(of * hidden, 2 * flood) <= Fraction(1, 1 << 20)
+    assert of // takes == 14

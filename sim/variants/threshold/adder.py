@@ -33,7 +33,7 @@ from flhe.coding.limb_packing import LimbPacking, Residues
 from flhe.errors import ConfigError
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.prime_ring import PrimeRing
-from flhe.schemes.base import Opener, Sealer, Secrets, check_agrees
+from flhe.schemes.base import Opener, Sealer, Secrets, Spends, check_agrees
 from flhe.schemes.esafl.presets import ESHE, EshePreset
 from flhe.schemes.esafl.rlwe import Rlwe
 from flhe.schemes.presets import called
@@ -43,7 +43,7 @@ from flhe.wire import canonical
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Random
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
-from flhe_lab.variants.threshold.sizes import Flooded, sizes_for
+from flhe_lab.variants.threshold.sizes import ALLOWANCE, Flooded, sizes_for
 
 NAME = ThresholdCkks.name
 DEFAULT_RING = "rns-8192"
@@ -181,6 +181,10 @@ class ThresholdRlwe(Shell):
     def partial_bytes(self, length: int) -> int:
         """As long as c0."""
         return self.limbs.nbytes(self.counts(length)[0])
+
+    def spends(self, length: int) -> Spends:
+        """Coefficients of c0, of `ALLOWANCE`."""
+        return Spends(self.counts(length)[0], ALLOWANCE)
 
     def partial(self, secrets: Secrets, total: Sealed) -> bytes:
         """This member's partial decryption; its noise is a function of c1 and T."""

@@ -13,8 +13,9 @@ for given s and e each coefficient is a sum of Gaussians of variance sigma^2 (|e
 above. A coefficient is beyond b once in 2^56.
 
 A partial decryption is then within b / (2 B) <= 2^-41 a coefficient of one that knows nothing of E; an
-opening of 2^17 coefficients within 2^-24. Both parts of the noise together are read as one number of
-63 bits, which bounds N and t: 7 of 16 at n = 16384, and 15 in `rns-8192`.
+opening of 2^17 coefficients within 2^-24. Distances add up, so one key opens 2^21 coefficients, within
+2^-20. Both parts of the noise together are read as one number of 63 bits, which bounds N and t: 7 of 16
+at n = 16384, and 15 in `rns-8192`.
 
 Source: Asharov et al., EUROCRYPT 2012 (flooding); packing: `flhe.coding.coefficients`.
 """
@@ -35,6 +36,12 @@ from flhe.schemes.esafl.rlwe import MAX_LIMB, SPREAD, Rlwe
 
 SMUDGING = 40
 """Bits that smudging noise is larger than what it hides."""
+
+DISTANCE = 20
+"""Bits of the statistical distance between all that one key opens and what sums alone tell."""
+
+ALLOWANCE = 1 << SMUDGING + 1 - DISTANCE
+"""Coefficients that one key opens, at most."""
 
 DEVIATIONS = 8
 """Standard deviations that count as the largest noise."""
