@@ -108,7 +108,7 @@ class FlowerSecAgg:
         return Laps(server=seconds)
 
     def _check(self) -> None:
-        error = float(np.abs(self._strategy.found - self.setting.mean()).max())
+        error = float(np.abs(self._strategy.found[0] - self.setting.mean()).max())
         # Each client's rounding errs by less than a level, of a value times its weight's rounding.
         if not error <= 2 * CLIP / LEVELS * 1.5:
             raise FlheError(f"legacy SecAgg+: its mean is off by {error:.3g}: times mean nothing")
