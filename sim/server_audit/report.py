@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from importlib.metadata import version
@@ -20,6 +19,7 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.scheme import Sash
 from flhe_lab.bench import figures
+from flhe_lab.bench.host import quiet
 from flhe_lab.bench.turns import Progress
 from flhe_lab.server_audit.attacks import EXPERIMENTS, TEXTS, Outcome
 from flhe_lab.server_audit.encrypted import Encrypted
@@ -117,23 +117,10 @@ def audit(setting: Setting, repeats: int, progress: Progress | None = None) -> A
 def undergo(index: int, setting: Setting) -> dict[str, Outcome]:
     """All experiments on one of `SYSTEMS`, by name."""
     system = SYSTEMS[index]
-    with _silent():
+    # Refusals are what is looked for.
+    with quiet("flwr", "flhe", level=logging.CRITICAL + 1):
         listened = system.run(setting, Script((Ask(),) * setting.rounds))
         return {each.name: each.run(system, setting, listened) for each in EXPERIMENTS}
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Keep what strategies and nodes log off the terminal: refusals are what is looked for."""
-    loggers = [logging.getLogger(name) for name in ("flwr", "flhe")]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
 
 
 def run(out: Path, *, quick: bool = False, progress: Progress | None = None) -> Audit:
