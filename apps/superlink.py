@@ -34,18 +34,8 @@ def start_superlink(
 ) -> tuple[int, Process]:
     """Start one; returns its port, 0 where it does not answer in time or has ended, and its process.
 
-    Parameters
-    ----------
-    children, log, scratch
-        Whose child it is, where it prints, where it runs.
-    *options : str
-        How it is secured, and what else it is told.
-    answers : callable
-        Port -> whether it answers.
-    patience : float
-        What the longest wait, SUPERLINK_S seconds, is multiplied by.
-    tick : callable
-        Waits a moment.
+    It prints into `log` and runs in `scratch`. `answers` says whether it answers on a port; `patience`
+    multiplies the longest wait, SUPERLINK_S seconds; `tick` waits a moment.
     """
     for _ in range(STARTS):
         port = free_port()

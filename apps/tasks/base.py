@@ -114,19 +114,9 @@ def train(
 ) -> Score:
     """Train `model` in place. Returns the last epoch's running score.
 
-    Parameters
-    ----------
-    model, examples
-        What learns, and from what.
-    epochs, learning_rate, batch_size, shuffle
-        Passes over the examples, the optimizer's step, examples in a batch, the order of examples.
-    proximal_mu : float
-        More than 0 pulls the model back to where it started, as FedProx does; the score is
-        without that.
-    optimizer : Stepper
-        What steps.
-    batches : int
-        Batches of an epoch, the first of its order; 0 for all.
+    `shuffle` gives the order of examples, of which an epoch takes the first `batches`; 0 for all. A
+    `proximal_mu` of more than 0 pulls the model back to where it started, as FedProx does; the score
+    is without that.
     """
     received = anchors(model) if proximal_mu else []
     steps = STEPPERS[optimizer](model.parameters(), lr=learning_rate)

@@ -71,24 +71,12 @@ class Fair:
     def contribution(
         self, received: Arrays, trained: Arrays, loss: float
     ) -> tuple[dict[str, NDArray[Any]], int]:
-        """What a node returns: arrays and weight.
+        """What a node returns: a_k, in the types of `trained`, and h_k in units of reference / limit.
+
+        Integer arrays have no gradient and are returned as trained; a negative `loss`, that of the
+        received model on the node's training data, counts as 0. The weight is 1 to `limit`.
 
         Raises RangeError: a loss that is not finite, or an array after training that is not.
-
-        Parameters
-        ----------
-        received, trained : mapping of str to NDArray
-            The model before and after training: same names, same shapes. Integer arrays have no
-            gradient and are returned as trained.
-        loss : float
-            Loss of the received model on the node's training data; negative counts as 0.
-
-        Returns
-        -------
-        arrays : dict[str, NDArray]
-            a_k, in the types of `trained`.
-        weight : int
-            h_k in units of reference / limit, 1 to `limit`.
         """
         moved = {
             name: array.astype(np.float64) - received[name]

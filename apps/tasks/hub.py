@@ -12,12 +12,7 @@ from flhe.errors import ConfigError
 def fetched(task: str, name: str, root: Path | None) -> Any:
     """All rows of a data set that has a training split alone.
 
-    Parameters
-    ----------
-    task, name : str
-        Who asks, and the data set's name.
-    root : Path or None
-        Directory in which it is kept; None for where such data sets are kept by default.
+    It is kept in the directory `root`; None for where such data sets are kept by default.
     """
     from flwr_datasets import FederatedDataset
 

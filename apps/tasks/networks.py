@@ -71,13 +71,7 @@ def cnn() -> nn.Module:
 
 
 class Block(nn.Module):
-    """Two convolutions and what went in: where it narrows, every other pixel, and zeros for new planes.
-
-    Parameters
-    ----------
-    planes, wider : int
-        Planes that come in and go out.
-    """
+    """Two convolutions and what went in: every other pixel where it narrows, zeros for new planes."""
 
     def __init__(self, planes: int, wider: int) -> None:
         super().__init__()
@@ -116,12 +110,7 @@ def resnet20() -> nn.Module:
 class NextCharacter(nn.Module):
     """A recurrent network that tells, after each character, the next.
 
-    Parameters
-    ----------
-    cell : type
-        nn.LSTM or nn.GRU.
-    embedded, hidden, layers : int
-        Length of a character's vector, of a layer's state, and layers.
+    `embedded` is the length of a character's vector, `hidden` that of a layer's state.
     """
 
     def __init__(

@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from flhe.keys.agreement import masking
-from flhe.keys.agreement.answers import combine
 from flhe.keys.agreement.circle import PACKED_FROM, SharingParameters
 from flhe.math.prg import random_elements
 from flhe_lab.bench.contender import Contender
@@ -48,37 +46,19 @@ class Sharing(SashMembers):
 
     def contender(self) -> Contender:
         """All stages, as rank 0 and as the reader; what comes out must be what went in."""
-        stages = (self._deal, self._agree_on, self._release, self._combine)
+        found = [self._seeds]
+
+        def opened() -> None:
+            found[0] = self._combine()
+
+        stages = (lambda: self._deal(self._seeds), self._agree_on, self._release, opened)
         names = (name.removesuffix("_s") for name in Agreement.__slots__)
         return Contender(
             self.name,
             dict(zip(names, stages, strict=True)),
-            error=lambda: float(not np.array_equal(self._found, self._seeds)),
+            error=lambda: float(not np.array_equal(found[0], self._seeds)),
             max_repeats=REPEATS,
         )
-
-    def _deal(self) -> None:
-        self._dealt = masking.deal(self._epoch, self._slot, self._seeds)
-
-    def _agree_on(self) -> None:
-        own, senders = self._identities[0], self.setting.senders
-        self._agreed, _ = masking.agree(
-            self._epoch, own, self._dealt, senders, self._boxes, self._elements
-        )
-
-    def _release(self) -> None:
-        count = self.circle.thresholds.threshold
-        masking.release(
-            self._epoch,
-            self._identities[0],
-            self._agreed,
-            self.setting.senders[:count],
-            self._signatures[:count],
-            sealed=False,
-        )
-
-    def _combine(self) -> None:
-        self._found = combine(self.circle, self._slot, self.setting.senders, self._answers)
 
 
 REPEATS = 5

@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flhe.errors import ConfigError
 from flhe_lab.advise.toml_files import check_amounts, known, load_toml, made, take
@@ -137,47 +138,6 @@ def uniform(up_mbps: float, down_mbps: float | None = None, cohort: int = 10) ->
     return Wan(name, "as asked for", (Site("all", Link(up_mbps, down), cohort),))
 
 
-def _batchcrypt() -> Wan:
-    table = (  # Mbps up and down, clients, USD a GB that leaves
-        ("Oregon", 9841, 9841, 1, 0.042),
-        ("Tokyo", 116, 122, 2, 0.050),
-        ("N. Virginia", 165, 151, 2, 0.042),
-        ("London", 97, 84, 2, 0.048),
-        ("Hong Kong", 81, 84, 2, 0.055),
-    )
-    sites = tuple(Site(name, Link(up, down), n, usd) for name, up, down, n, usd in table)
-    source = "BatchCrypt, Table 2, Sec. 6.1 and 6.5 (the same speeds: ESAFL, Table 2)"
-    return Wan("batchcrypt", source, sites, server_egress_usd_per_gb=0.042)
-
-
-def _flashe_tail() -> Wan:
-    # Fig. 1 is a picture; its slowest link is in the text, and a synchronous round waits for that.
-    # What leaves costs what AWS took between regions, which Table 4 bears out: see prices.FLASHE
-    egress = {"London": 0.02, "Tokyo": 0.09, "Ohio": 0.02, "N. California": 0.02, "Sydney": 0.098}
-    sites = tuple(Site(name, Link(40, 40), 2, usd) for name, usd in egress.items())
-    source = "FLASHE, Sec. 2.3: the slowest of its links, 40 Mb/s, for all of them"
-    return Wan("40mbps", source, sites, server_egress_usd_per_gb=egress["Ohio"])
-
-
-def _megabytes(name: str, speed: float, source: str) -> Wan:
-    """Ten clients at `speed` times 10**6 bytes a second."""
-    return Wan(name, f"FedML-HE, {source}", uniform(8 * speed).sites)
-
-
-PUBLISHED: Mapping[str, Wan] = {
-    wan.name: wan
-    for wan in (
-        _batchcrypt(),
-        _flashe_tail(),
-        _megabytes("fedml-infiniband", 5000, "App. D.5: within a data center, 5 GB/s"),
-        _megabytes("fedml-region", 592, "App. D.5: within one AWS region, 592 MB/s"),
-        _megabytes("fedml-regions", 15.6, "App. D.5: US-WEST and EU-NORTH, 15.6 MB/s"),
-        _megabytes("fedml-200", 200, "Fig. 8: within one AWS region, 200 MB/s"),
-    )
-}
-"""The papers' networks by name. FedML-HE tells one speed for both ways and no number of clients."""
-
-
 def named(name: str) -> Wan:
     """One of PUBLISHED, or a user's own where `name` is the path of a .toml; else ConfigError."""
     return known("network", name, PUBLISHED, read)
@@ -202,3 +162,15 @@ def _site(table: object, where: str) -> Site:
     found = take(table, where, {"name": str, "clients": int, **_SPEEDS}, _OPTIONAL)
     speeds = {name: found.pop(name) for name in (*_SPEEDS, "latency_s") if name in found}
     return made(where, Site, link=made(where, Link, **speeds), **found)
+
+
+def _published(name: str, table: dict[str, Any]) -> Wan:
+    sites = tuple(_site(site, f"{name}, {site['name']}") for site in table.pop("site"))
+    return Wan(name, sites=sites, **table)
+
+
+PUBLISHED: Mapping[str, Wan] = {
+    name: _published(name, table)
+    for name, table in load_toml(Path(__file__).with_name("networks.toml")).items()
+}
+"""The papers' networks by name."""

@@ -14,9 +14,6 @@ The last three maps are those of these very images.
 and beside them `none`, where everything is in clear, and `all`, where nothing is and the guess is where
 the attack starts.
 
-One example, a fresh network and sigmoids are what such attacks work best on, and the setting that they
-were published in. What is found is the least that leaks there: who attacks harder finds more.
-
 Source: FedML-HE, Sec. 2.4 (the choice); Zhu et al. (NeurIPS 2019), the attack, see `inversion`.
 """
 

@@ -20,7 +20,7 @@ from flhe.coding.flatten import Entry, Layout
 from flhe.coding.select import Select
 from flhe.coding.update import update_codec
 from flhe.errors import FlheError
-from flhe.schemes.base import Adder, Scheme
+from flhe.schemes.base import Adder, Scheme, Sealer
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.sum_mac import SumMac
 from flhe.training.terms import Terms
@@ -106,7 +106,7 @@ class Federation:
 
     terms: Terms  # Say how all of them encode; resolved for the cohort
     adder: Adder  # Adds
-    seal: Callable[[int, Plain], Sealed]  # (rank, encoded update) -> its upload
+    sealer: Callable[[int], Sealer]  # Rank -> what encrypts one update of it
     opened: Callable[[Sealed], NDArray[Any]]  # Closed sum -> lanes
     key: bytes = b""  # Of the tags of a sum; none where its sealers make none
     add: Callable[[Sealed, Sealed], object] | None = None  # As in `uploads`
@@ -147,7 +147,7 @@ class Federation:
         return uploads(
             name,
             self.adder,
-            lambda rank: self.seal(rank, encoded(rank)),
+            lambda rank: self.sealer(rank).encrypt(encoded(rank), SLOT),
             self.decoder(setting),
             [updates[rank] for rank in ranks],
             ranks=ranks,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -135,27 +135,33 @@ class Clients:
 
 
 class Strategy:
-    """What the workflow calls of a strategy; keeps the mean that it hands over."""
+    """What the workflow calls of a strategy; keeps the mean that it hands over, and its weight.
 
-    def __init__(self, setting: Round) -> None:
-        self._nodes = range(FIRST, FIRST + setting.clients)
-        self.found: NDArray[np.float64] = np.empty(0)
+    `nodes` says what each node is told; the workflow's own parameters where it has no instructions.
+    """
+
+    def __init__(self, nodes: Mapping[int, FitIns | None]) -> None:
+        self._nodes = nodes
+        self.found: list[NDArray[Any]] = []
+        self.weight = 0.0
 
     def configure_fit(self, _round: int, parameters: Any, _manager: Any) -> list[Any]:
-        """Every client, no instructions."""
-        return [(SimpleNamespace(node_id=n), FitIns(parameters, {})) for n in self._nodes]
+        """Every node, with its instructions."""
+        same = FitIns(parameters, {})
+        return [(SimpleNamespace(node_id=n), told or same) for n, told in self._nodes.items()]
 
     def aggregate_fit(self, _round: int, results: Any, _failures: Any) -> Any:
-        """All results have one and the same mean."""
+        """Take the mean, which stands in every result, and the counts, which are told in clear."""
         if results:
-            (self.found,) = parameters_to_ndarrays(results[0][1].parameters)
+            self.found = parameters_to_ndarrays(results[0][1].parameters)
+            self.weight = float(sum(result.num_examples for _, result in results))
         return None, {}
 
 
 def context_for(setting: Round) -> tuple[Any, Strategy]:
     """A LegacyContext, and the strategy in it."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages need them
-    strategy = Strategy(setting)
+    strategy = Strategy(dict.fromkeys(range(FIRST, FIRST + setting.clients)))
     return legacy_context(strategy), strategy
 
 

@@ -108,7 +108,7 @@ class FlowerSecAgg:
         return Laps(server=seconds)
 
     def _check(self) -> None:
-        error = float(np.abs(self._strategy.found - self.setting.mean()).max())
+        error = float(np.abs(self._strategy.found[0] - self.setting.mean()).max())
         # Each client's rounding errs by less than a level, of a value times its weight's rounding.
         if not error <= 2 * CLIP / LEVELS * 1.5:
             raise FlheError(f"legacy SecAgg+: its mean is off by {error:.3g}: times mean nothing")
@@ -128,8 +128,15 @@ class Projection:
         self.setting = setting
         self._stayed = setting.clients - setting.dropouts
         shares = round(setting.num_shares * self._stayed / setting.clients)
-        self._shares = max(shares, setting.threshold)
-        self._parts = _Parts(setting, self._shares)
+        shares = max(shares, setting.threshold)
+        self._workflow = SecAggPlusWorkflow(setting.num_shares, setting.threshold)
+        pair = generate_key_pairs()
+        public, secret = public_key_to_bytes(pair[1]), private_key_to_bytes(pair[0])
+        self._nodes = list(range(FIRST, FIRST + setting.num_shares))
+        self._keys = {node: [public, public] for node in self._nodes}
+        self._seed = create_shares(bytes(range(32)), setting.threshold, shares)
+        self._key = create_shares(secret, setting.threshold, shares)
+        self._context, _ = context_for(setting)
 
     def client(self) -> Laps:
         """Seconds of one client, all stages."""
@@ -137,10 +144,32 @@ class Projection:
 
     def server(self) -> Laps:
         """Seconds that the whole stage would take; see the module."""
-        one, two, mixed = (self._parts.run(*who) for who in ((1, 0), (2, 0), (1, 1)))
+        one, two, mixed = (self._run(*who) for who in ((1, 0), (2, 0), (1, 1)))
         stayed, gone = max(two - one, 0.0), max(mixed - one, 0.0)
         whole = one + (self._stayed - 1) * stayed + self.setting.dropouts * gone
         return Laps(server=whole)
+
+    def _run(self, stayed: int, gone: int) -> float:
+        """Seconds with so many owners that stayed and that are gone; others know nothing."""
+        owners = self._nodes[: stayed + gone]
+        state = WorkflowState()
+        state.sampled_node_ids = set(owners)
+        state.active_node_ids = set(owners[:stayed])
+        state.nid_to_neighbours = {node: set(self._nodes) for node in owners}
+        state.nid_to_publickeys = self._keys
+        state.threshold = self.setting.threshold
+        state.mod_range, state.clipping_range, state.quantization_range = MODULUS, CLIP, LEVELS
+        # As the sum arrives: int64, the weights in front.
+        state.aggregate_ndarrays = [
+            np.array([LEVELS * stayed]),
+            np.arange(self.setting.values, dtype=np.int64),
+        ]
+        replies = []
+        for seed, key, node in zip(self._seed, self._key, self._nodes, strict=False):
+            shares = [seed] * stayed + [key] * gone
+            reply = message_to(node, {Key.NODE_ID_LIST: owners, Key.SHARE_LIST: shares})
+            replies.append(Message(reply.content, reply_to=reply))
+        return _unmask(self._workflow, self._context, state, replies)
 
 
 def _lone_client(setting: Round) -> float:
@@ -193,44 +222,6 @@ def _lone_client(setting: Round) -> float:
         },
     )
     return client.seconds
-
-
-class _Parts:
-    """`unmask_stage` for a few owners of shares, of whom the others know nothing."""
-
-    def __init__(self, setting: Round, shares: int) -> None:
-        self._setting = setting
-        self._workflow = SecAggPlusWorkflow(setting.num_shares, setting.threshold)
-        pair = generate_key_pairs()
-        public = public_key_to_bytes(pair[1])
-        nodes = list(range(FIRST, FIRST + setting.num_shares))
-        self._nodes, self._keys = nodes, {key: [public, public] for key in nodes}
-        secret = private_key_to_bytes(pair[0])
-        self._seed = create_shares(bytes(range(32)), setting.threshold, shares)
-        self._key = create_shares(secret, setting.threshold, shares)
-        self._context, _ = context_for(setting)
-
-    def run(self, stayed: int, gone: int) -> float:
-        """Seconds with so many owners that stayed and that are gone."""
-        owners = self._nodes[: stayed + gone]
-        state = WorkflowState()
-        state.sampled_node_ids = set(owners)
-        state.active_node_ids = set(owners[:stayed])
-        state.nid_to_neighbours = {node: set(self._nodes) for node in owners}
-        state.nid_to_publickeys = self._keys
-        state.threshold = self._setting.threshold
-        state.mod_range, state.clipping_range, state.quantization_range = MODULUS, CLIP, LEVELS
-        # As the sum arrives: int64, the weights in front.
-        state.aggregate_ndarrays = [
-            np.array([LEVELS * stayed]),
-            np.arange(self._setting.values, dtype=np.int64),
-        ]
-        replies = []
-        for seed, key, node in zip(self._seed, self._key, self._nodes, strict=False):
-            shares = [seed] * stayed + [key] * gone
-            reply = message_to(node, {Key.NODE_ID_LIST: owners, Key.SHARE_LIST: shares})
-            replies.append(Message(reply.content, reply_to=reply))
-        return _unmask(self._workflow, self._context, state, replies)
 
 
 def _unmask(workflow: Any, context: Any, state: Any, replies: list[Any]) -> float:

@@ -33,15 +33,16 @@ def pinned(threads: int) -> Iterator[None]:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Keep Flower's notes of every stage off the terminal; errors still show."""
-    logger = logging.getLogger("flwr")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+def quiet(*names: str, level: int = logging.ERROR) -> Iterator[None]:
+    """Keep Flower's notes of every stage off the terminal, or those of `names`; errors still show."""
+    before = {logger: logger.level for logger in map(logging.getLogger, names or ("flwr",))}
+    for logger in before:
+        logger.setLevel(level)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        for logger, was in before.items():
+            logger.setLevel(was)
 
 
 @contextmanager

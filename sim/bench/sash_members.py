@@ -141,14 +141,14 @@ class SashMembers(Members):
         self.adder, self._elements = scheme.adder(setting.clients), scheme.elements(setting.clients)
         self._upload()
         self.circle = SharingParameters.of(self._epoch, self._elements)
-        self._agree()
+        self._make_others()
 
     def _upload(self) -> None:
         """Everybody's ciphertexts, and what the sum should be."""
         self._uploads = Uploads(self.adder, self.setting, self._slot)
         self._seeds = self._uploads.seeds
 
-    def _agree(self) -> None:
+    def _make_others(self) -> None:
         """What the others send to rank 0, and what all of them answer in the end."""
         senders, name = self.setting.senders, self._slot.digest()
         share = pack_elements(np.zeros(self.circle.share_bytes // 8, np.uint64))
@@ -174,27 +174,40 @@ class SashMembers(Members):
 
     def client(self) -> Laps:
         """Seconds of rank 0: the ciphertext, shares, signature and answer."""
-        update, senders = self._uploads.update(0), self.setting.senders
+        update = self._uploads.update(0)
         began = time.perf_counter()
         _, seed = self._uploads.seal(0, update)
-        dealt = masking.deal(self._epoch, self._slot, seed)
-        agreed, _ = masking.agree(
-            self._epoch, self._identities[0], dealt, senders, self._boxes, self._elements
+        self._deal(seed)
+        self._agree_on()
+        self._release()
+        return Laps(client=time.perf_counter() - began)
+
+    def _deal(self, seed: Seed) -> None:
+        self._dealt = masking.deal(self._epoch, self._slot, seed)
+
+    def _agree_on(self) -> None:
+        own, senders = self._identities[0], self.setting.senders
+        self._agreed, _ = masking.agree(
+            self._epoch, own, self._dealt, senders, self._boxes, self._elements
         )
+
+    def _release(self) -> None:
+        count = self.circle.thresholds.threshold
         masking.release(
             self._epoch,
             self._identities[0],
-            agreed,
-            senders[: self.circle.thresholds.threshold],
-            self._signatures[: self.circle.thresholds.threshold],
+            self._agreed,
+            self.setting.senders[:count],
+            self._signatures[:count],
             sealed=False,
         )
-        return Laps(client=time.perf_counter() - began)
+
+    def _combine(self) -> Seed:
+        return combine(self.circle, self._slot, self.setting.senders, self._answers)
 
     def server(self) -> Laps:
         """Seconds from the answers to the sum."""
         began = time.perf_counter()
-        seeds = combine(self.circle, self._slot, self.setting.senders, self._answers)
-        found = SashOpener(self.adder, seeds).decrypt(self._uploads.total)
+        found = SashOpener(self.adder, self._combine()).decrypt(self._uploads.total)
         seconds = time.perf_counter() - began
         return checked("sash", found, self._uploads.expected, seconds)

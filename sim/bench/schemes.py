@@ -55,7 +55,7 @@ def flashe(setting: Setting, updates: Sequence[Vector], *, ahead: bool = False) 
     ours = Federation(
         terms,
         adder,
-        lambda rank, plain: sealer(rank).encrypt(plain, SLOT),
+        sealer,
         lambda total: FlasheOpener(adder, key, threads=threads).decrypt(total),
         key,
         lambda sums, part: adder.packing.add(sums.data, part.data, sums.length),
@@ -108,17 +108,17 @@ def sash(setting: Setting, updates: Sequence[Vector]) -> Contender:
 
     scheme = Sash()
     terms, adder = terms_of(scheme).resolved(setting.cohort), scheme.adder(setting.cohort)
-    seeds: dict[int, Any] = {}
+    first: dict[int, SashSealer] = {}
+    """Whose seeds are in the sum."""
 
-    def seal(rank: int, encoded: Plain) -> Sealed:
-        sealer = SashSealer(adder, rank, threads=setting.threads)
-        sealed = sealer.encrypt(encoded, SLOT)
-        seeds.setdefault(rank, sealer.take_seed(SLOT))  # the first is in the sum
-        return sealed
+    def sealer(rank: int) -> SashSealer:
+        made = SashSealer(adder, rank, threads=setting.threads)
+        first.setdefault(rank, made)
+        return made
 
     @functools.cache
     def agreed() -> Any:
-        return functools.reduce(ring.add, seeds.values())
+        return functools.reduce(ring.add, (made.take_seed(SLOT) for made in first.values()))
 
     def opened(total: Sealed) -> Any:
         return SashOpener(adder, agreed(), threads=setting.threads).decrypt(total)
@@ -127,7 +127,7 @@ def sash(setting: Setting, updates: Sequence[Vector]) -> Contender:
         lanes = sums.data.view(np.uint32)
         np.add(lanes, part.data.view(np.uint32), out=lanes)
 
-    return Federation(terms, adder, seal, opened, add=add).contender(
+    return Federation(terms, adder, sealer, opened, add=add).contender(
         "sash",
         setting,
         updates,
@@ -169,13 +169,13 @@ def esafl(setting: Setting, updates: Sequence[Vector], ring_name: str = DEFAULT_
     owns = [draw_own(sizes.n) for _ in mine]
     s: Total = np.add.reduce(owns, dtype=np.int32)
 
-    def seal(rank: int, encoded: Plain) -> Sealed:
-        return EsaflSealer(adder, key, rank, owns[rank], threads=threads).encrypt(encoded, SLOT)
-
-    def opened(total: Sealed) -> Any:
-        return EsaflOpener(adder, key, s, threads=threads).decrypt(total)
-
-    return Federation(terms, adder, seal, opened, key).contender(
+    return Federation(
+        terms,
+        adder,
+        lambda rank: EsaflSealer(adder, key, rank, owns[rank], threads=threads),
+        lambda total: EsaflOpener(adder, key, s, threads=threads).decrypt(total),
+        key,
+    ).contender(
         _named("esafl", ring_name, DEFAULT_ESHE),
         Setting(setting.values, len(mine), 0, threads),
         mine,
@@ -199,16 +199,14 @@ def batchcrypt(
     # Always the same: exponents are drawn afresh, and tags here protect nothing but random numbers.
     group_key = bytes(32)
 
-    def seal(rank: int, encoded: Plain) -> Sealed:
-        sealer = BatchCryptSealer(adder, key, group_key, rank, threads)
-        return sealer.encrypt(encoded, SLOT)
-
-    def opened(total: Sealed) -> Any:
-        return BatchCryptOpener(adder, key, group_key, threads).decrypt(total)
-
     slots = adder.batch
     count = slots.batches(setting.values + terms.trailer_lanes(layout_of(setting.values)))
-    return Federation(terms, adder, seal, opened).contender(
+    return Federation(
+        terms,
+        adder,
+        lambda rank: BatchCryptSealer(adder, key, group_key, rank, threads),
+        lambda total: BatchCryptOpener(adder, key, group_key, threads).decrypt(total),
+    ).contender(
         "batchcrypt" if key_bits == DEFAULT_KEY_BITS else f"batchcrypt {key_bits}",
         setting,
         updates,
@@ -234,20 +232,17 @@ def fedml(setting: Setting, updates: Sequence[Vector], share: float = 1.0) -> Co
     secret, whole = SealSecret.generate(scheme.ring), scheme.adder(setting.cohort)
     whole = replace(whole, public=secret.public)
     adder = terms.selective(whole, layout)
-    if isinstance(adder, Selective):
-        adder = replace(adder, mask=terms.select.fixed(layout))
     opener: Any = FedmlHeOpener(whole, secret, key, threads=threads)
     if isinstance(adder, Selective):
+        adder = replace(adder, mask=terms.select.fixed(layout))
         opener = SelectiveOpener(adder, opener, threads)
 
-    def seal(rank: int, encoded: Plain) -> Sealed:
-        sealer: Sealer = FedmlHeSealer(whole, secret, key, rank, threads=threads)
-        if isinstance(adder, Selective):
-            sealer = SelectiveSealer(adder, sealer, threads)
-        return sealer.encrypt(encoded, SLOT)
+    def sealer(rank: int) -> Sealer:
+        made = FedmlHeSealer(whole, secret, key, rank, threads=threads)
+        return SelectiveSealer(adder, made, threads) if isinstance(adder, Selective) else made
 
     sizes = whole.sizes
-    return Federation(terms, adder, seal, opener.decrypt, key).contender(
+    return Federation(terms, adder, sealer, opener.decrypt, key).contender(
         "fedml-he" if share == 1 else f"fedml-he select {share:g}",
         setting,
         updates,

@@ -1,12 +1,4 @@
-"""`flhe crowd`: SASH among up to a thousand virtual clients on Ray, by Flower's simulation engine.
-
-For each number of clients: seconds of one client and of the server in each phase, seconds of a round,
-memory of the server's process, of an actor and of all processes, bytes of a client. The model at the
-end must be what the clients' steps make.
-
-Ten times as many clients are projected, by the growth that theory says of each quantity. `--redraw`
-runs nothing: it projects and draws again from the runs that `--json` names.
-"""
+"""`flhe crowd`: SASH among up to a thousand virtual clients on Ray, by Flower's simulation engine."""
 
 from __future__ import annotations
 

@@ -36,7 +36,6 @@ repository of that name. Ours: `flhe.coding.slots`.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,10 +49,6 @@ SIGNS = 2
 """Sign bits."""
 
 
-class WrongSumsWarning(UserWarning):
-    """A layout of a paper that does not give the sums it claims."""
-
-
 @dataclass(frozen=True, slots=True)
 class PaperBatch:
     """The paper's batches for `cohort` clients."""
@@ -62,14 +57,6 @@ class PaperBatch:
     bits: int = 16  # r: bits of one value without its sign, 1 to 32
     padding: int = 2  # Zeros between neighbours; the paper's program is read for 2 only
     reader: Reader = "text"  # Who decodes, see above
-
-    def __post_init__(self) -> None:
-        warnings.warn(
-            "BatchCrypt's two's complement with two sign bits saturates sums of two clients and gets "
-            "those of more wrong: for comparison only, use flhe.coding.slots",
-            WrongSumsWarning,
-            stacklevel=3,
-        )
 
     @property
     def largest(self) -> int:

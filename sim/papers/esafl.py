@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import math
 import secrets
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,10 +48,6 @@ TAIL = 9
 """Where the error's distribution is cut, in standard deviations."""
 
 
-class BrokenSchemeWarning(UserWarning):
-    """A scheme that gives its keys away as printed."""
-
-
 @dataclass(frozen=True, slots=True)
 class PaperEshe:
     """The paper's scheme among `cohort` clients."""
@@ -66,13 +61,6 @@ class PaperEshe:
     weight: int = 64  # Coefficients of a key that are not zero; 0 for uniform ternary keys
     variance: float = 1.22  # Of an error's coefficients
     seed_bits: int = 16  # k: bits of B, as many as numbers of rounds have
-
-    def __post_init__(self) -> None:
-        warnings.warn(
-            "ESHE as printed gives its keys away: for comparison only, use flhe.schemes.esafl.scheme",
-            BrokenSchemeWarning,
-            stacklevel=3,
-        )
 
     @property
     def q(self) -> int:

@@ -11,7 +11,6 @@ nothing here is offered to users.
 from __future__ import annotations
 
 import secrets
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,23 +40,11 @@ def lwr_masks(
     return out
 
 
-class WeakParametersWarning(UserWarning):
-    """Parameters of a paper that do not reach the security it claims."""
-
-
 @dataclass(frozen=True, slots=True)
 class PaperSash:
     """The paper's scheme among `cohort` clients, for one public matrix."""
 
     cohort: int  # N, 2 or more
-
-    def __post_init__(self) -> None:
-        warnings.warn(
-            f"SASH with mu = {MU}, q = 2^64, p = 2^32 has {SECURITY} bits of security, not the 128 "
-            "that its paper claims: for comparison only, use flhe.schemes.sash.scheme",
-            WeakParametersWarning,
-            stacklevel=3,
-        )
 
     def seed(self, random: Random = secrets.token_bytes) -> NDArray[np.uint64]:
         """A fresh seed, uniform modulo 2^64, shape (MU,)."""

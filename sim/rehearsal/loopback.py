@@ -2,11 +2,8 @@
 
     flhe rehearse --scheme flashe --scheme sash
 
-One SuperLink, three SuperNodes, a run for each scheme, all at once. In the second round one SuperNode
-is killed (SIGKILL, with all its processes), in the middle of training, and started again. With
-`--renew` every run is stopped before that, and resumed with another learning rate. Everything that
-SuperNodes and the SuperLink say to each other passes a relay that writes it down, and is then
-searched for every secret there was (`verdict`).
+One SuperLink, three SuperNodes, a run for each scheme, all at once. Everything that they say to each
+other passes a relay that writes it down, and is then searched for every secret there was (`verdict`).
 
 All is made anew and private to it: certificates, keys, identities, Flower's settings, ports.
 A SuperNode that was killed counts as online until its last heartbeat is 60 s old: until then the

@@ -8,8 +8,11 @@ it has without one, so its guess is never worse than that of a server that only 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import resources
+from typing import Any
 
 from flhe_lab.server_audit.estimates import cosine, count_of, denominator, difference, downhill
 from flhe_lab.server_audit.script import Ask, Probe, Script, System, View
@@ -151,55 +154,21 @@ def _total(view: View, number: int, setting: Setting) -> float | None:
     return denominator(means, setting.sites * MOST, max(off)) if off else None
 
 
-EXPERIMENTS = (
-    Experiment("listens", "It keeps to the protocol and reads all that passes.", _listens),
-    Experiment(
-        "plain training",
-        "It asks the victim to train in a message without flhe's record (without SecAgg+'s).",
-        _plain,
-    ),
-    Experiment(
-        "chosen models",
-        "It has the victim evaluate a model for each weight, and takes differences of the losses: "
-        "those that the victim tells, or the sum of all losses less that of the others'.",
-        _chosen_models,
-    ),
-    Experiment(
-        "a rate for one site",
-        "In their messages it tells all others a learning rate of 0.",
-        _one_rate,
-    ),
-    Experiment(
-        "a contract for one site",
-        "In what members sign it tells all others a learning rate of 0.",
-        _another_contract,
-    ),
-    Experiment(
-        "two sums",
-        "It has a sum of all made, then one without the victim from the same model, and subtracts.",
-        _two_sums,
-    ),
-    Experiment(
-        "kept out, then alone",
-        "It keeps the victim's update out of a sum, and tells all a rate of 0 in the next round.",
-        _kept_out,
-    ),
-    Experiment(
-        "a sum of one",
-        "It asks for a sum of the victim alone (SecAgg+: with two clients of the server's own).",
-        _sum_of_one,
-    ),
-    Experiment("counts: told", "It reads the counts that sites tell it.", _told),
-    Experiment(
-        "counts: of accuracies",
-        "It looks for the least number of which all accuracies of a site are whole parts.",
-        _of_accuracies,
-    ),
-    Experiment(
-        "counts: of sums and means",
-        "It asks for a round of all and for rounds of all but one, and subtracts the totals: those "
-        "that it reads, or those that mean training accuracies let it guess.",
-        _of_means,
-    ),
+TEXTS: dict[str, Any] = tomllib.loads(
+    resources.files(__package__).joinpath("texts.toml").read_text(encoding="utf-8")
 )
+_RUNS: Mapping[str, Run] = {
+    "listens": _listens,
+    "plain training": _plain,
+    "chosen models": _chosen_models,
+    "a rate for one site": _one_rate,
+    "a contract for one site": _another_contract,
+    "two sums": _two_sums,
+    "kept out, then alone": _kept_out,
+    "a sum of one": _sum_of_one,
+    "counts: told": _told,
+    "counts: of accuracies": _of_accuracies,
+    "counts: of sums and means": _of_means,
+}
+EXPERIMENTS = tuple(Experiment(name, TEXTS["does"][name], run) for name, run in _RUNS.items())
 """In the order of the table."""

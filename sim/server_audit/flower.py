@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.client.mod import secaggplus_mod
 from flwr.common import (
     EvaluateIns,
@@ -16,15 +14,13 @@ from flwr.common import (
     Parameters,
     bytes_to_ndarray,
     ndarrays_to_parameters,
-    parameters_to_ndarrays,
 )
 from flwr.common.secure_aggregation.secaggplus_constants import Key
 from flwr.compat.common import recorddict_compat as compat
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
 
-from flhe.mods import records
-from flhe_lab.bench.flower_parts import configs_of, legacy_context
+from flhe_lab.bench.flower_parts import Strategy, configs_of, legacy_context
 from flhe_lab.bench.flower_parts import grid as replies_of
 from flhe_lab.server_audit.grid import FIRST, LyingGrid
 from flhe_lab.server_audit.script import Ask, Script, Seen, View
@@ -34,6 +30,7 @@ from flhe_lab.server_audit.task import (
     Setting,
     client_app,
     flat,
+    in_clear,
     legacy_app,
 )
 
@@ -66,15 +63,7 @@ class _Probe:
     def plain(self, model: Floats) -> Floats | None:
         """See `Probe`."""
         asked = self.training(model, self.setting.rate)
-        answer = self.grid.ask(VICTIM, asked, "train")
-        return None if answer.has_error() else _clear(answer.content, model)
-
-
-def _clear(content: RecordDict, before: Floats) -> Floats | None:
-    for arrays in content.array_records.values():
-        if sum(array.numpy().size for array in arrays.values()) == before.size:
-            return flat(records.to_numpy(arrays)) - before
-    return None
+        return in_clear(self.grid.ask(VICTIM, asked, "train"), model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +75,7 @@ class PlainFedAvg:
 
     def run(self, setting: Setting, script: Script) -> View:
         """See `System`."""
-
-        def training(model: Floats, rate: float) -> RecordDict:
-            config = ConfigRecord({"lr": rate})
-            arrays = records.from_numpy(setting.arrays(model))
-            return RecordDict({"arrays": arrays, "config": config})
-
-        def evaluation(model: Floats) -> RecordDict:
-            return training(model, 0.0)
-
-        grid = LyingGrid(client_app(setting), setting.sites)
+        grid, training = LyingGrid(client_app(setting), setting.sites), setting.training
 
         def round_(ask: Ask, model: Floats) -> Seen:
             updates: dict[int, Floats] = {}
@@ -103,7 +83,7 @@ class PlainFedAvg:
             for site in _asked(ask, setting):
                 rate = ask.rates.get(site, setting.rate)
                 answer = grid.ask(site, training(model, rate), "train")
-                if (update := _clear(answer.content, model)) is not None:
+                if (update := in_clear(answer, model)) is not None:
                     updates[site] = update
                     [metrics] = answer.content.metric_records.values()
                     weights[site] = float(metrics["num-examples"])  # type: ignore[arg-type]
@@ -112,7 +92,7 @@ class PlainFedAvg:
             mean = sum((updates[s] * weights[s] for s in kept), np.zeros(model.size)) / total
             return Seen(mean, total, updates.get(VICTIM))
 
-        probe = _Probe(grid, setting, training, evaluation)
+        probe = _Probe(grid, setting, training, lambda model: training(model, 0.0))
         return _play(grid, setting, script, probe, round_)
 
 
@@ -149,7 +129,9 @@ def _secagg_round(grid: LyingGrid, setting: Setting, ask: Ask, model: Floats) ->
     sites = list(_asked(ask, setting))
     if len(sites) < 2:
         sites += range(setting.sites, setting.sites + OWN)
-    strategy = _Strategy(setting, sites, ask, model)
+    parameters = _parameters(setting, model)
+    rates = {site: ask.rates.get(site, setting.rate) for site in sites}
+    strategy = Strategy({FIRST + s: FitIns(parameters, {"lr": rates[s]}) for s in sites})
     context = legacy_context(strategy)
     workflow = SecAggPlusWorkflow(SHARES, THRESHOLD)
     since = len(grid.heard)
@@ -177,37 +159,9 @@ def _secagg_round(grid: LyingGrid, setting: Setting, ask: Ask, model: Floats) ->
                 masked = flat([bytes_to_ndarray(data) for data in found[1:]])
     if masked is not None:
         masked -= masked.mean()
-    if not done or strategy.found is None:
+    if not done or not strategy.found:
         return Seen(masked=masked)
-    return Seen(strategy.found - model, strategy.weight, None, masked)
-
-
-@dataclass(slots=True)
-class _Strategy:
-    """What the workflow calls of a strategy: each site has instructions of its own."""
-
-    setting: Setting
-    sites: list[int]
-    ask: Ask
-    model: Floats
-    found: Floats | None = field(default=None, init=False)
-    weight: float = field(default=0.0, init=False)
-
-    def configure_fit(self, _round: int, _parameters_: Any, _manager: Any) -> list[Any]:
-        """Tell each site the model and its rate."""
-        asked = []
-        for site in self.sites:
-            rate = self.ask.rates.get(site, self.setting.rate)
-            fit = FitIns(_parameters(self.setting, self.model), {"lr": rate})
-            asked.append((SimpleNamespace(node_id=FIRST + site), fit))
-        return asked
-
-    def aggregate_fit(self, _round: int, results: Any, _failures: Any) -> Any:
-        """Take the mean, which stands in every result, and the counts, which are told in clear."""
-        if results:
-            self.found = flat(parameters_to_ndarrays(results[0][1].parameters))
-            self.weight = float(sum(result.num_examples for _, result in results))
-        return None, {}
+    return Seen(flat(strategy.found) - model, strategy.weight, None, masked)
 
 
 def _parameters(setting: Setting, model: Floats) -> Parameters:

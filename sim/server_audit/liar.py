@@ -32,7 +32,7 @@ from flhe.training.reading import ServerReader, served
 from flhe.training.schedule import Settings
 from flhe_lab.server_audit.grid import FIRST, Heard, LyingGrid
 from flhe_lab.server_audit.script import Ask, Script, Seen
-from flhe_lab.server_audit.task import VICTIM, Floats, Setting, flat
+from flhe_lab.server_audit.task import VICTIM, Floats, Setting, flat, in_clear
 
 SECONDS = 60.0
 MAX_EXAMPLES = 1000
@@ -245,13 +245,8 @@ class Probe:
 
     def plain(self, model: Floats) -> Floats | None:
         """See `Probe`: a message of plain Flower."""
-        arrays = records.from_numpy(self.setting.arrays(model))
-        asked = RecordDict({"arrays": arrays, "config": ConfigRecord({"lr": self.setting.rate})})
-        answer = self.grid.ask(VICTIM, asked, "train")
-        if answer.has_error():
-            return None
-        [found] = answer.content.array_records.values()
-        return flat(records.to_numpy(found)) - model
+        asked = self.setting.training(model, self.setting.rate)
+        return in_clear(self.grid.ask(VICTIM, asked, "train"), model)
 
 
 def _losses(heard: Iterable[Heard]) -> list[float]:

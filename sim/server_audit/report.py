@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from importlib import resources
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,8 +19,9 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.scheme import Sash
 from flhe_lab.bench import figures
+from flhe_lab.bench.host import quiet
 from flhe_lab.bench.turns import Progress
-from flhe_lab.server_audit.attacks import EXPERIMENTS, Outcome
+from flhe_lab.server_audit.attacks import EXPERIMENTS, TEXTS, Outcome
 from flhe_lab.server_audit.encrypted import Encrypted
 from flhe_lab.server_audit.flower import FlowerSecAgg, PlainFedAvg
 from flhe_lab.server_audit.script import Ask, Script, System
@@ -50,15 +51,8 @@ NOISE = 5.0
 MARGIN = 0.02
 """By which cosines of one experiment differ from run to run: the rounding is random."""
 
-KNOWN: Mapping[tuple[str, str], str] = {
-    (READS, "two sums"): "A site signs one sum of each model that it is sent. Where the server "
-    "reads, it sends the old model with one bit changed.",
-    (
-        READS,
-        "kept out, then alone",
-    ): "The rates that the server tells are ignored, so the sum has all "
-    "updates. But the model has learned from the other sites alone by then, so theirs are smaller.",
-    (READS, "counts: of sums and means"): "The total of a sum is read with it.",
+KNOWN = {
+    (system, name): why for system, known in TEXTS["known"].items() for name, why in known.items()
 }
 """(system, experiment) in which a server learns more than it reads without any effort, and why."""
 
@@ -123,23 +117,10 @@ def audit(setting: Setting, repeats: int, progress: Progress | None = None) -> A
 def undergo(index: int, setting: Setting) -> dict[str, Outcome]:
     """All experiments on one of `SYSTEMS`, by name."""
     system = SYSTEMS[index]
-    with _silent():
+    # Refusals are what is looked for.
+    with quiet("flwr", "flhe", level=logging.CRITICAL + 1):
         listened = system.run(setting, Script((Ask(),) * setting.rounds))
         return {each.name: each.run(system, setting, listened) for each in EXPERIMENTS}
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Keep what strategies and nodes log off the terminal: refusals are what is looked for."""
-    loggers = [logging.getLogger(name) for name in ("flwr", "flhe")]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
 
 
 def run(out: Path, *, quick: bool = False, progress: Progress | None = None) -> Audit:
@@ -211,55 +192,24 @@ def rows(found: Audit) -> list[list[str]]:
 def page(found: Audit, command: str) -> str:
     """The page, in Markdown."""
     heading, *lines = ["| " + " | ".join(row) + " |" for row in rows(found)]
-    setting = found.setting
     rule = "|---" * (len(SYSTEMS) + 1) + "|"
     does = [f"- **{each.name}.** {each.does}" for each in EXPERIMENTS]
     why = sorted({outcome.why for each in found.outcomes.values() for outcome in each} - {""})
     more = [f"- {system}, *{name}*: {KNOWN[system, name]}" for system, name in _known(found)]
-    return "\n".join(
-        [
-            "# What a server learns of one site",
-            "",
-            f"Measured by `{command}`, which runs the code of the sites and lets the server do what it "
-            f"likes. {setting.sites} sites train softmax regression of {setting.values} values on "
-            f"made-up data, with {LEAST} to {MOST} examples each; {found.repeats} "
-            f"repetition{'s' if found.repeats > 1 else ''} with other data.",
-            "",
-            "A cell of the upper rows is the cosine between what the server computes of one site's "
-            "update and that update: 1 is all of it, 0 is nothing. A guess at random stays within "
-            f"{found.chance:.2f} of 0. A cell of the lower rows says how many example counts the "
-            "server finds exactly. In brackets: with which errors sites refuse. Bold: under flhe, more "
-            "than the rows *listens* and *counts: told* give.",
-            "",
-            heading,
-            rule,
-            *lines,
-            "",
-            "SASH, FLASHE and ESAFL run with default terms and under the default policy, with a signed "
-            f'roster. "{READS}" needs sites that set `flhe-server-reads`. SecAgg+ is the client mod '
-            f"and the workflow of flwr {version('flwr')}.",
-            "",
-            "## What the server does",
-            "",
-            *does,
-            "",
-            "An attack that gives nothing leaves the server with what it has by listening: the update "
-            "where it is in clear, else the mean, else the ciphertext read as numbers.",
-            "",
-            *[f"n/a: {each}." for each in why],
-            "",
-            "## Where it is more, and why",
-            "",
-            *(more or ["Nowhere."]),
-            "",
-            "## What this does not show",
-            "",
-            "Sites train without any randomness on all of their data, which favours the server. No "
-            "site colludes with it. An attack that is not in the table was not tried here; "
-            "[faults.md](faults.md#a-server-that-adapts-what-it-asks) lists those that once worked, "
-            "and [limits.md](limits.md) what a server can still do.",
-            "",
-        ]
+    template = resources.files(__package__).joinpath("page.md").read_text(encoding="utf-8")
+    return template.format(
+        command=command,
+        setting=found.setting,
+        least=LEAST,
+        most=MOST,
+        repeats=f"{found.repeats} repetition{'s' if found.repeats > 1 else ''}",
+        chance=found.chance,
+        table="\n".join([heading, rule, *lines]),
+        reads=READS,
+        flwr=version("flwr"),
+        does="\n".join(does),
+        why="\n".join(f"n/a: {each}." for each in why),
+        more="\n".join(more) or "Nowhere.",
     )
 
 

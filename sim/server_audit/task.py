@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
@@ -29,31 +29,15 @@ VICTIM = 0
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One federation.
+    """One federation; its model has (features + 1) * classes values."""
 
-    Parameters
-    ----------
-    sites : int
-        How many there are.
-    features, classes : int
-        The model has (features + 1) * classes values.
-    rate : float
-        Learning rate that the run has for all sites.
-    steps : int
-        Steps of gradient descent in a round, each over all of a site's data.
-    rounds : int
-        Rounds whose metrics a server collects.
-    seed : int
-        Of the data and the first model.
-    """
-
-    sites: int = 5
+    sites: int = 5  # How many there are
     features: int = 24
     classes: int = 16
-    rate: float = 0.5
-    steps: int = 3
-    rounds: int = 3
-    seed: int = 0
+    rate: float = 0.5  # Learning rate that the run has for all sites
+    steps: int = 3  # Of gradient descent in a round, each over all of a site's data
+    rounds: int = 3  # Whose metrics a server collects
+    seed: int = 0  # Of the data and the first model
 
     @property
     def values(self) -> int:
@@ -71,6 +55,11 @@ class Setting:
         shaped = model[:cut].reshape(self.features, self.classes)
         return {"w": shaped.astype(np.float32), "b": model[cut:].astype(np.float32)}
 
+    def training(self, model: Floats, rate: float) -> RecordDict:
+        """A message of plain Flower that asks for training."""
+        arrays = records.from_numpy(self.arrays(model))
+        return RecordDict({"arrays": arrays, "config": ConfigRecord({"lr": rate})})
+
     def update(self, site: int) -> Floats:
         """What a site's training changes in round 1, shape (values,)."""
         first = self.arrays(self.first())
@@ -85,6 +74,14 @@ def flat(arrays: Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]]) -> Floats:
     """A model in one piece, shape (values,)."""
     found = arrays.values() if isinstance(arrays, Mapping) else arrays
     return np.concatenate([np.asarray(array, np.float64).reshape(-1) for array in found])
+
+
+def in_clear(answer: Message, before: Floats) -> Floats | None:
+    """The update in an answer, shape (values,); None where no array record is as long as a model."""
+    for arrays in () if answer.has_error() else answer.content.array_records.values():
+        if sum(array.numpy().size for array in arrays.values()) == before.size:
+            return flat(records.to_numpy(arrays)) - before
+    return None
 
 
 class Site:

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from flhe_lab.advise import prices, wan
 from flhe_lab.papers.convergence import Projection, Reported, billed, reported
 from flhe_lab.papers.packing import TABLE_3
 from flhe_lab.papers.published import rows
 from flhe_lab.tables import phase_costs as costs_of
-from flhe_lab.tables.evaluation import TOTAL, Costs, Evaluation, Round, papers
+from flhe_lab.tables.evaluation import TOTAL, Evaluation, Round, papers
 from flhe_lab.tables.learned import NAMES, VALUES
 from flhe_lab.tables.marked import Marked, projected
 from flhe_lab.tables.phase_costs import BATCHCRYPT_2048, ESAFL_NARROW, PHE, PHE_BATCHED, Cost
-from flhe_lab.tables.section import Found, Plan, Section, Step
+from flhe_lab.tables.section import Plan, Section, Step
 from flhe_lab.tables.table import Fill, Numbers, Table, section
 
 MODELS = ("fcn", "alexnet", "lstm")
@@ -113,25 +114,11 @@ def _paper_bill(model: str, mode: str) -> Numbers:
 # --- what is measured ---
 
 
-def steps(plan: Plan) -> list[Step]:
-    """Everybody's costs at each model, in turns, and training."""
-    measured = [_step(model, plan) for model in EVALUATION.measured(plan)]
-    return measured + EVALUATION.training(plan)
-
-
 def _step(model: str, plan: Plan) -> Step:
     return costs_of.step(VALUES[model], COHORT, tuple(MODES), plan)
 
 
-def costs(names: Sequence[str]) -> Costs:
-    """Costs of those names, by model."""
-
-    def costs_at(model: str, plan: Plan, found: Found) -> list[Cost]:
-        at, factor = EVALUATION.stands_for(model, plan)
-        read = costs_of.read(found[_step(at, plan).key])
-        return [read[name].scaled(factor) for name in names]
-
-    return costs_at
+steps, costs = EVALUATION.steps(_step), partial(EVALUATION.costs, _step)
 
 
 def everybodys_mb(cost: Cost) -> Marked:

@@ -1,4 +1,4 @@
-"""What `flhe tables` does: measure, write, say what was made.
+"""`flhe tables`: measure, write, say what was made.
 
 A section's module is imported when it is asked for.
 """
@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
-from rich.table import Table
+import typer
 
 from flhe.errors import ConfigError, FlheError
-from flhe_lab.bench.table import progress
-from flhe_lab.tables.marked import MARKS
-from flhe_lab.tables.result import Result
-from flhe_lab.tables.runner import Made, run
-from flhe_lab.tables.section import Plan, Section
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from flhe_lab.tables.runner import Made
+    from flhe_lab.tables.section import Section
 
 MODULES = (
     "headlines",
@@ -55,10 +56,48 @@ def sections(names: Sequence[str] = ()) -> tuple[Section, ...]:
 
 
 def tables(
-    names: Sequence[str], *, full: bool, out: Path, fresh: bool, data_dir: str, listing: bool
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SECTION]...",
+            help="Tables and figures, or papers: see --list. All unless said.",
+        ),
+    ] = None,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full/--quick",
+            help="Everything, about an hour, to be stopped and gone on with at will; or in five "
+            "minutes what small samples tell.",
+        ),
+    ] = False,
+    out: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="Where results.md goes, and results/ with all it shows."),
+    ] = Path(),
+    data_dir: Annotated[
+        str,
+        typer.Option(
+            envvar="FLHE_DATA_DIR",
+            help="Where data sets lie; learning curves that have none are left out.",
+        ),
+    ] = "",
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure again what an earlier run has measured.")
+    ] = False,
+    listing: Annotated[
+        bool, typer.Option("--list", help="List the sections, and measure nothing.")
+    ] = False,
 ) -> None:
-    """Measure the sections of these names, all without any; or only list them."""
-    chosen = sections(names)
+    """Measure the papers' tables and figures on this machine, beside what one might use instead."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from flhe_lab.bench.table import progress
+    from flhe_lab.tables.runner import run
+    from flhe_lab.tables.section import Plan
+
+    chosen = sections(names or ())
     console = Console()
     if listing:
         table = Table("section", "paper", "regenerates")
@@ -86,6 +125,10 @@ def tables(
 
 
 def _told(made: Made) -> Table:
+    from rich.table import Table
+
+    from flhe_lab.tables.marked import MARKS
+
     out = Table(
         title=f"{made.measured} measured now, {made.kept} kept from before",
         caption="numbers by where they come from",
@@ -94,10 +137,6 @@ def _told(made: Made) -> Table:
     for mark in MARKS:
         out.add_column(mark, justify="right")
     for result in made.results:
-        out.add_row(result.source, *(str(n) if n else "" for n in _counts(result)))
+        marks = [entry.number.mark for entry in result.entries]
+        out.add_row(result.source, *(str(marks.count(mark) or "") for mark in MARKS))
     return out
-
-
-def _counts(result: Result) -> list[int]:
-    marks = [entry.number.mark for entry in result.entries]
-    return [marks.count(mark) for mark in MARKS]

@@ -17,7 +17,7 @@ from flhe_lab.advise.wan import Link, Wan
 from flhe_lab.papers.convergence import Projection, project
 from flhe_lab.tables.learned import NAMES, VALUES, batch_s, training_step
 from flhe_lab.tables.marked import Marked, projected
-from flhe_lab.tables.phase_costs import Cost
+from flhe_lab.tables.phase_costs import Cost, read
 from flhe_lab.tables.section import Found, Plan, Step
 from flhe_lab.tables.table import Fill, Line, Numbers
 
@@ -89,9 +89,24 @@ class Evaluation:
     batches: int  # That a client trains in an iteration
     quick: str  # The model that a quick run measures; the others are in proportion
 
-    def measured(self, plan: Plan) -> tuple[str, ...]:
-        """Models whose costs are measured."""
-        return (self.quick,) if plan.quick else self.models
+    def steps(self, of: Callable[[str, Plan], Step]) -> Callable[[Plan], list[Step]]:
+        """Everybody's costs at each model, in turns, and training; `of` is the step of a model."""
+
+        def steps(plan: Plan) -> list[Step]:
+            models = (self.quick,) if plan.quick else self.models
+            return [of(model, plan) for model in models] + self.training(plan)
+
+        return steps
+
+    def costs(self, of: Callable[[str, Plan], Step], names: Sequence[str]) -> Costs:
+        """Costs of those names, by model."""
+
+        def costs_at(model: str, plan: Plan, found: Found) -> list[Cost]:
+            at, factor = self.stands_for(model, plan)
+            seen = read(found[of(at, plan).key])
+            return [seen[name].scaled(factor) for name in names]
+
+        return costs_at
 
     def stands_for(self, model: str, plan: Plan) -> tuple[str, float]:
         """The model that is measured for this one, and how many times its size this one is."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flhe.coding.base import Plain
 from flhe.schemes.presets import DEFAULT_SEAL
 from flhe.schemes.seal_keys import SealSecret
 from flhe.schemes.sealed import Sealed
@@ -62,9 +61,6 @@ def threshold_contender(
     public, parties = keys[0].public, [Party(scheme, key) for key in keys]
     theirs: list[Any] = []
 
-    def seal(rank: int, encoded: Plain) -> Sealed:
-        return ThresholdSealer(scheme, public, rank).encrypt(encoded, SLOT)
-
     def answer(rank: int, total: Sealed) -> Any:
         # Test data and a state that is not kept: a real party answers once.
         given, _ = parties[rank].partial(
@@ -77,7 +73,8 @@ def threshold_contender(
             theirs.append(answer(1, total))
         return combine(scheme, total, [answer(0, total), theirs[0]])
 
-    both = Federation(fedml_terms(1.0), scheme, seal, opened)
+    terms = fedml_terms(1.0)
+    both = Federation(terms, scheme, lambda rank: ThresholdSealer(scheme, public, rank), opened)
     made = both.contender(THRESHOLD, setting, updates)
     return made, lambda: theirs[0].data.size + len(theirs[0].header())
 

@@ -105,12 +105,6 @@ def _sizes(size: Marked, values: int) -> Numbers:
 # --- all values: Figures 7 and 8, Table 4 ---
 
 
-def steps(plan: Plan) -> list[Step]:
-    """Everybody's costs at each model, in turns, and training."""
-    measured = [_step(model, plan) for model in EVALUATION.measured(plan)]
-    return measured + EVALUATION.training(plan)
-
-
 def _step(model: str, plan: Plan) -> Step:
     """The largest model's is the headlines', where a few more take turns."""
     if model == MODELS[-1]:
@@ -118,11 +112,7 @@ def _step(model: str, plan: Plan) -> Step:
     return phase_costs.step(VALUES[model], COHORT, NAMES, plan)
 
 
-def costs(model: str, plan: Plan, found: Found) -> list[Cost]:
-    """Everybody's costs at one model."""
-    at, factor = EVALUATION.stands_for(model, plan)
-    read = phase_costs.read(found[_step(at, plan).key])
-    return [read[name].scaled(factor) for name in NAMES]
+steps, costs = EVALUATION.steps(_step), EVALUATION.costs(_step, NAMES)
 
 
 def _said(model: str, mode: str) -> Reported:
@@ -165,12 +155,6 @@ PUBLISHED = {"plain, top 10%": 1 / 5, "FLASHE, top 10%": 1 / 5, "Pai, top 10%": 
 """Uplink with a tenth of the values, as a multiple of plain with all, Sec. 6.4."""
 
 
-def tenth_steps(plan: Plan) -> list[Step]:
-    """Sparse contenders at each model, in turns, and training."""
-    measured = [_tenth_step(model, plan) for model in EVALUATION.measured(plan)]
-    return measured + EVALUATION.training(plan)
-
-
 def _tenth_step(model: str, plan: Plan) -> Step:
     values = VALUES[model]
     return Step(
@@ -179,6 +163,9 @@ def _tenth_step(model: str, plan: Plan) -> Step:
         f"a tenth of {values:,} values",
         weight=4 + values * plan.repeats / 1e6,
     )
+
+
+tenth_steps = EVALUATION.steps(_tenth_step)
 
 
 def measure_tenth(values: int, repeats: int, say: Say) -> dict[str, Any]:

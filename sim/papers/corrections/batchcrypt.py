@@ -6,26 +6,19 @@ Source: Zhang et al., "BatchCrypt", USENIX ATC 2020.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import get_args
 
 import numpy as np
 
 from flhe.coding.slots import Slots
-from flhe_lab.papers.batchcrypt import Integers, PaperBatch, WrongSumsWarning
+from flhe_lab.papers.batchcrypt import Integers, PaperBatch, Reader
 from flhe_lab.papers.corrections.proof import Found, shows
-
-
-def _batch(cohort: int, bits: int = 16, reader: Any = "text") -> PaperBatch:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", WrongSumsWarning)  # that is what is shown
-        return PaperBatch(cohort, bits, reader=reader)
 
 
 @shows("batchcrypt-overflow")
 def _overflow() -> Found:
-    batch, cohort = _batch(3, 8), 3
+    batch, cohort = PaperBatch(3, 8), 3
     largest = batch.largest
     total = sum(batch.encode(np.full(1, largest)) for _ in range(cohort))
     decoded, full = batch.decode(total, 1)
@@ -36,6 +29,7 @@ def _overflow() -> Found:
     )
 
 
+READERS: tuple[Reader, ...] = get_args(Reader)
 OURS = "balanced digits"
 BELL, SCALED = "Gaussian, clipped at 5.83 sigma", "Gaussian, scaled in advance"
 
@@ -80,7 +74,7 @@ def compare(
     """(cohort, inputs, layout) -> how wrong sums are: of the paper, by text or program, and ours."""
     found = {}
     for cohort in cohorts:
-        papers = {reader: _batch(cohort, bits, reader) for reader in ("text", "program")}
+        papers = {reader: PaperBatch(cohort, bits, reader=reader) for reader in READERS}
         size, largest = papers["text"].slots(key_bits), papers["text"].largest
         for name, values in inputs(cohort, size * batches, bits).items():
             exact = values.sum(axis=0)
@@ -114,9 +108,11 @@ def _carries() -> Found:
 @shows("batchcrypt-capacity")
 def _capacity() -> Found:
     batches = {8: 200, 16: 100, 32: 50}
-    room = {bits: _batch(9, bits).slots(2048) for bits in batches}
-    needs = batches[8] * _batch(9, 8).slot_bits
-    bare = {bits: 2048 // (_batch(9, bits).slot_bits - 2) for bits in batches}  # no zeros between
+    room = {bits: PaperBatch(9, bits).slots(2048) for bits in batches}
+    needs = batches[8] * PaperBatch(9, 8).slot_bits
+    bare = {
+        bits: 2048 // (PaperBatch(9, bits).slot_bits - 2) for bits in batches
+    }  # no zeros between
     return Found(
         "Slots of r + 4 bits under 2048 bits: "
         + ", ".join(f"{room[b]} of {b} bits for {n} in the paper" for b, n in batches.items())

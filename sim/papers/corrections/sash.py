@@ -5,19 +5,11 @@ Source: Liu et al., "SASH: Efficient Secure Aggregation Based on SHPRG For Feder
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe_lab.papers.corrections.proof import Fixed, Found, shows
-from flhe_lab.papers.sash import MU, PaperSash, WeakParametersWarning, lwr_masks
-
-
-def _printed(cohort: int) -> PaperSash:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", WeakParametersWarning)  # that is what is shown
-        return PaperSash(cohort)
+from flhe_lab.papers.sash import MU, PaperSash, lwr_masks
 
 
 def _values(seed: int, count: int) -> NDArray[np.uint32]:
@@ -41,7 +33,7 @@ def _parameters() -> Found:
 @shows("sash-bias")
 def _bias() -> Found:
     cohort, count = 50, 200
-    sash, rows = _printed(cohort), np.frombuffer(Fixed(99)(8 * count * MU), np.uint64)
+    sash, rows = PaperSash(cohort), np.frombuffer(Fixed(99)(8 * count * MU), np.uint64)
     seeds = [sash.seed(Fixed(j)) for j in range(cohort)]
     all_seeds: NDArray[np.uint64] = np.sum(seeds, axis=0)
     off = []
@@ -104,7 +96,7 @@ def _offset() -> Found:
 
 @shows("sash-two-sums")
 def _twice() -> Found:
-    sash, count = _printed(5), 200
+    sash, count = PaperSash(5), 200
     seeds, xs = [sash.seed(Fixed(j)) for j in range(5)], [_values(j, count) for j in range(5)]
     uploads = [sash.encrypt(x, k) for x, k in zip(xs, seeds, strict=True)]
     all_seeds, fewer = np.sum(seeds, axis=0), np.sum(seeds[:4], axis=0)

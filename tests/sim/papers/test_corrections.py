@@ -171,7 +171,7 @@ MENDED = {
     ),
     "batchcrypt-capacity": (
         batchcrypt,
-        "_batch",
+        "PaperBatch",
         lambda cohort, bits=16: SimpleNamespace(slots=lambda n: n // 10, slot_bits=10),
     ),
     "flashe-baseline": (

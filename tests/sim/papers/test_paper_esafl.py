@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import warnings
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flhe_lab.papers.esafl import BrokenSchemeWarning, PaperEshe, Poly, multiply, times_ones
+from flhe_lab.papers.esafl import PaperEshe, Poly, multiply, times_ones
 from flhe_lab.papers.packing import PaperPacking, added, unpacked
-
-
-def scheme(cohort: int, **others: Any) -> PaperEshe:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", BrokenSchemeWarning)
-        return PaperEshe(cohort, **others)
 
 
 def schoolbook(x: Poly, y: Poly) -> Poly:
@@ -37,11 +30,6 @@ def polynomials(n: int) -> st.SearchStrategy[Poly]:
 # --- scheme ---
 
 
-def test_it_says_what_it_is() -> None:
-    with pytest.warns(BrokenSchemeWarning, match="for comparison only"):
-        PaperEshe(9)
-
-
 @given(st.sampled_from([1, 2, 4, 16]).flatmap(lambda n: st.tuples(polynomials(n), polynomials(n))))
 def test_products_are_the_schoolbooks(pair: tuple[Poly, Poly]) -> None:
     x, y = pair
@@ -53,7 +41,7 @@ def test_products_are_the_schoolbooks(pair: tuple[Poly, Poly]) -> None:
     "others", [{}, {"tilde": False}, {"p": 2**459 + 1}, {"weight": 0}], ids=str
 )
 def test_sums_open(others: dict[str, Any]) -> None:
-    eshe = scheme(9, n=64, **({"weight": 20} | others))
+    eshe = PaperEshe(9, n=64, **({"weight": 20} | others))
     a = eshe.polynomial(5, 11)
     keys = [eshe.key() for _ in range(9)]
     vectors = [[secrets.randbits(455) for _ in range(64)] for _ in range(9)]
@@ -67,7 +55,7 @@ def test_sums_open(others: dict[str, Any]) -> None:
 
 
 def test_a_ciphertext_is_what_equation_3_says() -> None:
-    eshe = scheme(2, n=8, weight=3, log_q=40, p=2**20)
+    eshe = PaperEshe(2, n=8, weight=3, log_q=40, p=2**20)
     a, key, m = eshe.public(), eshe.key(), [7] * 8
     found = [
         c - x - y for c, x, y in zip(eshe.encrypt(a, key, m), schoolbook(a, key), m, strict=True)
@@ -81,7 +69,7 @@ def test_a_ciphertext_is_what_equation_3_says() -> None:
 
 
 def test_a_depends_on_round_xor_secret_alone() -> None:
-    eshe = scheme(2, n=16, weight=2, seed_bits=6)
+    eshe = PaperEshe(2, n=16, weight=2, seed_bits=6)
     assert eshe.polynomial(9, 5) == eshe.polynomial(12, 0)
     assert len({tuple(eshe.polynomial(t, 5)) for t in range(64)}) == 64
 
