@@ -91,7 +91,9 @@ class Exchange:
             fed.heard(node, answer, reply.content)
             return {node: support}, start
 
-        views = Views(fed, "supports", checked, lambda told, one: {**(told or {}), **one})
+        views: Views[dict[int, Support], dict[int, Support]] = Views(
+            fed, "supports", checked, lambda told, one: {**(told or {}), **one}
+        )
         self.supports = views.collect(replies)[1] or {}
         if len(self.supports) < self.needed:
             give_up(

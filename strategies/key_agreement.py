@@ -228,7 +228,7 @@ class _Attempt(Relay):
         message: bytes
         public: bytes
         message, public = made[first]
-        fields = {"confirms": confirms, "key-pair": message}
+        fields: dict[str, Any] = {"confirms": confirms, "key-pair": message}
         try:
             self.ask_all("take-pair", order[1:], lambda *_: True, **fields)
         except ProtocolError:

@@ -151,8 +151,8 @@ class MaskingAgreement:
         def read(node: int, answer: ConfigRecord, _: RecordDict) -> bytes:
             encoded: bytes = records.field(answer, "answer", bytes)
             sealed = not self.fed.server_reads
-            rank, _ = check_answer(self.circle, self.slot, self.survivors, encoded, sealed=sealed)
-            if rank != self.nodes[node]:
+            told = check_answer(self.circle, self.slot, self.survivors, encoded, sealed=sealed)
+            if told[0] != self.nodes[node]:
                 raise ProtocolError("it answers for another member")
             return encoded
 
