@@ -65,7 +65,8 @@ class SashFedAvg(SchemeFedAvg):
 class BatchCryptFedAvg(SchemeFedAvg):
     """FedAvg under BatchCrypt; for parameters see `BatchCrypt`. `clip` is "exchange" unless said.
 
-    Members share one key, with what that means for `FlasheFedAvg`.
+    Members share one key: any of them, together with the server, opens the others' updates. Where a
+    member may conspire with the server, take `SashFedAvg(unmask="clients")`.
     """
 
     def __init__(
@@ -96,7 +97,8 @@ class FedmlHeFedAvg(SchemeFedAvg):
     """FedAvg under FedML-HE, for all of an update or its most sensitive part (`select`).
 
     Updates are `weighted` unless a part travels in clear: there, multiples of an example count show it.
-    Members share one key, with what that means for `FlasheFedAvg`.
+    Members share one key: any of them, together with the server, opens the others' updates. Where a
+    member may conspire with the server, take `SashFedAvg(unmask="clients")`.
     """
 
     def __init__(self, *, ring: str = DEFAULT_SEAL, **options: Unpack[StrategyOptions]) -> None:

@@ -52,7 +52,7 @@ def test_python_paillier_decrypts_what_we_encrypt() -> None:
     assert total is not None
     found = [theirs.raw_decrypt(int(c)) for c in from_rows(total.data.reshape(-1, 512))]
     low, _ = SCHEME.batch.lower([gmpy2.mpz(m - n if m > n // 2 else m) for m in found])
-    assert np.array_equal(SCHEME.batch.unpack(low, 300, 3), vectors.sum(axis=0))
+    assert np.array_equal(SCHEME.batch.digits(low, 300, 3).check(), vectors.sum(axis=0))
 
 
 def test_we_decrypt_what_python_paillier_encrypts() -> None:

@@ -15,6 +15,7 @@ from flwr.app import Array, Message
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.keys.agreement.answers import pack
+from flhe.keys.agreement.circle import SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.voids import Promise, Void
@@ -409,8 +410,8 @@ class Relay(Network):
             fields["shares"] = [here.shares.get(u, nothing)[rank] for u in among]
             for slot in {here.updates[u].slot for u in among}:
                 keys = tuple(self.publics[site] for site in self.members)
-                circle = self.number, keys, self.rostered, self.colluders
-                self.proposed.setdefault(slot, Void(slot, *circle))
+                circle = SharingParameters(self.number, keys, self.rostered, self.colluders)
+                self.proposed.setdefault(slot, Void(slot, circle))
         if stage == "unmask":
             among = tuple(fields.pop("among", here.together()))
             signed = dict(list(here.signatures.get(among, {}).items())[: self.quorum])
@@ -508,13 +509,13 @@ class Relay(Network):
         Where too few promise, because the others may have answered, it may not, ever.
         """
         for slot, void in self.proposed.items():
-            where = {"round": slot.round, "attempt": slot.attempt, "number": void.number}
+            where = {"round": slot.round, "attempt": slot.attempt, "number": void.circle.number}
             made = {}
             for site in range(SIZE):
                 letter = self.letter(site, "void", slot=slot.to_bytes(), **where)
                 reply = self.handle(letter)
                 if reply is not None and not reply.has_error():
-                    rank = void.members.index(self.publics[site])
+                    rank = void.circle.members.index(self.publics[site])
                     made[rank] = Promise.from_bytes(answer(reply)["promise"])
                     void.check_promise(rank, made[rank])
             self.proposed[slot] = void.with_promises(made)

@@ -15,6 +15,7 @@ from flhe.coding.extras import Totals
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.keys import seal
+from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.agreement.states import Epoch
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed
@@ -131,7 +132,7 @@ def test_a_checkpoint_that_does_not_open_is_not_kept(tmp_path: Path) -> None:
     arrays = run(grid, 5)
     assert spoilt
     ends_with(grid, [5, 5, 4, 5, 5], range(5))
-    _, plain = seal.unseal(grid.epoch(0).model_key, records.to_pieces(arrays))
+    _, plain = seal.unseal(ModelKey.of(grid.epoch(0)).key, records.to_pieces(arrays))
     assert bytes(plain) == b"".join(grid.model(0).chunks())
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flhe.node.node import Node
+from flhe.node.journal import Journal
 from flhe.strategies import EsaflFedAvg
 from tests.strategies.chaos import World
 from tests.strategies.watching import Fault, fast_directory
@@ -192,7 +192,7 @@ def test_a_server_that_cannot_go_on_stops_and_is_resumed(fails: Any, says: str) 
 
 
 def test_a_mask_used_twice_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Node, "_claim", lambda *_: None)
+    monkeypatch.setattr(Journal, "claimed", lambda journal, *_: journal)
     with pytest.raises(AssertionError, match="a mask is used twice"):
         at_each(lambda _, writes: at_server(0, writes), begun=False)
 
