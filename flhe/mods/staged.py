@@ -5,9 +5,8 @@
     update     the masking mode that was chosen  -> ciphertext
 
 The app is called in the first of them only. What a node tells in one attempt it tells once: each step
-is claimed on disk first, with the support and the mode that it was told with, and a stage that is asked
-for again gets the same bytes. A node goes by its own model and draft: which steps a round has is no
-choice of the server's.
+is claimed on disk first, with the support that was told, and a stage that is asked for again gets the
+same bytes. A node goes by its own model and draft: which steps a round has is no choice of the server's.
 """
 
 from __future__ import annotations

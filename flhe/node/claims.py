@@ -141,8 +141,13 @@ class Claims:
             raise ReuseError(f"round {round_} was opened or given up here: go on with the next one")
 
     def check_unclaimed(self, epoch_id: bytes, round_: int, attempt: int) -> None:
-        """Refuse to begin an attempt that is not beyond the last one; ClaimedError."""
-        if (round_, attempt) <= self._journal(epoch_id).mark[:2]:
+        """Refuse to begin an attempt that is not beyond the last one; ClaimedError.
+
+        Raises NoKeyError where it could not claim, either: before the app trains for nothing.
+        """
+        journal = self.book.enter()
+        journal.check_epoch(epoch_id)
+        if (round_, attempt) <= journal.mark[:2]:
             raise ClaimedError(
                 f"round {round_}, attempt {attempt} or a later one was answered here, from another "
                 "start or under other settings: ask for another one"
