@@ -6,7 +6,7 @@
 
 The app is called in the first of them only. What a node tells in one attempt it tells once: each step
 is claimed on disk first, with the support that was told, and a stage that is asked for again gets the
-same bytes. A node goes by its own model and draft: which steps a round has is no choice of the server's.
+same bytes. A node goes by its own model and draft: the server does not choose which steps a round has.
 """
 
 from __future__ import annotations
