@@ -10,10 +10,9 @@ from flhe.errors import FederationsError, StoreError
 from flhe.mods import records
 from flhe.node import audit, federations
 from flhe.node.store import Store
-from flhe.provision.doctor import examine
 from flhe.training.contract import Contract
 from tests.mods.harness import TERMS, Group, answer, pinned, refused, update
-from tests.provision.site import bad, good, keygen, run, signed
+from tests.provision.site import bad, good, keygen, run
 
 
 def begin(one: Group, name: int) -> None:
@@ -101,27 +100,3 @@ def test_without_its_line_in_the_audit_log_there_is_no_permit(tmp_path: Path) ->
     (home / "audit.log").mkdir()
     assert run("permit", "--home", home).exit_code == 1
     assert not (home / "permit").exists()
-
-
-def test_doctor_counts_federations(tmp_path: Path) -> None:
-    hash_ = signed(tmp_path, "site-a", "site-b", "site-c")
-    home = tmp_path / "home-site-a"
-    config = {
-        "flhe-home": str(home),
-        "flhe-roster": str(tmp_path / "roster"),
-        "flhe-roster-hash": hash_,
-    }
-
-    def says(**more: object) -> str:
-        (check,) = [c for c in examine({**config, **more}) if c.name == "federations"]
-        assert check.level == "ok"
-        return check.says
-
-    assert says() == "0 federations have begun, 1 may"
-    federations.check(Store(home), 7, 1, begin=True)
-    assert says().startswith(
-        "1 federation has begun, 1 may: a further `flwr run` needs `flhe permit"
-    )
-    assert says(**{"flhe-max-federations": 0}) == "1 federation has begun, any number may"
-    good("permit", "--home", home)
-    assert says() == "1 federation has begun, 2 may"
