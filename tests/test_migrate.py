@@ -138,16 +138,6 @@ def test_settings_strategies_and_commands_exist() -> None:
                 assert any(isinstance(each, click.Argument) for each in command.params), line
 
 
-def test_links_lead_somewhere() -> None:
-    headings = {
-        re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-")
-        for h in re.findall(r"^##+ (.*)$", PAGE, re.MULTILINE)
-    }
-    links = re.findall(r"\]\(#([a-z0-9-]+)\)", PAGE)
-    assert links
-    assert set(links) <= headings
-
-
 # --- README ---
 
 
@@ -157,7 +147,8 @@ CLIENT, SERVER = re.findall(r"^```python\n(.*?)^```", RECIPE, re.MULTILINE | re.
 _TEST = README.partition("\n### Test it\n")[2].partition("\n### ")[0]
 (EXAMPLE,) = re.findall(r"^```python\n(.*?)^```", _TEST, re.MULTILINE | re.DOTALL)
 SAFE = 'SashFedAvg(unmask="clients")'
-RECIPE_ROUNDS = 10
+RECIPE_ROUNDS = 2
+"""Of the ten that it trains."""
 
 
 def client() -> ClientApp:
@@ -184,7 +175,8 @@ def test_the_recipe_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     with InProcessGrid(client(), 5, homes=tmp_path) as grid:
         scope = {"grid": grid, "arrays": ArrayRecord([np.zeros((4, 3), np.float32)])}
-        exec(SERVER, scope)
+        assert SERVER.count("num_rounds=10") == 1
+        exec(SERVER.replace("num_rounds=10", f"num_rounds={RECIPE_ROUNDS}"), scope)
     assert scope["strategy"].terms.scheme == Sash(unmask="clients")
     model = open_checkpoint(tmp_path / "model.flhe", tmp_path / "node-0")
     (array,) = model.masters.values()
@@ -195,7 +187,6 @@ def test_beside_the_recipe_stands_who_may_conspire_with_the_server() -> None:
     said = " ".join(RECIPE.partition(SERVER)[2].split())
     assert "one dishonest site together with the server reads every update" in said
     assert f"`strategy = {SAFE}`" in said
-    assert "`strategy = FlasheFedAvg()`" in said
 
 
 @pytest.mark.parametrize("name", ["FlasheFedAvg", "BatchCryptFedAvg", "FedmlHeFedAvg"])

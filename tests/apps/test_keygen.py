@@ -135,20 +135,6 @@ def test_half_a_dealing_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("", "keys are dealt for esafl only: say --scheme esafl. The identity of a site"),
-        ("--scheme flashe", "--scheme flashe: keys can be dealt for esafl only"),
-        ("--scheme esafl --roster r --out o", "--roster-hash HEX is missing"),
-        ("--show /no/such/file", "--show /no/such/file: the file is missing"),
-    ],
-    ids=str,
-)
-def test_refuses_what_is_incomplete(options: str, message: str) -> None:
-    assert message in line(CliRunner().invoke(app, ["keygen", *options.split()]))
-
-
-@pytest.mark.parametrize(
     ("options", "how", "message"),
     [
         (["--ring", "rns-2048"], {}, "ring 'rns-2048': ESHE has goldilocks"),
@@ -164,3 +150,17 @@ def test_refuses(options: list[str], how: dict[str, Any], message: str, tmp_path
     tmp_path.chmod(0o755)
     assert message in line(deal(tmp_path, *options, **how))
     assert [path.name for path in tmp_path.iterdir()] == ["roster"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("", "keys are dealt for esafl only: say --scheme esafl. The identity of a site"),
+        ("--scheme flashe", "--scheme flashe: keys can be dealt for esafl only"),
+        ("--scheme esafl --roster r --out o", "--roster-hash HEX is missing"),
+        ("--show /no/such/file", "--show /no/such/file: the file is missing"),
+    ],
+    ids=str,
+)
+def test_refuses_what_is_incomplete(options: str, message: str) -> None:
+    assert message in line(CliRunner().invoke(app, ["keygen", *options.split()]))

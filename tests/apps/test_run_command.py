@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from flhe.cli import app
 from flhe.schemes import PLAIN
 from flhe.schemes.registry import SCHEMES
-from flhe_app import launch, run_dir
+from flhe_app import launch
 from flhe_app.flower_run import How
 from flhe_app.settings import Settings
 from flhe_app.signals import Stopped
@@ -56,7 +56,11 @@ SAID: dict[str, dict[str, Any]] = {
     "--server-optimizer fedadam --fair-q 0.5": {"server_optimizer": "fedadam", "fair_q": 0.5},
     "--algorithm fedsgd --lr 0.01": {"algorithm": "fedsgd", "client_lr": 0.01},
     "--top-k 0.1 --no-permute": {"top_k": 0.1, "permute": False},
-    "--top-k 0.5 --permute --output m": {"top_k": 0.5, "sealed_model": "m"},
+    "--top-k 0.5 --permute --output m --tensorboard board": {
+        "top_k": 0.5,
+        "sealed_model": "m",
+        "tensorboard": "board",
+    },
 }
 
 
@@ -138,16 +142,6 @@ def test_resume_hands_on_what_was_said_and_no_default(monkeypatch: pytest.Monkey
     (path, none, _), (again, said, how) = seen
     assert (path, again, none, said) == (Path("DIR"), Path("DIR"), {}, given)
     assert (how.timeout, how.report_path) == (9, Path("r"))
-
-
-def test_where_overhead_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: list[Settings]
-) -> None:
-    assert run("--tensorboard", "board").exit_code == 0
-    assert seen[0].tensorboard == "board"
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    with run_dir.created(seen[0]) as made:  # Flower's processes run elsewhere
-        assert made.settings.tensorboard == str(Path("board").absolute())
 
 
 def test_a_stopped_run_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

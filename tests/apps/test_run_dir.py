@@ -47,7 +47,7 @@ def begun(settings: Settings, *, ledger: bool = True) -> pathlib.Path:
 def test_a_new_directory_is_private_and_says_what_was_asked(
     scheme: str, tmp_path: pathlib.Path
 ) -> None:
-    with run_dir.created(Settings(scheme, seed=7)) as made:
+    with run_dir.created(Settings(scheme, seed=7, tensorboard="board")) as made:
         path, encrypted = made.path, scheme != "plain"
         assert path.parent == tmp_path / "data/flhe/runs"
         assert path.stat().st_mode & 0o777 == 0o700
@@ -57,6 +57,7 @@ def test_a_new_directory_is_private_and_says_what_was_asked(
         )  # a plain run keeps no state
         model = path / ("model.flhe" if encrypted else "model.npz")
         paths = {"report": str(path / "rounds.jsonl"), "sealed_model": str(model)}
+        paths["tensorboard"] = str(pathlib.Path("board").absolute())  # Flower runs elsewhere
         assert made.settings == Settings(scheme, seed=7, **paths, **kept)
         assert made.events() == []
         whole = json.dumps(ROUND) + "\n"

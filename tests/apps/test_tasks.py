@@ -22,7 +22,6 @@ from flhe_app.settings import CLASSES, TASKS, Settings
 from flhe_app.tasks import check_data, task_named
 from flhe_app.tasks.base import (
     Data,
-    Examples,
     add_pull,
     anchors,
     batch_gradient,
@@ -242,18 +241,6 @@ def test_text_scores_every_position() -> None:
         assert score.accuracy == pytest.approx(right, abs=1e-6)
 
 
-def test_text_that_repeats_is_learned() -> None:
-    codes = torch.arange(4 * (LENGTH + 1)).remainder(5).reshape(4, LENGTH + 1)
-    examples = Examples(codes[:, :-1], codes[:, 1:])
-    model = new_model(task_named("gru"), 0)
-    before = evaluate(model, examples)
-    how: dict[str, Any] = {"epochs": 8, "learning_rate": 0.01, "batch_size": 4}
-    train(model, examples, **how, shuffle=shuffler(0, 0, 1), optimizer="adam")
-    after = evaluate(model, examples)
-    assert before.accuracy < 0.5 < after.accuracy
-    assert after.loss < before.loss / 2
-
-
 # --- data sets in files ---
 
 TEXT = "".join(chr(32 + (7 * i) % 95) if i % 31 else "\n" for i in range(80 * 60 + 7))
@@ -306,12 +293,11 @@ PIXELS, ELEVEN = np.zeros((12, 28, 28), np.uint8), np.arange(12) % 11
             r"sample\.npz holds uint8 images of shape",
         ),
         ("cifar10", (12, 28, 28, 3), {}, r"\(28, 28, 3\), expected uint8 of \(32, 32, 3\)"),
-        ("fcn", (12, 28, 28), {"x_train": PIXELS * 1.0}, "holds float64 images of shape"),
         ("fcn", (12, 28, 28), {"y_test": np.zeros(3, np.int64)}, "and a label for each"),
         ("fcn", (12, 28, 28), {"y_train": ELEVEN}, "holds labels 0 to 10, expected 0 to 9"),
         ("fcn", (12, 28, 28), {"y_train": np.array([{}] * 12)}, r"sample\.npz cannot be read"),
     ],
-    ids=["other shape", "shape", "type", "count", "labels", "pickle"],
+    ids=["other shape", "shape", "count", "labels", "pickle"],
 )
 def test_images_that_are_not_the_sets(
     task: str, shape: tuple[int, ...], changed: dict[str, Any], says: str, tmp_path: pathlib.Path

@@ -33,10 +33,10 @@ def commands() -> list[list[str]]:
 
 
 def test_commands_exist_with_these_options() -> None:
+    whole: click.Command = typer.main.get_command(app)
     assert len(commands()) > 15
     for words in commands():
-        command: click.Command = typer.main.get_command(app)
-        at = 1
+        command, at = whole, 1
         while isinstance(command, click.Group) and at < len(words):
             assert words[at] in command.commands
             command, at = command.commands[words[at]], at + 1
