@@ -17,7 +17,6 @@ from flhe_app.tasks.fair import Fair
 from tests.apps.federation import Arrays as Model
 
 RATE = 0.05
-LOSSES = [0.9, 2.1, 0.2, 1.4]
 
 
 def fair(q: float = 1.0, **changes: Any) -> Fair:

@@ -269,9 +269,8 @@ def test_what_is_allowed_is_said(
         ("flhe-min-surviors", 3, "settings"),
         ("flhe-min-survivors", 4, "survivors"),
         ("flhe-schemes", "sash", "schemes"),
-        *(("flhe-schemes", none, "policy") for none in ("", ",", "flash", "flashe,shas")),
+        *(("flhe-schemes", none, "policy") for none in ("", "flashe,shas")),
         ("flhe-unpermuted", "true", "policy"),
-        ("flhe-leave", "yes", "policy"),
     ],
 )
 def test_settings_that_limit_nothing(
@@ -367,17 +366,12 @@ def test_the_clock(
         ("1.42.0", ">=1.41,<1.42", False),
         ("1.9.3", ">=1.41,<1.42", False),
         ("0.61.0rc1", ">=0.61", True),
-        ("1.0", "", True),
     ],
 )
 def test_versions(installed: str, spec: str, within: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        check_machine.metadata, "requires", lambda _: [f"flwr{spec}", "x; extra == 'y'"]
-    )
-    real = check_machine._version
-    monkeypatch.setattr(
-        check_machine, "_version", lambda name: installed if name == "flwr" else real(name)
-    )
+    needed = [f"flwr{spec}", "x; extra == 'y'"]
+    monkeypatch.setattr(check_machine.metadata, "requires", lambda _: needed)
+    monkeypatch.setattr(check_machine, "_version", lambda name: installed)
     levels = [c.level for c in check_machine.check_versions(())]
     assert ("fail" not in levels) == within
 
