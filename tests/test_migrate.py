@@ -22,8 +22,6 @@ from flhe.schemes.sash.scheme import Sash
 from flhe.strategies import SashFedAvg, save_sealed
 from flhe.testing import InProcessGrid
 from flhe.training.model import Model
-from flhe_lab.bench.flower_parts import EXAMPLES, Client
-from flhe_lab.bench.flower_secagg import FlowerSecAgg, Round
 from flhe_lab.bench.synthetic import client_app
 
 ROOT = Path(__file__).parents[1]
@@ -61,27 +59,6 @@ def test_what_flower_had_is_as_the_page_says() -> None:
     context = Context(1, 1, {}, RecordDict(), {})
     with pytest.raises(TypeError, match="LegacyContext"):  # no other has room for its strategy
         server["secure"](None, context)
-
-
-def test_counts_and_keys_of_flowers_mod_are_where_the_page_says(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: dict[str, list[Any]] = {"reply": [], "state": []}
-    handle = Client.handle
-
-    def noted(client: Client, message: Any) -> Any:
-        reply = handle(client, message)
-        seen["reply"].append(reply.content)
-        seen["state"].append(client._context.state.config_records)
-        return reply
-
-    monkeypatch.setattr(Client, "handle", noted)
-    FlowerSecAgg(Round(5, 10, 5, 3))
-    counts = [r["fitres.num_examples"] for r in seen["reply"] if "fitres.num_examples" in r]
-    assert [list(count.values()) for count in counts] == [[EXAMPLES]] * 5  # not masked
-    (record,) = seen["state"][-1].values()
-    assert record["sk1"]
-    assert record["sk2"]
 
 
 def federate(tmp: Path, client: str, server: str, nodes: int = 4) -> Any:

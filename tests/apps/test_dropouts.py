@@ -88,6 +88,7 @@ def test_who_drops_out_stays_away_until_the_round_is_over(place: str) -> None:
     assert (answers, app.calls) == expected
     assert app.ask(here, None, round_) == expected[0][0]  # a plain run's training
     assert all(app.ask(here, stage, round_, kind) for stage, kind in AROUND)
+    assert app.ask(here, None, round_, "evaluate")
     assert app.ask(context(partition, drops=0), "round", round_)
     back = next(r for r in range(round_ + 1, 999) if drops_at(0, r, partition, 8, 2) is None)
     assert app.ask(here, "round", back)

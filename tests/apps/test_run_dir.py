@@ -83,6 +83,8 @@ def test_what_was_begun_goes_on_with_its_settings(tmp_path: pathlib.Path) -> Non
     with run_dir.reopened(moved, {}) as found:
         assert found.settings.state_dir == str(moved / "server")
         assert found.nodes == moved / "nodes"
+    with run_dir.reopened(begun(Settings(sealed_model="m")), {"sealed_model": "m"}) as found:
+        assert found.asked.sealed_model == str(pathlib.Path("m").absolute())
     with run_dir.reopened(begun(Settings(), ledger=False), {}) as found:
         assert not found.settings.resume  # it starts from the beginning
 

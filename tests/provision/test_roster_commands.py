@@ -102,10 +102,8 @@ def test_who_signs_what(tmp_path: Path) -> None:
     pinned = made(tmp_path, *ABC)
     roster = tmp_path / "roster"
     before = roster.read_bytes()
-    keygen(tmp_path, "site-d")
     for home, hash_, says in (
         ("home-site-a", "00" * 32, "roster-hash"),
-        ("home-site-d", pinned, "not in the roster"),
         ("nobody", pinned, "no identity in it"),
     ):
         how = ("--home", tmp_path / home, "--roster-hash", hash_)
@@ -114,8 +112,8 @@ def test_who_signs_what(tmp_path: Path) -> None:
     assert (blind.exit_code, "--roster-hash" in blind.output) == (2, True)
     assert not (tmp_path / "nobody").exists()
     assert roster.read_bytes() == before
-    good("roster", "sign", roster, "--home", tmp_path / "home-site-a", "--roster-hash", pinned)
-    assert [m.name for m in load(roster).missing if m.name == "site-a"] == []
+    sign(roster, tmp_path / "home-site-a")
+    assert {member.name for member in load(roster).missing} == {"site-b", "site-c"}
 
 
 @pytest.mark.parametrize(
@@ -180,13 +178,9 @@ def test_a_site_more_and_a_site_less(tmp_path: Path) -> None:
     assert {m.name for m in load(less).roster.members} == {"site-b", "site-c", "site-d"}
     hash_ = ("--roster-hash", load(less).roster.hash.hex())
     assert "was revoked" in bad("roster", "sign", less, "--home", tmp_path / "home-site-a", *hash_)
-    assert "was revoked" in bad(
-        "roster", "add", less, "--site", tmp_path / "site-a.site", "--out", tmp_path / "again"
-    )
-    assert "no site of this roster" in bad(
-        "roster", "remove", less, "site-a", "--out", tmp_path / "x"
-    )
-    assert "need 3 to 1024" in bad("roster", "remove", less, "site-b", "--out", tmp_path / "x")
+    out = ("--out", tmp_path / "x")
+    assert "was revoked" in bad("roster", "add", less, "--site", tmp_path / "site-a.site", *out)
+    assert "no site of this roster" in bad("roster", "remove", less, "site-a", *out)
 
 
 def test_what_was_revoked_is_not_signed_back_in(tmp_path: Path) -> None:
