@@ -9,13 +9,15 @@ import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from flhe import packages
 from flhe.errors import ConfigError
 from flhe.math.bigint import gmpy
+from flhe.packages import Role
+from flhe.schemes.base import Scheme
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.registry import SCHEMES
@@ -33,32 +35,28 @@ def test_a_schemes_extra_brings_what_it_needs_and_nothing_more(name: str) -> Non
         assert {re.split("[^a-z0-9]", each)[0] for each in EXTRAS[extra]} == set(needs.node)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "package", "roles", "load"),
+    [(FedmlHe(), "tenseal", ("node",), tenseal), (BatchCrypt(), "gmpy2", ("node", "server"), gmpy)],
+)
 def test_what_is_missing_is_named_with_the_command_that_installs_it(
-    monkeypatch: pytest.MonkeyPatch,
+    scheme: Scheme, package: str, roles: tuple[Role, ...], load: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setitem(sys.modules, "tenseal", None)
-    assert FedmlHe.needs.missing() == ("tenseal",)
-    assert FedmlHe.needs.missing("server") == BatchCrypt.needs.missing() == ()
-    with pytest.raises(
-        ConfigError, match=r"'fedml-he' needs tenseal, .*pip install 'tenseal>=.*' 'zstandard>"
-    ):
-        FedmlHe().check_packages()
-    with pytest.raises(ConfigError, match="needs tenseal"):
-        tenseal()
-    for kind in SCHEMES.all():
-        kind().check_packages("server")
-        if "tenseal" not in kind.needs.node:
-            kind().check_packages()
+    monkeypatch.setitem(sys.modules, package, None)
+    says = rf"'{scheme.name}' needs {package}, .*pip install '{package}>="
+    for role in get_args(Role):
+        assert scheme.needs.missing(role) == ((package,) if role in roles else ())
+        for kind in SCHEMES.all():
+            if package not in kind.needs.missing(role):
+                kind().check_packages(role)
+    for role in roles:
+        with pytest.raises(ConfigError, match=says):
+            scheme.check_packages(role)
+    with pytest.raises(ConfigError, match=f"needs {package}"):
+        load()
 
 
-def test_batchcrypt_needs_gmpy2_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gmpy2", None)
-    for role in get_args(packages.Role):
-        with pytest.raises(ConfigError, match=r"'batchcrypt' needs gmpy2, .*pip install 'gmpy2>="):
-            BatchCrypt().check_packages(role)
-    with pytest.raises(ConfigError, match="needs gmpy2"):
-        gmpy()
-    FedmlHe().check_packages()
+def test_a_package_that_nobody_knows_is_named() -> None:
     mine = packages.Needs(node=("no_such_package",))
     with pytest.raises(ConfigError, match="install no_such_package into the environment of flhe"):
         mine.check("mine")

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flhe.errors import AuthenticationError, ProtocolError, StoreError
-from flhe.keys import seal
+from flhe.errors import ProtocolError, StoreError
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.roles import opener_for
@@ -20,7 +19,6 @@ from flhe.node.checkpoint import open_checkpoint
 from flhe.node.store import Store
 from flhe.provision import backups, key_commands
 from flhe.wire import files
-from tests.fuzz.group import exchange
 from tests.mods.harness import Group, Site, answer, refused, update
 from tests.provision.site import backup, bad, good, keygen, restore
 
@@ -216,13 +214,3 @@ def test_no_single_update_opens_but_models_do(tmp_path: Path) -> None:
         assert open_checkpoint(model, place).round == 1
     (key,) = (home / "archive").iterdir()
     assert open_checkpoint(model, key).round == 1
-
-
-def test_a_model_that_was_sealed_under_the_group_key_is_none() -> None:
-    """As version 1 did: nothing reads two kinds."""
-    epoch = exchange().epochs[0]
-    key = ModelKey.of(epoch)
-    header = {**key.header(), "round": 1, "attempt": 0, "rank": 0}
-    assert seal.unseal(key.key, seal.seal(key.key, header, b"model"))[1] == b"model"
-    with pytest.raises(AuthenticationError):
-        seal.unseal(key.key, seal.seal(epoch.group_key, header, b"model"))
