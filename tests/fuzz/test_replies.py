@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 
 from flhe.errors import FlheError
 from flhe.training.model import Model
@@ -41,7 +41,12 @@ def run(path: Path, case_name: str, stage: str, seed: int) -> tuple[str, str, Pu
         seen.append(reply.content)
         if node == liar and name == stage and times > 0:
             times -= 1
-            reply.content, told[0] = mutated(reply.content, seen, random)
+            if seed % 20 == 1:
+                code = random.choice((0, 1, 3, 1001, 1014, 1999, -1))
+                error = Error(code, random.choice((SECRET, "flhe/left")))
+                reply._content, reply._error, told[0] = None, error, "an error"
+            else:
+                reply.content, told[0] = mutated(reply.content, seen, random)
         return reply
 
     grid.forge = forge
@@ -73,13 +78,13 @@ MANY = [
 ]
 
 
-@pytest.mark.parametrize(("stage", "count"), [("unmask", 1), *MANY])
+@pytest.mark.parametrize(("stage", "count"), [("unmask", 2), *MANY])
 def test_mutants(tmp_path: Path, stage: str, count: int, caplog: Log) -> None:
     for name in ("flwr", "flhe"):
         logging.getLogger(name).propagate = True
     caplog.set_level(logging.INFO)
     with ageless():
-        having = ["sash-clients"] if count == 1 else stages()[stage]
+        having = ["sash-clients"] if count == 2 else stages()[stage]
         for seed in range(count):
             caplog.clear()
             case = having[seed % len(having)]
