@@ -32,7 +32,7 @@ LIMIT_S = 900.0
 """How long the tests of one mutant may take: it may make the library hang."""
 
 
-def tests_of(site: Site) -> tuple[str, ...]:
+def modules_for(site: Site) -> tuple[str, ...]:
     """Modules that are to be tried, in order, below `tests/`."""
     folder = ROOT / "tests" / Path(site.file).parent.as_posix().removeprefix("flhe/")
     while not folder.is_dir():
@@ -48,7 +48,7 @@ def verdict(place: Path, site: Site) -> str:
     source = path.read_bytes()
     path.write_bytes(site.apply(source))
     try:
-        outcome = run(place, tests_of(site), "-x", "--hypothesis-seed=0", limit_s=LIMIT_S)
+        outcome = run(place, modules_for(site), "-x", "--hypothesis-seed=0", limit_s=LIMIT_S)
     finally:
         path.write_bytes(source)
     return {0: "survived", -1: "time"}.get(outcome.code, "killed")
