@@ -22,8 +22,6 @@ from flhe.schemes.sash.scheme import Sash
 from flhe.strategies import SashFedAvg, save_sealed
 from flhe.testing import InProcessGrid
 from flhe.training.model import Model
-from flhe_lab.bench.flower_parts import EXAMPLES, Client
-from flhe_lab.bench.flower_secagg import FlowerSecAgg, Round
 from flhe_lab.bench.synthetic import client_app
 
 ROOT = Path(__file__).parents[1]
@@ -61,27 +59,6 @@ def test_what_flower_had_is_as_the_page_says() -> None:
     context = Context(1, 1, {}, RecordDict(), {})
     with pytest.raises(TypeError, match="LegacyContext"):  # no other has room for its strategy
         server["secure"](None, context)
-
-
-def test_counts_and_keys_of_flowers_mod_are_where_the_page_says(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: dict[str, list[Any]] = {"reply": [], "state": []}
-    handle = Client.handle
-
-    def noted(client: Client, message: Any) -> Any:
-        reply = handle(client, message)
-        seen["reply"].append(reply.content)
-        seen["state"].append(client._context.state.config_records)
-        return reply
-
-    monkeypatch.setattr(Client, "handle", noted)
-    FlowerSecAgg(Round(5, 10, 5, 3))
-    counts = [r["fitres.num_examples"] for r in seen["reply"] if "fitres.num_examples" in r]
-    assert [list(count.values()) for count in counts] == [[EXAMPLES]] * 5  # not masked
-    (record,) = seen["state"][-1].values()
-    assert record["sk1"]
-    assert record["sk2"]
 
 
 def federate(tmp: Path, client: str, server: str, nodes: int = 4) -> Any:
@@ -138,16 +115,6 @@ def test_settings_strategies_and_commands_exist() -> None:
                 assert any(isinstance(each, click.Argument) for each in command.params), line
 
 
-def test_links_lead_somewhere() -> None:
-    headings = {
-        re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-")
-        for h in re.findall(r"^##+ (.*)$", PAGE, re.MULTILINE)
-    }
-    links = re.findall(r"\]\(#([a-z0-9-]+)\)", PAGE)
-    assert links
-    assert set(links) <= headings
-
-
 # --- README ---
 
 
@@ -157,7 +124,8 @@ CLIENT, SERVER = re.findall(r"^```python\n(.*?)^```", RECIPE, re.MULTILINE | re.
 _TEST = README.partition("\n### Test it\n")[2].partition("\n### ")[0]
 (EXAMPLE,) = re.findall(r"^```python\n(.*?)^```", _TEST, re.MULTILINE | re.DOTALL)
 SAFE = 'SashFedAvg(unmask="clients")'
-RECIPE_ROUNDS = 10
+RECIPE_ROUNDS = 2
+"""Of the ten that it trains."""
 
 
 def client() -> ClientApp:
@@ -184,7 +152,8 @@ def test_the_recipe_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     with InProcessGrid(client(), 5, homes=tmp_path) as grid:
         scope = {"grid": grid, "arrays": ArrayRecord([np.zeros((4, 3), np.float32)])}
-        exec(SERVER, scope)
+        assert SERVER.count("num_rounds=10") == 1
+        exec(SERVER.replace("num_rounds=10", f"num_rounds={RECIPE_ROUNDS}"), scope)
     assert scope["strategy"].terms.scheme == Sash(unmask="clients")
     model = open_checkpoint(tmp_path / "model.flhe", tmp_path / "node-0")
     (array,) = model.masters.values()
@@ -195,7 +164,6 @@ def test_beside_the_recipe_stands_who_may_conspire_with_the_server() -> None:
     said = " ".join(RECIPE.partition(SERVER)[2].split())
     assert "one dishonest site together with the server reads every update" in said
     assert f"`strategy = {SAFE}`" in said
-    assert "`strategy = FlasheFedAvg()`" in said
 
 
 @pytest.mark.parametrize("name", ["FlasheFedAvg", "BatchCryptFedAvg", "FedmlHeFedAvg"])

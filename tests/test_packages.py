@@ -9,15 +9,15 @@ import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
-from typer.testing import CliRunner
 
 from flhe import packages
-from flhe.cli import app
 from flhe.errors import ConfigError
 from flhe.math.bigint import gmpy
+from flhe.packages import Role
+from flhe.schemes.base import Scheme
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.registry import SCHEMES
@@ -35,32 +35,28 @@ def test_a_schemes_extra_brings_what_it_needs_and_nothing_more(name: str) -> Non
         assert {re.split("[^a-z0-9]", each)[0] for each in EXTRAS[extra]} == set(needs.node)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "package", "roles", "load"),
+    [(FedmlHe(), "tenseal", ("node",), tenseal), (BatchCrypt(), "gmpy2", ("node", "server"), gmpy)],
+)
 def test_what_is_missing_is_named_with_the_command_that_installs_it(
-    monkeypatch: pytest.MonkeyPatch,
+    scheme: Scheme, package: str, roles: tuple[Role, ...], load: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setitem(sys.modules, "tenseal", None)
-    assert FedmlHe.needs.missing() == ("tenseal",)
-    assert FedmlHe.needs.missing("server") == BatchCrypt.needs.missing() == ()
-    with pytest.raises(
-        ConfigError, match=r"'fedml-he' needs tenseal, .*pip install 'tenseal>=.*' 'zstandard>"
-    ):
-        FedmlHe().check_packages()
-    with pytest.raises(ConfigError, match="needs tenseal"):
-        tenseal()
-    for kind in SCHEMES.all():
-        kind().check_packages("server")
-        if "tenseal" not in kind.needs.node:
-            kind().check_packages()
+    monkeypatch.setitem(sys.modules, package, None)
+    says = rf"'{scheme.name}' needs {package}, .*pip install '{package}>="
+    for role in get_args(Role):
+        assert scheme.needs.missing(role) == ((package,) if role in roles else ())
+        for kind in SCHEMES.all():
+            if package not in kind.needs.missing(role):
+                kind().check_packages(role)
+    for role in roles:
+        with pytest.raises(ConfigError, match=says):
+            scheme.check_packages(role)
+    with pytest.raises(ConfigError, match=f"needs {package}"):
+        load()
 
 
-def test_batchcrypt_needs_gmpy2_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gmpy2", None)
-    for role in get_args(packages.Role):
-        with pytest.raises(ConfigError, match=r"'batchcrypt' needs gmpy2, .*pip install 'gmpy2>="):
-            BatchCrypt().check_packages(role)
-    with pytest.raises(ConfigError, match="needs gmpy2"):
-        gmpy()
-    FedmlHe().check_packages()
+def test_a_package_that_nobody_knows_is_named() -> None:
     mine = packages.Needs(node=("no_such_package",))
     with pytest.raises(ConfigError, match="install no_such_package into the environment of flhe"):
         mine.check("mine")
@@ -68,30 +64,23 @@ def test_batchcrypt_needs_gmpy2_at_both_ends(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_the_hint_names_requirements_of_the_extra(extra: str) -> None:
+def test_the_hint_names_requirements_of_the_extra(
+    extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = {re.split("[^A-Za-z0-9-]", each)[0] for each in EXTRAS[extra]}
     found = packages.requirements(extra)
     assert {re.split("[^A-Za-z0-9-]", each)[0] for each in found} == names
     assert packages.install_hint(extra).count("'") == 2 * len(found)
     assert packages.install_hint("apps", "torch").endswith("pip install 'torch>=2.6'")
+    for there, command in ((object(), "pip"), (None, "uv pip")):
+        monkeypatch.setattr(packages, "find_spec", lambda _, there=there: there)
+        assert packages.install_hint(extra).startswith(command)
 
-
-def test_an_flhe_that_was_never_installed_still_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     def requires(name: str) -> list[str]:
-        raise metadata.PackageNotFoundError(name)
+        raise metadata.PackageNotFoundError(name)  # flhe was never installed
 
     monkeypatch.setattr(packages.metadata, "requires", requires)
-    assert "[paillier] extra" in packages.install_hint("paillier")
-
-
-@pytest.mark.parametrize("pip", [True, False])
-def test_an_environment_without_pip_is_named_the_command_that_it_has(
-    pip: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packages, "find_spec", lambda _: object() if pip else None)
-    assert packages.install_hint("paillier").startswith("pip" if pip else "uv pip")
+    assert f"[{extra}] extra" in packages.install_hint(extra)
 
 
 def test_nobody_is_told_to_install_a_name_that_is_not_ours() -> None:
@@ -125,11 +114,8 @@ app({arguments})
     "command",
     [
         "run",
-        "run --scheme plain",
         "audit --quick",
         "tables",
-        "bench batchcrypt --values 1000 --repeats 1",
-        "bench fedml-he --values 1000 --repeats 1",
         "bench --peers --values 1000 --repeats 1",
     ],
 )
@@ -145,17 +131,6 @@ def test_commands_name_what_is_missing(command: str, tmp_path: Path) -> None:
     assert line.startswith("flhe: ")
     assert "pip install " in line
     assert "ModuleNotFoundError" not in line
-
-
-@pytest.mark.parametrize("module", ["torch", "matplotlib", "sklearn"])
-def test_an_audit_starts_with_all_it_needs(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    result = CliRunner().invoke(app, ["audit", "--quick"])
-    assert result.exit_code == 1
-    assert result.output == (
-        f"flhe: `flhe audit` needs the [apps] extra, missing: {module}; "
-        f"install it: {packages.install_hint('apps')}\n"
-    )
 
 
 def test_what_no_extra_installs_is_left_to_others() -> None:

@@ -80,43 +80,25 @@ def content() -> RecordDict:
     )
 
 
-def wait_for(grid: InProcessGrid, ids: list[str]) -> list[Message]:
-    replies: list[Message] = []
-    deadline = time.monotonic() + 20
-    while len(replies) < len(ids):
-        assert time.monotonic() < deadline
-        replies += grid.pull_messages(ids)
-    return replies
-
-
-def test_a_message_arrives_as_it_was_sent() -> None:
+def test_a_message_arrives_as_it_was_sent_and_the_tap_sees_every_object_each_way() -> None:
     """Also where its arrays repeat one block, and where its sender has gone on meanwhile."""
-    echo = Echo()
-    grid = InProcessGrid(echo, 2)  # type: ignore[arg-type]
-    sent = content()
-    try:
-        busy = threading.Event()
+    echo, seen = Echo(), list[tuple[str, int, bytes]]()
+    sent, busy = content(), threading.Event()
+    with InProcessGrid(echo, 2, tap=lambda *what: seen.append(what)) as grid:  # type: ignore[arg-type]
         grid._pool.submit(busy.wait, 20)
         ids = grid.push_messages([Message(sent, 100 + i, "train") for i in range(2)])
         sent["config"]["round"] = 2
         sent["arrays"]["ones"] = Array(np.zeros(3))
         busy.set()
-        replies = wait_for(grid, ids)
-    finally:
-        grid.close()
+        replies: list[Message] = []
+        deadline = time.monotonic() + 20
+        while len(replies) < len(ids):
+            assert time.monotonic() < deadline
+            replies += grid.pull_messages(ids)
     for message in (*echo.got, *replies):
         assert message.content == content()
     assert [m.metadata.message_id for m in echo.got] == ids
     assert sorted(r.metadata.reply_to_message_id for r in replies) == ids
-
-
-def test_the_tap_sees_every_object_each_way() -> None:
-    seen: list[tuple[str, int, bytes]] = []
-    grid = InProcessGrid(Echo(), 1, tap=lambda *what: seen.append(what))  # type: ignore[arg-type]
-    try:
-        wait_for(grid, grid.push_messages([Message(content(), 100, "train")]))
-    finally:
-        grid.close()
     down = {data for way, node, data in seen if (way, node) == ("down", 100)}
     up = {data for way, node, data in seen if (way, node) == ("up", 100)}
     assert len(down) == len(up) > 8

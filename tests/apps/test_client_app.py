@@ -38,39 +38,37 @@ def arrays() -> ArrayRecord:
     return ArrayRecord(new_model(task_named("digits"), Settings().seed).state_dict())
 
 
-def test_train_returns_the_model_and_its_metrics(arrays: ArrayRecord) -> None:
-    reply = client_app.train_fn(message("train", arrays), context(0))
-    state, start = reply.content["arrays"].to_torch_state_dict(), arrays.to_torch_state_dict()
-    assert list(state) == list(start)
-    assert all(state[key].shape == start[key].shape for key in start)
-    assert not torch.equal(state["0.weight"], start["0.weight"])
-    metrics = reply.content["metrics"]
-    assert set(metrics) == {"train_loss", "train_accuracy", "num-examples"}
-    assert metrics["num-examples"] == 288
-
-
-def test_train_depends_on_seed_partition_and_round_alone(arrays: ArrayRecord) -> None:
-    def weight(partition: int, server_round: int) -> torch.Tensor:
-        reply = client_app.train_fn(message("train", arrays, server_round), context(partition))
-        return reply.content["arrays"].to_torch_state_dict()["0.weight"]
-
-    torch.manual_seed(1)
-    first = weight(0, 1)
-    torch.manual_seed(2)
-    assert torch.equal(first, weight(0, 1))
-    assert not torch.equal(first, weight(0, 2))
-    assert not torch.equal(first, weight(1, 1))
-
-
-def test_the_proximal_term_keeps_training_close(arrays: ArrayRecord) -> None:
+def test_training_depends_on_seed_partition_and_round_alone(arrays: ArrayRecord) -> None:
     start = arrays.to_torch_state_dict()
 
-    def distance(mu: float) -> float:
-        reply = client_app.train_fn(message("train", arrays), context(0, **{"proximal-mu": mu}))
-        state = reply.content["arrays"].to_torch_state_dict()
-        return sum(float(((state[key] - start[key]) ** 2).sum()) for key in start)
+    def moved(partition: int = 0, server_round: int = 1, mu: float = 0.0) -> torch.Tensor:
+        here = context(partition, **{"proximal-mu": mu})
+        reply = client_app.train_fn(message("train", arrays, server_round), here)
+        state, metrics = reply.content["arrays"].to_torch_state_dict(), reply.content["metrics"]
+        assert {key: array.shape for key, array in state.items()} == {
+            key: array.shape for key, array in start.items()
+        }
+        assert set(metrics) == {"train_loss", "train_accuracy", "num-examples"}
+        assert metrics["num-examples"] == (288 if partition == 0 else 287)
+        return state["0.weight"] - start["0.weight"]
 
-    assert distance(5.0) < distance(1.0) < distance(0.0)
+    torch.manual_seed(1)
+    first = moved()
+    torch.manual_seed(2)
+    assert torch.equal(first, moved())
+    assert not torch.equal(first, moved(server_round=2))
+    assert not torch.equal(first, moved(partition=2))
+    # A proximal term keeps training close
+    assert moved(mu=5.0).norm() < moved(mu=1.0).norm() < first.norm()
+
+
+def test_evaluation_returns_metrics_alone(arrays: ArrayRecord) -> None:
+    reply = client_app.evaluate_fn(message("evaluate", arrays), context(1))
+    assert not reply.content.array_records
+    metrics = reply.content["metrics"]
+    assert set(metrics) == {"loss", "accuracy", "num-examples"}
+    assert metrics["num-examples"] == 72
+    assert 0 <= metrics["accuracy"] <= 1
 
 
 def test_q_fedavg_takes_the_loss_of_the_received_model(arrays: ArrayRecord) -> None:
@@ -89,15 +87,6 @@ def test_q_fedavg_takes_the_loss_of_the_received_model(arrays: ArrayRecord) -> N
     metrics = reply.content["metrics"]
     assert metrics["num-examples"] == weight != 288
     assert metrics["train_loss"] == plain.content["metrics"]["train_loss"]
-
-
-def test_evaluate_returns_metrics_alone(arrays: ArrayRecord) -> None:
-    reply = client_app.evaluate_fn(message("evaluate", arrays), context(1))
-    assert not reply.content.array_records
-    metrics = reply.content["metrics"]
-    assert set(metrics) == {"loss", "accuracy", "num-examples"}
-    assert metrics["num-examples"] == 72
-    assert 0 <= metrics["accuracy"] <= 1
 
 
 def test_under_fedsgd_a_node_answers_with_its_gradient(arrays: ArrayRecord) -> None:

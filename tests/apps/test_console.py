@@ -1,10 +1,11 @@
-"""What `flhe run` shows of its rounds: the selection round, a killed node, no accuracy."""
+"""What `flhe run` shows of its rounds: the selection round, a killed node, no accuracy, the costs."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from flhe.errors import ConfigError, FlheError
+from flhe.strategies.overhead import PHASES
 from flhe_app import flower_run
-from flhe_app.console import RoundDisplay, round_table
+from flhe_app.console import RoundDisplay, overhead_table, round_table
 from flhe_app.flower_run import FlowerRun, How
 from flhe_app.outcome import Outcome, Tail, labelled
 from flhe_app.settings import Settings
@@ -30,13 +33,13 @@ def rounds(settings: Settings) -> list[dict[str, Any]]:
     return [labelled(event(i), settings) for i in range(1, settings.total_rounds + 1)]
 
 
-@pytest.fixture(params=["pipe", "terminal"])
-def console(request: pytest.FixtureRequest) -> Console:
-    terminal = request.param == "terminal"
-    return Console(file=io.StringIO(), width=80, force_terminal=terminal, _environ={})
+def plain(width: int = 80) -> Console:
+    return Console(file=io.StringIO(), width=width)
 
 
-def shown(console: Console) -> str:
+def shown(console: Console, *tables: Any) -> str:
+    for table in tables:
+        console.print(table)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -47,92 +50,124 @@ def test_the_selection_round_is_labelled_and_has_no_accuracy() -> None:
     assert [(r["kind"], r["accuracy"]) for r in others] == [("training", 0.75)] * 2
     for unmapped in (Settings(), Settings("fedml-he", select=0.1, rule="random")):
         assert [r["kind"] for r in rounds(unmapped)] == ["training"] * unmapped.num_rounds
-    other = {"event": "start", "model_bytes": 1}
-    assert labelled(other, SELECTS) == other
     for known, accuracy in ((1, None), (3, 0.75)):
         outcome = Outcome.earlier(rounds(SELECTS)[:known])
         assert outcome.to_json(SELECTS)["final_accuracy"] == accuracy
 
 
-def test_the_display_names_the_selection_round(console: Console) -> None:
-    first, second, _ = rounds(SELECTS)
-    with RoundDisplay(console, SELECTS.total_rounds) as display:  # a terminal is drawn at its end
-        display.round(first)
-    assert "selection round" in shown(console)
-    assert "accuracy" not in shown(console)
-    with RoundDisplay(console, SELECTS.total_rounds) as display:
-        display.round(second)
-    assert "accuracy 0.7500, loss 0.5000" in shown(console)
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_display_names_the_selection_round(terminal: bool) -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=terminal, _environ={})
+    for report, says in zip(
+        (*rounds(SELECTS)[:2], labelled(event(1, None, None), Settings())),
+        ("selection round", "accuracy 0.7500, loss 0.5000", "accuracy -, loss -"),
+        strict=True,
+    ):
+        before = len(shown(console))
+        with RoundDisplay(console, SELECTS.total_rounds) as display:  # a terminal's is drawn last
+            display.round(report)
+        assert says in shown(console)[before:]
 
 
-def test_the_table_names_the_selection_round() -> None:
-    console = Console(file=io.StringIO(), width=80)
-    console.print(round_table(SELECTS, rounds(SELECTS), 4_000_000))
+def test_the_table_names_the_selection_round_and_fits_a_terminal_of_80() -> None:
+    text = shown(plain(), round_table(SELECTS, rounds(SELECTS), 4_000_000))
     first, second = (
-        line for line in shown(console).splitlines() if line.split()[:1] in (["1"], ["2"])
+        line.split() for line in text.splitlines() if line.split()[:1] in (["1"], ["2"])
     )
-    assert first.split()[1:3] == ["selection", "-"]
-    assert second.split()[1:3] == ["0.7500", "0.5000"]
-    assert "selection round trains nothing" in " ".join(shown(console).split())
-    usual = Console(file=io.StringIO(), width=80)
-    usual.print(round_table(Settings(), rounds(Settings()), 4_000_000))
-    assert "selection" not in shown(usual)
-
-
-def test_the_table_fits_a_terminal_of_80() -> None:
+    assert (first[1:3], second[1:3]) == (["selection", "-"], ["0.7500", "0.5000"])
+    assert "selection round trains nothing" in " ".join(text.split())
     big = {"bytes_up": 123_456_789, "bytes_down": 999_999_999, "crypto_s": 12.345, "survivors": 100}
-    one = labelled({**event(100, 0.98765, 12.3456), **big, "round_s": 123.4}, Settings())
-    console = Console(file=io.StringIO(), width=80)
-    console.print(round_table(Settings(), [one], 4_000_000))
-    assert "…" not in shown(console)
+    one = labelled({**event(100, None, 12.3456), **big, "round_s": 123.4}, Settings())
+    text = shown(plain(), round_table(Settings(), [one], 4_000_000))
+    assert "selection" not in text
+    assert "…" not in text
+    assert Outcome.earlier([one]).to_json(Settings())["final_accuracy"] is None
 
 
-def test_a_round_without_accuracy_is_shown(console: Console) -> None:
-    settings = Settings(num_rounds=2)
-    reports = [labelled(event(1, None, None), settings), labelled(event(2, None), settings)]
-    with RoundDisplay(console, 2) as display:
-        display.round(reports[0])
-    assert "accuracy -, loss -" in shown(console)
-    console.print(round_table(settings, reports, 0))
-    row = next(line for line in shown(console).splitlines() if line.split()[:1] == ["2"])
-    assert row.split()[1:3] == ["-", "0.5000"]
-    assert Outcome.earlier(reports).to_json(settings)["final_accuracy"] is None
-
-
-@pytest.mark.parametrize(
-    ("kill", "earlier", "said"), [(0, 0, None), (2, 0, 2), (2, 1, 2), (2, 2, 3)]
-)
-def test_a_killed_node_is_shown_once(
-    kill: int, earlier: int, said: int | None, console: Console
-) -> None:
-    """Where a run is resumed, the node dies again in its next training."""
+def under_way(console: Console, tmp: Path, how: How | None = None, **settings: Any) -> FlowerRun:
+    """A run that reads what is in tmp / "report"."""
     run = FlowerRun.__new__(FlowerRun)
-    run._settings, run._kills = Settings(kill=kill), bool(kill)
+    run._console, run._settings = console, replace(SELECTS, **settings)
+    run._kills, run._log = bool(run._settings.kill), tmp / "log"
+    run._tails, run._outcome = (Tail(tmp / "report"), Tail(tmp / "log")), Outcome()
+    run._copy, run._how, run._deadline = run._own(tmp / "copy"), how or How(), math.inf
+    return run
+
+
+@pytest.mark.parametrize(("earlier", "said"), [(0, 2), (1, 2), (2, 3)])
+def test_a_killed_node_is_shown_once(earlier: int, said: int, tmp_path: Path) -> None:
+    """Where a run is resumed, the node dies again in its next training."""
+    console = plain()
+    run = under_way(console, tmp_path, kill=2)
     with RoundDisplay(console, 5) as run._display:
         for number in range(earlier + 1, 6):
             run._say_killed(number)
-    assert shown(console).count("killed") == bool(kill)
-    assert not kill or f"round {said}: one node was killed, for good" in shown(console)
+    assert shown(console) == f"round {said}: one node was killed, for good (--kill)\n"
 
 
 def test_a_run_shows_passes_on_and_keeps_what_it_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flower_run, "POLL_S", 0.0)
-    console = Console(file=io.StringIO(), width=80)
-    report, copy = tmp_path / "report", tmp_path / "copy"
-    report.write_text("".join(json.dumps(event(number)) + "\n" for number in (1, 2)))
-    run = FlowerRun.__new__(FlowerRun)
-    run._console, run._settings, run._kills = console, replace(SELECTS, kill=2), True
-    run._tails, run._outcome = (Tail(report), Tail(tmp_path / "log")), Outcome()
-    run._copy, run._how, run._deadline = run._own(copy), How(), math.inf
+    console = plain()
+    lines = "".join(json.dumps(event(number)) + "\n" for number in (1, 2))
+    (tmp_path / "report").write_text(lines)
+    run = under_way(console, tmp_path, How(timeout=1))
     with RoundDisplay(console, 3) as run._display:
         run._tick()
+        run._deadline = -math.inf
+        with pytest.raises(FlheError, match=r"took longer than --timeout 1 s \(2 of 3 rounds done"):
+            run._tick()
     assert shown(console).splitlines() == [
         "round 1/3: selection round, 5 nodes, 1.5 s",
         "round 2/3: accuracy 0.7500, loss 0.5000, 5 nodes, 1.5 s",
-        "round 2: one node was killed, for good (--kill)",
     ]
-    passed = [json.loads(line) for line in copy.read_text().splitlines()]
+    passed = [json.loads(line) for line in (tmp_path / "copy").read_text().splitlines()]
     assert passed == [{"event": "round", **known} for known in run._outcome.rounds]
     assert [each["kind"] for each in passed] == ["selection", "training"]
+
+
+def test_a_line_of_the_report_is_passed_on_at_once(tmp_path: Path) -> None:
+    console = plain(200)
+    run = under_way(console, tmp_path)
+    mine = tmp_path / "mine.jsonl"
+    copy = run._own(mine)
+    copy.append('{"event": "start"}')
+    copy.append('{"event": "round"}')
+    assert mine.read_text() == '{"event": "start"}\n{"event": "round"}\n'
+    with pytest.raises(ConfigError, match=r"--report .*cannot be written"):
+        run._own(tmp_path / "gone" / "mine.jsonl").append("{}")
+    mine.rename(tmp_path / "moved")
+    mine.mkdir()  # it can no more be written: said once, and the run goes on
+    copy.append("{}")
+    copy.append("{}")
+    assert shown(console).count(f"--report {mine} cannot be written (Is a directory)") == 1
+
+
+# --- what it cost ---
+
+
+def phase(name: str, *costs: float | None) -> dict[str, Any]:
+    keys = ("seconds", "bytes_up", "bytes_down", "server_bytes")
+    return {"name": name, **dict(zip(keys, costs, strict=True))}
+
+
+def test_the_table_shows_the_first_round_and_the_mean_of_the_others() -> None:
+    rounds = [
+        {"nodes_bytes": 10, "phases": [phase("keys", 9.0, 6000, 0, 5_000_000)]},
+        {"nodes_bytes": 3_000_000, "phases": [phase("train", 1.0, 0, 30_000, 7_000_000)]},
+        {"nodes_bytes": None, "phases": [phase("train", 4.0, 0, 0, None)]},
+    ]
+    ending = {"wall_s": 0.5, "phases": [phase("catch-up", 0.5, 1_000_000, 2_000_000, None)]}
+    text = shown(plain(), overhead_table(rounds, ending))
+    assert re.search(r"^keys +9\.000 +- +2\.00 kB +- +5\.00 MB *$", text, re.MULTILINE)
+    assert re.search(r"^train +- +2\.500 +- +10\.00 kB +7\.00 MB *$", text, re.MULTILINE)
+    assert text.index("keys") < text.index("train")
+    words = " ".join(text.split())
+    assert "A process of nodes held 3.00 MB at most." in words
+    assert "After the last round: 0.50 s, 1.00 MB up, 2.00 MB down." in words
+    big = [phase(name, 12345.678, 999_999_999_999, 999_999_999_999, 10**12) for name in PHASES]
+    text = shown(plain(), overhead_table([{"nodes_bytes": 10**12, "phases": big}] * 2, None))
+    assert "…" not in text
+    assert all(re.search(rf"^{name} ", text, re.MULTILINE) for name in PHASES)
+    assert overhead_table([{"round": 1}], None) is None  # reported by an earlier version

@@ -17,7 +17,6 @@ from flhe_app.tasks.fair import Fair
 from tests.apps.federation import Arrays as Model
 
 RATE = 0.05
-LOSSES = [0.9, 2.1, 0.2, 1.4]
 
 
 def fair(q: float = 1.0, **changes: Any) -> Fair:
@@ -135,7 +134,6 @@ def test_training_that_ran_away() -> None:
     [
         ({"q": 0.0}, "q=0.0.: must be more than 0"),
         ({"q": 21.0}, "at most 20"),
-        ({"q": math.nan}, "q=nan"),
         ({"lipschitz": 0.0}, "lipschitz=0.0"),
         ({"clip": math.inf}, "clip=inf"),
         ({"chance": -1.0}, "chance=-1.0"),

@@ -31,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     ("scheme", "name"),
-    [("flashe", "run-7.flhe"), ("sash", "run-7.npz"), ("plain", "run-7.npz")],
+    [("flashe", "run-7.flhe"), ("sash", "run-7.npz")],
 )
 def test_a_run_of_flower_saves_its_model_and_says_where(
     scheme: str,

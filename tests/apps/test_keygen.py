@@ -53,8 +53,10 @@ def read(folder: Path) -> dict[str, Dealt]:
     return {name.removesuffix(keygen.SUFFIX): dealt for name, dealt in found.items()}
 
 
-@pytest.mark.parametrize("names", [NAMES, NAMES[:3]])
-@pytest.mark.parametrize(("ring", "dimension"), [("goldilocks-4096", 4096), ("rns-8192", 8192)])
+@pytest.mark.parametrize(
+    ("ring", "dimension", "names"),
+    [("goldilocks-4096", 4096, NAMES), ("rns-8192", 8192, NAMES[:3])],
+)
 def test_each_site_gets_its_file(
     ring: str, dimension: int, names: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -77,14 +79,10 @@ def test_each_site_gets_its_file(
     (serial,) = {one.serial for one in dealt.values()}
     for said in (serial.hex(), sites.hash.hex(), "flhe-dealt-key", *names):
         assert said in result.output
-
-
-def test_two_dealings_share_nothing(tmp_path: Path) -> None:
-    assert deal(tmp_path, out="one").exit_code == deal(tmp_path, out="two").exit_code == 0
-    one, two = read(tmp_path / "one"), read(tmp_path / "two")
-    assert one["lab-9"].serial != two["lab-9"].serial
-    for name in NAMES:
-        assert not np.array_equal(one[name].key.own, two[name].key.own)
+    assert deal(tmp_path, out="again").exit_code == 0
+    for name, one in read(tmp_path / "again").items():  # two dealings share nothing
+        assert one.serial != serial
+        assert name not in dealt or not np.array_equal(one.key.own, dealt[name].key.own)
 
 
 def test_a_site_shows_what_it_may(tmp_path: Path) -> None:
@@ -137,32 +135,14 @@ def test_half_a_dealing_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("", "keys are dealt for esafl only: say --scheme esafl. The identity of a site"),
-        ("--scheme flashe", "--scheme flashe: keys can be dealt for esafl only"),
-        ("--scheme esafl", "--roster FILE --roster-hash HEX --out DIR is missing"),
-        ("--scheme esafl --roster r --out o", "--roster-hash HEX is missing"),
-        ("--show /no/such/file", "--show /no/such/file: the file is missing"),
-    ],
-    ids=str,
-)
-def test_refuses_what_is_incomplete(options: str, message: str) -> None:
-    assert message in line(CliRunner().invoke(app, ["keygen", *options.split()]))
-
-
-@pytest.mark.parametrize(
     ("options", "how", "message"),
     [
         (["--ring", "rns-2048"], {}, "ring 'rns-2048': ESHE has goldilocks"),
         (["--without", "nobody"], {}, "--without nobody: no site of the roster; there are Hosp"),
         (["--without", "lab-9", "--without", "clinic_c"], {}, "keys for 2 members"),
         (["--roster-hash", "00" * 32], {}, "the roster file has hash"),
-        (["--roster-hash", "lab"], {}, "64 hex digits"),
-        (["--roster", "/no/roster"], {}, "cannot read the roster file"),
         ([], {"sites": roster(schemes=("flashe", "sash"))}, "it allows flashe, sash and not esafl"),
         ([], {"out": "."}, "name a directory of yours that nobody else may look into"),
-        ([], {"out": "roster/keys"}, "name a directory of yours"),
     ],
     ids=str,
 )
@@ -170,3 +150,17 @@ def test_refuses(options: list[str], how: dict[str, Any], message: str, tmp_path
     tmp_path.chmod(0o755)
     assert message in line(deal(tmp_path, *options, **how))
     assert [path.name for path in tmp_path.iterdir()] == ["roster"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("", "keys are dealt for esafl only: say --scheme esafl. The identity of a site"),
+        ("--scheme flashe", "--scheme flashe: keys can be dealt for esafl only"),
+        ("--scheme esafl --roster r --out o", "--roster-hash HEX is missing"),
+        ("--show /no/such/file", "--show /no/such/file: the file is missing"),
+    ],
+    ids=str,
+)
+def test_refuses_what_is_incomplete(options: str, message: str) -> None:
+    assert message in line(CliRunner().invoke(app, ["keygen", *options.split()]))

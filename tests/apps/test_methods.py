@@ -13,7 +13,7 @@ from flhe_app.settings import Settings
 from tests.apps.federation import Federated, flat
 
 FEDAVG: dict[str, Any] = {"num_rounds": 2, "local_epochs": 1}
-FEDSGD: dict[str, Any] = {"num_rounds": 4, "algorithm": "fedsgd"}
+FEDSGD: dict[str, Any] = {"num_rounds": 3, "algorithm": "fedsgd"}
 SGD = {**FEDSGD, "client_optimizer": "sgd", "client_lr": 0.1}
 ADAM = {**FEDSGD, "client_lr": 0.003, "bits": 32}
 RMSPROP = {**ADAM, "client_optimizer": "rmsprop", "client_lr": 0.001, "client_decay": 0.1}
@@ -25,15 +25,11 @@ CODING = ("bits", "clipping")
     ("scheme", "config", "tolerance"),
     [
         ("flashe", {**FEDAVG, "server_optimizer": "fedavgm"}, 0.02),
-        ("flashe", {**FEDAVG, "server_optimizer": "fedadagrad", "server_eta": 0.01}, 0.05),
         ("flashe", {**FEDAVG, "server_optimizer": "fedadam", "server_eta": 0.01}, 0.05),
-        ("flashe", {**FEDAVG, "server_optimizer": "fedyogi"}, 0.05),
-        ("flashe", {**FEDAVG, "fair_q": 0.1}, 0.02),
         ("flashe", {**FEDAVG, "fair_q": 1.0, "fair_lipschitz": 2.0, "proximal_mu": 0.1}, 0.02),
         # Fine steps: Adam and RMSprop move a weight as far for a tiny gradient, and for what rounding
         # makes of it, as for a large one.
         ("flashe", {**SGD, "client_momentum": 0.9}, 0.01),
-        ("flashe", ADAM, 1e-3),
         ("flashe", RMSPROP, 1e-3),
         # The fitted thresholds clip some of it, by design.
         ("flashe", {**SGD, "clipping": "exchange"}, 0.1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from flhe.cli import app
 from flhe.schemes import PLAIN
 from flhe.schemes.registry import SCHEMES
 from flhe_app import launch
+from flhe_app.flower_run import How
 from flhe_app.settings import Settings
+from flhe_app.signals import Stopped
 
 
 def run(*args: str) -> Any:
@@ -37,22 +40,34 @@ def test_help_fits_one_screen(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("said", "scheme"),
-    [
-        ("", "flashe"),
-        ("flashe", "flashe"),
-        ("flashe --masking single", "flashe masking=single"),
-        ("sash --unmask clients --rounds 3", "sash unmask=clients"),
-        ("batchcrypt --key-bits 2048 --advance", "batchcrypt key-bits=2048 advance=true"),
-        ("esafl --keys joint", "esafl keys=joint"),
-        ("fedml-he --ring 8192", "fedml-he ring=8192"),
-        ("plain", "plain"),
-    ],
-)
-def test_a_scheme_has_its_own_options(seen: list[Settings], said: str, scheme: str) -> None:
+SAID: dict[str, dict[str, Any]] = {
+    "": {"scheme": "flashe"},
+    "flashe --masking single": {"scheme": "flashe masking=single"},
+    "sash --unmask clients --rounds 3": {"scheme": "sash unmask=clients", "num_rounds": 3},
+    "batchcrypt --key-bits 2048 --advance": {"scheme": "batchcrypt key-bits=2048 advance=true"},
+    "esafl --keys joint": {"scheme": "esafl keys=joint"},
+    "fedml-he --ring 8192 --select 0.2 --rule random --rest drop": {
+        "scheme": "fedml-he ring=8192",
+        "select": 0.2,
+        "rule": "random",
+        "rest": "drop",
+    },
+    "plain": {"scheme": "plain"},
+    "--server-optimizer fedadam --fair-q 0.5": {"server_optimizer": "fedadam", "fair_q": 0.5},
+    "--algorithm fedsgd --lr 0.01": {"algorithm": "fedsgd", "client_lr": 0.01},
+    "--top-k 0.1 --no-permute": {"top_k": 0.1, "permute": False},
+    "--top-k 0.5 --permute --output m --tensorboard board": {
+        "top_k": 0.5,
+        "sealed_model": "m",
+        "tensorboard": "board",
+    },
+}
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_options_are_handed_on(seen: list[Settings], said: str) -> None:
     assert run(*said.split()).exit_code == 0
-    assert [settings.scheme for settings in seen] == [scheme]
+    assert seen == [Settings(**SAID[said])]
 
 
 @pytest.mark.parametrize(
@@ -61,21 +76,15 @@ def test_a_scheme_has_its_own_options(seen: list[Settings], said: str, scheme: s
         ("rot13", "no scheme 'rot13'; there are flashe"),
         ("sash --masking single", "No such option.*--masking"),
         ("--unmask clients", "No such option.*--unmask"),
-        ("plain --masking single", "No such option.*--masking"),
         ("sash --unmask nobody", "nobody"),
         ("batchcrypt --key-bits long", "long"),
     ],
 )
 def test_no_scheme_has_anothers(seen: list[Settings], said: str, says: str) -> None:
+    assert run("sash", "--unmask", "clients").exit_code == 0  # leaves no options to the next
     result = run(*said.split())
-    assert (result.exit_code, seen) == (2, [])
+    assert (result.exit_code, len(seen)) == (2, 1)
     assert re.search(says, result.output)
-
-
-def test_one_run_leaves_no_options_to_the_next(seen: list[Settings]) -> None:
-    assert run("sash", "--unmask", "clients").exit_code == 0
-    assert run("--unmask", "clients").exit_code == 2
-    assert len(seen) == 1
 
 
 FILE = """
@@ -121,3 +130,30 @@ def test_all_settings_are_listed() -> None:
     shown = run("--settings").output
     assert "--learning-rate" in shown
     assert "--state-dir" not in shown
+
+
+def test_resume_hands_on_what_was_said_and_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Path, dict[str, Any], How]] = []
+    monkeypatch.setattr(launch, "resume", lambda *asked: seen.append(asked))
+    assert run("--resume", "DIR").exit_code == 0
+    options = "--rounds 5 --timeout 9 --top-k 0.1 --no-permute --report r --tensorboard board"
+    assert run("--resume", "DIR", *options.split()).exit_code == 0
+    given = {"num_rounds": 5, "top_k": 0.1, "permute": False, "tensorboard": "board"}
+    (path, none, _), (again, said, how) = seen
+    assert (path, again, none, said) == (Path("DIR"), Path("DIR"), {}, given)
+    assert (how.timeout, how.report_path) == (9, Path("r"))
+
+
+def test_a_stopped_run_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        stopped = Stopped(signal.SIGINT)
+        stopped.hint = "resume it: flhe run --resume DIR"
+        raise stopped
+
+    monkeypatch.setattr(launch, "run", stop)
+    result = run()
+    assert result.exit_code == 130
+    assert result.output == (
+        "flhe: stopped by SIGINT; everything it started is stopped too; "
+        "resume it: flhe run --resume DIR\n"
+    )

@@ -47,7 +47,7 @@ def begun(settings: Settings, *, ledger: bool = True) -> pathlib.Path:
 def test_a_new_directory_is_private_and_says_what_was_asked(
     scheme: str, tmp_path: pathlib.Path
 ) -> None:
-    with run_dir.created(Settings(scheme, seed=7)) as made:
+    with run_dir.created(Settings(scheme, seed=7, tensorboard="board")) as made:
         path, encrypted = made.path, scheme != "plain"
         assert path.parent == tmp_path / "data/flhe/runs"
         assert path.stat().st_mode & 0o777 == 0o700
@@ -57,7 +57,14 @@ def test_a_new_directory_is_private_and_says_what_was_asked(
         )  # a plain run keeps no state
         model = path / ("model.flhe" if encrypted else "model.npz")
         paths = {"report": str(path / "rounds.jsonl"), "sealed_model": str(model)}
+        paths["tensorboard"] = str(pathlib.Path("board").absolute())  # Flower runs elsewhere
         assert made.settings == Settings(scheme, seed=7, **paths, **kept)
+        assert made.events() == []
+        whole = json.dumps(ROUND) + "\n"
+        made.report.write_text(whole + '{"event": "rou')  # a torn line
+        assert made.events() == [ROUND]
+        assert made.report.read_text() == whole
+        made.report.unlink()
         entries = {entry.name: entry.stat().st_mode & 0o777 for entry in path.iterdir()}
         own = {"settings.json": 0o600, "nodes": 0o700} if encrypted else {}
         assert entries == {"lock": 0o600, **own}
@@ -76,11 +83,10 @@ def test_what_was_begun_goes_on_with_its_settings(tmp_path: pathlib.Path) -> Non
     with run_dir.reopened(moved, {}) as found:
         assert found.settings.state_dir == str(moved / "server")
         assert found.nodes == moved / "nodes"
-
-
-def test_without_a_ledger_it_starts_from_the_beginning() -> None:
+    with run_dir.reopened(begun(Settings(sealed_model="m")), {"sealed_model": "m"}) as found:
+        assert found.asked.sealed_model == str(pathlib.Path("m").absolute())
     with run_dir.reopened(begun(Settings(), ledger=False), {}) as found:
-        assert not found.settings.resume
+        assert not found.settings.resume  # it starts from the beginning
 
 
 def test_nodes_elsewhere_are_found_again(
@@ -110,15 +116,6 @@ def test_contradictions_are_refused(given: dict[str, object], message: str) -> N
     with pytest.raises(ConfigError, match=message), run_dir.reopened(path, given):
         pass
     assert (path / "settings.json").read_bytes() == before
-
-
-def test_the_same_path_said_otherwise_is_no_contradiction(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = begun(Settings(sealed_model="model"))
-    with run_dir.reopened(path, {"sealed_model": str(tmp_path / "model")}) as found:
-        assert found.asked.sealed_model == str(tmp_path / "model")
 
 
 def test_a_finished_run_goes_on_only_with_more_rounds() -> None:
@@ -164,15 +161,6 @@ def test_what_an_earlier_run_left_running_is_ended() -> None:
     with run_dir.reopened(path, {}):
         assert not psutil.pid_exists(process.pid)
     process.wait()
-
-
-def test_a_torn_line_of_the_report_is_removed() -> None:
-    with run_dir.created(Settings()) as made:
-        assert made.events() == []
-        whole = json.dumps(ROUND) + "\n"
-        made.report.write_text(whole + '{"event": "rou')
-        assert made.events() == [ROUND]
-        assert made.report.read_text() == whole
 
 
 def test_rounds_are_counted_once_and_old_failures_forgotten() -> None:
@@ -264,15 +252,12 @@ def test_what_a_run_leaves_and_says(
         assert re.search(said, text)
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_plain_run_says_where_its_model_is(
-    elsewhere: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+def test_a_plain_run_that_writes_its_model_elsewhere_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    """One that writes its model elsewhere leaves nothing in its own directory."""
     monkeypatch.setattr(launch, "FlowerRun", Ends)
-    given, shown = str(tmp_path / "model.npz") if elsewhere else "", io.StringIO()
-    launch.run(replace(PLAIN, sealed_model=given), How(console=Console(file=shown)))
-    (model,) = re.findall(r"^Model: (.*)$", shown.getvalue(), re.MULTILINE)
-    assert pathlib.Path(model).is_absolute()
-    assert pathlib.Path(model).is_file()
-    assert not elsewhere or (model, [*tmp_path.glob("data/flhe/runs/*")]) == (given, [])
+    given, shown = tmp_path / "model.npz", io.StringIO()
+    launch.run(replace(PLAIN, sealed_model=str(given)), How(console=Console(file=shown)))
+    assert re.findall(r"^Model: (.*)$", shown.getvalue(), re.MULTILINE) == [str(given)]
+    assert given.is_file()
+    assert not [*tmp_path.glob("data/flhe/runs/*")]

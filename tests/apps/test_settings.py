@@ -42,13 +42,10 @@ def test_names_are_those_of_the_library() -> None:
     [
         {"data_dir": 'a "b" é\\c', "clip": 0.25, "seed": 7, "download": True},
         {"state_dir": "/s", "resume": True, "rekey_every": 2},
-        {"scheme": "flashe masking=adaptive", "top_k": 0.1, "permute": False},
         {"scheme": "fedml-he ring=8192", "select": 0.1, "noise": 0.01},
         {"scheme": "esafl keys=joint", "kill": 2, "nodes": 4},
-        {"scheme": "esafl", "kill": 2, "nodes": 3},
         {"scheme": "esafl ring=rns-8192 keys=joint", "drops": 2, "clipping": "exchange"},
-        {"scheme": "esafl", "fraction_train": 0.6},
-        {"scheme": "esafl ring=paper-32768", "bits": 32},
+        {"scheme": "esafl", "fraction_train": 0.6, "kill": 2},
     ],
     ids=str,
 )
@@ -121,19 +118,13 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
         ({"permute": "yes"}, "permute='yes': must be bool"),
         # A scheme and its parameters
         ({"scheme": "rot13"}, "scheme 'rot13': there are flashe, sash"),
-        ({"scheme": ""}, "scheme '': there are flashe, sash"),
-        ({"scheme": "flashe unmask=clients"}, "flashe has no parameter unmask, .*has masking"),
-        ({"scheme": "fedml-he ring=9"}, "ring '9'"),
         ({"scheme": "plain masking=single"}, "scheme"),
         ({"scheme": "fedml-he", "top-k": 0.1}, "sparse updates with FedML-HE: .*leave top-k out"),
         ({"nodes": 2}, "a sum of two shows each member the other's update; use 3 nodes or more"),
         ({"nodes": 5, "fraction-train": 0.4}, "use 3 nodes or more"),
         ({"resume": True}, "resume=true needs state-dir"),
         # Selection and noise
-        ({"select": 0.0}, "select=0.0: .*above 0"),
         ({"select": 1.5}, "select=1.5: Select"),
-        ({"select": 0.5, "rule": "all"}, "select=0.5, rule='all'"),
-        ({"select": 0.5, "rule": "layers:fc"}, "leave ratio out"),
         ({"rule": "random"}, "leave them out, or lower it"),
         ({"rest": "drop"}, "leave them out, or lower it"),
         ({"select": 0.5, "top-k": 0.1}, "select with top-k"),
@@ -142,7 +133,6 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
             "select where the server reads sums.* let the clients read them, or leave select out",
         ),
         ({"select": 0.5, "fair-q": 1.0}, "fair-q with select"),
-        ({"noise": -0.1}, "noise=-0.1"),
         ({"noise": 0.1}, "noise of scope .clear., and nothing travels in clear"),
         ({"noise-scope": "all"}, "noise-scope without noise"),
         (
@@ -166,7 +156,6 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
         ({"nodes": 4, "drops": 2, "kill": 1}, "drops=2 of 4 nodes and one killed: two must remain"),
         ({"kill": 6}, "kill=6: the run has num-rounds=5; name one of those"),
         ({**ESAFL, "nodes": 3, "kill": 2}, "2 of 3 nodes left .* 3 must; use more"),
-        ({**ESAFL, "nodes": 5, "drops": 3}, "2 of 5 nodes left"),
         # ESAFL
         ({**ESAFL, "bits": 33}, "scheme='esafl keys=joint': .*bits must be 2 to 32"),
         (
@@ -177,18 +166,11 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
             {**ROUND_KEYS, "clipping": "exchange"},
             "scheme='esafl', clipping='exchange': fitted .*fresh keys",
         ),
-        ({**ROUND_KEYS, "clipping": "history"}, "scheme='esafl', clipping='history': fitted"),
         # Optimizers and q-FedAvg
         ({"server-eta": 0.1}, "server-eta=0.1: .*fedavg has no eta"),
-        (
-            {"server-optimizer": "fedavgm", "server-momentum": 1.0},
-            "server-momentum=1.0: .*less than",
-        ),
         ({"server-optimizer": "fedadam", "server-eta": 1e31}, "server-eta=1e.31.*1e-30 to 1e30"),
-        ({"fair-q": 21.0}, "fair-q=21.0: .*at most 20"),
         ({"fair-q": 1.0, "max-examples": 288}, "max-examples=288 with fair-q=1.0: .*use 1024"),
         ({**FEDSGD, "client-momentum": 0.9}, "client-momentum=0.9: .*adam has no momentum"),
-        ({**FEDSGD, "client-optimizer": "sgd", "client-momentum": 1.0}, "=1.0: .*less than 1"),
         ({**FEDSGD, "top-k": 0.1}, "top-k=0.1, algorithm='fedsgd': .* leave sparsification out"),
     ],
     ids=str,

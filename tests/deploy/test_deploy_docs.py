@@ -32,19 +32,16 @@ def commands() -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("words", commands(), ids=" ".join)
-def test_commands_exist_with_these_options(words: list[str]) -> None:
-    command: click.Command = typer.main.get_command(app)
-    at = 1
-    while isinstance(command, click.Group) and at < len(words):
-        assert words[at] in command.commands
-        command, at = command.commands[words[at]], at + 1
-    options = {name for each in command.params for name in each.opts}
-    assert {word for word in words[at:] if word.startswith("-")} <= options
-
-
-def test_there_are_commands() -> None:
+def test_commands_exist_with_these_options() -> None:
+    whole: click.Command = typer.main.get_command(app)
     assert len(commands()) > 15
+    for words in commands():
+        command, at = whole, 1
+        while isinstance(command, click.Group) and at < len(words):
+            assert words[at] in command.commands
+            command, at = command.commands[words[at]], at + 1
+        options = {name for each in command.params for name in each.opts}
+        assert {word for word in words[at:] if word.startswith("-")} <= options, words
 
 
 STEPS = {
@@ -58,27 +55,6 @@ def test_no_step_needs_a_later_one() -> None:
     for number, text in STEPS.items():
         needed = {int(each) for each in re.findall(r"steps? (\d)", text)}
         assert all(each <= number for each in needed), number
-
-
-@pytest.mark.parametrize(
-    ("made", "used"),
-    [
-        ("-out ca.crt", "install -m 644 cardio.roster ca.crt"),
-        ("> reviewers.yaml", "reviewers.yaml /etc/flhe/"),
-        ("-f /etc/flhe/cardio.key", "flwr supernode register site-a.key.pub"),
-        ("enable --now flower-superlink", '--superlink "$SUPERLINK"'),
-        ("enable --now flower-superlink", "enable --now flower-supernode@cardio"),
-        ("flwr supernode register", "enable --now flower-supernode@cardio"),
-    ],
-)
-def test_what_a_step_uses_was_made_before(made: str, used: str) -> None:
-    assert PAGE.index(made) < PAGE.index(used)
-
-
-def test_a_second_run_is_explained_where_the_first_one_starts() -> None:
-    assert "flhe permit --home" in STEPS[8]
-    assert "resume=True" in STEPS[8]
-    assert "single site's" in STEPS[8]
 
 
 def test_every_setting_of_a_node_is_listed() -> None:

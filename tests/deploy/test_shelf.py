@@ -98,7 +98,6 @@ def test_flower_finds_apps_and_their_signatures_on_the_shelf(fab: Path) -> None:
 def test_one_damaged_app_costs_the_others_nothing(fab: Path) -> None:
     import requests
 
-    shelf.add_signature(fab, Ed25519PrivateKey.generate(), 1_800_000_000)
     (fab.parent / "broken.fab").write_bytes(b"no archive")
     (fab.parent / "cut.fab").write_bytes(fab.read_bytes()[:-50])
     (fab.parent / "gone.fab").symlink_to("nowhere")

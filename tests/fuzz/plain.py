@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord
 
 from flhe.coding.flatten import Entry, Layout
 from flhe.coding.limb_packing import LimbPacking
@@ -15,7 +14,6 @@ from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.keys.agreement import epoch
 from flhe.keys.agreement.answers import pack, unpack
-from flhe.mods import records
 from flhe.node.audit import Entry as AuditEntry
 from flhe.schemes import selective
 from flhe.schemes.esafl import keys as eshe_keys
@@ -80,55 +78,6 @@ def _support_of_length(data: Any) -> Support:
         case [int(length), bytes(held)] if type(length) is int:
             return Support.from_bytes(held, length)
     raise ProtocolError("no support")
-
-
-# --- Flower's records ---
-
-ARRAYS = records.from_numpy(
-    {
-        "w": np.arange(6, dtype=np.float32).reshape(2, 3),
-        "f": np.asfortranarray(np.arange(6, dtype=np.float64).reshape(2, 3)),
-        "n": np.array(3, np.int64),
-        "b": np.zeros(2, "V2"),
-    }
-)
-
-
-def _record(data: bytes) -> ArrayRecord:
-    """Arrays as a sender may write them: [[name, dtype, shape, stype, bytes], ...]."""
-    record = ArrayRecord()
-    items = fields(data)
-    for item in items if isinstance(items, list) else [items]:
-        match item:
-            case [str(name), str(dtype), list(shape), str(stype), bytes(content)] if all(
-                type(size) is int for size in shape
-            ):
-                record[name] = Array(dtype, tuple(shape), stype, content)
-            case _:
-                raise ProtocolError("no such record can be sent")
-    return record
-
-
-def _recorded(name: str, record: ArrayRecord, read: Callable[[ArrayRecord], Any]) -> Decoder:
-    flat = [[n, a.dtype, list(a.shape), a.stype, a.data] for n, a in record.items()]
-    return Decoder(name, [canonical.dumps(flat)], lambda data: read(_record(data)), ANY)
-
-
-STAGE = {"v": 1, "stage": "share", "messages": [b"a", b"b"], "number": 3, "mode": ""}
-
-
-def _stage(data: bytes) -> Any:
-    """All readers of a stage's fields."""
-    found = fields(data)
-    try:
-        record = ConfigRecord(found)
-    except (AttributeError, TypeError, ValueError):  # Flower's own refusal: nothing of it arrives
-        raise ProtocolError("no such record can be sent") from None
-    for name, value in STAGE.items():
-        if name != "mode":
-            records.field(record, name, type(value))
-    records.optional(record, "mode", "")
-    return records.bytes_list(record, "messages")
 
 
 # --- layouts and optimizers ---
@@ -196,10 +145,7 @@ def entries() -> Sequence[Decoder]:
     """All of them."""
     confirms, header, body = exchange().confirms, sparse().header(), _body(sparse())
     values = [1, -1, b"x", "y", None, True, {"a": [2**64 - 1], "b": {}}]
-    pieces, box = [b"one", b"two"], records.from_pieces([b"abc", b"defg"])
-
-    def sealed(record: ArrayRecord) -> Sealed:
-        return records.to_sealed(dense().header(), record, floats=0)
+    pieces = [b"one", b"two"]
 
     return (
         Decoder("canonical CBOR", [canonical.dumps(values)], fields, canonical.dumps),
@@ -218,10 +164,6 @@ def entries() -> Sequence[Decoder]:
         ),
         Decoder("support", [s.data for s in SUPPORTS], _taken_supports, lambda again: again),
         coded("support of any length", SUPPORTS, _support_of_length, lambda s: [s.length, s.data]),
-        _recorded("ciphertext in a record", records.from_sealed(dense()), sealed),
-        _recorded("checkpoint in a record", box, records.to_pieces),
-        _recorded("arrays in a record", ARRAYS, records.to_numpy),
-        Decoder("stage", [canonical.dumps(STAGE)], _stage, ANY),
         Decoder("release", [pack(pieces)], unpack, pack),
         Decoder("residues in limbs", _some_residues, _residues, _packed_residues),
         Decoder("values in clear", _some_clear, _clear, ANY),

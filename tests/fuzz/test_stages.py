@@ -22,7 +22,6 @@ from typing import Any
 import pytest
 from flwr.app import Message, RecordDict
 
-from flhe.mods import records
 from flhe.mods.he_mod import STAGES as TABLE
 from flhe.node.journal import Journal
 from flhe.training.contract import Contract
@@ -185,12 +184,3 @@ def _tagged(moment: Moment) -> bool:
         if name.endswith("/session") and content is not None:
             return Contract.from_bytes(_session(content)["contract"]).terms.tagged
     return False
-
-
-def test_the_honest_message_is_answered_each_time() -> None:
-    for case in CASES:
-        for moment in moments(case):
-            moment.restore()
-            reply = moment.send()
-            assert judged(moment, reply) == "answered", moment.name
-            assert records.find_config(reply.content, records.REPLY) is not None

@@ -8,11 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flhe.errors import AuthenticationError, ProtocolError, StoreError
-from flhe.keys import seal
-from flhe.keys.agreement import key_pair
+from flhe.errors import ProtocolError, StoreError
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.roles import opener_for
 from flhe.mods import records
@@ -22,8 +19,6 @@ from flhe.node.checkpoint import open_checkpoint
 from flhe.node.store import Store
 from flhe.provision import backups, key_commands
 from flhe.wire import files
-from tests.fuzz import masked, signed
-from tests.fuzz.group import exchange
 from tests.mods.harness import Group, Site, answer, refused, update
 from tests.provision.site import backup, bad, good, keygen, restore
 
@@ -72,6 +67,13 @@ def test_a_restored_site_opens_models_and_no_sums(tmp_path: Path, phrase: Path) 
         weights = opened["w"]
     np.testing.assert_array_equal(weights, open_checkpoint(model, site.home).masters["w"])
 
+    backup(home, tmp_path / "again.backup", phrase)  # a restored site's has its archive
+    restore(tmp_path / "again.backup", tmp_path / "again", phrase)
+    open_checkpoint(model, tmp_path / "again")
+    (tmp_path / "again" / "archive").rename(tmp_path / "again" / "epochs")
+    with pytest.raises(ProtocolError):  # somebody puts keys of models where a node looks for keys
+        Epoch.from_bytes(Store(tmp_path / "again").read(name))
+
     store = Store(home)
     assert store.names("epochs/*") == []
     with pytest.raises(StoreError):
@@ -87,36 +89,6 @@ def test_a_restored_site_opens_models_and_no_sums(tmp_path: Path, phrase: Path) 
     (fresh,) = store.names("epochs/*")
     assert fresh != name
     np.testing.assert_array_equal(open_checkpoint(model, home).masters["w"], weights)
-
-
-def test_keys_in_the_archive_lend_themselves_to_nothing_else(tmp_path: Path, phrase: Path) -> None:
-    """Somebody copies them to where a node looks for keys: it finds nothing there to use."""
-    group = Group(tmp_path / "nodes").agree()
-    group.parts()
-    home = tmp_path / "restored"
-    file = tmp_path / "a.backup"
-    backup(group.sites[0].home, file, phrase)
-    restore(file, home, phrase)
-    (home / "archive").rename(home / "epochs")
-    store = Store(home)
-    (name,) = store.names("epochs/*")
-    with pytest.raises(ProtocolError):
-        Epoch.from_bytes(store.read(name))
-    site = group.sites[0]
-    site.allow(flhe_home=str(home))
-    refused(group.ask(site, round_=2), 1020)
-
-
-def test_a_backup_of_a_restored_site_has_its_archive(tmp_path: Path, phrase: Path) -> None:
-    group = Group(tmp_path / "nodes").agree()
-    model = sealed(group, tmp_path / "model.flhe")
-    home = group.sites[0].home
-    for turn in range(2):
-        file = tmp_path / f"{turn}.backup"
-        backup(home, file, phrase)
-        home = tmp_path / f"restored-{turn}"
-        restore(file, home, phrase)
-    open_checkpoint(model, home)
 
 
 def test_what_is_refused(tmp_path: Path, phrase: Path) -> None:
@@ -141,7 +113,7 @@ def test_what_is_refused(tmp_path: Path, phrase: Path) -> None:
     assert not list(tmp_path.glob("*new*"))
 
 
-@pytest.mark.parametrize("inside", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\r"])
+@pytest.mark.parametrize("inside", ["\x0b", "\u2028", "\r"])
 def test_a_line_of_a_passphrase_file_ends_at_a_line_feed(inside: str, tmp_path: Path) -> None:
     path = tmp_path / "phrase"
     path.touch(0o600)
@@ -150,39 +122,29 @@ def test_a_line_of_a_passphrase_file_ends_at_a_line_feed(inside: str, tmp_path: 
         assert backups.passphrase_in(path) == f"{PHRASE}{inside}and more"
 
 
-def test_a_restore_that_is_broken_off_leaves_no_key(
-    tmp_path: Path, phrase: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keygen(tmp_path, "site-a")
-    backups.backup(tmp_path / "home-site-a", tmp_path / "a.backup", PHRASE)
-    create = files.create
-
-    def stopped(path: Path, data: bytes) -> bool:
-        create(path, data)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(files, "create", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        backups.restore(tmp_path / "a.backup", tmp_path / "deep" / "new", PHRASE)
-    assert not list((tmp_path / "deep").iterdir())
-
-
 def test_half_a_restore_is_none(
     tmp_path: Path, phrase: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keygen(tmp_path, "site-a")
-    file = tmp_path / "a.backup"
+    file, rename, create = tmp_path / "a.backup", Path.rename, files.create
     backup(tmp_path / "home-site-a", file, phrase)
-    rename = Path.rename
 
     def full(self: Path, to: Path) -> Path:
         if self.is_dir():
             raise OSError(28, "No space left on device")
         return rename(self, to)
 
-    monkeypatch.setattr(Path, "rename", full)
-    assert "No space left" in restore(file, tmp_path / "deep" / "new", phrase, bad)
-    monkeypatch.undo()
+    def stopped(path: Path, data: bytes) -> bool:
+        create(path, data)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", full)
+        assert "No space left" in restore(file, tmp_path / "deep" / "new", phrase, bad)
+    assert not list((tmp_path / "deep").iterdir())
+    monkeypatch.setattr(files, "create", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        backups.restore(file, tmp_path / "deep" / "new", PHRASE)
     assert not list((tmp_path / "deep").iterdir())
 
 
@@ -252,29 +214,3 @@ def test_no_single_update_opens_but_models_do(tmp_path: Path) -> None:
         assert open_checkpoint(model, place).round == 1
     (key,) = (home / "archive").iterdir()
     assert open_checkpoint(model, key).round == 1
-
-
-def test_no_key_pair_and_no_answer_to_unmask_opens() -> None:
-    """BatchCrypt's and FedML-HE's private keys, and the masking keys that SASH releases to members."""
-    epoch = exchange().epochs[0]
-    thief = as_group_key(epoch)
-    _, message = signed.pair(0)
-    box = key_pair._Pair.from_bytes(Envelope.from_bytes(message, key_pair.MAX_PAIR).payload).box
-    assert seal.unseal(epoch.group_key, box)[1]
-    with pytest.raises(AuthenticationError):
-        seal.unseal(thief.group_key, box)
-
-    member = masked.TOLD.epochs[0]
-    assert masked.TOLD.combine(masked.HIDDEN, member)
-    with pytest.raises(AuthenticationError, match="does not open"):
-        masked.TOLD.combine(masked.HIDDEN, as_group_key(member))
-
-
-def test_a_model_that_was_sealed_under_the_group_key_is_none() -> None:
-    """As version 1 did: nothing reads two kinds."""
-    epoch = exchange().epochs[0]
-    key = ModelKey.of(epoch)
-    header = {**key.header(), "round": 1, "attempt": 0, "rank": 0}
-    assert seal.unseal(key.key, seal.seal(key.key, header, b"model"))[1] == b"model"
-    with pytest.raises(AuthenticationError):
-        seal.unseal(key.key, seal.seal(epoch.group_key, header, b"model"))

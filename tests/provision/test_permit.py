@@ -10,10 +10,9 @@ from flhe.errors import FederationsError, StoreError
 from flhe.mods import records
 from flhe.node import audit, federations
 from flhe.node.store import Store
-from flhe.provision.doctor import examine
 from flhe.training.contract import Contract
 from tests.mods.harness import TERMS, Group, answer, pinned, refused, update
-from tests.provision.site import bad, good, keygen, run, signed
+from tests.provision.site import bad, good, keygen, run
 
 
 def begin(one: Group, name: int) -> None:
@@ -70,17 +69,11 @@ def test_a_permit_allows_one_more_than_have_begun_whatever_the_limit_was(tmp_pat
     with pytest.raises(FederationsError, match=r"4 federations have begun on .* allows 4:"):
         federations.check(store, 4, 1)
     federations.check(store, 4, 0)  # any number
-    assert (tmp_path / "home" / "permit").stat().st_mode & 0o777 == 0o600
-
-
-def test_a_damaged_permit_permits_nothing(tmp_path: Path) -> None:
-    store = Store(tmp_path / "home")
-    federations.permit(store)
-    (tmp_path / "home" / "permit").write_bytes(b"9")
+    path = tmp_path / "home" / "permit"
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_bytes(b"9")  # a damaged one permits nothing
     with pytest.raises(StoreError, match="flhe permit"):
         federations.check(store, 7, 1)
-    federations.permit(store)
-    federations.check(store, 7, 1)
 
 
 def test_the_audit_log_has_the_permit_and_no_server_can_write_one(tmp_path: Path) -> None:
@@ -93,35 +86,8 @@ def test_the_audit_log_has_the_permit_and_no_server_can_write_one(tmp_path: Path
     assert "permitted" in good("log", "--home", home)
     forged = audit.Entry(run=7, stage="permit", answer="permitted", seconds=0.0)
     assert forged.stage == "unknown"
-
-
-def test_without_its_line_in_the_audit_log_there_is_no_permit(tmp_path: Path) -> None:
-    keygen(tmp_path, "site-a")
-    home = tmp_path / "home-site-a"
-    (home / "audit.log").mkdir()
+    (home / "audit.log").unlink()
+    (home / "audit.log").mkdir()  # without its line there is no permit
+    (home / "permit").unlink()
     assert run("permit", "--home", home).exit_code == 1
     assert not (home / "permit").exists()
-
-
-def test_doctor_counts_federations(tmp_path: Path) -> None:
-    hash_ = signed(tmp_path, "site-a", "site-b", "site-c")
-    home = tmp_path / "home-site-a"
-    config = {
-        "flhe-home": str(home),
-        "flhe-roster": str(tmp_path / "roster"),
-        "flhe-roster-hash": hash_,
-    }
-
-    def says(**more: object) -> str:
-        (check,) = [c for c in examine({**config, **more}) if c.name == "federations"]
-        assert check.level == "ok"
-        return check.says
-
-    assert says() == "0 federations have begun, 1 may"
-    federations.check(Store(home), 7, 1, begin=True)
-    assert says().startswith(
-        "1 federation has begun, 1 may: a further `flwr run` needs `flhe permit"
-    )
-    assert says(**{"flhe-max-federations": 0}) == "1 federation has begun, any number may"
-    good("permit", "--home", home)
-    assert says() == "1 federation has begun, 2 may"

@@ -39,21 +39,17 @@ def test_an_identity_is_made_once(tmp_path: Path) -> None:
     assert "has an identity already" in good(
         "keygen", "--home", home, "--name", "site-a", "--out", out
     )
+    again = ("keygen", "--home", tmp_path / "other", "--name", "site-a", "--out", out)
+    assert "not overwritten" in bad(*again, code=2)  # a request goes where nothing is
+    rotated = ("keys", "rotate", "--home", home, "--name", "site-a", "--out", tmp_path / "x.site")
+    assert "is there already" in bad(*rotated, "--new-home", home)
     assert (home / "identity.key").read_bytes() == seed
-
-
-def test_a_request_goes_where_nothing_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    good("keygen", "--home", "h", "--name", "site-a")
-    request = Path("site-a.site").read_bytes()
-    assert "not overwritten" in bad("keygen", "--home", "h2", "--name", "site-a", code=2)
-    assert Path("site-a.site").read_bytes() == request
+    assert Enrolment.from_bytes(out.read_bytes()).member.public == key
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--home", "h"], "takes --home DIR and --name NAME"),
         (["--name", "site-a"], "takes --home DIR and --name NAME"),
         (["--home", "h", "--name", "a", "--scheme", "esafl"], "dealt take neither"),
         (["--home", "h", "--name", "../a"], "name must be"),
@@ -106,10 +102,8 @@ def test_who_signs_what(tmp_path: Path) -> None:
     pinned = made(tmp_path, *ABC)
     roster = tmp_path / "roster"
     before = roster.read_bytes()
-    keygen(tmp_path, "site-d")
     for home, hash_, says in (
         ("home-site-a", "00" * 32, "roster-hash"),
-        ("home-site-d", pinned, "not in the roster"),
         ("nobody", pinned, "no identity in it"),
     ):
         how = ("--home", tmp_path / home, "--roster-hash", hash_)
@@ -118,8 +112,8 @@ def test_who_signs_what(tmp_path: Path) -> None:
     assert (blind.exit_code, "--roster-hash" in blind.output) == (2, True)
     assert not (tmp_path / "nobody").exists()
     assert roster.read_bytes() == before
-    good("roster", "sign", roster, "--home", tmp_path / "home-site-a", "--roster-hash", pinned)
-    assert [m.name for m in load(roster).missing if m.name == "site-a"] == []
+    sign(roster, tmp_path / "home-site-a")
+    assert {member.name for member in load(roster).missing} == {"site-b", "site-c"}
 
 
 @pytest.mark.parametrize(
@@ -127,9 +121,7 @@ def test_who_signs_what(tmp_path: Path) -> None:
     [
         (("--scheme", "rot13"), "--scheme rot13: no scheme"),
         (("--allow", "speed=3"), "--allow speed=3: no parameter"),
-        (("--allow", "min-members=4"), "need 4 to 1024"),
         (("--collusion", "1"), "need 4 to 1024"),
-        (("--min-survivors", "1"), "min_survivors must be"),
         (("--site", "no-such.site"), "cannot be read"),
     ],
 )
@@ -141,8 +133,8 @@ def test_rosters_that_are_not_made(tmp_path: Path, more: tuple[str, ...], says: 
     assert not (tmp_path / "roster").exists()
 
 
-@pytest.mark.parametrize("size", [3, 4, 7])
-def test_the_default_bound_is_what_help_and_docs_say(tmp_path: Path, size: int) -> None:
+def test_the_default_bound_is_what_help_and_docs_say(tmp_path: Path) -> None:
+    size = 7
     names = [f"site-{i}" for i in range(size)]
     keygen(tmp_path, *names)
     command = ["roster", "new", *requests(tmp_path, *names), "--scheme", "flashe"]
@@ -186,13 +178,9 @@ def test_a_site_more_and_a_site_less(tmp_path: Path) -> None:
     assert {m.name for m in load(less).roster.members} == {"site-b", "site-c", "site-d"}
     hash_ = ("--roster-hash", load(less).roster.hash.hex())
     assert "was revoked" in bad("roster", "sign", less, "--home", tmp_path / "home-site-a", *hash_)
-    assert "was revoked" in bad(
-        "roster", "add", less, "--site", tmp_path / "site-a.site", "--out", tmp_path / "again"
-    )
-    assert "no site of this roster" in bad(
-        "roster", "remove", less, "site-a", "--out", tmp_path / "x"
-    )
-    assert "need 3 to 1024" in bad("roster", "remove", less, "site-b", "--out", tmp_path / "x")
+    out = ("--out", tmp_path / "x")
+    assert "was revoked" in bad("roster", "add", less, "--site", tmp_path / "site-a.site", *out)
+    assert "no site of this roster" in bad("roster", "remove", less, "site-a", *out)
 
 
 def test_what_was_revoked_is_not_signed_back_in(tmp_path: Path) -> None:
@@ -200,6 +188,8 @@ def test_what_was_revoked_is_not_signed_back_in(tmp_path: Path) -> None:
     abcd = (*ABC, "site-d")
     signed(tmp_path, *abcd)
     first, less, anew = tmp_path / "roster", tmp_path / "less", tmp_path / "anew"
+    old = public(tmp_path, "site-c").hex()[:16]
+    assert "Nothing differs" in sign(first, tmp_path / "home-site-a", "--previous", first)
     good("roster", "remove", first, "site-d", "--collusion", "0", "--out", less)
     home = tmp_path / "home-site-a"
     assert "Revoked keys, which never take part again: none." in good("roster", "show", first)
@@ -229,19 +219,14 @@ def test_what_was_revoked_is_not_signed_back_in(tmp_path: Path) -> None:
     assert anew.read_bytes() == before
     assert "Schemes" in sign(anew, home, "--previous", first)
 
-
-def test_a_key_that_is_swapped_shows_against_the_roster_before(tmp_path: Path) -> None:
-    signed(tmp_path, *ABC)
-    old = public(tmp_path, "site-c").hex()[:16]
+    swapped = tmp_path / "swapped"
     keygen(tmp_path / "other", "site-c")
     listed = [*requests(tmp_path, *ABC[:2]), *requests(tmp_path / "other", "site-c")]
-    good("roster", "new", "--out", tmp_path / "anew", *listed, "--scheme", "flashe")
-    said = sign(tmp_path / "anew", tmp_path / "home-site-a", "--previous", tmp_path / "roster")
+    good("roster", "new", "--out", swapped, *listed, "--scheme", "flashe")
+    said = sign(swapped, home, "--previous", first)
     new = public(tmp_path / "other", "site-c").hex()[:16]
     assert f"* site-c has another key, {new}; the old one IS NOT REVOKED" in said
     assert old not in said
-    same = sign(tmp_path / "roster", tmp_path / "home-site-a", "--previous", tmp_path / "roster")
-    assert "Nothing differs" in same
 
 
 # --- rotation ---
@@ -258,6 +243,11 @@ def test_a_key_is_rotated(tmp_path: Path) -> None:
     signed(tmp_path, *ABC)
     old = public(tmp_path, "site-b")
     request = rotate(tmp_path)
+    keygen(tmp_path, "site-d")
+    how = (tmp_path / "roster", "--site", tmp_path / "site-d.site", "--out", tmp_path / "next")
+    assert "old key has not signed" in bad("roster", "replace", *how)
+    how = (tmp_path / "roster", "--site", request, "--out", tmp_path / "next")
+    assert "use flhe roster replace" in bad("roster", "add", *how)
     new = Identity((tmp_path / "new" / "identity.key").read_bytes()).public
     good("roster", "replace", tmp_path / "roster", "--site", request, "--out", tmp_path / "next")
     roster = load(tmp_path / "next").roster
@@ -269,30 +259,3 @@ def test_a_key_is_rotated(tmp_path: Path) -> None:
     how = ("--home", tmp_path / "home-site-b", "--roster-hash", roster.hash.hex())
     assert "was revoked" in bad("roster", "sign", tmp_path / "next", *how)
     assert (tmp_path / "home-site-b" / "identity.key").exists()  # in use until all have pinned
-
-
-def test_a_place_is_taken_only_by_who_held_it(tmp_path: Path) -> None:
-    signed(tmp_path, *ABC)
-    keygen(tmp_path, "site-d")
-    roster, out = tmp_path / "roster", tmp_path / "next"
-    assert "old key has not signed" in bad(
-        "roster", "replace", roster, "--site", tmp_path / "site-d.site", "--out", out
-    )
-    request = rotate(tmp_path, "home-site-d", "site-b")  # signed by a key that site-b never had
-    how = (roster, "--site", request, "--out", out)
-    assert "does not list for site-b" in bad("roster", "replace", *how)
-    assert "use flhe roster replace" in bad("roster", "add", *how)
-    assert not out.exists()
-
-
-def test_a_rotation_overwrites_nothing(tmp_path: Path) -> None:
-    keygen(tmp_path, "site-b")
-    home = tmp_path / "home-site-b"
-    seed = (home / "identity.key").read_bytes()
-    command = ("keys", "rotate", "--home", home, "--name", "site-b")
-    assert "is there already" in bad(*command, "--new-home", home, "--out", tmp_path / "x.site")
-    assert "no identity in it" in bad(
-        "keys", "rotate", "--home", tmp_path / "none", "--name", "b", "--new-home", tmp_path / "n"
-    )
-    assert (home / "identity.key").read_bytes() == seed
-    assert not (tmp_path / "none").exists()

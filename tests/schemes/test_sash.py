@@ -20,7 +20,8 @@ from flhe.schemes.sash.presets import SASH
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.shell import MAX_COHORT
-from tests.laws import KEY, OTHER_SLOTS, SLOT, drawn, whole
+from tests.laws import KEY, OTHER_SLOTS, SLOT, whole
+from tests.roles import drawn
 
 Lanes = NDArray[np.int32]
 
