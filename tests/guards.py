@@ -87,17 +87,17 @@ class Outcome:
     seconds: float
 
 
-def run(place: Path, tests: tuple[str, ...], *options: str, limit_s: float = LIMIT_S) -> Outcome:
+def run(place: Path, tests: tuple[str, ...]) -> Outcome:
     """Run tests in the copy."""
     began = time.monotonic()
     names = [f"tests/{test}" for test in tests]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *names]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *names]
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": limit_s}
+        how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": LIMIT_S}
         done = subprocess.run(command, check=False, cwd=place, env=env, **how)
     except subprocess.TimeoutExpired:
-        return Outcome(-1, f"no end after {limit_s:g} s", time.monotonic() - began)
+        return Outcome(-1, f"no end after {LIMIT_S:g} s", time.monotonic() - began)
     lines = done.stdout.splitlines()
     failures = [line.removeprefix("E").strip() for line in lines if line.startswith("E  ")]
     said = (failures or lines[-1:] or [done.stderr[-200:]])[0]
