@@ -19,7 +19,6 @@ from hypothesis.stateful import (
 
 from tests.strategies import chaos
 from tests.strategies.chaos import MAX_NODES, Fault, World, fast_directory
-from tests.strategies.relay import CHANGES, KINDS, Relay
 
 STAGES = ["", "evaluate", "sync", "status", "checkpoint"]
 STAGES += ["advertise", "share", "confirm", "initial"]
@@ -34,10 +33,6 @@ faults = chaos.faults(
     stage=st.sampled_from(["round"] * 4 + ["evaluate"] * 2 + STAGES),
     after=st.integers(0, 2),
 )
-
-
-backs = st.integers(0, 7) | st.integers(0, 1 << 30)
-"""Which message, counted from the last; mostly one of those."""
 
 
 class Machine(RuleBasedStateMachine):
@@ -166,56 +161,6 @@ class Chaos(Machine):
 
 def test_some_runs() -> None:
     run_machine(Chaos, 4, 12)
-
-
-class Lies(Chaos):
-    """A relay of any kind of nodes that alters what it carries; see `Relay` for what must hold."""
-
-    kind = "dense"
-    world: Relay | None = None
-
-    @initialize(rounds=st.integers(0, 2))
-    def begin(self, rounds: int) -> None:
-        self.world = Relay(fast_directory(), self.kind)
-        if rounds:
-            self.world.advance(rounds)
-
-    @rule(
-        node=nodes,
-        stage=st.sampled_from(["round", "update", "consist", "unmask", "evaluate"]),
-        change=st.sampled_from(list(CHANGES)),
-    )
-    def alter(self, node: int, stage: str, change: str) -> None:
-        self.world.tampers.append((self.place(node), stage, CHANGES[change]))
-
-    @rule(back=backs, change=st.sampled_from(list(CHANGES)), when=moments)
-    def repeat(self, back: int, change: str, when: int) -> None:
-        """Any message that was ever sent, again or otherwise."""
-        self.world.later(when, lambda: self.world.repeat(back, CHANGES[change]))
-
-    @rule(back=backs, among=st.sets(nodes, min_size=1), when=moments)
-    def split(self, back: int, among: set[int], when: int) -> None:
-        """Another sum of any round, to one member."""
-        self.world.later(when, lambda: self.world.split(back, among))
-
-    def goes_on(self) -> None:
-        """It need not, with such a relay."""
-
-
-def run_lies(kind: str, runs: int, steps: int) -> None:
-    run_machine(type("Lies", (Lies,), {"kind": kind}), runs, steps)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_relays_that_lie(kind: str) -> None:
-    run_lies(kind, 3, 10)
-
-
-@pytest.mark.sweep
-@pytest.mark.timeout(0)
-@pytest.mark.parametrize("kind", KINDS)
-def test_many_relays_that_lie(kind: str) -> None:
-    run_lies(kind, 150, 25)
 
 
 @pytest.mark.sweep

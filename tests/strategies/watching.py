@@ -43,15 +43,9 @@ class Made:
 
     node: int
     lanes: NDArray[Any]
-    data: bytes
     coords: NDArray[np.uint32] | None = None
     beside: bool = False
     """These are no update: mean squares, which travel before it, or an evaluation after it."""
-
-
-def data_of(sealed: Sealed) -> bytes:
-    """What must not change of an update."""
-    return sealed.mode.encode() + sealed.data.tobytes()
 
 
 def summed(parts: list[Made]) -> NDArray[np.int64]:
@@ -69,9 +63,6 @@ def summed(parts: list[Made]) -> NDArray[np.int64]:
 
 class Watch:
     """Nodes and runs of their server, in state directories under `path`; breaches of what must hold."""
-
-    honest = True
-    """Whether the server is, and so is whoever carries its messages: some laws are of those."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -135,14 +126,13 @@ class Watch:
 
     # --- what must hold of nodes ---
 
-    def encrypts(self, sealed: Sealed, sealer: Any, plain: Plain, slot: Slot, **how: Any) -> None:
-        """No mask is used for two updates; under an honest server not even for one update twice."""
+    def encrypts(self, _: Sealed, sealer: Any, plain: Plain, slot: Slot, **how: Any) -> None:
+        """No mask is used twice, not even for one update."""
         lanes = np.concatenate([plain.values, plain.extras]).astype(np.int64)
-        beside, data = plain.values.size == 0, data_of(sealed)
-        made = Made(self.actor, lanes, data, plain.coords, beside)
+        made = Made(self.actor, lanes, plain.coords, plain.values.size == 0)
         before = self.made.setdefault((slot, sealer.rank), made)
-        again = before is not made and (self.honest or before.data != data)
-        if self.honest and isinstance(sealer, flashe.FlasheSealer):  # masks of two slots, too
+        again = before is not made
+        if isinstance(sealer, flashe.FlasheSealer):  # masks of two slots, too
             mode = how.get("mode", "")
             key = flashe._round_key(sealer.adder, sealer.group_key, slot, mode), sealer.rank
             again = again or key in self.masks
@@ -169,7 +159,7 @@ class Watch:
         if not np.array_equal(summed(parts), lanes):
             self.breach(f"the sum of round {slot.round} is not what its senders sent")
         key, digest = (slot.run_id, slot.round, self.purpose(total)), total.digest()
-        if self.open_sums.setdefault(key, digest) != digest and self.honest:
+        if self.open_sums.setdefault(key, digest) != digest:
             self.breach(f"{key[2]}: two sums of round {slot.round}")
 
     def purpose(self, total: Sealed) -> str:
@@ -189,7 +179,7 @@ class Watch:
         """Look at what only shows once a run is over."""
         self.look()
         fed = strategy._fed
-        if self.honest and fed is not None and self.outcomes[-1][0] == "done":
+        if fed is not None and self.outcomes[-1][0] == "done":
             self.ledger = fed.ledger
             self._check_lost(fed.ledger)
 
@@ -223,7 +213,7 @@ class Watch:
 
     def _drafts(self, draft: Draft, session: Session, old: Model, *args: Any) -> None:
         """A client adds what it has not sent so far, no more and no less."""
-        if draft.residual is None or not self.honest:
+        if draft.residual is None:
             return
         nothing = np.zeros(session.layout.floats, np.float32)
         had = nothing if args[4] is None else args[4].copy()
