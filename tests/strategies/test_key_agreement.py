@@ -24,6 +24,7 @@ from tests.strategies.puppets import (
     pin,
     put_identity,
     restaged,
+    told,
 )
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -59,6 +60,12 @@ def test_all_of_them_agree(tmp_path: Path) -> None:
     assert [stage for _, stage, _ in grid.sent] == [s for s in RELAYS for _ in range(size)]
     assert all(set(content) == {records.STAGE} for _, _, content in grid.sent)
     assert (tmp_path / "node-0" / "runs" / "8" / "agreement").exists()
+
+
+def test_what_most_tell_of_collusion(tmp_path: Path) -> None:
+    grid = Puppets(tmp_path, 5)
+    grid.lies([100], "confirm", lambda _, reply: told(reply).update(bounds=[5, 0, 2]))
+    assert agreed(grid).colluders == Roster.default_collusion(5)
 
 
 # --- nodes that fail on the way, or do not belong ---

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from flhe.errors import ConfigError, NoKeyError, ProtocolError, QuorumError
+from flhe.errors import ConfigError, NoKeyError, ProtocolError
 from flhe.keys.agreement import dealt
 from flhe.keys.agreement.epoch import Epoch
 from flhe.math.bigint import from_rows, to_rows
@@ -33,7 +33,7 @@ from flhe.strategies import EsaflFedAvg, HEStrategy, SchemeFedAvg
 from flhe.strategies.exchange import Exchange
 from flhe.strategies.masking_agreement import MaskingAgreement
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
-from tests.strategies.puppets import Patch, Puppets, fail_once, lie, lose, pin, play, same
+from tests.strategies.puppets import Patch, Puppets, lie, lose, pin, play, same
 from tests.strategies.reference import Reference, close, tolerance
 from tests.strategies.variants import VARIANTS
 
@@ -219,16 +219,6 @@ def test_a_round_goes_on_with_new_keys(tmp_path: Path, how: str) -> None:
     # Nobody trained twice, and nobody has a key of the time before.
     assert [(grid.trainings(i), grid.epochs(i)) for i in rest] == [(3, 2)] * 4
     assert not any(np.array_equal(key_of(grid, i).own, before[i].own) for i in rest)
-
-
-def test_three_cannot_shrink_and_wait_for_the_third(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path / "once", 3)
-    fail_once(grid, "round", 2, node=101)
-    run_esafl(grid, 2)
-    assert grid.survivors == [3, 3]
-    assert grid.epochs(0) == 1  # one key, another attempt
-    with pytest.raises(QuorumError, match="round 2: 2 updates, 3 needed"):
-        run_esafl(dying(tmp_path / "for good", 3, 1, 2, "dead"), 3)
 
 
 @pytest.mark.parametrize("stage", ["round", "update"])

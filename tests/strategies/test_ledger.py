@@ -154,15 +154,6 @@ def reading(tmp_path: Path) -> Ledger:
 AFTER = served({"w": np.ones(5, np.float32)}, 1)
 
 
-def test_the_model_of_a_server_that_reads(reading: Ledger) -> None:
-    assert encoded(again(reading).model) == encoded(reading.model)
-    reading.keep_model(AFTER)
-    for ledger in (reading, again(reading)):
-        assert encoded(ledger.model) == encoded(AFTER)
-        assert (ledger.phase, ledger.base, ledger.history) == ("summed", 1, AFTER.history)
-        assert ledger.sums == {}
-
-
 def test_a_model_written_just_before_a_crash_is_the_rounds_result(reading: Ledger) -> None:
     before = (reading.directory / "ledger").read_bytes()
     reading.keep_model(AFTER)

@@ -13,6 +13,8 @@ from flwr.app import Error, Message, RecordDict
 from flhe.errors import QuorumError
 from flhe.mods import records
 from flhe.strategies import EsaflFedAvg, FlasheFedAvg, SashFedAvg
+from flhe.strategies.federation import LOST
+from tests.mods.harness import SLUGS
 from tests.strategies.puppets import Log, Puppets, play, restaged, same
 from tests.strategies.reference import Reference, close, tolerance
 
@@ -130,3 +132,31 @@ def test_a_round_gets_one_attempt_more_and_not_another(tmp_path: Path) -> None:
     with pytest.raises(QuorumError):
         play(FlasheFedAvg, grid, 1, retries=1)
     assert max(asked.values()) <= 3
+
+
+NOTED = {
+    1011: "lost", 1012: "lost", 1013: "keyless", 1014: "lost", 1019: "lost", 1020: "keyless",
+    1021: "left", 1023: "lost", 1024: "lost",
+}  # fmt: skip
+"""Refusals, and what the server takes the node for; all others leave it where it was."""
+
+
+def test_a_refusal_says_where_a_node_stands(tmp_path: Path) -> None:
+    strategy, _ = play(FlasheFedAvg, Puppets(tmp_path, 3), 2)
+    fed = strategy._fed
+    assert fed is not None
+    notes = (fed.membership.keyless, fed.membership.left, fed.refusers, fed.attempt.spent)
+    for code in SLUGS:
+        fed.at[101] = 0  # so the last sums are those that it was sent
+        for known in (fed.confirmed, *notes):
+            known.discard(101)
+        fed.round.claimed.clear()
+        reply = Message(RecordDict(), 101, "train")
+        reply._content, reply._error = None, Error(code=code, reason="")
+        sent = fed.ledger.base in (fed.missing_rounds(101) or ())
+        fed.refused(101, reply)
+        found = {"lost": fed.at[101] == LOST, "keyless": 101 in notes[0], "left": 101 in notes[1]}
+        noted = [name for name, there in found.items() if there]
+        assert noted == [name for name in found if name == NOTED.get(code)], code
+        assert (101 in fed.refusers) == (sent and code in (1011, 1012, 1014, 1023, 1024))
+        assert (101 in fed.attempt.spent) == (not sent and code == 1012)

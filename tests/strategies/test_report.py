@@ -69,18 +69,6 @@ def test_message_bytes_counts_payload_alone() -> None:
     assert message_bytes(RecordDict()) == 0
 
 
-def test_reporter_writes_one_line_per_event(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "report.jsonl"
-    reporter = Reporter(path)
-    reporter.round(REPORT)
-    written = REPORT.to_json() | {"phases": []}  # JSON has no tuples
-    assert json.loads(path.read_text()) == {"event": "round", **written}
-    reporter.emit("done", sealed_model=None)
-    assert len(path.read_text().splitlines()) == 2
-    Reporter(None).round(REPORT)
-    Reporter("").round(REPORT)
-
-
 def test_a_disk_that_fills_up_costs_lines_and_not_the_run(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

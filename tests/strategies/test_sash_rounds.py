@@ -192,6 +192,15 @@ def test_shares_that_do_not_open_are_theirs_who_sent_them(tmp_path: Path, log: L
     assert not any(fed.model_round(100 + i) < 0 for i in range(NODES) if i != LIAR)
 
 
+def test_a_signature_that_does_not_verify_is_not_passed_on(tmp_path: Path) -> None:
+    """Members would give no share for a set with it, and the round would be void."""
+    grid = Puppets(tmp_path, NODES)
+    first = lambda node: node == 100 + grid.ranked()[0]  # noqa: E731
+    grid.lies(first, "consist", lambda _, reply: told(reply).update(signature=bytes(64)))
+    run(grid, 1)
+    assert grid.survivors == [NODES]
+
+
 def test_a_few_who_complain_bar_nobody(tmp_path: Path) -> None:
     """As many as may collude could say of anybody that its shares do not open."""
 
