@@ -17,7 +17,7 @@ import pytest
 from flwr.app import Message
 
 from flhe.errors import ConfigError, NoKeyError, ProtocolError
-from flhe.keys.agreement import dealt
+from flhe.keys.agreement import dealt, joint
 from flhe.keys.agreement.epoch import Epoch
 from flhe.math.bigint import from_rows, to_rows
 from flhe.node.journal import Journal
@@ -339,3 +339,36 @@ def test_what_one_key_may_open_is_on_disk(tmp_path: Path, length: int, refusal: 
     with pytest.raises(refusal):
         journal.spending(Spends(500, 1000)).spending(Spends(length, 1000))
     assert journal.spending(Spends(500, 1000)).begun(bytes(15) + b"1", 0).spent == 0
+
+
+def test_a_group_that_outgrows_its_terms_goes_on_without_the_newcomer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Four members leave advance scaling 2 of 4 bits, five 1: the fifth cannot join."""
+    grid = batchcrypt_nodes(tmp_path, 5)
+    grid.away = lambda round_: {104} if round_ < 2 else set()
+    strategy = run_batchcrypt(grid, 3, bits=4, advance=True, min_available_nodes=4)
+    assert members(strategy) == {100, 101, 102, 103}
+    assert grid.survivors == [4, 4, 4]
+    assert "the epoch before goes on: advance scaling with bits=4" in caplog.text
+
+
+def test_a_bad_share_of_who_joins_leaves_the_others_their_federation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every agreement with it fails, once the others' keys are gone: they agree among themselves."""
+    grid = Puppets(tmp_path, 5)
+    grid.away = lambda round_: {104} if round_ < 2 else set()
+    honest = joint._masked
+
+    def masked(agreed: Epoch, own: Any) -> bytes:
+        lanes = np.frombuffer(honest(agreed, own), "<u4")
+        bad = agreed.members[agreed.rank] == publics[-1]
+        return (lanes + np.uint32(100_000 if bad else 0)).tobytes()
+
+    publics = [b""]
+    monkeypatch.setattr(joint, "_masked", masked)
+    grid.before[2] = lambda: publics.append(Store(grid.homes[4]).identity().public)
+    run_esafl(grid, 4)
+    assert grid.survivors == [4, 4, 4, 4]
+    assert len({key_of(grid, i).total.tobytes() for i in range(4)}) == 1
