@@ -24,14 +24,7 @@ from flhe.strategies.grid import StreamGrid
 from flhe.strategies.ledger import Ledger
 from flhe.strategies.report import RoundReport
 from tests.strategies.puppets import Log, Node, Puppets, fail_once, initial, play, refused, same
-from tests.strategies.reference import (
-    COUNTS,
-    MAX,
-    Reference,
-    close,
-    start_arrays,
-    tolerance,
-)
+from tests.strategies.reference import COUNTS, MAX, Reference, close, start_arrays, tolerance
 
 pytestmark = pytest.mark.usefixtures("quick")
 

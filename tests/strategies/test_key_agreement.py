@@ -16,16 +16,7 @@ from flhe.mods import records
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.key_agreement import ATTEMPTS, Agreed, agree
 from flhe.training.contract import Contract
-from tests.strategies.puppets import (
-    Fate,
-    Log,
-    Puppets,
-    new_node,
-    pin,
-    put_identity,
-    restaged,
-    told,
-)
+from tests.strategies.puppets import Fate, Log, Puppets, new_node, pin, put_identity, restaged, told
 
 pytestmark = pytest.mark.usefixtures("quick")
 

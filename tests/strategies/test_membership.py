@@ -15,13 +15,8 @@ from flhe.node.checkpoint import open_checkpoint
 from flhe.strategies import FlasheFedAvg, HEStrategy
 from flhe.strategies.ledger import Ledger
 from flhe.strategies.membership import Membership
-from tests.strategies.puppets import Log, Node, Puppets, initial, play, same, told
-from tests.strategies.reference import (
-    Reference,
-    close,
-    start_arrays,
-    tolerance,
-)
+from tests.strategies.puppets import Log, Node, Puppets, initial, play, refused, same, told
+from tests.strategies.reference import Reference, close, start_arrays, tolerance
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -78,6 +73,18 @@ def test_a_round_that_too_few_answer_is_asked_for_again(tmp_path: Path, caplog: 
     assert "asking again (attempt 2)" in caplog.text
     assert grid.survivors == [4, 4, 4]
     assert same(grid, range(4)).round == 3
+
+
+def test_a_resumed_run_asks_under_the_next_attempt(tmp_path: Path) -> None:
+    """Not under the first one again: nodes would send what they sent, and the others nothing."""
+    grid, how = Puppets(tmp_path, 4), {"state_dir": tmp_path / "server", "retries": 1}
+    grid.fate = lambda _, stage, round_: "silent" if (stage, round_) == ("round", 2) else None
+    assert refused(FlasheFedAvg, grid, **how).startswith("round 2: 0 updates")
+    again = Puppets(tmp_path, 4, run_id=8)
+    again.federation = 7
+    play(FlasheFedAvg, again, 3, start={"resume": True}, **how)
+    asked = [content[records.STAGE] for _, stage, content in again.sent if stage == "round"]
+    assert [(said["round"], said["attempt"]) for said in asked] == [(2, 2)] * 4 + [(3, 0)] * 4
 
 
 def test_a_joiner_that_breaks_the_agreement_off(tmp_path: Path) -> None:
