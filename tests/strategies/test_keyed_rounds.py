@@ -33,7 +33,7 @@ from flhe.strategies import EsaflFedAvg, HEStrategy, SchemeFedAvg
 from flhe.strategies.exchange import Exchange
 from flhe.strategies.masking_agreement import MaskingAgreement
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
-from tests.strategies.puppets import Patch, Puppets, lie, lose, pin, play, same
+from tests.strategies.puppets import Fate, Patch, Puppets, lie, lose, pin, play, same
 from tests.strategies.reference import Reference, close, tolerance
 from tests.strategies.variants import VARIANTS
 
@@ -219,6 +219,23 @@ def test_a_round_goes_on_with_new_keys(tmp_path: Path, how: str) -> None:
     # Nobody trained twice, and nobody has a key of the time before.
     assert [(grid.trainings(i), grid.epochs(i)) for i in rest] == [(3, 2)] * 4
     assert not any(np.array_equal(key_of(grid, i).own, before[i].own) for i in rest)
+
+
+def test_several_drop_out_one_after_the_other(tmp_path: Path) -> None:
+    """Each costs the others their keys, also those that they are about to make, and no retry."""
+    grid = Puppets(tmp_path, 7)
+    grid.app.examples = lambda p: 10
+
+    def fate(node: int, stage: str, round_: int) -> Fate:
+        """One more of them with every key that the others have agreed on."""
+        drawn = grid.stages_of(100).count("joint")
+        if node in [106, 105, 104][:drawn] and round_ == 2 and stage == "round":
+            return "dead"
+        return "dead" if node == 103 and drawn > 1 and stage == "joint" else None
+
+    grid.fate = fate
+    run_esafl(grid, 3, retries=1)
+    assert grid.survivors[:2] == [7, 3]
 
 
 @pytest.mark.parametrize("stage", ["round", "update"])
