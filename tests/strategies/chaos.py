@@ -6,14 +6,20 @@ nodes (`tests.strategies.watching`) stands what must hold of a server's runs.
 
 from __future__ import annotations
 
+import heapq
+import os
 import shutil
+import stat
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
+import numpy as np
 from flwr.app import Context, Message, RecordDict
+from hypothesis import strategies as st
 
 from flhe.errors import QuorumError, StoreError
 from flhe.mods import HEMod, records
@@ -23,23 +29,63 @@ from flhe.strategies import grid as grid_module
 from flhe.strategies import he_strategy as strategy_module
 from flhe.testing import UNAVAILABLE, InProcessGrid, _Packed
 from flhe.training.session import Session
-from tests.strategies.puppets import Node, stage_of
+from flhe.wire import codes
+from tests.strategies.puppets import Clock, Node, stage_of
 from tests.strategies.reference import Arrays, trained
-from tests.strategies.rounds_watched import (
-    CONNECT,
-    MAX,
-    ROUND,
-    STAGE,
-    Outcome,
-    Rounds,
-    start_arrays,
-)
-from tests.strategies.watching import Fault, Killed
+from tests.strategies.watching import Outcome, Watch
+
+MAX = 64
+ROUND, STAGE, CONNECT = 60.0, 10.0, 20.0
+"""Seconds that the strategy waits."""
 
 MAX_OPERATIONS = 5000
 """Of the server on the grid, in one run; a run of two rounds takes some hundred."""
 
 MAX_NODES = 5
+
+
+SHM = Path("/dev/shm")
+
+What = Literal[
+    "lose request",
+    "lose reply",
+    "late request",
+    "late reply",
+    "twice request",
+    "late copy",
+    "twice reply",
+    "stale reply",
+    "unavailable",
+    "app fails",
+    "kill",
+]
+
+
+class Killed(BaseException):
+    """The end of a process, wherever it was."""
+
+
+@dataclass
+class Fault:
+    """What goes wrong with the next message of `stage` to `node`; "" stands for any stage."""
+
+    what: What
+    amount: int = 0
+    """Seconds late, or the disk write that a node does not survive."""
+    node: int = 0
+    stage: str = ""
+    after: int = 0
+    """How many such messages pass before."""
+    torn: bool = False
+    """Whether the file that it wrote last is cut short."""
+
+
+def faults(amounts: Sequence[int], writes: int, **where: Any) -> st.SearchStrategy[Fault]:
+    """Messages that are lost, late or doubled, and nodes that die over one."""
+    kinds = [what for what in get_args(What) if what != "kill"]
+    disturbed = st.builds(Fault, st.sampled_from(kinds), st.sampled_from(amounts), **where)
+    killed = st.builds(Fault, st.just("kill"), st.integers(1, writes), **where, torn=st.booleans())
+    return disturbed | disturbed | killed
 
 
 @dataclass
@@ -51,7 +97,21 @@ class Site:
     there: bool = True
 
 
-class World(Rounds):
+def start_arrays() -> Arrays:
+    """A model as small as it can be with floats, a narrow float and integers in it."""
+    return {
+        "w": np.array([[0.5, -0.25, 0.125]], np.float32),
+        "half": np.array([0.25], np.float16),
+        "steps": np.array(3, np.int64),
+    }
+
+
+def fast_directory() -> Path:
+    """A directory of its own, in memory where there is such a place."""
+    return Path(tempfile.mkdtemp(prefix="flhe-", dir=SHM if SHM.is_dir() else None))
+
+
+class World(Watch):
     """State directories, the clock, the faults to come, and what was seen so far."""
 
     def __init__(
@@ -63,7 +123,18 @@ class World(Rounds):
         secret: bool = False,
         make: Callable[..., HEStrategy] = FlasheFedAvg,
     ) -> None:
-        super().__init__(path, (grid_module, strategy_module, federation_module))
+        super().__init__(path)
+        self.clock, self.strategy = Clock(), None
+        self.refused: set[int] = set()
+        self.queue: list[tuple[float, int, Callable[[], None]]] = []
+        self.snapshot: Path | None = None
+        self.fails: Callable[[], BaseException] = Killed
+        """What a process is met by where it is to die."""
+        self._count = self._dies = 0
+        self._torn = self.app_fails = False
+        for module in (grid_module, strategy_module, federation_module):
+            self.patch.setattr(module, "time", self.clock)
+        self.patch.setattr(os, "fsync", self.fsync)
         self.how, self.secret, self.make = how, secret, make
         for _ in range(nodes):
             self.add()
@@ -93,11 +164,16 @@ class World(Rounds):
         shutil.rmtree(self.sites[index].home, ignore_errors=True)
         self.drafts = {key: kept for key, kept in self.drafts.items() if key[0] != index}
 
+    def save(self, node: int) -> None:
+        if self.sites[node].home.exists():
+            self.snapshot = self.path / f"copy-{self.count()}"
+            shutil.copytree(self.sites[node].home, self.snapshot)
+
     def put_back(self, node: int) -> None:
         """A backup of a node that knew less, or of another one."""
         if self.snapshot is not None:
             self.wipe(node)
-            super().put_back(node)
+            shutil.copytree(self.snapshot, self.sites[node].home)
             self.restored.add(node)
 
     def later(self, operation: int, what: Callable[[], None]) -> None:
@@ -126,6 +202,76 @@ class World(Rounds):
         if self.app_fails:
             raise ValueError("a patient's name")
         return trained(arrays, partition)
+
+    def count(self) -> int:
+        """The next of a row of numbers: what comes later has a higher one."""
+        self._count += 1
+        return self._count
+
+    # --- messages ---
+
+    def post(self, seconds: float, what: Callable[[], None]) -> None:
+        """Have something arrive later; what is due at one time arrives in order."""
+        heapq.heappush(self.queue, (self.clock.now + seconds, self.count(), what))
+
+    def arrive(self) -> None:
+        """Let what is due by now arrive."""
+        while self.queue and self.queue[0][0] <= self.clock.now:
+            heapq.heappop(self.queue)[2]()
+
+    def deliver(
+        self,
+        fault: Fault | None,
+        serve: Callable[[], Message | None],
+        hear: Callable[[Message], None],
+    ) -> None:
+        """Send a message, and see what becomes of it: `serve` is its node, `hear` who asked."""
+        what, amount = (fault.what, fault.amount) if fault else ("", 0)
+
+        def arrives() -> None:
+            reply = serve()
+            if reply is not None and what != "lose reply":
+                for _ in range(2 if what == "twice reply" else 1):
+                    self.post(amount if what == "late reply" else 0, lambda: hear(reply))
+
+        if what not in ("lose request", "unavailable"):
+            self.post(amount if what == "late request" else 0, arrives)
+        if what in ("twice request", "late copy"):
+            self.post(amount if what == "late copy" else 0, arrives)
+
+    # --- nodes ---
+
+    def act(self, node: int, fault: Fault | None, ask: Callable[[], Message]) -> Message | None:
+        """What a node answers; None if it dies over it. A refusal is a code that is known."""
+        self.actor = node
+        kills = fault is not None and fault.what == "kill"
+        self._dies, self._torn = (fault.amount, fault.torn) if kills else (0, False)
+        self.app_fails = fault is not None and fault.what == "app fails"
+        try:
+            reply = ask()
+        except Killed:
+            return None
+        except BaseException as error:
+            self.breach(f"node {node} raised {error!r}")
+            return None
+        finally:
+            self.actor, self._dies, self.app_fails = None, 0, False
+        if reply.has_error():
+            self.refused.add(reply.error.code)
+            refusal = codes.find(reply.error.code)
+            if refusal is None or reply.error.reason != refusal.slug:
+                self.breach(f"node {node} answered {reply.error.reason!r}")
+            if refusal is codes.INTERNAL:
+                log = (self.sites[node].home / "errors.log").read_text()
+                self.breach(f"node {node} failed: {log[-1500:]}")
+        return reply
+
+    def die(self, handle: int, left: int, torn: bool) -> None:
+        """The end of a process, if this is its last write."""
+        if left == 1:
+            if torn and stat.S_ISREG(os.fstat(handle).st_mode):
+                os.ftruncate(handle, 0)
+            raise self.fails()
 
     # --- the server ---
 
@@ -179,7 +325,7 @@ class World(Rounds):
             **self.how,
         )
         initial = None if self.secret else records.from_numpy(start_arrays())
-        self.strategy, began, text = strategy, self.clock.now, ""
+        self.strategy, text = strategy, ""
         outcome: Outcome = "done"
         try:
             strategy.start(grid, initial, num_rounds=self.target, resume=resume)
@@ -194,24 +340,16 @@ class World(Rounds):
             self.strategy, self.plans = None, []
             self.server_dies = self.server_dies_writing = 0
         self.outcomes.append((outcome, text))
-        if (waited := self.clock.now - began) > (bound := self.bound(strategy)):
-            self.breach(f"the run took {waited:g} s, {bound:g} s at most were due")
         self.check(strategy)
         return outcome
 
-    def bound(self, strategy: HEStrategy) -> float:
-        """Seconds that a run may take: each timeout as often as its stage may be asked."""
-        nodes, rounds = len(self.sites), self.target
-        settle = STAGE * (4 + nodes)
-        prepare = CONNECT + STAGE * (1 + 3 * 3 + nodes) + 3 * settle
-        attempts = strategy.settings.retries + 1
-        each = attempts * (prepare + ROUND + 2 * STAGE) + ROUND + nodes * STAGE
-        return CONNECT + prepare + rounds * each + settle + nodes * STAGE + 1.0
-
     def fsync(self, handle: int) -> None:
+        """Whoever writes may die here: before a file is known to be on disk, or behind that."""
         self.writes.append((self.actor, self.served[self.actor or 0]))
-        super().fsync(handle)
-        if self.actor is None:
+        if self.actor is not None:
+            self._dies -= bool(left := self._dies)
+            self.die(handle, left, self._torn)
+        else:
             self.server_dies_writing -= bool(left := self.server_dies_writing)
             self.die(handle, left, self.server_tears)
 
@@ -235,7 +373,6 @@ class ChaosGrid(InProcessGrid):
                 place = (index * 3 + world.generation) % 7
                 node = 1000 * world.generation + 100 + place
                 self._sites[node] = index
-                world.ids[node] = index
                 self.contexts[node] = Context(
                     run_id=self.run.run_id,
                     node_id=node,
@@ -275,7 +412,6 @@ class ChaosGrid(InProcessGrid):
         def serve() -> Message | None:
             if not world.sites[index].there:
                 return None
-            world.asked = self._generation
             reply = world.answer(index, packed.pop().unpack(), self.contexts[node], fault)
             if reply is None:  # another process will have a context of its own
                 self.contexts[node].state = RecordDict()

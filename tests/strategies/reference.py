@@ -53,18 +53,6 @@ def trained(arrays: Mapping[str, NDArray[Any]], partition: int) -> Arrays:
     return out
 
 
-def gradient(arrays: Mapping[str, NDArray[Any]], partition: int) -> Arrays:
-    """Of the squared distance to a place of a node's own."""
-    return {
-        name: np.asarray(
-            0.1 * (array.astype(np.float64) - places(array, partition, i)), array.dtype
-        )
-        if array.dtype.kind == "f"
-        else array
-        for i, (name, array) in enumerate(arrays.items())
-    }
-
-
 class Reference:
     """Flower's FedAvg in float64, integers by the weighted mean of their changes."""
 

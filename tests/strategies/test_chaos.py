@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
-from tests.strategies import watching
-from tests.strategies.chaos import MAX_NODES, World
-from tests.strategies.watching import Fault, Machine, fast_directory, run_machine
+from tests.strategies import chaos
+from tests.strategies.chaos import MAX_NODES, Fault, World, fast_directory
 
 STAGES = ["", "evaluate", "sync", "status", "checkpoint"]
 STAGES += ["advertise", "share", "confirm", "initial"]
@@ -20,13 +26,45 @@ STAGES += ["advertise", "share", "confirm", "initial"]
 nodes = st.integers(0, MAX_NODES - 1)
 moments = st.integers(0, 40)
 """Operations of the server into its next run; 0 is before it."""
-faults = watching.faults(
+faults = chaos.faults(
     (1, 9, 30, 61, 200),
     30,
     node=nodes,
     stage=st.sampled_from(["round"] * 4 + ["evaluate"] * 2 + STAGES),
     after=st.integers(0, 2),
 )
+
+
+class Machine(RuleBasedStateMachine):
+    """A machine over what is watched, which in the end is left in peace."""
+
+    world: Any = None
+
+    @invariant()
+    def nothing_was_wrong(self) -> None:
+        assert self.world is None or not self.world.wrong, "\n".join(self.world.wrong)
+
+    def teardown(self) -> None:
+        if self.world is not None:
+            try:
+                self.goes_on()
+                self.nothing_was_wrong()
+            finally:
+                self.world.close()
+
+    def goes_on(self) -> None:
+        """A federation that is left in peace gets on."""
+        raise NotImplementedError
+
+
+def run_machine(machine: type[Machine], runs: int, steps: int) -> None:
+    how = settings(
+        max_examples=runs,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(machine, settings=how)
 
 
 class Chaos(Machine):
@@ -122,22 +160,7 @@ class Chaos(Machine):
 
 
 def test_some_runs() -> None:
-    run_machine(Chaos, 6, 12)
-
-
-def test_an_update_of_an_attempt_that_failed_is_not_lost_without_a_word(tmp_path: Path) -> None:
-    """Its node answered, the others did not, and when they were asked again it was gone."""
-    how = {"patience": 5, "retries": 1}
-    world = World(tmp_path / "world", 4, how, secret=False)
-    try:
-        world.advance(1)
-        world.faults = [Fault("lose reply", node=node, stage="round") for node in (1, 2)]
-        world.on_word("asking again", lambda: setattr(world.sites[0], "there", False))
-        world.advance(1)
-        assert not world.wrong
-        assert world.names(0, "it answered only before")
-    finally:
-        world.close()
+    run_machine(Chaos, 4, 12)
 
 
 @pytest.mark.sweep

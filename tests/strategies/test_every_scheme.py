@@ -19,7 +19,6 @@ from flhe.coding.laplace import Laplace
 from flhe.errors import ConfigError, FlheError, QuorumError
 from flhe.mods import records
 from flhe.node.checkpoint import open_checkpoint
-from flhe.node.store import Store
 from flhe.strategies import FlasheFedAvg, HEStrategy
 from flhe.strategies.overhead import (
     ADD,
@@ -40,12 +39,14 @@ from flhe.training.schedule import Settings
 from tests.strategies.conftest import quickly
 from tests.strategies.puppets import Puppets, drift, initial, lie, same
 from tests.strategies.test_overhead import check_accounts
-from tests.strategies.variants import CLIENTS, MAIN, VARIANTS, Variant
+from tests.strategies.variants import MAIN, VARIANTS, Variant
 
 NODES, ROUNDS = 4, 3
 ALL = range(NODES)
 REST = range(3)
 """Without the last one."""
+KEYED = ["flashe", "sash, clients read", "batchcrypt", "esafl", "threshold-ckks"]
+"""One variant for each way that members come to keys, for what follows from their agreement."""
 
 quick = pytest.mark.usefixtures("quick")
 
@@ -158,34 +159,24 @@ def test_nothing_readable_comes_from_a_node(calm: Calm) -> None:
 
 @quick
 @pytest.mark.parametrize("name", MAIN)
-def test_one_that_drops_out_comes_back(tmp_path: Path, name: str) -> None:
-    """It is in no sum of its round, trains in the next, and has the model of all in the end.
+def test_one_that_comes_late_and_drops_out_has_the_model_of_all(tmp_path: Path, name: str) -> None:
+    """It is in no sum of such a round, trains in the next, and has the model of all in the end.
 
     Its answer is lost; of one that is away `test_round_vectors` knows every sum.
     """
     variant = VARIANTS[name]
     grid = variant.nodes(tmp_path, NODES)
-    grid.drop(2, "round", "lost", [3])
-    _, result = variant.play(grid, 3)
-    assert grid.survivors == [4, 3, 4]
-    variant.check(grid, result, [ALL, REST, ALL], ALL)
-    assert {grid.trainings(i) for i in REST} == {3}, "nobody trains twice"
-    assert grid.epochs(0) == (3 if variant.needs_all_members else 1)
+    grid.away = lambda round_: {103} if round_ < 2 else set()
+    grid.drop(3, "round", "lost", [3])
+    _, result = variant.play(grid, 4, min_available_nodes=3)
+    assert grid.survivors == [3, 4, 3, 4]
+    variant.check(grid, result, [REST, ALL, REST, ALL], ALL)
+    assert {grid.trainings(i) for i in REST} == {4}, "nobody trains twice"
+    assert grid.epochs(0) == (4 if variant.needs_all_members else 2)
 
 
 @quick
-@pytest.mark.parametrize("name", MAIN)
-def test_who_joins_late_has_the_model_of_all(tmp_path: Path, name: str) -> None:
-    variant = VARIANTS[name]
-    grid = variant.nodes(tmp_path, NODES)
-    grid.away = lambda round_: {103} if round_ < 3 else set()
-    _, result = variant.play(grid, 3, min_available_nodes=3)
-    assert grid.survivors == [3, 3, 4]
-    variant.check(grid, result, [REST, REST, ALL], ALL)
-
-
-@quick
-@pytest.mark.parametrize("name", MAIN)
+@pytest.mark.parametrize("name", KEYED)
 def test_fresh_keys_as_often_as_asked_for(tmp_path: Path, name: str) -> None:
     variant, seen = VARIANTS[name], list[bytes]()
     grid = variant.nodes(tmp_path, 3)
@@ -204,7 +195,7 @@ def points() -> list[Any]:
     """Each variant between rounds, and each stage of one that has such stages."""
     staged = {VARIANTS[name].stages: name for name in MAIN}
     return [
-        *((name, "") for name in MAIN),
+        *((name, "") for name in KEYED),
         *((name, at) for stages, name in staged.items() for at in (*stages, "evaluate")),
     ]
 
@@ -240,26 +231,11 @@ def test_a_server_killed_in_a_round_goes_on(tmp_path: Path, name: str, at: str) 
     variant.check(again, result, [ALL] * (2 if void else 3), ALL)
 
 
-@quick
-@pytest.mark.parametrize(
-    ("name", "config"), [("batchcrypt", {}), ("esafl", {"flhe-fresh-keys": True})]
-)
-def test_no_key_is_agreed_on_that_a_nodes_policy_refuses(
-    tmp_path: Path, name: str, config: dict[str, Any]
-) -> None:
-    grid = Puppets(tmp_path, 3, config=lambda _: config)
-    with pytest.raises(QuorumError, match="policy refuses"):
-        VARIANTS[name].play(grid, 1)
-    assert not any(Store(home).names("epochs/*") for home in grid.homes)
-    if config:  # keys of a round are fresh
-        VARIANTS["esafl, keys of a round"].play(Puppets(tmp_path, 3, config=lambda _: config), 1)
-
-
 # --- who lies, and whose machine does ---
 
 
 @quick
-@pytest.mark.parametrize("name", MAIN)
+@pytest.mark.parametrize("name", KEYED)
 def test_an_update_with_a_changed_byte_is_left_out_and_named(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -281,7 +257,7 @@ def test_an_update_with_a_changed_byte_is_left_out_and_named(
 
 
 @quick
-@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("name", KEYED)
 def test_one_whose_model_has_drifted_is_left_out_and_caught_up(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -301,7 +277,7 @@ def test_one_whose_model_has_drifted_is_left_out_and_caught_up(
 
 @quick
 @pytest.mark.parametrize(
-    ("name", "victims"), [*((name, (103,)) for name in MAIN), ("flashe", range(100, 104))]
+    ("name", "victims"), [*((name, (103,)) for name in KEYED), ("flashe", range(100, 104))]
 )
 def test_one_that_is_told_otherwise_is_in_no_sum(
     tmp_path: Path, name: str, victims: Collection[int], caplog: pytest.LogCaptureFixture
@@ -327,7 +303,7 @@ def test_one_that_is_told_otherwise_is_in_no_sum(
 
 
 @quick
-@pytest.mark.parametrize("name", [*MAIN, "noise"])
+@pytest.mark.parametrize("name", [*KEYED, "noise"])
 def test_a_round_that_was_answered_is_asked_for_again_under_other_settings(
     tmp_path: Path, name: str
 ) -> None:

@@ -1,35 +1,30 @@
-"""HEStrategy: FedAvg's numbers out of sums that it cannot read, whoever drops out."""
+"""HEStrategy: FedAvg's numbers out of sums that it cannot read, and what apps are told."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp.strategy import Result
 
-from flhe.errors import ConfigError
+from flhe.errors import ConfigError, QuorumError
 from flhe.mods import HEMod, records
+from flhe.node import audit
 from flhe.node.checkpoint import open_checkpoint
-from flhe.strategies import FlasheFedAvg, SashFedAvg
+from flhe.node.store import Store
+from flhe.strategies import FlasheFedAvg, HEStrategy, SashFedAvg
 from flhe.strategies.grid import StreamGrid
+from flhe.strategies.ledger import Ledger
 from flhe.strategies.report import RoundReport
-from flhe.training.model import Model
-from tests.strategies.puppets import Node, Puppets, fail_once, initial, play, refused, same
-from tests.strategies.reference import (
-    COUNTS,
-    MAX,
-    Reference,
-    close,
-    start_arrays,
-    tolerance,
-)
+from tests.strategies.puppets import Log, Node, Puppets, fail_once, initial, play, refused, same
+from tests.strategies.reference import COUNTS, MAX, Reference, close, start_arrays, tolerance
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -42,15 +37,6 @@ failed = partial(refused, FlasheFedAvg)
 
 
 # --- the numbers ---
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (0,), (20_000,)])
-def test_models_of_one_array(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    grid = Puppets(tmp_path, 3)
-    grid.app.trained = lambda arrays, p: {"x": np.asarray(arrays["x"] + np.float32(0.1 * p))}
-    start = {"initial_arrays": records.from_numpy({"x": np.zeros(shape, np.float32)})}
-    run(grid, 2, start, weighted=False)
-    np.testing.assert_allclose(same(grid, range(3)).masters["x"], np.full(shape, 0.2), atol=3e-4)
 
 
 @pytest.mark.parametrize("evaluate", [1.0, 0.0])
@@ -92,15 +78,6 @@ def test_own_names_for_arrays_weights_and_config(tmp_path: Path) -> None:
 
 
 # --- FedAvg's own arguments ---
-
-
-@pytest.mark.parametrize("name", ["train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"])
-def test_own_aggregation_of_metrics_is_not_ignored_silently(
-    name: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The server never sees one member's metrics, so it cannot call this: it must say so."""
-    FlasheFedAvg(**{name: lambda contents, key: MetricRecord()})
-    assert f"{name} is not called" in caplog.text
 
 
 ODD = {"fine": np.zeros(2), "mask": np.zeros(2, bool)}
@@ -176,14 +153,6 @@ def test_a_fraction_that_can_never_reach_the_quorum(tmp_path: Path) -> None:
     assert grid.survivors == [3]
 
 
-def test_it_waits_for_nodes_that_are_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    grid = Puppets(tmp_path, 3)
-    answers = iter([[100], [100, 101]])
-    monkeypatch.setattr(grid, "get_node_ids", lambda: next(answers, [100, 101, 102]))
-    run(grid, 1, min_available_nodes=3)
-    assert grid.survivors == [3]
-
-
 # --- who drops out ---
 
 
@@ -229,69 +198,7 @@ def test_a_run_that_cannot_go_on_says_why(
 # --- metrics ---
 
 
-LOSS = float(np.average([0.5, 1.5, 2.5], weights=COUNTS[:3]))
-
-
-@pytest.mark.parametrize(
-    ("config", "loss", "accuracy"),
-    [
-        ([{}] * 3, LOSS, LOSS),
-        ([{"flhe-metrics": "none"}] * 3, None, None),
-    ],
-    ids=["all", "nobody tells"],
-)
-def test_evaluations_are_weighted_means(
-    tmp_path: Path, config: list[dict[str, Any]], loss: float | None, accuracy: float | None
-) -> None:
-    grid = Puppets(tmp_path, 3, config=lambda i: config[i])
-    grid.app.evaluated = lambda p: {"loss": 0.5 + p, "accuracy": 0.5 + p}
-    done = run(grid, 1)
-    (report,) = grid.reports
-    if loss is None:
-        assert (report.loss, report.accuracy) == (None, None)
-    else:
-        assert (report.loss, report.accuracy) == pytest.approx((loss, accuracy), rel=5e-3)
-    told = {"loss": loss, "accuracy": accuracy}
-    known = {n: pytest.approx(v, rel=5e-3) for n, v in told.items() if v is not None}
-    assert dict(done.evaluate_metrics_clientapp.get(1, {})) == known
-
-
 # --- what it costs ---
-
-
-def test_reports_are_plausible(tmp_path: Path) -> None:
-    """An update and its sum go each way once; what is beside them is small."""
-    grid = Puppets(tmp_path, 4)
-    strategy, _ = play(FlasheFedAvg, grid, 3)
-    layout = Model.initial(start_arrays()).layout
-    update = strategy.terms.for_cohort(4).nbytes(strategy.terms.lanes(layout))
-    first, *later = grid.reports
-    assert first.bytes_down > 4 * update + 4 * sum(len(a.data) for a in initial().values())
-    assert all(4 * update < r.bytes_down < 4 * update + 8000 for r in later)
-    for number, report in enumerate(grid.reports, 1):
-        assert (report.round, report.survivors, report.accuracy) == (number, 4, None)
-        assert 4 * update < report.bytes_up < 4 * update + 8000 + (number == 1) * 20_000
-        assert 0 < report.crypto_s < report.round_s
-        assert report.loss == pytest.approx(
-            float(np.average([0.5, 1.5, 2.5, 3.5], weights=COUNTS[:4])), rel=5e-3
-        )
-        assert set(report.to_json()) == {f.name for f in dataclasses.fields(RoundReport)}
-
-
-def test_what_a_strategy_is_set_to_between_rounds_counts(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, 5)
-    grid.away = lambda round_: {102, 103, 104} if round_ > 1 else set()
-    strategy = grid.timed(FlasheFedAvg(max_examples=MAX, min_replies=4, connect_timeout=1.0))
-
-    def lowered() -> None:
-        strategy.settings = dataclasses.replace(strategy.settings, min_replies=2)
-        strategy.min_train_nodes = 2
-
-    grid.before[2] = lowered
-    strategy.start(grid, initial(), num_rounds=3)
-    grid.close()
-    assert strategy._fed is not None
-    assert strategy._fed.ledger.round == 3
 
 
 @pytest.mark.parametrize("away", [(), (1, 2, 3)])
@@ -311,14 +218,6 @@ def test_sums_are_held_as_long_as_somebody_lacks_them(
     assert sums == ([0, 1, 2, 3, 0, 0] if away else [0] * 6)
     assert "arrays" in sent[len(away)]
     same(grid, range(5))
-
-
-def test_nodes_that_lack_the_same_share_one_content(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, 4)
-    run(grid, 2)
-    rounds = [content for _, stage, content in grid.sent if stage == "round"]
-    # In the second round one of them is sent what all found of the model, too.
-    assert len({id(content) for content in rounds}) == 3
 
 
 def test_every_wait_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,3 +252,176 @@ def test_the_next_member_seals_when_the_first_cannot(tmp_path: Path) -> None:
     assert sealer not in (synced := grid.stages("sync"))
     assert len(synced) == 3
     same(grid, range(5))
+
+
+READERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "flashe": (FlasheFedAvg, {}),
+    "clients read": (SashFedAvg, {"unmask": "clients", "clip": 8.0}),
+    "server reads": (SashFedAvg, {"unmask": "server", "clip": 8.0}),
+}
+
+
+@pytest.mark.parametrize("rekey", [False, True])
+@pytest.mark.parametrize("reader", READERS)
+def test_a_server_that_dies_behind_an_evaluation_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str, *, rekey: bool
+) -> None:
+    """In another epoch nobody evaluates that model again: its means are lost, and the run goes on."""
+    grid, (make, how) = Puppets(tmp_path, 4), READERS[reader]
+
+    def run(*, resume: bool) -> Any:
+        strategy = grid.timed(make(max_examples=MAX, state_dir=tmp_path / "state", **how))
+        if resume and rekey:
+            strategy.rekey()
+        return strategy.start(grid, initial(), num_rounds=3, resume=resume)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "keep_evaluation", die)
+        with pytest.raises(KeyboardInterrupt):
+            run(resume=False)
+    told = run(resume=True).evaluate_metrics_clientapp
+    grid.close()
+    assert set(told) == ({2, 3} if rekey else {1, 2, 3})
+
+
+@pytest.mark.parametrize("how", ["silent", "dead"])
+def test_nobody_is_there_to_evaluate(tmp_path: Path, how: str, caplog: Log) -> None:
+    caplog.set_level("INFO")
+    grid = Puppets(tmp_path, 4)
+    grid.drop(2, "evaluate", how, range(4))  # type: ignore[arg-type]
+    _, done = play(FlasheFedAvg, grid, 3)
+    assert set(done.evaluate_metrics_clientapp) == {1, 3}
+    assert "the evaluation of round 2 is lost: round 2: 0 evaluations, 3 needed" in caplog.text
+    assert [report.loss is None for report in grid.reports] == [False, True, False]
+
+
+@pytest.mark.parametrize("every", [0, 1])
+def test_the_teller_was_away(tmp_path: Path, every: int) -> None:
+    """It tells what all found of the model that it was handed."""
+    grid = Puppets(tmp_path, 4)
+    grid.fate = lambda node, stage, round_: (
+        "dead" if (stage, round_) == ("evaluate", 2) and node == 100 + grid.ranked()[0] else None
+    )
+    _, done = play(FlasheFedAvg, grid, 4, checkpoint_every=every)
+    assert set(done.evaluate_metrics_clientapp) == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("code", [1023, 1011])
+def test_silence_is_no_vote_against_a_sum(tmp_path: Path, code: int) -> None:
+    """One refuses a sum, and what the others say is lost twice: it was void, and the run was over."""
+    grid, seen = Puppets(tmp_path, 5), set[tuple[int, str]]()
+
+    def lost(node: int, stage: str, reply: Message) -> Message:
+        if grid.asked in (2, 3) and stage in ("evaluate", "sync") and (node, stage) not in seen:
+            seen.add((node, stage))
+            reply._content = None
+            reply._error = Error(code=code if node == 104 else 4, reason="")
+        return reply
+
+    grid.forge = lost
+    for turn in range(3):
+        strategy = grid.timed(FlasheFedAvg(max_examples=MAX, state_dir=tmp_path / "state"))
+        try:
+            strategy.start(grid, initial(), num_rounds=5, resume=turn > 0)
+        except QuorumError:
+            continue
+        break
+    grid.close()
+    assert same(grid, range(4)).round == 5
+
+
+def lrs(grid: Puppets) -> list[Any]:
+    """The learning rate that each round's apps were told, once a round."""
+    told = [config["lr"] for config in grid.app.configs]
+    nodes = len(grid.homes)
+    assert all(told[i] == told[i - i % nodes] for i in range(len(told)))
+    return told[::nodes]
+
+
+class Halves(FlasheFedAvg):
+    """Overrides what is asked, as Flower's users do."""
+
+    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+        config["lr"] = config["lr"] / 2 ** (server_round - 1)
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        return self.changed(messages, server_round)
+
+    def changed(self, messages: list[Message], server_round: int) -> Iterable[Message]:
+        return messages
+
+
+def test_an_override_is_asked_for_all_rounds_when_the_run_begins(tmp_path: Path) -> None:
+    grid = Puppets(tmp_path, 3)
+    play(Halves, grid, start={"train_config": ConfigRecord({"lr": 1.0})})
+    assert lrs(grid) == [1.0, 0.5, 0.25]
+
+
+class Adapts(Halves):
+    """Says something else in a round than when the run began."""
+
+    calls = 0
+
+    def changed(self, messages: list[Message], server_round: int) -> Iterable[Message]:
+        self.calls += 1
+        messages[0].content["config"]["lr"] = 1.0 + (self.calls == 5)  # type: ignore[index]
+        return messages
+
+
+def test_what_is_not_in_the_contract_is_not_sent(tmp_path: Path) -> None:
+    start = {"train_config": ConfigRecord({"lr": 1.0})}
+    grid = Puppets(tmp_path / "adapts", 3)
+    with pytest.raises(ConfigError, match=r"round 2: configure_train .* all members have signed"):
+        play(Adapts, grid, start=start)
+    assert len(grid.stages("round")) == 3  # of round 1
+
+
+def test_another_learning_rate_in_mid_run_is_a_new_epoch_that_every_log_shows(
+    tmp_path: Path,
+) -> None:
+    how = {"state_dir": tmp_path / "server"}
+    grid = Puppets(tmp_path / "nodes", 3)
+    play(FlasheFedAvg, grid, 2, start={"train_config": {"lr": 0.5}}, **how)
+    epoch = grid.epoch(0).id
+    again = Puppets(tmp_path / "nodes", 3, run_id=8)
+    again.federation = 7
+    changed = {"train_config": {"lr": 0.25}, "resume": True}
+    play(FlasheFedAvg, again, 4, start=changed, **how)
+    assert again.epoch(0).id != epoch
+    assert lrs(again) == [0.25] * 2
+    for home in again.homes:
+        entries = [e for e in audit.last(Store(home), 99) if e is not None and e.stage == "round"]
+        contracts = [entry.contract for entry in entries]
+        assert contracts[0] == contracts[1] != contracts[2] == contracts[3]
+        assert None not in contracts
+
+
+class StoppedError(Exception):
+    """The server is stopped."""
+
+
+@pytest.mark.parametrize("make", [FlasheFedAvg, lambda **how: SashFedAvg(unmask="clients", **how)])
+def test_a_run_stopped_before_its_sum_was_opened_goes_on_under_another_config(
+    tmp_path: Path, make: Callable[..., HEStrategy]
+) -> None:
+    """The config of the run is signed too: nodes opened nothing more, and nobody held the model."""
+    how: dict[str, Any] = {"state_dir": tmp_path / "server", "fraction_evaluate": 0.0}
+
+    def stop(report: RoundReport) -> None:
+        raise StoppedError
+
+    def nodes(run_id: int, lr: float) -> Puppets:
+        grid = Puppets(tmp_path / "nodes", 3, run_id=run_id)
+        for context in grid.contexts.values():
+            context.run_config = {"lr": lr}
+        return grid
+
+    with pytest.raises(StoppedError):
+        play(make, nodes(7, 0.5), 3, start={"train_config": {"lr": 0.5}}, on_round=stop, **how)
+    again = nodes(8, 0.25)
+    again.federation = 7
+    play(make, again, 3, start={"train_config": {"lr": 0.25}, "resume": True}, **how)
+    assert lrs(again) == [0.25] * 2
+    assert same(again, range(3)).round == 3

@@ -13,9 +13,8 @@ from flwr.app import Error, Message, RecordDict
 from flhe.errors import QuorumError
 from flhe.mods import records
 from flhe.strategies import EsaflFedAvg, FlasheFedAvg, SashFedAvg
-from flhe.strategies.federation import LOST, Federation
+from flhe.strategies.federation import LOST
 from tests.mods.harness import SLUGS
-from tests.provision.site import good
 from tests.strategies.puppets import Log, Puppets, play, restaged, same
 from tests.strategies.reference import Reference, close, tolerance
 
@@ -135,36 +134,6 @@ def test_a_round_gets_one_attempt_more_and_not_another(tmp_path: Path) -> None:
     assert max(asked.values()) <= 3
 
 
-def test_a_second_run_is_refused_by_name_until_the_sites_permit_it(tmp_path: Path) -> None:
-    """A second `flwr run` of one deployment, where each site allows one federation."""
-
-    def train(run_id: int) -> None:
-        config = {"flhe-max-federations": 1}
-        play(FlasheFedAvg, Puppets(tmp_path, 3, run_id=run_id, config=lambda _: config), 1)
-
-    train(7)
-    with pytest.raises(QuorumError, match=r"flhe/federations: .*permit one more \(flhe permit\)"):
-        train(8)
-    for home in tmp_path.glob("node-*"):
-        good("permit", "--home", home)
-    train(9)
-    with pytest.raises(QuorumError, match="flhe/federations"):
-        train(10)
-
-
-# --- what the server notes of each node, out of what it answers ---
-
-
-@pytest.fixture(scope="module")
-def fed(tmp_path_factory: pytest.TempPathFactory) -> Federation:
-    """A federation after three rounds."""
-    grid = Puppets(tmp_path_factory.mktemp("federation"), 3)
-    grid.away = lambda round_: set()
-    strategy, _ = play(FlasheFedAvg, grid, 3)
-    assert strategy._fed is not None
-    return strategy._fed
-
-
 NOTED = {
     1011: "lost", 1012: "lost", 1013: "keyless", 1014: "lost", 1019: "lost", 1020: "keyless",
     1021: "left", 1023: "lost", 1024: "lost",
@@ -172,24 +141,22 @@ NOTED = {
 """Refusals, and what the server takes the node for; all others leave it where it was."""
 
 
-@pytest.mark.parametrize("code", SLUGS)
-def test_a_refusal_says_where_a_node_stands(fed: Federation, code: int) -> None:
-    fed.at[101] = 0  # so the last sums are those that it was sent
-    fed.confirmed.discard(101)
-    for known in (fed.membership.keyless, fed.membership.left, fed.refusers, fed.attempt.spent):
-        known.discard(101)
-    fed.round.claimed.clear()
-    reply = Message(RecordDict(), 101, "train")
-    reply._content, reply._error = None, Error(code=code, reason="")
-    sent = fed.ledger.base in (fed.missing_rounds(101) or ())
-    fed.refused(101, reply)
-    found = {
-        "lost": fed.at[101] == LOST,
-        "keyless": 101 in fed.membership.keyless,
-        "left": 101 in fed.membership.left,
-    }
-    assert [name for name, noted in found.items() if noted] == [
-        name for name in found if name == NOTED.get(code)
-    ]
-    assert (101 in fed.refusers) == (sent and code in (1011, 1012, 1014, 1023, 1024))
-    assert (101 in fed.attempt.spent) == (not sent and code == 1012)
+def test_a_refusal_says_where_a_node_stands(tmp_path: Path) -> None:
+    strategy, _ = play(FlasheFedAvg, Puppets(tmp_path, 3), 2)
+    fed = strategy._fed
+    assert fed is not None
+    notes = (fed.membership.keyless, fed.membership.left, fed.refusers, fed.attempt.spent)
+    for code in SLUGS:
+        fed.at[101] = 0  # so the last sums are those that it was sent
+        for known in (fed.confirmed, *notes):
+            known.discard(101)
+        fed.round.claimed.clear()
+        reply = Message(RecordDict(), 101, "train")
+        reply._content, reply._error = None, Error(code=code, reason="")
+        sent = fed.ledger.base in (fed.missing_rounds(101) or ())
+        fed.refused(101, reply)
+        found = {"lost": fed.at[101] == LOST, "keyless": 101 in notes[0], "left": 101 in notes[1]}
+        noted = [name for name, there in found.items() if there]
+        assert noted == [name for name in found if name == NOTED.get(code)], code
+        assert (101 in fed.refusers) == (sent and code in (1011, 1012, 1014, 1023, 1024))
+        assert (101 in fed.attempt.spent) == (not sent and code == 1012)

@@ -11,27 +11,22 @@ from typing import Any, Unpack, get_type_hints
 
 import pytest
 import torch
-from flwr.app import MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
 from flhe import strategies
 from flhe.coding.select import Select
 from flhe.coding.update import update_codec
 from flhe.errors import ConfigError, MisfitError
-from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.strategies import EsaflFedAvg, FlasheFedAvg, HEStrategy, SchemeFedAvg
 from flhe.strategies.options import (
     CODING,
-    FedAvgOptions,
     RunOptions,
     RunSettings,
     StrategyOptions,
     TrainingOptions,
-    check_names,
 )
 from flhe.training.optimizer import Optimizer
-from flhe.training.terms import Terms
 
 ALIASES: list[type[SchemeFedAvg]] = [
     getattr(strategies, name) for name in strategies.__all__ if name.endswith("FedAvg")
@@ -53,10 +48,6 @@ def hints(function: Callable[..., Any]) -> dict[str, Any]:
 def required(alias: Alias) -> dict[str, Any]:
     """Arguments without which an alias cannot be called."""
     return {"scheme": Flashe()} if alias is SchemeFedAvg else {}
-
-
-def test_fedavg_takes_what_its_options_say() -> None:
-    assert get_type_hints(FedAvgOptions) == hints(FedAvg.__init__)
 
 
 def test_a_strategy_takes_what_its_options_say() -> None:
@@ -99,7 +90,7 @@ def test_an_alias_has_the_parameters_of_its_scheme(alias: type[SchemeFedAvg]) ->
     assert scheme == type(scheme)()
 
 
-@pytest.mark.parametrize("alias", ALIASES)
+@pytest.mark.parametrize("alias", [FlasheFedAvg, SchemeFedAvg])
 @pytest.mark.parametrize(
     ("wrong", "meant"),
     [("round_timout", "round_timeout"), ("fraction_trian", "fraction_train"), ("bit", "bits")],
@@ -110,65 +101,6 @@ def test_a_misspelled_argument_is_answered_with_the_right_one(
     said = f"{alias.__name__}() takes no argument {wrong!r}: did you mean {meant!r}?"
     with pytest.raises(TypeError, match=re.escape(said)):
         alias(**required(alias), **{wrong: 1})
-
-
-class Mine(FlasheFedAvg):
-    def __init__(self, *, twice: bool = False, **others: Any) -> None:
-        super().__init__(masking="single", **others)
-        self.twice = twice
-
-
-class Bare(FlasheFedAvg):
-    def __init__(self) -> None:
-        super().__init__(bits=12)
-
-
-def test_an_alias_may_be_the_base_of_another_strategy() -> None:
-    made = Mine(twice=True, bits=12)
-    assert (made.twice, made.terms.scheme, made.terms.bits) == (True, Flashe("single"), 12)
-    assert Bare().terms.bits == 12
-    with pytest.raises(TypeError, match=re.escape("FlasheFedAvg() takes no argument 'bitz'")):
-        Mine(bitz=12)
-
-
-def test_a_name_like_no_other_is_answered_with_all() -> None:
-    with pytest.raises(
-        TypeError, match=r"'xyz': choose from unmask, .*fraction_train, .*bits, .*permute"
-    ):
-        strategies.SashFedAvg(xyz=1)  # type: ignore[call-arg]
-    check_names(strategies.SashFedAvg, ["unmask", "retries", "weighted_by_key"])
-
-
-OF_FEDAVG: dict[str, Any] = {
-    "fraction_evaluate": 0.5,
-    "min_train_nodes": 3,
-    "min_evaluate_nodes": 1,
-    "min_available_nodes": 4,
-    "weighted_by_key": "n",
-    "arrayrecord_key": "a",
-    "configrecord_key": "c",
-    "train_metrics_aggr_fn": lambda contents, key: MetricRecord(),
-    "evaluate_metrics_aggr_fn": lambda contents, key: MetricRecord(),
-}
-
-
-@pytest.mark.parametrize("alias", [HEStrategy, *ALIASES])
-def test_what_is_shown_is_taken(alias: Alias) -> None:
-    assert OF_FEDAVG.keys() == FedAvgOptions.__annotations__.keys() - {"fraction_train"}
-    own = {**required(alias), "noise": None} if alias in ALIASES else {}
-    made = alias(round_timeout=7.0, fraction_train=1.0, **OF_FEDAVG, **own)
-    assert made.settings.round_timeout == 7.0
-    assert (made.terms.arrays_key, made.terms.weight_key) == ("a", "n")
-    for name, value in OF_FEDAVG.items():
-        assert getattr(made, name) == value
-
-
-def test_arguments_of_an_alias_are_terms() -> None:
-    how: dict[str, Any] = {"bits": 12, "clip": {"*": 0.5}, "max_examples": 77, "weighted": False}
-    made = FlasheFedAvg(**how, masking="single", train_metrics=("loss",), fraction_train=0.5)
-    assert made.terms == Terms(Flashe("single"), update_codec(**how), metrics=("loss",))
-    assert made.fraction_train == 0.5
-    assert FlasheFedAvg().terms == HEStrategy().terms == Terms()
 
 
 CLEAR: dict[str, Any] = {"select": 0.5}
@@ -190,15 +122,6 @@ def test_what_an_alias_takes_where_nobody_says(
     alias: Alias, how: dict[str, Any], codec: dict[str, Any]
 ) -> None:
     assert alias(**how).terms.codec == update_codec(**codec)
-
-
-def test_a_strategy_of_any_scheme_and_codec() -> None:
-    scheme, codec = Esafl(keys="round"), update_codec(bits=12)
-    made = HEStrategy(scheme, codec, min_train_nodes=3)
-    assert (made.terms.scheme, made.terms.codec) == (scheme, codec)
-    assert SchemeFedAvg(scheme, bits=12).terms == made.terms
-    default = HEStrategy(strategies.SashFedAvg().terms.scheme).terms
-    assert default == strategies.SashFedAvg().terms
 
 
 EQUAL: dict[str, Any] = {"weighted": False}

@@ -5,19 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flhe.mods import records
 from flhe.mods.he_mod import STAGES as KNOWN
 from flhe.mods.records import message_bytes
-from flhe.strategies import FlasheFedAvg
 from flhe.strategies.overhead import (
     ADD,
     CATCH_UP,
@@ -35,12 +30,10 @@ from flhe.strategies.overhead import (
     Meter,
     Phase,
     Spent,
-    phase_of,
     resident,
-    server_memory,
     sound,
 )
-from tests.strategies.puppets import Puppets, play, told
+from tests.strategies.puppets import Puppets
 
 Step = tuple[Any, ...]
 
@@ -181,30 +174,9 @@ def test_accounts(name: str) -> None:
     assert seconds(server.meter.take()) == {}
 
 
-def test_an_account_can_be_taken_in_the_middle_and_what_fails_is_over() -> None:
-    server = Server()
-    assert seconds(server.does(("open", EVALUATE), ("wait", 1))) == {EVALUATE: 1}
-    assert seconds(server.does(("wait", 2), ("close",))) == {EVALUATE: 2}
-    with pytest.raises(ValueError, match="no"), server.meter.doing(ADD):
-        raise ValueError("no")
-    assert seconds(server.does(("wait", 2))) == {OTHER: 2}
-
-
 @pytest.mark.parametrize("told", [math.inf, math.nan, -1.0, 3, "3", None])
 def test_what_can_be_no_seconds_is_none(told: object) -> None:
     assert (sound(told), sound(3.5)) == (0, 3.5)
-
-
-def test_what_comes_back_of_a_round_is_an_upload() -> None:
-    phases = (TRAIN, EXCHANGE, MASKING, EVALUATE)
-    each = [
-        [("sent", p, 7), ("open", p), ("wait", 3), ("got", 100, 1.0), ("close",)] for p in phases
-    ]
-    spent = Server().does(*(step for steps in each for step in steps))
-    assert seconds(spent) == {TRAIN: 3, EXCHANGE: 3, UPLOAD: 2, MASKING: 4, EVALUATE: 4}
-    up = {p.name: p.bytes_up for p in spent.phases if p.bytes_up}
-    assert up == {UPLOAD: 200, MASKING: 100, EVALUATE: 100}
-    assert (spent.up, spent.down) == (400, 28)
 
 
 def test_memory_is_the_most_at_a_phases_ends_or_a_new_record_within() -> None:
@@ -217,19 +189,6 @@ def test_memory_is_the_most_at_a_phases_ends_or_a_new_record_within() -> None:
     assert peaks == {OTHER: 200, TRAIN: 900, ADD: 200}
     assert spent.server_bytes == 900
     assert server.does(("told", 1, 1.0)).server_bytes == 80
-
-
-def test_where_nothing_tells_of_memory_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody(*_: object) -> int:
-        raise ProcessLookupError
-
-    held, most = server_memory()
-    assert 0 < held <= 1.05 * most  # Linux tells it late
-    monkeypatch.setattr("flhe.strategies.overhead.resident", nobody)
-    assert server_memory() == (0, 0)
-    spent = Meter().take()
-    assert [(phase.name, phase.server_bytes) for phase in spent.phases] == [(OTHER, None)]
-    assert spent.server_bytes is None
 
 
 phases, numbers = st.sampled_from(tuple(PHASES)), st.integers(0, 9)
@@ -263,53 +222,4 @@ def test_every_stage_has_a_phase() -> None:
     assert {*STAGES.values(), *BETWEEN} <= set(PHASES)
 
 
-@pytest.mark.parametrize(
-    ("kind", "phase"),
-    [("train", TRAIN), ("train.other", TRAIN), ("evaluate", EVALUATE), ("query", OTHER)],
-)
-def test_a_plain_message_is_of_its_type(kind: str, phase: str) -> None:
-    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
-    assert phase_of(Message(RecordDict({"c": ConfigRecord({"a": 1})}), 5, kind)) == phase
-    for stage, expected in (("unmask", MASKING), ("of tomorrow", OTHER)):
-        ours = RecordDict({records.STAGE: records.stage_record(stage)})
-        assert phase_of(Message(ours, 5, kind)) == expected
-
-
 # --- in a run ---
-
-
-def account(grid: Puppets, rounds: int, **how: Any) -> None:
-    strategy, _ = play(FlasheFedAvg, grid, rounds, **how)
-    check_accounts(grid, strategy.ending)
-
-
-@pytest.mark.usefixtures("quick")
-def test_attempts_that_fail_and_nodes_that_come_back_are_counted(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, 4)
-    asked: Counter[int] = Counter()
-
-    def fate(node: int, stage: str, round_: int) -> Any:
-        if stage == "round" and round_ == 2:
-            asked[node] += 1
-            return "silent" if node < 103 and asked[node] == 1 else None
-        return "dead" if stage == "evaluate" and round_ == 1 and node == 100 else None
-
-    grid.fate = fate
-    account(grid, 3, round_timeout=1.0)
-    assert grid.survivors == [4] * 3
-    assert len(grid.stages("round")) == 4 * 4  # one round was asked twice
-
-
-@pytest.mark.usefixtures("quick")
-def test_what_nodes_tell_of_their_seconds_bends_no_account(tmp_path: Path) -> None:
-    grid = Puppets(tmp_path, 4)
-    absurd = {100: 1e12, 101: -1e12, 102: math.nan, 103: math.inf}
-
-    def forge(node: int, _stage: str, reply: Message) -> Message:
-        if "crypto-s" in told(reply):
-            told(reply)["crypto-s"] = absurd[node]
-        return reply
-
-    grid.forge = forge
-    account(grid, 2)
-    assert all(math.isfinite(report.crypto_s) for report in grid.reports)

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from flhe.errors import ConfigError, QuorumError
 from flhe.strategies.overhead import Phase
 from flhe.strategies.plain import MeteredFedAvg
-from flhe.strategies.report import MeteredGrid, Reporter, RoundReport, message_bytes
+from flhe.strategies.report import Reporter, RoundReport, message_bytes
 from tests.apps.federation import Idle
 from tests.strategies.test_tensorboard import files_end_at
 
@@ -28,11 +27,7 @@ REPORT = RoundReport(1, 0.9, None, 10, 20, 0.0, 1.5, 3)
 
 
 class EchoGrid(Idle):
-    """Answers at once: nodes in `dead` with an error, the others with what they got, plus one."""
-
-    def __init__(self, nodes: int, dead: Iterable[int] = ()) -> None:
-        super().__init__(nodes)
-        self._dead = set(dead)
+    """Answers at once with what it got, plus one."""
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         return [str(i) for i, _ in enumerate(messages)]
@@ -43,8 +38,6 @@ class EchoGrid(Idle):
         return [self._answer(message) for message in messages]
 
     def _answer(self, message: Message) -> Message:
-        if message.metadata.dst_node_id in self._dead:
-            return Message(Error(code=2, reason="no data here"), reply_to=message)
         metrics = MetricRecord({"num-examples": 4})
         content = RecordDict({"m": metrics})
         if message.metadata.message_type == "evaluate":
@@ -67,41 +60,6 @@ def test_message_bytes_counts_payload_alone() -> None:
     )
     assert message_bytes(content) == SIZE + 7 + (8 + 8 + 1 + 2 + 3) + (24 + 3) + (8 + 16)
     assert message_bytes(RecordDict()) == 0
-
-
-def counted(grid: MeteredGrid) -> tuple[int, int]:
-    spent = grid.take()
-    return spent.up, spent.down
-
-
-def test_metered_grid_counts_every_copy_and_starts_again() -> None:
-    grid = MeteredGrid(EchoGrid(3, dead=[2]))
-    record = RecordDict({"arrays": ArrayRecord({"w": ZEROS})})
-    messages = [Message(record, dst_node_id=n, message_type="train") for n in (1, 2, 3)]
-    replies = list(grid.send_and_receive(iter(messages)))
-    assert len(replies) == 3
-    assert counted(grid) == (2 * (SIZE + 8), 3 * SIZE)
-    assert counted(grid) == (0, 0)
-    assert len(list(grid.push_messages(iter(messages)))) == 3
-    assert counted(grid) == (0, 3 * SIZE)
-    assert list(grid.get_node_ids()) == [1, 2, 3]
-
-
-def test_reporter_writes_one_line_per_event(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "report.jsonl"
-    reporter = Reporter(path)
-    reporter.round(REPORT)
-    written = REPORT.to_json() | {"phases": []}  # JSON has no tuples
-    assert json.loads(path.read_text()) == {"event": "round", **written}
-    reporter.emit("done", sealed_model=None)
-    assert len(path.read_text().splitlines()) == 2
-    Reporter(None).round(REPORT)
-    Reporter("").round(REPORT)
-
-
-def test_reporter_says_what_it_cannot_write(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ConfigError, match="name a file in a directory that exists"):
-        Reporter(tmp_path / "nowhere" / "report").round(REPORT)
 
 
 def test_a_disk_that_fills_up_costs_lines_and_not_the_run(
@@ -155,24 +113,3 @@ def test_numbers_that_are_not_finite_are_null(tmp_path: pathlib.Path) -> None:
     assert (first["round_s"], first["phases"][0]["bytes_down"]) == (1.5, 2)
     assert last["ending"] == {"wall_s": None, "each": [1.5, None]}
     assert last["error"] == "NaN"
-
-
-def test_metered_fedavg_averages_as_fedavg_does_and_reports() -> None:
-    reports: list[RoundReport] = []
-    strategy = MeteredFedAvg(on_round=reports.append, min_available_nodes=3, min_train_nodes=3)
-    arrays = ArrayRecord({"w": ZEROS})
-    result = strategy.start(EchoGrid(3, dead=[3]), arrays, num_rounds=2)
-    assert np.allclose(result.arrays["w"].numpy(), 2.0)
-    assert [r.round for r in reports] == [1, 2]
-    assert [(r.accuracy, r.loss, r.survivors, r.crypto_s) for r in reports] == [
-        (0.75, 0.5, 2, 0.0)
-    ] * 2
-    assert reports[0].bytes_down == 6 * (SIZE + 8)  # the arrays and server-round
-    assert reports[0].bytes_up == 2 * (SIZE + 8) + 2 * 24
-
-
-def test_a_round_that_nobody_trained_is_an_error() -> None:
-    strategy = MeteredFedAvg(min_available_nodes=2)
-    arrays = ArrayRecord({"w": ZEROS})
-    with pytest.raises(QuorumError, match="round 1: no node trained, all 2 failed: no data here"):
-        strategy.start(EchoGrid(2, dead=[1, 2]), arrays, num_rounds=1)

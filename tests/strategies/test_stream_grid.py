@@ -121,25 +121,6 @@ def test_each_reply_is_pulled_alone_and_gone_when_its_receiver_lets_go_of_it(clo
     assert all(len(asked) == 1 for asked in wire.pulled)
 
 
-@pytest.mark.parametrize("here", [True, False])
-def test_only_a_process_of_the_servers_own_is_set_up(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, here: bool
-) -> None:
-    called: list[bool] = []
-    monkeypatch.setattr(grid_module, "give_back_large", lambda: called.append(True))
-    wire: Any = Wire(clock, {})
-    wire.nodes_work_here = here
-    stream_over(wire)
-    assert called == ([] if here else [True])
-
-
-def test_messages_go_out_before_the_first_reply_is_asked_for(clock: Clock) -> None:
-    wire = Wire(clock, {1: 0.0, 2: 0.0})
-    stream_over(wire).send_and_receive(messages(1, 2), timeout=60)  # nobody iterates
-    assert len(wire.sent) == 2
-    assert not wire.pulled
-
-
 @pytest.mark.parametrize("timeout", [0.0, 0.5, 7.0, 3600.0])
 def test_silent_nodes_are_named_when_time_is_up(clock: Clock, timeout: float) -> None:
     wire = Wire(clock, {1: 0.0, 2: 1e9, 3: 1e9})
@@ -150,13 +131,6 @@ def test_silent_nodes_are_named_when_time_is_up(clock: Clock, timeout: float) ->
 def test_a_reply_at_the_last_moment_is_taken(clock: Clock) -> None:
     assert ask(Wire(clock, {1: 10.0}), 1, timeout=10) == ([1], set())
     assert ask(Wire(clock, {1: 10.01}), 1, timeout=10) == ([], {1})
-
-
-def test_looking_for_replies_gets_rarer_but_not_rare(clock: Clock) -> None:
-    ask(Wire(clock, {1: 1e9}), 1)
-    assert clock.slept[0] <= 2 * POLL[0]
-    assert max(clock.slept) == POLL[1]
-    assert len(clock.slept) < 80
 
 
 def test_time_spent_between_replies_counts(clock: Clock) -> None:
@@ -190,12 +164,3 @@ def test_a_bound_is_a_number_of_seconds(clock: Clock, how: dict[str, float]) -> 
     with pytest.raises(ValueError, match="a timeout is needed"):
         stream_over(wire).send_and_receive(messages(1), **how)
     assert not wire.sent  # nobody is asked for what nobody will fetch
-
-
-def test_nothing_to_send(clock: Clock) -> None:
-    stream = stream_over(Wire(clock, {1: 0.0}))
-    list(stream.send_and_receive(messages(2), timeout=1))
-    assert stream.silent == {2}
-    assert list(stream.send_and_receive([], timeout=60)) == []
-    assert stream.silent == set()  # of this call, not of the one before
-    assert clock.slept == []

@@ -12,12 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from flhe.errors import ConfigError
-from flhe.strategies import tensorboard
 from flhe.strategies.overhead import KEYS, TRAIN, UPLOAD, Phase
 from flhe.strategies.report import RoundReport
 from flhe.strategies.tensorboard import TensorBoard
@@ -60,63 +57,8 @@ def files_end_at(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, before)
 
 
-BARE_READ = {
-    "overhead/round_s": 1.5,
-    "overhead/wall_s": 0.0,
-    "overhead/crypto_s": 0.0,
-    "overhead/bytes_up": 8,
-    "overhead/bytes_down": 16,
-    "overhead/survivors": 3,
-}
-FULL_READ = {
-    "accuracy": 0.75,
-    "loss": 0.5,
-    "overhead/round_s": 3.0,
-    "overhead/wall_s": 3.25,
-    "overhead/crypto_s": 0.125,
-    "overhead/bytes_up": pytest.approx(30 + (1 << 22)),
-    "overhead/bytes_down": pytest.approx(40 + (1 << 20)),
-    "overhead/survivors": 4,
-    **{
-        f"overhead/{phase.name}/{name}": getattr(phase, name)
-        for phase in PHASES
-        for name in ("seconds", "bytes_up", "bytes_down")
-    },
-    "memory/keys/server_bytes": 1 << 28,
-    "memory/train/server_bytes": 1 << 29,
-    "memory/server_bytes": 1 << 29,
-    "memory/nodes_bytes": 1 << 27,
-}
-
-
 def full(_handle: int) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_a_report_is_read_back(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboardX")
-    folder = tmp_path / "new" / "board"
-    with TensorBoard(folder) as board:
-        board.round(BARE)
-        found = list(written(folder))  # while the run goes on
-        assert {step for _, step, _ in found} == {1}
-        board.round(FULL)
-    found = list(written(folder))
-    assert {tag: value for tag, step, value in found if step == 1} == BARE_READ
-    assert {tag: value for tag, step, value in found if step == 3} == FULL_READ
-
-
-def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensorboard, "NEEDS", "no_such_module")
-    with pytest.raises(ConfigError, match=r"no_such_module; .*pip install 'tensorboardX>="):
-        TensorBoard("anywhere")
-
-
-def test_a_directory_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboardX")
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="name a directory that is yours"):
-        TensorBoard(tmp_path / "file" / "board")
 
 
 def test_a_disk_that_fills_up_costs_rounds_of_the_board_alone(
@@ -143,18 +85,3 @@ def test_a_disk_that_fills_up_costs_rounds_of_the_board_alone(
     said = [r.getMessage() for r in caplog.records if "cannot be written" in r.getMessage()]
     assert len(said) == 2  # once for each board
     assert "(File too large): the run goes on" in said[0]
-
-
-def test_a_disk_that_is_full_at_the_start_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    event_file_writer = pytest.importorskip("tensorboardX.event_file_writer")
-    writers: list[Any] = []
-    made = event_file_writer.EventsWriter
-    monkeypatch.setattr(
-        event_file_writer, "EventsWriter", lambda *how: writers.append(made(*how)) or writers[0]
-    )
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ConfigError, match=r"\(No space left on device\): name a directory"):
-        TensorBoard(tmp_path)
-    writers[0]._py_recordio_writer.close()

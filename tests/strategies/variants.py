@@ -128,5 +128,3 @@ VARIANTS: dict[str, Variant] = {
 }
 MAIN = [name for name in VARIANTS if not re.search("fitted|clear|advance|single", name)]
 """Those whose rounds differ in more than what is encoded."""
-
-CLIENTS = [name for name in MAIN if not VARIANTS[name].server_reads]

@@ -1,104 +1,51 @@
-"""Nodes under a clock of their own, whose machines and messages fail as they are told.
+"""What must hold of nodes and of a server's rounds, whatever fails: watched from inside.
 
-Everything happens in one thread and in one order: what is late waits in a queue until the clock has
-come so far. What must always hold is watched from inside, by wrapping what encrypts and what opens;
-`Watch.wrong` has breaches.
+Watched by wrapping what encrypts, what opens and what is written; `Watch.wrong` has breaches.
 """
 
 from __future__ import annotations
 
 import functools
-import heapq
 import logging
-import os
 import shutil
-import stat
-import tempfile
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import pytest
-from flwr.app import Message
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, run_state_machine_as_test
+from flwr.app import RecordDict
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
+from flhe.mods import records
 from flhe.node.journal import Journal
+from flhe.node.node import Node as NodeState
 from flhe.schemes.esafl.adder import EsaflOpener, EsaflSealer
-from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
+from flhe.schemes.flashe import adder as flashe
 from flhe.schemes.sash.adder import SashOpener, SashSealer
 from flhe.schemes.sealed import Sealed, Slot
+from flhe.strategies import HEStrategy
+from flhe.strategies.ledger import Ledger
+from flhe.training.chain import link_of
+from flhe.training.draft import Draft
 from flhe.training.model import Model
-from flhe.wire import codes
-from tests.strategies.puppets import Clock
+from flhe.training.session import Session
 
-SHM = Path("/dev/shm")
-
-What = Literal[
-    "lose request",
-    "lose reply",
-    "late request",
-    "late reply",
-    "twice request",
-    "late copy",
-    "twice reply",
-    "stale reply",
-    "unavailable",
-    "app fails",
-    "kill",
-]
-
-
-class Killed(BaseException):
-    """The end of a process, wherever it was."""
-
-
-@dataclass
-class Fault:
-    """What goes wrong with the next message of `stage` to `node`; "" stands for any stage."""
-
-    what: What
-    amount: int = 0
-    """Seconds late, or the disk write that a node does not survive."""
-    node: int = 0
-    stage: str = ""
-    after: int = 0
-    """How many such messages pass before."""
-    torn: bool = False
-    """Whether the file that it wrote last is cut short."""
-
-
-def faults(amounts: Sequence[int], writes: int, **where: Any) -> st.SearchStrategy[Fault]:
-    """Messages that are lost, late or doubled, and nodes that die over one."""
-    kinds = [what for what in get_args(What) if what != "kill"]
-    disturbed = st.builds(Fault, st.sampled_from(kinds), st.sampled_from(amounts), **where)
-    killed = st.builds(Fault, st.just("kill"), st.integers(1, writes), **where, torn=st.booleans())
-    return disturbed | disturbed | killed
+Outcome = Literal["done", "quorum", "killed", "stopped"]
+Kept = tuple[Draft, NDArray[np.float32]]
+"""A draft, and the residual before it."""
 
 
 @dataclass
 class Made:
     """An update that a node encrypted."""
 
-    asked: int
-    """The server's run that asked for it."""
     node: int
-    slot: Slot
     lanes: NDArray[Any]
-    data: bytes
     coords: NDArray[np.uint32] | None = None
     beside: bool = False
     """These are no update: mean squares, which travel before it, or an evaluation after it."""
-
-
-def data_of(sealed: Sealed) -> bytes:
-    """What must not change of an update."""
-    return sealed.mode.encode() + sealed.data.tobytes()
 
 
 def summed(parts: list[Made]) -> NDArray[np.int64]:
@@ -115,48 +62,40 @@ def summed(parts: list[Made]) -> NDArray[np.int64]:
 
 
 class Watch:
-    """Nodes, a clock and a queue; breaches of what must always hold.
+    """Nodes and runs of their server, in state directories under `path`; breaches of what must hold."""
 
-    Parameters
-    ----------
-    path : Path
-        Where state directories are.
-    log : logging.Handler
-        What hears all that is said aloud; thousands of runs would fill the memory.
-    clocked : sequence of module
-        Modules whose time is the clock's.
-    """
-
-    strict = False
-    """Whether no mask may be used twice, not even for the same values."""
-
-    def __init__(self, path: Path, log: logging.Handler, clocked: Sequence[Any]) -> None:
-        self.path, self.clock = path, Clock()
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.sites: list[Any] = []
         self.actor: int | None = None
-        self.asked = 0
         self.wrong: list[str] = []
-        self.refused: set[int] = set()
+        self.ledger: Ledger | None = None
+        self.outcomes: list[tuple[Outcome, str]] = []
+        # What was seen: by mask, by (federation, round), by history.
+        self.masks: set[tuple[bytes, int]] = set()
         self.made: dict[tuple[Slot, int], Made] = {}
         self.opened: dict[tuple[str, int, int, str], bytes] = {}
         self.models: dict[tuple[str, int, bytes], bytes] = {}
-        self.queue: list[tuple[float, int, Callable[[], None]]] = []
-        self.snapshot: Path | None = None
-        self.fails: Callable[[], BaseException] = Killed
-        """What a process is met by where it is to die."""
-        self._count = self._dies = 0
-        self._torn = self.app_fails = False
+        self.open_sums: dict[tuple[int, int, str], bytes] = {}
+        self.sent_sums: dict[tuple[int, int], bytes] = {}
+        self.kept: dict[tuple[int, bytes], Sealed] = {}
+        self.restored: set[int] = set()
+        """Nodes that may hold a residual of some time ago, of a backup, or have given theirs up."""
+        self.drafts: dict[tuple[int, int], list[Kept]] = {}
+        """What may be a node's last draft; two if it died writing."""
+        self._drafted: Any = None
         self.patch = pytest.MonkeyPatch()
-        for name in ("flwr", "flhe"):
-            self.patch.setattr(logging.getLogger(name), "handlers", [log])
+        for name in ("flwr", "flhe"):  # what thousands of runs say would fill the memory
+            self.patch.setattr(logging.getLogger(name), "handlers", [logging.NullHandler()])
             self.patch.setattr(logging.getLogger(name), "propagate", False)
-        for module in clocked:
-            self.patch.setattr(module, "time", self.clock)
-        self.patch.setattr(os, "fsync", self.fsync)
-        for sealer in (FlasheSealer, SashSealer, EsaflSealer):
+        for sealer in (flashe.FlasheSealer, SashSealer, EsaflSealer):
             self.wrap(sealer, "encrypt", after=self.encrypts)
-        for opener in (FlasheOpener, SashOpener, EsaflOpener):
+        for opener in (flashe.FlasheOpener, SashOpener, EsaflOpener):
             self.wrap(opener, "decrypt", self.opens, self.sums)
+        self.wrap(Session, "draft", after=self._drafts)
+        self.wrap(NodeState, "save_draft", self._saves, self._saved)
+        self.wrap(NodeState, "leave", lambda *_: self.restored.add(self.actor))  # with its keys
+        self.wrap(Ledger, "keep", self._keeps)
 
     def close(self) -> None:
         self.patch.undo()
@@ -180,114 +119,32 @@ class Watch:
     def breach(self, text: str) -> None:
         self.wrong.append(text)
 
-    def count(self) -> int:
-        """The next of a row of numbers: what comes later has a higher one."""
-        self._count += 1
-        return self._count
-
-    # --- messages ---
-
-    def post(self, seconds: float, what: Callable[[], None]) -> None:
-        """Have something arrive later; what is due at one time arrives in order."""
-        heapq.heappush(self.queue, (self.clock.now + seconds, self.count(), what))
-
-    def arrive(self) -> None:
-        """Let what is due by now arrive."""
-        while self.queue and self.queue[0][0] <= self.clock.now:
-            heapq.heappop(self.queue)[2]()
-
-    def deliver(
-        self,
-        fault: Fault | None,
-        serve: Callable[[], Message | None],
-        hear: Callable[[Message], None],
-    ) -> None:
-        """Send a message, and see what becomes of it: `serve` is its node, `hear` who asked."""
-        what, amount = (fault.what, fault.amount) if fault else ("", 0)
-
-        def arrives() -> None:
-            reply = serve()
-            if reply is not None and what != "lose reply":
-                for _ in range(2 if what == "twice reply" else 1):
-                    self.post(amount if what == "late reply" else 0, lambda: hear(reply))
-
-        if what not in ("lose request", "unavailable"):
-            self.post(amount if what == "late request" else 0, arrives)
-        if what in ("twice request", "late copy"):
-            self.post(amount if what == "late copy" else 0, arrives)
-
-    # --- nodes ---
-
-    def act(self, node: int, fault: Fault | None, ask: Callable[[], Message]) -> Message | None:
-        """What a node answers; None if it dies over it. A refusal is a code that is known."""
-        self.actor = node
-        kills = fault is not None and fault.what == "kill"
-        self._dies, self._torn = (fault.amount, fault.torn) if kills else (0, False)
-        self.app_fails = fault is not None and fault.what == "app fails"
-        try:
-            reply = ask()
-        except Killed:
-            return None
-        except BaseException as error:
-            self.breach(f"node {node} raised {error!r}")
-            return None
-        finally:
-            self.actor, self._dies, self.app_fails = None, 0, False
-        if reply.has_error():
-            self.refused.add(reply.error.code)
-            refusal = codes.find(reply.error.code)
-            if refusal is None or reply.error.reason != refusal.slug:
-                self.breach(f"node {node} answered {reply.error.reason!r}")
-            if refusal is codes.INTERNAL:
-                log = (self.sites[node].home / "errors.log").read_text()
-                self.breach(f"node {node} failed: {log[-1500:]}")
-        return reply
-
-    def fsync(self, handle: int) -> None:
-        """A node may die here: before a file is known to be on disk, or behind that."""
-        if self.actor is not None:
-            self._dies -= bool(left := self._dies)
-            self.die(handle, left, self._torn)
-
-    def die(self, handle: int, left: int, torn: bool) -> None:
-        """The end of a process, if this is its last write."""
-        if left == 1:
-            if torn and stat.S_ISREG(os.fstat(handle).st_mode):
-                os.ftruncate(handle, 0)
-            raise self.fails()
-
     def identity(self, node: int) -> str:
         """What tells a node from one that began anew in the same place."""
         path = self.sites[node].home / "identity.key"
         return path.read_bytes().hex() if path.exists() else ""
 
-    def save(self, node: int) -> None:
-        if self.sites[node].home.exists():
-            self.snapshot = self.path / f"copy-{self.count()}"
-            shutil.copytree(self.sites[node].home, self.snapshot)
+    # --- what must hold of nodes ---
 
-    def put_back(self, node: int) -> None:
-        """Put the last copy in the place of a node's state directory, whosever it was."""
-        if self.snapshot is not None:
-            shutil.rmtree(self.sites[node].home, ignore_errors=True)
-            shutil.copytree(self.snapshot, self.sites[node].home)
-
-    # --- what must hold ---
-
-    def encrypts(self, sealed: Sealed, sealer: Any, plain: Plain, slot: Slot, **_: Any) -> None:
-        """No mask is used for two updates."""
+    def encrypts(self, _: Sealed, sealer: Any, plain: Plain, slot: Slot, **how: Any) -> None:
+        """No mask is used twice, not even for one update."""
         lanes = np.concatenate([plain.values, plain.extras]).astype(np.int64)
-        beside, data = plain.values.size == 0, data_of(sealed)
-        made = Made(self.asked, self.actor, slot, lanes, data, plain.coords, beside)
+        made = Made(self.actor, lanes, plain.coords, plain.values.size == 0)
         before = self.made.setdefault((slot, sealer.rank), made)
-        if before is not made and (self.strict or before.data != data):
+        again = before is not made
+        if isinstance(sealer, flashe.FlasheSealer):  # masks of two slots, too
+            mode = how.get("mode", "")
+            key = flashe._round_key(sealer.adder, sealer.group_key, slot, mode), sealer.rank
+            again = again or key in self.masks
+            self.masks.add(key)
+        if again:
             self.breach(f"a mask is used twice: round {slot.round}, attempt {slot.attempt}")
         self.made[slot, sealer.rank] = made
 
     def opens(self, _opener: Any, total: Sealed) -> None:
         """A node opens one sum of a round, once it is written down that it does."""
         slot, digest, node = total.slot, total.digest(), self.actor
-        what = slot.purpose if self.made[slot, total.senders[0]].beside else "update"
+        what = self.purpose(total)
         key = self.identity(node), slot.run_id, slot.round, what
         if self.opened.setdefault(key, digest) != digest:
             self.breach(f"node {node} {what}: two sums of round {slot.round}")
@@ -297,10 +154,16 @@ class Watch:
             self.breach(f"node {node} {what} of round {slot.round} before it was recorded")
 
     def sums(self, lanes: NDArray[Any], _opener: Any, total: Sealed) -> None:
-        """What is opened is the sum of what its senders encrypted."""
-        parts = [self.made[total.slot, rank] for rank in total.senders]
+        """What is opened is the sum of what its senders encrypted, and all open the same one."""
+        parts, slot = [self.made[total.slot, rank] for rank in total.senders], total.slot
         if not np.array_equal(summed(parts), lanes):
-            self.breach(f"the sum of round {total.slot.round} is not what its senders sent")
+            self.breach(f"the sum of round {slot.round} is not what its senders sent")
+        key, digest = (slot.run_id, slot.round, self.purpose(total)), total.digest()
+        if self.open_sums.setdefault(key, digest) != digest:
+            self.breach(f"{key[2]}: two sums of round {slot.round}")
+
+    def purpose(self, total: Sealed) -> str:
+        return total.slot.purpose if self.made[total.slot, total.senders[0]].beside else "update"
 
     def look(self) -> None:
         for path in (path for site in self.sites for path in site.home.glob("runs/*/model")):
@@ -310,39 +173,95 @@ class Watch:
             if self.models.setdefault(key, data) != data:
                 self.breach(f"two members differ at round {model.round}")
 
+    # --- what must hold of rounds ---
 
-class Machine(RuleBasedStateMachine):
-    """A machine over what is watched, which in the end is left in peace."""
+    def check(self, strategy: HEStrategy) -> None:
+        """Look at what only shows once a run is over."""
+        self.look()
+        fed = strategy._fed
+        if fed is not None and self.outcomes[-1][0] == "done":
+            self.ledger = fed.ledger
+            self._check_lost(fed.ledger)
 
-    world: Any = None
+    def nodes_of(self, total: Sealed) -> list[int]:
+        return [self.made[total.slot, rank].node for rank in sorted(total.senders)]
 
-    @invariant()
-    def nothing_was_wrong(self) -> None:
-        assert self.world is None or not self.world.wrong, "\n".join(self.world.wrong)
+    @property
+    def senders(self) -> dict[int, set[int]]:
+        """Nodes whose updates are in the model, by round."""
+        rounds = [(r, history) for r, history in sorted(self.ledger.chain.items()) if r > 0]
+        kept = {r: self.kept[self.ledger.federation, history] for r, history in rounds}
+        return {r: set(self.nodes_of(total)) for r, total in kept.items()}
 
-    def teardown(self) -> None:
-        if self.world is not None:
-            try:
-                self.goes_on()
-                self.nothing_was_wrong()
-            finally:
-                self.world.close()
+    def _check_lost(self, ledger: Ledger) -> None:
+        """No sum is lost, and each follows from the one before."""
+        before = b""
+        for round_, history in sorted(ledger.chain.items()):
+            if round_ > 0:
+                if self.kept[ledger.federation, history].slot.history != before:
+                    self.breach(f"the sum of round {round_} does not follow from the one before")
+                opened = (ledger.federation, round_, "update") in self.open_sums
+                if round_ not in ledger.sums and not opened:
+                    self.breach(f"the sum of round {round_} was dropped, and nobody opened it")
+            before = history
 
-    def goes_on(self) -> None:
-        """A federation that is left in peace gets on."""
-        raise NotImplementedError
+    def _saves(self, node: NodeState, _draft: Draft) -> None:
+        self.drafts.setdefault((self.actor, node.run_id), []).append(self._drafted)
 
+    def _saved(self, _: None, node: NodeState, _draft: Draft) -> None:
+        self.drafts[self.actor, node.run_id] = [self._drafted]
 
-def fast_directory() -> Path:
-    """A directory of its own, in memory where there is such a place."""
-    return Path(tempfile.mkdtemp(prefix="flhe-", dir=SHM if SHM.is_dir() else None))
+    def _drafts(self, draft: Draft, session: Session, old: Model, *args: Any) -> None:
+        """A client adds what it has not sent so far, no more and no less."""
+        if draft.residual is None:
+            return
+        nothing = np.zeros(session.layout.floats, np.float32)
+        had = nothing if args[4] is None else args[4].copy()
+        key = (self.actor, session.epoch.run_id)
+        kept = self.drafts.get(key, [])
+        due = [due for last in kept for due in self._left(key, old, *last)] or [nothing]
+        stale = self.actor in self.restored
+        self.restored.discard(self.actor)
+        if not stale and not any(np.array_equal(had, whole) for whole in due):
+            self.breach(f"node {self.actor} lost or doubled an update before round {draft.round}")
+        self._drafted = draft, had
 
+    def _left(
+        self, key: tuple[int, int], old: Model, before: Draft, had: NDArray[np.float32]
+    ) -> list[NDArray[np.float32]]:
+        """What may be left over if `before` is the last draft."""
+        if before.history == old.history:  # its round came to nothing, and is trained anew
+            return [had]
+        sent, back = before.residual, before.given_back().residual
+        at, total = old.history, None
+        while at != before.history:
+            if (total := self.kept.get((key[1], at))) is None:
+                return [sent, back, had]  # not of this model's past: its sum was void
+            at = total.slot.history
+        counted = total.slot.round == before.round and key[0] in self.nodes_of(total)
+        saw = (self.identity(key[0]), key[1], total.slot.round, "update") in self.opened
+        if counted:
+            return [sent]
+        if saw:
+            return [back if total.slot.round == before.round else had]
+        return [had, sent]  # by a checkpoint: nobody told it who was in the sum
 
-def run_machine(machine: type[Machine], runs: int, steps: int) -> None:
-    how = settings(
-        max_examples=runs,
-        stateful_step_count=steps,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    run_state_machine_as_test(machine, settings=how)
+    def _keeps(self, ledger: Ledger, total: Sealed, history: bytes, *_: Any) -> None:
+        if len(set(total.senders)) != len(total.senders):
+            self.breach(f"a sender counts twice in round {total.slot.round}")
+        if link_of(ledger.history, total, total.digest(), ledger.agreed.publics).history != history:
+            self.breach(f"the history of round {total.slot.round} is another sum's")
+        self.kept[ledger.federation, history] = Sealed(
+            total.scheme, total.slot, total.senders, total.length, np.empty(0, np.uint8)
+        )
+
+    def sees(self, content: RecordDict) -> None:
+        """Look at what the server sends: one sum a round, to everybody."""
+        record = records.find_config(content, records.STAGE)
+        if record is None or "sums" not in record:
+            return
+        for i, header in enumerate(records.bytes_list(record, "sums")):
+            total = records.to_sealed(header, content[f"{records.SUM}.{i}"])
+            key, digest = (total.slot.run_id, total.slot.round), total.digest()
+            if self.sent_sums.setdefault(key, digest) != digest:
+                self.breach(f"the server sent two sums of round {total.slot.round}")
