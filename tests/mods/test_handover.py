@@ -61,11 +61,14 @@ STATES: dict[str, Callable[[Site, bytes], None]] = {
     "without": lambda site, before: (site.run / "model").unlink(),
     "behind": lambda site, before: site.put(before),
     "drifted": lambda site, before: site.put(drifted(site.model)),
+    "damaged": lambda site, before: site.put(site.model_file[:-8]),
 }
 
 
-@pytest.mark.parametrize("name", STATES)
-@pytest.mark.parametrize("stage", ["sync", "round", "evaluate", "checkpoint"])
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [("without", "round"), ("behind", "evaluate"), ("drifted", "checkpoint"), ("damaged", "sync")],
+)
 def test_a_checkpoint_brings_any_member_to_the_same_bits(
     four: Group, name: str, stage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -83,20 +86,6 @@ def test_a_checkpoint_brings_any_member_to_the_same_bits(
     assert late.model.round == 2
 
 
-def test_a_checkpoint_and_the_sums_since(four: Group) -> None:
-    first, late = four.sites[0], four.sites[3]
-    one = four.total()
-    answer(four.evaluate(four.sites[1], one))
-    box = box_of(four, first, sums=[one])
-    two = four.total([update(four.ask(s, round_=2, sums=[one])) for s in four.sites[:3]])
-    answer(four.evaluate(first, two))
-    (late.run / "model").unlink()
-    reply = hand(four, late, box, sums=[one, two], history=first.model.history)
-    assert dict(reply.content["flhe.opened"]) == {"round": 2, "missed": False}
-    assert late.model_file == first.model_file
-    assert late.opened == [2]
-
-
 def test_never_back_to_an_earlier_round(group: Group) -> None:
     [one] = group.play()
     site = group.sites[1]
@@ -108,6 +97,8 @@ def test_never_back_to_an_earlier_round(group: Group) -> None:
         answer(hand(group, site, old, stage, sums=[one, two]))
     update(hand(group, site, old, "round", round_=3))
     refused(hand(group, site, old, "round", round_=2), 1014)
+    site.initial = Makes()
+    refused(group.ask(site, "initial"), 1014)  # in the middle of a federation
     assert site.model_file == after
 
 
@@ -120,16 +111,6 @@ def test_the_plain_model_is_taken_once(group: Group) -> None:
     for extra in (group.box(group.sites[0]), {}):
         answer(group.ask(late, "sync", extra={**extra, "arrays": other}))
         assert late.model_file == group.sites[0].model_file
-
-
-def test_a_checkpoint_heals_a_damaged_model(group: Group) -> None:
-    group.play()
-    site = group.sites[2]
-    site.put(site.model_file[:-8])
-    assert answer(site.ask("status"))["round"] == -1
-    assert answer(group.ask(site, "sync", extra=group.box(group.sites[0])))["round"] == 1
-    assert site.model_file == group.sites[0].model_file
-    group.open(group.total(group.parts(2)))
 
 
 def test_a_first_model_of_the_servers_own_does_not_last(group: Group) -> None:
@@ -149,13 +130,11 @@ def test_a_first_model_of_the_servers_own_does_not_last(group: Group) -> None:
 # --- checkpoints that are refused ---
 
 
-@pytest.mark.parametrize("model", [True, False])
-def test_a_checkpoint_that_was_changed(group: Group, model: bool) -> None:
+def test_a_checkpoint_that_was_changed(group: Group) -> None:
     group.play()
     site = group.sites[2]
     box = box_of(group, group.sites[0])
-    if not model:
-        (site.run / "model").unlink()
+    (site.run / "model").unlink()
     before = site.files
     pieces = records.to_pieces(box)
     whole = b"".join(pieces)
@@ -163,7 +142,7 @@ def test_a_checkpoint_that_was_changed(group: Group, model: bool) -> None:
     wrong.append(records.from_pieces(reversed(pieces)))
     cut = (b"", whole[:-1], whole + b"\0", whole[: len(pieces[0])], SECRET.encode())
     wrong += [records.from_pieces([data]) for data in cut]
-    for at in (*range(0, len(whole), max(1, len(whole) // 60)), len(whole) - 1):
+    for at in (*range(0, len(whole), max(1, len(whole) // 30)), len(whole) - 1):
         data = bytearray(whole)
         data[at] ^= 1
         wrong.append(records.from_pieces([bytes(data)]))
@@ -288,18 +267,6 @@ def test_a_secret_initial_model(secret: Group) -> None:
         assert secret.sites[2].model_file == site.model_file
 
 
-def test_rounds_from_a_secret_initial_model(secret: Group) -> None:
-    first = secret.sites[0]
-    extra = {records.BOX: sealed(secret.ask(first, "initial"))}
-    history = first.model.history
-    for site in secret.sites[1:]:
-        refused(secret.ask(site, history=history), 1019)  # it was sent none
-        assert not site.app.seen
-    parts = [update(secret.ask(s, extra=extra, history=history)) for s in secret.sites]
-    secret.open(secret.total(parts))
-    refused(secret.ask(first, "initial"), 1014)  # in the middle of a federation
-
-
 def fails(context: Context) -> ArrayRecord:
     raise ValueError(SECRET)
 
@@ -308,8 +275,6 @@ def fails(context: Context) -> ArrayRecord:
     ("made", "code", "says"),
     [
         (None, 1017, "HEMod(initial=...)"),
-        (lambda context: None, 1017, "must return an ArrayRecord"),
-        (lambda context: MetricRecord({"a": 1}), 1017, "must return an ArrayRecord"),
         (lambda context: arrays(), 1017, "must return an ArrayRecord"),
         (lambda context: records.from_numpy({"flags": np.array([True])}), 1017, "'flags' is bool"),
         (fails, 1001, SECRET),

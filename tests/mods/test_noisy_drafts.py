@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from pathlib import Path
 
@@ -13,9 +12,8 @@ from numpy.typing import NDArray
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
 from flhe.coding.update import update_codec
-from flhe.schemes.sash.scheme import Sash
 from flhe.training.terms import Terms
-from tests.mods.harness import Group, Site, answer, refused, update
+from tests.mods.harness import Group, Site, refused, update
 
 TERMS = Terms(
     codec=update_codec(clip=1.0, weighted=False),
@@ -61,21 +59,6 @@ def test_another_training_has_its_own_and_counts(group: Group, site: Site) -> No
     refused(group.ask(site, attempt=3), 1010)
     assert len(site.app.seen) == 3
     assert (site.run / "releases").read_bytes() == (3).to_bytes(8, "big")
-
-
-def test_under_masks_of_a_round_what_is_sent_again_is_the_same(tmp_path: Path) -> None:
-    """Shares of the seed come with an update, and with the same update again: one seed, one set."""
-    terms = dataclasses.replace(TERMS, scheme=Sash(unmask="clients"))
-    group = Group(tmp_path, terms=terms, config=ALLOW).agree()
-    site = group.sites[0]
-    replies = [group.ask(site) for _ in range(2)]
-    first, again = (answer(reply) for reply in replies)
-    assert not first["resent"]
-    assert again["resent"]
-    assert len(first["shares"]) == 3  # type: ignore[arg-type]
-    assert first["shares"] == again["shares"]
-    assert update(replies[0]).digest() == update(replies[1]).digest()
-    assert len(site.app.seen) == 1
 
 
 def test_what_is_refused_is_not_counted(group: Group, site: Site) -> None:

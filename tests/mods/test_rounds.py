@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from flhe.coding.support import Support
 from flhe.mods import HEMod, records
 from flhe.schemes.flashe.adder import FlasheSealer
 from flhe.schemes.sealed import Sealed
@@ -215,37 +214,25 @@ def test_a_second_sum_of_a_round_opens_nothing(four: Group, how: str) -> None:
     assert site.model_file == after
 
 
-def altered(total: Sealed, at: int) -> Sealed:
-    data = total.data.copy()
-    data[at] ^= 0x10
-    return dataclasses.replace(total, data=data)
-
-
 def another(total: Sealed, **slot: Any) -> Sealed:
     return dataclasses.replace(total, slot=dataclasses.replace(total.slot, **slot))
 
 
-def of(**change: Any) -> Callable[[Sealed], Sealed]:
-    return lambda total: dataclasses.replace(total, **change)
+def altered(total: Sealed) -> Sealed:
+    """With another count in it: that only shows once it is open."""
+    data = total.data.copy()
+    data[13 * 18 // 8 + 1] ^= 0x10
+    return dataclasses.replace(total, data=data)
 
 
-WRONG: dict[str, tuple[Callable[[Sealed], Sealed], int]] = {
-    "count altered": (lambda t: altered(t, 13 * 18 // 8 + 1), 1023),
-    "senders": (of(senders=(0, 1, 3)), 1023),
-    "more senders": (of(senders=(0, 1, 2, 3)), 1023),
-    "history": (lambda t: another(t, history=bytes(32)), 1014),
-    "attempt": (lambda t: another(t, attempt=1), 1023),
-    "a later round": (lambda t: another(t, round=2), 1023),
-    "supports": (of(supports=(Support.of(np.arange(5, dtype=np.uint32), 13),) * 3), 1014),
-    "cut": (lambda t: dataclasses.replace(t, data=t.data[:-1]), 1014),
-}
-"""Those of code 1023 only show once the sum is open."""
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_sum_changes_no_model(four: Group, name: str) -> None:
-    (change, code), site = WRONG[name], four.sites[0]
-    wrong = change(four.total(four.parts()[:3]))
+@pytest.mark.parametrize(
+    ("change", "code"), [(altered, 1023), (lambda t: another(t, history=bytes(32)), 1014)]
+)
+def test_a_wrong_sum_changes_no_model(
+    four: Group, change: Callable[[Sealed], Sealed], code: int
+) -> None:
+    """What may be wrong with one is in tests/training."""
+    site, wrong = four.sites[0], change(four.total(four.parts()[:3]))
     before = site.model_file
     refused(four.evaluate(site, wrong), code)
     # What its header shows is seen before anything is decrypted, and the right sum can still come.
@@ -348,9 +335,8 @@ def test_mean_squares_of_too_few_stay_closed(tmp_path: Path) -> None:
     update(group.ask(site, "update", **{"fitted-on": group.mean_squares()}))
 
 
-@pytest.mark.parametrize("unmask", ["server", "clients"])
-def test_no_set_of_survivors_that_is_too_small_is_signed(tmp_path: Path, unmask: Any) -> None:
-    group = Masked(tmp_path, unmask=unmask).agree().uploaded()
+def test_no_set_of_survivors_that_is_too_small_is_signed(tmp_path: Path) -> None:
+    group = Masked(tmp_path).agree().uploaded()
     group.sites[0].allow(flhe_min_survivors=3)
     refused(group.consist(0, (0, 1)), 1011)
     signature_in(group.consist(1, (0, 1, 2)))

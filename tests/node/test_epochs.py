@@ -5,7 +5,6 @@ And what one message, one file or one restart may do to a node: nothing that las
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from tests.mods.harness import (
     answer,
     dying,
     pinned,
-    put_back,
     refused,
     update,
 )
@@ -187,21 +185,6 @@ def test_a_node_that_leaves_after_a_crash(group: Group, site: Site) -> None:
 
 
 # --- what lasts ---
-
-
-def test_an_agreement_on_a_disk_that_was_put_back_is_not_finished_again(
-    group: Group, site: Site, tmp_path: Path
-) -> None:
-    """It stands before its epoch: finished twice, it would have two sets of claims for one key."""
-    image = tmp_path / "image"
-    shutil.copytree(site.home, image)
-    update(group.ask(site))
-    put_back(site.home, image)
-    refused(group.ask(site), 1020)
-    assert "copied or put back" in site.log
-    assert len(site.app.seen) == 1
-    group.renew()
-    update(group.ask(site, attempt=1))
 
 
 def test_an_agreement_that_was_put_back_alone_is_not_finished_again(

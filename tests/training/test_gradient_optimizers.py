@@ -83,16 +83,6 @@ def test_a_variance_that_rounding_takes_below_zero_is_none() -> None:
     assert np.any(square < (0.3 * wide["grad_avg"] + (1 - 0.3) * mean.astype(np.float64)) ** 2)
 
 
-def test_moments_are_named_as_torch_names_them() -> None:
-    for kind, options in CASES.values():
-        weights = torch.nn.Parameter(torch.ones(2))
-        theirs = kind([weights], **options)
-        weights.grad = torch.ones(2)
-        theirs.step()
-        kept = {k for k, v in theirs.state[weights].items() if k != "step" and v is not None}
-        assert set(Optimizer.like(theirs).moments) == kept
-
-
 def made(kind: Any, **options: Any) -> Any:
     return kind([torch.nn.Parameter(torch.zeros(2))], **options)
 

@@ -23,7 +23,7 @@ from flhe.training.model import Model
 from flhe.training.optimizer import Optimizer
 from flhe.training.reading import ServerReader, finite, served
 from flhe.training.terms import Terms
-from tests.training.rounds import Round, arrays, drifted, encoded, identities, ignore, trained
+from tests.training.rounds import Round, arrays, encoded, identities, ignore, trained
 from tests.training.rounds import sessions as members
 
 SERVER = Terms(Sash(unmask="server"), update_codec(bits=0, max_examples=100), metrics=("loss",))
@@ -107,7 +107,7 @@ class Masked(Round):
 
 @pytest.mark.parametrize(
     ("size", "collusion", "senders"),
-    [(3, 0, (0, 1)), (3, 0, ALL), (5, 1, (0, 1, 3, 4)), (5, 1, (0, 1, 2, 3, 4))],
+    [(3, 0, ALL), (5, 1, (0, 1, 3, 4))],
 )
 @pytest.mark.parametrize("optimizer", ["fedavg", "fedadam"])
 @pytest.mark.usefixtures("nearest")
@@ -133,7 +133,7 @@ def test_the_server_reads_what_a_member_opens(
         assert model.masters["w"] == pytest.approx(arrays()["w"] + step, abs=1e-4)
 
 
-@pytest.mark.parametrize("optimizer", ["fedavg", "fedavgm", "fedyogi"])
+@pytest.mark.parametrize("optimizer", ["fedavg", "fedavgm"])
 @pytest.mark.usefixtures("nearest")
 def test_rounds_follow_on_each_other(optimizer: Any) -> None:
     """Moments stay with the server; what members are told of a round is what the next starts from."""
@@ -162,15 +162,6 @@ def test_terms_and_digests_where_the_server_reads() -> None:
     [digest] = {session.digest(there.model) for session in there.sessions}
     assert digest != there.model.history
     assert here.first.sums.layout_hash != there.first.sums.layout_hash
-
-
-def test_members_that_are_told_other_models_are_not_added_up() -> None:
-    model = served(arrays(), 0)
-    other = served(drifted(model).arrays(), 0)
-    assert model.history != other.history
-    here, there = Masked(SERVER, model=model), Masked(SERVER, model=other)
-    with pytest.raises(ProtocolError, match="slot"):
-        here.sum_of([*here.parts[:2], there.parts[2]])
 
 
 def test_what_is_told_of_a_model() -> None:
@@ -240,11 +231,3 @@ def test_a_sum_that_does_not_decode_leaves_no_half_a_model() -> None:
 
 def test_metrics_that_nobody_reported_are_left_out() -> None:
     assert finite({"loss": 0.5, "accuracy": float("nan"), "f1": float("inf")}) == {"loss": 0.5}
-
-
-def test_a_reader_of_sums_has_no_key() -> None:
-    reader, circle = ServerReader, SharingParameters
-    assert {field.name for field in dataclasses.fields(reader)} == {"terms", "adder"}
-    public = {"number", "members", "sites", "colluders", "elements"}
-    public |= {"total", "partial"}
-    assert {field.name for field in dataclasses.fields(circle)} == public

@@ -15,11 +15,8 @@ from flhe.errors import (
     ProtocolError,
 )
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.sealed import Sealed, Slot
+from flhe.schemes.sealed import Sealed
 from flhe.training.chain import link_of
-from flhe.training.due import MAX_AHEAD, check_ahead
-from flhe.training.epoch_sums import bound_layout
-from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.model import Model
 from flhe.training.optimizer import Optimizer
 from flhe.training.session import Session
@@ -29,7 +26,6 @@ from tests.training.rounds import (
     OneOpening,
     Round,
     arrays,
-    coded,
     drifted,
     encoded,
     group,
@@ -63,12 +59,6 @@ def test_all_members_open_one_model(size: int, masking: Any) -> None:
     assert model.masters["steps"] == 10 + totals.integers[0]
     assert model.masters["bn.running_var"] >= 0
     assert model.masters["empty"].shape == (0, 2)
-
-
-def test_unweighted_terms_let_no_count_travel() -> None:
-    played = play(3, coded(weighted=False), examples=123_456_789)
-    _, totals = played.first.open(played.model, played.total(), ignore)
-    assert (totals.count, totals.weight) == (3, 3)
 
 
 def test_rounds_that_came_to_nothing_leave_no_trace() -> None:
@@ -245,34 +235,7 @@ def test_a_sum_of_something_else_is_refused(name: str) -> None:
 # --- what a session is ---
 
 
-def test_the_slot_says_everything() -> None:
-    members, model = sessions(), start()
-    session, other, epoch = members[1], drifted(model), members[1].epoch
-    slot = session.sum(model, 9, 5).slot
-    begins = bound_layout("start", session.sums.layout_hash, session.digest(model))
-    assert slot == Slot(RUN, epoch.roster.hash, epoch.id, 9, 5, begins, model.history)
-    assert session.place(model, 9, 5) == dataclasses.replace(
-        slot, layout_hash=session.sums.layout_hash
-    )
-    assert session.sum(other, 9, 5).slot.layout_hash != slot.layout_hash
-    assert {s.sum(model, 9, 5).slot for s in members} == {slot}
-    squares = session.sum(model, 9, 5, kind=MEAN_SQUARES).slot
-    assert squares == dataclasses.replace(slot, purpose="mean-squares") != slot
-
-
 def test_no_repr_shows_a_key() -> None:
     session = sessions()[0]
     for shown in (repr(session), repr(session.sealer())):
         assert repr(bytes(session.epoch.group_key))[2:-1] not in shown
-
-
-@pytest.mark.parametrize(
-    ("reached", "refused"), [(0, (3, 4, 37)), (4, (4, 37)), (5, (4, 38)), (40, (4, 73))]
-)
-def test_rounds_that_are_past_or_far_ahead(reached: int, refused: tuple[int, ...]) -> None:
-    model = dataclasses.replace(start(), round=4)
-    for round_ in (5, max(4, reached) + MAX_AHEAD):
-        check_ahead(model, round_, reached)
-    for round_ in refused:
-        with pytest.raises(ProtocolError, match=f"round {round_} is not one of the 32 after"):
-            check_ahead(model, round_, reached)

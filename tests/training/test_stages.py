@@ -21,14 +21,11 @@ from flhe.training.session import Session
 from tests.training.rounds import (
     KINDS,
     Staged,
-    coded,
     contributed,
     drifted,
     encoded,
     group,
-    sessions,
     stage,
-    start,
     with_slot,
 )
 
@@ -75,20 +72,6 @@ def test_staged_rounds_go_on_from_what_was_remembered(kind: str) -> None:
             again.open(total, 2, dataclasses.replace(first, memory={}))
 
 
-def test_which_rounds_have_stages() -> None:
-    for kind, terms in {"dense": {}, **KINDS}.items():
-        session = sessions(coded(**terms))[0]
-        found = session.staged(start()), session.needs_mean_squares(start())
-        assert found == (kind != "dense", "history" in kind or "exchange" in kind)
-    for kind, squares in (("dense, history", False), ("dense, exchange", True)):
-        played = stage(3, kind)
-        after = played.open()
-        assert (played.first.staged(after), played.first.needs_mean_squares(after)) == (
-            squares,
-            squares,
-        )
-
-
 # --- the sum of mean squares ---
 
 
@@ -108,14 +91,6 @@ def test_both_sums_are_recorded_before_they_are_decrypted(kind: str, log: list[s
         (1, played.mean_squares.digest(), "mean-squares"),
         (1, played.total().digest(), "update"),
     ]
-
-
-def test_mean_squares_of_an_earlier_attempt_will_do() -> None:
-    """Its sum may be recorded already, so the next attempt has to go by it."""
-    again = stage(3, "sparse, exchange", attempt=1)
-    again.mean_squares = stage(3, "sparse, exchange").mean_squares
-    again.encrypt()
-    assert again.open(again.total(0, 2), rank=1).round == 1
 
 
 def of(**change: Any) -> Callable[[Staged], Sealed]:
@@ -159,14 +134,6 @@ def test_mean_squares_that_are_not_this_rounds(name: str, log: list[str]) -> Non
     with pytest.raises(error, match=message):
         played.fit(mean_squares)
     assert log == (["decrypt"] if message == NO_SUM else [])
-
-
-def test_mean_squares_that_are_not_due() -> None:
-    exchange, fixed = stage(3, "sparse, exchange"), stage(3, "sparse")
-    with pytest.raises(ProtocolError, match="needs none"):
-        fixed.fit(exchange.mean_squares)
-    with pytest.raises(ProtocolError, match="belongs to another"):
-        fixed.open(fitted_on=exchange.mean_squares)
 
 
 @pytest.mark.parametrize("odd", [{0}, {2}, {0, 1}])

@@ -17,7 +17,7 @@ from flhe.coding.quantize import Quantize
 from flhe.coding.select import Select
 from flhe.coding.update import update_codec
 from flhe.coding.weigh import Weigh
-from flhe.errors import ConfigError, MisfitError, ProtocolError
+from flhe.errors import ConfigError, ProtocolError
 from flhe.schemes.base import Scheme
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
@@ -44,7 +44,8 @@ def coded(scheme: Scheme | None = None, **coding: Any) -> Terms:
 OTHER_KINDS: list[Terms] = [
     Terms(),
     coded(clip=1 / 3),
-    coded(clip={"abc.*?": 0.1, "*": 1e-3}),
+    coded(clip={"a*": 1.0, "*": 2.0}),
+    coded(clip={"*": 2.0, "a*": 1.0}),
     coded(clip="history"),
     coded(clip="exchange"),
     Terms(Flashe("adaptive")),
@@ -79,13 +80,6 @@ OTHER_KINDS: list[Terms] = [
     Terms(optimizer=SGD),
 ]
 """Terms of which no two may be taken for each other."""
-
-
-def test_the_order_of_thresholds_is_kept() -> None:
-    one, other = coded(clip={"a*": 1.0, "*": 2.0}), coded(clip={"*": 2.0, "a*": 1.0})
-    assert one.to_bytes() != other.to_bytes()
-    again = Terms.from_bytes(other.to_bytes())
-    assert [name for name, _ in again.codec.codecs[0].parameters()["bound"]] == ["*", "a*"]
 
 
 @pytest.mark.parametrize("terms", OTHER_KINDS, ids=str)
@@ -170,14 +164,6 @@ def test_terms_that_cannot_work_are_refused_when_built(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         build()
-
-
-def test_a_cohort_that_leaves_no_room_is_refused() -> None:
-    terms = Terms(codec=update_codec(max_examples=1 << 28))
-    terms.for_cohort(15)
-    with pytest.raises(MisfitError, match="63 bits"):
-        terms.for_cohort(16)
-    coded(weighted=False).for_cohort(1024)
 
 
 def test_a_public_key_of_another_length_is_refused() -> None:
