@@ -98,14 +98,6 @@ def test_the_last_in_the_list_sees_the_update_first() -> None:
     assert np.abs(three * 1270 - np.rint(three * 1270)).max() < 1e-3  # 127 steps to the bound
 
 
-def test_any_chain_of_codecs_is_a_mod() -> None:
-    """And weighs by the examples that the app reports: with one of 100 the grid would be coarser."""
-    mod = CodecMod(TopK(0.5, 0), ClipCodec(1.0), Weigh(100), QuantizeCodec(16))
-    sent = Node(mod, examples=30).sent()
-    assert np.count_nonzero(sent) <= 500
-    assert np.abs(sent[np.abs(CHANGE) > 0.1] - CHANGE[np.abs(CHANGE) > 0.1]).max() < 1e-3
-
-
 @pytest.mark.parametrize(
     ("codecs", "error", "says"),
     [

@@ -102,17 +102,6 @@ def test_never_back_to_an_earlier_round(group: Group) -> None:
     assert site.model_file == after
 
 
-def test_the_plain_model_is_taken_once(group: Group) -> None:
-    """A server that sends its own arrays beside a checkpoint, or later, changes nothing."""
-    group.play()
-    late = group.sites[2]
-    (late.run / "model").unlink()
-    other = records.from_numpy({n: np.asarray(a + a.dtype.type(1)) for n, a in arrays().items()})
-    for extra in (group.box(group.sites[0]), {}):
-        answer(group.ask(late, "sync", extra={**extra, "arrays": other}))
-        assert late.model_file == group.sites[0].model_file
-
-
 def test_a_first_model_of_the_servers_own_does_not_last(group: Group) -> None:
     site, other = group.sites[2], group.sites[0]
     false = {"arrays": records.from_numpy({"x": np.zeros(3, np.float32)})}
@@ -330,32 +319,6 @@ def test_status_tells_how_far_a_node_has_come(group: Group, site: Site, tmp_path
     assert (said["epoch"], said["round"], said["history"]) == (b"", 1, site.model.history)
     refused(group.ask(site, round_=3), 1020)
     assert status(site)["member"] == public(site)
-
-
-def test_sync_says_who_has_which_model(group: Group) -> None:
-    total = group.total()
-    replies = [group.ask(site, "sync", sums=[total]) for site in group.sites]
-    told = {"flhe.opened", "flhe.means.1"}  # as a round tells
-    assert set(replies[0].content) == {records.REPLY, *told}
-    said = [dict(answer(reply)) for reply in replies]
-    assert all(set(s) == {"v", "round", "history", "digest", "crypto-s"} for s in said)
-    assert len({(s["round"], s["history"], s["digest"]) for s in said}) == 1
-    assert said[0]["round"] == 1
-    assert len(said[0]["digest"]) == 32  # type: ignore[arg-type]
-    odd = group.sites[1]
-    odd.put(drifted(odd.model))
-    again = answer(group.ask(odd, "sync", sums=[total]))
-    assert again["history"] == said[0]["history"]
-    assert again["digest"] != said[0]["digest"]
-    assert [len(site.app.seen) for site in group.sites] == [1, 1, 1]
-    group.start = {}
-    (odd.run / "model").unlink()
-    said_none = answer(group.ask(odd, "sync"))
-    assert dict(said_none) == {
-        "v": records.PROTOCOL,
-        "round": -1,
-        "crypto-s": said_none["crypto-s"],
-    }
 
 
 # --- a model that is not the others' ---

@@ -40,13 +40,6 @@ def shown(group: Group, attempt: int = 0, **how: object) -> NDArray[np.int64]:
     return out.astype(np.int64)
 
 
-def test_another_attempt_shows_the_same_noise(group: Group) -> None:
-    seen = [shown(group, attempt) for attempt in range(5)]
-    assert np.ptp(seen, axis=0).max() <= 1  # stochastic rounding, of the same values
-    assert np.abs(seen[0] - 0.125 * (2**15 - 1)).max() > 100
-    assert len(group.sites[0].app.seen) == 1
-
-
 def test_another_training_has_its_own_and_counts(group: Group, site: Site) -> None:
     """Told otherwise, the app trains again: that is another release, and the node counts it."""
     site.allow(**{"flhe-max-releases": 3})
@@ -59,14 +52,3 @@ def test_another_training_has_its_own_and_counts(group: Group, site: Site) -> No
     refused(group.ask(site, attempt=3), 1010)
     assert len(site.app.seen) == 3
     assert (site.run / "releases").read_bytes() == (3).to_bytes(8, "big")
-
-
-def test_what_is_refused_is_not_counted(group: Group, site: Site) -> None:
-    site.allow(**{"flhe-max-releases": 2})
-    shown(group)
-    for _ in range(3):
-        (site.run / "draft").unlink(missing_ok=True)
-        refused(group.ask(site, attempt=0, round_=1), 1022)
-    assert len(site.app.seen) == 1
-    shown(group, 1)
-    assert (site.run / "releases").read_bytes() == (2).to_bytes(8, "big")

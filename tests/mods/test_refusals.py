@@ -100,16 +100,6 @@ def test_a_stage_of_another_name_or_kind_is_no_stage(site: Site, record: Any) ->
     assert not site.app.seen
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_plain_runs_where_the_policy_names_it(
-    site: Site, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    site.allow(flhe_schemes="flashe,plain")
-    assert not site.send(plain_message(), kind).has_error()
-    assert len(site.app.seen) == 1
-    assert "NOT encrypted" in caplog.text
-
-
 def test_run_config_is_no_policy(site: Site, tmp_path: Path) -> None:
     site.context.run_config.update({"flhe-schemes": "plain", "scheme": "plain"})
     refused(site.send(plain_message()), 1010)

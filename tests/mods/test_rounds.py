@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 
-from flhe.mods import HEMod, records
+from flhe.mods import records
 from flhe.schemes.flashe.adder import FlasheSealer
 from flhe.schemes.sealed import Sealed
 from flhe.sums import secure_sum
@@ -45,20 +45,6 @@ def test_asked_again_it_sends_the_same_bytes(group: Group, site: Site) -> None:
         assert answer(first)["envelope"] == answer(again)["envelope"]
     assert len(site.app.seen) == 1
     assert private(site.run / "outbox")
-
-
-def test_the_message_holds_no_model_once_the_app_is_done(
-    group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site, kept = group.sites[0], list[Message]()
-
-    def send(content: RecordDict, kind: str = "train") -> Message:
-        kept.append(Message(content, site.context.node_id, kind))
-        return HEMod()(kept[0], site.context, site.app)
-
-    monkeypatch.setattr(site, "send", send)
-    update(group.ask(site))
-    assert not kept[0].content
 
 
 def test_another_attempt_is_another_ciphertext(group: Group, site: Site) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import combine, pack
-from flhe.mods import records
 from flhe.schemes.sash.adder import SashAdder, SashOpener
 from flhe.schemes.sealed import Sealed
 from flhe.wire import files
@@ -34,7 +32,6 @@ from tests.mods.harness import (
     arrays,
     refused,
     update,
-    wire,
 )
 from tests.mods.masked import Masked, answer_in, signature_in
 
@@ -190,22 +187,6 @@ def test_the_kept_set_must_be_the_one_that_was_signed(dealt: Masked) -> None:
 # --- copies and backups ---
 
 
-@pytest.mark.parametrize("parts", [("epochs", "runs"), ("runs",)])
-def test_a_backup_from_before_signing_signs_nothing_else(
-    dealt: Masked, tmp_path: Path, parts: tuple[str, ...]
-) -> None:
-    home = dealt.sites[ME].home
-    shutil.copytree(home, tmp_path / "backup")
-    first = signature_in(dealt.consist(ME, ALL))
-    for part in parts:
-        shutil.rmtree(home / part)
-        shutil.copytree(tmp_path / "backup" / part, home / part)
-    for reply in (*(dealt.consist(ME, s) for s in (PAIR, OTHER)), dealt.upload(ME, attempt=1)):
-        assert reply.error.code in (1012, 1020)
-    again = dealt.consist(ME, ALL)
-    assert again.has_error() or signature_in(again) == first
-
-
 # --- crashes ---
 
 
@@ -305,20 +286,6 @@ def test_a_crash_while_signing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert then != "unmask" or signed_first > 0
 
 
-def test_the_claim_is_on_disk_before_a_signature_leaves(
-    dealt: Masked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names, real = list[list[str]](), records.reply
-
-    def noting(*args: Any, **fields: Any) -> Any:
-        names.append(dealt.sites[ME].claims)
-        return real(*args, **fields)
-
-    monkeypatch.setattr(records, "reply", noting)
-    signature_in(dealt.consist(ME, ALL))
-    assert names == [["1-0-3"]]
-
-
 # --- what leaves, and what is written down ---
 
 
@@ -334,20 +301,6 @@ def test_who_leaves_keeps_no_shares(dealt: Masked) -> None:
     site.allow(flhe_leave=False)
     refused(dealt.unmask(ME, signatures), 1020)
     refused(dealt.consist(ME, ALL), 1020)
-
-
-def test_replies_hold_what_they_must(dealt: Masked) -> None:
-    signed = dealt.consist(ME, ALL)
-    assert set(answer(signed)) == {"v", "step", "signature", "crypto-s"}
-    told = dealt.unmask(ME, dealt.signatures(ALL, ALL))
-    assert set(answer(told)) == {"v", "step", "answer", "crypto-s"}
-    assert set(signed.content) == set(told.content) == {records.REPLY}
-    own, total = secrets(dealt)
-    for reply in (signed, dealt.upload(ME)):
-        assert own[:32] not in wire(reply)
-        assert total[:32] not in wire(reply)
-    assert total in answer_in(told)
-    assert own[:32] not in answer_in(told)
 
 
 def test_logs_hold_one_line_a_stage_and_no_shares(dealt: Masked) -> None:

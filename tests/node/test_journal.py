@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flhe.errors import ClaimedError, ConfigError, NoKeyError, ReuseError, StoreError
-from flhe.node.journal import KEPT, MAX_NOTE, UNUSED, Book, Change, Journal
+from flhe.errors import ClaimedError, NoKeyError, ReuseError, StoreError
+from flhe.node.journal import KEPT, UNUSED, Book, Change, Journal
 from flhe.node.store import Store
 from flhe.node.witness import Witness
 from flhe.wire import canonical
@@ -181,18 +181,6 @@ def test_an_epoch_begins_once(book: Book) -> None:
         with pytest.raises(NoKeyError, match="may not be used"):
             book.enter(use)
     book.enter(claim(1, 0, 0, epoch=OTHER))
-
-
-@pytest.mark.parametrize(
-    "mark", [(-1, 0, 0), (0, True, 0), (2**32, 0, 0), (1, 0, -1), (1, 0, 2**32)]
-)
-def test_own_mistakes(mark: tuple[int, int, int]) -> None:
-    with pytest.raises(ConfigError):
-        Journal(bytes(16), bytes(16), mark=mark)
-    with pytest.raises(ConfigError):
-        Journal(bytes(16), bytes(16), note=bytes(MAX_NOTE + 1))
-    with pytest.raises(ConfigError):
-        Journal(bytes(16), bytes(16), epoch=EPOCH).recorded(EPOCH, "update", 1, b"short")
 
 
 def test_a_journal_is_read_exactly(book: Book, root: Path) -> None:

@@ -15,12 +15,11 @@ from flhe.coding.flatten import Entry, Layout
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
 from flhe.coding.update import update_codec
-from flhe.errors import ConfigError, PolicyError, QuorumError
+from flhe.errors import ConfigError, PolicyError
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
 from flhe.node.policy import METRICS, Policy, allowed
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
-from flhe.schemes.sash.scheme import Sash
 from flhe.training.terms import Terms
 from tests.keys.agreement import roster_of, sites
 from tests.rosters import write_signed
@@ -356,27 +355,3 @@ def test_the_stricter_of_roster_and_node_holds(
     config = limited(tmp_path, {setting: agreed})
     said = {} if own is None else {f"flhe-{setting}": own}
     assert of_node({**config, **said}).limits[setting] == holds
-
-
-def test_a_refusal_says_where_the_limit_is(tmp_path: pathlib.Path) -> None:
-    terms = Terms(Sash(), update_codec(bits=16, clip=1.0, max_examples=10))
-    with pytest.raises(
-        PolicyError, match="flhe-server-reads in the node config, and server-reads in"
-    ):
-        of_node(limited(tmp_path, {"server-reads": False})).check_terms(terms)
-    with pytest.raises(PolicyError, match=r"set flhe-server-reads in the node config$"):
-        of_node(limited(tmp_path, {})).check_terms(terms)
-
-
-def test_local_bounds_on_groups_and_sums() -> None:
-    policy = of_node({**FIRST_USE, "flhe-min-members": 4, "flhe-min-survivors": 3})
-    wide = of_node({**FIRST_USE, "flhe-min-survivors": 5})
-    policy.check_members(4)
-    policy.check_survivors(3)
-    for act, says in (
-        (lambda: policy.check_members(3), "3 members answered, this node's policy needs 4"),
-        (lambda: policy.check_survivors(2), "a sum of 2 updates, this node's policy opens none"),
-        (lambda: wide.check_members(4), "4 members answered"),
-    ):
-        with pytest.raises(QuorumError, match=says):
-            act()

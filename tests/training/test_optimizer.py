@@ -159,15 +159,6 @@ def test_blocks_do_not_matter_and_inputs_stay(one: Optimizer, data: Any) -> None
             assert np.all((ours == 0) | (np.abs(ours) >= TINY))  # none that may be flushed
 
 
-@given(OPTIMIZERS)
-def test_nothing_learned_changes_nothing(one: Optimizer) -> None:
-    moments = one.init(5)
-    for number in (1, 2, 3):
-        change, moments = one.step(np.zeros(5, np.float32), moments, number)
-        for vector in (change, *moments.values()):
-            assert np.all(vector == 0)
-
-
 @pytest.mark.parametrize("name", [n for n in DEFAULTS if n != "fedavg"])
 def test_a_processor_that_flushes_small_numbers_gives_the_same(name: str) -> None:
     torch = pytest.importorskip("torch")

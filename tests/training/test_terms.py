@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from flhe.coding.chain import chain
@@ -199,15 +198,6 @@ def test_bits_that_are_given_stay() -> None:
         terms.for_cohort(1024)
     flashe = Terms(codec=update_codec(bits=16))
     assert flashe.resolved(10) is flashe
-
-
-def test_numbers_may_be_numpys() -> None:
-    noise = Laplace(np.float32(0.5), "all")  # type: ignore[arg-type]
-    for given, plain in (
-        (Terms(codec=update_codec(top_k=np.float64(0.25))), Terms(codec=update_codec(top_k=0.25))),
-        (Terms(noise=noise), Terms(noise=Laplace(0.5, "all"))),
-    ):
-        assert given == plain == Terms.from_bytes(given.to_bytes())
 
 
 @pytest.mark.parametrize("cohort", [0, 1, 1025])
