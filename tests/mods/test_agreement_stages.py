@@ -165,14 +165,6 @@ def test_a_roster_pinned_between_advertise_and_share(group: Group, tmp_path: Pat
     assert not group.sites[0].app.seen
 
 
-def test_a_policy_narrowed_between_advertise_and_the_first_round(group: Group) -> None:
-    site = group.sites[0]
-    site.allow(flhe_schemes="sash")
-    refused(group.ask(site), 1010)
-    assert not site.app.seen
-    assert not (site.home / "epochs").exists()  # no federation began under terms it does not allow
-
-
 # --- terms ---
 
 

@@ -358,24 +358,6 @@ def test_a_model_that_changed_since_the_update_was_sent(group: Group, site: Site
 # --- a run that resumes another's federation ---
 
 
-def test_a_later_run_goes_on_with_the_federation(group: Group) -> None:
-    group.play()
-    name = records.federation_name(RUN)
-    for site in group.sites:
-        site.context.run_id = RUN + 1
-        site.context.node_id += 1000
-        assert answer(site.ask("status", federation=name))["round"] == 1
-        assert "epoch" not in answer(site.ask("status"))  # its own run has no federation
-    parts = [update(group.ask(s, round_=2, federation=name)) for s in group.sites]
-    total = group.total(parts)
-    for site in group.sites:
-        answer(group.evaluate(site, total, federation=name))
-        refused(group.ask(site, "sync"), 1020)
-    made = {(s.home / "runs" / str(RUN) / "model").read_bytes() for s in group.sites}
-    assert len(made) == 1
-    assert not (group.sites[0].run / "model").exists()
-
-
 @pytest.mark.parametrize("name", [bytes(7), bytes(9), "x" * 8, 7, True, [bytes(8)]])
 def test_a_federation_that_is_none(group: Group, name: Any) -> None:
     refused(group.sites[0].ask("status", federation=name), 1014)

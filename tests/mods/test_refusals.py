@@ -353,24 +353,3 @@ def test_a_link_in_the_place_of_the_log_is_not_followed(
     if handle is not None:
         assert os.read(handle, 1) == b""
         os.close(handle)
-
-
-@pytest.mark.timeout(20)
-@pytest.mark.parametrize("name", ["identity.key", f"runs/{RUN}/model", f"runs/{RUN}/session"])
-def test_a_fifo_in_the_place_of_a_file_does_not_hang(group: Group, name: str) -> None:
-    site = group.sites[0]
-    update(group.ask(site))
-    (site.home / name).unlink()
-    os.mkfifo(site.home / name, 0o600)
-    for reply in (group.ask(site), group.evaluate(site)):  # what is no file is as good as missing
-        assert reply.has_error() or answer(reply)
-    assert len(site.claims) == 1
-
-
-@pytest.mark.parametrize(
-    "config",
-    [{"flhe-home": 3}, {"flhe-trust": "nobody"}, {"flhe-roster": "/x"}, {"flhe-min-survivor": 3}],
-)
-def test_a_config_that_cannot_work(site: Site, config: dict[str, Any]) -> None:
-    site.context.node_config.update(config)
-    refused(hello(site), 1017)

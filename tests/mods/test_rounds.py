@@ -9,9 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.app import Context, Message
 
 from flhe.mods import records
 from flhe.schemes.flashe.adder import FlasheSealer
@@ -158,19 +157,6 @@ def test_masks_are_computed_while_the_app_trains(
 # --- sums ---
 
 
-def test_one_sum_makes_one_model_and_comes_again(group: Group) -> None:
-    total = group.total()
-    for site in group.sites:
-        reply = group.evaluate(site, total)
-        assert dict(reply.content["flhe.opened"]) == {"round": 1, "missed": False}
-        assert ("flhe.means.1" in reply.content) == (site is group.sites[0])
-    [after] = {site.model_file for site in group.sites}
-    site = group.sites[0]
-    assert set(group.evaluate(site, total).content) == {records.REPLY, records.UPDATE}
-    update(group.ask(site, round_=2, sums=[total]))
-    assert site.model_file == after
-
-
 def test_too_few_senders(four: Group) -> None:
     parts, site = four.parts(), four.sites[0]
     before = site.model_file
@@ -226,19 +212,6 @@ def test_a_wrong_sum_changes_no_model(
     refused(four.ask(site, round_=2, sums=[wrong]), code)
     assert len(site.app.seen) == 1  # it trained in round 1, and never since
     assert site.model_file == before
-
-
-def test_records_that_hold_no_sum(group: Group) -> None:
-    site, total = group.sites[0], group.total()
-    for record in (
-        ConfigRecord({"a": 1}),
-        records.from_numpy({"0000": np.zeros(3)}),
-        records.from_pieces([b"x"]),
-        ArrayRecord(),
-        ArrayRecord({"0001": next(iter(records.from_sealed(total).values()))}),
-    ):
-        refused(group.ask(site, round_=2, sums=[total], extra={"flhe.sum.0": record}), 1014)
-    update(group.ask(site, round_=2, sums=[total]))
 
 
 def test_sums_that_are_not_in_order(four: Group) -> None:

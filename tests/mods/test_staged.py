@@ -15,12 +15,9 @@ import pytest
 
 from flhe.coding.support import Support
 from flhe.mods import records
-from flhe.node.node import Node
 from flhe.node.witness import Witness
-from flhe.schemes.flashe.adder import FlasheSealer
 from flhe.schemes.flashe.sparse import covered
 from flhe.schemes.sealed import Sealed, to_bytes
-from flhe.sums.secure_sum import SecureSum
 from flhe.training.draft import Draft
 from flhe.training.model import Model
 from tests.mods.harness import (
@@ -36,7 +33,6 @@ from tests.mods.harness import (
     arrays,
     codec,
     drifted,
-    dying,
     mean_squares,
     private,
     put_back,
@@ -276,44 +272,6 @@ def test_an_earlier_round_is_not_trained_again(quarter: Group) -> None:
 # --- crashes and damage ---
 
 
-def test_a_crash_between_the_sum_and_the_model(quarter: Group) -> None:
-    site = quarter.sites[0]
-    total = quarter.total(quarter.sparse_parts(quarter.supports()))
-    expected = site.draft().residual
-    with dying(Node, "save_model"):
-        quarter.evaluate(site, total)
-    assert site.model.round == 0
-    answer(quarter.evaluate(site, total))
-    np.testing.assert_array_equal(site.draft("residual").residual, expected)  # type: ignore[arg-type]
-    quarter.open(total)
-
-
-@pytest.mark.parametrize("where", [(SecureSum, "sign"), (FlasheSealer, "encrypt")])
-def test_a_crash_after_the_claim_needs_another_attempt(quarter: Group, where: Any) -> None:
-    site = quarter.sites[0]
-    support(quarter.ask(site))
-    with dying(*where):
-        quarter.ask(site, "update")
-    assert site.claims == ["1-0-2"]
-    refused(quarter.ask(site, "update"), 1022)
-    told = support(quarter.ask(site, attempt=1))
-    update(quarter.ask(site, "update", attempt=1), [told])
-    assert len(site.app.seen) == 1
-
-
-def test_a_damaged_draft_is_not_sent(quarter: Group) -> None:
-    site = quarter.sites[0]
-    support(quarter.ask(site))
-    path = site.run / "draft"
-    good = path.read_bytes()
-    for bad in (b"", good[:20], good[:-4], good + bytes(4)):
-        path.write_bytes(bad)
-        assert quarter.ask(site, "update").error.code in (1014, 1015), site.log
-    assert site.claims == ["1-0-1"]
-    path.write_bytes(good)
-    answer(quarter.ask(site, "update"))
-
-
 @pytest.mark.parametrize("lost", [True, False])
 def test_a_support_that_would_change_is_not_told(quarter: Group, lost: bool) -> None:
     """If the draft is lost in mid-attempt, another training has another support: a new attempt."""
@@ -382,12 +340,3 @@ def test_what_a_drifted_model_learned_goes_with_it(tmp_path: Path) -> None:
     answer(group.ask(site, "sync", extra=group.box(group.sites[0])))
     answer(group.evaluate(site, group.total(group.sparse_parts(told[:3]))))
     assert not {"draft", "residual"} & set(site.files)
-
-
-def test_who_leaves_keeps_no_update(quarter: Group) -> None:
-    site = quarter.sites[0]
-    support(quarter.ask(site))
-    assert "draft" in site.files
-    site.allow(flhe_leave=True)
-    refused(quarter.ask(site), 1021)
-    assert not {"draft", "residual", "outbox", "mean-squares"} & set(site.files)

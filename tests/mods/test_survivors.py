@@ -295,7 +295,7 @@ def test_who_leaves_keeps_no_shares(dealt: Masked) -> None:
     assert any(own[:64] in data for data in disk(dealt).values())
     site.allow(flhe_leave=True)
     refused(dealt.unmask(ME, signatures), 1021)
-    assert not {"shares", "survivors", "outbox"} & set(site.files)
+    assert not {"shares", "survivors", "outbox", "draft"} & set(site.files)
     assert not any(own[:64] in d or total[:64] in d for d in disk(dealt).values())
     refused(dealt.consist(ME, ALL), 1021)
     site.allow(flhe_leave=False)

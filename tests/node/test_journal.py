@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from flhe.node.witness import Witness
 from flhe.wire import canonical
 from flhe.wire import files as files_
 from tests.mods.harness import dying, put_back
+from tests.node.conftest import together
 
 EPOCH, OTHER = bytes(range(16)), bytes(16)
 A, B = b"a" * 32, b"b" * 32
@@ -104,28 +103,6 @@ def test_a_claim_is_taken_if_it_rises_and_is_for_ever(
             book.enter(claim(*mark, note=note))
             last = tuple(mark)  # type: ignore[assignment]
             assert (read(book).mark, read(book).note) == (last, note)
-
-
-def test_one_of_many_claims_wins(book: Book) -> None:
-    won: list[int] = []
-
-    def race(i: int) -> None:
-        try:
-            book.enter(claim(1, 0, 0))
-        except ReuseError:
-            return
-        won.append(i)
-
-    together([lambda i=i: race(i) for i in range(16)])  # type: ignore[misc]
-    assert len(won) == 1
-
-
-def together(acts: list[Callable[[], object]]) -> None:
-    threads = [threading.Thread(target=act) for act in acts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def test_one_opening_of_each_purpose_a_round(book: Book, root: Path, memory: Path) -> None:

@@ -22,10 +22,6 @@ TERMS = Terms(
     metrics=(),
     optimizer=Optimizer("adam", lr=0.1),
 )
-STEP = 1 / 2**23
-"""Of one quantized value, at the clipping threshold 1."""
-
-
 def gradients(rank: int, round_: int = 1, steps: int = 11) -> dict[str, NDArray[Any]]:
     """What a member computes from a batch; the variance has no gradient."""
     rng = np.random.default_rng([rank, round_])
@@ -54,16 +50,6 @@ def play(terms: Terms, model: Model | None = None, round_: int = 1) -> Round:
     return Round(members, model, parts)
 
 
-def test_a_step_against_the_mean_gradient() -> None:
-    terms = dataclasses.replace(TERMS, optimizer=Optimizer("sgd", lr=0.5))
-    model = play(terms).opened_by_all()
-    assert (model.round, model.steps, model.moments) == (1, 1, {})
-    assert model.masters["w"] == pytest.approx(arrays()["w"] - 0.5 * mean(1, 0, 1, 2), abs=3 * STEP)
-    assert model.masters["half"] == pytest.approx([0.25, 0.375], abs=3 * STEP)
-    assert model.masters["bn.running_var"] == arrays()["bn.running_var"]  # no gradient, no step
-    assert model.masters["steps"] == 11  # an integer's change, as it was
-
-
 def test_rounds_give_what_torch_gives_and_void_ones_are_no_steps() -> None:
     """The other rules are compared with torch's in test_gradient_optimizers."""
     weights = torch.nn.Parameter(torch.from_numpy(arrays()["w"].astype(np.float64)))
@@ -83,12 +69,6 @@ def test_rounds_give_what_torch_gives_and_void_ones_are_no_steps() -> None:
         weights.grad = torch.from_numpy(mean(round_, *senders))
         theirs.step()
     assert model.masters["w"] == pytest.approx(weights.detach().numpy(), abs=1e-5)
-
-
-def test_a_draft_holds_the_gradient() -> None:
-    draft = sessions(TERMS)[0].draft(start(), gradients(0), 10, {}, 1, None)
-    floats = [a.reshape(-1) for n, a in gradients(0).items() if n not in ("steps", "empty")]
-    assert np.array_equal(draft.values, np.concatenate(floats).astype(np.float32))
 
 
 GOOD = gradients(0)

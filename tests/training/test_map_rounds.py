@@ -131,18 +131,6 @@ def test_a_sum_that_nobody_reaches_is_refused() -> None:
         played.open(dataclasses.replace(summed, data=data), rank=1)
 
 
-def test_maps_and_updates_are_not_taken_for_each_other() -> None:
-    played = mapped()
-    summed, first = played.total(), played.first
-    chosen = played.open(summed)
-    assert not first.maps(chosen)
-    assert first.sum(played.model, 1, 0).adder.name != first.sum(chosen, 2, 0).adder.name
-    with pytest.raises(ProtocolError):
-        played.open(summed, model=chosen)
-    with pytest.raises(ProtocolError):
-        played.open(dataclasses.replace(summed, scheme=first.sums.adder.name))
-
-
 @pytest.mark.parametrize("select", [Select(0.25), Select(0.25, "random")])
 def test_server_optimizers_count_rounds_of_training(select: Select) -> None:
     """FedAdam's first step is number 1, whether or not a map came before it."""

@@ -133,37 +133,6 @@ def test_the_server_reads_what_a_member_opens(
         assert model.masters["w"] == pytest.approx(arrays()["w"] + step, abs=1e-4)
 
 
-@pytest.mark.parametrize("optimizer", ["fedavg", "fedavgm"])
-@pytest.mark.usefixtures("nearest")
-def test_rounds_follow_on_each_other(optimizer: Any) -> None:
-    """Moments stay with the server; what members are told of a round is what the next starts from."""
-    momentum = {"momentum": 0.9} if optimizer == "fedavgm" else {}
-    terms = dataclasses.replace(SERVER, optimizer=Optimizer(optimizer, **momentum))
-    kept = served(arrays(), 0)
-    for round_ in (1, 2, 4):
-        before = encoded(kept)
-        told = served(kept.arrays(), kept.round)
-        assert told.history == kept.history
-        played = Masked(terms, model=told, round_=round_)
-        senders = ALL if round_ == 1 else (0, 2)
-        after, totals = played.read(played.total(*senders), model=kept)
-        assert encoded(kept) == before  # the old model is left alone
-        assert (after.round, totals.count) == (round_, len(senders))
-        assert tuple(after.moments) == terms.optimizer.moments
-        assert after.history == served(after.arrays(), round_).history
-        kept = Model.from_bytes(encoded(after))  # and it survives a restart
-
-
-def test_terms_and_digests_where_the_server_reads() -> None:
-    here, there = Masked(SERVER), Masked(CLIENTS)
-    for session in here.sessions:
-        assert session.terms == SERVER.resolved(3)
-        assert session.digest(here.model) == here.model.history
-    [digest] = {session.digest(there.model) for session in there.sessions}
-    assert digest != there.model.history
-    assert here.first.sums.layout_hash != there.first.sums.layout_hash
-
-
 def test_what_is_told_of_a_model() -> None:
     model = served(arrays(), 7)
     assert (model.round, model.moments, model.memory) == (7, {}, {})

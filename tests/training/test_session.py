@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,6 @@ from flhe.coding.support import Support
 from flhe.errors import (
     ProtocolError,
 )
-from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed
 from flhe.training.chain import link_of
 from flhe.training.model import Model
@@ -25,11 +23,9 @@ from tests.training.rounds import (
     TERMS,
     OneOpening,
     Round,
-    arrays,
     drifted,
     encoded,
     group,
-    ignore,
     part,
     play,
     sessions,
@@ -41,24 +37,6 @@ SOME = np.array([0, 3], np.uint32)
 
 
 # --- a round that works ---
-
-
-@pytest.mark.parametrize("size", [3, 4, 5])
-@pytest.mark.parametrize("masking", ["double", "single"])
-def test_all_members_open_one_model(size: int, masking: Any) -> None:
-    played = play(size, dataclasses.replace(TERMS, scheme=Flashe(masking)))
-    before = encoded(played.model)
-    model = played.opened_by_all()
-    assert encoded(played.model) == before  # the old one is left alone
-    totals = played.first.open(played.model, played.total(), ignore)[1]
-    assert (model.round, totals.count, totals.weight) == (1, size, 10 * size)
-    step = 0.1 * (size + 1) / 2
-    assert model.masters["w"] == pytest.approx(arrays()["w"] + step, abs=size * 10 / 2**15)
-    assert totals.metrics["loss"] == pytest.approx(size / 2, abs=1e-4)
-    assert totals.integers == [math.floor((size - 1) / 2 + 0.5)]
-    assert model.masters["steps"] == 10 + totals.integers[0]
-    assert model.masters["bn.running_var"] >= 0
-    assert model.masters["empty"].shape == (0, 2)
 
 
 def test_rounds_that_came_to_nothing_leave_no_trace() -> None:
