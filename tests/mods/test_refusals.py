@@ -119,6 +119,31 @@ def test_plain_is_refused_once_a_session_began(group: Group, site: Site) -> None
     assert (len(member.app.seen), len(site.app.seen)) == (1, 0)
 
 
+def test_a_resumed_run_never_answers_in_plain(tmp_path: Path) -> None:
+    group = Group(tmp_path, config={"flhe-schemes": "flashe,plain"}).agree()
+    site = group.sites[0]
+    update(group.ask(site))
+    refused(site.send(plain_message()), 1010)
+    federation = records.federation_name(site.context.run_id)
+    site.context.run_id += 1
+    answer(site.ask("status", federation=federation))
+    calls = len(site.app.seen)
+    refused(site.send(plain_message()), 1010)
+    assert len(site.app.seen) == calls
+    assert not site.send(plain_message(), "evaluate").has_content()
+    site.context.run_id += 1  # a run that is no federation's may still be a plain one
+    assert site.send(plain_message()).has_content()
+
+
+def test_asking_for_plaintext_is_in_the_nodes_own_log(tmp_path: Path) -> None:
+    site = Group(tmp_path, 3).sites[0]
+    answer(site.ask("status"))
+    refused(site.send(plain_message()), 1010)
+    assert "the server asked for an unencrypted run, which this node refuses" in site.log
+    assert '"stage":"plain"' in (site.home / "audit.log").read_text()
+    assert not site.app.seen
+
+
 def test_the_scheme_of_the_terms_must_be_allowed(group: Group, site: Site) -> None:
     site.allow(flhe_schemes="batchcrypt")
     refused(hello(site), 1010)
@@ -128,6 +153,30 @@ def test_the_scheme_of_the_terms_must_be_allowed(group: Group, site: Site) -> No
     member.allow(flhe_schemes="batchcrypt")  # and stay so
     refused(group.ask(member), 1010)
     assert len(member.app.seen) == 1
+
+
+# --- another version ---
+
+
+@pytest.mark.parametrize(
+    ("spoken", "named", "text"),
+    [
+        (1, None, "speaks version 1 of flhe's protocol (this node runs flhe"),
+        (1, "0.0.9", "version 1 of flhe's protocol (flhe 0.0.9, this node runs flhe"),
+        (9, "0.3.0", "version 9 of flhe's protocol (flhe 0.3.0, this node runs flhe"),
+        (1, "<script>", "version 1 of flhe's protocol (this node runs flhe"),
+    ],
+)
+def test_a_server_of_another_version_is_refused_by_name(
+    tmp_path: Path, spoken: int, named: str | None, text: str
+) -> None:
+    site = Group(tmp_path, 3).sites[0]
+    answer(site.ask("status"))
+    fields = {"v": spoken, "stage": "advertise", "number": 0, "terms": TERMS.to_bytes()}
+    record = ConfigRecord({**fields, **({} if named is None else {"flhe": named})})  # type: ignore[dict-item]
+    refused(site.send(RecordDict({records.STAGE: record})), 1025)
+    assert text in site.log
+    assert "upgrade the older side" in site.log
 
 
 # --- simulation or deployment ---

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import Context, Message
 
@@ -18,6 +19,7 @@ from flhe.schemes.sealed import Sealed
 from flhe.sums import secure_sum
 from flhe.sums.secure_sum import SecureSum
 from tests.mods.harness import (
+    BEFORE_THE_SESSION,
     RANGED,
     App,
     Group,
@@ -243,6 +245,27 @@ def test_an_update_that_is_not_in_the_sum(
     assert dict(reply.content["flhe.opened"]) == {"round": 1, "missed": sent}
     assert ("round 1: this node's update is not in the sum" in caplog.text) == sent
     assert update(reply).slot.round == 2
+
+
+def test_a_round_has_one_sum_across_a_crash(group: Group) -> None:
+    """The node stops between the keys of the next epoch and its session file."""
+    group.play()
+    parts, site = group.parts(2), group.sites[0]
+    group.renew()
+    confirms = group.confirms
+    with dying(*BEFORE_THE_SESSION):
+        group.ask(site, "sync")
+    group.confirms = []  # the server holds them back: the epoch before goes on
+    first = group.total(parts)
+    first = dataclasses.replace(first, data=first.data ^ np.uint8(1))
+    refused(group.evaluate(site, first, round=2), 1023)  # and yet it was decrypted
+    group.confirms = confirms
+    second = [update(group.ask(s, round_=2)) for s in group.sites if s is not site]
+    third = group.ask(site, round_=2)
+    if not third.has_error():
+        second.append(update(third))
+    refused(group.evaluate(site, group.total(second), round=2), 1012)
+    assert site.model.round == 1
 
 
 # --- a node's own bounds on groups and sums: below them it helps nobody, whatever the server says ---

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flhe.coding.laplace import Laplace
 from flhe.coding.support import Support
 from flhe.mods import records
 from flhe.node.witness import Witness
@@ -267,6 +268,21 @@ def test_an_earlier_round_is_not_trained_again(quarter: Group) -> None:
     kept = site.draft().residual
     answer(quarter.evaluate(site, quarter.total(quarter.sparse_parts(told, round_=2)), round_=2))
     np.testing.assert_array_equal(site.draft("residual").residual, kept)  # type: ignore[arg-type]
+
+
+def test_another_training_with_noise_counts(tmp_path: Path) -> None:
+    """Told otherwise, the app trains again: that is another release, and the node counts it."""
+    group = Group(tmp_path, terms=replace(TERMS, noise=Laplace(0.25, "all"))).agree()
+    site = group.sites[0]
+    site.allow(**{"flhe-max-releases": 2})
+    answer(group.ask(site))
+    answer(group.ask(site, attempt=1))
+    group.renew(lr=0.2)
+    answer(group.ask(site, attempt=2))
+    group.renew(lr=0.3)
+    refused(group.ask(site, attempt=3), 1010)
+    assert len(site.app.seen) == 2
+    assert (site.run / "releases").read_bytes() == (2).to_bytes(8, "big")
 
 
 # --- crashes and damage ---

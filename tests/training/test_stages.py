@@ -11,7 +11,6 @@ import pytest
 
 from flhe.coding.base import COUNT
 from flhe.coding.quantize import Quantize
-from flhe.coding.support import Support
 from flhe.errors import FlheError, ProtocolError, QuorumError
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.sums.secure_sum import SecureSum
@@ -101,7 +100,6 @@ def slot(**change: Any) -> Callable[[Staged], Sealed]:
     return lambda played: with_slot(played.sum_of(played.squares), **change)
 
 
-SOME = Support.of(np.array([0, 3], np.uint32), 15)
 NO_SUM = "refused|does not hold|another model"
 NOT_THESE: dict[str, tuple[Callable[[Staged], Sealed | None], str]] = {
     "none": (lambda p: None, "missing"),
@@ -114,13 +112,7 @@ NOT_THESE: dict[str, tuple[Callable[[Staged], Sealed | None], str]] = {
     "the sum of updates": (lambda p: p.total(), "belongs to another"),
     "another round": (slot(round=0), "belongs to another run"),
     "a later round": (lambda p: Staged(p.sessions, p.model, 2).mean_squares, "belongs to another"),
-    "another history": (slot(history=bytes(32)), "another history"),
-    "another epoch": (slot(epoch=bytes(16)), "belongs to another"),
-    "another scheme": (of(scheme="eshe"), "another scheme"),
-    "cut short": (lambda p: of(data=p.squares[0].data[:-1])(p), "cut short"),
-    "a mode that is none": (of(mode="triple"), "mode"),
     "another length": (lambda p: of(length=p.squares[0].length - 1)(p), "another length"),
-    "sparse": (of(supports=(SOME,) * 3), "sparse"),
 }
 
 
