@@ -29,9 +29,7 @@ PATIENTS = replace(TERMS, metrics=("loss", "patients"))
 def test_the_app_sees_a_plain_fedavg_message(group: Group, site: Site) -> None:
     more = {
         "more": records.from_numpy({"x": np.ones(3)}),
-        "flhe.x": ConfigRecord({"a": 1}),
         "flhe.sum.9": records.from_numpy({"x": np.ones(3)}),
-        "flhe.metrics": MetricRecord({"a": 1}),
     }
     answer(group.evaluate(site, extra=more))
     update(group.ask(site, extra=more))

@@ -30,7 +30,6 @@ from tests.mods.harness import (
     Site,
     answer,
     arrays,
-    drifted,
     initial,
     private,
     refused,
@@ -38,6 +37,7 @@ from tests.mods.harness import (
     update,
     wire,
 )
+from tests.training.rounds import drifted
 
 
 def epoch_of(site: Site) -> Epoch:

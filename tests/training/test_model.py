@@ -103,18 +103,12 @@ def test_round_trip(name: str) -> None:
         assert hidden not in repr(model)
 
 
-def test_initial_is_a_copy_in_round_0() -> None:
-    mine = arrays()
-    models = [Model.initial(mine), Model.secret_initial(mine, bytes(32))]
-    mine["w"][:] = 9
-    assert [(m.round, m.masters["w"].max()) for m in models] == [(0, 5), (0, 5)]
-    odd = {"flags": np.array([True])}
-    for make in (Model.initial, lambda arrays: Model.secret_initial(arrays, bytes(32))):
-        with pytest.raises(ConfigError, match="'flags' is bool"):
-            make(odd)
+def test_a_first_model_is_of_arrays_that_average_and_32_random_bytes() -> None:
+    with pytest.raises(ConfigError, match="'flags' is bool"):
+        Model.secret_initial({"flags": np.array([True])}, bytes(32))
     for bad in (b"", bytes(31), bytes(33)):
         with pytest.raises(ConfigError, match="32 random bytes"):
-            Model.secret_initial(mine, bad)
+            Model.secret_initial(arrays(), bad)
 
 
 def test_history_is_a_chain_over_the_initial_model_and_every_sum() -> None:
