@@ -23,6 +23,7 @@ from flhe.training.model import Model
 from flhe.training.optimizer import Optimizer
 from flhe.training.reading import ServerReader, finite, served
 from flhe.training.terms import Terms
+from tests.keys.masking import Told
 from tests.training.rounds import Round, arrays, encoded, identities, ignore, trained
 from tests.training.rounds import sessions as members
 
@@ -46,26 +47,18 @@ class Masked(Round):
         terms: Terms,
         size: int = 3,
         collusion: int = 0,
-        model: Model | None = None,
-        round_: int = 1,
         examples: Sequence[int] = (10, 20, 30, 40, 50),
     ) -> None:
-        model = model or served(arrays(), 0)
+        model = served(arrays(), 0)
         super().__init__(members(terms, size, model, collusion=collusion), model, [])
         self.dealt = []
         for rank, session in enumerate(self.sessions):
             told = {"loss": rank + 0.5, "patients": 3.0}
             plain = session.encode(model, trained(rank), examples[rank], told)
-            of, sealer = session.sum(model, round_, 0), session.sealer()
+            of, sealer = session.sum(model, 1, 0), session.sealer()
             assert isinstance(sealer, SashSealer)
             self.parts.append(of.contribute(session.epoch, sealer, plain, ignore))
             self.dealt.append(masking.deal(session.epoch, of.slot, sealer.take_seed(of.slot)))
-
-    @property
-    def reader(self) -> ServerReader:
-        adder = self.first.sums.adder
-        assert isinstance(adder, SashAdder)
-        return ServerReader(self.first.terms, adder)
 
     @property
     def circle(self) -> SharingParameters:
@@ -73,33 +66,19 @@ class Masked(Round):
 
     def answers(self, senders: Sequence[int]) -> list[bytes]:
         """What the senders' agreement releases."""
-        elements = self.circle.elements
-        agreed, signatures = {}, {}
-        who = [
-            (rank, self.sessions[rank], identities(len(self.sessions))[rank]) for rank in senders
-        ]
-        for rank, session, identity in who:
-            boxes = [self.dealt[u].boxes[rank] for u in senders]
-            agreed[rank], signatures[rank] = masking.agree(
-                session.epoch, identity, self.dealt[rank], senders, boxes, elements
-            )
-        signers, signed = list(signatures), list(signatures.values())
-        sealed = self.first.terms.scheme.reader == "clients"
-        return [
-            masking.release(s.epoch, i, agreed[rank], signers, signed, sealed=sealed)
-            for rank, s, i in who
-        ]
+        slot, epochs = self.parts[0].slot, tuple(s.epoch for s in self.sessions)
+        who = tuple(identities(len(epochs)))
+        told = Told(who, epochs, self.circle, slot, [], self.dealt, tuple(senders), {}, {})
+        for rank in senders:
+            told.agreed[rank], told.signatures[rank] = told.agree(rank, senders, told.inbox(rank))
+        return told.releases(senders, sealed=self.first.terms.scheme.reader == "clients")
 
-    def read(
-        self,
-        total: Sealed,
-        answers: Sequence[bytes] | None = None,
-        model: Model | None = None,
-    ) -> tuple[Model, Totals]:
+    def read(self, total: Sealed, answers: Sequence[bytes]) -> tuple[Model, Totals]:
         """As the server does."""
-        answers = self.answers(total.senders) if answers is None else answers
         seed = combine(self.circle, total.slot, total.senders, answers)
-        return self.reader.open(model or self.model, total, seed)
+        adder = self.first.sums.adder
+        assert isinstance(adder, SashAdder)
+        return ServerReader(self.first.terms, adder).open(self.model, total, seed)
 
 
 # --- the server reads as a member would ---
@@ -117,7 +96,7 @@ def test_the_server_reads_what_a_member_opens(
     chosen = Optimizer(optimizer)
     here = Masked(dataclasses.replace(SERVER, optimizer=chosen), size, collusion)
     there = Masked(dataclasses.replace(CLIENTS, optimizer=chosen), size, collusion)
-    model, totals = here.read(here.total(*senders))
+    model, totals = here.read(here.total(*senders), here.answers(senders))
     total, answers = there.total(*senders), there.answers(senders)
     for rank in (0, size - 1):
         other, told = there.sessions[rank].open(there.model, total, ignore, None, None, answers)
@@ -194,7 +173,9 @@ def test_a_sum_that_does_not_decode_leaves_no_half_a_model() -> None:
     played = Masked(SERVER, examples=(100, 100, 100))
     total = played.total(0, 1)
     lanes = total.data.view("<u4")
-    lanes[played.model.layout.floats :] += np.uint32(1 << played.reader.adder.guard)  # every digit
+    lanes[played.model.layout.floats :] += np.uint32(
+        1 << played.first.sums.adder.guard
+    )  # every digit
     refused(played, total, played.answers((0, 1)), ProtocolError, "refused")
 
 
