@@ -95,67 +95,6 @@ def test_a_round_is_over_when_the_next_is_encrypted(dealt: Masked) -> None:
     refused(dealt.upload(ME), 1022)
 
 
-NEITHER: dict[str, tuple[dict[str, Any], int]] = {
-    "the next round": ({"round_": 2}, 1014),
-    "another epoch": ({"epoch": bytes(16)}, 1020),
-}
-NOT_SIGNED: dict[str, tuple[dict[str, Any], int]] = {
-    "without itself": ({"survivors": [0, 2], "shares": [b""] * 2}, 1014),
-    "out of order": ({"survivors": [1, 0], "shares": [b""] * 2}, 1014),
-    "strangers": ({"survivors": [0, 1, 1 << 40], "shares": [b""] * 3}, 1014),
-    "floats": ({"survivors": [0.0, 1.0, 2.0]}, 1014),
-    "a share less": ({"shares": [b""] * 2}, 1014),
-    "a share more": ({"shares": [b""] * 4}, 1014),
-    "no shares": ({"shares": []}, 1014),
-}
-NOT_ANSWERED: dict[str, tuple[dict[str, Any], int]] = {
-    "signers as floats": ({"signers": [0.0, 1.0, 2.0]}, 1014),
-    "no signatures": ({"signers": [], "signatures": []}, 1011),
-    "other signatures": ({"signatures": [bytes(64)] * 3}, 1013),
-}
-
-
-def test_what_is_refused_changes_nothing(dealt: Masked) -> None:
-    before = disk(dealt)
-    shares = {"shares": dealt.inbox(ME, ALL)}
-    for name, (fields, code) in {**NEITHER, **NOT_SIGNED}.items():
-        reply = dealt.consist(ME, ALL, **{**shares, **fields})
-        assert (reply.has_error() and reply.error.code) == code, name
-    assert disk(dealt) == before
-    signatures = dealt.signatures(ALL, ALL)
-    answer_in(dealt.unmask(ME, signatures))
-    before = disk(dealt)
-    for name, (fields, code) in {**NEITHER, **NOT_ANSWERED}.items():
-        reply = dealt.unmask(ME, signatures, **fields)
-        assert (reply.has_error() and reply.error.code) == code, name
-    answer_in(dealt.unmask(ME, signatures, epoch=dealt.epoch(ME).id))
-    assert disk(dealt) == before  # so there is nothing that a crash could cut in two
-
-
-def test_shares_that_do_not_open(dealt: Masked) -> None:
-    before, good = disk(dealt), dealt.inbox(ME, ALL)
-    for shares, whose in (
-        ([good[2], b"", good[0]], [0, 2]),
-        ([b"", b"", b""], [0, 2]),
-        ([good[0], b"", good[2][:-1]], [2]),
-        ([dealt.boxes[1, 0, 0][2], b"", good[2]], [0]),
-    ):
-        # Nothing is signed, and the server is told whom to ask.
-        told = answer(dealt.consist(ME, ALL, shares=shares))
-        said = {name: told[name] for name in set(told) - {"v", "crypto-s"}}
-        assert said == {"step": "consist", "bad": whose}
-    assert disk(dealt) == before
-    # A seed that was shared in attempt 0 is no part of a sum of attempt 1.
-    update(dealt.upload(ME, attempt=1))
-    assert answer(dealt.consist(ME, ALL, attempt=1, shares=good))["bad"] == [0, 2]
-    refused(dealt.consist(ME, ALL, attempt=0), 1014)  # its own shares of then are gone
-    for rank in (0, 2):
-        update(dealt.upload(rank, attempt=1))
-    good = [*dealt.inbox(ME, ALL, 1, 1)]
-    good[ME] = b"whatever"
-    signature_in(dealt.consist(ME, ALL, attempt=1, shares=good))
-
-
 # --- one set a round ---
 
 
@@ -341,10 +280,8 @@ def test_members_open_the_sum_with_what_was_released(tmp_path: Path) -> None:
     spoilt[1] = spoilt[1][:-1] + bytes([spoilt[1][-1] ^ 1])
     for release, code in (
         (pack(answers[:1]), 1011),
-        (pack([answers[0], answers[0]]), 1014),
         (pack([dumps(spoilt), *answers[1:]]), 1013),
         (b"\xff", 1014),
-        (b"", 1011),
     ):
         refused(group.evaluate(site, total, releases=[release]), code)
         assert site.model.round == 0

@@ -259,15 +259,12 @@ NOISY = {**SELECT, "flhe-min-noise": 0.5}
     ("config", "terms", "refused"),
     [
         ({}, Terms(), ""),
-        ({}, Terms(select=Select(0.01, "random", "drop")), ""),
         ({}, clear(0.99), "encrypts 1 or more"),
         (SELECT, clear(0.1), ""),
         (SELECT, clear(0.0999), "0.0999 of each update"),
-        ({"flhe-min-select": 0}, clear(1e-6), ""),
         (SELECT, clear(rule="random"), "'random' choose"),
         ({**SELECT, "flhe-select-rules": "random, layers"}, clear(rule="random"), ""),
         ({**SELECT, "flhe-select-rules": "random"}, clear(), "'sensitivity' choose"),
-        ({**SELECT, "flhe-select-rules": ""}, clear(), "'sensitivity' choose"),
         (LAYERS, Terms(select=Select(rule="layers:fc"), **CLEAR), "0.09 of each update"),
         (LAYERS, Terms(select=Select(rule="layers:conv"), **CLEAR), ""),
         (
@@ -278,7 +275,6 @@ NOISY = {**SELECT, "flhe-min-noise": 0.5}
         (NOISY, clear(0.1), "noise of scale 0,"),
         (NOISY, clear(0.1, noise=Laplace(0.25)), "noise of scale 0.25,"),
         (NOISY, clear(0.1, noise=Laplace(0.5, "all")), ""),
-        ({"flhe-min-noise": 0.5}, Terms(), ""),
     ],
     ids=str,
 )
