@@ -16,7 +16,7 @@ from flhe.coding.quantize import Quantize
 from flhe.coding.select import Select
 from flhe.coding.update import update_codec
 from flhe.coding.weigh import Weigh
-from flhe.errors import ConfigError, ProtocolError
+from flhe.errors import ConfigError, MisfitError, ProtocolError
 from flhe.schemes.base import Scheme
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
@@ -158,6 +158,13 @@ def test_terms_that_cannot_work_are_refused_when_built(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         build()
+
+
+def test_a_cohort_that_leaves_no_room_is_refused() -> None:
+    terms = Terms(codec=update_codec(max_examples=1 << 28))
+    terms.for_cohort(15)
+    with pytest.raises(MisfitError, match="63 bits"):
+        terms.for_cohort(16)
 
 
 def test_a_public_key_of_another_length_is_refused() -> None:
