@@ -51,7 +51,6 @@ RANGED = replace(TERMS, codec=codec(clip="exchange"))
 FLOATS = 13
 """Of the model below."""
 SECRET = "patient 4711 has a rare disease"
-"""Text that must not reach the server."""
 
 Arrays = dict[str, NDArray[Any]]
 CallNext = Callable[[Message, Context], Message]
@@ -180,7 +179,6 @@ class Site:
 
 
 CONFIG: dict[str, Any] = {"lr": 0.1}
-"""What all apps are told."""
 
 
 class Group:
@@ -203,6 +201,7 @@ class Group:
         self.confirms: list[bytes] = []
         self.start: dict[str, Any] = {"arrays": initial()}
         self.number = 0
+        self.publics: list[bytes] = []
         self.vouched: dict[bytes, list[bytes]] = {}
 
     @property
@@ -224,8 +223,9 @@ class Group:
         for site in self.sites:
             hello: Any = answer(site.ask("advertise", **self.begin()))["envelope"]
             by_key[Envelope.from_bytes(hello, 1024).header.sender] = site, hello
-        self.sites = [by_key[key][0] for key in sorted(by_key)]
-        return [by_key[key][1] for key in sorted(by_key)]
+        self.publics = sorted(by_key)
+        self.sites = [by_key[key][0] for key in self.publics]
+        return [by_key[key][1] for key in self.publics]
 
     def shares(self, hellos: list[bytes]) -> list[bytes]:
         said = [answer(s.ask("share", **self.stage(messages=hellos))) for s in self.sites]
