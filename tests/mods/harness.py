@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,11 +29,9 @@ from flhe.keys.roster.roster import Member, Roster
 from flhe.mods import HEMod, records
 from flhe.node.journal import UNUSED, Journal
 from flhe.node.store import Store
-from flhe.node.witness import Witness
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed, to_bytes
 from flhe.training.contract import Contract
-from flhe.training.draft import Draft
 from flhe.training.model import Model
 from flhe.training.schedule import Settings
 from flhe.training.session import Session
@@ -55,7 +51,6 @@ RANGED = replace(TERMS, codec=codec(clip="exchange"))
 FLOATS = 13
 """Of the model below."""
 SECRET = "patient 4711 has a rare disease"
-"""Text that must not reach the server."""
 
 Arrays = dict[str, NDArray[Any]]
 CallNext = Callable[[Message, Context], Message]
@@ -150,7 +145,6 @@ class Site:
 
     @property
     def model(self) -> Model:
-        """That model, read."""
         return Model.from_bytes(self.model_file)
 
     def put(self, model: Model | bytes) -> None:
@@ -162,12 +156,8 @@ class Site:
     def files(self) -> dict[str, bytes]:
         return {p.name: p.read_bytes() for p in self.run.iterdir() if p.is_file()}
 
-    def draft(self, name: str = "draft") -> Draft:
-        return Draft.from_bytes(self.files[name])
-
     @property
     def journal(self) -> Journal:
-        """What was used up, as it is on disk."""
         return Journal.from_bytes((self.run / "journal").read_bytes())
 
     @property
@@ -177,7 +167,6 @@ class Site:
 
     @property
     def opened(self) -> list[int]:
-        """Rounds whose sums were opened."""
         return list(self.journal.opened.get("update", {}))
 
     @property
@@ -190,7 +179,6 @@ class Site:
 
 
 CONFIG: dict[str, Any] = {"lr": 0.1}
-"""What all apps are told."""
 
 
 class Group:
@@ -231,13 +219,13 @@ class Group:
 
     def hellos(self) -> list[bytes]:
         """First relay; puts the sites in order of rank."""
-        said = [answer(s.ask("advertise", **self.begin()))["envelope"] for s in self.sites]
-        by_key = sorted(
-            range(len(said)), key=lambda i: Envelope.from_bytes(said[i], 1024).header.sender
-        )
-        self.sites = [self.sites[i] for i in by_key]
-        self.publics = sorted(Envelope.from_bytes(one, 1024).header.sender for one in said)
-        return [said[i] for i in by_key]
+        by_key: dict[bytes, tuple[Site, bytes]] = {}
+        for site in self.sites:
+            hello: Any = answer(site.ask("advertise", **self.begin()))["envelope"]
+            by_key[Envelope.from_bytes(hello, 1024).header.sender] = site, hello
+        self.publics = sorted(by_key)
+        self.sites = [by_key[key][0] for key in self.publics]
+        return [by_key[key][1] for key in self.publics]
 
     def shares(self, hellos: list[bytes]) -> list[bytes]:
         said = [answer(s.ask("share", **self.stage(messages=hellos))) for s in self.sites]
@@ -438,17 +426,6 @@ def private(path: Path) -> bool:
     return path.stat().st_mode & 0o777 == 0o600 and path.stat().st_uid == os.geteuid()
 
 
-def cloned(home: Path, to: Path) -> None:
-    """Copy a state directory, for a test that begins there; each copy has witnesses of its own."""
-    shutil.copytree(home, to)
-    witness = Witness(Path(os.environ["FLHE_WITNESS"]))
-    for path in to.glob("runs/*/journal"):
-        after = replace(Journal.from_bytes(path.read_bytes()), witness=os.urandom(16))
-        path.write_bytes(after.to_bytes())
-        keep = partial(lambda entry, _: entry, after.entry)
-        witness.follow(after.witness, keep, new=True)
-
-
 def put_back(home: Path, image: Path) -> None:
     """Put a state directory back to what it was, in place: as a volume comes back, inodes and all."""
     for path in [p for p in home.rglob("*") if p.is_file()]:
@@ -460,13 +437,6 @@ def put_back(home: Path, image: Path) -> None:
         there.touch(0o600)
         there.write_bytes(path.read_bytes())
         os.utime(there, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
-
-
-def drifted(model: Model) -> Model:
-    """The model as a member has it whose memory failed: another bit, the same history."""
-    w = model.masters["w"].copy()
-    w[0, 0] = np.nextafter(w[0, 0], np.float32(0))
-    return replace(model, masters={**model.masters, "w": w})
 
 
 BEFORE_THE_SESSION = (Store, "write", lambda _, file, data: file.endswith("/session"))
@@ -508,18 +478,6 @@ def pinned(
 
 
 # --- apps that answer as no good one does ---
-
-
-class Moves(App):
-    """An app that moves each weight of the matrix by so much, and nothing else."""
-
-    def __init__(self, *by: float) -> None:
-        super().__init__(step=0.0)
-        self.by = np.array(by, np.float32).reshape(3, 4)
-
-    def trained(self, record: Any) -> ArrayRecord:
-        after = records.to_numpy(super().trained(record))
-        return records.from_numpy({**after, "w": after["w"] + self.by})
 
 
 class Raises(App):

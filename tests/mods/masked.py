@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
+import shutil
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,10 +19,12 @@ from flhe.keys.agreement.masking import Agreed, Dealt
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.voids import Promise, Void
 from flhe.keys.identity import Identity
+from flhe.node.journal import Journal
 from flhe.node.store import Store
+from flhe.node.witness import Witness
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Slot
-from tests.mods.harness import TERMS, Group, Site, answer, cloned, update
+from tests.mods.harness import TERMS, Group, Site, answer, update
 
 ELEMENTS = Sash().elements(3)
 
@@ -129,6 +134,17 @@ class Masked(Group):
             self.circle.statement(survivors),
         )
         return Envelope.seal(self.identity(rank), header, statement).signature
+
+
+def cloned(home: Path, to: Path) -> None:
+    """Copy a state directory, for a test that begins there; each copy has witnesses of its own."""
+    shutil.copytree(home, to)
+    witness = Witness(Path(os.environ["FLHE_WITNESS"]))
+    for path in to.glob("runs/*/journal"):
+        after = dataclasses.replace(Journal.from_bytes(path.read_bytes()), witness=os.urandom(16))
+        path.write_bytes(after.to_bytes())
+        keep = partial(lambda entry, _: entry, after.entry)
+        witness.follow(after.witness, keep, new=True)
 
 
 def signature_in(reply: Message) -> bytes:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message
 
-from flhe.mods import he_mod, records
+from flhe.mods import he_mod
 from flhe.training.contract import Contract
 from flhe.training.optimizer import Optimizer
-from flhe.wire import canonical
 from tests.mods.harness import RUN, TERMS, Group, Site, answer, codec, pinned, refused, update
 
 KEYS = ("key-pair", "take-pair", "joint", "joint-sum", "key-commit", "key-reveal", "key-shared")
@@ -114,15 +112,6 @@ def test_a_second_advertise_starts_over(fresh: Group) -> None:
     answer(site.ask("share", **fresh.stage(messages=second)))
 
 
-def test_an_agreement_copied_before_its_first_round(
-    group: Group, site: Site, tmp_path: Path
-) -> None:
-    """Two directories, one agreement: both would claim round 1, and use one mask for two vectors."""
-    shutil.copytree(site.home, tmp_path / "copy")
-    update(group.ask(site))
-    refused(group.ask(Site(tmp_path / "copy")), 1020)
-
-
 def test_a_message_of_another_type_is_no_stage(tmp_path: Path) -> None:
     site = Site(tmp_path / "home")
     fields = {"number": 0, "contract": Contract(TERMS).to_bytes()}
@@ -130,18 +119,6 @@ def test_a_message_of_another_type_is_no_stage(tmp_path: Path) -> None:
         refused(site.ask("advertise", kind, **fields), 1014)
     refused(site.ask("evaluate", "train", **fields), 1014)
     assert not site.app.seen
-
-
-@pytest.mark.parametrize("version", [0, 1, 9, -1, True, 2.0, "2", b"2", [2], None])
-def test_a_stage_of_another_version(tmp_path: Path, version: Any) -> None:
-    site = Site(tmp_path / "home")
-    record = ConfigRecord(
-        {"stage": "advertise", "number": 0, "contract": Contract(TERMS).to_bytes()}
-    )
-    if version is not None:
-        record["v"] = version
-    refused(site.send(RecordDict({records.STAGE: record})), 1025 if type(version) is int else 1014)
-    assert not site.home.exists()
 
 
 def test_what_a_relay_changes_has_a_code(fresh: Group) -> None:
@@ -171,19 +148,6 @@ def flipped(data: bytes) -> bytes:
 # --- rosters ---
 
 
-def test_a_pinned_roster_is_the_list_of_members(tmp_path: Path) -> None:
-    group = Group(tmp_path, 4)
-    group.hellos()
-    pinned(tmp_path, group.sites[:3], collusion=0)
-    group.sites[3].context.node_config.update(group.sites[0].context.node_config)
-    group.sites[3].allow(flhe_home=str(group.sites[3].home))
-    refused(group.sites[3].ask("advertise", **group.begin()), 1014)  # not in it
-    outsider = Group(tmp_path / "other", 1).hellos()[0]
-    inside = [answer(s.ask("advertise", **group.begin()))["envelope"] for s in group.sites[:3]]
-    refused(group.sites[0].ask("share", **group.stage(messages=[*inside, outsider])), 1014)
-    answer(group.sites[0].ask("share", **group.stage(messages=inside)))
-
-
 def test_a_roster_pinned_anew_in_the_middle_of_a_run(tmp_path: Path) -> None:
     group = Group(tmp_path, 4).agree()
     site = group.sites[0]
@@ -199,14 +163,6 @@ def test_a_roster_pinned_between_advertise_and_share(group: Group, tmp_path: Pat
     pinned(tmp_path, group.sites, collusion=0, min_survivors=3)
     refused(group.ask(group.sites[0]), 1020)
     assert not group.sites[0].app.seen
-
-
-def test_a_policy_narrowed_between_advertise_and_the_first_round(group: Group) -> None:
-    site = group.sites[0]
-    site.allow(flhe_schemes="sash")
-    refused(group.ask(site), 1010)
-    assert not site.app.seen
-    assert not (site.home / "epochs").exists()  # no federation began under terms it does not allow
 
 
 # --- terms ---
@@ -250,15 +206,6 @@ def test_a_config_of_the_run_that_nobody_signed(group: Group) -> None:
     assert len(group.sites[0].app.seen) == 1
 
 
-def test_no_round_beyond_the_contract(tmp_path: Path) -> None:
-    group = Group(tmp_path, rounds=1).agree()
-    site = group.sites[0]
-    for round_ in (0, 2, 1 << 31):
-        refused(group.ask(site, round_=round_), 1014)
-    update(group.ask(site))
-    assert len(site.app.seen) == 1
-
-
 def test_a_site_may_wait_for_its_administrator(tmp_path: Path) -> None:
     group = Group(tmp_path)
     accepted, site = group.contract.hash().hex(), group.sites[0]
@@ -270,24 +217,3 @@ def test_a_site_may_wait_for_its_administrator(tmp_path: Path) -> None:
     update(group.ask(group.sites[0]))
     site.allow(flhe_accept_contract=bytes(32).hex())  # taken back
     refused(group.ask(site, attempt=1), 1010)
-
-
-BODY = canonical.loads(TERMS.to_bytes(), 9999, "terms")
-NO_BITS = [{**one, "bits": 0} if one["name"] == "quantize" else one for one in BODY["codec"]]
-
-
-@pytest.mark.parametrize(
-    ("terms", "code"),
-    [
-        (b"", 1014),
-        (canonical.dumps({**BODY, "v": 1}), 1014),
-        (canonical.dumps({**BODY, "codec": NO_BITS}), 1017),
-        (canonical.dumps({**BODY, "scheme": ["plain", {}]}), 1017),
-    ],
-    ids=["empty", "another version", "bits", "a scheme that is none"],
-)
-def test_terms_that_cannot_work(fresh: Group, terms: bytes, code: int) -> None:
-    """What else terms are refused for is in tests/training; here, how a node answers."""
-    contract = canonical.loads(Contract(TERMS).to_bytes(), 9999, "contract")
-    encoded = canonical.dumps({**contract, "terms": terms})
-    refused(fresh.sites[0].ask("advertise", number=0, contract=encoded), code)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
-from flhe.mods import records, training
+from flhe.mods import records
 from tests.mods.harness import (
     TERMS,
     App,
@@ -29,9 +29,7 @@ PATIENTS = replace(TERMS, metrics=("loss", "patients"))
 def test_the_app_sees_a_plain_fedavg_message(group: Group, site: Site) -> None:
     more = {
         "more": records.from_numpy({"x": np.ones(3)}),
-        "flhe.x": ConfigRecord({"a": 1}),
         "flhe.sum.9": records.from_numpy({"x": np.ones(3)}),
-        "flhe.metrics": MetricRecord({"a": 1}),
     }
     answer(group.evaluate(site, extra=more))
     update(group.ask(site, extra=more))
@@ -76,29 +74,24 @@ def everything(content: RecordDict) -> RecordDict:
     return content
 
 
-def test_nothing_of_a_training_reply_but_the_ciphertext_leaves(group: Group, site: Site) -> None:
-    site.app = Replies(everything, examples=37)
+@pytest.mark.parametrize(
+    ("stage", "step"), [("round", "update"), ("evaluate", "evaluation")], ids=["train", "evaluate"]
+)
+def test_nothing_of_a_reply_but_ciphertext_leaves(
+    group: Group, site: Site, stage: str, step: str
+) -> None:
+    site.app = Replies(everything, examples=37, eval_loss=0.25)
     site.allow(flhe_metrics="loss,accuracy,patients,losses")
-    reply = group.ask(site)
+    reply = group.ask(site, stage, "evaluate" if stage == "evaluate" else "train")
     assert set(reply.content) == {records.REPLY, records.UPDATE}
-    told = "v step resent header envelope digest history crypto-s"
-    assert set(answer(reply)) == {*told.split()}
-    assert answer(reply)["step"] == "update"
+    assert answer(reply)["step"] == step
+    if step == "update":
+        told = "v step resent header envelope digest history crypto-s"
+        assert set(answer(reply)) == {*told.split()}
     sent = wire(reply).replace(update(reply).data.tobytes(), b"")
     for secret in (b"4711", b"37,", b"Ada", b"patients", b"losses", b"loss"):
         assert secret not in sent
     assert {a.stype for a in reply.content[records.UPDATE].values()} == {records.SEALED}
-
-
-def test_nothing_of_an_evaluation_but_ciphertext_leaves(group: Group, site: Site) -> None:
-    site.app = Replies(everything, examples=37, eval_loss=0.25)
-    site.allow(flhe_metrics="loss,accuracy,patients,losses")
-    reply = group.evaluate(site)
-    assert set(reply.content) == {records.REPLY, records.UPDATE}
-    assert answer(reply)["step"] == "evaluation"
-    sent = wire(reply).replace(update(reply).data.tobytes(), b"")
-    for secret in (b"4711", b"37,", b"Ada", b"patients", b"losses", b"loss"):
-        assert secret not in sent
 
 
 @pytest.mark.parametrize("teller", [0, 1])
@@ -114,23 +107,3 @@ def test_only_listed_training_metrics_are_in_the_sum(tmp_path: Path, teller: int
     told = {"patients": pytest.approx(47.0)} if teller == 0 else {}
     assert means == {"loss": pytest.approx(0.5, abs=1e-4), **told}
     assert "flhe.means.1" not in group.evaluate(group.sites[2], total).content
-
-
-def test_a_metric_that_is_not_finite_is_left_out(group: Group) -> None:
-    for site in group.sites:
-        site.app = App(loss=float("nan"))
-    reply = group.evaluate(group.sites[0], group.total())
-    assert dict(reply.content["flhe.means.1"]) == {}
-
-
-def test_a_node_with_more_than_max_examples(group: Group, caplog: pytest.LogCaptureFixture) -> None:
-    """It counts as much as under FedAvg, and its log says that its threshold is lower."""
-    training.say_once.cache_clear()
-    counts, steps = (40, 4711, 60), (0.25, 0.015625, 0.125)  # TERMS has max_examples=100
-    for site, examples, step in zip(group.sites, counts, steps, strict=True):
-        site.app = App(examples=examples, step=step)
-    group.evaluate(group.sites[0], group.total())
-    after = group.sites[0].model.masters
-    mean = np.average(steps, weights=counts)
-    assert after["w"] - arrays()["w"] == pytest.approx(mean, abs=1e-5)
-    assert "4711" not in caplog.text

@@ -36,15 +36,8 @@ def test_arrays_of_every_type_there_and_back() -> None:
     assert list(back) == list(arrays)
     for name, array in arrays.items():
         assert (back[name].dtype, back[name].shape) == (array.dtype, array.shape)
+        assert not back[name].flags.writeable
         assert back[name].tobytes() == array.tobytes()
-
-
-def test_arrays_are_views_of_the_record_that_nobody_writes_to() -> None:
-    record = records.from_numpy({"w": np.ones((2, 3), np.float32), "n": np.arange(5)})
-    for name, array in records.to_numpy(record).items():
-        assert np.shares_memory(array, np.frombuffer(record[name].data, np.uint8))
-        with pytest.raises(ValueError, match="read-only"):
-            array[...] = 0
 
 
 def test_arrays_in_other_forms() -> None:
@@ -79,23 +72,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_short")
-def test_pieces_are_taken_one_at_a_time() -> None:
-    whole = sealed(35)
-    record = records.from_sealed(whole)
-    assert records.to_sealed(whole.header(), record, take=True).digest() == whole.digest()
-    assert len(record) == 0
-
-
-@pytest.mark.usefixtures("_short")
-def test_a_checkpoint_is_cut_like_a_ciphertext() -> None:
-    record = records.from_pieces([b"head", bytes(range(25)), b"", b"tail"])
-    assert {array.stype for array in record.values()} == {"flhe.checkpoint/1"}
-    assert [len(array.data) for array in record.values()] == [4, 10, 10, 5, 4]
-    assert b"".join(records.to_pieces(record)) == b"head" + bytes(range(25)) + b"tail"
-
-
-@pytest.mark.usefixtures("_short")
-@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 20, 35])
+@pytest.mark.parametrize("size", [0, 10, 11, 35])
 def test_ciphertext_in_pieces(size: int) -> None:
     whole = sealed(size)
     record = records.from_sealed(whole)
@@ -105,6 +82,8 @@ def test_ciphertext_in_pieces(size: int) -> None:
     assert (again.digest(), again.data.dtype) == (whole.digest(), np.uint8)
     one_piece = np.frombuffer(record["0000"].data, np.uint8)
     assert np.shares_memory(again.data, one_piece) == (0 < size <= 10)  # and is not copied
+    assert records.to_sealed(whole.header(), record, take=True).digest() == whole.digest()
+    assert len(record) == (size <= 10)  # pieces are gone once they are joined
 
 
 def sparse(size: int) -> Sealed:
@@ -113,7 +92,7 @@ def sparse(size: int) -> Sealed:
 
 
 @pytest.mark.usefixtures("_short")
-@pytest.mark.parametrize("size", [0, 1, 10, 35])
+@pytest.mark.parametrize("size", [0, 10, 35])
 def test_supports_travel_behind_the_ciphertext_or_before_it(size: int) -> None:
     whole = sparse(size)
     record = records.from_sealed(whole)
@@ -130,20 +109,6 @@ def test_supports_travel_behind_the_ciphertext_or_before_it(size: int) -> None:
             records.to_sealed(whole.header(), alone, supports=supports)
     with pytest.raises(ProtocolError):
         records.to_sealed(sealed(size).header(), alone, supports=whole.supports)
-    dense = sealed(size)
-    assert records.from_sealed(dense) == records.from_sealed(dense, supports=False)
-    assert records.to_sealed(dense.header(), records.from_sealed(dense), supports=()).mode == ""
-
-
-def test_flower_refuses_to_average_ciphertext() -> None:
-    with pytest.raises(TypeError):
-        records.from_sealed(sealed(10)).to_numpy_ndarrays()
-    with pytest.raises(
-        ProtocolError, match="'0000' is ciphertext, or of another stype, where a model"
-    ):
-        records.to_numpy(records.from_sealed(sealed(10)))
-    with pytest.raises(ProtocolError, match="ciphertext"):
-        records.to_numpy(records.from_pieces([b"b", b"ox"]))
 
 
 @pytest.mark.usefixtures("_short")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flwr.app import RecordDict
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -20,7 +20,7 @@ from flhe.node import audit
 from flhe.node.audit import Entry, last, write
 from flhe.node.store import Store
 from flhe.wire.codes import APP
-from tests.mods.harness import SECRET, SLUGS
+from tests.mods.harness import SECRET
 
 EPOCH = bytes.fromhex("ab12cd34") + bytes(12)
 TIME = 1767323045
@@ -58,18 +58,6 @@ def test_lines() -> None:
         assert Entry.from_line(one.to_line()) == one
 
 
-def test_every_stage_and_every_code_has_its_word() -> None:
-    assert {name for _, name in he_mod.STAGES} <= audit.STAGES
-    for code, slug in SLUGS.items():
-        one = entry(answer="refused", code=code)
-        assert (one.reason, json.loads(one.to_line())["reason"]) == (slug, slug)
-    assert entry(stage=audit.PLAIN, answer=audit.PLAIN).stage == "plain"
-    for stage, answer in (("consist", "survivors"), ("unmask", "release")):
-        assert answer_of(stage, records.reply(step=stage)) == answer
-        one = entry(stage=stage, answer=answer)
-        assert (one.stage, one.answer) == (stage, answer)
-
-
 @pytest.mark.parametrize("stage", ["round", "supports", "update"])
 def test_what_a_round_answered(stage: str) -> None:
     """By what is in the reply: the same stage answers otherwise where updates are sparse."""
@@ -88,6 +76,12 @@ def test_what_a_round_answered(stage: str) -> None:
     assert answer_of(stage, records.reply()) == "unknown"
     assert answer_of(stage, RecordDict()) == "unknown"
     assert answer_of("sync", records.reply(step="update", resent=True)) == "status"
+    for at, answer in (("consist", "survivors"), ("unmask", "release")):
+        assert answer_of(at, records.reply(step=at)) == answer
+
+
+def test_every_stage_has_its_word() -> None:
+    assert {name for _, name in he_mod.STAGES} <= audit.STAGES
 
 
 HOSTILE = [
@@ -112,18 +106,13 @@ def test_what_the_server_counts_is_never_a_reason_not_to_record(name: str, numbe
     assert name not in json.loads(one.to_line())
 
 
-BAD: dict[str, list[Any]] = {
-    "run": [-1, 2**64, True, "7"],
-    "bytes_out": [-1, 1.0, 2**63],
-    "time": [-1, 253402300800, 1.5],
-    "seconds": [-0.1, float("nan"), float("inf"), 10**400, True, "1"],
-    "epoch": [EPOCH[:8], b"", EPOCH.hex(), bytearray(EPOCH)],
-    "code": [1014],
-    "answer": ["refused"],
-}
 MISTAKES: list[dict[str, Any]] = [
-    *({name: value} for name, values in BAD.items() for value in values),
-    *({"answer": "refused", "code": code} for code in (1, 1014.0, SECRET)),
+    *({"run": value} for value in (-1, 2**64, True, "7")),
+    *({"bytes_out": value} for value in (-1, 1.0, 2**63)),
+    *({"time": value} for value in (-1, 253402300800, 1.5)),
+    *({"seconds": value} for value in (-0.1, float("nan"), float("inf"), "1")),
+    *({"epoch": value} for value in (EPOCH[:8], EPOCH.hex())),
+    *({"code": 1014}, {"answer": "refused"}, {"answer": "refused", "code": SECRET}),
 ]
 
 
@@ -149,6 +138,7 @@ ENTRIES = st.builds(
 ).filter(lambda one: one.answer != "refused")
 
 
+@settings(max_examples=40)
 @given(ENTRIES)
 def test_any_entry_is_one_short_line_that_reads_back(one: Entry) -> None:
     line = one.to_line()
@@ -160,16 +150,10 @@ def test_any_entry_is_one_short_line_that_reads_back(one: Entry) -> None:
 
 
 LINE = UPDATE.to_line()
-CHANGED = [
-    *((b"round", SECRET.encode()), (b"12345", b"-1"), (b"12345", b"1e3")),
-    *((b"ab12cd34", b"AB12CD34"), (b"ab12cd34", b"zz"), (b"2026-01-02T", b"2026-1-2T")),
-    *((b'"run":7', b'"run":7,"run":7'), (b'"run":7', b'"run":7,"loss":0.5'), (b'"run":7,', b"")),
-    (b":1.2", b":NaN"),
-]
 NO_LINES = [
-    *(b"", b"{}", b"[]", b"7", b"null", b"\xff", b"[" * 10**5, b"{" + b"9" * 10**5),
-    *(LINE[:-1], LINE + b" "),
-    *(LINE.replace(*change) for change in CHANGED),
+    *(b"", b"[]", b"[" * 10**5, LINE[:-1], LINE + b" "),
+    *(LINE.replace(b"12345", b"1e3"), LINE.replace(b"round", SECRET.encode())),
+    LINE.replace(b'"run":7', b'"run":7,"run":7'),
     REFUSAL.to_line().replace(b"1014", b"1015"),
     REFUSAL.to_line().replace(b"flhe/protocol", b"[red]\\u001b[2J"),
 ]
@@ -180,14 +164,6 @@ def test_lines_that_are_none(line: bytes) -> None:
     with pytest.raises(ProtocolError, match="does not write") as caught:
         Entry.from_line(line)
     assert SECRET not in str(caught.value)
-
-
-def test_nothing_else_is_recorded() -> None:
-    """A field added here is one that a hospital's administrator reads: think of what it tells."""
-    assert {f.name for f in fields(Entry)} == {
-        *("time", "run", "stage", "epoch", "round", "attempt", "asked_by", "answer"),
-        *("bytes_out", "seconds", "code", "result", "contract"),
-    }
 
 
 def test_write_and_read_back(store: Store, tmp_path: Path) -> None:
@@ -230,20 +206,6 @@ def test_a_rotation_while_it_is_read(store: Store, monkeypatch: pytest.MonkeyPat
     assert last(store, 99) == [many[2], many[3], entry(round=9)]
 
 
-def test_a_log_that_cannot_be_written_or_trusted(store: Store, tmp_path: Path) -> None:
-    log = tmp_path / "state/audit.log"
-    write(store, UPDATE)
-    log.chmod(0o644)
-    for act in (lambda: write(store, UPDATE), lambda: last(store, 1)):
-        with pytest.raises(StoreError, match="chmod 600"):
-            act()
-    log.unlink()
-    log.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StoreError):
-        write(store, UPDATE)
-    assert not (tmp_path / "elsewhere").exists()
-
-
 # --- flhe log ---
 
 
@@ -270,27 +232,6 @@ def test_people_read_a_table(store: Store, tmp_path: Path) -> None:
     assert SECRET not in text
     code, text = show("--home", home, "--last", 1)
     assert (text.count("2026"), "app-failed" in text) == (1, True)
-
-
-def test_the_table_fits_a_terminal_of_80(store: Store, tmp_path: Path) -> None:
-    """No word is broken and no column lost: cells are stacked where a line does not fit."""
-    long = entry(
-        run=2**64 - 1, stage="checkpoint", answer="agreement", epoch=EPOCH, round=1234, attempt=2,
-        result=bytes(range(32)), bytes_out=123_456_789, seconds=1234.567,
-    )  # fmt: skip
-    write(store, long)
-    write(store, replace(long, answer="mean squares"))
-    for code in SLUGS:
-        write(store, replace(long, answer="refused", code=code))
-    _, wide = show("--home", tmp_path / "state")
-    command = ["log", "--home", str(tmp_path / "state")]
-    narrow = CliRunner().invoke(app, command, env={"COLUMNS": "80"}).output
-    assert max(map(len, wide.splitlines())) > 80 >= max(map(len, narrow.splitlines()))
-    words, stacked = (set(text.replace("─", " ").split()) for text in (wide, narrow))
-    assert stacked - words == {"reason"}
-    assert not words - stacked
-    assert "…" not in narrow
-    assert "mean squares" in narrow
 
 
 def test_a_directory_without_a_log(tmp_path: Path) -> None:

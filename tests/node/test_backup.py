@@ -12,9 +12,7 @@ import pytest
 from Crypto.Cipher import ChaCha20_Poly1305
 from Crypto.Hash import SHA256
 from Crypto.Protocol.KDF import HKDF, scrypt
-from typer.testing import CliRunner
 
-from flhe.cli import app
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
@@ -199,18 +197,6 @@ def test_npz_and_pt_hold_the_arrays_for_their_owner_only(tmp_path: Path) -> None
         write_model(model(), tmp_path / "m.onnx")
     with pytest.raises(ConfigError, match="cannot be written"):
         write_model(model(), tmp_path / "none" / "m.npz")
-
-
-def test_command(home: Path, box: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.npz"
-    arguments = ["open", str(box), "--key", str(home), "--output", str(out)]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    assert "5 arrays, 17 values, round 0" in result.output
-    assert out.is_file()
-    result = CliRunner().invoke(app, ["open", str(box), "--key", str(tmp_path / "none")])
-    assert result.exit_code == 1
-    assert result.output.count("\n") == 1
 
 
 def test_an_older_model_stays_where_the_new_one_cannot_be_written(

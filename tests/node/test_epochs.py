@@ -5,7 +5,6 @@ And what one message, one file or one restart may do to a node: nothing that las
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,45 +13,22 @@ import pytest
 
 from flhe.mods import records
 from flhe.node.node import Node
-from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.training.contract import Contract
 from flhe.training.due import MAX_AHEAD
 from flhe.wire import canonical
 from tests.mods.harness import (
     BEFORE_THE_SESSION,
-    RUN,
     TERMS,
     Group,
     Site,
     answer,
     dying,
     pinned,
-    put_back,
     refused,
     update,
 )
 from tests.mods.masked import Masked, signature_in
-
-
-@pytest.mark.parametrize("model", ["before", "none"])
-def test_a_round_that_was_opened_is_not_opened_in_a_later_epoch(
-    group: Group, site: Site, model: str
-) -> None:
-    """Two sums of one round differ by single updates, under whatever keys."""
-    update(group.ask(site))
-    before = site.model_file
-    group.play()
-    group.renew()
-    for s in group.sites:
-        (s.run / "model").unlink()
-        if model == "before":
-            s.put(before)
-    again = group.total(group.parts(1))  # masks of the new epoch are unused
-    for s in group.sites:
-        refused(group.evaluate(s, again), 1012)
-        assert s.model.round == 0
-    group.open(group.total(group.parts(2)))
 
 
 def test_nor_one_that_came_with_a_checkpoint(four: Group) -> None:
@@ -68,18 +44,6 @@ def test_nor_one_that_came_with_a_checkpoint(four: Group) -> None:
         answer(four.ask(site, "sync"))
         site.put(before)
     refused(four.evaluate(late, four.total()), 1012)
-
-
-def test_keys_of_the_epoch_before_are_erased(group: Group) -> None:
-    group.play()
-    olds = [site.epochs for site in group.sites]
-    group.renew()
-    for site, old in zip(group.sites, olds, strict=True):
-        assert site.epochs == old  # until everybody has confirmed
-        answer(group.ask(site, "sync"))
-        assert len(site.epochs) == 1
-        assert site.epochs != old
-        assert site.model.round == 1
 
 
 CRASHES: dict[str, tuple[Any, ...]] = {
@@ -116,33 +80,6 @@ def test_other_keys_are_never_put_in_an_epochs_place(group: Group, site: Site) -
     [name] = site.epochs
     (site.home / "epochs" / name).write_bytes(b"others")
     refused(group.ask(site), 1012)
-
-
-def test_a_crash_forgets_no_opening(group: Group, site: Site) -> None:
-    update(group.ask(site))
-    before = site.model_file
-    group.play()
-    group.renew()
-    with dying(*CRASHES["before the erasure"]):
-        group.ask(site, "sync")
-    group.renew()
-    for s in group.sites:
-        s.put(before)
-    refused(group.evaluate(site, group.total()), 1012)
-
-
-def test_keys_that_cannot_be_read_are_erased_and_their_rounds_stay_over(
-    group: Group, site: Site
-) -> None:
-    group.play()
-    [name] = site.epochs
-    keys = site.home / "epochs" / name
-    keys.write_bytes(b"?")
-    store = Store(site.home)
-    node = Node(Policy(site.home, trust="first-use"), store, store.identity(), RUN)
-    node.erase_keys()
-    assert site.epochs == []
-    assert site.opened == [1]
 
 
 # --- leaving ---
@@ -187,21 +124,6 @@ def test_a_node_that_leaves_after_a_crash(group: Group, site: Site) -> None:
 
 
 # --- what lasts ---
-
-
-def test_an_agreement_on_a_disk_that_was_put_back_is_not_finished_again(
-    group: Group, site: Site, tmp_path: Path
-) -> None:
-    """It stands before its epoch: finished twice, it would have two sets of claims for one key."""
-    image = tmp_path / "image"
-    shutil.copytree(site.home, image)
-    update(group.ask(site))
-    put_back(site.home, image)
-    refused(group.ask(site), 1020)
-    assert "copied or put back" in site.log
-    assert len(site.app.seen) == 1
-    group.renew()
-    update(group.ask(site, attempt=1))
 
 
 def test_an_agreement_that_was_put_back_alone_is_not_finished_again(

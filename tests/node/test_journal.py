@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flhe.errors import ClaimedError, ConfigError, NoKeyError, ReuseError, StoreError
-from flhe.node.journal import KEPT, MAX_NOTE, UNUSED, Book, Change, Journal
+from flhe.errors import ClaimedError, NoKeyError, ReuseError, StoreError
+from flhe.node.journal import KEPT, UNUSED, Book, Change, Journal
 from flhe.node.store import Store
 from flhe.node.witness import Witness
 from flhe.wire import canonical
 from flhe.wire import files as files_
 from tests.mods.harness import dying, put_back
+from tests.node.conftest import together
 
 EPOCH, OTHER = bytes(range(16)), bytes(16)
 A, B = b"a" * 32, b"b" * 32
@@ -106,28 +105,6 @@ def test_a_claim_is_taken_if_it_rises_and_is_for_ever(
             assert (read(book).mark, read(book).note) == (last, note)
 
 
-def test_one_of_many_claims_wins(book: Book) -> None:
-    won: list[int] = []
-
-    def race(i: int) -> None:
-        try:
-            book.enter(claim(1, 0, 0))
-        except ReuseError:
-            return
-        won.append(i)
-
-    together([lambda i=i: race(i) for i in range(16)])  # type: ignore[misc]
-    assert len(won) == 1
-
-
-def together(acts: list[Callable[[], object]]) -> None:
-    threads = [threading.Thread(target=act) for act in acts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 def test_one_opening_of_each_purpose_a_round(book: Book, root: Path, memory: Path) -> None:
     for purpose, other in (("update", "mean-squares"), ("mean-squares", "evaluation")):
         book.enter(opening(3, A, purpose))
@@ -181,18 +158,6 @@ def test_an_epoch_begins_once(book: Book) -> None:
         with pytest.raises(NoKeyError, match="may not be used"):
             book.enter(use)
     book.enter(claim(1, 0, 0, epoch=OTHER))
-
-
-@pytest.mark.parametrize(
-    "mark", [(-1, 0, 0), (0, True, 0), (2**32, 0, 0), (1, 0, -1), (1, 0, 2**32)]
-)
-def test_own_mistakes(mark: tuple[int, int, int]) -> None:
-    with pytest.raises(ConfigError):
-        Journal(bytes(16), bytes(16), mark=mark)
-    with pytest.raises(ConfigError):
-        Journal(bytes(16), bytes(16), note=bytes(MAX_NOTE + 1))
-    with pytest.raises(ConfigError):
-        Journal(bytes(16), bytes(16), epoch=EPOCH).recorded(EPOCH, "update", 1, b"short")
 
 
 def test_a_journal_is_read_exactly(book: Book, root: Path) -> None:

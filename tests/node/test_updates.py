@@ -62,18 +62,6 @@ def kept(node: Node) -> list[float] | None:
     return None if residual is None else residual.tolist()
 
 
-def test_a_draft_is_kept_and_read_back(node: Node) -> None:
-    assert node.load_draft() is None
-    assert node.residual() is None
-    for one in (draft(), draft(4, 2.0), dense()):
-        node.save_draft(one)
-        again = node.load_draft()
-        assert again is not None
-        assert b"".join(again.chunks()) == b"".join(one.chunks())
-    assert private(node.policy.home / "runs" / str(RUN) / "draft")
-    assert node.residual() is None  # tentative until the round is over
-
-
 @pytest.mark.parametrize("sent", [True, False])
 def test_a_round_is_over_once_and_no_earlier_one_settles_it(node: Node, sent: bool) -> None:
     node.save_draft(draft(3))

@@ -137,8 +137,8 @@ def test_without_a_place_keys_last_as_long_as_their_process(home: Path) -> None:
 
 
 def test_the_node_says_where(tmp_path: Path) -> None:
-    def policy(config: dict[str, object], *, simulated: bool = False, **environ: str) -> Policy:
-        how = {"run_id": 1, "node_id": 2, "simulated": simulated, "environ": environ}
+    def policy(config: dict[str, object], **environ: str) -> Policy:
+        how = {"run_id": 1, "node_id": 2, "simulated": False, "environ": environ}
         return Policy.of_node(config, **how)  # type: ignore[arg-type]
 
     own = {"flhe-home": "/a", "flhe-trust": "first-use"}
@@ -147,7 +147,3 @@ def test_the_node_says_where(tmp_path: Path) -> None:
     assert policy({**own, "flhe-witness": "/w"}, FLHE_WITNESS="/e").witness == Path("/w")
     with pytest.raises(ConfigError, match="flhe-witness must be text"):
         policy({**own, "flhe-witness": 3})
-    trial = policy({}, simulated=True, FLHE_HOME=str(tmp_path))  # it goes with its run
-    assert (trial.witness, trial.durable) == (trial.home / "witness", True)
-    # Whoever says anything of a node means it.
-    assert not policy({**own, "flhe-unpermuted": True}, simulated=True).durable

@@ -46,15 +46,12 @@ def sparse(count: int = 7, length: int = LENGTH) -> Draft:
 
 KINDS = {
     "dense": dense(),
-    "dense of nothing": dense(0),
     "sparse": sparse(),
     "sparse of nothing": sparse(0),
     "sparse of all": sparse(LENGTH),
-    "sparse of a layout of nothing": sparse(0, 0),
     "odd floats": draft(
         ODD, np.arange(5, dtype=np.uint32), np.append(np.zeros(5, np.float32), ODD)
     ),
-    "not in one piece": draft(np.arange(2 * LENGTH, dtype=np.float32)[::2]),
 }
 
 
@@ -80,12 +77,9 @@ def test_round_trip(name: str) -> None:
         assert getattr(draft.plain(), field) is getattr(draft, field)
         assert field not in repr(draft)
     back = again.given_back()
-    check_same(Draft.from_bytes(encoded(back)), back)
     check_same(back.given_back(), back)
     if draft.coords is None:
         check_same(back, draft)  # it has nothing to give back to
-    else:
-        assert back.values.size == 0
     check_same(again, draft)  # the draft itself is as it was
 
 
@@ -117,13 +111,9 @@ def head(change: dict[str, Any], data: bytes = bytes(4 * (5 + 2 + 1)) + b"\4\0\0
 
 CUT, DAMAGED = "was cut short: remove it", "is damaged"
 MALFORMED: dict[str, tuple[bytes, str]] = {
-    "another magic": (b"flhe-model/1\n" + bytes(40), DAMAGED),
-    "a head longer than the file": (MAGIC + b"\xff\xff\xff\xff" + bytes(40), DAMAGED),
     "another version": (head({"v": 1}), "of another version of flhe: remove it"),
-    "a later version": (head({"v": 4}), "of another version of flhe: remove it"),
     "a dense one with a residual": (head({"sparse": False}), DAMAGED),
     "a value more than there is": (head({"count": 3}), CUT),
-    "a value less than there is": (head({"count": 1}), CUT),
     "a residual too long": (head({"length": 6}), CUT),
     "far more values than there are": (head({"count": 1 << 61}), DAMAGED),
     "far more coordinates than there are": (head({"length": 1 << 62}), DAMAGED),
@@ -133,7 +123,6 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     "a coordinate twice": (head({}, bytes(36)), DAMAGED),
     "coordinates that descend": (head({}, bytes(28) + b"\1\0\0\0" + bytes(4)), DAMAGED),
     "no data": (head({}, b""), CUT),
-    "more data": (head({}, bytes(37)), CUT),
 }
 
 

@@ -17,13 +17,11 @@ EPSILON = float(np.finfo(np.float32).eps)
 
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "sgd": (torch.optim.SGD, {"lr": 0.1}),
-    "sgd by default": (torch.optim.SGD, {}),
     "momentum": (torch.optim.SGD, {"lr": 0.01, "momentum": 0.9}),
     "dampening": (torch.optim.SGD, {"lr": 0.01, "momentum": 0.9, "dampening": 0.3}),
     "nesterov": (torch.optim.SGD, {"lr": 0.01, "momentum": 0.8, "nesterov": True}),
     "adam": (torch.optim.Adam, {}),
     "adam, other betas": (torch.optim.Adam, {"lr": 0.1, "betas": (0.5, 0.9), "eps": 1e-3}),
-    "adam, no memory": (torch.optim.Adam, {"betas": (0.0, 0.0)}),
     "rmsprop": (torch.optim.RMSprop, {}),
     "rmsprop, alpha": (torch.optim.RMSprop, {"lr": 1e-3, "alpha": 0.9, "eps": 1e-5}),
     "rmsprop, momentum": (torch.optim.RMSprop, {"momentum": 0.9}),
@@ -83,22 +81,8 @@ def test_a_variance_that_rounding_takes_below_zero_is_none() -> None:
     assert np.any(square < (0.3 * wide["grad_avg"] + (1 - 0.3) * mean.astype(np.float64)) ** 2)
 
 
-def test_moments_are_named_as_torch_names_them() -> None:
-    for kind, options in CASES.values():
-        weights = torch.nn.Parameter(torch.ones(2))
-        theirs = kind([weights], **options)
-        weights.grad = torch.ones(2)
-        theirs.step()
-        kept = {k for k, v in theirs.state[weights].items() if k != "step" and v is not None}
-        assert set(Optimizer.like(theirs).moments) == kept
-
-
 def made(kind: Any, **options: Any) -> Any:
     return kind([torch.nn.Parameter(torch.zeros(2))], **options)
-
-
-class Derived(torch.optim.Adam):
-    """One's own, with a rule that cannot be known."""
 
 
 def grouped(**second: Any) -> Any:
@@ -111,13 +95,9 @@ def grouped(**second: Any) -> Any:
     ("optimizer", "message"),
     [
         (made(torch.optim.AdamW), "AdamW.*give a torch.optim.SGD, Adam or RMSprop"),
-        (made(Derived), "Derived"),
-        ("adam", "str"),
         (made(torch.optim.Adam, amsgrad=True), "amsgrad=True.*leave it at False"),
         (made(torch.optim.Adam, weight_decay=0.1), "weight_decay=0.1.*leave it at 0"),
         (made(torch.optim.SGD, maximize=True), "maximize=True"),
-        (made(torch.optim.RMSprop, differentiable=True), "differentiable=True"),
-        (made(torch.optim.Adam, capturable=True), "capturable=True"),
         (made(torch.optim.Adam, decoupled_weight_decay=True), "decoupled_weight_decay=True"),
         (grouped(lr=0.1), "param groups differ in lr"),
         (grouped(betas=(0.5, 0.5)), "param groups differ in betas"),
@@ -143,8 +123,6 @@ def test_a_schedule_and_options_that_do_not_exist_yet_are_refused() -> None:
 
 def test_like_reads_what_would_be_done_now() -> None:
     assert Optimizer.like(made(torch.optim.Adam)) == Optimizer("adam")
-    assert Optimizer.like(made(torch.optim.SGD)) == Optimizer("sgd")
-    assert Optimizer.like(made(torch.optim.RMSprop)) == Optimizer("rmsprop")
     assert Optimizer.like(grouped()) == Optimizer("adam", lr=0.01)
     assert Optimizer.like(grouped(foreach=True)) == Optimizer("adam", lr=0.01)
     optimizer = made(torch.optim.RMSprop, alpha=0.9, momentum=0.5, centered=True)

@@ -118,31 +118,6 @@ def test_a_map_that_does_not_say_what_it_should_is_refused(at: int, lie: int) ->
         played.open(played.sum_of([liar, *played.parts[1:]]), rank=1)
 
 
-def test_a_sum_that_nobody_reaches_is_refused() -> None:
-    """Under FLASHE whoever relays a sum can add to it, and it is seen."""
-    played = mapped()
-    summed = played.total()
-    packing: Any = played.first.sums.whole.packing  # type: ignore[attr-defined]
-    shift = np.zeros(summed.length, packing.signed)
-    shift[0] = -20_000
-    data = summed.data.copy()
-    packing.add(data, packing.pack(shift, np.zeros(shift.size, packing.lane)), summed.length)
-    with pytest.raises(ProtocolError, match="not that of what"):
-        played.open(dataclasses.replace(summed, data=data), rank=1)
-
-
-def test_maps_and_updates_are_not_taken_for_each_other() -> None:
-    played = mapped()
-    summed, first = played.total(), played.first
-    chosen = played.open(summed)
-    assert not first.maps(chosen)
-    assert first.sum(played.model, 1, 0).adder.name != first.sum(chosen, 2, 0).adder.name
-    with pytest.raises(ProtocolError):
-        played.open(summed, model=chosen)
-    with pytest.raises(ProtocolError):
-        played.open(dataclasses.replace(summed, scheme=first.sums.adder.name))
-
-
 @pytest.mark.parametrize("select", [Select(0.25), Select(0.25, "random")])
 def test_server_optimizers_count_rounds_of_training(select: Select) -> None:
     """FedAdam's first step is number 1, whether or not a map came before it."""

@@ -74,11 +74,8 @@ MODELS: dict[str, Model] = {
     "secret": Model.secret_initial(arrays(), bytes(32)),
     "of round 7": dataclasses.replace(FIRST, round=7, history=bytes(range(32))),
     "with moments": after(FIRST, 3, moments()),
-    "moments in another order": after(FIRST, 3, moments("m", "v")),
     "with memory": after(FIRST, 3, moments(), MEMORY),
-    "memory in another order": after(FIRST, 3, {}, dict(sorted(MEMORY.items()))),
     "memory by a bit": after(FIRST, 3, {}, MEMORY | {"a": np.nextafter(MEMORY["a"], 2)}),
-    "memory of nothing": after(FIRST, 3, {}, vectors(np.float64, a=0, b=1)),
     "with a mask": CHOSEN,
     "another mask": masked(FIRST, 1, Support.of(np.array([0, 1], np.uint32), MASK.length)),
     "after a mask": after(CHOSEN, 2, moments(), MEMORY),
@@ -106,23 +103,12 @@ def test_round_trip(name: str) -> None:
         assert hidden not in repr(model)
 
 
-def test_arrays_come_back_in_their_own_types() -> None:
-    for name, array in Model.from_bytes(encoded(FIRST)).arrays().items():
-        assert array.tobytes() == arrays()[name].tobytes()
-
-
-def test_initial_is_a_copy_in_round_0() -> None:
-    mine = arrays()
-    models = [Model.initial(mine), Model.secret_initial(mine, bytes(32))]
-    mine["w"][:] = 9
-    assert [(m.round, m.masters["w"].max()) for m in models] == [(0, 5), (0, 5)]
-    odd = {"flags": np.array([True])}
-    for make in (Model.initial, lambda arrays: Model.secret_initial(arrays, bytes(32))):
-        with pytest.raises(ConfigError, match="'flags' is bool"):
-            make(odd)
+def test_a_first_model_is_of_arrays_that_average_and_32_random_bytes() -> None:
+    with pytest.raises(ConfigError, match="'flags' is bool"):
+        Model.secret_initial({"flags": np.array([True])}, bytes(32))
     for bad in (b"", bytes(31), bytes(33)):
         with pytest.raises(ConfigError, match="32 random bytes"):
-            Model.secret_initial(mine, bad)
+            Model.secret_initial(arrays(), bad)
 
 
 def test_history_is_a_chain_over_the_initial_model_and_every_sum() -> None:
@@ -192,41 +178,25 @@ BITS = Support.of(np.array([1], np.uint32), 2).data
 LENGTH, HEAD = "shorter or longer than its head says", "malformed head$"
 MALFORMED: dict[str, tuple[bytes, str]] = {
     "another magic": (b"PK\x03\x04" + bytes(20), "it does not start like one"),
-    "magic alone": (MAGIC, "model head: it does not start like one"),
     "a head longer than the file": (MAGIC + b"\xff" * 4 + bytes(8), "model head: cut short"),
     "no data": (head({}, b""), LENGTH),
-    "too little data": (head({}, bytes(7)), LENGTH),
-    "too much data": (head({}, bytes(9)), LENGTH),
     "version 4": (head({"v": 4}), "version 4, this flhe reads 5"),
     "a link without senders": (head({"chain": [[1, bytes(32), bytes(32)]]}), "field chain"),
     "a link of another length": (head({"chain": [[1, bytes(31), bytes(32), b""]]}), "field chain"),
     "many links": (head({"chain": [[1, bytes(32), bytes(32), b""]] * (MAX_LINKS + 1)}), "links"),
-    "mask without data": (head({"mask": 6}), LENGTH),
     "mask cut short": (head({"mask": 6}, bytes(8) + BITS[:5]), LENGTH),
     "a mask that is too short": (head({"mask": 4}, bytes(8) + BITS[:4]), "malformed mask"),
     "a mask that is too long": (head({"mask": 7}, bytes(8) + BITS + b"\0"), "malformed mask"),
-    "a mask of eight that is too long": (
-        head({**array("w", [8], "float32"), "mask": 7}, bytes(32) + BITS + b"\0"),
-        "malformed mask",
-    ),
     "a mask of another layout": (head({"mask": 6}, bytes(8) + BITS[:5] + b"\4"), "support"),
     "data of a mask that is not named": (head({}, bytes(8) + BITS), LENGTH),
     "more steps than rounds": (head({"round": 3, "steps": 4}), HEAD),
-    "a moment without data": (head({"moments": ["m"]}), LENGTH),
-    "data of a moment that is not named": (head({}, bytes(16)), LENGTH),
     "a moment twice": (head({"moments": ["m", "m"]}, bytes(24)), HEAD),
     "many moments": (head({"moments": list("abcdefghi")}, bytes(8 * 10)), "names"),
-    "length of more than the layers": (head({"memory": [["c", 2]]}, bytes(24)), HEAD),
     "memory twice of nothing": (head({"memory": [["c", 0], ["c", 0]]}), HEAD),
     "much memory": (head({"memory": [[n, 1] for n in "abcdefghi"]}, bytes(8 * 10)), "vectors"),
     "memory cut short": (head({"memory": [["c", 1]]}, bytes(15)), LENGTH),
-    "memory and more": (head({"memory": [["c", 1]]}, bytes(17)), LENGTH),
     "a huge array": (head(array("w", [1 << 62, 1 << 62], "float32")), "layout"),
-    "an empty array far too large": (head(array("w", [0, (1 << 64) - 1], "float32")), "layout"),
-    "too many dimensions": (head(array("w", [1] * 70, "float32"), bytes(4)), "layout"),
     "a type that does not average": (head(array("w", [1], "bool"), bytes(4)), "'w' is bool"),
-    "a type that is none": (head(array("w", [1], "object"), bytes(4)), "layout"),
-    "a negative size": (head(array("w", [-1], "float32"), bytes(4)), "layout"),
 }
 
 

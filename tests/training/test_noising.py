@@ -22,7 +22,7 @@ from flhe.training.session import Session
 from flhe.training.terms import Terms
 from tests.training.rounds import contributed, group
 
-SIZE, LEVELS = 200_000, 2**15 - 1
+SIZE, LEVELS = 20_000, 2**15 - 1
 SCALE = 0.02
 SOME = Select(0.25, "random")
 
@@ -73,16 +73,12 @@ def test_noise_is_on_what_travels_in_clear() -> None:
     step = 2 / LEVELS
     assert np.abs(off[mask]).max() <= step
     clear = np.delete(off, mask)
-    assert clear.size == 150_000
+    assert clear.size == 15_000
     assert abs(clear.mean()) < 6 * SCALE * 1.5 / clear.size**0.5
     assert np.abs(clear).mean() == pytest.approx(SCALE, rel=0.04)
     assert clear.std() == pytest.approx(SCALE * 2**0.5, rel=0.05)
-
-
-def test_noise_is_on_all_where_that_is_asked_for() -> None:
-    for select in (SOME, Select()):
-        off = encoded(session(Laplace(SCALE, "all"), select)) - 0.25
-        assert np.abs(off).mean() == pytest.approx(SCALE, rel=0.04)
+    everywhere = encoded(session(Laplace(SCALE, "all"))) - 0.25
+    assert np.abs(everywhere).mean() == pytest.approx(SCALE, rel=0.04)
 
 
 def test_every_update_has_noise_of_its_own_which_it_keeps() -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from flhe.coding.base import COUNT
 from flhe.coding.quantize import Quantize
-from flhe.coding.support import Support
 from flhe.errors import FlheError, ProtocolError, QuorumError
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.sums.secure_sum import SecureSum
@@ -21,14 +20,11 @@ from flhe.training.session import Session
 from tests.training.rounds import (
     KINDS,
     Staged,
-    coded,
     contributed,
     drifted,
     encoded,
     group,
-    sessions,
     stage,
-    start,
     with_slot,
 )
 
@@ -75,20 +71,6 @@ def test_staged_rounds_go_on_from_what_was_remembered(kind: str) -> None:
             again.open(total, 2, dataclasses.replace(first, memory={}))
 
 
-def test_which_rounds_have_stages() -> None:
-    for kind, terms in {"dense": {}, **KINDS}.items():
-        session = sessions(coded(**terms))[0]
-        found = session.staged(start()), session.needs_mean_squares(start())
-        assert found == (kind != "dense", "history" in kind or "exchange" in kind)
-    for kind, squares in (("dense, history", False), ("dense, exchange", True)):
-        played = stage(3, kind)
-        after = played.open()
-        assert (played.first.staged(after), played.first.needs_mean_squares(after)) == (
-            squares,
-            squares,
-        )
-
-
 # --- the sum of mean squares ---
 
 
@@ -110,14 +92,6 @@ def test_both_sums_are_recorded_before_they_are_decrypted(kind: str, log: list[s
     ]
 
 
-def test_mean_squares_of_an_earlier_attempt_will_do() -> None:
-    """Its sum may be recorded already, so the next attempt has to go by it."""
-    again = stage(3, "sparse, exchange", attempt=1)
-    again.mean_squares = stage(3, "sparse, exchange").mean_squares
-    again.encrypt()
-    assert again.open(again.total(0, 2), rank=1).round == 1
-
-
 def of(**change: Any) -> Callable[[Staged], Sealed]:
     return lambda played: dataclasses.replace(played.sum_of(played.squares), **change)
 
@@ -126,7 +100,6 @@ def slot(**change: Any) -> Callable[[Staged], Sealed]:
     return lambda played: with_slot(played.sum_of(played.squares), **change)
 
 
-SOME = Support.of(np.array([0, 3], np.uint32), 15)
 NO_SUM = "refused|does not hold|another model"
 NOT_THESE: dict[str, tuple[Callable[[Staged], Sealed | None], str]] = {
     "none": (lambda p: None, "missing"),
@@ -139,13 +112,7 @@ NOT_THESE: dict[str, tuple[Callable[[Staged], Sealed | None], str]] = {
     "the sum of updates": (lambda p: p.total(), "belongs to another"),
     "another round": (slot(round=0), "belongs to another run"),
     "a later round": (lambda p: Staged(p.sessions, p.model, 2).mean_squares, "belongs to another"),
-    "another history": (slot(history=bytes(32)), "another history"),
-    "another epoch": (slot(epoch=bytes(16)), "belongs to another"),
-    "another scheme": (of(scheme="eshe"), "another scheme"),
-    "cut short": (lambda p: of(data=p.squares[0].data[:-1])(p), "cut short"),
-    "a mode that is none": (of(mode="triple"), "mode"),
     "another length": (lambda p: of(length=p.squares[0].length - 1)(p), "another length"),
-    "sparse": (of(supports=(SOME,) * 3), "sparse"),
 }
 
 
@@ -159,14 +126,6 @@ def test_mean_squares_that_are_not_this_rounds(name: str, log: list[str]) -> Non
     with pytest.raises(error, match=message):
         played.fit(mean_squares)
     assert log == (["decrypt"] if message == NO_SUM else [])
-
-
-def test_mean_squares_that_are_not_due() -> None:
-    exchange, fixed = stage(3, "sparse, exchange"), stage(3, "sparse")
-    with pytest.raises(ProtocolError, match="needs none"):
-        fixed.fit(exchange.mean_squares)
-    with pytest.raises(ProtocolError, match="belongs to another"):
-        fixed.open(fitted_on=exchange.mean_squares)
 
 
 @pytest.mark.parametrize("odd", [{0}, {2}, {0, 1}])
