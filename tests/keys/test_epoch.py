@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -26,7 +25,7 @@ from flhe.keys.agreement.epoch import (
     share,
 )
 from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope
-from flhe.keys.agreement.pairs import pair_key, seal_to
+from flhe.keys.agreement.pairs import seal_to
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import MAX_MEMBERS, Roster
 from flhe.wire.canonical import dumps, loads
@@ -356,19 +355,6 @@ def test_a_member_who_gives_each_peer_another_secret() -> None:
     for state, _ in done:
         with pytest.raises(AuthenticationError, match="holds another key"):
             finish(state, confirms)
-
-
-def test_pair_keys_are_bound() -> None:
-    def key(
-        mine: int = 1, theirs: int = 2, t1: bytes = b"t" * 32, scope: tuple[int, bytes] = (1, b"r")
-    ) -> bytes:
-        other = X25519PrivateKey.from_private_bytes(bytes([theirs]) * 32).public_key()
-        pair = (bytes([mine]) * 32, bytes([theirs]) * 32)
-        return pair_key(pair[0], other.public_bytes_raw(), pair, t1, scope)
-
-    assert key(1, 2) == key(2, 1)
-    keys = {key(), key(1, 3), key(t1=b"T" * 32), key(scope=(2, b"r")), key(scope=(1, b"R"))}
-    assert len(keys) == 5
 
 
 # --- the first members contribute ---

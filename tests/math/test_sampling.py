@@ -24,10 +24,6 @@ KEY = bytes(range(32))
 # --- the table ---
 
 
-def test_thresholds_are_the_rounded_distribution() -> None:
-    assert (sampling.BOUND, sampling.thresholds()) == (40, thresholds())
-
-
 def test_distance_is_what_the_documentation_says() -> None:
     ideal = probabilities("4.53")
     borders = [0, *sampling.thresholds(), WORDS]

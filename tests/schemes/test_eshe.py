@@ -75,7 +75,7 @@ def test_lengths_around_the_borders_of_pieces(ring: str) -> None:
     scheme = Esafl(ring=ring, keys="joint").adder(2, 16)
     per = scheme.sizes.slots.per
     step = max(PIECE, scheme.sizes.n) * per
-    for length in (0, 1, per, step - 1, step, step + 1, 2 * step + per + 1):
+    for length in (step - 1, step, 2 * step + per + 1):
         xs, total = vectors(scheme, length), None
         for rank, x in enumerate(xs):
             plain = Plain(x[: length // 2], x[length // 2 :])

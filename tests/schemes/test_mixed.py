@@ -242,8 +242,8 @@ def esafl_of_a_round(data: Data, long: bool) -> Played:
 SALTS = st.integers(0, 2**16)
 
 GAMES: dict[Game, tuple[int, int]] = {
-    flashe_dense: (60, 1500),
-    flashe_sparse: (60, 1500),
+    flashe_dense: (30, 1500),
+    flashe_sparse: (30, 1500),
     sash: (15, 250),
     batchcrypt: (15, 250),
     fedml_he: (12, 120),

@@ -21,9 +21,8 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.sizes import CkksSizes
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.presets import BAR, SEAL, SealPreset
-from flhe.schemes.sash.presets import SASH, SashPreset
-from flhe.schemes.sash.scheme import Sash
+from flhe.schemes.presets import SealPreset
+from flhe.schemes.sash.presets import SashPreset
 
 
 @pytest.mark.parametrize(
@@ -88,13 +87,6 @@ def test_what_cannot_work(build: Callable[[], object], says: str) -> None:
 def test_sums_of_keys_of_another_shape(total: Any) -> None:
     with pytest.raises(ProtocolError, match="of another shape"):
         check_total(total, 3)
-
-
-def test_presets_are_those_of_their_names() -> None:
-    assert BAR == 128
-    for presets in (SASH, ESHE, SEAL):
-        assert all(name == preset.name for name, preset in presets.items())
-    assert all(Sash(preset=name).parameters_of_prg is preset for name, preset in SASH.items())
 
 
 # --- what travels ---

@@ -58,11 +58,6 @@ def mask(scheme: SashAdder, seed: NDArray[np.uint64], length: int) -> NDArray[np
 # --- parameters ---
 
 
-def test_bits_that_a_cohort_leaves_room_for() -> None:
-    found = [most_bits(cohort) for cohort in (10, 50, 100, 256, 1000, 1024)]
-    assert found == [24, 20, 18, 15, 12, 11]
-
-
 def test_every_cohort_has_just_the_room_for_its_sum_its_error_and_a_wrong_key() -> None:
     for cohort in range(2, MAX_COHORT + 1):
         scheme = Sash().adder(cohort)

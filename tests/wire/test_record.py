@@ -28,7 +28,7 @@ from flhe.wire.fields import (
     within,
 )
 from flhe.wire.frame import frame, unframe
-from flhe.wire.record import RECORDS, Form, Record, plan_of
+from flhe.wire.record import RECORDS, Form, Record
 from flhe.wire.secret import Secret
 
 
@@ -210,11 +210,6 @@ def test_frames() -> None:
             unframe(Thing, data[:size_], b"magic")
     with pytest.raises(StoreError, match="damaged"):
         unframe(Lean, b"\0\0\0\1")
-
-
-def test_a_class_is_looked_at_once_and_is_in_the_registry() -> None:
-    assert plan_of(Thing) is plan_of(Thing)
-    assert RECORDS[f"{Thing.__module__}.Thing"] is Thing
 
 
 def test_a_type_without_an_encoding_is_a_mistake_of_ours() -> None:
