@@ -14,7 +14,6 @@ from flhe.coding.base import Plain
 from flhe.coding.slots import Slots
 from flhe.math.bigint import Big, gmpy, random_blum_prime
 from flhe.schemes.batchcrypt.adder import BatchCryptAdder, BatchCryptOpener, BatchCryptSealer
-from flhe.schemes.batchcrypt.batch_mac import TAG_BITS
 from flhe.schemes.batchcrypt.crt import Crt
 from flhe.schemes.batchcrypt.keys import KEY_BITS as ALLOWED
 from flhe.schemes.batchcrypt.keys import SecretKey
@@ -234,7 +233,7 @@ def measure_widths(values: int, sample: int, repeats: int, say: Say) -> dict[str
 
 def slots(bits: int) -> Slots:
     """How values of so many bits lie in a ciphertext of Figure 10's key."""
-    return Slots((1 << (bits - 1)) - 1, COHORT, KEY_BITS - 1, TAG_BITS)
+    return Slots((1 << (bits - 1)) - 1, COHORT, KEY_BITS - 1)
 
 
 def by_width(measured: Mapping[str, Any], values: int) -> dict[int, list[Cost]]:

@@ -97,7 +97,7 @@ def test_nothing_else_is_uploaded(
 
 
 def test_notes_say_what_was_measured() -> None:
-    assert "29 ciphertexts of 142 values" in (made(BATCHCRYPT, 4_000, 9, 2).note or "")
+    assert "28 ciphertexts of 146 values" in (made(BATCHCRYPT, 4_000, 9, 2).note or "")
     assert "in 1 x 64" in (made("ESAFL", 2_000, 10).note or "")
     # Two runs of senders, two ends each.
     assert "2 streams to encrypt, 4 to decrypt" in (limits(Setting(2_000, 5, 1))[0].note or "")
@@ -107,9 +107,9 @@ def test_samples_stand_for_wholes() -> None:
     setting = Setting(1000, 4, 1)
     values, batches = phe_peers(setting, setting.updates(), 512)
     assert (values.projection, values.upload_bytes) == (1000 / 16, 1000 * (128 + 4))
-    # Slots of 19 bits below a tag, 23 of them in 511: 44 ciphertexts.
-    assert (batches.projection, batches.upload_bytes) == (44 / 16, 44 * 128)
-    assert "from 16 ciphertexts to 44, of 23 values" in (batches.note or "")
+    # Slots of 19 bits, 26 of them in 511: 39 ciphertexts.
+    assert (batches.projection, batches.upload_bytes) == (39 / 16, 39 * 128)
+    assert "from 16 ciphertexts to 39, of 26 values" in (batches.note or "")
     for peer in (values, batches):
         one, other = ([c.ciphertext(False) for c in part] for part in drawn(peer))
         assert len(one) == len(other) == 16
