@@ -128,11 +128,11 @@ def batches(
 
     def seal(rank: int) -> Sealed:
         scaled = np.rint(samples[rank].astype(np.float64) * scale).astype(np.int32)
-        sealer = BatchCryptSealer(adder, key, KEY, rank)
+        sealer = BatchCryptSealer(adder, key, rank)
         return sealer.encrypt(Plain(scaled, np.empty(0, np.int64)), SLOT)
 
     def opened(total: Sealed) -> Vector:
-        sums = BatchCryptOpener(adder, key, KEY).decrypt(total)
+        sums = BatchCryptOpener(adder, key).decrypt(total)
         return (sums / (scale * len(samples))).astype(np.float32)
 
     return uploads(
