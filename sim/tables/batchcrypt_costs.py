@@ -57,9 +57,6 @@ PER = "values a ciphertext"
 LEVELS = (1 << 15) - 1
 """Integers of 16 bits, sign included."""
 
-KEY = bytes(32)
-"""Always the same: tags here protect nothing but random numbers."""
-
 
 # --- who takes part ---
 
