@@ -142,7 +142,7 @@ def _trivial_paillier(adder: BatchCryptAdder, sealed: Sealed) -> Integers | None
         return None
     plain = [(c - 1) // n for c in numbers]
     slots = [m - n if m > n >> 1 else m for m in plain]
-    return adder.batch.digits(slots, sealed.length, len(sealed.senders)).values
+    return adder.batch.digits(slots, sealed.length, len(sealed.senders))
 
 
 def _unmasked_ckks(adder: FedmlHeAdder, sealed: Sealed) -> Integers | None:
