@@ -90,7 +90,8 @@ class SchemeCase:
     many: int = 70_000  # values that keep several threads busy
     forgets: bool = False  # a sealer's secret is taken from it once, after it has encrypted
     most: int = 40  # members that its parameters have room for
-    shared: bool = False  # nobody has the key: sealers hold no secret, tags say whose sum it is
+    shared: bool = False  # nobody has the key: sealers hold no secret
+    tags_alone: bool = False  # only tags say whose sum it is, and of which slot
     sparse: bool = False
     redraws: bool = False  # a library draws where nobody can replay it
 
@@ -155,6 +156,7 @@ def _paillier(bits: int) -> SchemeCase:
         "refused",
         secrets=_paillier_secrets,
         many=1_000,
+        tags_alone=True,
     )
 
 
@@ -215,6 +217,7 @@ def _declared(scheme: Scheme) -> SchemeCase:
         many=20_000,
         forgets=scheme.per_sum_keys,
         shared=scheme.agreement == "shares",
+        tags_alone=scheme.agreement == "shares",
         most=16 if scheme.agreement == "shares" else 40,
         sparse=not scheme.dense,
         draws=differ(False),

@@ -389,7 +389,7 @@ def test_wrong_senders_or_key_do_not_open(case: SchemeCase) -> None:
         expected = sum(joined(plains[i]) for i in senders)
         assert np.array_equal(opener.decrypt(total), expected)
         is_not_opened(strangers, total, expected)
-        if case.shared:
+        if case.tags_alone:
             continue
         for others in itertools.chain.from_iterable(
             itertools.combinations(range(4), n) for n in range(1, 5)
@@ -421,7 +421,7 @@ def test_wrong_senders_or_key_are_refused_after_decoding(case: SchemeCase, fuse:
         assert decode(opener, total).extras.tolist() == [len(senders), 20 * len(senders)]
         with pytest.raises(ProtocolError, match="refused"):
             decode(case.roles(4, OTHER_KEY).opener, total)
-        for others in () if case.shared else ((0,), (1, 2), (1, 2, 3), (0, 1, 2)):
+        for others in () if case.tags_alone else ((0,), (1, 2), (1, 2, 3), (0, 1, 2)):
             with pytest.raises(ProtocolError, match="refused"):
                 decode(opener, dataclasses.replace(total, senders=others))
 

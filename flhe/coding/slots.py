@@ -20,7 +20,7 @@ Source: BatchCrypt, Sec. 4.2 (quantization to signed integers, batching); digits
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,45 +31,6 @@ from flhe.math.bigint import Big, from_rows, gmpy, to_rows
 
 MAX_WIDTH = 56
 """Most bits of a slot that the loops handle; 32-bit values of 1024 senders take 43."""
-
-
-@dataclass(frozen=True, slots=True)
-class Digits:
-    """What lay in the slots of a sum of `count` vectors, before `check`.
-
-    Parameters
-    ----------
-    values : NDArray[int32] or NDArray[int64]
-        The digits, shape (length,).
-    above, below : int
-        How many are too large, or too small, for such vectors; numbers beyond all slots, too.
-    strays : int
-        Slots beyond the last value that are not empty.
-    """
-
-    values: NDArray[Any] = field(repr=False)
-    above: int
-    below: int
-    strays: int
-    count: int
-
-    def check(self) -> NDArray[Any]:
-        """The digits, if such vectors can have added up to them.
-
-        Raises ProtocolError: a positive or negative overflow, or a slot that should be empty.
-        """
-        if self.above or self.below:
-            found = ((self.above, "positive"), (self.below, "negative"))
-            kinds = " and ".join(f"{n} {kind}" for n, kind in found if n)
-            raise ProtocolError(
-                f"overflow, {kinds}: {self.count} vectors cannot have added up to this; it was "
-                "altered, or is not what they encrypted"
-            )
-        if self.strays:
-            raise ProtocolError(
-                f"{self.strays} slots beyond the last value are not empty: the sum was altered"
-            )
-        return self.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +45,11 @@ class Slots:
         N, vectors that are added at most.
     capacity : int
         |n| - 1: bits of the integers that a modulus n carries without wrapping.
-    top : int
-        Bits of what one sender puts above the slots; 0 for nothing.
     """
 
     bound: int
     cohort: int
     capacity: int
-    top: int = 0
 
     def __post_init__(self) -> None:
         if self.bound < 1 or self.cohort < 1:
@@ -112,8 +70,7 @@ class Slots:
     @property
     def per(self) -> int:
         """Slots of one integer."""
-        above = self.top and self.top + (self.cohort - 1).bit_length() + 1
-        return (self.capacity - above) // self.width
+        return self.capacity // self.width
 
     @property
     def dtype(self) -> type[np.int32] | type[np.int64]:
@@ -138,26 +95,15 @@ class Slots:
         kernels.pack_rows(held, halves, self.width, rows)
         return [number - offset for number in from_rows(rows)]
 
-    def lift(self, numbers: Sequence[Big], tops: Sequence[int]) -> list[Big]:
-        """Put a number of `top` bits above the slots of each batch."""
-        span = self.width * self.per
-        return [number + (gmpy().mpz(t) << span) for number, t in zip(numbers, tops, strict=True)]
-
-    def lower(self, numbers: Sequence[Big]) -> tuple[list[Big], list[Big]]:
-        """Inverse of `lift`, whatever the numbers are: slots alone, and what lies above them."""
-        span, offset = self.width * self.per, self._offset()
-        mask = (gmpy().mpz(1) << span) - 1
-        shifted = [number + offset for number in numbers]
-        return [(s & mask) - offset for s in shifted], [s >> span for s in shifted]
-
-    def digits(self, numbers: Sequence[Big], length: int, count: int) -> Digits:
-        """Digits of the sums of `count` vectors' batches, whatever they are; see `Digits.check`.
+    def digits(self, numbers: Sequence[Big], length: int, count: int) -> NDArray[Any]:
+        """Digits of the sums of `count` vectors' batches, int32 or int64 (length,).
 
         Numbers are mpz, and signed: what lies beyond half of n stands for a negative one. `length` is
         that of the vectors, of which at most the cohort were added.
 
         Raises ProtocolError: another number of batches than such vectors have, or a count beyond the
-        cohort.
+        cohort; a positive or negative overflow: such vectors cannot have added up to it; a slot beyond
+        the last value that is not empty.
         """
         from flhe.math import kernels
 
@@ -176,8 +122,18 @@ class Slots:
         flat, limit = held.reshape(-1), count * self.bound
         above = high + np.count_nonzero(flat > limit)
         below = low + np.count_nonzero(flat < -limit)
-        strays = np.count_nonzero(flat[length:])
-        return Digits(flat[:length].astype(self.dtype), int(above), int(below), int(strays), count)
+        if above or below:
+            found = ((above, "positive"), (below, "negative"))
+            kinds = " and ".join(f"{n} {kind}" for n, kind in found if n)
+            raise ProtocolError(
+                f"overflow, {kinds}: {count} vectors cannot have added up to this; it was "
+                "altered, or is not what they encrypted"
+            )
+        if strays := np.count_nonzero(flat[length:]):
+            raise ProtocolError(
+                f"{strays} slots beyond the last value are not empty: the sum was altered"
+            )
+        return flat[:length].astype(self.dtype)
 
     @property
     def _bytes(self) -> int:

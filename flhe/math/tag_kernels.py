@@ -1,4 +1,4 @@
-"""Compiled loops of tags: inner products over the Goldilocks field, of batches or of a vector."""
+"""Compiled loops of tags: polynomials over the Goldilocks field, dense and sparse."""
 
 from __future__ import annotations
 
@@ -24,21 +24,6 @@ _THIRD = np.uint64(1 << (LIMBS[0] + LIMBS[1]))
 def _residue(x):
     """A signed 64-bit integer modulo Q."""
     return np.uint64(x) if x >= 0 else np.uint64(_Q - np.uint64(-x))
-
-
-@njit
-def products(values, per, words, out):
-    """Batch j's sum over k of v_k words[j, k] into out[j], canonical.
-
-    `values` are signed integers, shape (n,), `per` of them a batch; `words` any uint64 modulo Q, shape
-    (batches, at least per); `out` uint64, shape (batches,).
-    """
-    for j in range(out.size):
-        total = np.uint64(0)
-        start = j * per
-        for k in range(min(per, values.size - start)):
-            total = plus(mul(_residue(np.int64(values[start + k])), words[j, k]), total)
-        out[j] = total
 
 
 @njit

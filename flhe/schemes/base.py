@@ -97,8 +97,6 @@ class Scheme(Record):
     """Bits of one value where nobody says; 0 takes what there is room for."""
     dense: ClassVar[str] = "its ciphertexts are added up as wholes"
     """Why it carries no sparse vectors; empty where it does."""
-    own_tags: ClassVar[bool] = False
-    """Whether its ciphertexts carry tags of their own, by which members know a sum for what it is."""
     slow: ClassVar[bool] = False
     """Whether encrypting may take as long as training."""
     deployed: ClassVar[bool] = True

@@ -58,7 +58,7 @@ class SealSizes:
     @property
     def ring(self) -> PrimeRing:
         """Where residues are computed."""
-        return _ring(self.n, self.q)
+        return PrimeRing(self.n, self.q)
 
     @property
     def rings(self) -> tuple[PrimeRing]:
@@ -93,11 +93,6 @@ class SealSizes:
     def count(self, length: int) -> int:
         """Residues of a ciphertext of `length` values: whole polynomials."""
         return -(-length // self.block) * self.n
-
-
-@functools.cache
-def _ring(n: int, q: int) -> PrimeRing:
-    return PrimeRing(n, q)
 
 
 @functools.lru_cache(maxsize=256)

@@ -190,10 +190,9 @@ class Terms(Record):
     def tagged(self) -> bool:
         """Whether what is encrypted ends with tags, by which members know a sum for what it is.
 
-        Where the server reads the sums there is nothing that it could not make up. A part in clear is
-        beyond the tags that a scheme has of its own.
+        Where the server reads the sums there is nothing that it could not make up.
         """
-        return self.scheme.reader == "clients" and (not self.scheme.own_tags or self.select.clear)
+        return self.scheme.reader == "clients"
 
     def for_cohort(self, cohort: int, public: bytes = b"") -> Adder:
         """The adder for `cohort` members, checked against the codec.

@@ -18,7 +18,6 @@ import numpy as np
 from flhe.coding.slots import Slots
 from flhe.errors import ConfigError
 from flhe.packages import install_hint
-from flhe.schemes.batchcrypt.batch_mac import TAG_BITS
 from flhe_lab.bench.contender import Contender, Setting, Vector, averaging
 
 KEY_BITS = 3072
@@ -96,7 +95,7 @@ def phe_batches(setting: Setting, updates: Sequence[Vector], keys: Keys) -> Cont
     """
     public, private = keys
     levels = (1 << (BITS - 1)) - 1
-    slots = Slots(levels, setting.cohort, public.n.bit_length() - 1, TAG_BITS)
+    slots = Slots(levels, setting.cohort, public.n.bit_length() - 1)
     batches = slots.batches(setting.values)
     count = min(SAMPLE, batches)
     length = min(count * slots.per, setting.values)
@@ -110,7 +109,7 @@ def phe_batches(setting: Setting, updates: Sequence[Vector], keys: Keys) -> Cont
 
     def mean(total: Sequence[Any]) -> Vector:
         sums = [private.raw_decrypt(c.ciphertext(be_secure=False)) for c in total]
-        values = slots.digits(_signed(sums, public.n), length, len(samples)).check()
+        values = slots.digits(_signed(sums, public.n), length, len(samples))
         return (values / (levels * len(samples))).astype(np.float32)
 
     return sampled(

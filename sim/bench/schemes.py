@@ -204,8 +204,9 @@ def batchcrypt(
     return Federation(
         terms,
         adder,
-        lambda rank: BatchCryptSealer(adder, key, group_key, rank, threads),
-        lambda total: BatchCryptOpener(adder, key, group_key, threads).decrypt(total),
+        lambda rank: BatchCryptSealer(adder, key, rank, threads),
+        lambda total: BatchCryptOpener(adder, key, threads).decrypt(total),
+        group_key,
     ).contender(
         "batchcrypt" if key_bits == DEFAULT_KEY_BITS else f"batchcrypt {key_bits}",
         setting,

@@ -141,8 +141,8 @@ def _trivial_paillier(adder: BatchCryptAdder, sealed: Sealed) -> Integers | None
     if n is None or any((c - 1) % n for c in numbers):
         return None
     plain = [(c - 1) // n for c in numbers]
-    slots, _ = adder.batch.lower([m - n if m > n >> 1 else m for m in plain])
-    return adder.batch.digits(slots, sealed.length, len(sealed.senders)).values
+    slots = [m - n if m > n >> 1 else m for m in plain]
+    return adder.batch.digits(slots, sealed.length, len(sealed.senders))
 
 
 def _unmasked_ckks(adder: FedmlHeAdder, sealed: Sealed) -> Integers | None:

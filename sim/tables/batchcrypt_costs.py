@@ -14,7 +14,6 @@ from flhe.coding.base import Plain
 from flhe.coding.slots import Slots
 from flhe.math.bigint import Big, gmpy, random_blum_prime
 from flhe.schemes.batchcrypt.adder import BatchCryptAdder, BatchCryptOpener, BatchCryptSealer
-from flhe.schemes.batchcrypt.batch_mac import TAG_BITS
 from flhe.schemes.batchcrypt.crt import Crt
 from flhe.schemes.batchcrypt.keys import KEY_BITS as ALLOWED
 from flhe.schemes.batchcrypt.keys import SecretKey
@@ -57,9 +56,6 @@ KEY_BITS = 2048
 PER = "values a ciphertext"
 LEVELS = (1 << 15) - 1
 """Integers of 16 bits, sign included."""
-
-KEY = bytes(32)
-"""Always the same: tags here protect nothing but random numbers."""
 
 
 # --- who takes part ---
@@ -129,11 +125,11 @@ def batches(
 
     def seal(rank: int) -> Sealed:
         scaled = np.rint(samples[rank].astype(np.float64) * scale).astype(np.int32)
-        sealer = BatchCryptSealer(adder, key, KEY, rank)
+        sealer = BatchCryptSealer(adder, key, rank)
         return sealer.encrypt(Plain(scaled, np.empty(0, np.int64)), SLOT)
 
     def opened(total: Sealed) -> Vector:
-        sums = BatchCryptOpener(adder, key, KEY).decrypt(total)
+        sums = BatchCryptOpener(adder, key).decrypt(total)
         return (sums / (scale * len(samples))).astype(np.float32)
 
     return uploads(
@@ -234,7 +230,7 @@ def measure_widths(values: int, sample: int, repeats: int, say: Say) -> dict[str
 
 def slots(bits: int) -> Slots:
     """How values of so many bits lie in a ciphertext of Figure 10's key."""
-    return Slots((1 << (bits - 1)) - 1, COHORT, KEY_BITS - 1, TAG_BITS)
+    return Slots((1 << (bits - 1)) - 1, COHORT, KEY_BITS - 1)
 
 
 def by_width(measured: Mapping[str, Any], values: int) -> dict[int, list[Cost]]:

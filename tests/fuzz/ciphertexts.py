@@ -1,7 +1,7 @@
 """Ciphertexts: what a server adds up, and what members open.
 
-Additive schemes are malleable, so a mutant may open, to other numbers; tags inside a ciphertext tell
-that (`flhe.schemes.batchcrypt.batch_mac`). Here it must be refused or give as many integers as the
+Additive schemes are malleable, so a mutant may open, to other numbers; the tags of sums tell
+that (`flhe.schemes.sum_mac`). Here it must be refused or give as many integers as the
 honest one.
 """
 

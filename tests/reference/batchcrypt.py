@@ -1,7 +1,7 @@
 """BatchCrypt, a second time: textbook powers modulo n^2, decryption by lambda.
 
 An exponent is what a random source gave, little-endian; a ciphertext is (1 + m n) h^(n a) modulo n^2,
-a sum their product. A batch has its tag above its slots.
+a sum their product.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from typing import Any
 
 import gmpy2
 
-from tests.reference.field import Q
-from tests.reference.wire import Book, Clear, Wire, cbor, little, little_read, senders_of, word
+from tests.reference.wire import Book, Clear, Wire, cbor, little, little_read, senders_of
 
 KEY_BYTES = 256
-GROUP_KEY = bytes(range(50, 82))
 
 
 def power(base: int, exponent: int, modulus: int) -> int:
@@ -83,33 +81,25 @@ class BatchCryptBook(Book):
 
     @property
     def per(self) -> int:
-        """As many slots as leave room for a tag of 64 bits from each client, and one bit more."""
-        return (2047 - 65 - (self.cohort - 1).bit_length()) // self.width
+        """Slots of a batch."""
+        return 2047 // self.width
 
     def layout(self, length: int) -> list[tuple[int, int]]:
         """Where each batch begins and ends."""
         return [(i, min(i + self.per, length)) for i in range(0, length, self.per)]
 
-    def tag(self, j: int, batch: Sequence[int]) -> int:
-        """Of batch j, without a sender's mask: an inner product."""
-        key, first = self._key("tag"), j * (self.per + self.per % 2)
-        return sum(v * word(key, 0, first + k) for k, v in enumerate(batch))
-
-    def messages(self, values: Sequence[int], rank: int) -> list[int]:
-        """Signed slots of one client's batches, and the tags above them."""
-        out = []
-        for j, (start, stop) in enumerate(self.layout(len(values))):
-            batch = values[start:stop]
-            tag = (self.tag(j, batch) + word(self._key("tag-mask"), rank, j)) % Q
-            slots = sum(v * 2 ** (self.width * k) for k, v in enumerate(batch))
-            out.append(slots + tag * 2 ** (self.width * self.per))
-        return out
+    def messages(self, values: Sequence[int]) -> list[int]:
+        """Signed slots of one client's batches."""
+        return [
+            sum(v * 2 ** (self.width * k) for k, v in enumerate(values[start:stop]))
+            for start, stop in self.layout(len(values))
+        ]
 
     def about(self, length: int) -> dict[str, Any]:
         return {"slot_bits": self.width, "slots": self.per}
 
     def seal(self, rank: int, clear: Clear) -> Wire:
-        made = self.messages(clear.lanes, rank)
+        made = self.messages(clear.lanes)
         drawn = little_read(self.tapes[rank][: 128 * len(made)], 128)  # half of |n| each
         numbers = [pair().encrypt(m, a) for m, a in zip(made, drawn, strict=True)]
         return self._wire((rank,), len(clear.lanes), numbers)
@@ -121,28 +111,21 @@ class BatchCryptBook(Book):
 
     def open(self, wire: Wire) -> list[int]:
         out, width = [], self.width
-        for j, (c, (start, stop)) in enumerate(
-            zip(self._numbers(wire), self.layout(wire.length), strict=True)
-        ):
+        for c, (start, stop) in zip(self._numbers(wire), self.layout(wire.length), strict=True):
             if not 0 < c < pair().square or math.gcd(c, pair().n) > 1:
                 raise ValueError("no ciphertext")
             rest, values = pair().decrypt(c), []
             for _ in range(self.per):
                 values.append((rest + 2 ** (width - 1)) % 2**width - 2 ** (width - 1))
                 rest = (rest - values[-1]) >> width
-            masks = sum(word(self._key("tag-mask"), rank, j) for rank in wire.senders)
-            due = self.tag(j, values) + masks
-            if (rest - due) % Q or not 0 <= rest < len(wire.senders) * Q:
-                raise ValueError("not that of what its senders encrypted")
+            if rest:
+                raise ValueError("beyond all slots")
             if any(values[stop - start :]):
                 raise ValueError("slots after the last value are not empty")
             out += values[: stop - start]
         if any(abs(v) > len(wire.senders) * (2 ** (self.bits - 1) - 1) for v in out):
             raise ValueError("a sum that its senders do not reach")
         return out
-
-    def _key(self, label: str) -> bytes:
-        return self.derived(GROUP_KEY, label)
 
     def _numbers(self, wire: Wire) -> list[int]:
         if len(wire.data) != 2 * KEY_BYTES * len(self.layout(wire.length)):

@@ -249,10 +249,10 @@ class BatchCryptKind(Kind):
 
     def sealer(self, case: Case, scheme: BatchCryptAdder, rank: int) -> BatchCryptSealer:
         tape = Tape(self.book(case).tapes[rank])
-        return BatchCryptSealer(scheme, self.key(), batchcrypt.GROUP_KEY, rank, random=tape)
+        return BatchCryptSealer(scheme, self.key(), rank, random=tape)
 
     def opener(self, case: Case, scheme: BatchCryptAdder, ranks: Sequence[int]) -> BatchCryptOpener:
-        return BatchCryptOpener(scheme, self.key(), batchcrypt.GROUP_KEY)
+        return BatchCryptOpener(scheme, self.key())
 
     def judge(self, case: Case, wire: Wire, slot: Case) -> None:
         self.book(case | {"slot": slot}).open(wire)

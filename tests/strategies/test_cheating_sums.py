@@ -133,7 +133,7 @@ LIES = {"dropped": dropped, "doubled": doubled, "one more": one_more}
 OF_FLASHE = {"replayed": replayed, "injected": injected, "counted again": counted_again}
 CHECKS = {
     ("flashe", "one more"): "what does not match: first tag, second tag)",  # and the count does
-    ("batchcrypt", "doubled"): "batchcrypt: ",
+    ("batchcrypt", "doubled"): "what does not match: ",
 }
 """What is said of the check that failed."""
 

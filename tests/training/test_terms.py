@@ -99,13 +99,12 @@ def test_terms_come_back_as_they_are_and_have_hashes_of_their_own(terms: Terms) 
         (Terms(Sash()), False),
         (Terms(Esafl(keys="round")), True),
         (Terms(FedmlHe()), True),
-        (Terms(BatchCrypt()), False),
+        (Terms(BatchCrypt()), True),
         (Terms(BatchCrypt(), update_codec(weighted=False), select=Select(0.5)), True),
-        (Terms(BatchCrypt(), select=Select(0.5, rest="drop")), False),
     ],
 )
 def test_members_know_a_sum_by_tags(terms: Terms, tagged: bool) -> None:
-    """Unless the server makes the model anyway, or batches that hold all of it have tags already."""
+    """Unless the server makes the model anyway."""
     resolved = terms.resolved(4)
     assert resolved.tagged is tagged
     assert (resolved.tag_lanes > 0) is tagged

@@ -1,6 +1,6 @@
 """BatchCryptAdder: quantized values in batches, each batch one Paillier ciphertext.
 
-    c = (1 + m n) r^n mod n^2          m = sum over k of v_k 2^(L k), and a tag above  mod n
+    c = (1 + m n) r^n mod n^2          m = sum over k of v_k 2^(L k)  mod n
     product of c_i mod n^2             opens to the sum of the m_i, slot by slot
 
 The product of ciphertexts needs n only, which is all that the server has. Members share p and q: anyone
@@ -10,8 +10,7 @@ For the same reason they encrypt modulo p^2 and q^2 instead of n^2
 values: it can be computed while the app trains.
 
 A ciphertext by itself says neither whose it is nor of which round, and anybody adds to it or moves its
-slots. The tags say it (`flhe.schemes.batchcrypt.batch_mac`), so a sum opens for its own senders and
-slot only.
+slots. The tags of sums say it (`flhe.schemes.sum_mac`): an opener alone takes any sum in these slots.
 
 Source: BatchCrypt, Sec. 4.2 and Algorithm 1; keys: `flhe.schemes.batchcrypt.keys`; slots:
 `flhe.coding.slots`, which says what of the paper's codec is different.
@@ -34,7 +33,6 @@ from flhe.errors import ConfigError, ProtocolError
 from flhe.math.bigint import Big, from_rows, gmpy, to_rows
 from flhe.math.ring_arrays import Elements
 from flhe.schemes.base import Secrets, check_agrees
-from flhe.schemes.batchcrypt.batch_mac import TAG_BITS, BatchMac
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.shell import OpenerShell, SealerShell, Shell, whose
@@ -69,7 +67,7 @@ class BatchCryptAdder(Shell):
     @property
     def batch(self) -> Slots:
         """How values lie in a plaintext."""
-        return Slots(self.space.bound, self.cohort, self.scheme.key_bits - 1, TAG_BITS)
+        return Slots(self.space.bound, self.cohort, self.scheme.key_bits - 1)
 
     @property
     def ciphertext_bytes(self) -> int:
@@ -85,7 +83,6 @@ class BatchCryptAdder(Shell):
             "public": hashlib.sha256(public).digest() if public else b"",
             "slot_bits": self.batch.width,
             "slots": self.batch.per,
-            "tag_bits": TAG_BITS,
         }
 
     def nbytes(self, length: int) -> int:
@@ -105,15 +102,15 @@ class BatchCryptAdder(Shell):
         key.check(self.scheme.key_bits)
 
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> BatchCryptSealer:
-        """A member's sealer: with the key pair, and the group key for tags."""
-        return BatchCryptSealer(self, self._pair(secrets), secrets.group_key, secrets.rank, threads)
+        """A member's sealer: with the key pair."""
+        return BatchCryptSealer(self, self._pair(secrets), secrets.rank, threads)
 
     def opener(
         self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
     ) -> BatchCryptOpener:
         """A member's opener: likewise."""
         check_agrees(self.scheme, released)
-        return BatchCryptOpener(self, self._pair(secrets), secrets.group_key, threads)
+        return BatchCryptOpener(self, self._pair(secrets), threads)
 
     def _pair(self, secrets: Secrets) -> SecretKey:
         """A member's key pair; ConfigError if it is not the one that the adder has the half of."""
@@ -154,16 +151,14 @@ class BatchCryptSealer(SealerShell):
 
     Parameters
     ----------
-    adder, group_key, rank, threads, random
-        As for `SealerShell`; tags are made with the group key, powers spread over threads or processes,
-        and their exponents drawn.
+    adder, rank, threads, random
+        As for `SealerShell`; powers are spread over threads or processes, and their exponents drawn.
     key : SecretKey
         The epoch's key pair: with p and q, encryption is several times faster than with n.
     """
 
     adder: BatchCryptAdder
     key: SecretKey
-    group_key: bytes = field(repr=False)
     rank: int
     threads: int = 1
     random: Random = field(default=secrets.token_bytes, repr=False)
@@ -187,7 +182,7 @@ class BatchCryptSealer(SealerShell):
     ) -> NDArray[np.uint8]:
         workers = self.threads if self.threads > 1 else 0
         powers = ready or self._powers(plain.values.size + plain.extras.size, workers)
-        batches = self.messages(plain, slot)
+        batches = self.messages(plain)
         n = gmpy().mpz(self.key.public.n)
         square = n * n
 
@@ -200,12 +195,9 @@ class BatchCryptSealer(SealerShell):
         rows = to_rows(numbers, self.adder.ciphertext_bytes, len(batches))
         return rows.reshape(-1)
 
-    def messages(self, plain: Plain, slot: Slot) -> list[Big]:
-        """What is encrypted: a signed number for each batch, with its tag."""
-        batch = self.adder.batch
-        whole = np.concatenate([plain.values.astype(np.int32), plain.extras.astype(np.int32)])
-        tags = BatchMac(self.group_key, slot).make(whole, batch.per, self.rank)
-        return batch.lift(batch.pack(whole), tags)
+    def messages(self, plain: Plain) -> list[Big]:
+        """What is encrypted: a signed number for each batch."""
+        return self.adder.batch.pack(np.concatenate([plain.values, plain.extras]))
 
     def _powers(self, length: int, workers: int) -> list[Big]:
         from flhe.schemes.batchcrypt.residue_pool import draw
@@ -222,13 +214,12 @@ class BatchCryptOpener(OpenerShell):
 
     Parameters
     ----------
-    adder, key, group_key, threads
+    adder, key, threads
         As for `BatchCryptSealer`; decryption is on threads, its powers let go of Python's lock.
     """
 
     adder: BatchCryptAdder
     key: SecretKey
-    group_key: bytes = field(repr=False)
     threads: int = 1
 
     def _open(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
@@ -239,13 +230,8 @@ class BatchCryptOpener(OpenerShell):
         opened = Crt(self.key.p, self.key.q).decrypt(
             self.adder._numbers(total), threads=self.threads
         )
-        batch, senders = self.adder.batch, total.senders
-        numbers, tops = batch.lower([m - n if m > half else m for m in opened])
+        numbers = [m - n if m > half else m for m in opened]
         try:
-            digits = batch.digits(numbers, total.length, len(senders))
-            # First: whether a sum that somebody changed overflows is not for them to learn.
-            tags = BatchMac(self.group_key, total.slot)
-            tags.verify(tops, digits.values, batch.per, senders)
-            return digits.check()
+            return self.adder.batch.digits(numbers, total.length, len(total.senders))
         except ProtocolError as error:
             raise ProtocolError(f"batchcrypt: {error}") from None

@@ -10,7 +10,7 @@ division by p shows at no cost, and which a power that was raised wrong fails bu
 where it does not, `flhe.schemes.batchcrypt.powers` verifies. The joined m is put back: -q m must be
 L_p(x) modulo p, and -p m must be L_q(x) modulo q. What was wrong before the powers, such as a
 ciphertext that changed in memory for one prime, or two in each other's place, all of this does not
-see: the tags of the batches do.
+see: the tags of the sum do.
 
 GMP's `powmod` is not constant-time: nobody who may time this process to the microsecond belongs on
 the machine. Sums and keys are the process's own; a server times whole rounds.

@@ -38,7 +38,6 @@ class BatchCrypt(Scheme):
     title: ClassVar[str] = "BatchCrypt"
     agreement: ClassVar[Agreement] = "key-pair"
     dense: ClassVar[str] = "batches are added up as wholes"
-    own_tags: ClassVar[bool] = True
     slow: ClassVar[bool] = True
     # The server multiplies ciphertexts of thousands of bits.
     needs: ClassVar[Needs] = Needs(node=("gmpy2",), server=("gmpy2",))

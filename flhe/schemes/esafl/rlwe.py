@@ -65,7 +65,7 @@ class Rlwe:
 
     def __post_init__(self) -> None:
         for q in self.slots.moduli:
-            if q != Q and (q - 1) % (2 * self.n):
+            if (q - 1) % (2 * self.n):
                 raise ConfigError(f"Rlwe(n={self.n}): a modulus is not 1 modulo {2 * self.n}")
             if q.bit_length() > self.limb_bits:
                 raise ConfigError(f"Rlwe: a modulus is longer than {self.limb_bits} bits")
@@ -73,7 +73,7 @@ class Rlwe:
     @property
     def rings(self) -> tuple[PrimeRing, ...]:
         """One ring for each limb."""
-        return tuple(_ring(self.n, q) for q in self.slots.moduli)
+        return tuple(PrimeRing(self.n, q) for q in self.slots.moduli)
 
     @property
     def limbs(self) -> LimbPacking:
@@ -136,11 +136,6 @@ class Products:
                 ring.products(self.hats[limb], a_hat, out[limb].reshape(blocks, n))
             else:
                 out[limb] = ring.products(self.hats[limb], a_hat).reshape(-1)[:count]
-
-
-@functools.cache
-def _ring(n: int, q: int) -> PrimeRing:
-    return PrimeRing(n, q)
 
 
 @functools.lru_cache(maxsize=256)

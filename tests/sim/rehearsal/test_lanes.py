@@ -74,7 +74,7 @@ def ways() -> Iterator[tuple[str, Way]]:
     yield "sash", Way(Sash().adder(COHORT, 16), lambda a: SashSealer(a, 1))
     yield "esafl", Way(Esafl(keys="round").adder(COHORT), lambda a: EsaflSealer(a, KEY, 1))
     paillier = BatchCryptAdder(BatchCrypt(2048), COHORT, public=PAIR.public)
-    yield "batchcrypt", Way(paillier, lambda a: BatchCryptSealer(a, PAIR, KEY, 1))
+    yield "batchcrypt", Way(paillier, lambda a: BatchCryptSealer(a, PAIR, 1))
     yield "fedml-he", Way(FedmlHe().adder(COHORT), lambda a: FedmlHeSealer(a, CKKS, KEY, 1))
     part = Selective(flashe, SIZE, MASK.count, mask=MASK)
     yield (

@@ -71,7 +71,7 @@ PLANTED: dict[str, tuple[str, Callable[[Any], bytes]]] = {
     "count": (COUNT, lambda it: b"trained on 267435452 examples"),
     **{
         label: (DERIVED, lambda it, label=label: hkdf(_group(it), label, *_slot(it).context()))
-        for label in ("tag", "tag-mask", "sum-tag", "permutation")
+        for label in ("sum-tag", "permutation")
     },
     "sum-tag-mask": (
         DERIVED,
