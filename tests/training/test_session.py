@@ -17,7 +17,7 @@ from flhe.errors import (
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.training.chain import link_of
-from flhe.training.due import MAX_AHEAD, check_ahead
+from flhe.training.contract import MAX_AHEAD, Contract
 from flhe.training.epoch_sums import bound_layout
 from flhe.training.mean_squares import MEAN_SQUARES
 from flhe.training.model import Model
@@ -272,7 +272,7 @@ def test_no_repr_shows_a_key() -> None:
 def test_rounds_that_are_past_or_far_ahead(reached: int, refused: tuple[int, ...]) -> None:
     model = dataclasses.replace(start(), round=4)
     for round_ in (5, max(4, reached) + MAX_AHEAD):
-        check_ahead(model, round_, reached)
+        Contract().check_due(model.round, round_, reached)
     for round_ in refused:
         with pytest.raises(ProtocolError, match=f"round {round_} is not one of the 32 after"):
-            check_ahead(model, round_, reached)
+            Contract().check_due(model.round, round_, reached)
