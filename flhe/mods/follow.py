@@ -25,7 +25,6 @@ from flhe.node.node import Node
 from flhe.schemes.sealed import from_bytes
 from flhe.training import chain
 from flhe.training.contract import Contract
-from flhe.training.due import check_ahead
 from flhe.training.model import Model
 from flhe.training.reading import finite, served
 from flhe.training.session import Session
@@ -163,8 +162,7 @@ class Follower:
             return  # the server had not heard of it
         fitted_on = from_bytes(mean_squares) if mean_squares else None
         digest = session.digest(model)
-        self.contract.check_round(round_)
-        check_ahead(model, round_, node.reached(self.epoch.id))
+        self.contract.check_due(model.round, round_, node.reached(self.epoch.id))
         session.check(model, total, fitted_on, digest)
         for opened in (total, fitted_on):
             if opened is not None:

@@ -26,7 +26,6 @@ from flhe.mods.follow import follow
 from flhe.node.node import Node
 from flhe.schemes.base import Sealer
 from flhe.training.draft import Draft
-from flhe.training.due import check_ahead
 from flhe.training.evaluation import ATTEMPT, EVALUATION
 from flhe.training.sensitivity import map_of, map_of_change
 
@@ -44,8 +43,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     session, model = follower.session()
     node.policy.check_layers(session.terms, session.layout)
     round_ = records.field(record, "round", int)
-    follower.contract.check_round(round_)
-    check_ahead(model, round_, node.reached(session.epoch.id))
+    follower.contract.check_due(model.round, round_, node.reached(session.epoch.id))
     for encoded in records.bytes_list(record, "voids"):  # it may sign another set than one of these
         node.forget_set(model.history, Void.from_bytes(encoded))
     turn = Turn.of(follower, round_, records.field(record, "attempt", int))

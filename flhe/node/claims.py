@@ -23,8 +23,7 @@ from flhe.node.store import Store
 from flhe.schemes.base import FREE, Spends
 from flhe.schemes.sealed import UPDATE as ENDS
 from flhe.schemes.sealed import Slot
-from flhe.training.contract import MAX_BYTES
-from flhe.training.due import MAX_AHEAD
+from flhe.training.contract import MAX_AHEAD, MAX_BYTES
 from flhe.training.evaluation import EVALUATION
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.session import Session

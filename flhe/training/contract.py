@@ -24,6 +24,9 @@ from flhe.wire.record import Form, Record
 
 MAX_BYTES = 1 << 18
 MAX_ROUNDS = 1 << 24
+MAX_AHEAD = 32
+"""Most rounds that may have come to nothing in between: each number that is claimed or recorded as
+opened is one that no later round has."""
 
 _Share = Annotated[float, Rule("0 to 1", lambda value: 0 <= value <= 1)]
 
@@ -71,6 +74,19 @@ class Contract(Record):
         """Refuse a round that this run does not have; ProtocolError."""
         if not 0 < round_ <= self.last:
             raise ProtocolError(f"round {round_} of a contract for {self.last}")
+
+    def check_due(self, model: int, round_: int, reached: int = 0) -> None:
+        """Refuse a round that is not one of the next after a model of that round; ProtocolError.
+
+        `reached` is the last round that came to anything here: those that follow are never out of
+        reach.
+        """
+        self.check_round(round_)
+        last = max(model, reached)
+        if not model < round_ <= last + MAX_AHEAD:
+            raise ProtocolError(
+                f"round {round_} is not one of the {MAX_AHEAD} after this node's, {last}"
+            )
 
     def check_evaluated(self, round_: int) -> None:
         """Refuse to evaluate a model where nobody does, or that no round makes; ProtocolError."""

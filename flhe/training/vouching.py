@@ -15,13 +15,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flhe.errors import ProtocolError
-from flhe.keys.agreement.messages import Envelope, Header
+from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope, Header
 from flhe.keys.identity import Identity
 from flhe.training.epoch_sums import EpochSums
 from flhe.wire.canonical import dumps
-
-MAX_VOUCHER = 1024
-"""Longest voucher, bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,7 @@ class Holding:
         Raises ProtocolError: it is of another epoch, round, model or sender; AuthenticationError: it
         was changed.
         """
-        envelope = Envelope.from_bytes(voucher, MAX_VOUCHER)
+        envelope = Envelope.from_bytes(voucher, MAX_MESSAGE)
         envelope.verify(self._header(senders[0]).expected(), senders=senders)
         if envelope.payload != self._payload():
             raise ProtocolError("the voucher is for another model, or of another epoch")

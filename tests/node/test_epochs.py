@@ -14,8 +14,7 @@ import pytest
 from flhe.mods import records
 from flhe.node.node import Node
 from flhe.node.store import Store
-from flhe.training.contract import Contract
-from flhe.training.due import MAX_AHEAD
+from flhe.training.contract import MAX_AHEAD, Contract
 from flhe.wire import canonical
 from tests.mods.harness import (
     BEFORE_THE_SESSION,
