@@ -32,10 +32,11 @@ def write_new(path: Path, data: bytes) -> None:
     replace(path, data)
 
 
-def check_new(path: Path) -> None:
-    """Raise ConfigError if there is something at `path`."""
+def check_new(path: Path) -> Path:
+    """Return `path`; raise ConfigError if there is something at it."""
     if os.path.lexists(path):
         raise ConfigError(f"{path} is there already, and is not overwritten: name another file")
+    return path
 
 
 def replace(path: Path, data: bytes) -> None:
