@@ -1,8 +1,7 @@
 """`flhe keygen --scheme`: deal keys offline, where a federation trusts somebody to.
 
-Whoever runs it is the administration server of ESAFL's paper: it deals once, and takes part in nothing
-else. Each site gets one file, by hand; `flhe.keys.agreement.dealt` says what is in it, and nothing
-here shows it.
+The dealer is the administration server of ESAFL's paper: it deals once, and takes part in nothing else.
+Each site gets one file, by hand; `flhe.keys.agreement.dealt` says what is in it.
 
 Source: ESAFL, Sec. 3.1 and 5.2.1.
 """
@@ -78,17 +77,17 @@ def keygen(
     for name, path in written:
         made.add_row(name, str(path))
     serial = next(iter(dealt.values())).serial.hex()
-    steps = (
-        f"Serial: {serial}, in all of these files and in those of no other dealing.",
-        f"Roster: {sites.hash.hex()}",
-        "",
-        "1. Give each site its own file, by hand, never through the server.",
-        "2. Each site compares the serial with the others: flhe keygen --show FILE",
-        "3. and sets flhe-dealt-key in its node config to where it keeps the file, mode 600.",
-        f"4. Delete {out} and every copy: whoever has all the files reads every update.",
-        f"The ServerApp then says HEStrategy(scheme={kind!r}).",
+    return (
+        made,
+        f"""Serial: {serial}, in all of these files and in those of no other dealing.
+Roster: {sites.hash.hex()}
+
+1. Give each site its own file, by hand, never through the server.
+2. Each site compares the serial with the others: flhe keygen --show FILE
+3. and sets flhe-dealt-key in its node config to where it keeps the file, mode 600.
+4. Delete {out} and every copy: whoever has all the files reads every update.
+The ServerApp then says HEStrategy(scheme={kind!r}).""",
     )
-    return made, "\n".join(steps)
 
 
 def show(path: Path) -> Table:
@@ -98,14 +97,11 @@ def show(path: Path) -> Table:
     """
     try:
         dealt = Dealt.from_bytes(files.read(path))
-    except StoreError:
-        raise ConfigError(
-            f"--show {path}: the file is missing, a link, somebody else's, or open to others: chmod 600"
-        ) from None
-    except ProtocolError:
-        raise ConfigError(
-            f"--show {path}: no file of `flhe keygen --scheme`, or a damaged one"
-        ) from None
+    except (StoreError, ProtocolError) as error:
+        why = "no file of `flhe keygen --scheme`, or a damaged one"
+        if isinstance(error, StoreError):
+            why = "the file is missing, a link, somebody else's, or open to others: chmod 600"
+        raise ConfigError(f"--show {path}: {why}") from None
     out = Table(box=None, show_header=False, pad_edge=False)
     out.add_column()
     out.add_column(overflow="fold")

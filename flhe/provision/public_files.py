@@ -15,10 +15,7 @@ MODE = 0o644
 
 
 def read(path: Path, limit: int, what: str) -> bytes:
-    """Return the content of a file, of which `limit` + 1 bytes at most are looked at.
-
-    Raises ConfigError if it cannot be read.
-    """
+    """Return the first `limit` + 1 bytes of a file; ConfigError if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(limit + 1)

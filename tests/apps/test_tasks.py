@@ -24,7 +24,6 @@ from flhe_app.tasks.base import (
     Data,
     Examples,
     add_pull,
-    anchors,
     batch_gradient,
     evaluate,
     new_model,
@@ -201,7 +200,7 @@ def test_optimizers_and_batches() -> None:
 def moved() -> tuple[nn.Module, list[torch.Tensor]]:
     """A model away from where it was received."""
     model = new_model(task_named("digits"), 0)
-    received = anchors(model)
+    received = [parameter.detach().clone() for parameter in model.parameters()]
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.cos(torch.arange(parameter.numel())).view_as(parameter))
@@ -227,7 +226,7 @@ def test_what_has_no_gradient_is_left_alone() -> None:
     model = nn.Linear(2, 2)
     model.bias.requires_grad_(False)
     model(torch.ones(1, 2)).sum().backward()
-    add_pull(model, anchors(model), 1.0)
+    add_pull(model, [torch.zeros_like(p) for p in model.parameters()], 1.0)
     assert model.bias.grad is None
 
 
