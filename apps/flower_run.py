@@ -53,7 +53,7 @@ class FlowerRun:
         self._deadline = time.monotonic() + how.timeout
         self._env = environment(run_dir.nodes, scratch)
         self._outcome = Outcome.earlier(labelled(e, self._settings) for e in run_dir.events())
-        self._kills = bool(self._settings.kill)  # Whether that is still to be shown
+        self._kills = bool(self._settings.kill)
         self._tails = (Tail(run_dir.report, new=True), Tail(self._log, new=True))
         self._log.touch(mode=0o600)
         self._log_start = self._log.stat().st_size
@@ -149,11 +149,7 @@ class FlowerRun:
             kind, new = event["event"], self._outcome.read(event)
             if kind == "round" and new:
                 self._display.round(event)
-                if self._kills and event["round"] >= self._settings.kill:
-                    self._kills = False
-                    self._display.note(
-                        f"round {event['round']}: one node was killed, for good (--kill)"
-                    )
+                self._say_killed(event["round"])
             elif kind == "start":
                 self._display.say(f"waiting for {self._settings.nodes} nodes")
             elif kind == "joined":
@@ -166,6 +162,12 @@ class FlowerRun:
                 f"the run took longer than --timeout {self._how.timeout:g} s "
                 f"({len(self._outcome.rounds)} of {self._settings.total_rounds} rounds done)"
             )
+
+    def _say_killed(self, round_: int) -> None:
+        """Say once that a node was killed: in round `kill`, or in the first one of a resumed run."""
+        if self._kills and round_ >= self._settings.kill:
+            self._kills = False
+            self._display.note(f"round {round_}: one node was killed, for good (--kill)")
 
     def _own(self, path: Path) -> Lines:
         """Return the user's own file for the report's lines."""

@@ -180,15 +180,15 @@ def check_witness(policy: Policy) -> Check:
         says = "no place outside the state directory's disk, so keys last for one message"
         return Check(name, "fail", says, mend)
     if policy.durable:
-        says = f"in {place}, made anew where it is missing: this disk must never be put back"
-        return Check(name, "ok", says)
-    if not witness.in_memory(place):
+        says = "made anew where it is missing: this disk must never be put back"
+    elif witness.in_memory(place):
+        says = "in memory: when the machine starts anew, the group agrees on fresh keys"
+    else:
         says = (
             f"in {place}, which may not be in memory: never put it back together with {policy.home}"
         )
         return Check(name, "warn", says, mend)
-    says = f"in {place}, in memory: when the machine starts anew, the group agrees on fresh keys"
-    return Check(name, "ok", says)
+    return Check(name, "ok", f"in {place}, {says}")
 
 
 def check_nodes(home: Path) -> Check:

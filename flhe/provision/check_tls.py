@@ -60,7 +60,9 @@ def _trouble(error: OSError | OverflowError, address: str, host: str) -> Check:
         mend = "check that this is the SuperLink's Fleet API, and that it runs with --ssl-certfile"
         return _fail(f"{address} answers, and does not speak TLS", mend)
     if error.verify_code in _NAMES:
-        mend = "use the name or address of the certificate, or have one made for this"
+        mend = (
+            "use the name or address that the certificate was made for, or have one made for this"
+        )
         return _fail(f"its certificate is not for {host}", mend)
     if error.verify_code in (_EXPIRED, _NOT_YET):
         when = "has expired" if error.verify_code == _EXPIRED else "is not valid yet"

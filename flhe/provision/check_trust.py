@@ -118,7 +118,9 @@ def _hash(roster: Roster, pinned_hash: str) -> Check:
         check_pinned(roster, parse_hash(pinned_hash))
         return ", ".join(fingerprint.lines(roster.hash))
 
-    mend = "compare the words with the other sites (flhe roster show), and pin what all agreed on"
+    mend = (
+        "compare the words with the other sites (flhe roster show), and pin what all have agreed on"
+    )
     return tried("roster hash", mend, words)
 
 
@@ -139,7 +141,10 @@ def _shown(policy: Policy, schemes: list[str]) -> Checks:
     if limits["server-reads"]:
         granted["the server to read sums, and so the model"] = "flhe-server-reads=false"
     if limits["min-select"] < 1:
-        granted[_clear(policy)] = "flhe-min-select=1"
+        scale = limits["min-noise"]
+        noise = f", with noise of scale {scale:g} or more" if scale else ""
+        clear = f"up to {1 - limits['min-select']:.0%} of each update in clear{noise}"
+        granted[clear] = "flhe-min-select=1"
     if limits["unpermuted"]:
         granted["the server to see which values were chosen"] = "flhe-unpermuted=false"
     for says, mend in granted.items():
@@ -148,9 +153,3 @@ def _shown(policy: Policy, schemes: list[str]) -> Checks:
         yield Check("allows", "ok", "nothing of an update in clear")
     metrics = ", ".join(policy.metrics)
     yield Check("metrics", "ok", f"{metrics} may leave, in sums" if metrics else "none may leave")
-
-
-def _clear(policy: Policy) -> str:
-    scale, least = policy.limits["min-noise"], policy.limits["min-select"]
-    noise = f", with noise of scale {scale:g} or more" if scale else ""
-    return f"up to {1 - least:.0%} of each update in clear{noise}"

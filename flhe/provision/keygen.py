@@ -60,12 +60,15 @@ def keygen(
     dealt = deal(sites, kind, _publics(sites, without))
     paths = {sites.name(public): public for public in dealt}
     written = tuple((name, out / f"{name}{SUFFIX}") for name in sorted(paths))
-    _make_directory(out, [path for _, path in written])
+    _make_directory(out)
     done: list[Path] = []
     try:
         for name, path in written:
             if not files.create(path, dealt[paths[name]].to_bytes()):
-                raise _taken(path)
+                raise ConfigError(
+                    f"--out: {path} is there already, and no key is ever overwritten: name another "
+                    "directory, or delete the keys before once no site uses them"
+                )
             done.append(path)
     except BaseException:
         for path in done:  # half a dealing is none
@@ -138,8 +141,8 @@ def _publics(roster: Roster, names: Sequence[str]) -> list[bytes]:
     return [known[name] for name in names]
 
 
-def _make_directory(out: Path, paths: Sequence[Path]) -> None:
-    """A directory of the dealer's alone, without any of `paths`."""
+def _make_directory(out: Path) -> None:
+    """Make or take a directory of the dealer's alone."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         files.make_private(out)
@@ -148,13 +151,3 @@ def _make_directory(out: Path, paths: Sequence[Path]) -> None:
             f"--out {out}: name a directory of yours that nobody else may look into (chmod 700), or "
             "one that is not there yet"
         ) from None
-    for path in paths:
-        if path.exists() or path.is_symlink():
-            raise _taken(path)
-
-
-def _taken(path: Path) -> ConfigError:
-    return ConfigError(
-        f"--out: {path} is there already, and no key is ever overwritten: name another directory, or "
-        "delete the keys before once no site uses them"
-    )
