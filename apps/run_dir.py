@@ -201,7 +201,7 @@ def merged(stored: Settings, given: Mapping[str, object], path: Path) -> Setting
 
 
 def absolute(path: str) -> str:
-    """Return `path` as Flower's processes need it, which run elsewhere; "" stays."""
+    """Return `path` for processes that run elsewhere; "" stays."""
     return str(Path(path).expanduser().absolute()) if path else ""
 
 

@@ -8,8 +8,7 @@ variable FLWR_SUPERGRID_API_URL says. This is one, for a coordinator's own apps:
     flhe shelf trust reviewer.pub ...            prints what --trusted-entities reads
     flhe shelf serve DIRECTORY --port 8081       beside the SuperLink
 
-Whoever runs the shelf or the SuperLink need not be trusted: SuperNodes verify the signature over the
-app's SHA-256 themselves. Signing is the reviewer's act, on the reviewer's machine.
+Neither shelf nor SuperLink need be trusted: SuperNodes verify the signature over the app's SHA-256.
 """
 
 from __future__ import annotations
