@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flhe.errors import ConfigError
-from flhe.json_option import console
 from flhe.provision.public_files import check_new, write_new
 from flhe.provision.public_files import replace as write
 
@@ -182,9 +181,11 @@ def replace(file: File, site: Site, out: Out) -> None:
 
 
 def _show(signed: SignedRoster) -> None:
+    from rich.console import Console
+
     from flhe.provision import rosters
 
-    console().print(rosters.table(signed))
+    Console().print(rosters.table(signed))
     typer.echo(f"{rosters.bounds(signed.roster)}\n\n{rosters.hash_of(signed.roster)}")
 
 
