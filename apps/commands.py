@@ -81,8 +81,9 @@ def run(
             launch.run(Settings(**{**from_file(config), **said}), how)
     except Stopped as stopped:
         hint = f"; {stopped.hint}" if stopped.hint else ""
-        text = f"flhe: stopped by {stopped}; everything it started is stopped too{hint}"
-        typer.echo(text, err=True)
+        typer.echo(
+            f"flhe: stopped by {stopped}; everything it started is stopped too{hint}", err=True
+        )
         raise typer.Exit(128 + stopped.number) from None
 
 

@@ -79,10 +79,9 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
 
 
 def overhead_table(rounds: list[dict[str, Any]], ending: dict[str, Any] | None) -> Table | None:
-    """Where the reports of a finished run's rounds, and of its ending, say that time went, by phase.
+    """Return the table of a finished run's time, by phase; None where no report has phases.
 
-    None where nothing says. The first round stands by itself: in it keys are agreed on, and processes
-    start and compile.
+    The first round has a column: in it keys are agreed on, and processes start and compile.
     """
     from flhe.strategies.overhead import PHASES
 

@@ -1,14 +1,11 @@
 """Dropouts: nodes that fail in the middle of a round, so that a simulation shows what that costs.
 
-Which nodes, and where in the round, follows from the run's seed, so that two runs compare: before
-training, with the answer lost, or at one of the stages after it. Who has dropped out of a round is
-back in the next one. One node may also be killed, for good: it never answers again, not even where
-members agree on keys, until the run ends. (One that is resumed starts all its nodes, and the dead one
-dies again in its next training.)
+Which nodes, and where in the round, follows from the run's seed, so that two runs compare. A node that
+drops out is back in the next round. One node may also be killed, for good: it never answers again until
+the run ends. (A resumed run starts all nodes, and the dead one dies again in its next training.)
 
-In a simulation a node is no process: the workers of Flower's backend share all nodes, and one that
-ends takes its place in the pool with it. So who drops out, or is dead, answers what the network says of
-a node that is gone.
+In a simulation the workers of Flower's backend share all nodes, and none of them may end. So a node
+that drops out answers what the network says of a node that is gone.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from flhe.errors import ConfigError
+
 FLOWER_CONFIG = """\
 [superlink]
 default = "flhe"
@@ -24,12 +26,15 @@ insecure = true
 """
 
 
-def environment(home: Path, scratch: Path) -> dict[str, str]:
-    """Environment of Flower and all below it: private, offline, quiet, one thread a node."""
+def environment(nodes: Path, scratch: Path) -> dict[str, str]:
+    """Environment of Flower and all below it: private, offline, quiet, one thread a node.
+
+    `nodes` is the directory of the nodes' state directories, `scratch` that of temporary files.
+    """
     env = dict(os.environ)
     env.pop("RAY_ADDRESS", None)  # never join a cluster that happens to run here
     env |= {
-        "FLHE_HOME": env.get("FLHE_HOME") or str(home / "nodes"),
+        "FLHE_HOME": str(nodes),
         "FLWR_HOME": str(scratch),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -94,6 +99,14 @@ def cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def creatable(path: Path, named: str) -> Path:
+    """Return the absolute path of a file to be written; ConfigError if it cannot be, as `named`."""
+    path = path.expanduser().absolute()
+    if path.is_dir() or not path.parent.is_dir():
+        raise ConfigError(f"{named}: name a file in a directory that exists")
+    return path
 
 
 def own_name() -> str:

@@ -51,10 +51,10 @@ class FlowerRun:
         self._copy = None if how.report_path is None else self._own(how.report_path.expanduser())
         self._settings, self._log = run_dir.settings, run_dir.log
         self._deadline = time.monotonic() + how.timeout
-        self._env = environment(run_dir.path, scratch) | {"FLHE_HOME": str(run_dir.nodes)}
+        self._env = environment(run_dir.nodes, scratch)
         self._outcome = Outcome.earlier(labelled(e, self._settings) for e in run_dir.events())
         self._kills = bool(self._settings.kill)
-        self._tails = (Tail.from_end(run_dir.report), Tail.from_end(self._log))
+        self._tails = (Tail(run_dir.report, new=True), Tail(self._log, new=True))
         self._log.touch(mode=0o600)
         self._log_start = self._log.stat().st_size
 

@@ -1,26 +1,23 @@
 """`flhe run`: one federation, simulated on this machine by Flower, and a true exit code.
 
-It wraps `flwr run` on the app. Flower's own settings, ports, processes and temporary files are
-private to the run and gone after it; what stays is the run's directory (`run_dir.py`), from which an
-encrypted run that was ended at any point goes on.
+It wraps `flwr run` on the app. Flower's own files and processes are gone after the run; what stays is
+the run's directory (`run_dir.py`).
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-
-from rich.console import Console
 
 from flhe import json_option
 from flhe.errors import ConfigError, FlheError
 from flhe.packages import require
 from flhe_app.console import overhead_table, round_table
-from flhe_app.environment import own_name, temporary
+from flhe_app.environment import creatable, own_name, temporary
 from flhe_app.flower_run import FlowerRun, How
 from flhe_app.outcome import Outcome
 from flhe_app.run_dir import RunDir, created, reopened
@@ -57,14 +54,13 @@ def _train(run_dir: RunDir, how: How) -> Outcome:
     with _kept(run_dir), temporary() as scratch:
         outcome = FlowerRun(run_dir, scratch, how, console).run()
     console.print(round_table(settings, outcome.rounds, outcome.model_bytes))
-    if (overhead := overhead_table(outcome.rounds, outcome.ending)) is not None:
+    if overhead := overhead_table(outcome.rounds, outcome.ending):
         console.print(overhead)
     if outcome.warning:
         console.print(outcome.warning, style="yellow", markup=False, highlight=False)
-    _say_where(console, run_dir)
+    _say_where(partial(console.print, markup=False, highlight=False, soft_wrap=True), run_dir)
     if how.json_path:
-        content = json.dumps(outcome.to_json(settings), indent=2)
-        json_option.write_json(how.json_path, content)
+        json_option.write_json(how.json_path, json.dumps(outcome.to_json(settings), indent=2))
     return outcome
 
 
@@ -76,7 +72,7 @@ def _kept(run_dir: RunDir) -> Iterator[None]:
     except Stopped as stopped:
         stopped.hint = run_dir.hint
         if not run_dir.resumable and not run_dir.resumed:
-            run_dir.remove()
+            run_dir.keep_alone()
         raise
     except Exception as error:
         if not run_dir.resumable and not run_dir.resumed:
@@ -87,7 +83,7 @@ def _kept(run_dir: RunDir) -> Iterator[None]:
     if run_dir.asked.encrypted:
         run_dir.save(finished=run_dir.asked.num_rounds)
     elif run_dir.asked.sealed_model:  # the model is elsewhere
-        run_dir.remove()
+        run_dir.keep_alone()
     else:
         model = Path(run_dir.settings.sealed_model)
         run_dir.keep_alone(model, run_dir.report, run_dir.log)
@@ -121,16 +117,12 @@ def check(settings: Settings, how: How) -> None:
     json_file = None if how.json_path == json_option.STDOUT else how.json_path
     files = {"--json": json_file, "--report": how.report_path, "--output": settings.sealed_model}
     for option, path in files.items():
-        if not path:
-            continue
-        target = Path(path).expanduser()
-        if target.is_dir() or not target.absolute().parent.is_dir():
-            raise ConfigError(f"{option} {path}: name a file in a directory that exists")
+        if path:
+            creatable(Path(path), f"{option} {path}")
 
 
-def _say_where(console: Console, run_dir: RunDir) -> None:
+def _say_where(say: Callable[[str], None], run_dir: RunDir) -> None:
     """Say where the model and the keys are, and how to open it."""
-    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     model, keys = run_dir.settings.sealed_model, str(run_dir.nodes)
     if run_dir.asked.model_suffix == ".npz":
         say(f"Model: {model}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
@@ -20,11 +21,11 @@ class Option:
     internal: bool = False
     """Whether the run config alone has it, for whoever starts the app in another way."""
     known: tuple[str, ...] = ()  # Values of a text, where it takes no others
-    least: float = -math.inf  # Smallest number
+    least: float = 0  # Smallest number
     most: float = math.inf  # Largest number
-    above: float = -math.inf  # A number must be more than that
-    only: tuple[str, tuple[Any, ...]] | None = None
-    """Another setting, and its values beside which this one has an effect."""
+    positive: bool = False  # Whether a number must be more than 0
+    only: tuple[str, Any] | None = None
+    """Another setting, and its value beside which this one has an effect."""
     extra: Mapping[str, Any] = field(default_factory=dict)  # More arguments of `typer.Option`
 
 
@@ -66,17 +67,16 @@ def check(settings: Any) -> None:
         _check_value(key_of(setting.name), value, about(setting))
     for setting in fields(settings):
         given, found = getattr(settings, setting.name), about(setting).only
-        if found is None or given == setting.default or getattr(settings, found[0]) in found[1]:
+        if found is None or given == setting.default or getattr(settings, found[0]) == found[1]:
             continue
-        other, values = found
-        if values == (True,):
+        key, (other, value) = key_of(setting.name), found
+        if value is True:
             raise ConfigError(
-                f"{key_of(setting.name)}={given!r} has no effect where nothing is {other}: leave it out"
+                f"{key}={given!r} has no effect where nothing is {other}: leave it out"
             )
         raise ConfigError(
-            f"{key_of(setting.name)}={given!r} has no effect with {key_of(other)}="
-            f"{getattr(settings, other)!r}: leave it out, or use {key_of(other)}="
-            f"{' or '.join(map(repr, values))}"
+            f"{key}={given!r} has no effect with {key_of(other)}={getattr(settings, other)!r}: "
+            f"leave it out, or use {key_of(other)}={value!r}"
         )
 
 
@@ -87,12 +87,13 @@ def _check_value(key: str, value: Any, said: Option) -> None:
         )
     if isinstance(value, str | bool):
         return
-    if not (math.isfinite(value) and said.least <= value <= said.most and value > said.above):
-        bounds = [f"more than {said.above:g}"] if said.above > -math.inf else []
-        bounds += [f"{said.least:g} or more"] if said.least > -math.inf else []
-        bounds += [f"at most {said.most:g}"] if said.most < math.inf else []
+    if not said.least <= value <= min(said.most, sys.float_info.max) or (
+        said.positive and not value
+    ):
+        bounds = "more than 0" if said.positive else f"{said.least:g} or more"
+        most = f" and at most {said.most:g}" if said.most < math.inf else ""
         finite = "finite and " if isinstance(value, float) else ""
-        raise ConfigError(f"{key}={value}: must be {finite}{' and '.join(bounds)}")
+        raise ConfigError(f"{key}={value}: must be {finite}{bounds}{most}")
 
 
 def said(key: str, value: object) -> str:

@@ -1,4 +1,4 @@
-"""What a run left: read from the report that the server writes, and from the log."""
+"""Outcome of a run: read from the report that the server writes, and from the log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def labelled(event: dict[str, Any], settings: Settings) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run left: its rounds, and where its model and keys are."""
+    """Rounds of a run, and where its model is."""
 
     model_bytes: int = 0
     rounds: list[dict[str, Any]] = field(default_factory=list)
@@ -52,8 +52,7 @@ class Outcome:
     def read(self, event: dict[str, Any]) -> bool:
         """Take in one event of the report; False for a round that was reported before.
 
-        A run that was stopped between a round's report and its end evaluates that round again when it
-        is resumed: the first report counts, it has all that the round cost.
+        A resumed run may evaluate its last round again: the first report has all that the round cost.
         """
         kind = event["event"]
         if kind == "start":
@@ -88,16 +87,11 @@ class Outcome:
 
 
 class Tail:
-    """Whole lines of a file that grows, from offset `start` on."""
+    """Whole lines of a file that grows; those that come from now on if `new`."""
 
-    def __init__(self, path: Path, start: int = 0) -> None:
+    def __init__(self, path: Path, *, new: bool = False) -> None:
         self._path = path
-        self._offset = start
-
-    @classmethod
-    def from_end(cls, path: Path) -> Tail:
-        """Those that come from now on."""
-        return cls(path, path.stat().st_size if path.exists() else 0)
+        self._offset = path.stat().st_size if new and path.exists() else 0
 
     def lines(self) -> list[str]:
         """Those that came since the last call."""

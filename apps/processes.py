@@ -29,7 +29,7 @@ GRACE_S = 3.0
 def tagged(tag: str) -> set[psutil.Process]:
     """Return every live process whose environment carries `tag`, and those below them.
 
-    The second half matters: a process that renames itself, as Ray's do, overwrites its environment.
+    A process that renames itself, as Ray's do, overwrites its environment.
     """
     found = set()
     for process in psutil.process_iter():
@@ -44,7 +44,7 @@ def tagged(tag: str) -> set[psutil.Process]:
 def stop_tagged(tag: str, seen: Iterable[psutil.Process] = ()) -> None:
     """End every process that carries `tag`, and of `seen` those that still run.
 
-    Each is asked first, then killed; then looks again for newborns, a few times.
+    Each is asked first, then killed, with newborns, up to three times.
     """
     for ask in (True, False, False, False):
         processes = tagged(tag) | {process for process in seen if _runs(process)}
@@ -139,10 +139,8 @@ class Children:
         stop_tagged(self.tag, self._seen)
         for process in self._started:
             process.poll()  # or Python would warn that it runs
-        if self._watchdog.stdin is not None:
-            self._watchdog.stdin.close()
         try:
-            self._watchdog.wait(GRACE_S)
+            self._watchdog.communicate(timeout=GRACE_S)  # closes its standard input
         except subprocess.TimeoutExpired:
             self._watchdog.kill()
             self._watchdog.wait()

@@ -68,15 +68,10 @@ class RunCommand(TyperCommand):
 def scheme_text(ctx: click.Context, given: dict[str, Any]) -> str | None:
     """The scheme that was named, with what was said of it, as settings have it; None for none."""
     name = ctx.meta.get(NAMED)
-    own = {key: given.pop(key) for key in [key for key in given if key.startswith(OWN)]}
+    own = {key.removeprefix(OWN): given.pop(key) for key in list(given) if key.startswith(OWN)}
     if name is None:
         return None
-    words = [
-        said(key_of(key.removeprefix(OWN)), value)
-        for key, value in own.items()
-        if value is not None
-    ]
-    return " ".join([name, *words])
+    return " ".join([name, *(said(key_of(k), v) for k, v in own.items() if v is not None)])
 
 
 def _schemes() -> Any:
@@ -107,18 +102,11 @@ def _options(name: str) -> list[click.Parameter]:
 
 def _described(doc: str) -> dict[str, str]:
     """First sentence of each parameter in a NumPy docstring."""
-    found: dict[str, list[str]] = {}
-    name = ""
-    for line in doc.partition("Parameters\n")[2].splitlines():
-        head, colon, _ = line.strip().partition(" : ")
-        if colon and head.isidentifier():
-            name = head
-            found[name] = []
-        elif name and line.strip():
-            found[name].append(line.strip())
+    parameters = re.split(r"^ *(\w+) : .*\n", doc.partition("Parameters\n")[2], flags=re.MULTILINE)
+    described = zip(parameters[1::2], parameters[2::2], strict=True)
     return {
-        name: re.split(r"[.;] ", " ".join(text))[0].rstrip(".") + "."
-        for name, text in found.items()
+        name: re.split(r"[.;] ", " ".join(text.split()))[0].rstrip(".") + "."
+        for name, text in described
     }
 
 
@@ -133,9 +121,7 @@ def from_file(path: Path | None) -> dict[str, Any]:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"--config {path}: {error}") from None
-    names = {
-        key_of(field.name): field.name for field in fields(Settings) if not about(field).internal
-    }
+    names = {key_of(f.name): f.name for f in fields(Settings) if not about(f).internal}
     if unknown := [key for key in found if key not in names]:
         raise ConfigError(
             f"--config {path}: {unknown[0]} is no setting; `flhe run --settings` lists them"

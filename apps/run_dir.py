@@ -21,7 +21,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,6 @@ from flhe_app.environment import data_home, own_name
 from flhe_app.option import flag_of
 from flhe_app.settings import Settings
 
-VERSION = 1
-
-FLAGS = {field.name: flag_of(field) for field in fields(Settings)}
-"""What `flhe run` calls each setting; None for those that it does not take."""
-
 PATHS = ("data_dir", "sealed_model", "tensorboard")
 """Settings that are paths."""
 
@@ -45,7 +40,7 @@ PATHS = ("data_dir", "sealed_model", "tensorboard")
 class RunDir:
     """A run's directory, locked for as long as the context that made it lasts."""
 
-    path: Path  # The directory
+    path: Path
     asked: Settings
     """What the run was asked for; paths are absolute, those inside `path` are left open."""
     nodes: Path  # Directory of the nodes' state directories
@@ -54,7 +49,7 @@ class RunDir:
 
     @property
     def log(self) -> Path:
-        """What Flower and the app logged."""
+        """The log of Flower and the app."""
         return self.path / "run.log"
 
     @property
@@ -89,13 +84,11 @@ class RunDir:
         data = self.report.read_bytes()
         events, whole = [], []
         for line in data.splitlines(keepends=True):
-            try:
+            with suppress(ValueError):
                 event = json.loads(line)
-            except ValueError:
-                continue
-            if line.endswith(b"\n") and isinstance(event, dict):
-                events.append(event)
-                whole.append(line)
+                if line.endswith(b"\n") and isinstance(event, dict):
+                    events.append(event)
+                    whole.append(line)
         if b"".join(whole) != data:
             files.replace(self.report, whole)
         return events
@@ -104,7 +97,7 @@ class RunDir:
         """Write down the settings, and that `finished` rounds are done and their model is written."""
         inside = self.nodes == self.path / "nodes"
         content = {
-            "version": VERSION,
+            "version": 1,
             "nodes": "" if inside else str(self.nodes),
             "finished": finished,
             "settings": self.asked.to_config(),
@@ -116,7 +109,10 @@ class RunDir:
         (self.path / "tag").write_text(tag, encoding="ascii")
 
     def keep_alone(self, *kept: Path) -> None:
-        """Remove everything but `kept`."""
+        """Remove everything but `kept`, and the directory if that is nothing."""
+        if not kept:
+            shutil.rmtree(self.path, ignore_errors=True)
+            return
         for entry in self.path.iterdir():
             if entry in kept:
                 continue
@@ -124,10 +120,6 @@ class RunDir:
                 shutil.rmtree(entry, ignore_errors=True)
             else:
                 entry.unlink(missing_ok=True)
-
-    def remove(self) -> None:
-        """Remove the directory."""
-        shutil.rmtree(self.path, ignore_errors=True)
 
 
 @contextmanager
@@ -194,7 +186,7 @@ def merged(stored: Settings, given: Mapping[str, object], path: Path) -> Setting
         said = absolute(str(value)) if name in PATHS else value
         if said == had:
             continue
-        option = FLAGS[name]
+        option = next(flag_of(field) for field in fields(Settings) if field.name == name)
         if name != "num_rounds":
             raise ConfigError(
                 f"{option} {value}: the run in {path} has {had!r}, which cannot change when it is "
@@ -209,15 +201,14 @@ def merged(stored: Settings, given: Mapping[str, object], path: Path) -> Setting
 
 
 def absolute(path: str) -> str:
-    """Return `path` as Flower's processes need it, which run elsewhere; "" stays."""
+    """Return `path` for processes that run elsewhere; "" stays."""
     return str(Path(path).expanduser().absolute()) if path else ""
 
 
 def _read(path: Path) -> tuple[Settings, Path, int]:
     """Settings, the nodes' directory and the rounds that are finished."""
     try:
-        content = json.loads(files.read(path / "settings.json"))
-        match content:
+        match json.loads(files.read(path / "settings.json")):
             case {
                 "version": 1,
                 "nodes": str(nodes),
@@ -234,14 +225,12 @@ def _read(path: Path) -> tuple[Settings, Path, int]:
 def _locked(path: Path) -> Iterator[int]:
     """Hold the directory's lock. It is gone with the last process that has the descriptor."""
     try:
-        handle = os.open(
-            path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
+        handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be written ({error.strerror}): name a directory of yours"
         ) from error
-    try:
+    with os.fdopen(handle, "rb"):  # closes it
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -250,5 +239,3 @@ def _locked(path: Path) -> Iterator[int]:
                 "wait until it has ended"
             ) from None
         yield handle
-    finally:
-        os.close(handle)

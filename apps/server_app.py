@@ -24,7 +24,7 @@ from flhe.strategies.plain import metered
 from flhe.strategies.report import VERSION, Reporter
 from flhe.strategies.sealed_result import save_sealed, write_private
 from flhe.strategies.tensorboard import TensorBoard
-from flhe_app.environment import data_home
+from flhe_app.environment import creatable, data_home
 from flhe_app.node_memory import nodes_memory
 from flhe_app.plain_fedsgd import PlainFedSGD
 from flhe_app.settings import Settings
@@ -147,9 +147,7 @@ def placed(settings: Settings, run_id: int) -> Settings:
     Raises ConfigError: the file cannot be written there. The run has not trained anything yet.
     """
     if settings.sealed_model:
-        path = Path(settings.sealed_model).expanduser().absolute()
-        if path.is_dir() or not path.parent.is_dir():
-            raise ConfigError(f"sealed-model={path}: name a file in a directory that exists")
+        path = creatable(Path(settings.sealed_model), f"sealed-model={settings.sealed_model}")
     else:
         path = data_home() / "models" / f"run-{run_id}{settings.model_suffix}"
         try:

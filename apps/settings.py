@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from flhe.errors import ConfigError
 from flhe.schemes import DEFAULT, PLAIN
 from flhe_app.option import check, hidden, key_of, option
+from flhe_app.tasks import TASKS, task_named
 
 if TYPE_CHECKING:
     from flhe.coding.chain import Chain
@@ -26,23 +28,6 @@ if TYPE_CHECKING:
 
 SERVER_OPTIMIZERS = ("fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi")
 CLIENT_OPTIMIZERS = ("sgd", "adam", "rmsprop")
-CLASSES = {
-    "digits": 10,
-    "cifar10": 10,
-    "fashion-mnist": 10,
-    "fcn": 10,
-    "alexnet": 10,
-    "lstm": 97,
-    "resnet20": 10,
-    "gru": 97,
-    "cnn": 62,
-    "fcn-digits": 10,
-    "cnn-digits": 62,
-}
-"""What the model of each task tells apart: guessing costs ln(classes)."""
-
-TASKS = tuple(CLASSES)
-
 FAIR_LIMIT = 1 << 20
 """Largest weight under q-FedAvg, where `max_examples` does not say: fine steps, up to 4,096 nodes."""
 
@@ -52,13 +37,12 @@ MIN_LIMIT = 1 << 10
 FAIR_BITS = 24
 """Fewest bits of an encrypted value: q-FedAvg's updates are small beside the clip."""
 
-ADAM = "adam"
-"""What nodes step with under fedsgd, where `client_optimizer` does not say."""
-
 _FILE, _DIR = {"metavar": "FILE"}, {"metavar": "DIR"}
 _DATA = {"envvar": "FLHE_DATA_DIR", "show_envvar": False}
-_ENCRYPTED = ("encrypted", (True,))
-_FEDAVG, _FEDSGD = ("algorithm", ("fedavg",)), ("algorithm", ("fedsgd",))
+_ENCRYPTED = ("encrypted", True)
+
+_fedavg, _fedsgd = (partial(hidden, only=("algorithm", name)) for name in ("fedavg", "fedsgd"))
+_encrypted = partial(hidden, only=_ENCRYPTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +63,7 @@ class Settings:
     )
     nodes: int = option(5, "Nodes in the federation; at least 3 encrypted.", least=1)
     num_rounds: int = option(5, "Rounds of training.", flag="--rounds", least=1)
-    seed: int = hidden(0, "Seed of the model, the split and the batches.", least=0)
+    seed: int = hidden(0, "Seed of the model, the split and the batches.")
     report: str = option(
         "", "File that receives a JSON line per event while the run goes on.", internal=True
     )
@@ -90,12 +74,12 @@ class Settings:
         "iid", "How data is split: iid or dirichlet.", known=("iid", "dirichlet")
     )
     dirichlet_alpha: float = hidden(
-        0.5, "Evenness of a dirichlet split.", above=0, only=("partition", ("dirichlet",))
+        0.5, "Evenness of a dirichlet split.", positive=True, only=("partition", "dirichlet")
     )
-    local_epochs: int = option(5, "Epochs a node trains in a round.", least=1, only=_FEDAVG)
-    learning_rate: float = hidden(
-        0.05, "Learning rate of a node's training.", above=0, only=_FEDAVG
+    local_epochs: int = option(
+        5, "Epochs a node trains in a round.", least=1, only=("algorithm", "fedavg")
     )
+    learning_rate: float = _fedavg(0.05, "Learning rate of a node's training.", positive=True)
     batch_size: int = hidden(32, "Examples of a batch.", least=1)
     algorithm: str = option(
         "fedavg",
@@ -107,57 +91,43 @@ class Settings:
         "What steps under fedsgd: adam, rmsprop or sgd.",
         flag="--optimizer",
         known=("", *CLIENT_OPTIMIZERS),
-        only=_FEDSGD,
+        only=("algorithm", "fedsgd"),
     )
-    client_lr: float = hidden(
-        0.0, "Its learning rate; 0: PyTorch's default.", flag="--lr", least=0, only=_FEDSGD
+    client_lr: float = _fedsgd(0.0, "Its learning rate; 0: PyTorch's default.", flag="--lr")
+    client_momentum: float = _fedsgd(0.0, "Momentum of sgd and rmsprop.")
+    client_decay: float = _fedsgd(0.0, "How its rate falls: lr / (1 + decay * steps before).")
+    server_optimizer: str = _fedavg(
+        "fedavg", "fedavg, fedavgm, fedadagrad, fedadam or fedyogi.", known=SERVER_OPTIMIZERS
     )
-    client_momentum: float = hidden(0.0, "Momentum of sgd and rmsprop.", least=0, only=_FEDSGD)
-    client_decay: float = hidden(
-        0.0, "How its rate falls: lr / (1 + decay * steps before).", least=0, only=_FEDSGD
-    )
-    server_optimizer: str = hidden(
-        "fedavg",
-        "fedavg, fedavgm, fedadagrad, fedadam or fedyogi.",
-        known=SERVER_OPTIMIZERS,
-        only=_FEDAVG,
-    )
-    server_eta: float = hidden(
-        0.0, "Its learning rate; 0: Flower's default.", least=0, only=_FEDAVG
-    )
+    server_eta: float = _fedavg(0.0, "Its learning rate; 0: Flower's default.")
     server_momentum: float = hidden(
-        0.9, "Momentum of fedavgm.", least=0, only=("server_optimizer", ("fedavgm",))
+        0.9, "Momentum of fedavgm.", only=("server_optimizer", "fedavgm")
     )
-    proximal_mu: float = hidden(
-        0.0, "Weight of FedProx's proximal term; 0 trains without it.", least=0, only=_FEDAVG
-    )
-    fair_q: float = hidden(0.0, "Fairness q of q-FedAvg; 0 is FedAvg.", least=0, only=_FEDAVG)
+    proximal_mu: float = _fedavg(0.0, "Weight of FedProx's proximal term; 0 trains without it.")
+    fair_q: float = _fedavg(0.0, "Fairness q of q-FedAvg; 0 is FedAvg.")
     fair_lipschitz: float = hidden(
         0.0,
         "L of q-FedAvg; 0 takes 1 / learning-rate. Training here has momentum 0.9, which moves ten "
         "times as far as its learning rate says: 0.1 / learning-rate makes larger steps.",
-        least=0,
     )
     fraction_train: float = hidden(
-        1.0, "Share of the nodes that train in a round.", above=0, most=1
+        1.0, "Share of the nodes that train in a round.", positive=True, most=1
     )
-    join_timeout: float = hidden(60.0, "Longest wait for the nodes, in seconds.", above=0)
-    round_timeout: float = hidden(600.0, "Longest stage of a round, in seconds.", above=0)
+    join_timeout: float = hidden(60.0, "Longest wait for the nodes, in seconds.", positive=True)
+    round_timeout: float = hidden(600.0, "Longest stage of a round, in seconds.", positive=True)
     device: str = hidden("cpu", "Where nodes train: cpu, cuda.")
-    bits: int = hidden(
-        0,
-        "Bits of one encrypted value; 0: 16, or all that the scheme has room for.",
-        least=0,
-        only=_ENCRYPTED,
+    bits: int = _encrypted(
+        0, "Bits of one encrypted value; 0: 16, or all that the scheme has room for."
     )
     clip: float = hidden(
-        1.0, "Largest change of one weight in one round, or its gradient under fedsgd.", above=0
+        1.0,
+        "Largest change of one weight in one round, or its gradient under fedsgd.",
+        positive=True,
     )
     max_examples: int = hidden(
         0,
         "Most examples that one node may count; 0 lets the task decide. With fair-q the largest "
         "weight.",
-        least=0,
     )
     clipping: str = option(
         "fixed",
@@ -166,41 +136,27 @@ class Settings:
         only=_ENCRYPTED,
     )
     top_k: float = option(
-        0.0,
-        "Share of each layer's values that a node sends; 0: all.",
-        least=0,
-        most=1,
-        only=_ENCRYPTED,
+        0.0, "Share of each layer's values that a node sends; 0: all.", most=1, only=_ENCRYPTED
     )
-    warmup: int = hidden(
-        10, "Rounds at shares of 0.8, 0.4 and 0.2 each before --top-k.", least=0, only=_ENCRYPTED
-    )
-    permute: bool = hidden(True, "Hide from the server which values were sent.", only=_ENCRYPTED)
+    warmup: int = _encrypted(10, "Rounds at shares of 0.8, 0.4 and 0.2 each before --top-k.")
+    permute: bool = _encrypted(True, "Hide from the server which values were sent.")
     select: float = option(
         1.0, "Share of an update that is encrypted; the server sees the rest.", only=_ENCRYPTED
     )
-    rule: str = hidden(
-        "sensitivity",
-        "What chooses it: sensitivity, magnitude, random or layers:REGEX.",
-        only=_ENCRYPTED,
+    rule: str = _encrypted(
+        "sensitivity", "What chooses it: sensitivity, magnitude, random or layers:REGEX."
     )
-    rest: str = hidden(
-        "clear",
-        "The rest travels in clear, or drop: it is not sent.",
-        known=("clear", "drop"),
-        only=_ENCRYPTED,
+    rest: str = _encrypted(
+        "clear", "The rest travels in clear, or drop: it is not sent.", known=("clear", "drop")
     )
     noise: float = option(
         0.0, "Scale of Laplace noise on updates, in their units; 0: none.", only=_ENCRYPTED
     )
-    noise_scope: str = hidden(
-        "clear",
-        "What gets noise: what travels in clear, or all.",
-        known=("clear", "all"),
-        only=_ENCRYPTED,
+    noise_scope: str = _encrypted(
+        "clear", "What gets noise: what travels in clear, or all.", known=("clear", "all")
     )
-    drops: int = option(0, "Nodes that drop out of each round, at random stages.", least=0)
-    kill: int = option(0, "Round in which one node is killed, for good; 0: none.", least=0)
+    drops: int = option(0, "Nodes that drop out of each round, at random stages.")
+    kill: int = option(0, "Round in which one node is killed, for good; 0: none.")
     data_dir: str = option("", "Where the data set lies, if not in $FLHE_DATA_DIR.", extra=_DATA)
     download: bool = hidden(False, "Fetch the data set when it is missing.")
     state_dir: str = option(
@@ -210,21 +166,12 @@ class Settings:
         internal=True,
     )
     resume: bool = option(False, "Go on with the run in state-dir.", only=_ENCRYPTED, internal=True)
-    rekey_every: int = hidden(
-        0, "Rounds after which the nodes agree on fresh keys; 0: never.", least=0, only=_ENCRYPTED
+    rekey_every: int = _encrypted(0, "Rounds after which the nodes agree on fresh keys; 0: never.")
+    checkpoint_every: int = _encrypted(
+        10, "Rounds after which a node seals the model; 0: only when needed."
     )
-    checkpoint_every: int = hidden(
-        10,
-        "Rounds after which a node seals the model; 0: only when needed.",
-        least=0,
-        only=_ENCRYPTED,
-    )
-    patience: int = hidden(
-        3, "Rounds that a node may be away before a new epoch.", least=0, only=_ENCRYPTED
-    )
-    retries: int = hidden(
-        2, "How often a round with too few updates is asked again.", least=0, only=_ENCRYPTED
-    )
+    patience: int = _encrypted(3, "Rounds that a node may be away before a new epoch.")
+    retries: int = _encrypted(2, "How often a round with too few updates is asked again.")
     sealed_model: str = option("", "Where the final model goes.", flag="--output", extra=_FILE)
 
     def __post_init__(self) -> None:
@@ -286,7 +233,7 @@ class Settings:
 
         if self.gradients:
             return Optimizer(
-                cast(Any, self.client_optimizer or ADAM),
+                cast(Any, self.client_optimizer or "adam"),
                 lr=self.client_lr or None,
                 momentum=self.client_momentum or None,
                 decay=self.client_decay or None,
@@ -308,7 +255,7 @@ class Settings:
             self.fair_q,
             self.fair_lipschitz or 1 / self.learning_rate,
             self.clip,
-            math.log(CLASSES[self.task]),
+            math.log(task_named(self.task).classes),
             self.max_examples or FAIR_LIMIT,
         )
 

@@ -8,8 +8,7 @@ variable FLWR_SUPERGRID_API_URL says. This is one, for a coordinator's own apps:
     flhe shelf trust reviewer.pub ...            prints what --trusted-entities reads
     flhe shelf serve DIRECTORY --port 8081       beside the SuperLink
 
-Whoever runs the shelf or the SuperLink need not be trusted: SuperNodes verify the signature over the
-app's SHA-256 themselves. Signing is the reviewer's act, on the reviewer's machine.
+Neither shelf nor SuperLink need be trusted: SuperNodes verify the signature over the app's SHA-256.
 """
 
 from __future__ import annotations
@@ -50,23 +49,20 @@ def key_id(public: Ed25519PublicKey) -> str:
     return "fpk_" + hashlib.sha256(public.public_bytes_raw()).hexdigest()[:32]
 
 
-def sign_fab(fab: bytes, key: Ed25519PrivateKey, signed_at: int) -> dict[str, Any]:
-    """Sign an app as Flower's reviewers do: Ed25519 over be64(time) and the app's SHA-256."""
-    message = signed_at.to_bytes(8, "big") + hashlib.sha256(fab).digest()
-    return {
-        "public_key_id": key_id(key.public_key()),
-        "signed_at": signed_at,
-        "signature": base64.urlsafe_b64encode(key.sign(message)).decode("ascii"),
-    }
-
-
 def add_signature(fab: Path, key: Ed25519PrivateKey, signed_at: int) -> None:
     """Sign the app in a file; its signatures lie beside it, one a key.
+
+    As Flower's reviewers sign: Ed25519 over be64(time) and the app's SHA-256.
 
     Raises ConfigError: files that cannot be read or written.
     """
     beside = fab.with_name(fab.name + SIGNATURES)
-    made = sign_fab(_read(fab), key, signed_at)
+    message = signed_at.to_bytes(8, "big") + hashlib.sha256(_read(fab)).digest()
+    made = {
+        "public_key_id": key_id(key.public_key()),
+        "signed_at": signed_at,
+        "signature": base64.urlsafe_b64encode(key.sign(message)).decode("ascii"),
+    }
     others = [s for s in signatures(fab) if s["public_key_id"] != made["public_key_id"]]
     try:
         beside.write_text(json.dumps([*others, made], indent=2) + "\n", encoding="utf-8")
@@ -102,22 +98,15 @@ def find(directory: Path, app_id: str, version: str | None) -> Path | None:
 
     None if `directory` holds none that can be read among its `*.fab`, as `flwr build` makes them.
     """
-    found = []
-    for path in directory.glob("*.fab"):
-        named = _named(path)
-        if named and f"@{named[0]}" == app_id and version in (None, named[1]):
-            found.append((path.stat().st_mtime, path))
-    return max(found)[1] if found else None
-
-
-def _named(path: Path) -> tuple[str, str] | None:
-    """`publisher/name` and version of an app; None where the file is damaged."""
     from flwr.common.config import get_fab_config, get_metadata_from_config
 
-    try:
-        return get_metadata_from_config(get_fab_config(_read(path)))
-    except Exception:  # Flower's, zipfile's and TOML's own
-        return None
+    found = []
+    for path in directory.glob("*.fab"):
+        with suppress(Exception):  # a damaged file: Flower's, zipfile's and TOML's own
+            name, its = get_metadata_from_config(get_fab_config(_read(path)))
+            if f"@{name}" == app_id and version in (None, its):
+                found.append((path.stat().st_mtime, path))
+    return max(found)[1] if found else None
 
 
 def _handler(directory: Path) -> type[BaseHTTPRequestHandler]:
@@ -147,8 +136,7 @@ def _handler(directory: Path) -> type[BaseHTTPRequestHandler]:
             self._say(code, json.dumps(said).encode())
 
         def _found(self, asked: Any) -> dict[str, Any] | None:
-            path = find(directory, str(asked["app_id"]), asked.get("app_version"))
-            if path is None:
+            if not (path := find(directory, str(asked["app_id"]), asked.get("app_version"))):
                 return None
             host = self.headers.get("Host", "")
             return {"fab_url": f"http://{host}{FABS}{path.name}", "verifications": signatures(path)}
@@ -212,24 +200,22 @@ def _read(path: Path) -> bytes:
 
 def reviewer_key(path: Path) -> Ed25519PrivateKey:
     """Read a reviewer's key: Ed25519, of OpenSSH, without passphrase."""
-    try:
-        key = load_ssh_private_key(_read(path), password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigError(
-            f"{path}: not an Ed25519 key of OpenSSH without passphrase; make one with "
-            "`ssh-keygen -t ed25519 -N '' -f reviewer`"
-        )
-    return key
+    data = _read(path)
+    with suppress(ValueError, TypeError, UnsupportedAlgorithm):
+        key = load_ssh_private_key(data, password=None)
+        if isinstance(key, Ed25519PrivateKey):
+            return key
+    raise ConfigError(
+        f"{path}: not an Ed25519 key of OpenSSH without passphrase; make one with "
+        "`ssh-keygen -t ed25519 -N '' -f reviewer`"
+    )
 
 
 def reviewer_public(path: Path) -> Ed25519PublicKey:
     """Read a reviewer's public key: Ed25519, of OpenSSH."""
-    try:
-        key = load_ssh_public_key(_read(path))
-    except (ValueError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, Ed25519PublicKey):
-        raise ConfigError(f"{path}: not an Ed25519 public key of OpenSSH")
-    return key
+    data = _read(path)
+    with suppress(ValueError, UnsupportedAlgorithm):
+        key = load_ssh_public_key(data)
+        if isinstance(key, Ed25519PublicKey):
+            return key
+    raise ConfigError(f"{path}: not an Ed25519 public key of OpenSSH")

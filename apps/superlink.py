@@ -32,10 +32,10 @@ def start_superlink(
     patience: float = 1.0,
     tick: Callable[[], None] = lambda: time.sleep(LOOK_S),
 ) -> tuple[int, Process]:
-    """Start one; returns its port, 0 where it does not answer in time or has ended, and its process.
+    """Start one. Return its port, 0 if it does not answer in time or has ended, and its process.
 
-    It prints into `log` and runs in `scratch`. `answers` says whether it answers on a port; `patience`
-    multiplies the longest wait, SUPERLINK_S seconds; `tick` waits a moment.
+    It runs in `scratch`. `answers` says whether it answers on a port, `tick` waits a moment, and
+    `patience` multiplies SUPERLINK_S.
     """
     for _ in range(STARTS):
         port = free_port()

@@ -103,8 +103,6 @@ def keygen(
     Or deal keys to the sites offline, where a federation trusts somebody to: `--scheme NAME --roster
     FILE --roster-hash HEX --out DIR`.
     """
-    from rich.console import Console
-
     from flhe.provision import keygen as dealer
 
     if home is not None or name:
@@ -118,11 +116,11 @@ def keygen(
         typer.echo(sites.enrol(home, name, out))
         return
     if show is not None:
-        Console().print(dealer.show(show))
+        console().print(dealer.show(show))
         return
     table, steps = dealer.keygen(scheme, roster, roster_hash, out, ring, without or ())
-    Console().print(table)
-    Console().print(steps, markup=False, highlight=False, soft_wrap=True)
+    console().print(table)
+    console().print(steps, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command("log")
@@ -133,18 +131,16 @@ def show_log(
     ] = 50,
 ) -> None:
     """Show what a node was asked and what it answered: its audit log."""
-    from rich.console import Console
-
     from flhe.node import audit
     from flhe.node.store import Store
     from flhe.provision.audit_table import audit_table, contracts
 
     if not home.is_dir():  # a Store would make it
         raise ConfigError(f"--home {home}: no such directory")
-    console = Console()
-    console.print(audit_table(audit.last(Store(home), last), console))
+    screen = console()
+    screen.print(audit_table(audit.last(Store(home), last), screen))
     for line in contracts(home):
-        console.print(line, soft_wrap=True)
+        screen.print(line, soft_wrap=True)
 
 
 @app.command()

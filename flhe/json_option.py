@@ -24,7 +24,7 @@ JsonFile = Annotated[
 """Type of the option."""
 
 
-def console(json_file: Path | None, width: int | None = None) -> Console:
+def console(json_file: Path | None = None, width: int | None = None) -> Console:
     """Return where tables and sentences go: standard error if standard output is the JSON's.
 
     `width` is that of the terminal if omitted, columns.

@@ -17,6 +17,12 @@ FETCHED = ("lstm", "gru", "cnn")
 """Tasks whose data set flwr-datasets fetches, into a directory of its own unless one is given."""
 
 
+BROUGHT = ("cifar10", "fashion-mnist", "fcn", "alexnet", "resnet20")
+"""Tasks whose data set the user puts into a directory, or has torchvision fetch into it."""
+
+TASKS = INSTALLED + BROUGHT + FETCHED
+
+
 def task_named(name: str) -> Workload:
     """Return the task of that name, importing its module only now."""
     from flhe_app.tasks.workloads import OTHERS, WORKLOADS

@@ -1,11 +1,8 @@
 """Examples, and ordinary supervised training of a model on them.
 
-Nothing here draws from torch's global generator once a model exists: a client's batches depend on
-(seed, partition, round) alone, so that an encrypted run and a plain one see the same batches.
-
-An example is an image with one label, or a window of text with a label at every position: the character
-that follows there. Loss is cross-entropy and accuracy the share of right first guesses, both over all
-labels, so over all positions of all windows. Weights count examples.
+A client's batches depend on (seed, partition, round) alone: encrypted and plain runs see the same.
+Loss is cross-entropy and accuracy the share of right first guesses, both over all labels; text has one
+at every position.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ STEPPERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "rmsprop": torch.optim.RMSprop,
 }
-"""What a client steps with in one round, without a memory of others; two of them as they come."""
+"""Optimizers of one round, without a memory of others."""
 
 
 class Examples(NamedTuple):
@@ -80,24 +77,28 @@ def shuffler(seed: int, partition: int, server_round: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(state[0] >> 1))
 
 
-def anchors(model: nn.Module) -> list[Tensor]:
-    """Copies of the model's parameters, in order: w_t of `add_pull`, to be taken before training."""
-    return [parameter.detach().clone() for parameter in model.parameters()]
-
-
 @torch.no_grad()
 def add_pull(model: nn.Module, received: list[Tensor], mu: float) -> None:
-    """Pull the model back to where it started, as FedProx does: add mu * (w - w_t) to every gradient.
+    """Add mu * (w - w_t) to every gradient: FedProx's pull to the parameters w_t in `received`.
 
     That is the gradient of mu / 2 * ||w - w_t||**2, so the loss that is reported stays the task's own.
-    It is added in place, after `backward`, on the client, under any scheme. A parameter without a
-    gradient is left alone: nothing has moved it from `received`, which is what `anchors` gave.
+    A parameter without a gradient is left alone: nothing has moved it.
 
     Source: Li et al., "Federated Optimization in Heterogeneous Networks" (MLSys 2020), Alg. 2.
     """
     for parameter, anchor in zip(model.parameters(), received, strict=True):
         if parameter.grad is not None:
             parameter.grad.add_(parameter - anchor, alpha=mu)
+
+
+def _backward(model: nn.Module, examples: Examples, batch: Tensor) -> tuple[float, int, int]:
+    """Leave the gradients of a batch's mean loss. Return it, the right guesses and the labels."""
+    labels = examples.labels[batch]
+    model.zero_grad()
+    logits = model(examples.images[batch])
+    loss = functional.cross_entropy(logits, labels)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.item(), int((logits.argmax(1) == labels).sum()), labels.numel()
 
 
 def train(
@@ -114,11 +115,10 @@ def train(
 ) -> Score:
     """Train `model` in place. Returns the last epoch's running score.
 
-    `shuffle` gives the order of examples, of which an epoch takes the first `batches`; 0 for all. A
-    `proximal_mu` of more than 0 pulls the model back to where it started, as FedProx does; the score
-    is without that.
+    `shuffle` gives the order of examples, of which an epoch takes the first `batches`; 0 for all.
+    `proximal_mu` is the weight of FedProx's pull, which the score leaves out.
     """
-    received = anchors(model) if proximal_mu else []
+    received = [p.detach().clone() for p in model.parameters()] if proximal_mu else []
     steps = STEPPERS[optimizer](model.parameters(), lr=learning_rate)
     count = len(examples.labels)
     score = Score(0.0, 0.0)
@@ -127,17 +127,13 @@ def train(
         loss_sum, correct, seen = 0.0, 0, 0
         order = torch.randperm(count, generator=shuffle).split(batch_size)  # type: ignore[no-untyped-call]
         for batch in order[: batches or None]:
-            labels = examples.labels[batch]
-            steps.zero_grad()
-            logits = model(examples.images[batch])
-            loss = functional.cross_entropy(logits, labels)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss, right, labels = _backward(model, examples, batch)
             if proximal_mu:
                 add_pull(model, received, proximal_mu)
             steps.step()
-            loss_sum += loss.item() * labels.numel()
-            correct += int((logits.argmax(1) == labels).sum())
-            seen += labels.numel()
+            loss_sum += loss * labels
+            correct += right
+            seen += labels
         score = Score(loss_sum / seen, correct / seen)
     return score
 
@@ -171,12 +167,8 @@ def batch_gradient(
     """Gradient of the mean loss over `batch_size` random examples, or all where there are fewer."""
     order = torch.randperm(len(examples.labels), generator=shuffle)
     batch = order[:batch_size].to(examples.labels.device)
-    labels = examples.labels[batch]
     model.train()
-    model.zero_grad()
-    logits = model(examples.images[batch])
-    loss = functional.cross_entropy(logits, labels)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss, right, labels = _backward(model, examples, batch)
     arrays = {
         name: torch.zeros_like(value) if value.is_floating_point() else value
         for name, value in model.state_dict().items()
@@ -184,5 +176,4 @@ def batch_gradient(
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if parameter.grad is not None:
             arrays[name] = parameter.grad
-    correct = int((logits.argmax(1) == labels).sum())
-    return BatchGradient(arrays, Score(loss.item(), correct / labels.numel()), len(labels))
+    return BatchGradient(arrays, Score(loss, right / labels), len(batch))

@@ -7,18 +7,14 @@ constant that 1 / learning rate stands for:
     h_k   = q F_k**(q - 1) ||D_k||**2 + L F_k**q
     w_new = w - sum of F_k**q D_k / sum of h_k
 
-The paper's server adds up both sums. Under encryption it cannot, but the clients can arrange it: node k
-returns a_k = w - F_k**q D_k / h_k with a weight in proportion to h_k, and the weighted mean that FedAvg
-takes anyway, in clear or under encryption, is w_new.
+The paper's server adds up both sums. Here node k returns a_k = w - F_k**q D_k / h_k with a weight in
+proportion to h_k, and FedAvg's weighted mean, in clear or under encryption, is w_new. As a_k - w is
+smaller than what training changed, quantize finely (24 bits rather than 16).
 
-The weight has to be a whole number up to `limit`. It is h_k in units of `reference / limit`, and the
-reference must be public, for all nodes have to use the same one: it is h of a node whose loss is that
-of guessing and whose ||w - w_k||**2 is sqrt(d) * clip**2. (With d weights that is the middle, on a
-logarithmic scale, between one of them moving by all that `clip` lets through, and all of them.) A node
-beyond the reference counts as one at it, with a warning.
-
-That leaves room on purpose, and a_k - w is smaller than what training changed: quantize finely
-(24 bits rather than 16).
+The weight is h_k in units of `reference / limit`, a whole number up to `limit`. All nodes use the same,
+public reference: h of a node whose loss is that of guessing and whose ||w - w_k||**2 is
+sqrt(d) * clip**2. (With d weights that is the middle, on a logarithmic scale, between one weight that
+moves by `clip`, and all of them.) A node beyond the reference counts as one at it, with a warning.
 
 Source: Li et al., "Fair Resource Allocation in Federated Learning" (ICLR 2020), Alg. 2.
 """

@@ -45,7 +45,7 @@ class Images:
     def load(self, task: str, data_dir: str, *, download: bool) -> Data:
         """Read both halves from `data_dir`, a directory or an .npz file.
 
-        What is missing is fetched only if `download`.
+        Only `download` lets it fetch a set.
         """
         if data_dir.endswith(".npz"):
             return self._from_file(task, Path(data_dir).expanduser())

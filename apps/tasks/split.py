@@ -1,4 +1,4 @@
-"""Who holds which examples: a data set split over the nodes, by flwr-datasets' partitioners."""
+"""Who holds which examples: a data set split over the nodes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,8 @@ MIN_PARTITION = 10
 
 def split_iid(labels: NDArray[np.int64], nodes: int, seed: int) -> list[NDArray[np.int64]]:
     """Split the indices of `labels` evenly, after a shuffle; sizes differ by one at most."""
-    from datasets import Dataset
-    from flwr_datasets.partitioner import IidPartitioner
-
-    _enough(len(labels), nodes)
-    partitioner = IidPartitioner(num_partitions=nodes)
     order = np.random.default_rng(seed).permutation(len(labels))
-    partitioner.dataset = Dataset.from_dict({"index": order})
-    return _indices(partitioner, nodes)
+    return [order[piece] for piece in split_pieces(len(labels), nodes)]
 
 
 def split_pieces(count: int, nodes: int) -> list[NDArray[np.int64]]:
@@ -57,7 +51,8 @@ def split_dirichlet(
     )
     partitioner.dataset = Dataset.from_dict({"index": np.arange(len(labels)), "label": labels})
     try:
-        return _indices(partitioner, nodes)
+        parts = (partitioner.load_partition(node)["index"] for node in range(nodes))
+        return [np.asarray(indices, dtype=np.int64) for indices in parts]
     except ValueError as error:
         raise ConfigError(
             f"dirichlet-alpha={alpha} leaves one of {nodes} nodes fewer than {MIN_PARTITION} "
@@ -89,11 +84,6 @@ def _partitioned(
     else:
         train_parts = split_dirichlet(labels, nodes, seed, settings.dirichlet_alpha)
     return data, train_parts, split_iid(data.test.labels.numpy(), nodes, seed)
-
-
-def _indices(partitioner: object, nodes: int) -> list[NDArray[np.int64]]:
-    load = partitioner.load_partition  # type: ignore[attr-defined]
-    return [np.asarray(load(node)["index"], dtype=np.int64) for node in range(nodes)]
 
 
 def _enough(count: int, needed: int) -> None:

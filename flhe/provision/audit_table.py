@@ -62,23 +62,17 @@ def _stacked(entry: Entry) -> tuple[str, ...]:
 
 
 def _cells(entry: Entry) -> tuple[str, ...]:
+    attempt = f" ({entry.attempt})" if entry.attempt else ""
     return (
         entry.when.replace("T", " ").rstrip("Z"),
         entry.stage,
         "" if entry.epoch is None else entry.epoch.hex(),
-        _round(entry),
+        "" if entry.round is None else f"{entry.round}{attempt}",
         "" if entry.result is None else entry.result.hex(),
         entry.answer + (f": {entry.reason.removeprefix('flhe/')}" if entry.reason else ""),
         _size(entry.bytes_out),
         f"{entry.seconds:.3f}",
     )
-
-
-def _round(entry: Entry) -> str:
-    """The round, and the attempt where it is not the first."""
-    if entry.round is None:
-        return ""
-    return f"{entry.round}" + (f" ({entry.attempt})" if entry.attempt else "")
 
 
 def _size(count: int) -> str:

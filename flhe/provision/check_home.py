@@ -62,18 +62,20 @@ def identity_in(home: Path) -> tuple[Identity | None, Check]:
 
 def _permissions(home: Path) -> Checks:
     name = "home"
+    says = mend = ""
     try:
         status = home.lstat()
+        if not stat.S_ISDIR(status.st_mode):
+            says, mend = f"{home} is no directory, or a link", "name the directory itself"
+        elif status.st_uid != os.geteuid():
+            says = f"{home} belongs to user {status.st_uid}, and this is user {os.geteuid()}"
+            mend = "run doctor and the node as one user, and let it own the directory (chown -R)"
     except OSError as error:
-        mend = f"make it with: flhe keygen --home {home} --name NAME"
-        yield Check(name, "fail", f"{home}: {error.strerror}", mend)
-        return
-    if not stat.S_ISDIR(status.st_mode):
-        yield Check(name, "fail", f"{home} is no directory, or a link", "name the directory itself")
-        return
-    if status.st_uid != os.geteuid():
-        says = f"{home} belongs to user {status.st_uid}, and this is user {os.geteuid()}"
-        mend = "run doctor and the node as one user, and let it own the directory (chown -R)"
+        says, mend = (
+            f"{home}: {error.strerror}",
+            f"make it with: flhe keygen --home {home} --name NAME",
+        )
+    if says:
         yield Check(name, "fail", says, mend)
         return
     inside = _inside(home)
@@ -83,9 +85,8 @@ def _permissions(home: Path) -> Checks:
         says = f"{strange[0]} is a link, or no file, and a node refuses those"
         yield Check(name, "fail", says, "put the file or directory itself in its place")
     if loose:
-        says = f"others may look into {loose[0]}" + f", and {len(loose) - 1} more" * (
-            len(loose) > 1
-        )
+        more = f", and {len(loose) - 1} more" if len(loose) > 1 else ""
+        says = f"others may look into {loose[0]}{more}"
         mend = f"chmod -R go= {home}, and consider the keys in it known: flhe keys rotate"
         yield Check(name, "fail", says, mend)
     if not loose and not strange:
@@ -179,15 +180,15 @@ def check_witness(policy: Policy) -> Check:
         says = "no place outside the state directory's disk, so keys last for one message"
         return Check(name, "fail", says, mend)
     if policy.durable:
-        says = f"in {place}, made anew where it is missing: this disk must never be put back"
-        return Check(name, "ok", says)
-    if not witness.in_memory(place):
+        says = "made anew where it is missing: this disk must never be put back"
+    elif witness.in_memory(place):
+        says = "in memory: when the machine starts anew, the group agrees on fresh keys"
+    else:
         says = (
             f"in {place}, which may not be in memory: never put it back together with {policy.home}"
         )
         return Check(name, "warn", says, mend)
-    says = f"in {place}, in memory: when the machine starts anew, the group agrees on fresh keys"
-    return Check(name, "ok", says)
+    return Check(name, "ok", f"in {place}, {says}")
 
 
 def check_nodes(home: Path) -> Check:

@@ -52,17 +52,13 @@ def _connect(context: ssl.SSLContext, host: str, port: int) -> tuple[int, str]:
 
 
 def _trouble(error: OSError | OverflowError, address: str, host: str) -> Check:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return _unverified(error, host)
-    if isinstance(error, ssl.SSLError):
+    if not isinstance(error, ssl.SSLError):
+        mend = "check the address, the firewall, and that the SuperLink runs"
+        why = getattr(error, "strerror", None) or type(error).__name__
+        return _fail(f"{address} cannot be reached ({why})", mend)
+    if not isinstance(error, ssl.SSLCertVerificationError):
         mend = "check that this is the SuperLink's Fleet API, and that it runs with --ssl-certfile"
         return _fail(f"{address} answers, and does not speak TLS", mend)
-    mend = "check the address, the firewall, and that the SuperLink runs"
-    why = getattr(error, "strerror", None) or type(error).__name__
-    return _fail(f"{address} cannot be reached ({why})", mend)
-
-
-def _unverified(error: ssl.SSLCertVerificationError, host: str) -> Check:
     if error.verify_code in _NAMES:
         mend = (
             "use the name or address that the certificate was made for, or have one made for this"

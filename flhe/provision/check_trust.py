@@ -14,13 +14,9 @@ from flhe.keys.roster.signed_roster import SignedRoster, check_pinned, parse_has
 from flhe.node.policy import Policy, misspelt, setting, settings
 from flhe.provision import rosters
 from flhe.provision.check_home import check_witness
-from flhe.provision.checks import Check, Checks
+from flhe.provision.checks import Check, Checks, tried
 from flhe.schemes import PLAIN
 from flhe.wire import files
-
-_AGREE = (
-    "compare the words with the other sites (flhe roster show), and pin what all have agreed on"
-)
 
 
 def check_settings(config: Mapping[str, object]) -> Check:
@@ -39,15 +35,16 @@ def pinned(config: Mapping[str, object]) -> tuple[SignedRoster | None, list[Chec
     except FlheError as error:
         return None, [Check("roster", "fail", str(error), "put the value in quotes")]
     if not path:
+        says = "none is pinned, so this node refuses to start"
+        none = Check(
+            "roster", "fail", says, "set flhe-roster and flhe-roster-hash in the node config"
+        )
         if first_use:
             says = (
                 'flhe-trust="first-use": whoever comes first is a member, nobody is authenticated'
             )
-            return None, [Check("roster", "warn", says, "pin a roster, unless this is a trial")]
-        mend = "set flhe-roster and flhe-roster-hash in the node config"
-        return None, [
-            Check("roster", "fail", "none is pinned, so this node refuses to start", mend)
-        ]
+            none = Check("roster", "warn", says, "pin a roster, unless this is a trial")
+        return None, [none]
     try:
         signed = rosters.load(Path(path))
     except FlheError as error:
@@ -58,14 +55,9 @@ def pinned(config: Mapping[str, object]) -> tuple[SignedRoster | None, list[Chec
 
 def check_member(roster: Roster, identity: Identity) -> Check:
     """Whether the site is listed."""
-    try:
-        name = roster.name(identity.public)
-    except FlheError as error:
-        mend = (
-            "send the site's request (flhe keygen) to whoever collects rosters, or pin the new one"
-        )
-        return Check("member", "fail", str(error), mend)
-    return Check("member", "ok", f"{name}, one of {len(roster.members)} sites")
+    mend = "send the site's request (flhe keygen) to whoever collects rosters, or pin the new one"
+    size = len(roster.members)
+    return tried("member", mend, lambda: f"{roster.name(identity.public)}, one of {size} sites")
 
 
 def check_policy(config: Mapping[str, object]) -> Checks:
@@ -122,19 +114,22 @@ def _dealt(path: Path, roster: Roster | None) -> Check:
 
 
 def _hash(roster: Roster, pinned_hash: str) -> Check:
-    try:
+    def words() -> str:
         check_pinned(roster, parse_hash(pinned_hash))
-    except FlheError as error:
-        return Check("roster hash", "fail", str(error), _AGREE)
-    return Check("roster hash", "ok", ", ".join(fingerprint.lines(roster.hash)))
+        return ", ".join(fingerprint.lines(roster.hash))
+
+    mend = (
+        "compare the words with the other sites (flhe roster show), and pin what all have agreed on"
+    )
+    return tried("roster hash", mend, words)
 
 
 def _signatures(signed: SignedRoster) -> Check:
-    try:
+    def all_have() -> str:
         signed.check_complete()
-    except FlheError as error:
-        return Check("signatures", "fail", str(error), "flhe roster sign, flhe roster merge")
-    return Check("signatures", "ok", f"all {len(signed.roster.members)} sites have signed")
+        return f"all {len(signed.roster.members)} sites have signed"
+
+    return tried("signatures", "flhe roster sign, flhe roster merge", all_have)
 
 
 def _shown(policy: Policy, schemes: list[str]) -> Checks:
@@ -146,7 +141,10 @@ def _shown(policy: Policy, schemes: list[str]) -> Checks:
     if limits["server-reads"]:
         granted["the server to read sums, and so the model"] = "flhe-server-reads=false"
     if limits["min-select"] < 1:
-        granted[_clear(policy)] = "flhe-min-select=1"
+        scale = limits["min-noise"]
+        noise = f", with noise of scale {scale:g} or more" if scale else ""
+        clear = f"up to {1 - limits['min-select']:.0%} of each update in clear{noise}"
+        granted[clear] = "flhe-min-select=1"
     if limits["unpermuted"]:
         granted["the server to see which values were chosen"] = "flhe-unpermuted=false"
     for says, mend in granted.items():
@@ -155,9 +153,3 @@ def _shown(policy: Policy, schemes: list[str]) -> Checks:
         yield Check("allows", "ok", "nothing of an update in clear")
     metrics = ", ".join(policy.metrics)
     yield Check("metrics", "ok", f"{metrics} may leave, in sums" if metrics else "none may leave")
-
-
-def _clear(policy: Policy) -> str:
-    scale, least = policy.limits["min-noise"], policy.limits["min-select"]
-    noise = f", with noise of scale {scale:g} or more" if scale else ""
-    return f"up to {1 - least:.0%} of each update in clear{noise}"

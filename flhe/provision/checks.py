@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from flhe.errors import ConfigError
+from flhe.errors import ConfigError, FlheError
 
 Level = Literal["ok", "warn", "fail"]
 
@@ -29,3 +29,11 @@ class Check:
 
 
 Checks = Iterator[Check]
+
+
+def tried(name: str, mend: str, act: Callable[[], str]) -> Check:
+    """Return a check that says what `act` returns, or fails with the FlheError that it raises."""
+    try:
+        return Check(name, "ok", act())
+    except FlheError as error:
+        return Check(name, "fail", str(error), mend)

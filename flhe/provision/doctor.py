@@ -36,12 +36,12 @@ def examine(
     """
     found = [check_settings(config)]
     home = _path(config, "flhe-home")
+    identity = None
     if home is None:
         mend = (
             'set flhe-home="DIR" in the node config: elsewhere each run would begin as another site'
         )
         found.append(Check("home", "fail", "flhe-home is not set", mend))
-        identity = None
     else:
         found += check_home(home)
         identity, check = identity_in(home)
@@ -54,7 +54,10 @@ def examine(
     if home is not None and home.is_dir():
         found += check_federations(home, config)
     found.append(check_clock(_path(config, "flhe-roster")))
-    named = _named(config)
+    try:
+        named = listed(config, "flhe-schemes") or allowed()
+    except FlheError:
+        named = allowed()
     found += check_versions([s for s in named if signed is None or signed.roster.allows(s)])
     if superlink:
         found.append(check_tls(superlink, roots))
@@ -85,11 +88,3 @@ def _path(config: Mapping[str, object], key: str) -> Path | None:
     except FlheError:
         return None
     return Path(written) if written else None
-
-
-def _named(config: Mapping[str, object]) -> tuple[str, ...]:
-    """Schemes that the node's own config allows."""
-    try:
-        return listed(config, "flhe-schemes") or allowed()
-    except FlheError:
-        return allowed()

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from flhe.errors import ConfigError
+from flhe.provision.public_files import check_new
 
 keys = typer.Typer(no_args_is_help=True, help="A site's keys: back up, restore, rotate.")
 
@@ -21,13 +22,12 @@ Phrase = Annotated[
 @keys.command()
 def backup(
     home: Annotated[Path, typer.Option(metavar="DIR", help="The state directory.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The backup.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", callback=check_new, help="The backup.")],
     passphrase_file: Phrase = None,
 ) -> None:
     """Write the identity, and what opens sealed models, under a passphrase."""
-    from flhe.provision import backups, public_files
+    from flhe.provision import backups
 
-    public_files.check_new(out)
     kept, lost = backups.backup(home, out, _passphrase(passphrase_file, new=True))
     typer.echo(f"{out}: the identity {kept.identity.public.hex()[:16]} and {_models(kept.models)}.")
     if lost:

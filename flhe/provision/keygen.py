@@ -1,8 +1,7 @@
 """`flhe keygen --scheme`: deal keys offline, where a federation trusts somebody to.
 
-Whoever runs it is the administration server of ESAFL's paper: it deals once, and takes part in nothing
-else. Each site gets one file, by hand; `flhe.keys.agreement.dealt` says what is in it, and nothing
-here shows it.
+The dealer is the administration server of ESAFL's paper: it deals once, and takes part in nothing else.
+Each site gets one file, by hand; `flhe.keys.agreement.dealt` says what is in it.
 
 Source: ESAFL, Sec. 3.1 and 5.2.1.
 """
@@ -61,12 +60,15 @@ def keygen(
     dealt = deal(sites, kind, _publics(sites, without))
     paths = {sites.name(public): public for public in dealt}
     written = tuple((name, out / f"{name}{SUFFIX}") for name in sorted(paths))
-    _make_directory(out, [path for _, path in written])
+    _make_directory(out)
     done: list[Path] = []
     try:
         for name, path in written:
             if not files.create(path, dealt[paths[name]].to_bytes()):
-                raise _taken(path)
+                raise ConfigError(
+                    f"--out: {path} is there already, and no key is ever overwritten: name another "
+                    "directory, or delete the keys before once no site uses them"
+                )
             done.append(path)
     except BaseException:
         for path in done:  # half a dealing is none
@@ -78,17 +80,17 @@ def keygen(
     for name, path in written:
         made.add_row(name, str(path))
     serial = next(iter(dealt.values())).serial.hex()
-    steps = (
-        f"Serial: {serial}, in all of these files and in those of no other dealing.",
-        f"Roster: {sites.hash.hex()}",
-        "",
-        "1. Give each site its own file, by hand, never through the server.",
-        "2. Each site compares the serial with the others: flhe keygen --show FILE",
-        "3. and sets flhe-dealt-key in its node config to where it keeps the file, mode 600.",
-        f"4. Delete {out} and every copy: whoever has all the files reads every update.",
-        f"The ServerApp then says HEStrategy(scheme={kind!r}).",
+    return (
+        made,
+        f"""Serial: {serial}, in all of these files and in those of no other dealing.
+Roster: {sites.hash.hex()}
+
+1. Give each site its own file, by hand, never through the server.
+2. Each site compares the serial with the others: flhe keygen --show FILE
+3. and sets flhe-dealt-key in its node config to where it keeps the file, mode 600.
+4. Delete {out} and every copy: whoever has all the files reads every update.
+The ServerApp then says HEStrategy(scheme={kind!r}).""",
     )
-    return made, "\n".join(steps)
 
 
 def show(path: Path) -> Table:
@@ -98,14 +100,11 @@ def show(path: Path) -> Table:
     """
     try:
         dealt = Dealt.from_bytes(files.read(path))
-    except StoreError:
-        raise ConfigError(
-            f"--show {path}: the file is missing, a link, somebody else's, or open to others: chmod 600"
-        ) from None
-    except ProtocolError:
-        raise ConfigError(
-            f"--show {path}: no file of `flhe keygen --scheme`, or a damaged one"
-        ) from None
+    except (StoreError, ProtocolError) as error:
+        why = "no file of `flhe keygen --scheme`, or a damaged one"
+        if isinstance(error, StoreError):
+            why = "the file is missing, a link, somebody else's, or open to others: chmod 600"
+        raise ConfigError(f"--show {path}: {why}") from None
     out = Table(box=None, show_header=False, pad_edge=False)
     out.add_column()
     out.add_column(overflow="fold")
@@ -142,8 +141,8 @@ def _publics(roster: Roster, names: Sequence[str]) -> list[bytes]:
     return [known[name] for name in names]
 
 
-def _make_directory(out: Path, paths: Sequence[Path]) -> None:
-    """A directory of the dealer's alone, without any of `paths`."""
+def _make_directory(out: Path) -> None:
+    """Make or take a directory of the dealer's alone."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         files.make_private(out)
@@ -152,13 +151,3 @@ def _make_directory(out: Path, paths: Sequence[Path]) -> None:
             f"--out {out}: name a directory of yours that nobody else may look into (chmod 700), or "
             "one that is not there yet"
         ) from None
-    for path in paths:
-        if path.exists() or path.is_symlink():
-            raise _taken(path)
-
-
-def _taken(path: Path) -> ConfigError:
-    return ConfigError(
-        f"--out: {path} is there already, and no key is ever overwritten: name another directory, or "
-        "delete the keys before once no site uses them"
-    )

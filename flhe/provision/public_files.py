@@ -15,10 +15,7 @@ MODE = 0o644
 
 
 def read(path: Path, limit: int, what: str) -> bytes:
-    """Return the content of a file, of which `limit` + 1 bytes at most are looked at.
-
-    Raises ConfigError if it cannot be read.
-    """
+    """Return the first `limit` + 1 bytes of a file; ConfigError if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(limit + 1)
@@ -32,10 +29,11 @@ def write_new(path: Path, data: bytes) -> None:
     replace(path, data)
 
 
-def check_new(path: Path) -> None:
-    """Raise ConfigError if there is something at `path`."""
+def check_new(path: Path) -> Path:
+    """Return `path`; raise ConfigError if there is something at it."""
     if os.path.lexists(path):
         raise ConfigError(f"{path} is there already, and is not overwritten: name another file")
+    return path
 
 
 def replace(path: Path, data: bytes) -> None:

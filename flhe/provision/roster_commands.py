@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flhe.errors import ConfigError
+from flhe.provision.public_files import check_new, write_new
+from flhe.provision.public_files import replace as write
 
 if TYPE_CHECKING:
     from flhe.keys.roster.roster import Roster
@@ -18,29 +20,17 @@ DEFAULT_COLLUSION = "(N - 1) // 3 of N sites: 0 of 3, 1 of 4, 2 of 7, 3 of 10"
 roster = typer.Typer(no_args_is_help=True, help="Who takes part: make, sign and check rosters.")
 
 
-def _new(path: Path) -> Path:
-    """Refuse a file that is there, before anything else is looked at."""
-    from flhe.provision import public_files
-
-    public_files.check_new(path)
-    return path
-
-
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The roster file.")]
-Out = Annotated[Path, typer.Option(metavar="NEW", callback=_new, help="File of the new roster.")]
+Out = Annotated[
+    Path, typer.Option(metavar="NEW", callback=check_new, help="File of the new roster.")
+]
 Site = Annotated[Path, typer.Option(metavar="FILE.site", help="What the site has sent.")]
 Colluders = Annotated[
     int | None,
     typer.Option(
-        metavar="C", help="Sites that may conspire with the server; as before unless given."
-    ),
-]
-DefaultColluders = Annotated[
-    int | None,
-    typer.Option(
         metavar="C",
-        help=f"Sites that may conspire with the server; unless given, {DEFAULT_COLLUSION}.",
-        show_default=False,
+        help="Sites that may conspire with the server; unless given, as many as before, and in the "
+        f"first roster {DEFAULT_COLLUSION}.",
     ),
 ]
 Survivors = Annotated[
@@ -51,14 +41,14 @@ Hash = Annotated[str, typer.Option(metavar="HEX", help="The hash that the sites 
 
 @roster.command()
 def new(
-    out: Annotated[Path, typer.Option(metavar="FILE", callback=_new, help="File of the roster.")],
+    out: Out,
     site: Annotated[
         list[Path], typer.Option(metavar="FILE.site", help="What a site has sent; one for each.")
     ],
     scheme: Annotated[
         list[str], typer.Option(metavar="NAME", help="A scheme that may run; one for each.")
     ],
-    collusion: DefaultColluders = None,
+    collusion: Colluders = None,
     min_survivors: Survivors = None,
     allow: Annotated[
         list[str] | None,
@@ -112,7 +102,7 @@ def sign(
     ] = None,
 ) -> None:
     """Add this site's signature, once the hash has been compared with the other sites."""
-    from flhe.provision import public_files, rosters, sites
+    from flhe.provision import rosters, sites
 
     read = rosters.load(file)
     before = None if previous is None else rosters.in_force(previous)
@@ -122,7 +112,7 @@ def sign(
     if before is not None:
         rosters.check_revoked(before, read.roster)
     signed = read.signed(sites.existing(home))
-    public_files.replace(file, signed.to_bytes())
+    write(file, signed.to_bytes())
     _signed(file, signed)
 
 
@@ -135,12 +125,12 @@ def merge(
     out: Out,
 ) -> None:
     """Unite the signatures of copies of one roster that were signed apart."""
-    from flhe.provision import public_files, rosters
+    from flhe.provision import rosters
 
     merged = rosters.load(file)
     for other in others:
         merged = merged.merged(rosters.load(other))
-    public_files.write_new(out, merged.to_bytes())
+    write_new(out, merged.to_bytes())
     _signed(out, merged)
 
 
@@ -196,18 +186,15 @@ def _show(signed: SignedRoster) -> None:
     from flhe.provision import rosters
 
     Console().print(rosters.table(signed))
-    typer.echo(rosters.bounds(signed.roster))
-    typer.echo("")
-    typer.echo(rosters.hash_of(signed.roster))
+    typer.echo(f"{rosters.bounds(signed.roster)}\n\n{rosters.hash_of(signed.roster)}")
 
 
 def _made(out: Path, made: Roster, before: Path | None = None) -> None:
     """Write a roster that is signed by nobody, and say what is to be done with it."""
     from flhe.keys.roster.signed_roster import SignedRoster
-    from flhe.provision import public_files
 
     unsigned = SignedRoster(made)
-    public_files.write_new(out, unsigned.to_bytes())
+    write_new(out, unsigned.to_bytes())
     _show(unsigned)
     previous = "" if before is None else f" --previous {before}"
     typer.echo(

@@ -12,41 +12,31 @@ from flhe.keys.roster.roster import Member
 from flhe.node.store import Store
 from flhe.provision import public_files
 
-SUFFIX = ".site"
 IDENTITY = "identity.key"
 
 
 def _report(request: Enrolment, path: Path, home: Path, *, made: bool) -> str:
-    """What a person should know and do now; nothing of it is secret.
+    """What a person should know and do about the request in `path` and the key in `home`.
 
-    `path` is the request's file, `home` the state directory that has the key, `made` whether the key
-    is a new one.
+    `made` says whether the key is a new one. Nothing of it is secret.
     """
     public, name = request.member.public, request.member.name
-    key = (
-        f"A new identity for {name} is in {home}."
-        if made
-        else f"{home} has an identity already, which {name} keeps."
-    )
-    then = (
-        f"flhe roster replace ROSTER --site {path} --out NEW"
-        if request.replaces
-        else f"flhe roster new --out ROSTER --site {path} --site ... --scheme ..."
-    )
-    return "\n".join(
-        (
-            key,
-            "",
-            f"key  {public.hex()}",
-            *(f"     {line}" for line in fingerprint.lines(public)),
-            "",
-            f"1. Send {path} to whoever collects the roster; it holds no secret.",
-            "2. Let them call you, and read them the words above: they must see the same.",
-            f"   They then type: {then}",
-            "3. Back the identity up; who loses it needs a new one, and all sites a new roster:",
-            f"   flhe keys backup --home {home} --out {name}.backup",
-        )
-    )
+    key = f"{home} has an identity already, which {name} keeps."
+    if made:
+        key = f"A new identity for {name} is in {home}."
+    then = f"flhe roster new --out ROSTER --site {path} --site ... --scheme ..."
+    if request.replaces:
+        then = f"flhe roster replace ROSTER --site {path} --out NEW"
+    words = "".join(f"     {line}\n" for line in fingerprint.lines(public))
+    return f"""{key}
+
+key  {public.hex()}
+{words}
+1. Send {path} to whoever collects the roster; it holds no secret.
+2. Let them call you, and read them the words above: they must see the same.
+   They then type: {then}
+3. Back the identity up; who loses it needs a new one, and all sites a new roster:
+   flhe keys backup --home {home} --out {name}.backup"""
 
 
 def enrol(home: Path, name: str, out: Path | None) -> str:
@@ -69,9 +59,8 @@ def enrol(home: Path, name: str, out: Path | None) -> str:
 def rotate(home: Path, new_home: Path, name: str, out: Path | None) -> str:
     """Make a new identity in `new_home`, and a request to take the place of that in `home`.
 
-    Returns what to print.
-
     The old directory stays as it is: its keys are in use until all sites have pinned the new roster.
+    Returns what to print.
 
     Raises ConfigError, StoreError: as `enrol`; there is no identity in `home`, or one in
     `new_home`.
@@ -112,7 +101,7 @@ def read_request(path: Path) -> Enrolment:
 def _path(name: str, out: Path | None) -> Path:
     # Before anything is made: a name that no roster takes is no use. The key here is anybody's.
     Member(name, Identity(bytes(32)).public)
-    return out or Path(f"{name}{SUFFIX}")
+    return out or Path(f"{name}.site")
 
 
 def _store(home: Path) -> Store:

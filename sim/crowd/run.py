@@ -65,7 +65,7 @@ class RayRun:
             self._log.touch(mode=0o600)
             write_app(scratch / "app", "flhe-crowd", crowd_app.__name__, crowd_app.CONFIG)
             (scratch / "clocks").mkdir()
-            env = environment(scratch, scratch) | {"FLHE_HOME": str(scratch / "nodes")}
+            env = environment(scratch / "nodes", scratch)
             env["RAY_worker_niceness"] = "0"  # or whatever else runs here would be in the times
             children = Children(env, scratch)
             try:

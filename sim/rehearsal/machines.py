@@ -146,7 +146,7 @@ class Machines:
         command += ["--trusted-entities", str(trust.reviewers)]
         command += ["--host", "127.0.0.1", "--port", str(free_port())]
         command += ["--node-config", pairs(node.config)]
-        node.log, node.taken = Tail.from_end(self.logs.path(name)), False
+        node.log, node.taken = Tail(self.logs.path(name), new=True), False
         node.process = self._start_child(command, name)
         node.starts += 1
 

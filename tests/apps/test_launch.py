@@ -112,12 +112,11 @@ def test_last_exception_of_a_log(tmp_path: pathlib.Path) -> None:
 def test_environment_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     monkeypatch.setenv("NO_PROXY", "example.org")
-    monkeypatch.delenv("FLHE_HOME", raising=False)
-    env = environment(tmp_path / "home", tmp_path / "scratch")
+    env = environment(tmp_path / "nodes", tmp_path / "scratch")
     assert "RAY_ADDRESS" not in env
     assert env["NO_PROXY"] == "example.org,127.0.0.1,localhost"
     assert env["FLWR_HOME"] == str(tmp_path / "scratch")
-    assert env["FLHE_HOME"] == str(tmp_path / "home/nodes")
+    assert env["FLHE_HOME"] == str(tmp_path / "nodes")
     assert env["PATH"].split(os.pathsep)[0] == str(pathlib.Path(sys.executable).parent)
 
 

@@ -64,12 +64,13 @@ def out_of_range() -> Iterator[tuple[str, Any, str]]:
         key, said, kind = key_of(field.name), about(field), type(field.default)
         if said.known:
             yield key, "rot13", f"is unknown; use one of {', '.join(filter(None, said.known))}"
-        if said.least > -math.inf:
-            yield key, kind(said.least - 1), f"must be .*{said.least:g} or more"
+        if kind in (int, float):
+            bound = "more than 0" if said.positive else f"{said.least:g} or more"
+            yield key, kind(said.least - 1), f"must be .*{bound}"
         if said.most < math.inf:
             yield key, kind(said.most + 1), f"at most {said.most:g}"
-        if said.above > -math.inf:
-            yield key, kind(said.above), f"must be .*more than {said.above:g}"
+        if said.positive:
+            yield key, kind(0), "must be .*more than 0"
         if kind is float:
             yield from ((key, value, "must be finite") for value in (math.nan, math.inf))
 
@@ -90,15 +91,15 @@ BESIDE = {"fedavg": "fedsgd", "fedsgd": "fedavg", "fedavgm": "fedavg", "dirichle
 def test_what_would_do_nothing(field: Field[Any]) -> None:
     key, said = key_of(field.name), about(field)
     assert said.only is not None
-    other, values = key_of(said.only[0]), said.only[1]
+    other, needed = key_of(said.only[0]), said.only[1]
     free = {bool: not field.default, float: 0.25, int: 2048, str: "x"}[type(field.default)]
     value = next((known for known in said.known if known != field.default), free)
     if other == "encrypted":
         beside = {"scheme": "plain"}
         says = f"^{key}={value!r} has no effect where nothing is encrypted: leave it out"
     else:
-        beside = {other: (foreign := BESIDE[values[0]])}
-        says = f"^{key}={value!r} has no effect with {other}='{foreign}': .*{other}='{values[0]}'"
+        beside = {other: (foreign := BESIDE[needed])}
+        says = f"^{key}={value!r} has no effect with {other}='{foreign}': .*{other}='{needed}'"
     with pytest.raises(ConfigError, match=says):
         Settings.from_config({key: value, **beside})
 

@@ -18,12 +18,11 @@ from torch import nn
 from torch.nn import functional
 
 from flhe.errors import ConfigError
-from flhe_app.settings import CLASSES, TASKS, Settings
-from flhe_app.tasks import check_data, task_named
+from flhe_app.settings import Settings
+from flhe_app.tasks import TASKS, check_data, task_named
 from flhe_app.tasks.base import (
     Data,
     add_pull,
-    anchors,
     batch_gradient,
     evaluate,
     new_model,
@@ -57,7 +56,7 @@ def both(data: Data, what: str) -> torch.Tensor:
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_has_a_model_that_its_seed_decides_and_data_that_fit_it(name: str) -> None:
     task = task_named(name)
-    assert (task.name, task.classes) == (name, CLASSES[name])
+    assert task.name == name
     before = torch.random.get_rng_state()
     model = new_model(task, 1)
     one, same, other = (new_model(task, seed).state_dict() for seed in (1, 1, 2))
@@ -201,7 +200,7 @@ def test_optimizers_and_batches() -> None:
 def moved() -> tuple[nn.Module, list[torch.Tensor]]:
     """A model away from where it was received."""
     model = new_model(task_named("digits"), 0)
-    received = anchors(model)
+    received = [parameter.detach().clone() for parameter in model.parameters()]
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.cos(torch.arange(parameter.numel())).view_as(parameter))
