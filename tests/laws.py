@@ -261,8 +261,7 @@ FEW_SCHEMES = [
     }
 ]
 """The same for laws that are not. FLASHE: narrow, usual, at the border of a 32-bit lane, beyond it.
-SASH: as many bits as there is room for, fewer; in ring and matrix form. BatchCryptAdder and
-ESAFL: the usual bits, and with one limb or several."""
+SASH: as many bits as there is room for, and fewer. ESAFL: with one limb, and with several."""
 
 
 def random_plain(adder: Adder, values: int, extras: int, rng: np.random.Generator) -> Plain:
