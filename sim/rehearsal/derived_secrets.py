@@ -28,7 +28,7 @@ from flhe.wire import canonical
 from flhe.wire.derive import hkdf
 
 DERIVED = "derived key"
-_SLOT = ("tag", "tag-mask", "sum-tag", "permutation")
+_SLOT = ("sum-tag", "permutation")
 """Labels of keys that have a slot for their context and nothing else."""
 _MESSAGE = 1 << 20
 

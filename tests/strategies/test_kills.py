@@ -147,7 +147,8 @@ def test_a_node_may_be_killed_at_each_step(arms: Any, begun: bool, every: int) -
 def test_anybody_may_be_killed_in_a_round_of_several_stages(
     arms: Any, every: int, scene: str
 ) -> None:
-    assert at_each(arms, begun=True, every=every, scene=scene)["same senders"] > 0
+    outcomes = at_each(arms, begun=True, every=every, scene=scene)
+    assert outcomes["same senders"] + outcomes["lacks an update"] > 1
 
 
 def no_room() -> OSError:
