@@ -69,7 +69,11 @@ class Calm:
         return b"".join(records.to_pieces(self.result.arrays))
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+CALM = [n if n in MAIN else pytest.param(n, marks=pytest.mark.sweep) for n in VARIANTS]
+"""The golden rounds run all of them, quick ones too."""
+
+
+@pytest.fixture(scope="module", params=CALM)
 def calm(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Calm]:

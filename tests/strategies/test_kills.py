@@ -130,7 +130,7 @@ def at_each(
     return outcomes
 
 
-@pytest.mark.parametrize(("begun", "every"), [(False, 29), (True, 31)])
+@pytest.mark.parametrize(("begun", "every"), [(False, 37), (True, 41)])
 def test_the_server_may_be_killed_at_each_step(begun: bool, every: int) -> None:
     """At some of them; the sweep has all."""
     assert at_each(at_server, begun=begun, every=every)["resumed"] > 1
@@ -143,7 +143,7 @@ def test_a_node_may_be_killed_at_each_step(arms: Any, begun: bool, every: int) -
 
 
 @pytest.mark.parametrize("scene", ["staged", "joint"])
-@pytest.mark.parametrize(("arms", "every"), [(at_server, 127), (at_node, 19)])
+@pytest.mark.parametrize(("arms", "every"), [(at_server, 127), (at_node, 37)])
 def test_anybody_may_be_killed_in_a_round_of_several_stages(
     arms: Any, every: int, scene: str
 ) -> None:

@@ -209,8 +209,8 @@ AT_THE_NODE: dict[str, dict[str, Any]] = {
 }
 
 
-WAYS = ("flashe, double", "flashe, top half", "sash, members read", "esafl, joint keys")
-"""One variant for each way that a round can go; the sweep has the others."""
+WAYS = ("flashe, top half", "sash, members read")
+"""One whose rounds have several stages, and one whose senders open sums; the sweep has the others."""
 
 
 def refusals() -> list[Any]:
