@@ -177,6 +177,19 @@ def test_a_wrong_answer_is_named_and_left_out(tmp_path: Path, log: Log) -> None:
     assert f"shares of ranks {rank} do not fit the others: left out" in log.text
 
 
+def test_a_member_answers_for_itself_alone(tmp_path: Path, log: Log) -> None:
+    grid, told_first = Puppets(tmp_path, NODES), list[bytes]()
+
+    def copied(_: int, reply: Any) -> None:
+        told_first.append(told(reply)["answer"])
+        told(reply).update(answer=told_first[0])
+
+    grid.lies([100, 101], "unmask", copied)
+    run(grid, 1)
+    assert len(told_first) > 1
+    assert "it answers for another member" in log.text
+
+
 def test_shares_that_do_not_open_are_theirs_who_sent_them(tmp_path: Path, log: Log) -> None:
     """One round is lost; then the liar is asked for no more updates, and nobody else is blamed."""
 

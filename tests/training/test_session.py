@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flhe.coding.support import Support
-from flhe.errors import FlheError, NotFiniteError, ProtocolError, ReplyError
+from flhe.errors import ExamplesError, FlheError, NotFiniteError, ProtocolError, ReplyError
 from flhe.schemes.sealed import Sealed
 from flhe.training.chain import link_of
 from flhe.training.model import Model
@@ -219,3 +219,8 @@ def test_no_repr_shows_a_key() -> None:
     session = sessions()[0]
     for shown in (repr(session), repr(session.sealer())):
         assert repr(bytes(session.epoch.group_key))[2:-1] not in shown
+
+
+def test_a_negative_count_of_examples_weighs_nothing() -> None:
+    with pytest.raises(ExamplesError, match="negative"):
+        sessions()[0].weight(-1)
