@@ -25,8 +25,9 @@ def test_a_volume_that_was_put_back_encrypts_nothing(
     shutil.copytree(site.home, tmp_path / "image")
     first = update(group.ask(site, attempt=claimed))
     put_back(site.home, tmp_path / "image")
-    site.app = App(step=0.25)
+    site.app = app = App(step=0.25)
     refused(second := group.ask(site, attempt=claimed), 1020)
+    assert app.seen == []  # nothing is trained for a round that cannot be claimed
     assert mask_is_safe(first.data.tobytes(), second)
     group.renew()
     update(group.ask(site, attempt=claimed + 1))  # under keys that nothing was encrypted with

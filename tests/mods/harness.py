@@ -70,7 +70,7 @@ def initial() -> ArrayRecord:
 
 
 class App:
-    """A user's app: moves every float by `step`, counts its calls, notes what it was shown."""
+    """A user's app: moves every float by `step`, and notes what it was shown."""
 
     def __init__(self, step: float = 0.125, examples: Any = 10, **metrics: Any) -> None:
         self.step = step
