@@ -1,7 +1,7 @@
 """The laws of schemes and codecs, written once for all of them.
 
-A system joins by one more entry in `SCHEMES` or `CODECS`; `test_laws.py` then holds it to everything
-here. Seeded generators make test data only: keys and masks never come from them.
+A system joins by one more entry in `SCHEMES` or `CODECS`; `test_laws.py` or `test_codec_laws.py` then
+holds it to everything here. Seeded generators make test data only, no keys and no masks.
 """
 
 from __future__ import annotations

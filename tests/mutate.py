@@ -37,7 +37,9 @@ from tests.sites import Site, sites  # noqa: E402
 
 ROOMS = ["keys", "sums", "node", "training", "mods", "schemes", "coding"]
 FOLDERS = [*(f"flhe/{room}" for room in ROOMS), "strategies"]
-SHARED = ["tests/test_laws.py", "tests/strategies/test_round_vectors.py"]
+SHARED = [
+    f"tests/{name}.py" for name in ("test_laws", "test_codec_laws", "strategies/test_round_vectors")
+]
 BUSY_S = 40.0
 """How long tests may keep a core busy for one mutant: the slowest are left out."""
 WAIT_S = 30.0

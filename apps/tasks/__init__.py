@@ -16,7 +16,6 @@ INSTALLED = ("digits", "fcn-digits", "cnn-digits")
 FETCHED = ("lstm", "gru", "cnn")
 """Tasks whose data set flwr-datasets fetches, into a directory of its own unless one is given."""
 
-
 BROUGHT = ("cifar10", "fashion-mnist", "fcn", "alexnet", "resnet20")
 """Tasks whose data set the user puts into a directory, or has torchvision fetch into it."""
 
