@@ -73,6 +73,10 @@ class SharesError(AuthenticationError):
         self.ranks = ranks
 
 
+class SumRangeError(ProtocolError, RangeError):
+    """A sum beyond what its integers have room for, though each of its terms may be within it."""
+
+
 class VersionError(ProtocolError):
     """A message of another version of the protocol than this flhe speaks."""
 

@@ -11,6 +11,7 @@ from flhe.strategies.aliases import (
 )
 from flhe.strategies.he_strategy import HEStrategy
 from flhe.strategies.sealed_result import save_sealed
+from flhe.strategies.secure_sum import SecureSum, Total
 
 __all__ = [
     "BatchCryptFedAvg",
@@ -20,6 +21,8 @@ __all__ = [
     "HEStrategy",
     "SashFedAvg",
     "SchemeFedAvg",
+    "SecureSum",
+    "Total",
     "save_sealed",
     "update_codec",
 ]

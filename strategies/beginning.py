@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from logging import WARNING, getLogger
 from pathlib import Path
+from typing import TypeVar
 
 from flwr.app import ArrayRecord
 
@@ -13,24 +14,25 @@ from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.ledger import Ledger
 from flhe.strategies.membership import Membership
-from flhe.strategies.planning import Plan
 from flhe.training.contract import Contract
 from flhe.training.model import Model
 
 log = getLogger("flwr").log
 
+F = TypeVar("F", bound=Federation)
+
 
 def begin(
     grid: StreamGrid,
-    plan: Plan,
     contract: Contract,
     membership: Membership,
     initial: ArrayRecord | None,
     state_dir: str | Path | None,
     *,
     resume: bool,
-) -> Federation:
-    """The federation in `state_dir` where it is to `resume`, otherwise a new one.
+    of: type[F] = Federation,  # type: ignore[assignment]
+) -> F:
+    """The federation, `of` a class, in `state_dir` where it is to `resume`, otherwise a new one.
 
     Raises ConfigError: there is nothing to resume, it ran under other terms, or a server that reads the
     sums was given no model.
@@ -60,4 +62,4 @@ def begin(
         elif model is not None:
             # Of a model that clients read, only layout and history are known from here on.
             ledger.layout, ledger.chain = model.layout, {0: model.history}
-    return Federation(grid, ledger, plan, contract, membership, initial)
+    return of(grid, ledger, contract, membership, initial)

@@ -22,11 +22,14 @@ from flhe.strategies.trouble import give_up, warn
 from flhe.training.evaluation import EVALUATION
 from flhe.training.kind import Kind
 from flhe.training.mean_squares import MEAN_SQUARES
+from flhe.training.query import QUERY
 
 log = getLogger("flwr").log
 
 V = TypeVar("V")
 P = TypeVar("P")
+
+_COUNTED = {EVALUATION.purpose: "evaluations", QUERY.purpose: "answers"}
 
 MAX_VIEWS = 3
 """Models that are told apart in one stage; what starts from more of them is left out."""
@@ -128,6 +131,14 @@ class Exchange:
         whole, mode = self.fed.parameters.sums.whole, self.fed.terms.scheme.mode_ahead
         return self._add(EVALUATION, whole, replies, mode, "aggregate_evaluate")[0]
 
+    def add_answers(self, replies: Iterable[Message]) -> Sealed:
+        """Add the answers to a query.
+
+        Raises QuorumError: too few of them.
+        """
+        whole, mode = self.fed.parameters.sums.whole, self.fed.terms.scheme.mode_ahead
+        return self._add(QUERY, whole, replies, mode, "query")[0]
+
     def _add(
         self, kind: Kind, adder: Adder, replies: Iterable[Message], mode: str, where: str
     ) -> tuple[Sealed, list[int]]:
@@ -146,7 +157,7 @@ class Exchange:
         start, total = views.collect(replies)
         self._trouble = views.trouble
         survivors = len(total.senders) if total else 0
-        what = "evaluations" if kind is EVALUATION else "updates"
+        what = _COUNTED.get(kind.purpose, "updates")
         log(INFO, "%s: Added %d %s, %d failures", where, survivors, what, len(views.trouble))
         if total is None or start is None or survivors < self.needed:
             if kind.valued:

@@ -25,10 +25,10 @@ from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import Ledger
 from flhe.strategies.membership import Membership
 from flhe.strategies.overhead import OPEN, sound
-from flhe.strategies.planning import Plan
 from flhe.strategies.report import RoundReport
 from flhe.strategies.round_state import Attempt, RoundState
 from flhe.strategies.suspects import Suspects
+from flhe.sums.secure_sum import SecureSum
 from flhe.training.chain import link_of
 from flhe.training.contract import Contract
 from flhe.training.kind import Kind
@@ -64,7 +64,6 @@ class Federation:
 
     grid: StreamGrid
     ledger: Ledger
-    plan: Plan
     contract: Contract
     membership: Membership
     initial: ArrayRecord | None
@@ -309,8 +308,7 @@ class Federation:
         Raises ProtocolError: an error reply, or a ciphertext that is not this node's for this sum.
         """
         answer, content = self.member_answer(node, reply), reply.content
-        start = start_in(answer)
-        of = self.parameters.sum(kind, start)
+        of, start = self.sum_of(kind, answer)
         arrays = content.get(records.UPDATE)
         if not isinstance(arrays, ArrayRecord):
             raise ProtocolError("the reply holds no encrypted update")
@@ -326,6 +324,11 @@ class Federation:
             self.attempt.shares[node] = self.parameters.shares_in(node, answer)
         self.heard(node, answer, content)
         return part, start
+
+    def sum_of(self, kind: Kind, answer: ConfigRecord) -> tuple[SecureSum, bytes]:
+        """Which sum a reply says that its ciphertext is for, and what that starts from."""
+        start = start_in(answer)
+        return self.parameters.sum(kind, start), start
 
     def mark_drifted(self, node: int) -> str:
         """Note that a node started from elsewhere than most; returns why it is left out."""

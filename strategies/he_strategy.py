@@ -200,7 +200,7 @@ class HEStrategy(FedAvg):
         self._plan = plan = Plan(self, self.terms, stream, given)
         contract = plan.contract(num_rounds, self.settings.min_replies or 0)
         state_dir, membership = self.settings.state_dir, self._membership
-        fed = begin(stream, plan, contract, membership, initial_arrays, state_dir, resume=resume)
+        fed = begin(stream, contract, membership, initial_arrays, state_dir, resume=resume)
         self._fed = fed
         epochs = Epochs(fed, self)
         fewest = max(self.min_available_nodes, self.min_train_nodes, self.min_evaluate_nodes)
@@ -220,10 +220,10 @@ class HEStrategy(FedAvg):
                 what = " the map of what is selected" if fed.parameters.maps else ""
                 log(INFO, "[ROUND %s/%s]%s", number, contract.last, what)
                 if fed.ledger.phase != "summed":
-                    attempts.run(number, partial(self._train, fed, number, seconds))
+                    attempts.run(number, partial(self._train, fed, plan, number, seconds))
                 self._hand_on(fed, result)
                 self._evaluate_here(fed, number, evaluate_fn, result)
-                self._evaluate(fed, number, seconds, result)
+                self._evaluate(fed, plan, number, seconds, result)
                 self._close(fed, number)
             self._finish(fed, result)
         finally:
@@ -268,11 +268,11 @@ class HEStrategy(FedAvg):
 
     # --- training ---
 
-    def _train(self, fed: Federation, number: int, timeout: float) -> None:
+    def _train(self, fed: Federation, plan: Plan, number: int, timeout: float) -> None:
         sampling = self.sampling
         fed.attempt.mode = sampling.mode(fed)
         self._exchanged = exchange = Exchange(fed, sampling.needed(fed))
-        messages = fed.plan.asked("train", number, fed.contract)
+        messages = plan.asked("train", number, fed.contract)
         fed.attempt.asked = len(messages)
         replies: Iterable[Message] = fed.grid.send_and_receive(messages, timeout=timeout)
         limit = timeout if self.terms.scheme.slow else min(timeout, self.settings.stage_timeout)
@@ -319,13 +319,15 @@ class HEStrategy(FedAvg):
             log(INFO, "\t└──> Server-side MetricRecord: %s", metrics)
             result.evaluate_metrics_serverapp[number] = metrics
 
-    def _evaluate(self, fed: Federation, number: int, timeout: float, result: Result) -> None:
+    def _evaluate(
+        self, fed: Federation, plan: Plan, number: int, timeout: float, result: Result
+    ) -> None:
         """Have the model of this round evaluated, if it made one, and account for the round."""
         ledger = fed.ledger
         # Once nodes have gone on from a model, they evaluate it no more.
         newest = ledger.base == number or self.fraction_train == 0.0
         if newest and ledger.base > ledger.evaluated:
-            messages = fed.plan.asked("evaluate", number, fed.contract)
+            messages = plan.asked("evaluate", number, fed.contract)
             fed.attempt = Attempt(set(fed.members), len(messages))
             replies = fed.grid.send_and_receive(messages, timeout=timeout)
             self.aggregate_evaluate(number, replies)

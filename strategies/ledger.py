@@ -4,6 +4,7 @@ With a directory it is on disk before anything that depends on it is sent, so th
 killed at any point goes on where it stood (`HEStrategy.start(resume=True)`):
 
     ledger        epoch, rounds, histories; canonical CBOR
+    result-<n>    what came of a query
     sum-<round>   the sealed sum of a round that some member may still lack
     release-<round>  what opens it, sealed for the members, where they agree on masking keys
     model         the model, where the server reads the sums
@@ -35,7 +36,7 @@ from flhe.wire.fields import U32, U64, As, Hash, bits, within
 from flhe.wire.frame import frame, unframe
 from flhe.wire.record import Form, Record
 
-VERSION = 13
+VERSION = 14
 MAX_BYTES = 256 << 20
 
 Phase = Literal["training", "summed", "done"]
@@ -130,6 +131,12 @@ class Ledger(Record):
     """The sealed sum of what was found, until it is told what it says."""
     opens_evaluation: bytes = b""
     """What opens that, sealed for the members."""
+    asked: dict[U32, Hash] = field(default_factory=dict)
+    """Number -> hash of the query that was asked under it."""
+    asking: bytes = b""
+    """The query whose sum is pending or unopened, and the form of its answers."""
+    results: Annotated[dict[int, bytes], _BY_ROUND] = field(default_factory=dict)
+    """Number -> what came of that query."""
     pending: PendingSet | None = None
     """The set of survivors that is neither opened nor void."""
     voids: tuple[Void, ...] = ()
@@ -180,9 +187,10 @@ class Ledger(Record):
         assert self.pending is not None
         self.voids += (self.pending.void,)
         self.spoiled = self.pending.void.slot.round
-        self._end_set()
+        self.end_set()
 
-    def _end_set(self) -> None:
+    def end_set(self) -> None:
+        """The pending set is opened, or void."""
         self.pending = self.pending_sum = None
         self.save()
         self._unlink("pending")
@@ -196,12 +204,12 @@ class Ledger(Record):
         """Keep the model of a round whose sum the server has read."""
         self._write_model(model)
         self.chain[model.round] = model.history
-        self._summed()
+        self.summed()
 
-    def _summed(self) -> None:
+    def summed(self) -> None:
         """The round has its sum: what was given up on the way to it is behind."""
         self.phase, self.voids = "summed", ()
-        self._end_set()
+        self.end_set()
 
     def _write_model(self, model: Model) -> None:
         if self.directory is not None:
@@ -219,13 +227,21 @@ class Ledger(Record):
             self.releases[round_] = release
         self.sums[round_] = (total.header(), arrays)
         self.chain[round_] = history
-        self._summed()
+        self.summed()
         return arrays
 
     def keep_evaluation(self, round_: int, total: bytes = b"", release: bytes = b"") -> None:
         """Note that a model was evaluated, and keep what its members have yet to open."""
         self.evaluated, self.evaluation, self.opens_evaluation = round_, total, release
         self.save()
+
+    def keep_result(self, number: int, result: bytes) -> None:
+        """Keep what came of a query, for good: nodes answer it once."""
+        if self.directory is not None:
+            files.replace(self.directory / f"result-{number}", [result])
+        self.results[number] = result
+        self.evaluation = self.opens_evaluation = self.asking = b""
+        self.summed()
 
     def done(self) -> None:
         """Note that the round is over."""
@@ -335,6 +351,7 @@ class Ledger(Record):
         if ledger.pending is not None:
             ledger.pending_sum = _read_sum(directory / "pending")
         ledger.releases = {r: files.read(directory / f"release-{r}") for r in ledger.releases}
+        ledger.results = {n: files.read(directory / f"result-{n}") for n in ledger.results}
         if (directory / "model").exists():
             ledger.model = _read_model(directory / "model", ledger)
         written, ledger.box_round = ledger.box_round, -1
@@ -364,7 +381,7 @@ def _read_model(path: Path, ledger: Ledger) -> Model:
         if model.round != ledger.round or ledger.phase != "training":
             raise StoreError("the kept model is not the ledger's: it cannot be resumed from")
         ledger.chain[model.round] = model.history
-        ledger._summed()
+        ledger.summed()
     return model
 
 

@@ -100,8 +100,8 @@ class FedAvgOptions(TypedDict, total=False):
     evaluate_metrics_aggr_fn: AggregateMetrics | None
 
 
-class RunOptions(FedAvgOptions, total=False):
-    """How an encrypted run goes; see `RunSettings`."""
+class SumOptions(TypedDict, total=False):
+    """How sums are asked for; see `RunSettings`."""
 
     round_timeout: float
     stage_timeout: float
@@ -110,8 +110,13 @@ class RunOptions(FedAvgOptions, total=False):
     retries: int
     patience: int
     rekey_every: int
-    checkpoint_every: int
     state_dir: str | Path | None
+
+
+class RunOptions(FedAvgOptions, SumOptions, total=False):
+    """How an encrypted run goes; see `RunSettings`."""
+
+    checkpoint_every: int
     on_round: OnRound | None
 
 

@@ -68,9 +68,9 @@ STAGES = {
     **dict.fromkeys(("key-commit", "key-reveal", "key-shared"), KEYS),
     **dict.fromkeys(("status", "initial", "sync", "checkpoint", "verify"), CATCH_UP),
     **dict.fromkeys(("consist", "unmask", "void"), MASKING),
-    "round": TRAIN,
+    **dict.fromkeys(("round", "query"), TRAIN),
     **dict.fromkeys(("supports", "update"), EXCHANGE),
-    "evaluate": EVALUATE,
+    **dict.fromkeys(("evaluate", "total"), EVALUATE),
 }
 """The phase of each stage that nodes are asked for (`flhe.mods.he_mod`)."""
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Codec, Integers, Plain, Reals, Space, State
 from flhe.coding.flatten import Layout
-from flhe.errors import ConfigError, MisfitError, ProtocolError, RangeError
+from flhe.errors import ConfigError, MisfitError, ProtocolError, RangeError, SumRangeError
 from flhe.math.prg import PIECE, Rounding, SecureRounding
 
 EXTRA_BITS = 63
@@ -173,7 +173,7 @@ class Quantize(Codec):
     def join(self, limbs: NDArray[Any]) -> NDArray[np.int64]:
         """Extras out of summed digits, in Python integers until they are known to fit.
 
-        Raises ProtocolError: a sum beyond 63 bits, which no honest senders reach.
+        Raises SumRangeError: a sum beyond 63 bits, which no honest senders of an update reach.
         """
         base = self.bits - 1
         sums = [
@@ -181,5 +181,5 @@ class Quantize(Codec):
             for at in range(0, limbs.size, self.limbs)
         ]
         if any(abs(s) >= 1 << EXTRA_BITS for s in sums):
-            raise ProtocolError("the opened sum's extras exceed 63 bits; the round is refused")
+            raise SumRangeError("the opened sum holds an integer beyond 63 bits: it is refused")
         return np.array(sums, np.int64)

@@ -10,21 +10,40 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from flwr.app import DEFAULT_TTL, ArrayRecord, ConfigRecord, Context, Message, Metadata, RecordDict
+from numpy.typing import NDArray
 
-from flhe.errors import ConfigError
+from flhe.errors import ConfigError, PolicyError, ReplyError
 from flhe.math.buffers import give_back
 from flhe.mods import records
 from flhe.mods.app_state import AppState
 from flhe.training.contract import Contract
 from flhe.training.model import Model
+from flhe.training.query import Bounds, Query
 
 Initial = Callable[[Context], ArrayRecord]
 Sensitivity = Callable[[Message, Context], Mapping[str, Any]]
+Answer = Callable[[ConfigRecord, Context], ArrayRecord]
 """Functions that an app may give; see `HEMod`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """A function that answers a query with floats, and what it promises of them; see `bounded`."""
+
+    answer: Answer
+    bounds: Bounds
+
+
+def bounded(answer: Answer, bound: float, resolution: float = 0.0) -> Bounded:
+    """Have a query answered with floats: `HEMod(queries={"costs": bounded(costs, 1e6)})`.
+
+    For bound and resolution see `flhe.training.query.Bounds`, which raises ConfigError.
+    """
+    return Bounded(answer, Bounds(bound, resolution))
 
 
 class AppError(Exception):
@@ -43,6 +62,7 @@ class App:
     state: AppState
     make_initial: Initial | None = None
     find_sensitivity: Sensitivity | None = None
+    queries: Mapping[str, Answer | Bounded] = field(default_factory=dict)
     seconds: float = 0.0
 
     def pass_on(self, message: Message) -> RecordDict:
@@ -92,6 +112,27 @@ class App:
         if not isinstance(arrays, ArrayRecord):
             raise ConfigError("HEMod(initial=...) must return an ArrayRecord")
         return arrays
+
+    def answer(self, query: Query) -> tuple[Mapping[str, NDArray[Any]], Bounds | None]:
+        """Ask it a query; its arrays, and what it promises of floats.
+
+        Raises PolicyError: it answers no query of that name; ReplyError: an answer that is no arrays.
+        """
+        found = self.queries.get(query.name)
+        if found is None:
+            raise PolicyError(
+                f"this site's app answers no query {query.name!r}: HEMod(queries=...)"
+            )
+        answer, bounds = (
+            (found.answer, found.bounds) if isinstance(found, Bounded) else (found, None)
+        )
+        began = time.perf_counter()
+        with self.state.unchanged(), _failing():
+            arrays = answer(ConfigRecord(dict(query.parameters)), self.context)
+        self.seconds += time.perf_counter() - began
+        if not isinstance(arrays, ArrayRecord) or not arrays:
+            raise ReplyError("a query is answered with an ArrayRecord that holds an array at least")
+        return records.to_numpy(arrays), bounds
 
     @contextmanager
     def _shown(

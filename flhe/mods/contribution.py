@@ -76,40 +76,67 @@ class Turn:
         were signed, or its sum was given up; DriftError: another selection than updates were encrypted
         under here; ClaimedError: it was claimed before, and is not kept.
         """
-        node, session, slot = self.node, self.session, of.slot
-        together = session.terms.scheme.opened_together
+        slot = of.slot
         evaluation = slot.purpose == EVALUATION.purpose
         step: Step = "mean-squares" if slot.purpose == MEAN_SQUARES.purpose else "update"
-        kept = node.load_output(slot)
-        if kept is None:
-            of.adder.check_mode(mode)
-            if together:
-                survivors.check_ready(node, of)
-            if not evaluation:
-                node.bind_mask(self.model.mask)
-            sealer = session.sealer(of)
-            encoded, support = make(sealer)
+
+        def encoded(sealer: Sealer) -> tuple[Plain, Support | None]:
+            made = make(sealer)
             self.follower.model = None  # memory that encryption needs
-            told = b"" if support is None else support.digest()
-            claim = partial(node.claim, session, slot, self.digest, step=step, support=told)
-            sealed = of.contribute(
-                session.epoch, sealer, encoded, claim, mode, support, threads=session.threads
-            )
-            del encoded
-            if together:
-                survivors.deal(node, session, sealer, slot)
-            envelope = of.sign(node.identity, sealed)
-            node.save_output(sealed, envelope)
-        else:
-            sealed, envelope = kept
-        content = self.follower.reply(
-            step=slot.purpose if evaluation else step,
-            resent=kept is not None,
-            header=sealed.header(),
-            envelope=envelope,
-            digest=self.digest,
-            history=slot.history,
-            shares=survivors.shares(node, slot) if together else [],
-        )
-        content[records.UPDATE] = records.from_sealed(sealed, supports=False)  # told before
+            return made
+
+        def ready() -> None:
+            if not evaluation:
+                self.node.bind_mask(self.model.mask)
+
+        content = contribute(self.node, self.session, of, mode, encoded, self.digest, step, ready)
+        content.update(self.follower.disclosed)
+        answer = content.config_records[records.REPLY]
+        answer["step"], answer["digest"] = slot.purpose if evaluation else step, self.digest
         return content
+
+
+def contribute(
+    node: Node,
+    session: Session,
+    of: SecureSum,
+    mode: str,
+    make: Callable[[Sealer], tuple[Plain, Support | None]],
+    start: bytes,
+    step: Step = "update",
+    ready: Callable[[], None] = lambda: None,
+) -> RecordDict:
+    """The reply with a node's part of a sum; for the rest see `Turn.contribute`.
+
+    `start` is kept with its claim, as `step` of its attempt; `ready` is called before anything is made.
+    """
+    slot, together = of.slot, session.terms.scheme.opened_together
+    kept = node.load_output(slot)
+    if kept is None:
+        of.adder.check_mode(mode)
+        if together:
+            survivors.check_ready(node, of)
+        ready()
+        sealer = session.sealer(of)
+        encoded, support = make(sealer)
+        told = b"" if support is None else support.digest()
+        claim = partial(node.claim, session, slot, start, step=step, support=told)
+        sealed = of.contribute(
+            session.epoch, sealer, encoded, claim, mode, support, threads=session.threads
+        )
+        del encoded
+        if together:
+            survivors.deal(node, session, sealer, slot)
+        envelope = of.sign(node.identity, sealed)
+        node.save_output(sealed, envelope)
+    else:
+        sealed, envelope = kept
+    content = records.reply(
+        resent=kept is not None,
+        header=sealed.header(),
+        envelope=envelope,
+        history=slot.history,
+        shares=survivors.shares(node, slot) if together else [],
+    )
+    content[records.UPDATE] = records.from_sealed(sealed, supports=False)  # told before
+    return content

@@ -272,6 +272,8 @@ def follow(node: Node, record: ConfigRecord, message: Message, app: App) -> Foll
     message that does not belong there, or does not open.
     """
     follower = Follower(node, app, *agreement.current(node, record, app))
+    if follower.contract.asks:
+        raise ProtocolError("this federation answers queries: it has no model")
     if follower.contract.terms.scheme.reader == "server":
         follower.take_served(record, message.content)
         return follower

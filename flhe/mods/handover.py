@@ -8,6 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from flhe.errors import ProtocolError
 from flhe.keys import seal
+from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.model_key import ModelKey
 from flhe.mods import records
 from flhe.mods.app import App
@@ -71,9 +72,6 @@ def checkpoint(node: Node, record: ConfigRecord, message: Message, app: App) -> 
 
 def _sealed(follower: Follower) -> RecordDict:
     session, model = follower.session()
-    agreed = session.epoch
-    key = ModelKey.of(agreed)
-    header = {**key.header(), "round": model.round, "attempt": 0, "rank": agreed.rank}
     digest = session.digest(model)
     content = follower.reply(
         round=model.round,
@@ -82,5 +80,12 @@ def _sealed(follower: Follower) -> RecordDict:
         voucher=session.holding(model, digest).sign(follower.node.identity),
         layout=canonical.dumps(model.layout.to_fields()),
     )
-    content[records.BOX] = records.from_pieces(seal.seal_stream(key.key, header, model.chunks()))
+    content[records.BOX] = sealed_box(session.epoch, model)
     return content
+
+
+def sealed_box(agreed: Epoch, model: Model) -> ArrayRecord:
+    """A model that members of an epoch open, and those whom they give its key."""
+    key = ModelKey.of(agreed)
+    header = {**key.header(), "round": model.round, "attempt": 0, "rank": agreed.rank}
+    return records.from_pieces(seal.seal_stream(key.key, header, model.chunks()))

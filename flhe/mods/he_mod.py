@@ -10,15 +10,25 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
 
-from flhe.errors import FlheError, LeftError, PolicyError, ProtocolError
-from flhe.mods import agreement, handover, records, scheme_keys, staged, survivors, training
-from flhe.mods.app import App, AppError, Initial, Sensitivity
+from flhe.errors import ConfigError, FlheError, LeftError, PolicyError, ProtocolError
+from flhe.mods import (
+    agreement,
+    handover,
+    queries,
+    records,
+    scheme_keys,
+    staged,
+    survivors,
+    training,
+)
+from flhe.mods.app import Answer, App, AppError, Bounded, Initial, Sensitivity
 from flhe.mods.app_state import AppState
 from flhe.node import audit
 from flhe.node.audit import log_failure
@@ -57,6 +67,8 @@ STAGES: dict[tuple[str, str], Stage] = {
     ("train", "consist"): survivors.consist,
     ("train", "unmask"): survivors.unmask,
     ("train", "void"): survivors.void,
+    ("train", "query"): queries.answer,
+    ("train", "total"): queries.total,
     ("evaluate", "evaluate"): training.evaluate,
 }
 """(message type, stage) -> its answer."""
@@ -81,10 +93,15 @@ class HEMod:
         (message, Context) -> sensitivity of each parameter on this node's data, by the model's names:
         for federations that encrypt the most sensitive part of an update. The message is one of
         training; `flhe.coding.sensitivity` computes it for any model of torch.
+    queries : mapping of str to callable, optional
+        (parameters, Context) -> ArrayRecord: what this site answers to the query of each name, as
+        integers, or `bounded`, as floats. Only sums of all sites' answers are opened, and only of
+        queries that the node's config lists in `flhe-queries`.
     """
 
     initial: Initial | None = None
     sensitivity: Sensitivity | None = None
+    queries: Mapping[str, Answer | Bounded] = field(default_factory=dict)
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
         """Answer one message. Never raises: Flower would send the exception's text to the server."""
@@ -137,7 +154,8 @@ class HEMod:
             if policy.leave:
                 node.leave()
                 raise LeftError("flhe-leave is set on this node")
-            app = App(context, call_next, state, self.initial, self.sensitivity)
+            given = self.initial, self.sensitivity, self.queries
+            app = App(context, call_next, state, *given)
             # Its order is the server's, and in no hash.
             context.run_config = dict(sorted(context.run_config.items()))
             if record is None:
@@ -160,6 +178,21 @@ class HEMod:
             seconds = time.perf_counter() - began - app.seconds
             content.config_records[records.REPLY]["crypto-s"] = seconds
             return content
+
+
+def query_app(queries: Mapping[str, Answer | Bounded]) -> ClientApp:
+    """An app that answers queries and trains nothing; see `HEMod`.
+
+    Flower calls no mod of an app in which nothing is registered for a message, so this registers what
+    is never reached.
+    """
+    app = ClientApp(mods=[HEMod(queries=queries)])
+
+    @app.train()  # type: ignore[untyped-decorator]
+    def train(message: Message, context: Context) -> Message:
+        raise ConfigError("this app trains no model, and was asked to")
+
+    return app
 
 
 @dataclass(slots=True)
@@ -190,6 +223,7 @@ class _Handling:
                 round=self.asked.get("round"),
                 attempt=self.asked.get("attempt"),
                 result=audit.result_of(reply),
+                query=queries.line_of(self.asked.get("query")),
                 code=code,
             )
             audit.write(self.store, entry)

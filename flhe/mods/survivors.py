@@ -29,6 +29,7 @@ from flhe.node.node import Node
 from flhe.schemes.base import FREE, Sealer, SharedSealer
 from flhe.schemes.sealed import Slot
 from flhe.sums.secure_sum import SecureSum
+from flhe.training.query import QUERY
 from flhe.training.session import Session
 from flhe.training.terms import Terms
 
@@ -64,10 +65,10 @@ def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
     """Sign the set of survivors that the server proposes."""
     epoch, terms = _epoch(node, record, app)
     scheme, proposed = terms.scheme, records.list_of(record, "survivors", int)
-    node.policy.check_survivors(len(proposed))
     kept = node.load_dealt()
     if kept is None or not _is_of(kept.slot, epoch, record):
         raise ProtocolError("nothing was encrypted here for this attempt: ask for the round first")
+    node.policy.check_survivors(len(proposed), asked=kept.slot.purpose == QUERY.purpose)
     spends = FREE
     try:
         if scheme.per_sum_keys:

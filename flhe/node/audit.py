@@ -7,8 +7,8 @@
      "bytes_out":12345,"seconds":1.2}
     {"time":...,"stage":"round",...,"answer":"refused",...,"code":1014,"reason":"flhe/protocol"}
 
-Each field is public by construction: a number in its range, a word out of a closed set, or the
-beginning of a hash. `result` is that of the node's model, which is the same at all sites unless the
+Each field is public by construction: a number in its range, a word out of a closed set, the beginning
+of a hash, or the name and parameters of a query, which the server chose. `result` is that of the node's model, which is the same at all sites unless the
 server told them different ones: administrators may compare it, as they may `contract`. Metrics, example
 counts, keys and the text of errors have no field; what went wrong is in `errors.log`.
 """
@@ -25,15 +25,17 @@ from pathlib import Path
 from flhe.errors import ConfigError, ProtocolError, StoreError
 from flhe.node.store import Store
 from flhe.schemes import PLAIN
+from flhe.training.query import MAX_SHOWN
 from flhe.wire.codes import find
+from flhe.wire.printable import printable
 
 NAME, OLDER = "audit.log", "audit.log.1"
 LIMIT = 16 << 20
 """Bytes of audit.log; when it is full it becomes the older one."""
 MAX_ERRORS = 1 << 20
 """Bytes of errors.log; when it is full it starts anew."""
-MAX_LINE = 512
-"""Longest line, bytes; they take some 200."""
+MAX_LINE = 1024
+"""Longest line, bytes; they take some 200, and one of a query up to twice its text more."""
 
 UNKNOWN = "unknown"
 """What is recorded for a word that is not in its set."""
@@ -58,6 +60,8 @@ _ANSWER_OF = {
     "consist": "survivors",
     "unmask": "release",
     "void": "promise",
+    "query": "answer",
+    "total": "total",
     PLAIN: PLAIN,
 }
 """What any other stage answers."""
@@ -106,7 +110,7 @@ class Entry:
     `seconds` include the app's own time; `bytes_out` are those of the answer, 0 if nothing left but a
     code. Of the epoch's id, 16 bytes, 4 are kept, and 8 of `contract`, the hash of what all members
     have signed that the run does, and of `result`, the hash of all results so far, 32 bytes each.
-    Round and attempt are below 2**32.
+    Round and attempt are below 2**32. `query` is what was asked (`Query.line`).
 
     Raises ConfigError: a number out of its range, or a code without a refusal or the other way
     round.
@@ -122,6 +126,7 @@ class Entry:
     round: int | None = None
     attempt: int | None = None
     result: bytes | None = None
+    query: str | None = None
     bytes_out: int = 0
     seconds: float
     code: int | None = None
@@ -136,6 +141,10 @@ class Entry:
         for name in ("round", "attempt"):
             if not _unsigned(getattr(self, name), 1 << 32):
                 object.__setattr__(self, name, None)
+        if self.query is not None and (
+            type(self.query) is not str or self.query != printable(self.query, MAX_SHOWN)
+        ):
+            object.__setattr__(self, "query", UNKNOWN)
         for name, end in _ENDS.items():
             if not _unsigned(getattr(self, name), end):
                 raise ConfigError(f"Entry: {name} must be an integer, 0 to {end - 1}")

@@ -25,6 +25,7 @@ from flhe.schemes.sealed import UPDATE as ENDS
 from flhe.schemes.sealed import Slot
 from flhe.training.contract import MAX_AHEAD, MAX_BYTES
 from flhe.training.evaluation import EVALUATION
+from flhe.training.query import QUERY
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.session import Session
 from flhe.wire.canonical import dumps
@@ -99,11 +100,28 @@ class Claims:
 
         Raises ReuseError: this step or a later one was claimed; the round's survivors were signed.
         """
-        if session.terms.scheme.opened_together:
+        together = session.terms.scheme.opened_together
+        if together:
             self.check_unsigned(slot)
         note = StoredNote(digest, support, slot.history).to_bytes()
         mark = slot.round, slot.attempt, STEPS.index(step)
-        self.book.enter(lambda now: now.claimed(slot.epoch, mark, note))
+
+        def claimed(now: Journal) -> Journal:
+            then = now.claimed(slot.epoch, mark, note)
+            return self._asked(then, slot, together) if slot.purpose == QUERY.purpose else then
+
+        self.book.enter(claimed)
+
+    def check_asked(self, slot: Slot, *, together: bool) -> None:
+        """Refuse, before an app answers, a query that may not be answered under this slot.
+
+        Raises ReuseError, PolicyError: as `Journal.with_query`; ClaimedError: as `check_unclaimed`.
+        """
+        self.check_unclaimed(slot.epoch, slot.round, slot.attempt)
+        self._asked(self._journal(slot.epoch), slot, together)
+
+    def _asked(self, now: Journal, slot: Slot, together: bool) -> Journal:
+        return now.with_query(slot.round, slot.history, self.policy.max_queries, again=together)
 
     def claimed(self, slot: Slot) -> bytes | None:
         """Digest of the model that an attempt started from; None if it is not the last one."""

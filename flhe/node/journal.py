@@ -16,7 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from flhe.errors import ClaimedError, ConfigError, NoKeyError, ReuseError, StoreError
+from flhe.errors import (
+    ClaimedError,
+    ConfigError,
+    NoKeyError,
+    PolicyError,
+    ReuseError,
+    StoreError,
+)
 from flhe.node.store import Store
 from flhe.schemes.base import Spends
 from flhe.schemes.sealed import UPDATE
@@ -36,6 +43,8 @@ MAX_NOTE = 4096
 KEPT_SETS = 64
 """Starts of which the set that was signed is kept. Where members read, a node never goes back to one
 that falls out; a server that reads can as well change one bit of the model that it sends."""
+MAX_QUERIES = 4096
+"""Queries of one federation: each is known for good."""
 KEPT_EPOCHS = 64
 """Epochs that are known to be over."""
 
@@ -89,12 +98,14 @@ class Journal(Record):
         Epochs that were this federation's and are over: their keys open and sign nothing.
     spent : int
         Coefficients that shares of this epoch's key may have opened, where nobody has the key.
+    queries : mapping of int to bytes
+        The query that was answered under each number: its hash.
     """
 
     FORM = Form(
         "journal",
-        1 << 18,
-        version=3,
+        1 << 19,
+        version=4,
         row=True,
         error=ConfigError,
         damaged=StoreError(
@@ -115,6 +126,7 @@ class Journal(Record):
     signed: tuple[SignedSet, ...] = ()
     past: tuple[Annotated[bytes, size(16)], ...] = ()
     spent: U32 = 0
+    queries: dict[U32, Hash] = field(default_factory=dict)
 
     def check_epoch(self, epoch_id: bytes) -> None:
         """Refuse another epoch than the one whose keys may be used; NoKeyError."""
@@ -189,6 +201,38 @@ class Journal(Record):
         if self.spent + spends.takes > spends.of:
             raise NoKeyError("this epoch's key has opened as much as it may: agree on another one")
         return replace(self, spent=self.spent + spends.takes)
+
+    # --- queries ---
+
+    def with_query(self, number: int, query: bytes, most: int, *, again: bool = False) -> Journal:
+        """With a query that is about to be answered, under the only number that it has.
+
+        Two sums of one question, over different members, would differ by single answers. Where members
+        open sums together, the last query may be asked `again` under a later number: of its sets only
+        one is signed, unless members have given that up (`check_set`).
+
+        Raises ReuseError: it has another number, or the number another query, or a later one was
+        asked; PolicyError: more than `most` queries.
+        """
+        last = max(self.queries, default=0)
+        if self.queries.get(number) == query and number == last:
+            return self
+        if number <= last:
+            raise ReuseError(
+                f"query {last} was answered here: one that comes later has a later number"
+            )
+        known = next((of for of, each in self.queries.items() if each == query), 0)
+        if known and not (again and known == last):
+            raise ReuseError(
+                f"this query was answered here as number {known}: a second sum of it, over other "
+                "members, would show single answers"
+            )
+        if len(self.queries) >= min(most, MAX_QUERIES):
+            raise PolicyError(
+                f"{len(self.queries)} queries were answered in this federation, which is all that this "
+                "site answers: raise flhe-max-queries in the node config, or begin another one"
+            )
+        return replace(self, queries={**self.queries, number: query})
 
     # --- sets of survivors ---
 

@@ -43,12 +43,15 @@ RULES = (*MAPS, "random", "layers")
 """Rules of selection; see `flhe.coding.select`."""
 COUNTS = ("num-examples", "num_examples")
 """Names of an example count. The server names the weight, so it could name any metric that."""
+MAX_QUERIES = 100
+"""Queries that a federation may ask unless a site says another number."""
 METRICS = ("loss", "accuracy", "acc")
 PREFIXES = ("train", "eval", "val", "test")
 OWN = (
     *("home", "trust", "roster", "roster-hash", "schemes", "metrics", "leave"),
     *("durable", "witness"),
     *("max-federations", "min-survivors", "dealt-key", "select-rules", "accept-contract"),
+    *("queries", "min-contributors", "max-queries"),
 )
 """Settings beside the limits, without `flhe-`."""
 
@@ -140,6 +143,10 @@ class Policy:
         Most federations that may begin in this state directory; 0 for any number.
     witness, durable : Path or None, bool
         Place of the witness, None for a default one, and whether keys outlive it; see `witness.py`.
+    queries : tuple[str, ...] or None
+        Names of the queries that are answered; None for whatever the app answers.
+    min_contributors, max_queries : int
+        Fewest senders of a sum of answers, beside `min_survivors`; most queries of one federation.
     accepted : tuple[str, ...]
         Hashes of the contracts that may run, 64 hexadecimal digits each; any where there are none.
     root : Path or None
@@ -159,6 +166,9 @@ class Policy:
     max_federations: int = 0
     witness: Path | None = None
     durable: bool = False
+    queries: tuple[str, ...] | None = ()
+    min_contributors: int = 0
+    max_queries: int = MAX_QUERIES
     accepted: tuple[str, ...] = ()
     root: Path | None = None
 
@@ -221,6 +231,9 @@ class Policy:
             select_rules=listed(node_config, "flhe-select-rules", rules),
             min_survivors=setting(node_config, "flhe-min-survivors", 0),
             accepted=listed(node_config, "flhe-accept-contract"),
+            queries=None if simulated else listed(node_config, "flhe-queries"),
+            min_contributors=setting(node_config, "flhe-min-contributors", 0),
+            max_queries=setting(node_config, "flhe-max-queries", MAX_QUERIES),
             root=root,
             limits=(limits.NONE if roster is None else roster.limits).tighten(own),
         )
@@ -234,13 +247,25 @@ class Policy:
                 f"lower {self._setting('min-members')} (or flhe-min-survivors)"
             )
 
-    def check_survivors(self, senders: int) -> None:
+    def check_survivors(self, senders: int, *, asked: bool = False) -> None:
         """Refuse to help open a sum of so few; QuorumError."""
-        if senders < self.min_survivors:
+        if senders < (need := self.fewest(asked=asked)):
             raise QuorumError(
-                f"a sum of {senders} updates, this node's policy opens none of fewer than "
-                f"{self.min_survivors}: wait for more nodes, or lower flhe-min-survivors in the node "
-                "config"
+                f"a sum of {senders} senders, this node's policy opens none of fewer than {need}: wait "
+                "for more nodes, or lower flhe-min-survivors (of answers to queries, "
+                "flhe-min-contributors) in the node config"
+            )
+
+    def fewest(self, *, asked: bool) -> int:
+        """Fewest senders of a sum, of answers where it was `asked` for, that this node helps to open."""
+        return max(self.min_survivors, self.min_contributors if asked else 0)
+
+    def check_query(self, name: str) -> None:
+        """Refuse a query that this site does not answer; PolicyError."""
+        if self.queries is not None and name not in self.queries:
+            raise PolicyError(
+                f"query {name!r} is not among those that this site answers: add it to flhe-queries in the "
+                "node config, if its administrator agrees"
             )
 
     def check_scheme(self, scheme: str) -> None:
@@ -259,6 +284,11 @@ class Policy:
     def check_contract(self, contract: Contract) -> None:
         """Refuse a contract that this node does not allow, or that nobody here has accepted."""
         self.check_terms(contract.terms)
+        if contract.asks and self.queries == ():
+            raise PolicyError(
+                "the server asked for a federation that answers queries, and this site answers none: "
+                "list those that it may in flhe-queries in the node config"
+            )
         name = contract.hash().hex()
         if self.accepted and name not in self.accepted:
             raise PolicyError(

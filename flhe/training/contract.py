@@ -51,9 +51,12 @@ class Contract(Record):
         Where a message to the app holds what it is told.
     app : str
         Which app Flower says that it runs.
+    asks : bool
+        Whether its rounds are queries (`flhe.training.query`), which each site answers by its own
+        policy: they are the one thing that a server makes up as it goes.
     """
 
-    FORM = Form("contract", MAX_BYTES, version=1)
+    FORM = Form("contract", MAX_BYTES, version=2)
 
     terms: Terms = field(default_factory=Terms)
     rounds: Annotated[int, within(0, MAX_ROUNDS)] = MAX_ROUNDS
@@ -64,6 +67,7 @@ class Contract(Record):
     least: U32 = 0
     config_key: Annotated[str, at_most(128, "characters")] = "config"
     app: Annotated[str, at_most(512, "characters")] = ""
+    asks: bool = False
 
     @property
     def last(self) -> int:
@@ -116,6 +120,9 @@ class Contract(Record):
     def lines(self) -> list[str]:
         """What it says, a line each, for people; nothing that a terminal would act on."""
         terms, codec = self.terms, self.terms.codec
+        if self.asks:
+            said = [f"scheme {terms.scheme.name}, up to {self.rounds} queries; no model is trained"]
+            return [printable(line) for line in [*said, *([f"app {self.app}"] if self.app else [])]]
         steps = " > ".join(step.name for step in codec.codecs)
         who = f"{self.train_share:.0%} of the members train, {self.evaluate_share:.0%} evaluate"
         said = [

@@ -74,6 +74,12 @@ _ROWS: tuple[tuple[type[e.FlheError], int, str, str], ...] = (
     ),
     (e.DriftError, 1019, "drift", "its model is not the one that this round starts from"),
     (
+        e.SumRangeError,
+        1031,
+        "sum-range",
+        "the sum holds an integer beyond 63 bits: ask for smaller numbers, or for several sums",
+    ),
+    (
         e.VersionError,
         1025,
         "version",
@@ -92,7 +98,8 @@ _ROWS: tuple[tuple[type[e.FlheError], int, str, str], ...] = (
         1018,
         "reply",
         "its app must reply with one ArrayRecord that holds all of the model's arrays, and one "
-        "MetricRecord that holds a whole number of examples under the strategy's weighted_by_key",
+        "MetricRecord that holds a whole number of examples under the strategy's weighted_by_key; to a "
+        "query, with an ArrayRecord of integers, or of floats with a declared bound",
     ),
     (
         e.NotFiniteError,

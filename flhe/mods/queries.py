@@ -1,0 +1,106 @@
+"""Stages of queries: a node answers one, and where members read, opens the sum of the answers.
+
+    query    a question                        -> this site's answer, encrypted
+    total    the sum of the answers to one     -> what it holds, sealed for the group
+
+A query goes by its own name and parameters, its number, and what this site's administrator lists. Asked
+again in the same attempt, the app is not called, and the same bytes leave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from numpy.typing import NDArray
+
+from flhe.coding.base import Plain
+from flhe.errors import ClaimedError, FlheError, ProtocolError
+from flhe.keys.agreement.answers import unpack
+from flhe.keys.agreement.voids import Void
+from flhe.mods import agreement, records
+from flhe.mods.app import App
+from flhe.mods.contribution import contribute
+from flhe.mods.handover import sealed_box
+from flhe.node.node import Node
+from flhe.schemes.base import Sealer
+from flhe.training import query
+from flhe.training.model import Model
+from flhe.training.query import NOTHING, QUERY, AnswerForm, Query
+from flhe.training.session import Session
+
+
+def answer(node: Node, record: ConfigRecord, _message: Message, app: App) -> RecordDict:
+    """Answer a query once; of the app's answer nothing leaves this node but ciphertext."""
+    session, asked = _session(node, record, app)
+    number, attempt = (records.field(record, name, int) for name in ("round", "attempt"))
+    agreed, together = session.epoch, session.terms.scheme.opened_together
+    for encoded in records.bytes_list(record, "voids"):  # it may sign another set than one of these
+        node.forget_set(asked.hash(), Void.from_bytes(encoded))
+    place = session.sums.slot(number, attempt, bytes(32), asked.hash(), QUERY.purpose)
+    claimed = node.claimed(place)
+    numbers: NDArray[np.int64] | None = None
+    if claimed is None:
+        node.check_asked(place, together=together)
+        form, numbers = query.encode(*app.answer(asked))
+    else:
+        form = AnswerForm.from_bytes(claimed)
+
+    def make(_: Sealer) -> tuple[Plain, None]:
+        if numbers is None:
+            raise ClaimedError("this query was claimed here, and its answer is not kept: ask again")
+        return query.part_of(session.terms, numbers), None
+
+    of = query.sum_of(session.sums, asked, form, number, attempt)
+    mode, start = session.terms.scheme.mode_ahead, form.to_bytes()
+    content = contribute(node, session, of, mode, make, start)
+    told = content.config_records[records.REPLY]
+    told["step"], told["form"], told["digest"] = QUERY.purpose, start, form.hash()
+    del told["history"]  # it is that of no model
+    return content
+
+
+def total(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
+    """Open the one sum of a query, hand it to the app, and seal it for whoever may open results."""
+    session, asked = _session(node, record, app)
+    agreed, terms = session.epoch, session.terms
+    arrays = message.content.get(records.SUM)
+    if not isinstance(arrays, ArrayRecord):
+        raise ProtocolError("the sum to be opened is missing")
+    form = AnswerForm.from_bytes(records.field(record, "form", bytes))
+    found = records.to_sealed(records.field(record, "header", bytes), arrays, take=True, floats=0)
+    node.policy.check_survivors(len(found.senders), asked=True)
+    of = query.sum_of(session.sums, asked, form, found.slot.round, found.slot.attempt)
+    of.check(found, agreed.roster.min_opening)
+    release = records.optional(record, "release", b"")
+    released = unpack(release) if release else ()
+    lanes = of.open(agreed, found, node.record_opening, released, threads=session.threads)
+    opened = form.arrays(query.read(terms, found, lanes))
+    app.context.state[f"total.{asked.name}"] = records.from_numpy(opened)
+    model = replace(Model.initial(opened), round=found.slot.round, history=asked.hash())
+    content = records.reply(step="total", digest=session.digest(model))
+    content[records.BOX] = sealed_box(agreed, model)
+    return content
+
+
+def line_of(encoded: object) -> str | None:
+    """What a stage asks, for the audit log; None where it asks nothing, or nothing that one can read."""
+    try:
+        return Query.from_bytes(encoded).line() if isinstance(encoded, bytes) else None
+    except FlheError:
+        return None
+
+
+def _session(node: Node, record: ConfigRecord, app: App) -> tuple[Session, Query]:
+    """The node's session in a federation that answers queries, and the one that is asked.
+
+    Raises PolicyError: one that is not on this site's list; ProtocolError: another federation.
+    """
+    agreed, contract = agreement.current(node, record, app)
+    if not contract.asks:
+        raise ProtocolError("this federation trains a model: it answers no queries")
+    asked = Query.from_bytes(records.field(record, "query", bytes))
+    node.policy.check_query(asked.name)
+    contract.check_due(0, records.field(record, "round", int), node.reached(agreed.id))
+    return Session(agreed, contract.terms, NOTHING), asked

@@ -1,0 +1,244 @@
+"""Query: a sum that an analyst asks for, beside all training: a count, a histogram, a table.
+
+A query's name and parameters are its history: every member that answers it starts from the question
+alone, and of each question one sum is opened (docs/protocol.md, Queries). What members answer has a
+form, which is in the slot: answers of two forms never add up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.coding.base import COUNT, Plain
+from flhe.coding.flatten import Layout
+from flhe.coding.quantize import EXTRA_BITS, Quantize
+from flhe.errors import ConfigError, NotFiniteError, RangeError, ReplyError
+from flhe.schemes.sealed import Sealed
+from flhe.schemes.shell import MAX_COHORT
+from flhe.sums.secure_sum import SecureSum
+from flhe.training.epoch_sums import EpochSums
+from flhe.training.kind import Kind, exact_part, exact_sums
+from flhe.training.schedule import Settings, SettingsField, Value
+from flhe.training.terms import Terms
+from flhe.wire.canonical import dumps
+from flhe.wire.derive import PREFIX
+from flhe.wire.fields import U32, Rule, at_most, matching
+from flhe.wire.printable import printable
+from flhe.wire.record import Form, Record
+
+MAX_PARAMETERS = 1 << 20
+MAX_FORM = 2048
+"""Bytes of an answer's form: it is kept with the claim of its slot."""
+MAX_VALUES = 1 << 24
+"""Numbers in one answer."""
+MAX_SHOWN = 160
+"""Characters of a query in the audit log."""
+NOTHING = Layout(())
+"""The layout of a model that is not there: a federation that answers queries trains none."""
+_ROOM = EXTRA_BITS - MAX_COHORT.bit_length()
+"""Bits of a float's integer that any sum of a cohort has room for."""
+
+_positive = Rule("a number, 0 or more", lambda value: 0 <= value < math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Query(Record):
+    """One question: its name, by which a site allows it, and its parameters.
+
+    Raises ConfigError: a name that is none, or a parameter that is no number, text or bytes.
+    """
+
+    FORM = Form("query", MAX_PARAMETERS, row=True, error=ConfigError)
+
+    name: Annotated[str, matching("[a-z0-9][a-z0-9._-]{0,63}", "1 to 64 of a-z 0-9 . _ -")]
+    settings: SettingsField
+
+    @classmethod
+    def of(cls, name: str, parameters: Mapping[str, Value]) -> Query:
+        """The query of this name with these parameters."""
+        return cls(name, Settings(parameters))
+
+    @property
+    def parameters(self) -> dict[str, Value]:
+        """What the app is told, by name, in order."""
+        return self.settings.at(1)
+
+    def hash(self) -> bytes:
+        """SHA-256 of name and parameters, 32 bytes."""
+        return hashlib.sha256(dumps([PREFIX + "query", *self.to_fields()])).digest()
+
+    def line(self) -> str:
+        """What is asked, for people: as much of it as a log has room for."""
+        told = json.dumps(self.parameters, default=bytes.hex, ensure_ascii=True)
+        text = printable(f"{self.name} {told}")
+        return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Record):
+    """One array of an answer.
+
+    `bound` is the largest absolute value of one site's, and `resolution` what one step of it stands
+    for; both are 0 for integers, which are exact.
+    """
+
+    FORM = Form("array of an answer", row=True, error=ConfigError)
+
+    name: Annotated[str, at_most(64, "characters")]
+    shape: tuple[U32, ...]
+    bound: Annotated[float, _positive] = 0.0
+    resolution: Annotated[float, _positive] = 0.0
+
+    def _validate(self) -> None:
+        if (self.bound == 0) != (self.resolution == 0):
+            raise ConfigError(f"array {self.name!r}: a bound goes with a resolution")
+        if self.bound and self.bound / self.resolution > 2**_ROOM:
+            raise ConfigError(
+                f"array {self.name!r}: {self.bound:g} in steps of {self.resolution:g} takes more than "
+                f"{_ROOM} bits, which is what sums have room for: choose a coarser resolution"
+            )
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm(Record):
+    """What all answers to one query look like; it says nothing of what is in them."""
+
+    FORM = Form("form of an answer", MAX_FORM, row=True, error=ConfigError)
+
+    parts: tuple[Part, ...]
+
+    def _validate(self) -> None:
+        names = [part.name for part in self.parts]
+        if not names or len(set(names)) != len(names) or self.size > MAX_VALUES:
+            raise ConfigError(
+                f"an answer has arrays of different names, and up to {MAX_VALUES} values"
+            )
+
+    @property
+    def size(self) -> int:
+        """How many numbers an answer has."""
+        return sum(part.size for part in self.parts)
+
+    def hash(self) -> bytes:
+        """SHA-256 of it, 32 bytes: what slots of answers start from."""
+        return hashlib.sha256(dumps([PREFIX + "answer-form", self.to_fields()])).digest()
+
+    def arrays(self, sums: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Summed numbers as arrays: int64, and float64 where they stand for floats."""
+        out: dict[str, NDArray[Any]] = {}
+        at = 0
+        for part in self.parts:
+            numbers = sums[at : at + part.size].reshape(part.shape)
+            out[part.name] = numbers * part.resolution if part.resolution else numbers
+            at += part.size
+        return out
+
+    def errors(self, contributors: int) -> dict[str, float]:
+        """Largest error of each array's values in a sum of so many, by rounding; 0.0 is exact."""
+        return {part.name: contributors * part.resolution / 2 for part in self.parts}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What an app promises of the floats that it answers with.
+
+    Parameters
+    ----------
+    bound : float
+        Largest absolute value of one site's answer, whatever its data are. A site that finds a larger
+        one answers nothing.
+    resolution : float, optional
+        What they are rounded to; by default the power of two that uses all bits there are, about
+        `bound` / 10**13.
+    """
+
+    bound: float
+    resolution: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bound < math.inf or not 0 <= self.resolution < math.inf:
+            raise ConfigError("bounded(bound=..., resolution=...): positive and finite, both")
+        if not self.resolution:
+            finest = 2.0 ** (math.frexp(self.bound)[1] - _ROOM)
+            object.__setattr__(self, "resolution", finest)
+
+
+def encode(
+    arrays: Mapping[str, NDArray[Any]], bounds: Bounds | None
+) -> tuple[AnswerForm, NDArray[np.int64]]:
+    """An app's answer: its form, and its numbers as exact integers, shape (form.size,).
+
+    Raises ReplyError: arrays that are no numbers, or floats without `bounds`; NotFiniteError: NaN or
+    infinity; RangeError: a float beyond its bound, or an integer beyond 63 bits.
+    """
+    parts, numbers = [], []
+    for name, array in arrays.items():
+        if array.dtype.kind in "iu":
+            parts.append(Part(name, array.shape))
+            numbers.append(_exact(array))
+        elif array.dtype.kind != "f" or bounds is None:
+            raise ReplyError(
+                f"a query is answered with integers, or with floats of a declared bound; array {name!r} "
+                f"is {array.dtype}: HEMod(queries={{name: bounded(answer, bound)}}), or round it"
+            )
+        else:
+            parts.append(Part(name, array.shape, bounds.bound, bounds.resolution))
+            numbers.append(_rounded(array.astype(np.float64), bounds))
+    return AnswerForm(tuple(parts)), np.concatenate([each.reshape(-1) for each in numbers])
+
+
+def _exact(array: NDArray[Any]) -> NDArray[np.int64]:
+    limit = (1 << EXTRA_BITS) - 1
+    if array.size and not -limit <= int(array.min()) <= int(array.max()) <= limit:
+        raise RangeError(f"an integer of the answer is beyond {EXTRA_BITS} bits")
+    return array.astype(np.int64)
+
+
+def _rounded(array: NDArray[np.float64], bounds: Bounds) -> NDArray[np.int64]:
+    if not np.all(np.isfinite(array)):
+        raise NotFiniteError("the answer holds NaN or infinity")
+    if np.any(np.abs(array) > bounds.bound):
+        raise RangeError("a number of the answer is beyond the bound that the app declares")
+    return np.rint(array / bounds.resolution).astype(np.int64)
+
+
+def _count(terms: Terms, layout: Layout) -> int:
+    return Quantize(terms.bits).lanes(1, layout)
+
+
+QUERY = Kind("query", _count, valued=False)
+"""What an analyst asks for; how many numbers an answer has, its form says."""
+
+
+def sum_of(sums: EpochSums, query: Query, form: AnswerForm, number: int, attempt: int) -> SecureSum:
+    """The sum of answers to a query, asked as the `number`-th one of its federation."""
+    of = sums.sum(QUERY, number, attempt, query.hash(), form.hash())
+    quantize = Quantize(sums.terms.bits)
+    return replace(of, length=of.length + quantize.lanes(form.size, sums.layout))
+
+
+def part_of(terms: Terms, numbers: NDArray[np.int64]) -> Plain:
+    """One site's answer as it is encrypted: the count of contributions, 1, then its numbers."""
+    return exact_part(terms, np.concatenate([[np.int64(1)], numbers]))
+
+
+def read(terms: Terms, total: Sealed, lanes: NDArray[Any]) -> NDArray[np.int64]:
+    """The numbers in an opened sum, shape (form.size,).
+
+    Raises ProtocolError: what these senders cannot have added up to; SumRangeError: a sum beyond 63
+    bits, each of whose terms was within them.
+    """
+    return exact_sums(terms, total, lanes)[COUNT + 1 :]

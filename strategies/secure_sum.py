@@ -1,0 +1,227 @@
+"""SecureSum: sums of what nodes answer, for an analyst who may see no single answer.
+
+    with SecureSum(grid, scheme=Sash()) as secure:
+        total = secure.sum("age-histogram", ConfigRecord({"bins": 10}))
+
+Members agree on keys once; each query is then one sum, with all that a round has: dropouts, retries,
+epochs, tags, one opening. Asked again, a query gives what it gave before, from the server's own notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from logging import INFO, getLogger
+from typing import Self, Unpack
+
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+
+from flhe.coding.update import update_codec
+from flhe.errors import ConfigError, ProtocolError, QuorumError
+from flhe.schemes import DEFAULT
+from flhe.schemes.base import Scheme
+from flhe.schemes.registry import SCHEMES
+from flhe.strategies.attempts import Attempts
+from flhe.strategies.beginning import begin
+from flhe.strategies.epochs import Epochs
+from flhe.strategies.exchange import Exchange
+from flhe.strategies.grid import StreamGrid
+from flhe.strategies.key_agreement import MIN_MEMBERS
+from flhe.strategies.membership import Membership
+from flhe.strategies.options import RunSettings, SumOptions, check_scheme
+from flhe.strategies.pending import Settling
+from flhe.strategies.report import RoundReport
+from flhe.strategies.sampling import Sampling
+from flhe.strategies.survey import Outcome, Survey
+from flhe.training.contract import Contract
+from flhe.training.query import Query
+from flhe.training.schedule import Value
+from flhe.training.terms import Terms
+
+log = getLogger("flwr").log
+
+MAX_QUERIES = 100
+"""Queries that a federation asks unless said; a site's own `flhe-max-queries` counts, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What came of one query.
+
+    Parameters
+    ----------
+    query : Query
+        Name and parameters.
+    number : int
+        Which query of its federation it is, from 1.
+    arrays : ArrayRecord
+        Sums over all contributors: int64, exact, or float64. Where only members read, a sealed box:
+        `flhe.strategies.save_sealed`, `flhe open`.
+    contributors : int
+        Nodes whose answers are in it.
+    errors : mapping of str to float
+        Largest error of each array's values, by rounding to its resolution; 0.0 where it is exact.
+    report : RoundReport or None
+        What it cost; None where it was asked before.
+    """
+
+    query: Query
+    number: int
+    arrays: ArrayRecord
+    contributors: int
+    errors: Mapping[str, float]
+    report: RoundReport | None = None
+
+
+class SecureSum:
+    """Sums of answers to queries, over one federation.
+
+    Use it in a `with`: members agree on keys when it is entered.
+
+    Raises ConfigError: a parameter that cannot work.
+
+    Parameters
+    ----------
+    grid : Grid
+        What a ServerApp is given.
+    scheme : Scheme, optional
+        The system, with its own parameters; FLASHE unless said. It decides who reads totals.
+    bits : int, optional
+        Bits of one encrypted number, sign included. Answers have 63 bits whatever it is: they are
+        encrypted in several numbers.
+    min_nodes : int
+        Nodes to wait for before members agree on keys.
+    max_queries : int
+        Most queries of this federation: it is in the contract that members sign.
+    resume : bool
+        Go on with the federation in `state_dir`: queries that were answered give what they gave.
+    **options
+        How it waits, repeats and keeps its state (`RunSettings`).
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        scheme: Scheme | None = None,
+        *,
+        bits: int | None = None,
+        min_nodes: int = MIN_MEMBERS,
+        max_queries: int = MAX_QUERIES,
+        resume: bool = False,
+        **options: Unpack[SumOptions],
+    ) -> None:
+        self.settings = RunSettings(**options)
+        scheme = scheme or SCHEMES.named(DEFAULT)()
+        codec = update_codec(bits=scheme.default_bits if bits is None else bits)
+        self.terms = Terms(scheme, codec, metrics=(), evaluated=())
+        check_scheme(scheme, 1.0)
+        self._stream, self._resume = StreamGrid(grid), resume
+        self._min_nodes, self._max_queries = max(min_nodes, MIN_MEMBERS), max_queries
+        self._survey: Survey | None = None
+
+    @property
+    def sampling(self) -> Sampling:
+        """What a sum needs."""
+        return Sampling(self.terms, self.settings.min_replies, 1.0, self._min_nodes)
+
+    def __enter__(self) -> Self:
+        """Have members agree on keys.
+
+        Raises QuorumError: too few nodes connected or agreed; ConfigError: nothing to resume, or a
+        federation that was not asked to be resumed.
+        """
+        run, settings = self._stream.run, self.settings
+        app = " ".join(filter(None, (run.fab_id, run.fab_version, run.fab_hash)))
+        contract = Contract(
+            self.terms, self._max_queries, least=settings.min_replies or 0, app=app, asks=True
+        )
+        membership = Membership(settings.patience, settings.rekey_every)
+        made = contract, membership, ArrayRecord(), settings.state_dir
+        self._survey = fed = begin(self._stream, *made, resume=self._resume, of=Survey)
+        self._epochs = Epochs(fed, self)
+        self._epochs.connect(self._min_nodes)
+        self._epochs.prepare(fed.ledger.round + 1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is left to be told: keys are the members'."""
+
+    def sum(self, name: str, parameters: Mapping[str, Value] | None = None) -> Total:
+        """The sum of all nodes' answers to a query.
+
+        Parameters
+        ----------
+        name : str
+            Of a function in every node's `HEMod(queries=...)`: 1 to 64 of a-z 0-9 . _ -
+        parameters : ConfigRecord or mapping, optional
+            What that function is told. It is part of the question: nodes answer each one once.
+
+        Raises QuorumError: too few nodes answered, or released what opens the sum; ProtocolError: most
+        nodes say that it was answered before, or not here; SumRangeError: the sum is beyond 63 bits.
+        """
+        query, fed = Query.of(name, dict(parameters or {})), self._running()
+        if fed.ledger.evaluation:  # whose opening a failure came in between
+            fed.open_by_members(fed.ledger.evaluated, self.settings.stage_timeout)
+        if (before := self._known(fed, query)) is not None:
+            return before
+        for _ in range(self.settings.retries + 1):
+            number = self._number(fed, query)
+            log(INFO, "")
+            log(INFO, "[QUERY %d] %s", number, query.line())
+            Attempts(fed, self._epochs).run(number, partial(self._ask, fed, query, number))
+            if not fed.server_reads and fed.ledger.evaluation:
+                fed.open_by_members(number, self.settings.stage_timeout)
+            fed.ledger.done()
+            if (made := self._known(fed, query)) is not None:
+                return replace(made, report=fed.report(number))
+            if fed.ledger.spoiled != number:
+                raise ProtocolError(
+                    f"query {name!r}: most nodes say that it is over, because they have answered it "
+                    "before in this federation, or a later one: begin another federation"
+                )
+        raise QuorumError(f"query {name!r}: its sums were given up before they were opened")
+
+    def _running(self) -> Survey:
+        if self._survey is None:
+            raise ConfigError("SecureSum: use it in a with, which has members agree on keys")
+        return self._survey
+
+    def _known(self, fed: Survey, query: Query) -> Total | None:
+        """What came of a query, if it was asked before."""
+        asked = query.hash()
+        for number, kept in fed.ledger.results.items():
+            if fed.ledger.asked.get(number) == asked:
+                outcome = Outcome.from_bytes(kept)
+                form, count = outcome.asked.form, outcome.contributors
+                return Total(query, number, outcome.arrays(), count, form.errors(count))
+        return None
+
+    def _number(self, fed: Survey, query: Query) -> int:
+        """The number under which a query is asked: that of its last attempt, unless it was given up."""
+        ledger, asked = fed.ledger, query.hash()
+        last = max(ledger.asked, default=0)
+        if ledger.asked.get(last) == asked and ledger.spoiled != last:
+            return last
+        if last >= self._max_queries:
+            raise ConfigError(
+                f"this federation has asked its {last} queries: raise max_queries, or begin another one"
+            )
+        ledger.asked[last + 1] = asked
+        ledger.save()
+        return last + 1
+
+    def _ask(self, fed: Survey, query: Query, number: int) -> None:
+        """One attempt at a query."""
+        nodes = [node for node in fed.present() if node not in fed.barred]
+        fed.query, fed.forms = query, {}
+        messages = fed.questions(nodes)
+        fed.attempt.asked = len(messages)
+        replies = fed.grid.send_and_receive(messages, timeout=self.settings.round_timeout)
+        total = Exchange(fed, self.sampling.needed(fed)).add_answers(replies)
+        fed.note(total)
+        if not self.terms.scheme.opened_together:
+            fed.keep(total)
+        elif Settling(fed, self.settings).begin(total) is None:
+            raise QuorumError(f"query {number}: its sum was given up before it was opened")

@@ -1,0 +1,183 @@
+"""Survey: a federation that answers queries. There is no model, so nobody has to be caught up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError, ProtocolError, QuorumError, RangeError
+from flhe.keys.agreement.answers import combine, pack
+from flhe.mods import records
+from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
+from flhe.strategies.federation import Federation
+from flhe.strategies.overhead import OPEN
+from flhe.strategies.trouble import give_up, most_common, warn
+from flhe.sums.secure_sum import SecureSum as Sum
+from flhe.training import query
+from flhe.training.kind import Kind
+from flhe.training.query import AnswerForm, Query
+from flhe.training.session import THREADS
+from flhe.wire.fields import U32, Rule
+from flhe.wire.record import Form, Record
+
+MAX_RESULT = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Record):
+    """A query, and the form of those answers to it that are added up."""
+
+    FORM = Form("asked query", row=True)
+
+    query: Query
+    form: AnswerForm
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Record):
+    """What came of a query: the sums of all its numbers, or what only members open.
+
+    `data` are int64, little-endian, or a sealed box.
+    """
+
+    FORM = Form("outcome of a query", MAX_RESULT, version=1, row=True)
+
+    asked: Asked
+    contributors: U32
+    sealed: bool
+    data: bytes = field(repr=False)
+
+    def arrays(self) -> ArrayRecord:
+        """As an analyst has them."""
+        if self.sealed:
+            return records.SealedArrays(dict(records.from_pieces([self.data])))
+        sums: NDArray[Any] = np.frombuffer(self.data, "<i8").astype(np.int64)
+        return records.from_numpy(self.asked.form.arrays(sums))
+
+
+@dataclass
+class Survey(Federation):
+    """What the server knows of such a federation."""
+
+    query: Query | None = None
+    """The one that is asked."""
+    forms: dict[bytes, AnswerForm] = field(default_factory=dict)
+    """What answers to it look like, by hash."""
+
+    # --- in place of what there is of a model ---
+
+    def missing_rounds(self, node: int) -> tuple[int, ...]:
+        """None: there is nothing to be brought to."""
+        return ()
+
+    def mark_drifted(self, node: int) -> str:
+        """Why a node is left out that answers otherwise than most."""
+        return (
+            "its answer has another form than the others' (names, shapes, bound or resolution): all "
+            "sites must run the same version of the app"
+        )
+
+    def sum_of(self, kind: Kind, answer: ConfigRecord) -> tuple[Sum, bytes]:
+        """Which sum a reply says that its ciphertext is for, and the hash of its form."""
+        assert self.query is not None
+        form = AnswerForm.from_bytes(records.field(answer, "form", bytes))
+        self.forms[form.hash()] = form
+        at = self.ledger.round, self.ledger.attempt
+        return query.sum_of(self.parameters.sums, self.query, form, *at), form.hash()
+
+    # --- a query ---
+
+    def question(self, confirmed: bool) -> RecordDict:
+        """The query that is asked, as nodes are sent it."""
+        assert self.query is not None
+        voids = [void.to_bytes() for void in self.ledger.voids]
+        fields = {"query": self.query.to_bytes(), "voids": voids}
+        return RecordDict({records.STAGE: self.stage("query", confirmed, **fields)})
+
+    def questions(self, nodes: Sequence[int]) -> list[Message]:
+        """The query for each of `nodes`."""
+        made = {told: self.question(told) for told in {node in self.confirmed for node in nodes}}
+        return [Message(made[node in self.confirmed], node, "train") for node in nodes]
+
+    def note(self, total: Sealed) -> None:
+        """Write down, before anybody may open `total`, what it is the sum of."""
+        assert self.query is not None
+        sums, slot = self.parameters.sums, total.slot
+        for form in self.forms.values():
+            of = query.sum_of(sums, self.query, form, slot.round, slot.attempt)
+            if of.slot == slot:
+                self.ledger.asking = Asked(self.query, form).to_bytes()
+        self.ledger.save()
+
+    def keep(self, total: Sealed, release: Sequence[bytes] = ()) -> ArrayRecord:
+        """Keep a sum until members have opened it, or what it holds where the server reads it.
+
+        Raises ProtocolError: what its senders cannot have added up to; SumRangeError: a sum beyond 63
+        bits, and the query is over.
+        """
+        number, asked = total.slot.round, Asked.from_bytes(self.ledger.asking)
+        self.survivors = len(total.senders)
+        if not self.server_reads:
+            kept = to_bytes(total), pack(release) if release else b""
+            self.ledger.keep_evaluation(number, *kept)
+            self.ledger.summed()
+            return ArrayRecord()
+        sums = self.parameters.sums
+        with self.grid.meter.doing(OPEN):
+            released = combine(self.parameters.circle, total.slot, total.senders, release)
+            lanes = sums.whole.server_opener(released, threads=THREADS).decrypt(total)
+            try:
+                numbers = query.read(sums.terms, total, lanes)
+            except RangeError:
+                self.ledger.end_set()  # or every later query would come upon it
+                raise
+        outcome = Outcome(asked, len(total.senders), False, numbers.astype("<i8").tobytes())
+        self.ledger.keep_result(number, outcome.to_bytes())
+        return outcome.arrays()
+
+    def open_by_members(self, number: int, timeout: float) -> None:
+        """Have members open the sum that is kept, each for itself, and keep what one of them sealed.
+
+        Raises QuorumError: not one more than may collude with the server say the same of it.
+        """
+        ledger, asked = self.ledger, Asked.from_bytes(self.ledger.asking)
+        total = from_bytes(ledger.evaluation)
+        nodes = self.present()
+        confirmed = self.confirmed.issuperset(nodes)
+        fields = {
+            "round": number,
+            "query": asked.query.to_bytes(),
+            "form": asked.form.to_bytes(),
+            "header": total.header(),
+            "release": ledger.opens_evaluation,
+        }
+        content = RecordDict({records.STAGE: self.stage("total", confirmed, **fields)})
+        content[records.SUM] = records.from_sealed(total)
+        boxes: dict[int, list[bytes]] = {}
+        trouble: dict[int, str] = {}
+
+        def read(node: int, answer: ConfigRecord, reply: RecordDict) -> bytes:
+            box = reply.get(records.BOX)
+            if not isinstance(box, ArrayRecord):
+                raise ProtocolError("the reply holds no sealed total")
+            boxes[node] = records.to_pieces(box)
+            return bytes(records.field(answer, "digest", bytes))
+
+        messages = [Message(content, node, "train") for node in nodes]
+        told = dict(self.ask(messages, timeout, trouble, read, follows=False))
+        warn("total: node %d: %s", trouble)
+        need = self.parameters.epoch.colluders + 1
+        common = most_common(told.values()) if told else b""
+        agree = [node for node in told if told[node] == common]
+        if len(agree) < need:
+            give_up(
+                f"query {number}: {len(agree)} members say the same of its sum, {need} needed",
+                trouble,
+            )
+        box = b"".join(boxes[min(agree, key=self.parameters.epoch.rank)])
+        ledger.keep_result(number, Outcome(asked, len(total.senders), True, box).to_bytes())
