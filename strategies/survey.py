@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError, ProtocolError, QuorumError, RangeError
+from flhe.errors import ProtocolError, RangeError
 from flhe.keys.agreement.answers import combine, pack
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
@@ -22,7 +22,7 @@ from flhe.training import query
 from flhe.training.kind import Kind
 from flhe.training.query import AnswerForm, Query
 from flhe.training.session import THREADS
-from flhe.wire.fields import U32, Rule
+from flhe.wire.fields import U32
 from flhe.wire.record import Form, Record
 
 MAX_RESULT = 1 << 30

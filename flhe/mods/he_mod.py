@@ -188,7 +188,7 @@ def query_app(queries: Mapping[str, Answer | Bounded]) -> ClientApp:
     """
     app = ClientApp(mods=[HEMod(queries=queries)])
 
-    @app.train()  # type: ignore[untyped-decorator]
+    @app.train()
     def train(message: Message, context: Context) -> Message:
         raise ConfigError("this app trains no model, and was asked to")
 

@@ -35,7 +35,7 @@ def answer(node: Node, record: ConfigRecord, _message: Message, app: App) -> Rec
     """Answer a query once; of the app's answer nothing leaves this node but ciphertext."""
     session, asked = _session(node, record, app)
     number, attempt = (records.field(record, name, int) for name in ("round", "attempt"))
-    agreed, together = session.epoch, session.terms.scheme.opened_together
+    together = session.terms.scheme.opened_together
     for encoded in records.bytes_list(record, "voids"):  # it may sign another set than one of these
         node.forget_set(asked.hash(), Void.from_bytes(encoded))
     place = session.sums.slot(number, attempt, bytes(32), asked.hash(), QUERY.purpose)
@@ -85,7 +85,7 @@ def total(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
 
 
 def line_of(encoded: object) -> str | None:
-    """What a stage asks, for the audit log; None where it asks nothing, or nothing that one can read."""
+    """What a stage asks, for the audit log; None where it asks nothing that one can read."""
     try:
         return Query.from_bytes(encoded).line() if isinstance(encoded, bytes) else None
     except FlheError:

@@ -8,9 +8,10 @@
     {"time":...,"stage":"round",...,"answer":"refused",...,"code":1014,"reason":"flhe/protocol"}
 
 Each field is public by construction: a number in its range, a word out of a closed set, the beginning
-of a hash, or the name and parameters of a query, which the server chose. `result` is that of the node's model, which is the same at all sites unless the
-server told them different ones: administrators may compare it, as they may `contract`. Metrics, example
-counts, keys and the text of errors have no field; what went wrong is in `errors.log`.
+of a hash, or the name and parameters of a query, which the server chose. `result` is that of the
+node's model, which is the same at all sites unless the server told them different ones: administrators
+may compare it, as they may `contract`. Metrics, example counts, keys and the text of errors have no
+field; what went wrong is in `errors.log`.
 """
 
 from __future__ import annotations
@@ -132,19 +133,17 @@ class Entry:
     code: int | None = None
 
     def __post_init__(self) -> None:
-        for name, words in _WORDS.items():
-            word = getattr(self, name)
-            if type(word) is not str or word not in words:
-                object.__setattr__(self, name, UNKNOWN)
+        said = {name: getattr(self, name) for name in _WORDS}
+        unknown = [n for n, w in said.items() if type(w) is not str or w not in _WORDS[n]]
+        if self.query is not None and not _shown(self.query):
+            unknown.append("query")
+        for name in unknown:
+            object.__setattr__(self, name, UNKNOWN)
         if self.stage == PERMIT and self.asked_by != ADMINISTRATOR:  # a server may name any stage
             object.__setattr__(self, "stage", UNKNOWN)
         for name in ("round", "attempt"):
             if not _unsigned(getattr(self, name), 1 << 32):
                 object.__setattr__(self, name, None)
-        if self.query is not None and (
-            type(self.query) is not str or self.query != printable(self.query, MAX_SHOWN)
-        ):
-            object.__setattr__(self, "query", UNKNOWN)
         for name, end in _ENDS.items():
             if not _unsigned(getattr(self, name), end):
                 raise ConfigError(f"Entry: {name} must be an integer, 0 to {end - 1}")
@@ -235,6 +234,10 @@ def _parse(line: bytes) -> Entry | None:
         return Entry.from_line(line)
     except ProtocolError:
         return None
+
+
+def _shown(query: object) -> bool:
+    return type(query) is str and query == printable(query, MAX_SHOWN)
 
 
 def _unsigned(value: object, end: int) -> bool:

@@ -257,15 +257,15 @@ class Policy:
             )
 
     def fewest(self, *, asked: bool) -> int:
-        """Fewest senders of a sum, of answers where it was `asked` for, that this node helps to open."""
+        """Fewest senders of a sum that this node helps to open; of answers, where it was `asked`."""
         return max(self.min_survivors, self.min_contributors if asked else 0)
 
     def check_query(self, name: str) -> None:
         """Refuse a query that this site does not answer; PolicyError."""
         if self.queries is not None and name not in self.queries:
             raise PolicyError(
-                f"query {name!r} is not among those that this site answers: add it to flhe-queries in the "
-                "node config, if its administrator agrees"
+                f"query {name!r} is not among those that this site answers: add it to flhe-queries in "
+                "the node config, if its administrator agrees"
             )
 
     def check_scheme(self, scheme: str) -> None:

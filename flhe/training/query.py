@@ -191,8 +191,8 @@ def encode(
             numbers.append(_exact(array))
         elif array.dtype.kind != "f" or bounds is None:
             raise ReplyError(
-                f"a query is answered with integers, or with floats of a declared bound; array {name!r} "
-                f"is {array.dtype}: HEMod(queries={{name: bounded(answer, bound)}}), or round it"
+                "a query is answered with integers, or with floats of a declared bound; array "
+                f"{name!r} is {array.dtype}: round it, or give HEMod bounded(answer, bound)"
             )
         else:
             parts.append(Part(name, array.shape, bounds.bound, bounds.resolution))
