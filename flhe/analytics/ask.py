@@ -1,0 +1,131 @@
+"""Asking: the two ends of a statistic, a node's answers and the analyst's questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context
+from numpy.typing import NDArray
+
+from flhe.analytics.schema import FRACTION, Real, Schema, Table
+from flhe.analytics.statistics import (
+    Below,
+    Contingency,
+    Count,
+    Covariance,
+    Histogram,
+    Mean,
+    Statistic,
+    Variance,
+)
+from flhe.analytics.survival import KaplanMeier
+from flhe.errors import ConfigError
+from flhe.mods import records
+from flhe.training.query import Query
+
+STATISTICS: tuple[type[Statistic], ...] = (
+    *(Count, Mean, Variance, Covariance, Histogram, Below, Contingency, KaplanMeier),
+)
+"""All that a node answers."""
+
+CUTS = 255
+"""Thresholds between which one query places one order statistic: five queries take 2**40 values."""
+
+Load = Callable[[Context], Table]
+
+
+class Sums(Protocol):
+    """What asks queries: `flhe.strategies.SecureSum`."""
+
+    def sum(self, name: str, parameters: Mapping[str, Any]) -> Any:
+        """The total of a query, which has `arrays`."""
+
+
+def answers(
+    schema: Schema, load: Load, statistics: Sequence[type[Statistic]] = STATISTICS
+) -> dict[str, Callable[[ConfigRecord, Context], ArrayRecord]]:
+    """What a node answers, by name of the query: for `HEMod(queries=...)` or `query_app`.
+
+    `load` gives this site's table. A query with a parameter that its statistic does not have, or of
+    another schema, is not answered: the same question must not come in two guises.
+    """
+    return {kind.name: partial(_answer, kind, schema, load) for kind in statistics}
+
+
+def _answer(
+    kind: type[Statistic], schema: Schema, load: Load, asked: ConfigRecord, context: Context
+) -> ArrayRecord:
+    given = {n: tuple(v) if isinstance(v, list) else v for n, v in asked.items()}
+    if given.pop("schema", None) != schema.hash():
+        raise ConfigError("the analyst has another schema than this site's app")
+    statistic = kind(**given)
+    said, own = (Query.of(kind.name, p).hash() for p in (asked, statistic.parameters(schema)))
+    if said != own:
+        raise ConfigError("a parameter is written otherwise than flhe writes it")
+    return records.from_numpy(statistic.answer(schema, load(context)))
+
+
+def ask(secure: Sums, schema: Schema, statistic: Statistic) -> Any:
+    """The statistic of all sites' rows, by one secure sum.
+
+    Raises ConfigError: only members read its sum (`save_sealed`, `flhe open`, then
+    `statistic.result(schema, arrays)`); others as `SecureSum.sum`.
+    """
+    total = secure.sum(statistic.name, statistic.parameters(schema))
+    if isinstance(total.arrays, records.SealedArrays):
+        raise ConfigError(
+            f"the total of {statistic.name!r} is sealed for the members: keep it with save_sealed, "
+            "have one open it (flhe open), and pass its arrays to result(schema, arrays)"
+        )
+    return statistic.result(schema, records.to_numpy(total.arrays))
+
+
+def quantiles(
+    secure: Sums, schema: Schema, column: str, shares: Sequence[float], *, cuts: int = CUTS
+) -> NDArray[np.float64]:
+    """Quantiles of a real column, as `numpy.quantile` interpolates them, shape (shares,).
+
+    They are searched for, all of them at once: each query counts the values below `cuts` thresholds
+    for each order statistic that is sought, until it is known to (high - low) / 2**37. The analyst so
+    learns single values, each somebody's: that is what a quantile is.
+
+    Raises ConfigError: a share beyond 0 to 1, or no rows; others as `ask`.
+    """
+    if not shares or not all(0 <= share <= 1 for share in shares):
+        raise ConfigError("quantiles: shares from 0 to 1")
+    real = schema.column(column, Real)
+    rows, _ = ask(secure, schema, Below(column, (0,)))
+    if rows < 1:
+        raise ConfigError("quantiles: the sites have no rows")
+    places = np.asarray(shares, np.float64) * (rows - 1)
+    ranks = sorted({int(r) for place in places for r in (np.floor(place), np.ceil(place))})
+    found = _order_statistics(secure, schema, column, ranks, cuts)
+    value = {rank: real.middle + real.half * found[rank] / (1 << FRACTION) for rank in ranks}
+    low = np.array([value[int(np.floor(place))] for place in places])
+    high = np.array([value[int(np.ceil(place))] for place in places])
+    return np.asarray(low + (high - low) * (places - np.floor(places)))
+
+
+def _order_statistics(
+    secure: Sums, schema: Schema, column: str, ranks: Sequence[int], cuts: int
+) -> dict[int, int]:
+    """For each rank from 0, the smallest threshold that more than `rank` values are at most."""
+    one = 1 << FRACTION
+    # Each is above the first of its two numbers, and at most the second.
+    spans = dict.fromkeys(ranks, (-one - 1, one))
+    while any(high - low > 1 for low, high in spans.values()):
+        tried: dict[int, list[int]] = {}
+        for rank, (low, high) in spans.items():
+            inner = {low + (high - low) * k // (cuts + 1) for k in range(1, cuts + 1)}
+            tried[rank] = sorted(inner - {low, high})
+        thresholds = tuple(sorted({t for each in tried.values() for t in each}))
+        _, counts = ask(secure, schema, Below(column, thresholds))
+        below = dict(zip(thresholds, counts.tolist(), strict=True))
+        for rank, (low, high) in spans.items():
+            under = [t for t in tried[rank] if below[t] <= rank]
+            over = [t for t in tried[rank] if below[t] > rank]
+            spans[rank] = max([low, *under]), min([high, *over])
+    return {rank: high for rank, (_, high) in spans.items()}

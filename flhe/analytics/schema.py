@@ -1,0 +1,163 @@
+"""Schema: what columns every site's table has, and which values they may hold.
+
+It is part of the app, so that all sites and the analyst have the same one; its hash is a parameter of
+each query. Bounds are the app's and never the analyst's: one who could move them would learn from
+refusals on which side of a bound a patient lies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError, NotFiniteError, RangeError
+from flhe.wire.canonical import dumps
+from flhe.wire.derive import PREFIX
+
+Table = Mapping[str, NDArray[Any]]
+"""One site's rows: columns of one length, by name."""
+
+FRACTION = 36
+"""Bits behind the point of a real value, as a share of half its column's range."""
+MAX_ROWS = 1 << (62 - FRACTION)
+"""Rows of all sites together that a sum has room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Real:
+    """A column of real numbers from `low` to `high`, both finite; rounded to (high - low) / 2**37."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not -math.inf < self.low < self.high < math.inf:
+            raise ConfigError(
+                f"Real({self.low}, {self.high}): two finite numbers, the lower one first"
+            )
+
+    @property
+    def middle(self) -> float:
+        """Halfway between its bounds."""
+        return (self.low + self.high) / 2
+
+    @property
+    def half(self) -> float:
+        """Half of its range: one unit of `scaled`."""
+        return (self.high - self.low) / 2
+
+    def take(self, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Its values, shape (rows,); RangeError beyond the bounds, NotFiniteError for NaN."""
+        taken = np.asarray(values, np.float64)
+        if not np.all(np.isfinite(taken)):
+            raise NotFiniteError(f"column {name!r} holds NaN or infinity: leave such rows out")
+        if np.any(taken < self.low) or np.any(taken > self.high):
+            raise RangeError(f"column {name!r} holds a value beyond the bounds of its schema")
+        return taken
+
+    def scaled(self, values: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Values from -1 at `low` to 1 at `high`, as integers of 2**-FRACTION."""
+        shares = (values - self.middle) / self.half
+        return np.rint(shares * (1 << FRACTION)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A column of whole numbers from `low` to `high`: days, visits."""
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high < self.low + (1 << 20):
+            raise ConfigError(
+                f"Whole({self.low}, {self.high}): low < high, and at most 2**20 values"
+            )
+
+    @property
+    def count(self) -> int:
+        """How many values it may have."""
+        return self.high - self.low + 1
+
+    def take(self, name: str, values: NDArray[Any]) -> NDArray[np.int64]:
+        """Its values from 0 on, shape (rows,); RangeError for one that is not whole, or beyond."""
+        taken = np.asarray(values)
+        whole = (
+            taken.astype(np.int64, copy=False) if taken.dtype.kind in "iub" else _whole(name, taken)
+        )
+        if taken.size and not self.low <= int(whole.min()) <= int(whole.max()) <= self.high:
+            raise RangeError(f"column {name!r} holds a value beyond the bounds of its schema")
+        return whole - self.low
+
+
+def _whole(name: str, values: NDArray[Any]) -> NDArray[np.int64]:
+    if not np.all(np.isfinite(values)) or np.any(values != np.rint(values)):
+        raise RangeError(f"column {name!r} holds a value that is no whole number")
+    return values.astype(np.int64)
+
+
+class Choice:
+    """A column whose values are one of a few: a stage, a sex, an event (0 or 1)."""
+
+    def __init__(self, *values: str | int) -> None:
+        if len(values) < 2 or len(set(values)) != len(values):
+            raise ConfigError("Choice: two values or more, each once")
+        self.values = values
+
+    @property
+    def count(self) -> int:
+        """How many values it may have."""
+        return len(self.values)
+
+    def take(self, name: str, values: NDArray[Any]) -> NDArray[np.int64]:
+        """The place of each value among the choices, shape (rows,); RangeError for any other."""
+        taken, places = np.asarray(values), np.full(len(values), -1, np.int64)
+        for place, value in enumerate(self.values):
+            places[taken == value] = place
+        if np.any(places < 0):
+            raise RangeError(f"column {name!r} holds a value that is none of its schema's choices")
+        return places
+
+
+Column = Real | Whole | Choice
+
+
+class Schema:
+    """Columns by name: `Schema(age=Real(0, 120), died=Choice(0, 1))`."""
+
+    def __init__(self, **columns: Column) -> None:
+        if not columns:
+            raise ConfigError("Schema: a column at least")
+        self.columns = columns
+
+    def column(self, name: str, *kinds: type) -> Any:
+        """The column of this name; ConfigError where there is none, or it is none of `kinds`."""
+        found = self.columns.get(name)
+        if found is None:
+            raise ConfigError(f"no column {name!r} in the schema: it has {', '.join(self.columns)}")
+        if not isinstance(found, kinds):
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            raise ConfigError(f"column {name!r} is {type(found).__name__}, and {wanted} is needed")
+        return found
+
+    def take(self, table: Table, name: str) -> NDArray[Any]:
+        """A column of one site's table, as `Column.take` checks it."""
+        if name not in table:
+            raise ConfigError(f"this site's table has no column {name!r}, which the schema names")
+        return self.columns[name].take(name, np.asarray(table[name]))
+
+    def hash(self) -> bytes:
+        """SHA-256 of all columns, 32 bytes: sites and analyst must have the same schema."""
+        said = [[name, repr(_said(column))] for name, column in sorted(self.columns.items())]
+        return hashlib.sha256(dumps([PREFIX + "schema", said])).digest()
+
+
+def _said(column: Column) -> tuple[object, ...]:
+    bounds = column.values if isinstance(column, Choice) else (column.low, column.high)
+    return type(column).__name__, *bounds

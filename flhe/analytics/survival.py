@@ -1,0 +1,118 @@
+"""Survival: Kaplan-Meier curves and the log-rank test, from one sum of events by time.
+
+Time is whole (days, months), so the curves are those of the pooled table and no approximation.
+
+Source: Kaplan, Meier, "Nonparametric estimation from incomplete observations" (JASA 1958); Greenwood's
+variance; Mantel, "Evaluation of survival data" (1966), in the form for several groups.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.analytics.schema import Choice, Schema, Table, Whole
+from flhe.analytics.statistics import Statistic, Sums, chi_square_tail, rows_of
+from flhe.errors import ConfigError
+
+
+class Survival(NamedTuple):
+    """Curves of one or more groups.
+
+    `times` has shape (times,); the others (groups, times): rows at risk just before each time, events
+    at it, share that survives it, and the standard error of that share (Greenwood).
+    """
+
+    groups: tuple[str | int, ...]
+    times: NDArray[np.int64]
+    at_risk: NDArray[np.int64]
+    events: NDArray[np.int64]
+    survival: NDArray[np.float64]
+    error: NDArray[np.float64]
+
+    @property
+    def medians(self) -> list[float]:
+        """For each group, the first time that at most half survive; NaN where more do to the end."""
+        return [
+            float(self.times[np.argmax(share <= 0.5)]) if np.any(share <= 0.5) else math.nan
+            for share in self.survival
+        ]
+
+    @property
+    def log_rank(self) -> tuple[float, int, float]:
+        """Statistic, degrees of freedom, p-value of the test that all groups have one curve.
+
+        Raises ConfigError: there is one group only.
+        """
+        if len(self.groups) < 2:
+            raise ConfigError("log_rank compares groups: KaplanMeier(..., by=COLUMN)")
+        risk, died = self.at_risk.astype(np.float64), self.events.astype(np.float64)
+        everyone, deaths = risk.sum(0), died.sum(0)
+        at = (deaths > 0) & (everyone > 0)
+        risk, died, everyone, deaths = risk[:, at], died[:, at], everyone[at], deaths[at]
+        excess = (died - risk * deaths / everyone).sum(1)
+        left = np.where(everyone > 1, (everyone - deaths) / np.maximum(everyone - 1, 1), 0.0)
+        share = risk / everyone
+        weight = deaths * left
+        covariance = np.diag((share * weight).sum(1)) - (share * weight) @ share.T
+        freedom = len(self.groups) - 1
+        inverse = np.linalg.pinv(covariance[:-1, :-1])  # the excesses of all groups add up to 0
+        statistic = float(excess[:-1] @ inverse @ excess[:-1])
+        return statistic, freedom, chi_square_tail(statistic, freedom)
+
+
+@dataclass(frozen=True)
+class KaplanMeier(Statistic):
+    """Survival by time, of all rows or of the groups that a column of choices makes.
+
+    `duration` is a column of whole numbers, `event` one of two choices, of which the second says that
+    what is waited for happened then, and the first that the row was lost from sight (censored).
+    """
+
+    name: ClassVar[str] = "kaplan-meier"
+
+    duration: str
+    event: str
+    by: str = ""
+
+    def check(self, schema: Schema) -> None:
+        """Such columns."""
+        schema.column(self.duration, Whole)
+        if schema.column(self.event, Choice).count != 2:
+            raise ConfigError(f"column {self.event!r}: censored and happened, two choices")
+        if self.by:
+            schema.column(self.by, Choice)
+
+    def answer(self, schema: Schema, table: Table) -> dict[str, NDArray[np.int64]]:
+        """Under "ended", shape (groups, 2, times): rows that end then, censored or by the event."""
+        times = schema.column(self.duration, Whole).count
+        ended = np.zeros((len(self._groups(schema)), 2, times), np.int64)
+        group = schema.take(table, self.by) if self.by else np.zeros(rows_of(table), np.int64)
+        rows_of(table)
+        np.add.at(
+            ended, (group, schema.take(table, self.event), schema.take(table, self.duration)), 1
+        )
+        return {"ended": ended}
+
+    def result(self, schema: Schema, sums: Sums) -> Survival:
+        """The curves, at all times at which a row ends."""
+        first = schema.column(self.duration, Whole).low
+        ended = np.asarray(sums["ended"], np.int64)
+        at_risk = ended.sum(1)[:, ::-1].cumsum(1)[:, ::-1]
+        events = ended[:, 1]
+        used = ended.sum((0, 1)) > 0
+        at_risk, events = at_risk[:, used], events[:, used]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            left = np.where(at_risk > 0, 1 - events / at_risk, 1.0)
+            lost = np.where(events < at_risk, events / (at_risk * (at_risk - events)), 0.0)
+        survival = left.cumprod(1)
+        error = survival * np.sqrt(np.nan_to_num(lost).cumsum(1))
+        times = first + np.flatnonzero(used)
+        return Survival(self._groups(schema), times, at_risk, events, survival, error)
+
+    def _groups(self, schema: Schema) -> tuple[str | int, ...]:
+        return schema.column(self.by, Choice).values if self.by else ("all",)

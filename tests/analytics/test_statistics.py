@@ -1,0 +1,258 @@
+"""Every statistic: what sites add up to is the statistic of all rows, which is what others compute."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+
+from flhe.analytics import (
+    Below,
+    Choice,
+    Contingency,
+    Count,
+    Covariance,
+    Histogram,
+    KaplanMeier,
+    Mean,
+    Real,
+    Schema,
+    Statistic,
+    Variance,
+    Whole,
+)
+from flhe.analytics.ask import STATISTICS
+from flhe.analytics.statistics import chi_square_tail
+from flhe.errors import ConfigError, NotFiniteError, ProtocolError, RangeError
+
+SCHEMA = Schema(
+    age=Real(0, 120),
+    weight=Real(20, 400),
+    stage=Choice("I", "II", "III"),
+    days=Whole(-3, 60),
+    died=Choice(0, 1),
+)
+ASKED: dict[str, Statistic] = {
+    "count": Count(),
+    "mean": Mean("age"),
+    "variance": Variance("weight"),
+    "covariance": Covariance(("age", "weight")),
+    "histogram": Histogram("age", (0, 18, 65, 120)),
+    "below": Below("age", (-(1 << 36), 0, 1 << 35)),
+    "contingency": Contingency("stage", "died"),
+    "kaplan-meier": KaplanMeier("days", "died", by="stage"),
+}
+Rows = Mapping[str, NDArray[Any]]
+
+
+def rows(count: int, seed: int = 0) -> Rows:
+    """A table whose groups differ."""
+    draw = np.random.default_rng(seed)
+    stage = draw.integers(0, 3, count)
+    return {
+        "age": draw.uniform(0, 120, count),
+        "weight": draw.uniform(20, 400, count),
+        "stage": np.array(["I", "II", "III"])[stage],
+        "days": np.minimum(draw.geometric(0.02 + 0.03 * stage, count) - 4, 60),
+        "died": draw.integers(0, 2, count),
+    }
+
+
+def added(statistic: Statistic, tables: list[Rows]) -> dict[str, NDArray[Any]]:
+    """Sums of what such sites answer."""
+    parts = [statistic.answer(SCHEMA, table) for table in tables]
+    return {name: sum(part[name] for part in parts) for name in parts[0]}  # type: ignore[misc]
+
+
+def of(statistic: Statistic, table: Rows) -> Any:
+    """The statistic of one table."""
+    return statistic.result(SCHEMA, added(statistic, [table]))
+
+
+def test_every_statistic_is_in_the_table() -> None:
+    assert {type(each) for each in ASKED.values()} == set(STATISTICS)
+    assert all(each.name == name for name, each in ASKED.items())
+
+
+@given(cuts=st.lists(st.integers(0, 200), min_size=1, max_size=6), seed=st.integers(0, 2**32))
+@pytest.mark.parametrize("name", ASKED)
+def test_sites_add_up_to_the_pooled_table_to_the_last_bit(
+    name: str, cuts: list[int], seed: int
+) -> None:
+    table, edges = rows(200, seed), [0, *sorted(cuts), 200]
+    tables = [{column: values[a:b] for column, values in table.items()} for a, b in pairwise(edges)]
+    apart = added(ASKED[name], tables)
+    assert all(values.dtype == np.int64 for values in apart.values())
+    np.testing.assert_equal(ASKED[name].result(SCHEMA, apart), of(ASKED[name], table))
+
+
+def test_moments_are_numpys() -> None:
+    table = rows(5000)
+    found = of(ASKED["variance"], table)
+    assert found.rows == of(ASKED["count"], table) == 5000
+    assert found.mean == pytest.approx(table["weight"].mean(), rel=1e-9)
+    assert found.deviation == pytest.approx(table["weight"].std(ddof=1), rel=1e-9)
+    assert of(Mean("age"), table).mean == pytest.approx(table["age"].mean(), rel=1e-9)
+
+
+def test_what_hardly_varies_does_not_cancel() -> None:
+    table = {"age": 119.9 + 1e-5 * np.arange(1000) / 1000}
+    assert of(Variance("age"), table).deviation == pytest.approx(table["age"].std(ddof=1), rel=1e-3)
+
+
+def test_covariance_and_correlation_are_numpys() -> None:
+    table = dict(rows(3000))
+    table["weight"] = np.clip(table["weight"] / 4 + 2 * table["age"], 20, 400)
+    found, both = of(ASKED["covariance"], table), [table["age"], table["weight"]]
+    np.testing.assert_allclose(found.means, np.mean(both, axis=1), rtol=1e-9)
+    np.testing.assert_allclose(found.covariance, np.cov(both), rtol=1e-8)
+    np.testing.assert_allclose(found.correlation, np.corrcoef(both), rtol=1e-8)
+
+
+def test_histogram_is_numpys() -> None:
+    table = {"age": np.array([0.0, 17.9, 18.0, 64.0, 120.0])}
+    np.testing.assert_array_equal(of(ASKED["histogram"], table), [2, 2, 1])
+
+
+def test_contingency_is_scipys() -> None:
+    table = rows(900)
+    found = of(ASKED["contingency"], table)
+    want = [
+        [((table["stage"] == s) & (table["died"] == d)).sum() for d in (0, 1)]
+        for s in ("I", "II", "III")
+    ]
+    np.testing.assert_array_equal(found.counts, want)
+    statistic, freedom, p = found.chi_square
+    theirs = stats.chi2_contingency(np.array(want), correction=False)
+    assert (statistic, freedom, p) == pytest.approx((theirs[0], theirs[2], theirs[1]), rel=1e-9)
+
+
+def test_kaplan_meier_is_scipys() -> None:
+    table = rows(800)
+    found = of(KaplanMeier("days", "died"), table)
+    died = table["died"].astype(bool)
+    theirs = stats.ecdf(
+        stats.CensoredData(uncensored=table["days"][died], right=table["days"][~died])
+    )
+    np.testing.assert_array_equal(found.times, theirs.sf.quantiles)
+    np.testing.assert_allclose(found.survival[0], theirs.sf.probabilities, rtol=1e-12)
+    low = theirs.sf.confidence_interval(method="linear").low.probabilities
+    ours = found.survival[0] - stats.norm.ppf(0.975) * found.error[0]
+    inside = (low > 0) & np.isfinite(low)
+    np.testing.assert_allclose(ours[inside], low[inside], rtol=1e-9)
+
+
+def test_log_rank_is_scipys() -> None:
+    table = rows(600)
+    some = np.isin(table["stage"], ["I", "II"])
+    two = {name: values[some] for name, values in table.items()}
+    schema = Schema(stage=Choice("I", "II"), days=Whole(-3, 60), died=Choice(0, 1))
+    asked = KaplanMeier("days", "died", by="stage")
+    found = asked.result(schema, asked.answer(schema, two))
+    sides = []
+    for stage in ("I", "II"):
+        here = two["stage"] == stage
+        died = two["died"][here].astype(bool)
+        days = two["days"][here]
+        sides.append(stats.CensoredData(uncensored=days[died], right=days[~died]))
+    theirs = stats.logrank(*sides)
+    statistic, freedom, p = found.log_rank
+    assert freedom == 1
+    assert statistic == pytest.approx(theirs.statistic**2, rel=1e-9)
+    assert p == pytest.approx(theirs.pvalue, rel=1e-9)
+
+
+def test_medians_are_the_first_time_that_half_are_gone() -> None:
+    table = {
+        "days": np.array([1, 2, 3, 4, 5, 6]),
+        "died": np.array([1, 1, 1, 0, 0, 1]),
+        "stage": np.array(["I", "I", "I", "I", "II", "II"]),
+    }
+    found = of(ASKED["kaplan-meier"], table)
+    assert found.medians[:2] == [2.0, 6.0]
+    assert math.isnan(found.medians[2])
+    with pytest.raises(ConfigError, match="compares groups"):
+        _ = of(KaplanMeier("days", "died"), table).log_rank
+
+
+@pytest.mark.parametrize("freedom", range(1, 8))
+@pytest.mark.parametrize("statistic", [0.0, 1e-3, 0.7, 5.0, 40.0])
+def test_chi_square_is_scipys(statistic: float, freedom: int) -> None:
+    assert chi_square_tail(statistic, freedom) == pytest.approx(stats.chi2.sf(statistic, freedom))
+
+
+def test_no_rows_at_all_are_no_statistic_but_no_error() -> None:
+    found = of(ASKED["variance"], rows(0))
+    assert found.rows == 0
+    assert math.isnan(found.mean)
+    assert math.isnan(found.variance)
+    assert math.isnan(of(ASKED["contingency"], rows(0)).chi_square[0])
+
+
+WRONG: dict[str, tuple[dict[str, Any], type[Exception]]] = {
+    "NaN": ({"age": [math.nan]}, NotFiniteError),
+    "beyond": ({"age": [120.5]}, RangeError),
+    "not whole": ({"days": [0.5], "died": [0], "stage": ["I"]}, RangeError),
+    "no choice": ({"days": [1], "died": [2], "stage": ["I"]}, RangeError),
+    "lengths": ({"age": [1.0], "died": [0, 1]}, RangeError),
+    "no column": ({"died": [0]}, ConfigError),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_table_that_does_not_fit_is_refused(case: str) -> None:
+    table, error = WRONG[case]
+    asked = ASKED["kaplan-meier" if "days" in table else "mean"]
+    with pytest.raises(error) as told:
+        asked.answer(SCHEMA, {name: np.array(values) for name, values in table.items()})
+    assert "120.5" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "statistic",
+    [
+        Mean("days"),
+        Mean("height"),
+        Covariance(("age",)),
+        Histogram("age", (3, 3)),
+        Below("age", (2, 1)),
+        Contingency("stage", "age"),
+        KaplanMeier("age", "died"),
+        KaplanMeier("days", "stage"),
+    ],
+)
+def test_a_statistic_that_the_schema_does_not_have_is_refused(statistic: Statistic) -> None:
+    with pytest.raises(ConfigError):
+        statistic.parameters(SCHEMA)
+
+
+def test_more_rows_than_sums_have_room_for_are_refused() -> None:
+    with pytest.raises(ProtocolError):
+        Count().result(SCHEMA, {"rows": np.array([1 << 27])})
+
+
+@pytest.mark.parametrize(
+    "column", [lambda: Real(1, 1), lambda: Whole(0, 1 << 20), lambda: Choice(1)]
+)
+def test_columns_that_cannot_be_are_refused(column: Any) -> None:
+    with pytest.raises(ConfigError):
+        column()
+
+
+def test_schemas_that_differ_have_other_hashes() -> None:
+    others = [
+        Schema(a=Real(0, 1)),
+        Schema(a=Real(0, 2)),
+        Schema(a=Whole(0, 1)),
+        Schema(b=Real(0, 1)),
+    ]
+    assert len({schema.hash() for schema in others}) == 4
+    assert Schema(a=Choice("1", "2")).hash() != Schema(a=Choice(1, 2)).hash()
