@@ -124,7 +124,7 @@ class Epochs:
         if ledger.agreed is not None:
             log(INFO, "A new epoch, because of: %s", why)
             present = [node for node in fed.present() if node not in membership.lost]
-            if ledger.chain and not fed.server_reads and present:
+            if ledger.chain and fed.members_hold and present:
                 catch_up.settle(present)  # what is sealed under the old key is opened with it
         asked = membership.candidates(number, fed.connected())
         try:
@@ -156,14 +156,14 @@ class Epochs:
         self.strategy.sampling.check(fed)
         if ledger.layout is None:
             catch_up.fetch_initial()
-        if not fed.server_reads and (ledger.base > 0 or fed.initial is None):
+        if fed.members_hold and (ledger.base > 0 or fed.initial is None):
             catch_up.settle(fed.present())
         return True
 
     def _is_held(self, catch_up: CatchUp, agreed: Agreed) -> bool:
         """Whether enough in the new epoch hold the model, after voiding what too few have opened."""
         fed, ledger = self.fed, self.fed.ledger
-        if fed.server_reads or (ledger.base == 0 and fed.initial is not None):
+        if not fed.members_hold or (ledger.base == 0 and fed.initial is not None):
             return True  # then nobody has to
 
         def held() -> bool:

@@ -106,6 +106,11 @@ class Federation:
         """Whether the server reads the sums, and sends everybody the model."""
         return self.terms.scheme.reader == "server"
 
+    @property
+    def members_hold(self) -> bool:
+        """Whether members hold a model that the server does not have, and are brought to one."""
+        return not self.server_reads
+
     # --- who and where ---
 
     @property

@@ -220,10 +220,10 @@ class HEStrategy(FedAvg):
                 what = " the map of what is selected" if fed.parameters.maps else ""
                 log(INFO, "[ROUND %s/%s]%s", number, contract.last, what)
                 if fed.ledger.phase != "summed":
-                    attempts.run(number, partial(self._train, fed, plan, number, seconds))
+                    attempts.run(number, partial(self._train, fed, number, seconds))
                 self._hand_on(fed, result)
                 self._evaluate_here(fed, number, evaluate_fn, result)
-                self._evaluate(fed, plan, number, seconds, result)
+                self._evaluate(fed, number, seconds, result)
                 self._close(fed, number)
             self._finish(fed, result)
         finally:
@@ -268,8 +268,9 @@ class HEStrategy(FedAvg):
 
     # --- training ---
 
-    def _train(self, fed: Federation, plan: Plan, number: int, timeout: float) -> None:
-        sampling = self.sampling
+    def _train(self, fed: Federation, number: int, timeout: float) -> None:
+        sampling, plan = self.sampling, self._plan
+        assert plan is not None
         fed.attempt.mode = sampling.mode(fed)
         self._exchanged = exchange = Exchange(fed, sampling.needed(fed))
         messages = plan.asked("train", number, fed.contract)
@@ -319,11 +320,10 @@ class HEStrategy(FedAvg):
             log(INFO, "\t└──> Server-side MetricRecord: %s", metrics)
             result.evaluate_metrics_serverapp[number] = metrics
 
-    def _evaluate(
-        self, fed: Federation, plan: Plan, number: int, timeout: float, result: Result
-    ) -> None:
+    def _evaluate(self, fed: Federation, number: int, timeout: float, result: Result) -> None:
         """Have the model of this round evaluated, if it made one, and account for the round."""
-        ledger = fed.ledger
+        ledger, plan = fed.ledger, self._plan
+        assert plan is not None
         # Once nodes have gone on from a model, they evaluate it no more.
         newest = ledger.base == number or self.fraction_train == 0.0
         if newest and ledger.base > ledger.evaluated:

@@ -14,7 +14,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from flhe.errors import ProtocolError, QuorumError
+from flhe.errors import ProtocolError, QuorumError, SumRangeError
 from flhe.keys.agreement.voids import VOID, Promise, Void
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed
@@ -114,6 +114,8 @@ class Settling:
             return None
         try:
             return fed.keep(total, answers)
+        except SumRangeError:
+            raise  # nobody is to blame
         except ProtocolError as error:
             raise fed.spoilt(total.slot.round) from error
 

@@ -71,6 +71,11 @@ class Survey(Federation):
 
     # --- in place of what there is of a model ---
 
+    @property
+    def members_hold(self) -> bool:
+        """False: nobody has a model."""
+        return False
+
     def missing_rounds(self, node: int) -> tuple[int, ...]:
         """None: there is nothing to be brought to."""
         return ()

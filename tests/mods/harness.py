@@ -418,6 +418,7 @@ SLUGS = {
     1027: "flhe/not-finite",
     1029: "flhe/examples",
     1030: "flhe/package",
+    1031: "flhe/sum-range",
 }
 """The codes that a node may answer with, written out: servers of other versions read them."""
 
