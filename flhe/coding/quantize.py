@@ -163,23 +163,16 @@ class Quantize(Codec):
 
     def split(self, extras: NDArray[np.int64]) -> NDArray[Any]:
         """Digits of each extra, least significant first, shape (extras.size * limbs,)."""
-        base = self.bits - 1
-        digits = []
-        for extra in extras:
-            sign, rest = (-1, -int(extra)) if extra < 0 else (1, int(extra))
-            digits += [sign * (rest >> (base * k) & self.levels) for k in range(self.limbs)]
-        return np.array(digits, self.dtype)
+        digits = np.abs(extras)[:, None] >> (self.bits - 1) * np.arange(self.limbs) & self.levels
+        return (digits * np.sign(extras)[:, None]).astype(self.dtype).reshape(-1)
 
     def join(self, limbs: NDArray[Any]) -> NDArray[np.int64]:
         """Extras out of summed digits, in Python integers until they are known to fit.
 
         Raises SumRangeError: a sum beyond 63 bits, which no honest senders of an update reach.
         """
-        base = self.bits - 1
-        sums = [
-            sum(int(d) << (base * k) for k, d in enumerate(limbs[at : at + self.limbs]))
-            for at in range(0, limbs.size, self.limbs)
-        ]
+        weights = np.array([1 << (self.bits - 1) * k for k in range(self.limbs)], object)
+        sums = limbs.reshape(-1, self.limbs).astype(object) @ weights
         if any(abs(s) >= 1 << EXTRA_BITS for s in sums):
             raise SumRangeError("the opened sum holds an integer beyond 63 bits: it is refused")
-        return np.array(sums, np.int64)
+        return sums.astype(np.int64)

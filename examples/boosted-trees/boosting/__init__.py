@@ -1,0 +1,1 @@
+"""Boosted trees over five sites, from sums of their gradient histograms."""
