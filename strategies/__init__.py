@@ -10,6 +10,7 @@ from flhe.strategies.aliases import (
     SchemeFedAvg,
 )
 from flhe.strategies.he_strategy import HEStrategy
+from flhe.strategies.masking_keys import MaskingKeyAgreement
 from flhe.strategies.sealed_result import save_sealed
 from flhe.strategies.secure_sum import SecureSum, Total
 
@@ -19,6 +20,7 @@ __all__ = [
     "FedmlHeFedAvg",
     "FlasheFedAvg",
     "HEStrategy",
+    "MaskingKeyAgreement",
     "SashFedAvg",
     "SchemeFedAvg",
     "SecureSum",

@@ -68,7 +68,7 @@ STAGES = {
     **dict.fromkeys(("key-commit", "key-reveal", "key-shared"), KEYS),
     **dict.fromkeys(("status", "initial", "sync", "checkpoint", "verify"), CATCH_UP),
     **dict.fromkeys(("consist", "unmask", "void"), MASKING),
-    **dict.fromkeys(("round", "query"), TRAIN),
+    **dict.fromkeys(("round", "query", "masking-key"), TRAIN),
     **dict.fromkeys(("supports", "update"), EXCHANGE),
     **dict.fromkeys(("evaluate", "total"), EVALUATE),
 }

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from logging import INFO, getLogger
-from typing import Self, Unpack
+from typing import ClassVar, Unpack
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
@@ -24,18 +24,13 @@ from flhe.schemes import DEFAULT
 from flhe.schemes.base import Scheme
 from flhe.schemes.registry import SCHEMES
 from flhe.strategies.attempts import Attempts
-from flhe.strategies.beginning import begin
-from flhe.strategies.epochs import Epochs
 from flhe.strategies.exchange import Exchange
-from flhe.strategies.grid import StreamGrid
 from flhe.strategies.key_agreement import MIN_MEMBERS
-from flhe.strategies.membership import Membership
-from flhe.strategies.options import RunSettings, SumOptions, check_scheme
+from flhe.strategies.options import SumOptions
 from flhe.strategies.pending import Settling
 from flhe.strategies.report import RoundReport
-from flhe.strategies.sampling import Sampling
 from flhe.strategies.survey import Outcome, Survey
-from flhe.training.contract import Contract
+from flhe.strategies.workflow import Workflow
 from flhe.training.query import Query
 from flhe.training.schedule import Value
 from flhe.training.terms import Terms
@@ -75,7 +70,7 @@ class Total:
     report: RoundReport | None = None
 
 
-class SecureSum:
+class SecureSum(Workflow):
     """Sums of answers to queries, over one federation.
 
     Use it in a `with`: members agree on keys when it is entered.
@@ -101,6 +96,8 @@ class SecureSum:
         How it waits, repeats and keeps its state (`RunSettings`).
     """
 
+    asks: ClassVar[bool] = True
+
     def __init__(
         self,
         grid: Grid,
@@ -112,41 +109,10 @@ class SecureSum:
         resume: bool = False,
         **options: Unpack[SumOptions],
     ) -> None:
-        self.settings = RunSettings(**options)
         scheme = scheme or SCHEMES.named(DEFAULT)()
         codec = update_codec(bits=scheme.default_bits if bits is None else bits)
-        self.terms = Terms(scheme, codec, metrics=(), evaluated=())
-        check_scheme(scheme, 1.0)
-        self._stream, self._resume = StreamGrid(grid), resume
-        self._min_nodes, self._max_queries = max(min_nodes, MIN_MEMBERS), max_queries
-        self._survey: Survey | None = None
-
-    @property
-    def sampling(self) -> Sampling:
-        """What a sum needs."""
-        return Sampling(self.terms, self.settings.min_replies, 1.0, self._min_nodes)
-
-    def __enter__(self) -> Self:
-        """Have members agree on keys.
-
-        Raises QuorumError: too few nodes connected or agreed; ConfigError: nothing to resume, or a
-        federation that was not asked to be resumed.
-        """
-        run, settings = self._stream.run, self.settings
-        app = " ".join(filter(None, (run.fab_id, run.fab_version, run.fab_hash)))
-        contract = Contract(
-            self.terms, self._max_queries, least=settings.min_replies or 0, app=app, asks=True
-        )
-        membership = Membership(settings.patience, settings.rekey_every)
-        made = contract, membership, ArrayRecord(), settings.state_dir
-        self._survey = fed = begin(self._stream, *made, resume=self._resume, of=Survey)
-        self._epochs = Epochs(fed, self)
-        self._epochs.connect(self._min_nodes)
-        self._epochs.prepare(fed.ledger.round + 1)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is left to be told: keys are the members'."""
+        terms = Terms(scheme, codec, metrics=(), evaluated=())
+        super().__init__(grid, terms, max_queries, min_nodes, resume=resume, **options)
 
     def sum(self, name: str, parameters: Mapping[str, Value] | None = None) -> Total:
         """The sum of all nodes' answers to a query.
@@ -183,11 +149,6 @@ class SecureSum:
                 )
         raise QuorumError(f"query {name!r}: its sums were given up before they were opened")
 
-    def _running(self) -> Survey:
-        if self._survey is None:
-            raise ConfigError("SecureSum: use it in a with, which has members agree on keys")
-        return self._survey
-
     def _known(self, fed: Survey, query: Query) -> Total | None:
         """What came of a query, if it was asked before."""
         asked = query.hash()
@@ -204,7 +165,7 @@ class SecureSum:
         last = max(ledger.asked, default=0)
         if ledger.asked.get(last) == asked and ledger.spoiled != last:
             return last
-        if last >= self._max_queries:
+        if last >= self._rounds:
             raise ConfigError(
                 f"this federation has asked its {last} queries: raise max_queries, or begin another one"
             )

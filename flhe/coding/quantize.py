@@ -164,7 +164,7 @@ class Quantize(Codec):
     def split(self, extras: NDArray[np.int64]) -> NDArray[Any]:
         """Digits of each extra, least significant first, shape (extras.size * limbs,)."""
         digits = np.abs(extras)[:, None] >> (self.bits - 1) * np.arange(self.limbs) & self.levels
-        return (digits * np.sign(extras)[:, None]).astype(self.dtype).reshape(-1)
+        return np.asarray((digits * np.sign(extras)[:, None]).reshape(-1), self.dtype)
 
     def join(self, limbs: NDArray[Any]) -> NDArray[np.int64]:
         """Extras out of summed digits, in Python integers until they are known to fit.
@@ -175,4 +175,4 @@ class Quantize(Codec):
         sums = limbs.reshape(-1, self.limbs).astype(object) @ weights
         if any(abs(s) >= 1 << EXTRA_BITS for s in sums):
             raise SumRangeError("the opened sum holds an integer beyond 63 bits: it is refused")
-        return sums.astype(np.int64)
+        return np.asarray(sums, np.int64)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -45,7 +45,10 @@ Next = Callable[[Message, Context], Message]
 Stage = Callable[[Node, ConfigRecord, Message, App], RecordDict]
 """(node, stage record, message, app) -> content of the reply."""
 
-STAGES: dict[tuple[str, str], Stage] = {
+Stages = Mapping[tuple[str, str], Stage]
+"""(message type, stage) -> its answer."""
+
+STAGES: Stages = {
     ("train", "advertise"): agreement.advertise,
     ("train", "share"): agreement.share,
     ("train", "confirm"): agreement.confirm,
@@ -71,7 +74,6 @@ STAGES: dict[tuple[str, str], Stage] = {
     ("train", "total"): queries.total,
     ("evaluate", "evaluate"): training.evaluate,
 }
-"""(message type, stage) -> its answer."""
 
 LOCKS = 16
 """Files that federations are locked by; messages of two that share one wait for each other."""
@@ -98,6 +100,8 @@ class HEMod:
         integers, or `bounded`, as floats. Only sums of all sites' answers are opened, and only of
         queries that the node's config lists in `flhe-queries`.
     """
+
+    STAGES: ClassVar[Stages] = STAGES
 
     initial: Initial | None = None
     sensitivity: Sensitivity | None = None
@@ -169,7 +173,7 @@ class HEMod:
                 return app.pass_on(message)
             node.mark_encrypted(context.run_id)
             name = records.field(record, "stage", str)
-            step = STAGES.get((message.metadata.message_type, name))
+            step = self.STAGES.get((message.metadata.message_type, name))
             if step is None:
                 raise ProtocolError("a stage that this version of flhe does not know")
             began = time.perf_counter()

@@ -62,6 +62,7 @@ _ANSWER_OF = {
     "unmask": "release",
     "void": "promise",
     "query": "answer",
+    "masking-key": "masked",
     "total": "total",
     PLAIN: PLAIN,
 }

@@ -19,7 +19,7 @@ class Rows(NamedTuple):
 
 
 def _all() -> Rows:
-    """All rows, shuffled once; bins divide each feature's range, which the data's description states."""
+    """All rows, shuffled once; bins divide each feature's range, as the data's page states it."""
     data = load_breast_cancer()
     low, high = data.data.min(0), data.data.max(0)
     places = np.minimum((data.data - low) / (high - low) * BINS, BINS - 1).astype(np.uint8)

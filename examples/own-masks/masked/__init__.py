@@ -1,0 +1,1 @@
+"""A strategy that masks in its own way, with masking keys that its nodes agree on."""

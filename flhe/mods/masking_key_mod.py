@@ -1,0 +1,103 @@
+"""MaskingKeyMod: the client half of masking-key agreement, for a mask of the app's own.
+
+    ClientApp(mods=[MaskingKeyMod()])
+
+    @app.train()
+    def train(message, context):
+        seed = masking_key(message)            # uint64 (2048,), modulo Q: fresh in every round
+        ...
+
+The server's half is `flhe.strategies.MaskingKeyAgreement`, which learns the sum of the seeds of one set
+of survivors, and of no other. The mod takes part in consistency and release, and claims each round on
+disk. What is masked, and how, is the app's.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError, ProtocolError
+from flhe.keys.agreement import masking
+from flhe.keys.agreement.pairs import pack_elements, unpack_elements
+from flhe.math.prg import random_elements
+from flhe.mods import agreement, handover, records, survivors
+from flhe.mods.app import App
+from flhe.mods.he_mod import HEMod, Stages
+from flhe.node.node import Node
+from flhe.training.masking_key import slot_of
+from flhe.training.query import NOTHING
+from flhe.training.session import Session
+
+KEY = "flhe.masking-key"
+"""Record in which an app is handed its seed."""
+
+
+def masking_key(message: Message) -> NDArray[np.uint64]:
+    """The seed that this node masks with in this round: field elements modulo `flhe.math.ring.Q`.
+
+    Raises ConfigError: the message holds none.
+    """
+    record = records.find_config(message.content, KEY)
+    if record is None:
+        raise ConfigError("this message holds no masking key: put MaskingKeyMod() before the app")
+    seed: bytes = records.field(record, "seed", bytes)
+    return unpack_elements(seed, len(seed) // 8)
+
+
+def hand_over(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
+    """Share a fresh seed among the members, and hand it to the app; its reply leaves as it is.
+
+    Raises ProtocolError: a round that is not the next, or a reply that holds the seed.
+    """
+    agreed, contract = agreement.current(node, record, app)
+    scheme = contract.terms.scheme
+    if not scheme.per_sum_keys or contract.asks:
+        raise ProtocolError("this federation agrees on no masking keys for apps")
+    number, reached = records.field(record, "round", int), node.reached(agreed.id)
+    contract.check_due(reached, number, reached)
+    session = Session(agreed, contract.terms, NOTHING)
+    slot = slot_of(session.sums, number)
+    seed = random_elements(scheme.elements(agreed.size), secrets.token_bytes)
+    node.claim(session, slot, b"", "update")  # before anything is masked with it
+    node.save_dealt(masking.deal(agreed, slot, seed))
+    told = pack_elements(seed)
+    shown = {name: value for name, value in message.content.items() if name != records.STAGE}
+    message.content = RecordDict({**shown, KEY: ConfigRecord({"seed": told})})
+    content = app.pass_on(message)
+    if any(told in value for value in _bytes_in(content)):
+        raise ProtocolError("the app's reply holds its masking key: nothing of it leaves")
+    told_of = records.reply(step="masking-key", shares=survivors.shares(node, slot))
+    return RecordDict({**content, **told_of})
+
+
+def _bytes_in(content: RecordDict) -> Iterator[bytes]:
+    """All bytes that a reply would send."""
+    for record in content.values():
+        if isinstance(record, ArrayRecord):
+            yield from (array.data for array in record.values())
+        else:
+            values = (
+                v for one in record.values() for v in (one if isinstance(one, list) else [one])
+            )
+            yield from (value for value in values if isinstance(value, bytes))
+
+
+class MaskingKeyMod(HEMod):
+    """Agrees on masking keys, and hands the app each round's; keys and policy as `HEMod` has them."""
+
+    STAGES: ClassVar[Stages] = {
+        ("train", "advertise"): agreement.advertise,
+        ("train", "share"): agreement.share,
+        ("train", "confirm"): agreement.confirm,
+        ("train", "status"): handover.status,
+        ("train", "masking-key"): hand_over,
+        ("train", "consist"): survivors.consist,
+        ("train", "unmask"): survivors.unmask,
+        ("train", "void"): survivors.void,
+    }

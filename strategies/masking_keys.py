@@ -1,0 +1,166 @@
+"""MaskingKeyAgreement: masking keys for a strategy of one's own, agreed by SecAgg's protocol.
+
+    with MaskingKeyAgreement(grid) as keys:                      # a Grid itself
+        strategy.start(keys, initial_arrays)                     # whose replies come masked
+        ...
+        seeds = keys.release(survivors)                          # in its aggregate_train
+
+In every round each member draws a seed, shares it, and masks with it as its app does. The server is
+told the sum of the seeds of one set of survivors a round, and of no other: enough members sign that set
+that no two of them are ever signed.
+
+Source: SASH, Sec. 3.2; Bonawitz et al., CCS 2017; `flhe.keys.agreement.masking`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar, Unpack
+
+import numpy as np
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from flhe.errors import ConfigError, ProtocolError, QuorumError
+from flhe.keys.agreement.answers import combine
+from flhe.math.ring_arrays import Elements
+from flhe.mods import records
+from flhe.schemes.base import Scheme
+from flhe.schemes.registry import SCHEMES
+from flhe.schemes.sealed import Sealed
+from flhe.strategies.key_agreement import MIN_MEMBERS
+from flhe.strategies.masking_agreement import MaskingAgreement
+from flhe.strategies.options import SumOptions
+from flhe.strategies.report import MeteredGrid
+from flhe.strategies.trouble import warn
+from flhe.strategies.workflow import Workflow
+from flhe.training.masking_key import PURPOSE, slot_of
+from flhe.training.terms import Terms
+
+MAX_ROUNDS = 10_000
+"""Rounds of a federation unless said."""
+
+
+class MaskingKeyAgreement(Workflow, MeteredGrid):
+    """A Grid whose nodes mask what they reply to `train` messages, with keys that they agree on.
+
+    Raises ConfigError: a parameter that cannot work.
+
+    Parameters
+    ----------
+    grid : Grid
+        What a ServerApp is given; every node's app has a `MaskingKeyMod` before it.
+    min_nodes : int
+        Nodes to wait for before members agree on keys.
+    max_rounds : int
+        Most rounds of this federation: it is in the contract that members sign.
+    **options
+        How it waits (`RunSettings`).
+    """
+
+    asks: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        min_nodes: int = MIN_MEMBERS,
+        max_rounds: int = MAX_ROUNDS,
+        **options: Unpack[SumOptions],
+    ) -> None:
+        terms = Terms(_with_masking_keys(), metrics=(), evaluated=())
+        Workflow.__init__(self, grid, terms, max_rounds, min_nodes, resume=False, **options)
+        MeteredGrid.__init__(self, self._stream)
+        self._owed = False
+        """Whether masked replies were handed out whose seeds nobody has asked for."""
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Refuse what a strategy has made of masked replies as they were: ConfigError."""
+        if kind is None:
+            self._check_released()
+
+    @property
+    def elements(self) -> int:
+        """Field elements of a seed, modulo `flhe.math.ring.Q`."""
+        return self.terms.scheme.elements(0)
+
+    def get_node_ids(self) -> list[int]:
+        """Members that are there."""
+        return self._running().present()
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """One round: send each member its message with a key to mask by, and return what they reply.
+
+        A member's reply without its share for each other member counts as none. Replies to other
+        messages than `train` would come in clear: ConfigError.
+        """
+        fed, asked = self._running(), list(messages)
+        self._check_released()
+        if any(message.metadata.message_type != "train" for message in asked):
+            raise ConfigError(
+                "only replies to train messages are masked: set fraction_evaluate=0.0"
+            )
+        self._epochs.prepare(fed.ledger.round + 1)
+        fed.begin(fed.ledger.round + 1, 0)
+        for message in asked:
+            stage = fed.stage("masking-key", message.metadata.dst_node_id in fed.confirmed)
+            message.content = RecordDict({**message.content, records.STAGE: stage})
+        seconds = self.settings.round_timeout if timeout is None else timeout
+        trouble: dict[int, str] = {}
+        members = [message for message in asked if message.metadata.dst_node_id in fed.members]
+        replies = fed.grid.send_and_receive(members, timeout=seconds)
+        masked = [reply for _, reply in fed.grid.fold(replies, trouble, self._taken)]
+        warn("masking-key: node %d is left out: %s", trouble)
+        self._owed = bool(masked)
+        return masked
+
+    def _check_released(self) -> None:
+        owed, self._owed = self._owed, False
+        if owed:
+            raise ConfigError(
+                "the strategy has used masked replies without release(): what it has made of them is "
+                "noise. It must add them up and take the sum of the seeds off; strategies that look at "
+                "single updates (FedTrimmedAvg, FedMedian, Krum) cannot work"
+            )
+
+    def _taken(self, node: int, reply: Message) -> Message:
+        """The app's own reply, once the shares that came with it are kept."""
+        fed = self._running()
+        answer = fed.member_answer(node, reply)
+        fed.attempt.shares[node] = fed.parameters.shares_in(node, answer)
+        fed.heard(node, answer, reply.content)
+        del reply.content[records.REPLY]
+        return reply
+
+    def release(self, nodes: Iterable[int]) -> Elements:
+        """The sum of the seeds of these nodes, modulo Q, uint64 (elements,); once a round.
+
+        `nodes` are those whose masked replies the strategy has added.
+
+        Raises QuorumError: too few signed the set, or answered; ProtocolError: a node that did not
+        reply in this round, or a second set of it.
+        """
+        fed, chosen = self._running(), sorted(nodes)
+        self._owed = False
+        if not set(chosen) <= fed.attempt.shares.keys() or fed.ledger.phase != "training":
+            raise ProtocolError(
+                "release: nodes whose masked replies came in this round, and once: members sign one set"
+            )
+        senders = tuple(sorted(map(fed.parameters.epoch.rank, chosen)))
+        if len(senders) < (need := self.sampling.quorum(fed)):
+            raise QuorumError(f"release: {len(senders)} survivors, a sum needs {need}")
+        slot = slot_of(fed.parameters.sums, fed.ledger.round)
+        nothing = Sealed(PURPOSE, slot, senders, 0, np.empty(0, np.uint8))
+        agreement = MaskingAgreement(fed, fed.adder, nothing, self.settings)
+        agreement.sign()
+        answers = agreement.unmask()
+        fed.ledger.done()
+        return combine(fed.parameters.circle, slot, senders, answers)
+
+
+def _with_masking_keys() -> Scheme:
+    """The scheme whose masking keys these are, with its defaults: what it masks is not used."""
+    own = (SCHEMES.named(name)() for name in SCHEMES.own)
+    return next(scheme for scheme in own if scheme.per_sum_keys and scheme.reader == "server")
