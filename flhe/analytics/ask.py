@@ -22,7 +22,7 @@ from flhe.analytics.statistics import (
     Variance,
 )
 from flhe.analytics.survival import KaplanMeier
-from flhe.errors import ConfigError
+from flhe.errors import ConfigError, ProtocolError
 from flhe.mods import records
 from flhe.training.query import Query
 
@@ -92,7 +92,8 @@ def quantiles(
     for each order statistic that is sought, until it is known to (high - low) / 2**37. The analyst so
     learns single values, each somebody's: that is what a quantile is.
 
-    Raises ConfigError: a share beyond 0 to 1, or no rows; others as `ask`.
+    Raises ConfigError: a share beyond 0 to 1, or no rows; ProtocolError: sites dropped out or came back
+    in between, so that counts are not of the same rows: ask again; others as `ask`.
     """
     if not shares or not all(0 <= share <= 1 for share in shares):
         raise ConfigError("quantiles: shares from 0 to 1")
@@ -102,7 +103,7 @@ def quantiles(
         raise ConfigError("quantiles: the sites have no rows")
     places = np.asarray(shares, np.float64) * (rows - 1)
     ranks = sorted({int(r) for place in places for r in (np.floor(place), np.ceil(place))})
-    found = _order_statistics(secure, schema, column, ranks, cuts)
+    found = _order_statistics(secure, schema, column, ranks, cuts, rows)
     value = {rank: real.middle + real.half * found[rank] / (1 << FRACTION) for rank in ranks}
     low = np.array([value[int(np.floor(place))] for place in places])
     high = np.array([value[int(np.ceil(place))] for place in places])
@@ -110,7 +111,7 @@ def quantiles(
 
 
 def _order_statistics(
-    secure: Sums, schema: Schema, column: str, ranks: Sequence[int], cuts: int
+    secure: Sums, schema: Schema, column: str, ranks: Sequence[int], cuts: int, rows: int
 ) -> dict[int, int]:
     """For each rank from 0, the smallest threshold that more than `rank` values are at most."""
     one = 1 << FRACTION
@@ -122,7 +123,9 @@ def _order_statistics(
             inner = {low + (high - low) * k // (cuts + 1) for k in range(1, cuts + 1)}
             tried[rank] = sorted(inner - {low, high})
         thresholds = tuple(sorted({t for each in tried.values() for t in each}))
-        _, counts = ask(secure, schema, Below(column, thresholds))
+        counted, counts = ask(secure, schema, Below(column, thresholds))
+        if counted != rows:
+            raise ProtocolError("quantiles: other sites answered this time than before: ask again")
         below = dict(zip(thresholds, counts.tolist(), strict=True))
         for rank, (low, high) in spans.items():
             under = [t for t in tried[rank] if below[t] <= rank]

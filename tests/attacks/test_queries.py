@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
+from flhe.coding.quantize import Quantize
 from flhe.errors import QuorumError
 from flhe.keys.seal import peek
 from flhe.mods import bounded, query_app, records
@@ -329,23 +330,29 @@ def test_logs_name_each_query_and_nothing_of_its_answer(tmp_path: Path) -> None:
     assert not (grid.homes[0] / "errors.log").exists()
 
 
-def test_nothing_of_an_answer_is_on_the_wire(tmp_path: Path) -> None:
-    """Searched for as a number of each width, and as text; what is planted is found."""
-    mark = 0x1234_5678_9ABC
-    patterns = [mark.to_bytes(8, order) for order in ("little", "big")] + [
-        mark.to_bytes(6, "big"),
-        str(mark).encode(),
-        np.float64(mark).tobytes(),
-    ]
+def encodings(number: int) -> set[bytes]:
+    """A number as it might travel in clear: of each width, as text, and in the digits of `Quantize`."""
+    found = {number.to_bytes(size, order) for size in (6, 8) for order in ("little", "big")}  # type: ignore[arg-type]
+    found |= {str(number).encode(), f"{number:x}".encode(), np.float64(number).tobytes()}
+    for bits in (16, 24, 32):
+        digits = Quantize(bits).split(np.array([number], np.int64))
+        found |= {digits.astype(kind).tobytes() for kind in (digits.dtype, np.int64, ">i4")}
+    return found
 
-    def seen(grid: Puppets) -> int:
+
+@pytest.mark.parametrize("scheme", [Flashe(), Sash(), Sash(unmask="clients")], ids=str)
+def test_nothing_of_an_answer_is_on_the_wire(tmp_path: Path, scheme: Scheme) -> None:
+    """Each site's numbers are searched for, in all that passes; what is planted is found."""
+    secrets = [[0x1234_5678_9ABC + 7919 * p, 0x7AB_CDEF_0123 * (p + 1)] for p in range(4)]
+    patterns = [pattern for own in secrets for n in own for pattern in encodings(n)]
+    app = query_app({"numbers": site("numbers", secrets.__getitem__)})
+    for planted in (None, 0, 3):
         blobs: list[bytes] = []
-        grid.tap = lambda direction, node, content: blobs.append(content)
-        with SecureSum(grid, Flashe()) as secure:
-            secure.sum("numbers", {"planted": str(mark) if planted else "no"})
-        return sum(pattern in blob for blob in blobs for pattern in patterns)
-
-    app = query_app({"numbers": site("numbers", lambda p: [mark if p == 2 else 7, 1])})
-    for planted in (False, True):
         with federation(tmp_path / str(planted), app) as grid:
-            assert bool(seen(grid)) is planted
+            grid.tap = lambda _direction, _node, content: blobs.append(content)
+            with SecureSum(grid, scheme) as secure:
+                told = "" if planted is None else str(secrets[planted][1])
+                secure.sum("numbers", {"planted": told})
+        found = {pattern for pattern in patterns if any(pattern in blob for blob in blobs)}
+        assert found == ({told.encode()} if told else set())
+        assert len(blobs) > 40
