@@ -349,7 +349,7 @@ def test_nothing_of_an_answer_is_on_the_wire(tmp_path: Path, scheme: Scheme) -> 
     for planted in (None, 0, 3):
         blobs: list[bytes] = []
         with federation(tmp_path / str(planted), app) as grid:
-            grid.tap = lambda _direction, _node, content: blobs.append(content)
+            grid.tap = lambda _way, _node, content, kept=blobs: kept.append(content)
             with SecureSum(grid, scheme) as secure:
                 told = "" if planted is None else str(secrets[planted][1])
                 secure.sum("numbers", {"planted": told})
