@@ -24,14 +24,6 @@ def textbook(n: int, m: int, r: int) -> int:
     return (1 + m * n) * pow(r, n, n * n) % (n * n)
 
 
-@pytest.mark.parametrize(
-    ("p", "q", "ciphertext", "message"),
-    [(293, 433, 935906717, 10100), (433, 293, 935906717, 10100), (11, 13, 13098, 5)],
-)
-def test_numbers_of_the_textbooks(p: int, q: int, ciphertext: int, message: int) -> None:
-    assert Crt(p, q).decrypt([ciphertext]) == [message]
-
-
 @settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_primes_of_any_length(data: st.DataObject) -> None:

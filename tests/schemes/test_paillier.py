@@ -13,9 +13,8 @@ import phe
 import pytest
 
 from flhe.errors import ConfigError, FlheError, ProtocolError
-from flhe.math.bigint import from_rows, random_blum_prime, to_rows
+from flhe.math.bigint import from_rows, random_blum_prime
 from flhe.schemes.base import Secrets
-from flhe.schemes.batchcrypt import residue_pool
 from flhe.schemes.batchcrypt.adder import BatchCryptAdder, BatchCryptOpener, BatchCryptSealer
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
@@ -53,17 +52,6 @@ def test_python_paillier_decrypts_what_we_encrypt() -> None:
     found = [theirs.raw_decrypt(int(c)) for c in from_rows(total.data.reshape(-1, 512))]
     signed = [gmpy2.mpz(m - n if m > n // 2 else m) for m in found]
     assert np.array_equal(SCHEME.batch.digits(signed, 300, 3), vectors.sum(axis=0))
-
-
-def test_we_decrypt_what_python_paillier_encrypts() -> None:
-    n, values = pair().public.n, np.arange(-150, 150, dtype=np.int32)
-    theirs = phe.PaillierPublicKey(n)
-    rows = [theirs.raw_encrypt(int(m) % n) for m in sealer().messages(whole(values))]
-    data = to_rows(map(gmpy2.mpz, rows), 512, len(rows)).reshape(-1)
-    sealed = Sealed("batchcrypt", SLOT, (0,), 300, data)
-    assert opened(sealed) == values.tolist()
-    both = SCHEME.add(sealed, sealer(1).encrypt(whole(values), SLOT))
-    assert opened(both) == (2 * values).tolist()
 
 
 # --- keys ---
@@ -164,21 +152,6 @@ def test_powers_are_never_used_twice() -> None:
     seen = [row.tobytes() for part in rows for row in part]
     assert len(set(seen)) == len(seen)
     assert not made._ready
-
-
-def test_powers_from_other_processes_open_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residue_pool, "SMALL", 4)
-    key, values = pair(), np.arange(-400, 400, dtype=np.int32)
-    ahead = sealer(threads=2)
-    ahead.prepare(SLOT, values.size)
-    (powers,) = ahead._ready.values()
-    assert len(powers) == SCHEME.nbytes(values.size) // 512 > 4
-    order, square = (key.p - 1) * (key.q - 1), key.public.n**2
-    assert all(gmpy2.powmod(u, order, square) == 1 for u in powers)  # n-th residues, all of them
-    sealed = ahead.encrypt(whole(values), SLOT)
-    assert opened(sealed) == values.tolist()
-    total = SCHEME.add(sealed, sealer(1, threads=2).encrypt(whole(values), SLOT))
-    assert opened(total, threads=2) == (2 * values).tolist()
 
 
 def test_a_fault_stops_the_ciphertext(monkeypatch: pytest.MonkeyPatch) -> None:
