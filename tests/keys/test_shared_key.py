@@ -151,16 +151,8 @@ def _own() -> bytes:
 
 
 REVEALED: dict[str, tuple[Callable[[], list[bytes]], type[FlheError], str]] = {
-    "one missing": (lambda: once().inbox(0)[:-1], ProtocolError, "2 KEY-REVEAL messages, all 3"),
-    "one more": (lambda: once().inbox(0) * 2, ProtocolError, "6 KEY-REVEAL messages"),
-    "one twice": (last(lambda: once().inbox(0)[0]), ProtocolError, "two KEY-REVEAL messages by"),
     "an own one": (last(_own), ProtocolError, "two KEY-REVEAL messages by"),
     "for another member": (last(lambda: once().inbox(1)[2]), ProtocolError, "receiver"),
-    "another contract": (
-        last(lambda: changed(once().inbox(0)[2], 3, policy_hash=bytes(32))),
-        ProtocolError,
-        "policy_hash",
-    ),
     "another's box": (
         last(lambda: changed(once().inbox(0)[1], 3, sender=IDS[3].public)),
         AuthenticationError,
@@ -182,12 +174,6 @@ def test_what_may_not_be_revealed(name: str) -> None:
 
 
 COMMITTED: dict[str, tuple[Callable[[], list[bytes]], type[FlheError], str]] = {
-    "one missing": (lambda: once().commits[:-1], ProtocolError, "3 KEY-COMMIT messages, all 4"),
-    "one twice": (
-        lambda: [*once().commits[:3], once().commits[2]],
-        ProtocolError,
-        "two KEY-COMMIT",
-    ),
     "the own one changed": (
         lambda: [_forged(0, bytes(32)), *once().commits[1:]],
         AuthenticationError,
