@@ -24,8 +24,7 @@ class Kind:
     """How cases tell of one scheme.
 
     A subclass makes `book(case)`, the second implementation, and of the library `scheme(case)`, a new
-    `sealer(case, scheme, rank)` and an `opener(case, scheme, ranks)` for a sum of these. Where it says
-    what is judged, `judge(case, wire, slot)` opens what must fail by the book: a ValueError.
+    `sealer(case, scheme, rank)` and an `opener(case, scheme, ranks)` for a sum of these.
     """
 
     floats: int | None = None
@@ -33,9 +32,6 @@ class Kind:
 
     exact = True
     """Whether both implementations make the same ciphertexts, and refuse the very same sums."""
-
-    judged: tuple[str, ...] = ()
-    """Words of refusals for which the second implementation does not open a sum either."""
 
     def is_sparse(self, case: Case) -> bool:
         """Whether senders choose coordinates."""

@@ -84,8 +84,6 @@ class FlasheKind(Kind):
 class SashKind(Kind):
     """Seeds are block 0 under a key; what must fail has a sum of some, and a number to add."""
 
-    judged = ("other seeds", "altered")
-
     def book(self, case: Case) -> SashBook:
         mu = PRESETS[case["preset"]]
         tapes = case.get("tapes") or {
@@ -107,9 +105,6 @@ class SashKind(Kind):
     def opener(self, case: Case, scheme: SashAdder, ranks: Sequence[int]) -> SashOpener:
         return SashOpener(scheme, np.array(self._seed(case, ranks), np.uint64))
 
-    def judge(self, case: Case, wire: Wire, slot: Case) -> None:
-        self.book(case | {"slot": slot}).unmask(wire, self._seed(case, ()))
-
     def _seed(self, case: Case, ranks: Sequence[int]) -> list[int]:
         book = self.book(case)
         if "seeds" not in case:
@@ -130,7 +125,6 @@ class EsaflKind(Kind):
     """Keys and errors are drawn from seeds, by rank; what must fail has a key of its own."""
 
     floats = 20
-    judged = ("noise beyond", "a slot beyond what", "the last value is not", "below its modulus")
 
     def book(self, case: Case) -> EsaflBook:
         key = {"group_key": bytes.fromhex(case["group_key"])} if "group_key" in case else {}
@@ -166,10 +160,6 @@ class EsaflKind(Kind):
 
     def any_set(self, case: Case) -> bool:
         return bool(case["keys"] == "round")
-
-    def judge(self, case: Case, wire: Wire, slot: Case) -> None:
-        book = self.book(case | {"slot": slot})
-        book.unmask(wire, self._key(case, book.n))
 
     def reference(self, case: Case) -> Case:
         """Also of one step, where it must not fail."""
@@ -229,8 +219,6 @@ class EsaflKind(Kind):
 class BatchCryptKind(Kind):
     """Under one key; what must fail is the first sender's ciphertext."""
 
-    judged = ("",)
-
     def book(self, case: Case) -> BatchCryptBook:
         book = BatchCryptBook(**given(case), tapes=case.get("tapes", {}))
         for part in case.get("parts", ()):
@@ -253,9 +241,6 @@ class BatchCryptKind(Kind):
 
     def opener(self, case: Case, scheme: BatchCryptAdder, ranks: Sequence[int]) -> BatchCryptOpener:
         return BatchCryptOpener(scheme, self.key())
-
-    def judge(self, case: Case, wire: Wire, slot: Case) -> None:
-        self.book(case | {"slot": slot}).open(wire)
 
     def about(self, both: Both) -> Case:
         return {"slot_bits": both.scheme.batch.width, "slots": both.scheme.batch.per}

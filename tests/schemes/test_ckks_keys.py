@@ -12,18 +12,11 @@ import tenseal as ts
 import zstandard
 
 from flhe.errors import ConfigError, ProtocolError
-from flhe.keys.roles import check_pair
-from flhe.schemes.fedml_he.adder import FedmlHeSealer
 from flhe.schemes.fedml_he.scheme import FedmlHe
-from flhe.schemes.fedml_he.seal_blocks import Blocks
 from flhe.schemes.fedml_he.sizes import FLOATS
-from flhe.schemes.polynomial_masks import PolynomialMasks
-from flhe.schemes.seal_blocks import minor_version
-from flhe.schemes.seal_format import HEADER, SealFormat, to_seal_order
+from flhe.schemes.seal_format import SealFormat
 from flhe.schemes.seal_keys import SealPublic, SealSecret, pack
 from flhe.wire import canonical
-from tests.laws import KEY, SLOT, whole
-from tests.rings import inverse
 
 SCHEME = FedmlHe().adder(2, 20)
 """Its modulus has 56 bits, which leaves room for the second prime that TenSEAL wants."""
@@ -42,63 +35,7 @@ def theirs() -> Any:
     )
 
 
-def unpacked(blob: bytes) -> bytes:
-    """Members of one of SEAL's objects that is compressed."""
-    reader = zstandard.ZstdDecompressor().decompressobj()
-    return reader.decompress(blob[HEADER.size :])
-
-
-@functools.cache
-def their_key() -> SealSecret:
-    """TenSEAL's key as ours: the words of the first modulus, as they lie in its serialization."""
-    n, ring = SCHEME.sizes.n, SCHEME.sizes.ring
-    data = theirs().serialize(
-        save_public_key=False, save_secret_key=True, save_galois_keys=False, save_relin_keys=False
-    )
-    secret = data.rindex(HEADER.pack(0xA15E, 16, 4, minor_version(), 2, 0, 0)[:6])
-    words = np.frombuffer(unpacked(data[secret:]), "<u8", 2 * n, offset=72)[:n]
-    transform = np.empty(n, np.uint64)
-    transform[to_seal_order(ring)] = words
-    lifted = inverse(ring, transform)
-    return SealSecret(
-        "4096", np.where(lifted == ring.q - 1, -1, lifted.view(np.int64)).astype(np.int8)
-    )
-
-
 # --- TenSEAL as the other side ---
-
-
-def test_tenseal_decrypts_what_we_encrypt() -> None:
-    """With its own key, which it made itself, in a context of its own."""
-    sizes, rng = SCHEME.sizes, np.random.default_rng(1)
-    total, sums = None, np.zeros(3 * sizes.block, np.int64)
-    for rank in range(2):
-        values = rng.integers(-(2**19) + 1, 2**19, sums.size).astype(np.int32)
-        sealer = FedmlHeSealer(SCHEME, their_key(), KEY, rank)
-        total = SCHEME.add(total, sealer.encrypt(whole(values), SLOT))
-        sums += values
-    assert total is not None
-    a = PolynomialMasks.of(sizes.ring, "ckks-a", KEY, SLOT, (0, 1)).blocks(0, 3)
-    c = np.empty((3, sizes.n), np.uint64)
-    sizes.limbs.read(total.data, c.size, 0, 0, c.reshape(-1))
-    seal = SealFormat(sizes.n, sizes.q, minor_version())
-    vectors = [seal.vector(ours, mask, sizes.scale) for ours, mask in zip(c, a, strict=True)]
-    slots = [ts.ckks_vector_from(theirs(), v).decrypt() for v in vectors]
-    digits, fits = sizes.digits.split(np.rint(np.concatenate(slots)).astype(np.int64), 2)
-    assert fits
-    assert np.array_equal(digits, sums)
-
-
-def test_we_decrypt_what_tenseal_encrypts() -> None:
-    sizes, n = SCHEME.sizes, SCHEME.sizes.n
-    values = np.random.default_rng(2).integers(-99, 100, sizes.block)
-    slots = sizes.digits.join(values).astype(float).tolist()
-    vector = ts.ckks_vector(theirs(), slots, sizes.scale).serialize()
-    c0, c1 = np.frombuffer(unpacked(vector[vector.index(b"\x5e\xa1") :]), "<u8", 2 * n, 97).reshape(
-        2, n
-    )
-    opened = Blocks.of(sizes, their_key()).decrypt(c0[None], c1[None])
-    assert np.array_equal(sizes.digits.split(np.rint(opened).astype(np.int64), 1)[0], values)
 
 
 @pytest.mark.parametrize("n", [4096, 8192])
@@ -134,34 +71,7 @@ def test_the_public_part_names_a_key_and_holds_none() -> None:
             FedmlHe().adder(2, public=wrong)
 
 
-def test_the_server_adds_under_no_key_of_another_ring() -> None:
-    """What it is told is looked at before anything is added."""
-    from flhe.training.terms import Terms
-
-    public = SealSecret.generate("2048").public.to_bytes()
-    assert Terms(FedmlHe(ring="2048")).for_cohort(3, public=public).name == "fedml-he"
-    for ring in ("4096", "8192"):
-        with pytest.raises(ProtocolError, match="is of ring '2048'"):
-            Terms(FedmlHe(ring=ring)).for_cohort(3, public=public)
-
-
 # --- keys ---
-
-
-def test_a_pair_that_no_honest_member_makes_is_refused() -> None:
-    (key, other), zeros = (SealSecret.generate("4096") for _ in range(2)), np.zeros(4096, np.int8)
-    elsewhere, none = SealSecret.generate("8192"), SealSecret("4096", zeros)
-    public, secret = key.public.to_bytes(), key.to_bytes()
-    check_pair(SCHEME, public, secret)
-    for told in (
-        (public, other.to_bytes()),
-        (other.public.to_bytes(), secret),
-        (none.public.to_bytes(), none.to_bytes()),
-        (elsewhere.public.to_bytes(), elsewhere.to_bytes()),
-        *((b"", secret), (public, b""), (secret, public)),
-    ):
-        with pytest.raises(ProtocolError):
-            check_pair(SCHEME, *told)
 
 
 def test_coefficients_are_equally_likely() -> None:
