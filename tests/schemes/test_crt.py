@@ -37,11 +37,6 @@ def test_primes_of_any_length(data: st.DataObject) -> None:
     assert Crt(p, q).decrypt(sent, data.draw(st.integers(1, 2))) == messages
 
 
-def test_order_and_threads() -> None:
-    messages = [1000 + i for i in range(3 * powers.CHUNK + 5)]
-    assert Crt(P, Q).decrypt([textbook(N, m, m - 993) for m in messages], 3) == messages
-
-
 # --- faults ---
 
 SENT = [textbook(N, 10**30 + i, 12345 + i) for i in range(5)]

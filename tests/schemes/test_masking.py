@@ -20,7 +20,6 @@ from flhe.schemes.flashe.masking import (
     expected,
     for_dropout,
     for_supports,
-    runs,
 )
 from flhe.schemes.flashe.scheme import Flashe
 
@@ -84,11 +83,6 @@ def test_a_round_worked_out_by_hand() -> None:
     single, double = 22 + (3 + 2 + 2) + 5 * 3, 44 + 2 * (2 + 2 + 2) + 5 * 2 * 2
     assert for_supports(maps, 5, readers=1)[1:] == (single, double)
     assert for_supports(maps, 5, readers=4) == ("single", 22 + 4 * 22, 44 + 4 * 32)
-
-
-@given(st.sets(st.integers(0, 20)))
-def test_runs(senders: set[int]) -> None:
-    assert 2 * runs(senders) == streams("double", senders)
 
 
 @pytest.mark.parametrize("members", range(2, 9))
