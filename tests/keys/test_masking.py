@@ -11,18 +11,48 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from hypothesis import given
+from hypothesis import strategies as st
 
-from flhe.errors import AuthenticationError, FlheError, ProtocolError, QuorumError, RangeError
+from flhe.errors import (
+    AuthenticationError,
+    ConfigError,
+    FlheError,
+    ProtocolError,
+    QuorumError,
+    RangeError,
+)
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import check_answer
 from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters
 from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.thresholds import Thresholds
 from flhe.wire.canonical import dumps, loads
 from flhe.wire.derive import hkdf
 from tests.keys.masking import Q, Told, group, play, six
 
 ELSEWHERE = replace(six().slot, history=bytes([1]) * 32)
 """One field is enough: all are in a slot's digest."""
+
+
+# --- how many it takes ---
+
+
+@given(st.integers(3, 2000), st.integers(0, 2000))
+def test_thresholds(members: int, colluders: int) -> None:
+    if colluders > members - 2:
+        with pytest.raises(ConfigError, match="allow at most"):
+            Thresholds(members, colluders)
+        return
+    bounds = Thresholds(members, colluders)
+    assert 2 * bounds.threshold > members + colluders >= 2 * (bounds.threshold - 1)
+    assert bounds.min_set == max(bounds.threshold, colluders + 2) <= members
+
+
+@pytest.mark.parametrize("arguments", [(2, 0), (5, -1), (5, 4), (5.0, 1), (5, True + 0.5)])
+def test_thresholds_that_cannot_be(arguments: tuple[int, int]) -> None:
+    with pytest.raises(ConfigError, match="Thresholds"):
+        Thresholds(*arguments)
 
 
 # --- the sum, from whoever answers ---
