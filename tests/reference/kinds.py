@@ -41,18 +41,8 @@ class Kind:
         """Whether a sum of other senders can be looked at: there are keys for them."""
         return not self.is_sparse(case)
 
-    # --- what a file says besides, by the library ---
-
-    def about(self, both: Both) -> Case:
-        """Of the scheme."""
-        return {}
-
     def of_part(self, both: Both, rank: int) -> Case:
-        """Of one sender."""
-        return {}
-
-    def of_sum(self, both: Both, wire: Wire) -> Case:
-        """Of a sum."""
+        """What a file says of one sender besides, by the library."""
         return {}
 
     # --- outputs from inputs ---
@@ -96,10 +86,10 @@ class Kind:
                 digest = both.sealed(wire).digest().hex()
             found = {"data": told(wire.data), "sha256": hashed(wire.data), "digest": digest}
             found |= {"header": book.header(wire).hex(), "opened": book.listed(opened, long)}
-            found |= self.of_sum(both, wire) if by_library else book.of_sum(wire, long)
+            found |= {} if by_library else book.of_sum(wire, long)
             sums.append({name: found.get(name, value) for name, value in expected.items()})
         size = case["length"] + case["extras"]
-        about = self.about(both) if by_library else book.about(size)
+        about = {} if by_library else book.about(size)
         return {**about, "parts": parts, "sums": sums}
 
     def clear(self, case: Case, part: Case) -> Clear:

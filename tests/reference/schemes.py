@@ -20,10 +20,8 @@ from flhe.schemes.fedml_he.adder import FedmlHeAdder, FedmlHeOpener, FedmlHeSeal
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.adder import FlasheAdder, FlasheOpener, FlasheSealer
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.flashe.sparse import covered
 from flhe.schemes.joint_key import JointKey
 from flhe.schemes.sash.adder import SashAdder, SashOpener, SashSealer
-from flhe.schemes.sash.generator import public_key
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.seal_keys import SealSecret
 from tests.reference import batchcrypt, esafl, fedml_he
@@ -73,13 +71,6 @@ class FlasheKind(Kind):
             values = numbers(len(coords), case["bits"], part["rank"])
         return Clear(values, part["extras"], coords)
 
-    def about(self, both: Both) -> Case:
-        return {"lane_bits": both.scheme.lane_bits}
-
-    def of_sum(self, both: Both, wire: Wire) -> Case:
-        supports, long = both.sealed(wire).supports, both.case.get("hashed", False)
-        return {"coords": both.book.listed(covered(supports).tolist() if supports else [], long)}
-
 
 class SashKind(Kind):
     """Seeds are block 0 under a key; what must fail has a sum of some, and a number to add."""
@@ -112,13 +103,6 @@ class SashKind(Kind):
         seeds = [elements(bytes.fromhex(key), 0, book.mu) for key in case["seeds"]]
         first, *rest = columns(seeds, Q)
         return [(first + int(case["plus"], 16)) % Q, *rest]
-
-    def about(self, both: Both) -> Case:
-        public = public_key(both.scheme.scheme.parameters_of_prg, both.at).hex()
-        return {"guard": both.scheme.guard, "public": public}
-
-    def of_part(self, both: Both, rank: int) -> Case:
-        return {"seed": hashed(little(both.sealers[rank].take_seed(both.at).tolist()))}
 
 
 class EsaflKind(Kind):
@@ -198,22 +182,11 @@ class EsaflKind(Kind):
         key[0] += told["first"]
         return key
 
-    def about(self, both: Both) -> Case:
-        sizes = both.scheme.sizes
-        told = {"width": sizes.slots.width, "slots": sizes.slots.per, "limb_bits": sizes.limb_bits}
-        return told | {"moduli": [f"{q:x}" for q in sizes.slots.moduli]}
-
     def of_part(self, both: Both, rank: int) -> Case:
-        own = draw_own(both.scheme.sizes.n, giving(esafl.key_seed(rank)))
-        told = {"own": hashed(own.tobytes())}
         if both.case["keys"] == "round":
-            elements = both.sealers[rank].take_seed(both.at).tolist()
-            return told | {"elements": hashed(little(elements))}
+            return {}
         total = self._total(range(both.case["cohort"]), both.scheme.sizes.n)
-        return told | {"file": hashed(JointKey(both.sealers[rank].own, total).to_bytes())}
-
-    def of_sum(self, both: Both, wire: Wire) -> Case:
-        return {"noise_bound": both.scheme.sizes.slots.noise_bound(len(wire.senders))}
+        return {"file": hashed(JointKey(both.sealers[rank].own, total).to_bytes())}
 
 
 class BatchCryptKind(Kind):
@@ -241,9 +214,6 @@ class BatchCryptKind(Kind):
 
     def opener(self, case: Case, scheme: BatchCryptAdder, ranks: Sequence[int]) -> BatchCryptOpener:
         return BatchCryptOpener(scheme, self.key())
-
-    def about(self, both: Both) -> Case:
-        return {"slot_bits": both.scheme.batch.width, "slots": both.scheme.batch.per}
 
 
 class FedmlHeKind(Kind):
@@ -275,11 +245,6 @@ class FedmlHeKind(Kind):
     def opener(self, case: Case, scheme: FedmlHeAdder, ranks: Sequence[int]) -> FedmlHeOpener:
         key = SealSecret(scheme.scheme.ring, np.array(self.key(case), np.int8))
         return FedmlHeOpener(scheme, key, fedml_he.GROUP_KEY)
-
-    def about(self, both: Both) -> Case:
-        told: Any = both.scheme.parameters()
-        about = {name: told[name] for name in ("slot_bits", "slots", "scale_bits")}
-        return about | {"modulus": told["modulus"].hex().lstrip("0")}
 
 
 SCHEMES: dict[str, Kind] = {
