@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from flhe.coding.base import Plain
-from flhe.errors import AuthenticationError, FlheError, ProtocolError
+from flhe.errors import AuthenticationError, FlheError, ProtocolError, QuorumError
 from flhe.keys.agreement import broadcast, shared_key
 from flhe.keys.agreement.epoch import Confirmed, Epoch, finish
 from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope

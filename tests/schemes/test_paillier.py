@@ -1,23 +1,30 @@
-"""Paillier: other libraries, unsound keys, powers that are verified and never used twice."""
+"""Paillier: another library, unsound keys, powers and decryption that are verified, and used once."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 import gmpy2
 import numpy as np
 import phe
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from flhe.errors import ConfigError, FlheError, ProtocolError
+from flhe.errors import ConfigError, FaultError, FlheError, ProtocolError
 from flhe.math.bigint import from_rows, random_blum_prime
 from flhe.schemes.base import Secrets
+from flhe.schemes.batchcrypt import crt, powers
 from flhe.schemes.batchcrypt.adder import BatchCryptAdder, BatchCryptOpener, BatchCryptSealer
+from flhe.schemes.batchcrypt.crt import Crt, Join
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
+from flhe.schemes.seal_keys import SealSecret
 from flhe.schemes.sealed import Sealed
 from tests.laws import KEY, OTHER_SLOTS, SLOT, whole
 
@@ -164,3 +171,109 @@ def test_a_fault_stops_the_ciphertext(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(FlheError, match="fault"):
         sealer(1).encrypt(whole(np.ones(200, np.int32)), SLOT)
+
+
+P, Q = 2**61 - 1, 2**89 - 1
+N = P * Q
+PRIMES = [3, 7, 11, 13, 293, 433, 10_007, 65_537, 2**31 - 1, 2**61 - 1, 2**89 - 1]
+
+
+def textbook(n: int, m: int, r: int) -> int:
+    return (1 + m * n) * pow(r, n, n * n) % (n * n)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data())
+def test_primes_of_any_length(data: st.DataObject) -> None:
+    p, q = data.draw(st.lists(st.sampled_from(PRIMES), min_size=2, max_size=2, unique=True))
+    n = p * q
+    if math.gcd(n, (p - 1) * (q - 1)) != 1:
+        return
+    messages = data.draw(st.lists(st.integers(0, n - 1) | st.sampled_from([0, 1, n - 1])))
+    rs = [data.draw(st.integers(1, n - 1).filter(lambda r: math.gcd(r, n) == 1)) for _ in messages]
+    sent = [textbook(n, m, r) for m, r in zip(messages, rs, strict=True)]
+    assert Crt(p, q).decrypt(sent, data.draw(st.integers(1, 2))) == messages
+
+
+# --- faults ---
+
+SENT = [textbook(N, 10**30 + i, 12345 + i) for i in range(5)]
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_a_flipped_bit_of_a_power_is_noticed(half: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for bit in range(110):
+
+        def faulty(bases: Any, exponent: int, p: int, threads: int, bit: int = bit) -> list[Any]:
+            right = powers.powmod_all(bases, exponent, p, threads)
+            if p == (P, Q)[half]:
+                right[2] ^= 1 << bit
+            return right
+
+        monkeypatch.setattr(crt, "powmod_all", faulty)
+        with pytest.raises(FaultError):
+            Crt(P, Q).decrypt(SENT)
+
+
+@pytest.mark.parametrize("half", [0, 1])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_flipped_bit_of_what_is_kept_is_noticed(half: int, place: int) -> None:
+    """The prime, h_p and its counterpart."""
+    for bit in range(1, 60):
+        broken = Crt(P, Q)
+        kept = list(broken._primes[half])
+        kept[place] ^= 1 << bit
+        broken._primes[half] = tuple(kept)
+        with pytest.raises(FaultError):
+            broken.decrypt(SENT)
+
+
+def test_a_fault_while_joining_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = Join.__call__
+    monkeypatch.setattr(Join, "__call__", lambda self, x, y: call(self, x, y) + P)
+    with pytest.raises(FaultError):
+        Crt(P, Q).decrypt(SENT)
+
+
+@pytest.mark.parametrize("wrong", [0, P, Q, N, P * P, Q * Q, 5 * P, N * (N - 1)])
+def test_multiples_of_a_factor_do_not_pass_and_nothing_secret_is_shown(wrong: int) -> None:
+    one = Crt(P, Q)
+    with pytest.raises(FaultError, match="no ciphertext") as raised:
+        one.decrypt([*SENT, wrong])
+    assert isinstance(raised.value, FlheError)
+    assert not any(c.isdigit() for c in str(raised.value))
+    assert repr(one) == "Crt(<150 bits>)"
+    assert "secret" in repr(one._join)
+
+
+@pytest.mark.parametrize(("p", "q"), [(7, 7), (2, 7), (7, 14), (21, 15), (1, 7), (-7, 5), (0, 3)])
+def test_what_cannot_be_two_primes(p: int, q: int) -> None:
+    with pytest.raises(ConfigError, match="different odd primes"):
+        Crt(p, q)
+
+
+Source = Callable[[int], bytes]
+every_kind = pytest.mark.parametrize(
+    "generate",
+    [functools.partial(SecretKey.generate, 2048), functools.partial(SealSecret.generate, "2048")],
+    ids=["paillier", "ckks"],
+)
+
+
+def counting() -> Source:
+    numbers = itertools.count()
+    return lambda n: bytes(next(numbers) * 0x9E3779B97F4A7C15 >> 40 & 255 for _ in range(n))
+
+
+@every_kind
+def test_keys_come_from_the_random_source_alone(generate: Callable[[Source], Any]) -> None:
+    one, other = generate(counting()), generate(counting())
+    assert one.to_bytes() == other.to_bytes()
+    assert generate.func(generate.args[0]).to_bytes() != one.to_bytes()  # type: ignore[attr-defined]
+
+
+def test_no_key_shows_itself() -> None:
+    assert repr(SealSecret.generate("4096")) == "SealSecret(<4096 coefficients>)"
+    key = SecretKey.generate(2048)
+    for shown in (repr(key), str(key), repr(key.public)):
+        assert shown in ("SecretKey(<2048 bits>)", "PublicKey(<2048 bits>)")
