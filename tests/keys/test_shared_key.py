@@ -231,9 +231,12 @@ def test_what_a_relay_reads_is_signed_by_its_sender() -> None:
     assert announced == epochs()[0].scheme_public
     with pytest.raises(ProtocolError, match="stage"):
         broadcast.announced(message, shared_key.COMMIT, sender.public, scope)
-    for other, elsewhere in agreement.foreign(sender, IDS[1], scope):
+    with pytest.raises(FlheError):
+        broadcast.announced(message, stage, IDS[1].public, scope)
+    for at, wrong in enumerate((RUN + 1, 1, bytes(16), bytes(32))):
+        elsewhere: Any = (*scope[:at], wrong, *scope[at + 1 :])
         with pytest.raises(FlheError):
-            broadcast.announced(message, stage, other, elsewhere)
+            broadcast.announced(message, stage, sender.public, elsewhere)
     header = Envelope.from_bytes(message, MAX_MESSAGE).header
     short = Envelope.seal(sender, header, dumps([bytes(31)])).to_bytes()
     with pytest.raises(ProtocolError, match="32 bytes"):

@@ -151,10 +151,10 @@ def test_a_key_of_another_scheme_is_refused() -> None:
 
 def test_powers_are_never_used_twice() -> None:
     """Equal values, equal random bytes asked for anew: no two ciphertexts share a power r^n."""
-    made, values = sealer(), whole(np.zeros(970, np.int32))
+    made, values = sealer(), whole(np.zeros(330, np.int32))
     slots = [SLOT, OTHER_SLOTS["round"], OTHER_SLOTS["attempt"]]
     for slot in slots[:2]:
-        made.prepare(slot, 970)
+        made.prepare(slot, 330)
     rows = [made.encrypt(values, slot).data.reshape(-1, 512) for slot in slots]
     seen = [row.tobytes() for part in rows for row in part]
     assert len(set(seen)) == len(seen)
