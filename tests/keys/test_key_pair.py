@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flhe.errors import AuthenticationError, FlheError, ProtocolError
+from flhe.errors import AuthenticationError, ProtocolError
 from flhe.keys.agreement import key_pair
 from flhe.keys.agreement.epoch import Confirmed, finish
 from flhe.keys.agreement.messages import Envelope
@@ -81,15 +81,6 @@ def test_a_second_pair_is_refused() -> None:
     with pytest.raises(ProtocolError, match="a second key pair"):
         key_pair.take(taken, confirms, other, SCHEME)
     assert key_pair.take(taken, confirms, message, SCHEME) == taken
-
-
-def test_nothing_is_made_or_taken_before_all_have_confirmed() -> None:
-    states, confirms, _, message = made()
-    for bad in (confirms[:2], [*confirms[:2], confirms[0]]):
-        with pytest.raises(FlheError):
-            key_pair.make(states[0], bad, SCHEME)
-        with pytest.raises(FlheError):
-            key_pair.take(states[1], bad, message, SCHEME)
 
 
 def test_a_public_key_beside_another_secret_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

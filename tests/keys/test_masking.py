@@ -78,7 +78,7 @@ def test_any_t_answers_give_the_sum_and_fewer_give_none(
                         told.combine(given_, reader)
 
 
-@pytest.mark.parametrize("size", [64, 65, 70])
+@pytest.mark.parametrize("size", [64, 65])
 def test_where_a_polynomial_shares_several_elements(size: int) -> None:
     """From 65 members on; t + 2 of the survivors go on after the update."""
     collusion, chosen = (size - 1) // 3, set(range(size)) - {1, size // 2}
@@ -392,18 +392,3 @@ def test_a_wrong_share_is_noticed_with_one_to_spare_and_not_without() -> None:
     beyond = told.answer(2, BEYOND)
     with pytest.raises(ProtocolError, match=r"of rank 2: .*no field element"):
         told.combine([beyond, *told.releases(range(5, 10))])
-
-
-def test_a_dealer_whose_shares_lie_on_no_polynomial_is_noticed() -> None:
-    """Each box opens, each answer is honest; the one that does not fit is left out."""
-    told = play(8, 0, agreeing=())
-    boxes = told.dealt[2].boxes
-    box = well_sealed(told, bytes(40), 2, 5)
-    told.dealt[2] = replace(told.dealt[2], boxes=(*boxes[:5], box, *boxes[6:]))
-    for rank in told.survivors:
-        agreed = told.agree(rank, told.survivors, told.inbox(rank))
-        told.agreed[rank], told.signatures[rank] = agreed
-    answers = told.releases(told.survivors)
-    assert told.combine(answers) == told.total()
-    with pytest.raises(ProtocolError, match="disagree"):  # with one to spare nobody can be named
-        told.combine([answers[5], *answers[: told.threshold]])
