@@ -83,6 +83,12 @@ def test_a_second_pair_is_refused() -> None:
     assert key_pair.take(taken, confirms, message, SCHEME) == taken
 
 
+def test_a_message_of_another_exchange_is_refused() -> None:
+    for field, value in (("run_id", RUN + 1), ("stage", "update"), ("policy_hash", bytes(32))):
+        with pytest.raises(ProtocolError, match=field):
+            take(1, forged(**{field: value}))
+
+
 def test_a_public_key_beside_another_secret_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the maker itself has sealed the two together."""
     public, box = loads(Envelope.from_bytes(made()[3], key_pair.MAX_PAIR).payload, 1 << 20, "x")
