@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flhe.keys.agreement.broadcast import Scope
 from flhe.keys.agreement.epoch import Confirmed, Epoch, advertise, confirm, finish, share
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
@@ -44,15 +43,3 @@ def agreed(
     """An epoch as each of its members holds it, by rank."""
     states, confirms = confirmed(identities, run_id, number, roster)
     return tuple(sorted((finish(state, confirms) for state in states), key=lambda e: e.rank))
-
-
-def foreign(maker: Identity, other: Identity, scope: Scope) -> list[tuple[bytes, Scope]]:
-    """Sender and scope of a message by `maker`, each time with one of them wrong."""
-    run_id, number, epoch_id, contract = scope
-    return [
-        (other.public, scope),
-        (maker.public, (run_id + 1, number, epoch_id, contract)),
-        (maker.public, (run_id, number + 1, epoch_id, contract)),
-        (maker.public, (run_id, number, bytes(16), contract)),
-        (maker.public, (run_id, number, epoch_id, bytes(32))),
-    ]

@@ -12,10 +12,10 @@ from typing import Any
 from Crypto.Cipher import ChaCha20_Poly1305
 from Crypto.PublicKey import ECC
 
-from tests.keys.make_vectors import SUITE, cbor, signed
+from tests.keys.make_vectors import SUITE, signed
 from tests.reference.field import Q
 from tests.reference.shamir import shared
-from tests.reference.wire import Tape, columns, hkdf, little, little_read
+from tests.reference.wire import Tape, cbor, columns, hkdf, little, little_read
 
 
 def sha(*parts: Any) -> bytes:

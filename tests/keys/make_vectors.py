@@ -1,6 +1,6 @@
 """A second implementation of boxes, envelopes and rosters, from the formulas alone: no flhe code.
 
-CBOR and HKDF are written by hand; Ed25519 and AES-GCM are PyCryptodome's. From the inputs of a good
+Ed25519 and AES-GCM are PyCryptodome's. From the inputs of a good
 case in tests/vectors it makes the outputs, and tests hold the file and the library to them. What must
 fail is data. `python -m tests.keys.make_vectors` writes the outputs anew.
 """
@@ -16,7 +16,7 @@ from Crypto.Cipher import AES
 from Crypto.PublicKey import ECC
 from Crypto.Signature import eddsa
 
-from tests.reference.wire import hkdf
+from tests.reference.wire import cbor, hkdf
 
 SUITE = "x25519-ed25519-chacha20poly1305-sha256"
 VECTORS = pathlib.Path(__file__).parents[1] / "vectors"
@@ -28,27 +28,6 @@ def cases(name: str) -> list[Case]:
     """What a file has."""
     found: list[Case] = json.loads((VECTORS / f"{name}.json").read_text())["cases"]
     return found
-
-
-def cbor(x: Any) -> bytes:
-    def head(major: int, n: int) -> bytes:
-        if n < 24:
-            return bytes([major << 5 | n])
-        width = next(w for w in (1, 2, 4, 8) if n < 1 << (8 * w))
-        return bytes([major << 5 | 23 + width.bit_length()]) + n.to_bytes(width, "big")
-
-    if isinstance(x, bytes):
-        return head(2, len(x)) + x
-    if isinstance(x, str):
-        return head(3, len(x.encode())) + x.encode()
-    if isinstance(x, bool):
-        return bytes([0xF5 if x else 0xF4])
-    if isinstance(x, int):
-        return head(0, x)
-    if isinstance(x, list):
-        return head(4, len(x)) + b"".join(map(cbor, x))
-    pairs = sorted((cbor(key), cbor(value)) for key, value in x.items())
-    return head(5, len(x)) + b"".join(key + value for key, value in pairs)
 
 
 def unhex(value: Any) -> Any:

@@ -1,13 +1,15 @@
-"""Identities: the published vector, refusals, and no seed on any screen."""
+"""Identities: the published vector, refusals, no seed on any screen, and words for the telephone."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError
 from flhe.keys.identity import Identity, check_public, verify
+from flhe.keys.roster.fingerprint import lines, to_words
 from flhe.wire.secret import Secret
 
 P = 2**255 - 19
@@ -73,3 +75,19 @@ def test_the_seed_does_not_show() -> None:
         assert "<32 bytes>" in text
         assert "SSS" not in text
     assert repr(Secret(b"abc")) == "<3 bytes>"
+
+
+def test_every_number_has_its_own_word() -> None:
+    """IPv4 addresses are the examples of the source."""
+    words = to_words(b"".join(number.to_bytes(2, "big") for number in range(1 << 16)))
+    assert len(set(words)) == 1 << 16
+    assert all(re.fullmatch("[^aiou][aiou][^aiou][aiou][^aiou]", word) for word in words)
+    for address, told in (
+        ("127.0.0.1", "lusab babad"),
+        ("63.84.220.193", "gutih tugad"),
+        ("140.98.193.141", "mudof sakat"),
+    ):
+        assert to_words(bytes(map(int, address.split(".")))) == told.split()
+    assert [len(line.split()) for line in lines(bytes(32))] == [4, 4, 4, 4]
+    with pytest.raises(ConfigError, match="two bytes, and 3 are an odd number"):
+        to_words(b"abc")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from flhe.errors import AuthenticationError, FlheError, ProtocolError
+from flhe.errors import AuthenticationError, ProtocolError
 from flhe.keys.agreement import key_pair
-from flhe.keys.agreement.epoch import Confirmed, Epoch, finish
+from flhe.keys.agreement.epoch import Confirmed, finish
 from flhe.keys.agreement.messages import Envelope
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
@@ -18,7 +18,6 @@ from flhe.wire.canonical import dumps, loads
 from tests.fuzz.group import CONTRACT, IDS, RUN, exchange
 from tests.fuzz.signed import PAILLIER as SCHEME
 from tests.fuzz.signed import pair
-from tests.keys import agreement
 
 
 def made() -> tuple[list[Confirmed], list[bytes], Confirmed, bytes]:
@@ -48,9 +47,6 @@ def test_all_have_the_pair_that_the_first_made() -> None:
     key = SecretKey.from_bytes(epochs[1].scheme_secret)
     key.check(2048)
     assert key.public.to_bytes() == epochs[2].scheme_public
-    assert Epoch.from_bytes(epochs[0].to_bytes()) == epochs[0]
-    for state, identity in zip(states, IDS[:3], strict=True):
-        assert Confirmed.from_bytes(state.to_bytes(), identity=identity) == state
 
 
 def test_the_relay_learns_the_public_key_alone() -> None:
@@ -63,9 +59,6 @@ def test_the_relay_learns_the_public_key_alone() -> None:
         assert raw not in message
         assert raw[::-1] not in message
     assert f"<{len(first.scheme_secret)} bytes>" in repr(first)
-    for sender, told in agreement.foreign(IDS[0], IDS[1], scope):
-        with pytest.raises(ProtocolError):
-            key_pair.announced(message, sender, told)
     with pytest.raises(AuthenticationError):
         key_pair.announced(message[:-1] + bytes([message[-1] ^ 1]), IDS[0].public, scope)
 
@@ -90,34 +83,10 @@ def test_a_second_pair_is_refused() -> None:
     assert key_pair.take(taken, confirms, message, SCHEME) == taken
 
 
-def test_nothing_is_made_or_taken_before_all_have_confirmed() -> None:
-    states, confirms, _, message = made()
-    for bad in (confirms[:2], [*confirms[:2], confirms[0]]):
-        with pytest.raises(FlheError):
-            key_pair.make(states[0], bad, SCHEME)
-        with pytest.raises(FlheError):
-            key_pair.take(states[1], bad, message, SCHEME)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        *(("run_id", RUN + 1), ("epoch", 1), ("round", 1), ("attempt", 1), ("stage", "update")),
-        *((f"{of}_hash", bytes(32)) for of in ("policy", "layout", "roster")),
-        ("receiver", IDS[1].public),
-    ],
-)
-def test_a_message_of_another_exchange_is_refused(field: str, value: Any) -> None:
-    with pytest.raises(ProtocolError, match=field):
-        take(1, forged(**{field: value}))
-
-
-def test_a_pair_of_another_epoch_does_not_open() -> None:
-    _, other = pair(1)
-    with pytest.raises(ProtocolError):
-        take(1, other)
-    with pytest.raises(FlheError):  # signed for this epoch, sealed for another
-        take(1, forged(Envelope.from_bytes(other, key_pair.MAX_PAIR).payload))
+def test_a_message_of_another_exchange_is_refused() -> None:
+    for field, value in (("run_id", RUN + 1), ("stage", "update"), ("policy_hash", bytes(32))):
+        with pytest.raises(ProtocolError, match=field):
+            take(1, forged(**{field: value}))
 
 
 def test_a_public_key_beside_another_secret_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,36 +11,55 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from hypothesis import given
+from hypothesis import strategies as st
 
-from flhe.errors import AuthenticationError, FlheError, ProtocolError, QuorumError, RangeError
+from flhe.errors import (
+    AuthenticationError,
+    ConfigError,
+    FlheError,
+    ProtocolError,
+    QuorumError,
+    RangeError,
+)
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import check_answer
 from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters
 from flhe.keys.agreement.messages import Envelope
+from flhe.keys.agreement.thresholds import Thresholds
 from flhe.wire.canonical import dumps, loads
 from flhe.wire.derive import hkdf
 from tests.keys.masking import Q, Told, group, play, six
 
-SMALL = [(n, c) for n in range(3, 9) for c in sorted({0, (n - 1) // 3})]
-"""(members, colluders)."""
-FOREIGN: dict[str, Any] = {
-    "run_id": 5,
-    "roster_hash": bytes([1]) * 32,
-    "epoch": bytes([1]) * 16,
-    "round": 4,
-    "attempt": 2,
-    "layout_hash": bytes([1]) * 32,
-    "history": bytes([1]) * 32,
-}
-"""Another value of each field of a slot."""
-ELSEWHERE = {name: replace(six().slot, **{name: FOREIGN[name]}) for name in FOREIGN}
+ELSEWHERE = replace(six().slot, history=bytes([1]) * 32)
+"""One field is enough: all are in a slot's digest."""
+
+
+# --- how many it takes ---
+
+
+@given(st.integers(3, 2000), st.integers(0, 2000))
+def test_thresholds(members: int, colluders: int) -> None:
+    if colluders > members - 2:
+        with pytest.raises(ConfigError, match="allow at most"):
+            Thresholds(members, colluders)
+        return
+    bounds = Thresholds(members, colluders)
+    assert 2 * bounds.threshold > members + colluders >= 2 * (bounds.threshold - 1)
+    assert bounds.min_set == max(bounds.threshold, colluders + 2) <= members
+
+
+@pytest.mark.parametrize("arguments", [(2, 0), (5, -1), (5, 4), (5.0, 1), (5, True + 0.5)])
+def test_thresholds_that_cannot_be(arguments: tuple[int, int]) -> None:
+    with pytest.raises(ConfigError, match="Thresholds"):
+        Thresholds(*arguments)
 
 
 # --- the sum, from whoever answers ---
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-@pytest.mark.parametrize(("size", "collusion"), SMALL)
+@pytest.mark.parametrize(("size", "collusion"), [(3, 0), (4, 1), (5, 0), (7, 2)])
 def test_any_t_answers_give_the_sum_and_fewer_give_none(
     size: int, collusion: int, sealed: bool
 ) -> None:
@@ -59,7 +78,7 @@ def test_any_t_answers_give_the_sum_and_fewer_give_none(
                         told.combine(given_, reader)
 
 
-@pytest.mark.parametrize("size", [64, 65, 70])
+@pytest.mark.parametrize("size", [64, 65])
 def test_where_a_polynomial_shares_several_elements(size: int) -> None:
     """From 65 members on; t + 2 of the survivors go on after the update."""
     collusion, chosen = (size - 1) // 3, set(range(size)) - {1, size // 2}
@@ -137,7 +156,7 @@ def flipped(data: bytes, at: int) -> bytes:
 
 BEYOND = Q.to_bytes(8, "little") + bytes(32)
 BAD_BOXES: dict[str, Callable[[Told], bytes]] = {
-    **{f"another {n}": lambda t, n=n: other_deal(t, slot=ELSEWHERE[n]) for n in FOREIGN},
+    "another slot": lambda t: other_deal(t, slot=ELSEWHERE),
     "for another receiver": lambda t: t.dealt[3].boxes[4],
     "by another sender": lambda t: t.dealt[4].boxes[0],
     "another pair key": lambda t: other_deal(t, keys=(bytes([9]) * 32, *t.epochs[3].pair_keys[1:])),
@@ -233,7 +252,7 @@ BAD_SIGNATURES: dict[str, Callable[[Told], bytes]] = {
     "empty": lambda t: b"",
     "short": lambda t: t.signatures[4][:63],
     "long": lambda t: t.signatures[4] + b"\0",
-    **{f"another {n}": lambda t, n=n: t.statement(4, slot=ELSEWHERE[n]) for n in FOREIGN},
+    "another slot": lambda t: t.statement(4, slot=ELSEWHERE),
 }
 
 
@@ -286,9 +305,7 @@ BAD_ANSWERS: dict[str, tuple[Callable[[Told, bytes], bytes], type[FlheError], st
             "signed by another": lambda t, s: t.answer(0, s, by=1),
             "another's share": lambda t, s: forged(0, t.answer(1, s)),
             "unsigned": lambda t, s: dumps([0, s, bytes(64)]),
-            **{
-                f"another {n}": lambda t, s, n=n: t.answer(0, s, slot=ELSEWHERE[n]) for n in FOREIGN
-            },
+            "another slot": lambda t, s: t.answer(0, s, slot=ELSEWHERE),
         }.items()
     },
 }
@@ -375,18 +392,3 @@ def test_a_wrong_share_is_noticed_with_one_to_spare_and_not_without() -> None:
     beyond = told.answer(2, BEYOND)
     with pytest.raises(ProtocolError, match=r"of rank 2: .*no field element"):
         told.combine([beyond, *told.releases(range(5, 10))])
-
-
-def test_a_dealer_whose_shares_lie_on_no_polynomial_is_noticed() -> None:
-    """Each box opens, each answer is honest; the one that does not fit is left out."""
-    told = play(8, 0, agreeing=())
-    boxes = told.dealt[2].boxes
-    box = well_sealed(told, bytes(40), 2, 5)
-    told.dealt[2] = replace(told.dealt[2], boxes=(*boxes[:5], box, *boxes[6:]))
-    for rank in told.survivors:
-        agreed = told.agree(rank, told.survivors, told.inbox(rank))
-        told.agreed[rank], told.signatures[rank] = agreed
-    answers = told.releases(told.survivors)
-    assert told.combine(answers) == told.total()
-    with pytest.raises(ProtocolError, match="disagree"):  # with one to spare nobody can be named
-        told.combine([answers[5], *answers[: told.threshold]])

@@ -91,16 +91,3 @@ def test_a_sum_that_is_opened_tells_the_sum_and_no_more(sharing: Shamir) -> None
         assert view.learned() == view.learned(inside) == sharing.packing
         for out in inside:  # whoever is left out of it keeps the rest covered
             assert view.learned([u for u in inside if u != out]) == 0
-
-
-def test_two_sets_of_one_round_would_tell_a_single_seed() -> None:
-    """Why members sign one: the same argument sees it where there are two."""
-    sharing = Shamir(6, 4, 3)
-    view = View(sharing, range(1, 6))
-    for survivors in ((1, 2, 3, 4, 5), (1, 2, 3, 4)):
-        view.answers(survivors, survivors[:4])
-    assert view.learned([5]) == 1
-    # And why a set has c + 2: with one honest member in it, the sum is its seed.
-    alone = View(sharing, range(1, 6))
-    alone.answers((0, 5), range(4))
-    assert alone.learned([5]) == 1

@@ -24,8 +24,7 @@ class Kind:
     """How cases tell of one scheme.
 
     A subclass makes `book(case)`, the second implementation, and of the library `scheme(case)`, a new
-    `sealer(case, scheme, rank)` and an `opener(case, scheme, ranks)` for a sum of these. Where it says
-    what is judged, `judge(case, wire, slot)` opens what must fail by the book: a ValueError.
+    `sealer(case, scheme, rank)` and an `opener(case, scheme, ranks)` for a sum of these.
     """
 
     floats: int | None = None
@@ -33,9 +32,6 @@ class Kind:
 
     exact = True
     """Whether both implementations make the same ciphertexts, and refuse the very same sums."""
-
-    judged: tuple[str, ...] = ()
-    """Words of refusals for which the second implementation does not open a sum either."""
 
     def is_sparse(self, case: Case) -> bool:
         """Whether senders choose coordinates."""
@@ -45,18 +41,8 @@ class Kind:
         """Whether a sum of other senders can be looked at: there are keys for them."""
         return not self.is_sparse(case)
 
-    # --- what a file says besides, by the library ---
-
-    def about(self, both: Both) -> Case:
-        """Of the scheme."""
-        return {}
-
     def of_part(self, both: Both, rank: int) -> Case:
-        """Of one sender."""
-        return {}
-
-    def of_sum(self, both: Both, wire: Wire) -> Case:
-        """Of a sum."""
+        """What a file says of one sender besides, by the library."""
         return {}
 
     # --- outputs from inputs ---
@@ -100,10 +86,10 @@ class Kind:
                 digest = both.sealed(wire).digest().hex()
             found = {"data": told(wire.data), "sha256": hashed(wire.data), "digest": digest}
             found |= {"header": book.header(wire).hex(), "opened": book.listed(opened, long)}
-            found |= self.of_sum(both, wire) if by_library else book.of_sum(wire, long)
+            found |= {} if by_library else book.of_sum(wire, long)
             sums.append({name: found.get(name, value) for name, value in expected.items()})
         size = case["length"] + case["extras"]
-        about = self.about(both) if by_library else book.about(size)
+        about = {} if by_library else book.about(size)
         return {**about, "parts": parts, "sums": sums}
 
     def clear(self, case: Case, part: Case) -> Clear:

@@ -37,7 +37,7 @@ from tests.reference.field import (
 )
 from tests.reference.permutation import Network, permutation
 from tests.reference.shamir import lowest, point, shared
-from tests.reference.support import coded, digest, refused
+from tests.reference.support import coded, digest
 from tests.reference.wire import Tape, cbor, context, hashed, hkdf, packed
 from tests.rings import inverse, multiply
 
@@ -236,13 +236,8 @@ class SupportKind:
     """Codes of sets of coordinates."""
 
     def reference(self, case: Case) -> Case:
-        data = bytes.fromhex(case["data"])
-        told = {"at": refused(data, case["length"])}
-        if "coords" in case:
-            assert not told.pop("at")
-            data = coded(case["coords"], case["length"])
-            told |= {"data": data.hex(), "digest": digest(data, case["length"]).hex()}
-        return told
+        data = coded(case["coords"], case["length"])
+        return {"data": data.hex(), "digest": digest(data, case["length"]).hex()}
 
     def library(self, case: Case) -> Case:
         written = Support.of(np.array(case["coords"], np.uint32), case["length"])

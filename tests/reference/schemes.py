@@ -20,10 +20,8 @@ from flhe.schemes.fedml_he.adder import FedmlHeAdder, FedmlHeOpener, FedmlHeSeal
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.adder import FlasheAdder, FlasheOpener, FlasheSealer
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.flashe.sparse import covered
 from flhe.schemes.joint_key import JointKey
 from flhe.schemes.sash.adder import SashAdder, SashOpener, SashSealer
-from flhe.schemes.sash.generator import public_key
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.seal_keys import SealSecret
 from tests.reference import batchcrypt, esafl, fedml_he
@@ -73,18 +71,9 @@ class FlasheKind(Kind):
             values = numbers(len(coords), case["bits"], part["rank"])
         return Clear(values, part["extras"], coords)
 
-    def about(self, both: Both) -> Case:
-        return {"lane_bits": both.scheme.lane_bits}
-
-    def of_sum(self, both: Both, wire: Wire) -> Case:
-        supports, long = both.sealed(wire).supports, both.case.get("hashed", False)
-        return {"coords": both.book.listed(covered(supports).tolist() if supports else [], long)}
-
 
 class SashKind(Kind):
     """Seeds are block 0 under a key; what must fail has a sum of some, and a number to add."""
-
-    judged = ("other seeds", "altered")
 
     def book(self, case: Case) -> SashBook:
         mu = PRESETS[case["preset"]]
@@ -107,9 +96,6 @@ class SashKind(Kind):
     def opener(self, case: Case, scheme: SashAdder, ranks: Sequence[int]) -> SashOpener:
         return SashOpener(scheme, np.array(self._seed(case, ranks), np.uint64))
 
-    def judge(self, case: Case, wire: Wire, slot: Case) -> None:
-        self.book(case | {"slot": slot}).unmask(wire, self._seed(case, ()))
-
     def _seed(self, case: Case, ranks: Sequence[int]) -> list[int]:
         book = self.book(case)
         if "seeds" not in case:
@@ -118,19 +104,11 @@ class SashKind(Kind):
         first, *rest = columns(seeds, Q)
         return [(first + int(case["plus"], 16)) % Q, *rest]
 
-    def about(self, both: Both) -> Case:
-        public = public_key(both.scheme.scheme.parameters_of_prg, both.at).hex()
-        return {"guard": both.scheme.guard, "public": public}
-
-    def of_part(self, both: Both, rank: int) -> Case:
-        return {"seed": hashed(little(both.sealers[rank].take_seed(both.at).tolist()))}
-
 
 class EsaflKind(Kind):
     """Keys and errors are drawn from seeds, by rank; what must fail has a key of its own."""
 
     floats = 20
-    judged = ("noise beyond", "a slot beyond what", "the last value is not", "below its modulus")
 
     def book(self, case: Case) -> EsaflBook:
         key = {"group_key": bytes.fromhex(case["group_key"])} if "group_key" in case else {}
@@ -166,10 +144,6 @@ class EsaflKind(Kind):
 
     def any_set(self, case: Case) -> bool:
         return bool(case["keys"] == "round")
-
-    def judge(self, case: Case, wire: Wire, slot: Case) -> None:
-        book = self.book(case | {"slot": slot})
-        book.unmask(wire, self._key(case, book.n))
 
     def reference(self, case: Case) -> Case:
         """Also of one step, where it must not fail."""
@@ -208,28 +182,15 @@ class EsaflKind(Kind):
         key[0] += told["first"]
         return key
 
-    def about(self, both: Both) -> Case:
-        sizes = both.scheme.sizes
-        told = {"width": sizes.slots.width, "slots": sizes.slots.per, "limb_bits": sizes.limb_bits}
-        return told | {"moduli": [f"{q:x}" for q in sizes.slots.moduli]}
-
     def of_part(self, both: Both, rank: int) -> Case:
-        own = draw_own(both.scheme.sizes.n, giving(esafl.key_seed(rank)))
-        told = {"own": hashed(own.tobytes())}
         if both.case["keys"] == "round":
-            elements = both.sealers[rank].take_seed(both.at).tolist()
-            return told | {"elements": hashed(little(elements))}
+            return {}
         total = self._total(range(both.case["cohort"]), both.scheme.sizes.n)
-        return told | {"file": hashed(JointKey(both.sealers[rank].own, total).to_bytes())}
-
-    def of_sum(self, both: Both, wire: Wire) -> Case:
-        return {"noise_bound": both.scheme.sizes.slots.noise_bound(len(wire.senders))}
+        return {"file": hashed(JointKey(both.sealers[rank].own, total).to_bytes())}
 
 
 class BatchCryptKind(Kind):
     """Under one key; what must fail is the first sender's ciphertext."""
-
-    judged = ("",)
 
     def book(self, case: Case) -> BatchCryptBook:
         book = BatchCryptBook(**given(case), tapes=case.get("tapes", {}))
@@ -253,12 +214,6 @@ class BatchCryptKind(Kind):
 
     def opener(self, case: Case, scheme: BatchCryptAdder, ranks: Sequence[int]) -> BatchCryptOpener:
         return BatchCryptOpener(scheme, self.key())
-
-    def judge(self, case: Case, wire: Wire, slot: Case) -> None:
-        self.book(case | {"slot": slot}).open(wire)
-
-    def about(self, both: Both) -> Case:
-        return {"slot_bits": both.scheme.batch.width, "slots": both.scheme.batch.per}
 
 
 class FedmlHeKind(Kind):
@@ -290,11 +245,6 @@ class FedmlHeKind(Kind):
     def opener(self, case: Case, scheme: FedmlHeAdder, ranks: Sequence[int]) -> FedmlHeOpener:
         key = SealSecret(scheme.scheme.ring, np.array(self.key(case), np.int8))
         return FedmlHeOpener(scheme, key, fedml_he.GROUP_KEY)
-
-    def about(self, both: Both) -> Case:
-        told: Any = both.scheme.parameters()
-        about = {name: told[name] for name in ("slot_bits", "slots", "scale_bits")}
-        return about | {"modulus": told["modulus"].hex().lstrip("0")}
 
 
 SCHEMES: dict[str, Kind] = {

@@ -1,7 +1,4 @@
-"""Supports, a second time: strings of zeros and ones.
-
-It reads as well as writes, so that what must be refused is refused here first, at the same step.
-"""
+"""Supports, a second time: strings of zeros and ones."""
 
 from __future__ import annotations
 
@@ -53,17 +50,15 @@ def digest(data: bytes, length: int) -> bytes:
     return hashlib.sha256(cbor(["flhe/v1/support", length, data])).digest()
 
 
-def rice_read(bits: str, p: int, count: int) -> list[int] | None:
-    """So many coordinates; None where the bits are of fewer or of more, or are padded by ones."""
+def rice_read(bits: str, p: int, count: int) -> list[int]:
+    """So many coordinates."""
     coords: list[int] = []
     for _ in range(count):
-        zeros, one, bits = bits.partition("1")
+        zeros, _one, bits = bits.partition("1")
         low, bits = bits[:p], bits[p:]
-        if not one or len(low) < p:
-            return None
         following = coords[-1] + 1 if coords else 0
         coords.append(following + len(zeros) * 2**p + int(low[::-1] or "0", 2))
-    return None if len(bits) > 7 or "1" in bits else coords
+    return coords
 
 
 def coordinates(data: bytes) -> list[int]:
@@ -71,28 +66,4 @@ def coordinates(data: bytes) -> list[int]:
     bits = characters(data[5:])
     if data[0] == 0:
         return [d for d, bit in enumerate(bits) if bit == "1"]
-    found = rice_read(bits, data[0] - 1, int.from_bytes(data[1:5], "big"))
-    assert found is not None
-    return found
-
-
-def refused(data: bytes, length: int) -> str:
-    """The step at which `data` is refused; "" for an encoding."""
-    most = -(-length // 8)
-    if not 5 <= len(data) <= 5 + most:
-        return "size"
-    kind, count, bits = data[0], int.from_bytes(data[1:5], "big"), characters(data[5:])
-    coords: list[int] | None
-    if kind == 0:
-        step, coords = "bitmap", [d for d, bit in enumerate(bits) if bit == "1"]
-        if len(bits) != 8 * most or len(coords) != count:
-            return step
-    elif kind > 32:
-        return "kind"
-    elif count > length or count * kind > len(bits):  # a code takes a one and its parameter's bits
-        return "room"
-    else:
-        step, coords = "code", rice_read(bits, kind - 1, count)
-    if coords is None or coords[-1:] >= [length]:
-        return step
-    return "" if coded(coords, length) == data else "shortest"
+    return rice_read(bits, data[0] - 1, int.from_bytes(data[1:5], "big"))

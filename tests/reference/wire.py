@@ -20,18 +20,23 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 VERSION = 3
 COLUMNS = 256
 
-Item = int | bytes | str | list[Any]
+Item = int | bytes | str | list[Any] | dict[str, Any]
 
 
 def cbor(item: Item) -> bytes:
-    """Canonical CBOR of whole numbers, bytes, text and lists of them."""
+    """Canonical CBOR of whole numbers, bytes, text, and lists and maps of them."""
+    if isinstance(item, bool):
+        return bytes([0xF4 + item])
     if isinstance(item, int):
         return _head(0, item)
     if isinstance(item, bytes):
         return _head(2, len(item)) + item
     if isinstance(item, str):
         return _head(3, len(item.encode())) + item.encode()
-    return _head(4, len(item)) + b"".join(map(cbor, item))
+    if isinstance(item, list):
+        return _head(4, len(item)) + b"".join(map(cbor, item))
+    pairs = sorted((cbor(key), cbor(value)) for key, value in item.items())
+    return _head(5, len(item)) + b"".join(key + value for key, value in pairs)
 
 
 def _head(major: int, n: int) -> bytes:

@@ -134,5 +134,7 @@ def test_pairs_that_are_not_sound_are_refused() -> None:
         Bfv().adder(3, 16, SealPublic("8192", bytes(32)).to_bytes())
     with pytest.raises(ConfigError, match="not the one that the public part names"):
         adder.sealer(member(0, SealSecret.generate("4096")))
+    with pytest.raises(ConfigError, match="of ring '8192'"):
+        adder.sealer(member(0, SealSecret.generate("8192")))
     with pytest.raises(NoKeyError):
         adder.sealer(Secrets(KEY, 0))

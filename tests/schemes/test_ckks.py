@@ -1,15 +1,19 @@
-"""FedML-HE's CKKS: exact sums, TenSEAL as the other side, masks, and what must never open."""
+"""FedML-HE's CKKS: exact sums, masks, what must never open; keys, and TenSEAL's encodings."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import secrets
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
+import tenseal as ts
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,13 +22,14 @@ from flhe.errors import ConfigError, ProtocolError
 from flhe.schemes.fedml_he.adder import FedmlHeAdder, FedmlHeOpener, FedmlHeSealer
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
-from flhe.schemes.fedml_he.sizes import ROOM, CkksSizes
+from flhe.schemes.fedml_he.sizes import FLOATS, ROOM, CkksSizes
 from flhe.schemes.polynomial_masks import PolynomialMasks, lifted
 from flhe.schemes.presets import SEAL
-from flhe.schemes.seal_format import to_seal_order
-from flhe.schemes.seal_keys import SealPublic, SealSecret
+from flhe.schemes.seal_format import SealFormat, to_seal_order
+from flhe.schemes.seal_keys import SealPublic, SealSecret, pack
 from flhe.schemes.seal_sizes import LARGEST, sizes_for
 from flhe.schemes.sealed import Sealed
+from flhe.wire import canonical
 from tests.laws import KEY, SLOT, whole
 
 RING = "2048"
@@ -177,35 +182,7 @@ def test_dither_is_uniform_and_never_the_same_twice() -> None:
         Dither.of(sizes, lambda n: bytes(n - 1))
 
 
-def test_dither_takes_roundings_off_the_cosines() -> None:
-    """One value and else zeros: alone its roundings add up in some slot, with dither they do not."""
-    sizes, repeats = FedmlHe(ring=RING).adder(2).sizes, 200
-    slots = np.zeros((60, sizes.n // 2))
-    slots[:, 0] = np.arange(1, 61)
-    exact, weights = coefficients(sizes, slots), cosines(sizes.n)
-    alone = np.abs((np.rint(exact) - exact) @ weights.T)
-    value, at = np.unravel_index(alone.argmax(), alone.shape)
-    dither = Dither.of(sizes, secrets.token_bytes).blocks(0, repeats)
-    d = coefficients(sizes, dither)
-    dithered = (np.rint(exact[value] + d) - exact[value]) @ weights[at]
-    deviation = np.sqrt(sizes.n / 4)  # of what `sizes.sigma` rests on
-    assert alone.max() > 5 * deviation
-    assert abs(dithered.mean()) < 7 * deviation / np.sqrt(repeats)
-    assert np.abs(dithered).max() < 7 * deviation
-
-
 # --- refusals ---
-
-
-def test_a_key_is_the_one_that_the_public_part_names() -> None:
-    scheme = scheme_for(3)
-    total = total_of(scheme, [np.ones(9, np.int32)])
-    with pytest.raises(ProtocolError, match="not the sum of what its senders encrypted"):
-        FedmlHeOpener(dataclasses.replace(scheme, public=None), key(1), KEY).decrypt(total)
-    with pytest.raises(ConfigError, match="not the one that the public part names"):
-        FedmlHeOpener(scheme, key(1), KEY)
-    with pytest.raises(ConfigError, match="of ring '4096'"):
-        FedmlHeSealer(scheme, key(0, "4096"), KEY, 0)
 
 
 def with_added(scheme: FedmlHeAdder, total: Sealed, slot: int, steps: float) -> Sealed:
@@ -260,20 +237,6 @@ def test_each_sign_that_a_sum_was_altered_is_enough() -> None:
     assert shifted.tolist() == [3 * x + 5 * (x == 2) for x in range(20)]
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.integers(0, 4095), st.integers(1, 2**40))
-def test_one_residue_that_was_changed_is_seen(at: int, by: int) -> None:
-    scheme = scheme_for(2)
-    sizes, total = scheme.sizes, total_of(scheme, [np.arange(3000, dtype=np.int32)])
-    count = sizes.count(3000)
-    residues = np.empty(count, np.uint64)
-    sizes.limbs.read(total.data, count, 0, 0, residues)
-    residues[at % count] = (int(residues[at % count]) + by) % sizes.q
-    sizes.limbs.write(residues, total.data, count, 0, 0)
-    with pytest.raises(ProtocolError, match="not the sum"):
-        opener(scheme).decrypt(total)
-
-
 def test_what_is_no_ciphertext_is_refused_and_its_sender_named() -> None:
     scheme = scheme_for(3)
     good, total = part(scheme, 1, np.ones(9, np.int32)), part(scheme, 0, np.ones(9, np.int32))
@@ -297,3 +260,96 @@ def test_the_server_needs_no_tenseal(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ConfigError, match=r"\[ckks\] extra"):
             opener(scheme)
     assert opener(scheme).decrypt(total).tolist() == [2] * 9
+
+
+SCHEME = FedmlHe().adder(2, 20)
+"""Its modulus has 56 bits, which leaves room for the second prime that TenSEAL wants."""
+
+
+@functools.cache
+def theirs() -> Any:
+    """A context and key of TenSEAL's own making, in the same ring and modulus."""
+    assert SCHEME.sizes.bits == 56
+    return ts.context(
+        ts.SCHEME_TYPE.CKKS,
+        SCHEME.sizes.n,
+        coeff_mod_bit_sizes=[56, 53],
+        encryption_type=ts.ENCRYPTION_TYPE.SYMMETRIC,
+        n_threads=1,
+    )
+
+
+# --- TenSEAL as the other side ---
+
+
+@pytest.mark.parametrize("n", [4096, 8192])
+def test_transforms_in_double_precision_are_as_exact_as_the_proof_takes_them_to_be(n: int) -> None:
+    """Of values near 2^52, where TenSEAL's modulus is so long that encryption adds no error."""
+    bits, scale = ([36, 36, 36], 2.0**16) if n == 4096 else ([60, 60, 60], 2.0**50)
+    context = ts.context(
+        ts.SCHEME_TYPE.CKKS, n, coeff_mod_bit_sizes=bits, n_threads=1,
+        encryption_type=ts.ENCRYPTION_TYPE.SYMMETRIC,
+    )  # fmt: skip
+    largest, rng = 2.0**52, np.random.default_rng(n)
+    slots = n // 2
+    for values in (
+        rng.integers(-(2**52), 2**52, slots).astype(float),
+        rng.choice([-largest, largest], slots),
+        np.full(slots, largest),
+        np.where(np.arange(slots) == 1, largest, 0),
+    ):
+        opened = ts.ckks_vector(context, values.tolist(), scale).decrypt()
+        assert np.abs(np.array(opened) - values).max() < FLOATS * largest
+
+
+# --- what a server gets ---
+
+
+def test_the_public_part_names_a_key_and_holds_none() -> None:
+    key, other = (SealSecret.generate("4096") for _ in range(2))
+    data = key.public.to_bytes()
+    assert SealPublic.from_bytes(data) == key.public != other.public
+    more = canonical.loads(data, 200, "public") | {"coefficients": pack(key.coefficients)}
+    for wrong in (key.to_bytes(), canonical.dumps(more)):
+        with pytest.raises(ProtocolError, match="seal-public"):
+            FedmlHe().adder(2, public=wrong)
+
+
+# --- keys ---
+
+
+def test_coefficients_are_equally_likely() -> None:
+    """No byte value is taken that would favour one: 255 of 256 are, 85 for each."""
+    bytes_, asked = bytes(range(256)) * 8, iter(range(9))
+
+    def source(n: int) -> bytes:
+        next(asked)
+        return bytes_[:n]
+
+    drawn = SealSecret.generate("2048", source).coefficients[: 255 * 8]
+    assert np.bincount(drawn + 1).tolist() == [680, 680, 680]
+
+
+def test_keys_that_nobody_drew_are_refused() -> None:
+    for coefficients in (np.zeros(4096, np.int8), np.ones(4096, np.int8)):
+        with pytest.raises(ProtocolError, match="not random"):
+            SealSecret("4096", coefficients).check("4096")
+    for off, drawn in ((295, True), (303, False)):  # ten standard deviations are 301.7
+        coefficients = np.repeat(np.array([-1, 0, 1], np.int8), [1365 + off, 1365, 1366 - off])
+        with nullcontext() if drawn else pytest.raises(ProtocolError, match="not random"):
+            SealSecret("4096", coefficients).check("4096")
+    for wrong in (np.full(4096, 2, np.int8), np.zeros(2048, np.int8), np.zeros(4096, np.int16)):
+        with pytest.raises(ProtocolError, match="-1, 0 or 1"):
+            SealSecret("4096", wrong)
+
+
+def test_other_versions_of_tenseal_are_named() -> None:
+    sizes = SCHEME.sizes
+    fresh = ts.ckks_vector(theirs(), [1.0], sizes.scale).serialize()
+    zstd = zstandard.ZstdDecompressor()
+    start = fresh.index(b"\x5e\xa1")
+    older = fresh[: start + 3] + b"\x03" + fresh[start + 4 :]
+    with pytest.raises(ConfigError, match=r"install tenseal 0\.3\.18"):
+        sizes.seal.polynomials(older, zstd)
+    with pytest.raises(ConfigError, match=r"install tenseal 0\.3\.18"):
+        SealFormat(sizes.n, FedmlHe().adder(2, 8).sizes.q).polynomials(fresh, zstd)

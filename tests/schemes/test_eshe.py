@@ -1,4 +1,4 @@
-"""ESHE beyond the laws: the worked example, keys as field elements, what is refused, pieces of work."""
+"""ESHE beyond the laws: keys as field elements, what is refused, pieces of work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.limb_packing import PIECE
 from flhe.errors import ReuseError
-from flhe.math.prime_ring import PrimeRing
 from flhe.math.ring import add
 from flhe.schemes.esafl import keys as eshe_keys
 from flhe.schemes.esafl.adder import EsaflAdder, EsaflOpener, EsaflSealer
@@ -41,20 +40,6 @@ def opener(scheme: EsaflAdder, **how: Any) -> EsaflOpener:
 def vectors(scheme: EsaflAdder, length: int) -> NDArray[np.int32]:
     rng, bound = np.random.default_rng(1), scheme.space.bound
     return rng.integers(-bound, bound + 1, (scheme.cohort, length)).astype(np.int32)
-
-
-def test_the_worked_example() -> None:
-    """n=4, q=1009, p=16: c = a s + p e + m, by the kernels that every ciphertext goes through."""
-    from flhe.math import coefficient_kernels
-
-    ring = PrimeRing(4, 1009)
-    a = np.array([[123, 456, 789, 1000]], np.uint64)
-    s = np.array([1, 0, 1008, 1], np.uint64)  # 1, 0, -1, 1
-    c = ring.products(ring.forward(s), ring.forward(a))
-    e, m = np.array([1, -1, 0, 2], np.int8), np.array([1, 2, 3, 4], np.int32)
-    # One slot of 4 bits, p = 2^4, and values that are not shifted.
-    coefficient_kernels.lift_one(m, 1, 0, 4, 4, e, np.uint64(1009), c[0])
-    assert c[0].tolist() == [473, 653, 678, 703]
 
 
 def test_a_lasting_key_is_no_seed() -> None:

@@ -1,4 +1,4 @@
-"""FLASHE beyond the laws: what its masks cost, what is prepared, and that its modes share none."""
+"""FLASHE beyond the laws: what masks cost, what is prepared, modes that share none, sparse vectors."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flhe.coding.base import Plain
+from flhe.coding.support import Support
 from flhe.math.prg import AesCtr, Stream
 from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
 from flhe.schemes.flashe.scheme import Flashe
-from tests.laws import KEY, SLOT, flashe_lanes, whole
+from flhe.schemes.flashe.sparse import covered
+from tests.laws import KEY, SLOT, add_up, flashe_lanes, whole
 
 
 @pytest.fixture
@@ -76,3 +79,37 @@ def test_what_is_prepared_becomes_the_ciphertext(bits: int) -> None:
     assert np.shares_memory(sealed.data, ready)
     assert not sealer._ready
     assert FlasheOpener(scheme, KEY).decrypt(sealed).tolist() == [1] * length
+
+
+SCHEME = Flashe(masking="adaptive").adder(3, 16)
+both_modes = pytest.mark.parametrize("mode", ["double", "single"])
+
+
+@both_modes
+@pytest.mark.parametrize("density", [0.0, 0.01, 1.0])
+@pytest.mark.parametrize("length", [65_535, 140_001])
+def test_lengths_beyond_one_chunk_and_threads_agree(mode: str, density: float, length: int) -> None:
+    rng, bound = np.random.default_rng(1), SCHEME.space.bound
+    dense, extras, sent, parts = np.zeros(length, np.int64), np.zeros(3, np.int64), [], []
+    for rank in (0, 2):
+        coords = np.flatnonzero(rng.random(length) < density).astype(np.uint32)
+        values = rng.integers(-bound, bound + 1, coords.size + 3).astype(np.int32)
+        plain, support = Plain(values[3:], values[:3], coords), Support.of(coords, length)
+        one, other = (
+            FlasheSealer(SCHEME, KEY, rank, threads=threads).encrypt(
+                plain, SLOT, mode=mode, support=support
+            )
+            for threads in (1, 3)
+        )
+        assert one.digest() == other.digest()
+        parts.append(one)
+        sent.append(coords)
+        dense[coords] += plain.values
+        extras += plain.extras
+    total = SCHEME.close(add_up(SCHEME, parts, rng))
+    union = np.unique(np.concatenate(sent))
+    assert np.array_equal(covered(total.supports), union)
+    assert total.data.size == SCHEME.nbytes(union.size + 3)
+    for threads in (1, 3):
+        opened = FlasheOpener(SCHEME, KEY, threads=threads).decrypt(total)
+        assert np.array_equal(opened, np.concatenate([dense[union], extras]))

@@ -20,7 +20,6 @@ from flhe.schemes.flashe.masking import (
     expected,
     for_dropout,
     for_supports,
-    runs,
 )
 from flhe.schemes.flashe.scheme import Flashe
 
@@ -75,20 +74,6 @@ def test_counts_are_those_of_the_scheme_coordinate_by_coordinate(
     choice = for_supports(maps, extras, readers)
     assert (choice.single, choice.double) == (want["single"], want["double"])
     assert want[choice.masking] == min(want.values())
-
-
-def test_a_round_worked_out_by_hand() -> None:
-    maps = bitmaps({0: {0, 64}, 1: {0, 1}, 3: {0, 1, 64}}, 65)
-    # senders: {0, 1, 3} of 0, {1, 3} of 1, {0, 3} of 64, and all three of 5 lanes of extras
-    assert for_supports(maps, 5, readers=0)[1:] == (7 + 15, 2 * (7 + 15))
-    single, double = 22 + (3 + 2 + 2) + 5 * 3, 44 + 2 * (2 + 2 + 2) + 5 * 2 * 2
-    assert for_supports(maps, 5, readers=1)[1:] == (single, double)
-    assert for_supports(maps, 5, readers=4) == ("single", 22 + 4 * 22, 44 + 4 * 32)
-
-
-@given(st.sets(st.integers(0, 20)))
-def test_runs(senders: set[int]) -> None:
-    assert 2 * runs(senders) == streams("double", senders)
 
 
 @pytest.mark.parametrize("members", range(2, 9))

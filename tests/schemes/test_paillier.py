@@ -1,24 +1,30 @@
-"""Paillier: other libraries, unsound keys, powers that are verified and never used twice."""
+"""Paillier: another library, unsound keys, powers and decryption that are verified, and used once."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 import gmpy2
 import numpy as np
 import phe
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from flhe.errors import ConfigError, FlheError, ProtocolError
-from flhe.math.bigint import from_rows, random_blum_prime, to_rows
+from flhe.errors import ConfigError, FaultError, FlheError, ProtocolError
+from flhe.math.bigint import from_rows, random_blum_prime
 from flhe.schemes.base import Secrets
-from flhe.schemes.batchcrypt import residue_pool
+from flhe.schemes.batchcrypt import crt, powers
 from flhe.schemes.batchcrypt.adder import BatchCryptAdder, BatchCryptOpener, BatchCryptSealer
+from flhe.schemes.batchcrypt.crt import Crt, Join
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
+from flhe.schemes.seal_keys import SealSecret
 from flhe.schemes.sealed import Sealed
 from tests.laws import KEY, OTHER_SLOTS, SLOT, whole
 
@@ -53,17 +59,6 @@ def test_python_paillier_decrypts_what_we_encrypt() -> None:
     found = [theirs.raw_decrypt(int(c)) for c in from_rows(total.data.reshape(-1, 512))]
     signed = [gmpy2.mpz(m - n if m > n // 2 else m) for m in found]
     assert np.array_equal(SCHEME.batch.digits(signed, 300, 3), vectors.sum(axis=0))
-
-
-def test_we_decrypt_what_python_paillier_encrypts() -> None:
-    n, values = pair().public.n, np.arange(-150, 150, dtype=np.int32)
-    theirs = phe.PaillierPublicKey(n)
-    rows = [theirs.raw_encrypt(int(m) % n) for m in sealer().messages(whole(values))]
-    data = to_rows(map(gmpy2.mpz, rows), 512, len(rows)).reshape(-1)
-    sealed = Sealed("batchcrypt", SLOT, (0,), 300, data)
-    assert opened(sealed) == values.tolist()
-    both = SCHEME.add(sealed, sealer(1).encrypt(whole(values), SLOT))
-    assert opened(both) == (2 * values).tolist()
 
 
 # --- keys ---
@@ -156,29 +151,14 @@ def test_a_key_of_another_scheme_is_refused() -> None:
 
 def test_powers_are_never_used_twice() -> None:
     """Equal values, equal random bytes asked for anew: no two ciphertexts share a power r^n."""
-    made, values = sealer(), whole(np.zeros(970, np.int32))
+    made, values = sealer(), whole(np.zeros(330, np.int32))
     slots = [SLOT, OTHER_SLOTS["round"], OTHER_SLOTS["attempt"]]
     for slot in slots[:2]:
-        made.prepare(slot, 970)
+        made.prepare(slot, 330)
     rows = [made.encrypt(values, slot).data.reshape(-1, 512) for slot in slots]
     seen = [row.tobytes() for part in rows for row in part]
     assert len(set(seen)) == len(seen)
     assert not made._ready
-
-
-def test_powers_from_other_processes_open_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residue_pool, "SMALL", 4)
-    key, values = pair(), np.arange(-400, 400, dtype=np.int32)
-    ahead = sealer(threads=2)
-    ahead.prepare(SLOT, values.size)
-    (powers,) = ahead._ready.values()
-    assert len(powers) == SCHEME.nbytes(values.size) // 512 > 4
-    order, square = (key.p - 1) * (key.q - 1), key.public.n**2
-    assert all(gmpy2.powmod(u, order, square) == 1 for u in powers)  # n-th residues, all of them
-    sealed = ahead.encrypt(whole(values), SLOT)
-    assert opened(sealed) == values.tolist()
-    total = SCHEME.add(sealed, sealer(1, threads=2).encrypt(whole(values), SLOT))
-    assert opened(total, threads=2) == (2 * values).tolist()
 
 
 def test_a_fault_stops_the_ciphertext(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,3 +171,109 @@ def test_a_fault_stops_the_ciphertext(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(FlheError, match="fault"):
         sealer(1).encrypt(whole(np.ones(200, np.int32)), SLOT)
+
+
+P, Q = 2**61 - 1, 2**89 - 1
+N = P * Q
+PRIMES = [3, 7, 11, 13, 293, 433, 10_007, 65_537, 2**31 - 1, 2**61 - 1, 2**89 - 1]
+
+
+def textbook(n: int, m: int, r: int) -> int:
+    return (1 + m * n) * pow(r, n, n * n) % (n * n)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.data())
+def test_primes_of_any_length(data: st.DataObject) -> None:
+    p, q = data.draw(st.lists(st.sampled_from(PRIMES), min_size=2, max_size=2, unique=True))
+    n = p * q
+    if math.gcd(n, (p - 1) * (q - 1)) != 1:
+        return
+    messages = data.draw(st.lists(st.integers(0, n - 1) | st.sampled_from([0, 1, n - 1])))
+    rs = [data.draw(st.integers(1, n - 1).filter(lambda r: math.gcd(r, n) == 1)) for _ in messages]
+    sent = [textbook(n, m, r) for m, r in zip(messages, rs, strict=True)]
+    assert Crt(p, q).decrypt(sent, data.draw(st.integers(1, 2))) == messages
+
+
+# --- faults ---
+
+SENT = [textbook(N, 10**30 + i, 12345 + i) for i in range(5)]
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_a_flipped_bit_of_a_power_is_noticed(half: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for bit in range(110):
+
+        def faulty(bases: Any, exponent: int, p: int, threads: int, bit: int = bit) -> list[Any]:
+            right = powers.powmod_all(bases, exponent, p, threads)
+            if p == (P, Q)[half]:
+                right[2] ^= 1 << bit
+            return right
+
+        monkeypatch.setattr(crt, "powmod_all", faulty)
+        with pytest.raises(FaultError):
+            Crt(P, Q).decrypt(SENT)
+
+
+@pytest.mark.parametrize("half", [0, 1])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_flipped_bit_of_what_is_kept_is_noticed(half: int, place: int) -> None:
+    """The prime, h_p and its counterpart."""
+    for bit in range(1, 60):
+        broken = Crt(P, Q)
+        kept = list(broken._primes[half])
+        kept[place] ^= 1 << bit
+        broken._primes[half] = tuple(kept)
+        with pytest.raises(FaultError):
+            broken.decrypt(SENT)
+
+
+def test_a_fault_while_joining_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = Join.__call__
+    monkeypatch.setattr(Join, "__call__", lambda self, x, y: call(self, x, y) + P)
+    with pytest.raises(FaultError):
+        Crt(P, Q).decrypt(SENT)
+
+
+@pytest.mark.parametrize("wrong", [0, P, Q, N, P * P, Q * Q, 5 * P, N * (N - 1)])
+def test_multiples_of_a_factor_do_not_pass_and_nothing_secret_is_shown(wrong: int) -> None:
+    one = Crt(P, Q)
+    with pytest.raises(FaultError, match="no ciphertext") as raised:
+        one.decrypt([*SENT, wrong])
+    assert isinstance(raised.value, FlheError)
+    assert not any(c.isdigit() for c in str(raised.value))
+    assert repr(one) == "Crt(<150 bits>)"
+    assert "secret" in repr(one._join)
+
+
+@pytest.mark.parametrize(("p", "q"), [(7, 7), (2, 7), (7, 14), (21, 15), (1, 7), (-7, 5), (0, 3)])
+def test_what_cannot_be_two_primes(p: int, q: int) -> None:
+    with pytest.raises(ConfigError, match="different odd primes"):
+        Crt(p, q)
+
+
+Source = Callable[[int], bytes]
+every_kind = pytest.mark.parametrize(
+    "generate",
+    [functools.partial(SecretKey.generate, 2048), functools.partial(SealSecret.generate, "2048")],
+    ids=["paillier", "ckks"],
+)
+
+
+def counting() -> Source:
+    numbers = itertools.count()
+    return lambda n: bytes(next(numbers) * 0x9E3779B97F4A7C15 >> 40 & 255 for _ in range(n))
+
+
+@every_kind
+def test_keys_come_from_the_random_source_alone(generate: Callable[[Source], Any]) -> None:
+    one, other = generate(counting()), generate(counting())
+    assert one.to_bytes() == other.to_bytes()
+    assert generate.func(generate.args[0]).to_bytes() != one.to_bytes()  # type: ignore[attr-defined]
+
+
+def test_no_key_shows_itself() -> None:
+    assert repr(SealSecret.generate("4096")) == "SealSecret(<4096 coefficients>)"
+    key = SecretKey.generate(2048)
+    for shown in (repr(key), str(key), repr(key.public)):
+        assert shown in ("SecretKey(<2048 bits>)", "PublicKey(<2048 bits>)")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import logging
 import secrets
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -88,7 +87,7 @@ def test_residues_are_the_definition(p: int, q: int, h: int, count: int) -> None
 
 
 @pytest.mark.usefixtures("by_lanes")
-@pytest.mark.parametrize("width", range(1, 10))
+@pytest.mark.parametrize("width", [1, 4, 5, 9])
 def test_any_window(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(residues, "window", lambda p, bits, count, by_lanes: width)
     for count in (1, 7, 8, 9, 33):
@@ -122,12 +121,6 @@ def test_windows_fit_the_work_and_the_memory(in_lanes: bool) -> None:
         assert widths[-1] > 3
         entries = -(-bits // widths[-1]) * 2 ** widths[-1]
         assert entries * 2 * bits / 8 < MAX_TABLE_BYTES
-
-
-@pytest.mark.parametrize("given", [0, 14, 16])
-def test_a_random_source_that_gives_less_or_more(given: int) -> None:
-    with pytest.raises(ConfigError, match=f"gave {given} bytes, 15 were"):
-        Residues(P, Q, H, 1, lambda count: bytes(given)).draw(1)
 
 
 @pytest.mark.parametrize(
@@ -226,36 +219,27 @@ def test_a_fault_while_joining_is_noticed(count: int, monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residue_pool, "SMALL", 2)
-
-
-@pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Processes that the pool starts; all are gone in the end."""
     processes: list[subprocess.Popen[bytes]] = []
-    start = residue_pool._start
+    popen = subprocess.Popen
 
-    def recorded() -> subprocess.Popen[bytes]:
-        processes.append(start())
+    def recorded(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        processes.append(popen(*args, **kwargs))
         return processes[-1]
 
-    monkeypatch.setattr(residue_pool, "_start", recorded)
+    monkeypatch.setattr(residue_pool.subprocess, "Popen", recorded)
     yield processes
     assert all(process.returncode is not None for process in processes)
 
 
-@pytest.mark.usefixtures("few")
-@pytest.mark.parametrize(("workers", "count"), [(1, 5), (2, 601), (3, 2)])
-def test_children_draw_residues(
-    workers: int, count: int, started: list[subprocess.Popen[bytes]]
-) -> None:
-    drawn = draw(P, Q, H, count, workers)
-    assert len(set(drawn)) == len(drawn) == count
+def test_children_draw_residues(started: list[subprocess.Popen[bytes]]) -> None:
+    drawn = draw(P, Q, H, 601, 2)
+    assert len(set(drawn)) == len(drawn) == 601
     order = (P - 1) * (Q - 1)
     assert all(0 < u < N * N and pow(u, order, N * N) == 1 for u in drawn)
-    assert len(started) == min(workers, count)
-    assert all(process.args == started[0].args for process in started)
+    assert len(started) == 2
+    assert started[0].args == started[1].args
     assert str(P) not in str(started[0].args)
 
 
@@ -271,72 +255,47 @@ def test_few_residues_or_injected_randomness_need_no_child(
     assert started == []
 
 
-def test_a_child_that_is_killed_is_an_error(
-    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+def child(code: str, *, ready: bool = True) -> list[str]:
+    """A process that takes the place of a worker, which takes longer to start."""
+    says = f"os.write(1, {residue_worker.READY!r}); sys.stdin.buffer.read(10); " if ready else ""
+    return [sys.executable, "-S", "-c", f"import os, sys; {says}{code}"]
+
+
+CHILDREN: dict[str, tuple[list[str], type[FlheError] | None, str]] = {
+    "that is none": (["/nonexistent/python"], None, ""),
+    "that ends": (child("sys.exit(3)", ready=False), None, ""),
+    "that is another program": (child("print('I am another program')", ready=False), None, ""),
+    "at fault": (child(f"os._exit({residue_worker.FAULT})"), FaultError, ""),
+    "that is killed": (child("os.kill(os.getpid(), 9)"), FlheError, r"stopped \(status -9\)"),
+    "that takes too long": (child("input()"), FlheError, "not done after 0 s"),
+}
+
+
+@pytest.mark.parametrize("name", CHILDREN)
+def test_a_child(
+    name: str, started: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    read = residue_pool._read
+    """Where none can be started this process draws; else what a child comes to is an error."""
+    command, error, says = CHILDREN[name]
+    popen = residue_pool.subprocess.Popen
+    monkeypatch.setattr(
+        residue_pool.subprocess, "Popen", lambda _args, **how: popen(command, **how)
+    )
+    with caplog.at_level(logging.WARNING, "flhe"):
+        if error is None:
+            assert len(residue_pool.draw_in_children(P, Q, H, 300, 2)) == 300
+        else:
+            limit = 0.2 if name == "that takes too long" else None
+            with pytest.raises(error, match=says or None):
+                residue_pool.draw_in_children(P, Q, H, 300, 2, limit)
+    assert ("could not be started" in caplog.text) == (error is None)
+    assert name == "that is none" or len(started) == 2
 
-    def killing(child: Any, size: int) -> bytes:
-        if child is started[1] and size > len(residue_worker.READY):  # the order is out
-            child.send_signal(signal.SIGKILL)
-        return read(child, size)
 
-    monkeypatch.setattr(residue_pool, "_read", killing)
-    with pytest.raises(FlheError, match=r"stopped \(status -9\)"):
-        draw(P, Q, H, 100_000, 2)
-
-
-def test_children_that_take_too_long_are_stopped(
-    started: list[subprocess.Popen[bytes]],
-) -> None:
-    with pytest.raises(FlheError, match="not done after 0 s"):
-        residue_pool.draw_in_children(P, Q, H, 10**7, 2, timeout=0.2)
-    assert len(started) == 2
+def test_larger_orders_may_take_longer() -> None:
     work = ((2048, 100), (2048, 10_000), (3072, 10_000))
     allowed = [1.0, *(residue_pool.seconds(*each) for each in work), 600.0]
     assert allowed == sorted(set(allowed))
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["/nonexistent/python"],
-        [sys.executable, "-c", "raise SystemExit(3)"],
-        [sys.executable, "-c", "print('hello, I am another program', flush=True); input()"],
-    ],
-)
-def test_without_children_this_process_draws(
-    command: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    popen = subprocess.Popen
-    processes = []
-
-    def other(args: list[str], **kwargs: Any) -> subprocess.Popen[bytes]:
-        processes.append(popen(command, **kwargs))
-        return processes[-1]
-
-    monkeypatch.setattr(residue_pool.subprocess, "Popen", other)
-    with caplog.at_level(logging.WARNING, "flhe"):
-        assert len(draw(P, Q, H, 300, 2)) == 300
-    assert "could not be started" in caplog.text
-    assert all(process.returncode is not None for process in processes)
-
-
-def test_a_childs_fault_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = (
-        "import os, sys\n"
-        f"os.write(1, {residue_worker.READY!r})\n"
-        "sys.stdin.buffer.read(10)\n"
-        f"os._exit({residue_worker.FAULT})\n"
-    )
-    popen = subprocess.Popen
-    monkeypatch.setattr(
-        residue_pool.subprocess,
-        "Popen",
-        lambda args, **kwargs: popen([sys.executable, "-c", code], **kwargs),
-    )
-    with pytest.raises(FaultError):
-        draw(P, Q, H, 300, 1)
 
 
 # --- the worker by itself ---

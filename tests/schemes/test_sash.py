@@ -79,9 +79,9 @@ def test_every_cohort_has_just_the_room_for_its_sum_its_error_and_a_wrong_key() 
 # --- exact sums ---
 
 
-@pytest.mark.parametrize("cohort", [10, 1000])
-def test_sums_of_many_are_exact(cohort: int) -> None:
-    scheme, rng, length = Sash().adder(cohort), np.random.default_rng(3), 2500
+def test_sums_of_many_are_exact() -> None:
+    cohort, rng, length = 1000, np.random.default_rng(3), 2500
+    scheme = Sash().adder(cohort)
     most = scheme.space.bound
     ends = np.where(np.arange(length) % 2, most, -most).astype(np.int32)
     drawn_ = rng.integers(-most, most + 1, (cohort, length)).astype(np.int32)
@@ -150,13 +150,13 @@ WORST = sorted({62, 126, 254, 510, 1000, *(n for n in worst() if n >= 62)})
 
 @pytest.mark.parametrize("cohort", WORST)
 def test_a_wrong_sum_of_seeds_is_told_on_a_thousand_values(cohort: int) -> None:
-    """800 of them at the cohorts where it is hardest; the right one opens."""
+    """400 of them at the cohorts where it is hardest; the right one opens."""
     scheme = Sash().adder(cohort)
     zero = np.zeros(1000, np.int32)
     total, seeds = sum_up(scheme, [zero] * cohort, lambda rank: drawn(KEY, rank))
     right = summed(seeds)
     assert not SashOpener(scheme, right).decrypt(total).any()
-    rng, told, trials = np.random.default_rng(cohort), 0, 800
+    rng, told, trials = np.random.default_rng(cohort), 0, 400
     for trial in range(trials):
         seed = right.copy()
         at, rank = int(rng.integers(seed.size)), int(rng.integers(cohort))

@@ -18,11 +18,10 @@ from flhe.schemes.sealed import (
     MAX_LENGTH,
     Sealed,
     from_bytes,
-    merged_senders,
     to_bytes,
 )
 from flhe.wire import canonical
-from tests.laws import OTHER_SLOTS, SLOT
+from tests.laws import SLOT
 
 DATA = np.arange(12, dtype=np.uint8)
 SEALED = Sealed("flashe", SLOT, (0, 2, 5), 30, DATA)
@@ -70,28 +69,6 @@ def test_a_header_for_the_largest_cohort_fits() -> None:
     assert Sealed.from_parts(crowd.header(), body_of(crowd)).supports == crowd.supports
 
 
-def test_the_digest_is_over_everything() -> None:
-    others = [dataclasses.replace(SEALED, slot=slot) for slot in OTHER_SLOTS.values()]
-    others += [
-        dataclasses.replace(SEALED, **change)
-        for change in (
-            {"scheme": "other"},
-            {"senders": (0, 2)},
-            {"length": 31},
-            {"data": DATA[:-1]},
-            {"data": DATA ^ np.uint8(1)},
-            {"mode": "single"},
-            {"mode": "double"},
-            {"supports": SUPPORTS},
-            {"supports": SUPPORTS[::-1]},
-            {"supports": (SUPPORTS[0],) * 3},
-        )
-    ]
-    digests = {SEALED.digest(), *(other.digest() for other in others)}
-    assert len(digests) == len(others) + 1
-    assert all(len(d) == 32 for d in digests)
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -109,23 +86,6 @@ def test_slots_that_cannot_be(field: str, value: Any) -> None:
 def test_lengths_that_cannot_be(length: int) -> None:
     with pytest.raises(ProtocolError, match="out of range"):
         dataclasses.replace(SEALED, length=length)
-
-
-def test_what_is_merged() -> None:
-    other = dataclasses.replace(SEALED, senders=(1, 3))
-    assert merged_senders(SEALED, other, 6) == (0, 1, 2, 3, 5)
-    sparse = dataclasses.replace(SPARSE, senders=(1, 3, 4))
-    assert merged_senders(SPARSE, sparse, 6) == (0, 1, 2, 3, 4, 5)
-    # The length of what somebody sent differs with who did.
-    assert merged_senders(SPARSE, dataclasses.replace(sparse, length=13), 6)
-    other_model = Support.of(np.array([0], np.uint32), WIDTH + 1)
-    for one, two in (
-        (SPARSE, other),
-        (other, SPARSE),
-        (SPARSE, dataclasses.replace(sparse, supports=(other_model,) * 3)),
-    ):
-        with pytest.raises(ProtocolError, match="one of the two is sparse, or of a vector"):
-            merged_senders(one, two, 6)
 
 
 def test_a_reader_says_how_long_supports_may_be() -> None:

@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
@@ -74,27 +72,6 @@ def test_any_subset_opens_to_its_sum(case: SchemeCase, clear: bool) -> None:
             left[mask.coords] = False
             exact[:301][left] = 0
         assert np.array_equal(opener.decrypt(total), exact)
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.data())
-def test_sizes_and_threads(data: st.DataObject) -> None:
-    rng = np.random.default_rng(data.draw(st.integers(0, 1 << 20)))
-    floats = data.draw(st.integers(1, 9000))
-    mask = mask_of(floats, data.draw(st.integers(1, floats)), rng)
-    threads, clear = data.draw(st.integers(1, 3)), data.draw(st.booleans())
-    scheme, sealers, opener, inner = parts(FLASHE, 2, mask, clear=clear, threads=threads)
-    plains = [random_plain(inner, floats, 3, rng) for _ in range(2)]
-    total: Sealed | None = None
-    for sealer, plain in zip(sealers, plains, strict=True):
-        total = scheme.add(total, sealer.encrypt(plain, SLOT))
-    assert total is not None
-    opened = opener.decrypt(scheme.close(total))
-    exact = joined(plains[0]) + joined(plains[1])
-    assert np.array_equal(opened[mask.coords], exact[mask.coords])
-    assert np.array_equal(opened[floats:], exact[floats:])
-    if clear:
-        assert np.array_equal(opened, exact)
 
 
 @some_schemes

@@ -112,13 +112,6 @@ def test_not_encoded(value: object) -> None:
         dumps(value)
 
 
-def test_a_list_in_itself_is_not_encoded() -> None:
-    loop: list[object] = []
-    loop.append(loop)
-    with pytest.raises(ConfigError):
-        dumps(loop)
-
-
 def test_errors_do_not_repeat_the_bytes() -> None:
     data = cbor2.dumps({"secret-key": 1.5})
     with pytest.raises(FlheError) as caught:

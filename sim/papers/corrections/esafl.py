@@ -134,8 +134,7 @@ def _collusion() -> Found:
     return Found(
         f"N = 3, n = {wide:,}: whoever knows s and one key has {unknown} coefficients of the "
         f"others' keys left to find, one bit each, at known places: 2^{unknown // 2} sums in each "
-        "half of a meeting in the middle, and little for lattice reduction. Of Gaussian keys all "
-        f"{wide:,} are left.",
+        f"half of a meeting in the middle. Of Gaussian keys all {wide:,} are left.",
         100 < unknown <= 128,
     )
 
