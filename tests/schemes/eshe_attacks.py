@@ -106,6 +106,28 @@ def split_keys(c: Poly, a: Poly, both: Poly, q: int, p: int, rows: int = 24) -> 
     return None
 
 
+def split_keys_by_lattice(
+    c: Poly, a: Poly, both: Poly, q: int, p: int, rows: int = 140
+) -> Poly | None:
+    """The same for keys of full weight, 128 unknowns: a short vector, by Kannan's embedding."""
+    from tests.schemes.reduction import reduce
+
+    fine = 4  # parts of a unit, or rounding would add more than the error
+    places, columns, target = _equations(c, a, both, q, p, rows)
+    size, width = rows + len(places) + 1, round(1.2 * fine)
+    basis = np.zeros((size, size))
+    basis[:rows, :rows] = np.eye(rows) * (fine * q // p)
+    basis[rows:-1, :rows] = np.rint(fine * columns)
+    basis[rows:-1, rows:-1] = np.eye(len(places)) * 2 * width
+    basis[-1, :rows] = -np.rint(fine * target)
+    basis[-1, rows:] = -width
+    reduce(basis)
+    for row in basis:
+        if np.all(np.abs(row[rows:]) == width):
+            return _chosen(both, places, (row[rows:-1] * row[-1] < 0).astype(int).tolist())
+    return None
+
+
 def _equations(
     c: Poly, a: Poly, both: Poly, q: int, p: int, rows: int
 ) -> tuple[list[int], NDArray[np.float64], NDArray[np.float64]]:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import secrets
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from tests.schemes.eshe_attacks import (
     key_from_low_bits,
     key_from_sums,
     split_keys,
+    split_keys_by_lattice,
     support_from_parity,
 )
 
@@ -108,16 +110,22 @@ def test_differences_of_a_rounds_ciphertexts_open() -> None:
 # --- sparse keys ---
 
 
-def test_a_curious_client_splits_the_others_keys() -> None:
+@pytest.mark.parametrize(
+    ("attack", "n", "weight"),
+    [
+        (split_keys, 256, 12),  # 2^12 subsets a half
+        pytest.param(split_keys_by_lattice, 1 << 15, 64, marks=pytest.mark.sweep),
+    ],
+)
+def test_a_curious_client_splits_the_others_keys(attack: Any, n: int, weight: int) -> None:
     """It knows s and a key of its own. p is the constant here: that alone does not help."""
-    n = 256
-    eshe = printed(3, n=n, weight=12, tilde=False)  # 2^12 subsets a half
+    eshe = printed(3, n=n, weight=weight, tilde=False)
     keys = [eshe.key() for _ in range(3)]
     while any(x == -y != 0 for x, y in zip(keys[1], keys[2], strict=True)):
         keys[2] = eshe.key()  # 1 and -1 look like two zeros: more to try, where there is one
     a, s, mine = eshe.polynomial(1, 2), total(keys), keys[0]
     c = eshe.encrypt(a, keys[1], plaintext(n))
-    assert split_keys(c, a, key_from_sums(s, mine), eshe.q, eshe.p) == keys[1]
+    assert attack(c, a, key_from_sums(s, mine), eshe.q, eshe.p) == keys[1]
 
 
 # --- two sums ---

@@ -134,7 +134,8 @@ def _collusion() -> Found:
     return Found(
         f"N = 3, n = {wide:,}: whoever knows s and one key has {unknown} coefficients of the "
         f"others' keys left to find, one bit each, at known places: 2^{unknown // 2} sums in each "
-        f"half of a meeting in the middle. Of Gaussian keys all {wide:,} are left.",
+        "half of a meeting in the middle, and little for lattice reduction. Of Gaussian keys all "
+        f"{wide:,} are left.",
         100 < unknown <= 128,
     )
 
