@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -63,13 +64,15 @@ def _stacked(entry: Entry) -> tuple[str, ...]:
 
 def _cells(entry: Entry) -> tuple[str, ...]:
     attempt = f" ({entry.attempt})" if entry.attempt else ""
+    reason = f": {entry.reason.removeprefix('flhe/')}" if entry.reason else ""
+    asked = f"\n{escape(entry.query)}" if entry.query else ""  # the server wrote it
     return (
         entry.when.replace("T", " ").rstrip("Z"),
         entry.stage,
         "" if entry.epoch is None else entry.epoch.hex(),
         "" if entry.round is None else f"{entry.round}{attempt}",
         "" if entry.result is None else entry.result.hex(),
-        entry.answer + (f": {entry.reason.removeprefix('flhe/')}" if entry.reason else ""),
+        f"{entry.answer}{reason}{asked}",
         _size(entry.bytes_out),
         f"{entry.seconds:.3f}",
     )

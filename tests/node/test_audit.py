@@ -19,6 +19,7 @@ from flhe.mods import he_mod, records
 from flhe.node import audit
 from flhe.node.audit import Entry, last, write
 from flhe.node.store import Store
+from flhe.training.query import Query
 from flhe.wire.codes import APP
 from tests.mods.harness import SECRET
 
@@ -54,8 +55,14 @@ def test_lines() -> None:
         b'{"time":"2026-01-02T03:04:05Z","run":7,"stage":"round","asked_by":"server",'
         b'"answer":"refused","bytes_out":0,"seconds":0.01,"code":1014,"reason":"flhe/protocol"}'
     )
-    for one in (UPDATE, REFUSAL):
+    asked = entry(stage="query", query=Query.of("n" * 64, {"x": ['\\"[/b]' * 99]}).line())
+    for one in (UPDATE, REFUSAL, asked):
         assert Entry.from_line(one.to_line()) == one
+
+
+@pytest.mark.parametrize("query", ["two\nlines", "\x1b[2J", "x" * 161, b"bytes", 7])
+def test_a_query_is_text_that_a_terminal_may_show(query: Any) -> None:
+    assert entry(query=query).query == audit.UNKNOWN
 
 
 @pytest.mark.parametrize("stage", ["round", "supports", "update"])
