@@ -329,9 +329,8 @@ class CatchUp:
         if (stand.round, stand.history) != (ledger.base, ledger.history):
             raise ProtocolError("its checkpoint is of another model than the others'")
         header, agreed = seal.peek(records.to_pieces(box)[0]), self.fed.parameters.epoch
-        expect = {"stage": "checkpoint", "epoch": agreed.epoch, "round": ledger.base}
-        expect["rank"] = agreed.rank(node)
-        if any(header.get(name) != value for name, value in expect.items()):
+        expect = agreed.epoch, ledger.base, agreed.rank(node)
+        if (header.epoch, header.round, header.rank) != expect:
             raise ProtocolError("its checkpoint is sealed for another round or epoch")
         holding = self.fed.parameters.holding(stand.digest)
         voucher: bytes = records.field(answer, "voucher", bytes)

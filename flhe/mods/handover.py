@@ -72,8 +72,6 @@ def checkpoint(node: Node, record: ConfigRecord, message: Message, app: App) -> 
 def _sealed(follower: Follower) -> RecordDict:
     session, model = follower.session()
     agreed = session.epoch
-    key = ModelKey.of(agreed)
-    header = {**key.header(), "round": model.round, "attempt": 0, "rank": agreed.rank}
     digest = session.digest(model)
     content = follower.reply(
         round=model.round,
@@ -82,5 +80,6 @@ def _sealed(follower: Follower) -> RecordDict:
         voucher=session.holding(model, digest).sign(follower.node.identity),
         layout=canonical.dumps(model.layout.to_fields()),
     )
-    content[records.BOX] = records.from_pieces(seal.seal_stream(key.key, header, model.chunks()))
+    box = seal.seal(ModelKey.of(agreed), model.round, agreed.rank, model.chunks())
+    content[records.BOX] = records.from_pieces(box)
     return content

@@ -17,7 +17,7 @@ from flhe.coding.flatten import BFLOAT16
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.model_key import STAGE, ModelKey
+from flhe.keys.agreement.model_key import ModelKey
 from flhe.node.backup import ARCHIVE
 from flhe.packages import install_hint
 from flhe.training.model import Model
@@ -38,13 +38,8 @@ def open_checkpoint(sealed: Path, key: Path) -> Model:
     AuthenticationError: no sealed checkpoint, or an altered one.
     """
     data = _read(sealed, "the sealed model")
-    header = seal.peek(data)
-    epoch_id = header.get("epoch")
-    if header.get("stage") != STAGE or type(epoch_id) is not bytes or len(epoch_id) != 16:
-        raise ProtocolError(f"{sealed.name} is sealed, but no checkpoint of a model")
-    found = _find(key, epoch_id)
-    _, plain = seal.unseal(found.key, data, found.header())
-    return Model.from_bytes(plain)
+    _, chunks = seal.unseal(_find(key, seal.peek(data).epoch), data)
+    return Model.from_bytes(b"".join(chunks))
 
 
 def write_model(model: Model, out: Path) -> None:

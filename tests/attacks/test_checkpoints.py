@@ -53,8 +53,7 @@ def signed(group: Group, rank: int, model: Model) -> bytes:
 def handed(group: Group, victim: Site, model: Model, vouchers: list[bytes], **how: Any) -> Message:
     """What the victim answers to a checkpoint that the member of rank 1 has sealed."""
     epoch = epoch_of(group.sites[1])
-    header = {**ModelKey.of(epoch).header(), "round": model.round, "attempt": 0, "rank": 1}
-    pieces = seal.seal_stream(ModelKey.of(epoch).key, header, model.chunks())
+    pieces = seal.seal(ModelKey.of(epoch), model.round, 1, model.chunks())
     box = {records.BOX: records.from_pieces(pieces)}
     return group.ask(victim, "sync", extra=box, vouchers=vouchers, **how)
 

@@ -279,9 +279,9 @@ class Group:
             data = b"".join(records.to_pieces(box))
             if data in self.vouched:
                 return self.vouched[data]
-            epoch_id: Any = seal.peek(data)["epoch"]
+            epoch_id = seal.peek(data).epoch
             epoch = Epoch.from_bytes(stores[0].read(f"epochs/{epoch_id.hex()}"))
-            plain = seal.unseal(ModelKey.of(epoch).key, data)[1]
+            plain = b"".join(seal.unseal(ModelKey.of(epoch), data)[1])
             model = Model.from_bytes(plain)
         except (KeyError, FlheError):
             return []

@@ -24,7 +24,7 @@ from flhe.schemes.sealed import Sealed
 from flhe_lab.papers.corrections.esafl import odd, printed
 from flhe_lab.papers.esafl import Poly, multiply
 from flhe_lab.papers.packing import PaperPacking
-from tests.keys.agreement import confirmed, sites
+from tests.keys.agreement import agreed, roster_of, sites
 from tests.schemes.eshe_attacks import (
     SLOT,
     Ours,
@@ -241,16 +241,16 @@ def _sum(ours: Ours, ranks: Iterable[int]) -> Sealed:
 def test_no_two_sums_have_one_key() -> None:
     """Members who lose one of them agree anew, and draw anew; within an agreement there is one sum."""
     scheme = Esafl(keys="joint").adder(3)
-    drawn = []
+    ids, drawn = sites(3), []
     for number in range(2):
-        states, confirms = confirmed(sites(3), 77, number)
-        drawn.append([joint.share(state, confirms, scheme) for state in states])
-        again = joint.share(drawn[-1][0][0], confirms, scheme)
+        epochs = agreed(ids, 77, number, roster_of(ids, 0))
+        drawn.append([joint.share(ids[each.rank], each, scheme) for each in epochs])
+        again = joint.share(ids[0], drawn[-1][0][0], scheme)
         assert again[0].scheme_secret == drawn[-1][0][0].scheme_secret
     keys = [[state.scheme_secret for state, _ in exchange] for exchange in drawn]
     assert len({secret for exchange in keys for secret in exchange}) == 6
     (state, message), first = drawn[1][0], drawn[0]
     with pytest.raises(ProtocolError):  # the other exchange's members do not fit into this one
-        joint.add(state, confirms, [message, *(m for _, m in first[1:])], scheme)
+        joint.add(ids[0], state, [message, *(m for _, m in first[1:])], scheme)
     with pytest.raises(ProtocolError, match="all 3 members"):
-        joint.add(state, confirms, [m for _, m in drawn[1][:2]], scheme)
+        joint.add(ids[0], state, [m for _, m in drawn[1][:2]], scheme)

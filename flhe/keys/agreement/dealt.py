@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError, StoreError
-from flhe.keys.agreement.states import Confirmed
+from flhe.keys.agreement.states import Epoch
 from flhe.keys.roster.roster import Roster
 from flhe.schemes.base import JointAdder, Scheme
 from flhe.schemes.joint_key import JointKey
@@ -111,7 +111,7 @@ def deal(
     }
 
 
-def load(path: Path | None, state: Confirmed, adder: JointAdder) -> JointKey:
+def load(path: Path | None, agreed: Epoch, adder: JointAdder) -> JointKey:
     """The keys in the file at `path`, if they are for exactly this epoch's members.
 
     Raises ConfigError: there is no such file, others may read it, or it is of another roster, ring,
@@ -132,16 +132,16 @@ def load(path: Path | None, state: Confirmed, adder: JointAdder) -> JointKey:
     except ProtocolError as error:
         raise ConfigError(f"flhe-dealt-key: {error}") from None
     for what, is_so in (
-        ("another roster", dealt.roster_hash == state.roster.hash),
-        ("another site", dealt.member == state.identity.public),
+        ("another roster", dealt.roster_hash == agreed.roster.hash),
+        ("another site", dealt.member == agreed.members[agreed.rank]),
         ("other parameters", dealt.scheme == adder.scheme),
     ):
         if not is_so:
             raise ConfigError(f"flhe-dealt-key: the keys were dealt for {what}")
-    if dealt.members != state.members:
+    if dealt.members != agreed.members:
         raise ConfigError(
             f"flhe-dealt-key: the keys were dealt to {len(dealt.members)} sites, and "
-            f"{len(state.members)} take part that are not all of them: have keys dealt for those, or "
+            f"{agreed.size} take part that are not all of them: have keys dealt for those, or "
             "let members make their own"
         )
     return dealt.key

@@ -21,8 +21,6 @@ from flhe.wire.record import Form, Record
 
 VERSION = 1
 KIND = "flhe-model-key"
-STAGE = "checkpoint"
-"""Stage in the header of a sealed model."""
 MAX_FILE = 512
 """Longest file, bytes; one takes some 200."""
 
@@ -44,12 +42,3 @@ class ModelKey(Record):
         run_id, roster_hash = epoch.run_id, epoch.roster.hash
         key = hkdf(epoch.group_key, "models", run_id, roster_hash, epoch.id)
         return cls(epoch.id, run_id, roster_hash, key)
-
-    def header(self) -> dict[str, int | str | bytes]:
-        """What the header of each model under this key says; a reader accepts nothing else."""
-        return {
-            "stage": STAGE,
-            "epoch": self.epoch,
-            "run_id": self.run_id,
-            "roster_hash": self.roster_hash,
-        }
