@@ -177,7 +177,7 @@ class Follower:
         sent = self.epoch.rank in total.senders
         lost = node.tried(total.slot) and not sent
         # By the digest of the model that is here: the one of a claim may have been given up.
-        known = digest, fitted_on, unpack(release) if release else ()
+        known = digest, fitted_on, unpack(release)
         self.model, totals = session.open(model, total, node.record_opening, *known)
         node.settle_draft(round_, sent=sent, contract=self.epoch.contract)
         self.app.state.settle(round_, round_ if sent else 0)
@@ -214,7 +214,7 @@ class Follower:
             if total.slot.round != model.round:
                 return
             self.node.policy.check_survivors(len(total.senders))
-            answers = unpack(release) if release else ()
+            answers = unpack(release)
             totals = session.open_evaluation(model, total, self.node.record_opening, answers)
         except FlheError as error:
             log_failure(self.node.store, "evaluation", error)

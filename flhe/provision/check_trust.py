@@ -10,7 +10,7 @@ from flhe.keys.agreement.dealt import Dealt
 from flhe.keys.identity import Identity
 from flhe.keys.roster import fingerprint
 from flhe.keys.roster.roster import Roster
-from flhe.keys.roster.signed_roster import SignedRoster, check_pinned, parse_hash
+from flhe.keys.roster.signed_roster import SignedRoster, check_pinned
 from flhe.node.policy import Policy, misspelt, setting, settings
 from flhe.provision import rosters
 from flhe.provision.check_home import check_witness
@@ -115,7 +115,7 @@ def _dealt(path: Path, roster: Roster | None) -> Check:
 
 def _hash(roster: Roster, pinned_hash: str) -> Check:
     def words() -> str:
-        check_pinned(roster, parse_hash(pinned_hash))
+        check_pinned(roster, pinned_hash)
         return ", ".join(fingerprint.lines(roster.hash))
 
     mend = (

@@ -10,7 +10,7 @@ from rich.table import Table
 from flhe.errors import ConfigError, FlheError
 from flhe.keys.roster import fingerprint
 from flhe.keys.roster.roster import Member, Roster
-from flhe.keys.roster.signed_roster import MAX_FILE, SignedRoster, check_pinned, parse_hash
+from flhe.keys.roster.signed_roster import MAX_FILE, SignedRoster, check_pinned
 from flhe.provision import public_files, sites
 
 MANY = 100
@@ -65,7 +65,7 @@ def in_force(path: Path) -> Roster:
 def check_hash(roster: Roster, written: str) -> None:
     """Refuse a roster with another hash than was given; ConfigError."""
     try:
-        check_pinned(roster, parse_hash(written))
+        check_pinned(roster, written)
     except ConfigError as error:
         raise ConfigError(f"--roster-hash: {error}") from None
 

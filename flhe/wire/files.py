@@ -17,8 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flhe.errors import ConfigError, StoreError
-
-Buffer = bytes | bytearray | memoryview
+from flhe.wire.chunk_reader import Buffer
 
 _BESIDE = re.compile(r"\.[0-9a-f]{16}")
 

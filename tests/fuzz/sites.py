@@ -33,7 +33,7 @@ def _roster_file(signers: int) -> bytes:
 def _pinned(data: bytes) -> Any:
     path = scratch() / "roster"
     path.write_bytes(data)
-    return load_pinned(path, ROSTER.hash)
+    return load_pinned(path, ROSTER.hash.hex())
 
 
 def _backup() -> list[bytes]:

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flhe.errors import ProtocolError
-from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope, Expected, Header
-from flhe.keys.agreement.states import Confirmed, Epoch
+from flhe.keys.agreement.messages import MAX_MESSAGE, NONE, Envelope, Expected, Header
+from flhe.keys.agreement.states import Advertised, Confirmed, Epoch, Shared
 from flhe.keys.identity import Identity
 from flhe.wire.canonical import dumps
 from flhe.wire.derive import PREFIX
@@ -40,22 +40,23 @@ def layout(stage: str, epoch_id: bytes) -> bytes:
     return hashlib.sha256(dumps([PREFIX + stage, epoch_id])).digest()
 
 
-def header(agreed: Epoch, stage: str, sender: bytes) -> Header:
-    """The header of a message to all."""
+def header_of(group: Advertised | Shared | Confirmed | Epoch, stage: str, sender: bytes) -> Header:
+    """The header of a message to all, before there is an epoch or after."""
     return Header(
-        roster_hash=agreed.roster.hash,
-        run_id=agreed.run_id,
-        epoch=agreed.number,
+        # None is known under first-use.
+        roster_hash=bytes(32) if group.roster is None else group.roster.hash,
+        run_id=group.run_id,
+        epoch=group.number,
         stage=stage,
         sender=sender,
-        policy_hash=agreed.contract,
-        layout_hash=layout(stage, agreed.id),
+        policy_hash=group.contract,
+        layout_hash=layout(stage, group.id) if isinstance(group, Epoch) else NONE,
     )
 
 
 def signed(identity: Identity, agreed: Epoch, stage: str, payload: bytes) -> bytes:
     """A message to all."""
-    return Envelope.seal(identity, header(agreed, stage, identity.public), payload).to_bytes()
+    return Envelope.seal(identity, header_of(agreed, stage, identity.public), payload).to_bytes()
 
 
 def one_each(

@@ -62,7 +62,7 @@ def share(
     if not agreed.scheme_secret:
         agreed = replace(agreed, scheme_secret=adder.draw_own(random).tobytes())
     masked = _masked(agreed, _own_in(agreed, adder))
-    head = broadcast.header(agreed, STAGE, identity.public)
+    head = broadcast.header_of(agreed, STAGE, identity.public)
     box = seal_to(agreed.group_key, head, masked, random)
     return agreed, broadcast.signed(identity, agreed, STAGE, box)
 
@@ -76,7 +76,7 @@ def add(
     missing, repeated, changed or of another exchange; a sum that is none of keys.
     """
     own = _own_in(agreed, adder)
-    expect = broadcast.header(agreed, STAGE, agreed.members[0])
+    expect = broadcast.header_of(agreed, STAGE, agreed.members[0])
     total = np.zeros(adder.dimension, np.uint32)
     for rank, envelope in broadcast.one_each(agreed, messages, expect, MAX_SHARE).items():
         plain = open_from(agreed.group_key, envelope.header, envelope.payload)

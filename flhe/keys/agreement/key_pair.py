@@ -54,7 +54,7 @@ def make(
     if not agreed.scheme_secret:
         public, secret = adder.new_pair(random)
         agreed = replace(agreed, scheme_public=public, scheme_secret=secret)
-    head = broadcast.header(agreed, STAGE, identity.public)
+    head = broadcast.header_of(agreed, STAGE, identity.public)
     box = seal_to(agreed.group_key, head, agreed.scheme_secret, random)
     pair = _Pair(agreed.scheme_public, box)
     return agreed, broadcast.signed(identity, agreed, STAGE, pair.to_bytes())
@@ -69,7 +69,7 @@ def take(agreed: Epoch, message: bytes, adder: KeyPairAdder) -> Epoch:
     """
     envelope = Envelope.from_bytes(message, MAX_PAIR)
     maker = agreed.members[0]
-    envelope.verify(broadcast.header(agreed, STAGE, maker).expected(), senders=[maker])
+    envelope.verify(broadcast.header_of(agreed, STAGE, maker).expected(), senders=[maker])
     pair = _Pair.from_bytes(envelope.payload)
     secret = open_from(agreed.group_key, envelope.header, pair.box)
     taken = replace(agreed, scheme_public=pair.public, scheme_secret=secret)

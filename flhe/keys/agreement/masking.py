@@ -39,7 +39,7 @@ from typing import Annotated
 import numpy as np
 
 from flhe.errors import ProtocolError, QuorumError, SharesError
-from flhe.keys.agreement.answers import answer_of, seal_answer
+from flhe.keys.agreement.answers import Answer, seal_answer
 from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
@@ -262,4 +262,5 @@ def release(
     share = bytes(agreed.share)
     if sealed:
         share = seal_answer(epoch, slot, header, share, random)
-    return answer_of(epoch.rank, Envelope.seal(identity, header, share))
+    signature = Envelope.seal(identity, header, share).signature
+    return Answer(epoch.rank, share, signature).to_bytes()

@@ -83,7 +83,7 @@ def reveal(
     ProtocolError: a message missing, repeated or of another exchange; other commitments than were
     answered before.
     """
-    part, head = _part(agreed), broadcast.header(agreed, COMMIT, identity.public)
+    part, head = _part(agreed), broadcast.header_of(agreed, COMMIT, identity.public)
     found = broadcast.one_each(agreed, messages, head)
     told = [broadcast.Digest.from_bytes(found[rank].payload).value for rank in range(agreed.size)]
     if told[agreed.rank] != part.commitment:
@@ -135,5 +135,5 @@ def _part(agreed: Epoch) -> _Part:
 
 def _addressed(agreed: Epoch, sender: int, receiver: int) -> Header:
     """The header of a KEY-REVEAL."""
-    header = broadcast.header(agreed, REVEAL, agreed.members[sender])
+    header = broadcast.header_of(agreed, REVEAL, agreed.members[sender])
     return replace(header, receiver=agreed.members[receiver])

@@ -95,15 +95,12 @@ class SignedRoster(Record):
             )
 
 
-def load_pinned(path: str | Path, expected_hash: bytes | str) -> Roster:
+def load_pinned(path: str | Path, pinned: str) -> Roster:
     """Read the roster in the file `path` if it has the pinned hash and all its members have signed.
-
-    `expected_hash` is 32 bytes, or 64 hexadecimal digits.
 
     Raises ConfigError: the file cannot be read, is damaged, holds another roster, or somebody has not
     signed; or the hash is none.
     """
-    want = parse_hash(expected_hash)
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_FILE + 1)
@@ -113,27 +110,19 @@ def load_pinned(path: str | Path, expected_hash: bytes | str) -> Roster:
         signed = SignedRoster.from_bytes(data)
     except FlheError as error:
         raise ConfigError(f"the roster file cannot be used: {error}") from None
-    check_pinned(signed.roster, want)
+    check_pinned(signed.roster, pinned)
     signed.check_complete()
     return signed.roster
 
 
-def parse_hash(written: bytes | str) -> bytes:
-    """Return a roster's hash, 32 bytes, out of itself or of 64 hexadecimal digits.
-
-    Raises ConfigError for anything else.
-    """
+def check_pinned(roster: Roster, pinned: str) -> None:
+    """Raise ConfigError unless the roster has the hash that 64 hexadecimal digits say."""
     try:
-        read = bytes.fromhex(written) if isinstance(written, str) else written
+        want = bytes.fromhex(pinned)
     except ValueError:
-        read = b""
-    if len(read) != hashlib.sha256().digest_size:
+        want = b""
+    if len(want) != hashlib.sha256().digest_size:
         raise ConfigError("the pinned roster hash must be 32 bytes, written as 64 hex digits")
-    return read
-
-
-def check_pinned(roster: Roster, want: bytes) -> None:
-    """Raise ConfigError unless the roster has the hash `want`, 32 bytes."""
     if not hmac.compare_digest(roster.hash, want):
         raise ConfigError(
             f"the roster file has hash {roster.hash.hex()}, this node pins {want.hex()}: "
