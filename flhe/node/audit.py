@@ -31,7 +31,7 @@ NAME, OLDER = "audit.log", "audit.log.1"
 LIMIT = 16 << 20
 """Bytes of audit.log; when it is full it becomes the older one."""
 MAX_ERRORS = 1 << 20
-"""Bytes of errors.log; when it is full it starts anew."""
+"""Bytes of errors.log, likewise."""
 MAX_LINE = 512
 """Longest line, bytes; they take some 200."""
 
@@ -195,7 +195,7 @@ class Entry:
 
 def write(store: Store, entry: Entry) -> None:
     """Append `entry` to the audit log of a node; StoreError where it cannot be written."""
-    store.append_line(NAME, entry.to_line(), LIMIT)
+    store.append(NAME, entry.to_line() + b"\n", LIMIT)
 
 
 def log_failure(store: Store, stage: str, error: BaseException) -> Path:

@@ -114,15 +114,11 @@ class Store:
         source, target = self._at(name, writing=True), self._at(to, writing=True)
         files.move(source, target)
 
-    def append(self, name: str, data: bytes, limit: int) -> None:
-        """Add to the end of `name`; a file that would exceed `limit` bytes starts anew."""
-        files.append(self._at(name, writing=True), data, limit)
-
-    def append_line(self, name: str, line: bytes, limit: int) -> None:
-        """Add a line to the log `name`, whole or not at all; a full one becomes `<name>.1`."""
+    def append(self, name: str, lines: bytes, limit: int) -> None:
+        """Add lines to the log `name`, whole or not at all; a full one becomes `<name>.1`."""
         path = self._at(name, writing=True)
         with self.lock(_PATIENCE, name="lock-log"):  # runs share it, and one at a time may rotate
-            files.append_line(path, line, limit)
+            files.append(path, lines, limit)
 
     def replace_erasing(self, name: str, data: Buffer) -> None:
         """Put other secrets in the place of a file's, which are overwritten, as far as that helps."""
