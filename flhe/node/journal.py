@@ -44,14 +44,9 @@ KEPT_EPOCHS = 64
 class SignedSet(Record):
     """The one set that was signed of those that start somewhere.
 
-    Parameters
-    ----------
-    start : bytes
-        SHA-256 of purpose and history of its slot.
-    slot, scope : bytes
-        Digest of the slot, and of slot and circle; see `flhe.keys.agreement.voids`.
-    answered : bool
-        Whether this node may have told its part of what opens the set.
+    `start` is SHA-256 of purpose and history of its slot; `slot` and `scope` are the digests of the
+    slot, and of slot and circle (`flhe.keys.agreement.voids`). `answered` says whether this node may
+    have told its part of what opens the set.
     """
 
     FORM = Form("signed set", row=True)
@@ -67,28 +62,15 @@ class SignedSet(Record):
 class Journal(Record):
     """What was used up, last.
 
-    Parameters
-    ----------
-    witness, entry, before : bytes
-        The name of its witness, what that holds, and what it held before: 16 random bytes each.
-    agreement : bytes
-        SHA-256 of the key agreement that is under way; b"" without one.
-    epoch : bytes
-        The one epoch whose keys may be used; b"" where there is none.
-    mark, note : (int, int, int), bytes
-        Round, attempt and step that were claimed last, and what was kept with that claim.
-    opened : mapping of str to mapping of int to bytes
-        The one result that was opened of each purpose, by round: its SHA-256.
-    over : int
-        Nothing of the rounds up to this one is opened any more, but for what `opened` names.
-    reached : int
-        Last round that was reached before this epoch.
-    signed : tuple of SignedSet
-        Sets of survivors that were signed, the last of each start, in whatever epoch.
-    past : tuple of bytes
-        Epochs that were this federation's and are over: their keys open and sign nothing.
-    spent : int
-        Coefficients that shares of this epoch's key may have opened, where nobody has the key.
+    `witness` is the name of its witness, `entry` what that holds, `before` what it held before: 16
+    random bytes each. `agreement` is the SHA-256 of the key agreement that is under way, `epoch` the
+    one epoch whose keys may be used; b"" where there is none. `mark` are round, attempt and step that
+    were claimed last, with `note`. `opened` has the SHA-256 of the one result of each purpose, by
+    round; nothing else of the rounds up to `over` is opened any more. `reached` is the last round that
+    was reached before this epoch. `signed` are the sets of survivors that were signed, the last of each
+    start, in whatever epoch; `past` are epochs of this federation that are over: their keys open and
+    sign nothing. `spent` counts the coefficients that shares of this epoch's key may have opened, where
+    nobody has the key.
     """
 
     FORM = Form(

@@ -28,15 +28,10 @@ _WHERE = "the witness's directory"
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Where entries are kept.
+    """Where entries are kept: in a directory of this user alone, or in this process.
 
-    Parameters
-    ----------
-    place : Path or None
-        A directory of this user alone; None keeps entries in this process, and no other one may use
-        the keys.
-    durable : bool
-        Whether a missing entry is taken from the journal: the journal's disk is never put back.
+    Without a `place` no other process may use the keys. With `durable` a missing entry is taken from
+    the journal, whose disk is never put back.
     """
 
     place: Path | None = None

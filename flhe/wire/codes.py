@@ -16,14 +16,8 @@ from flhe.wire.printable import printable
 class Refusal:
     """One way for a node to say no.
 
-    Parameters
-    ----------
-    code : int
-        Error code of Flower's reply; Flower itself uses small ones.
-    slug : str
-        The reason that travels.
-    meaning : str
-        What the server's log says about it, with the mend.
+    `code` is that of Flower's reply, which itself uses small ones; `slug` is the reason that travels,
+    and `meaning` what the server's log says about it, with the mend.
     """
 
     code: int

@@ -35,28 +35,14 @@ RECORDS: dict[str, type[Record]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How records of a class are written.
+    """How records of a class are written, and what they are called in errors.
 
-    Parameters
-    ----------
-    what : str
-        The class in errors.
-    most : int
-        Longest encoding that is read, bytes.
-    kind, version : str, int
-        What an encoding says of itself; neither where it lies within another record.
-    row : bool
-        Values alone, in order, without names.
-    lean : bool
-        Fields that are None are left out.
-    error : type
-        Raised for a value out of bounds; in an encoding that was read too.
-    origin : str
-        What another kind of encoding is not: "no file of `flhe keygen`".
-    advice : str
-        What to do about another version, or fields that this one does not know.
-    damaged : FlheError, optional
-        What is raised in place of every error of an encoding that is read.
+    `most` is the longest encoding that is read, bytes. An encoding says its `kind` and `version`; one
+    that lies within another record has neither. With `row` it has values alone, in order, without
+    names; with `lean` it leaves fields that are None out. `error` is raised for a value out of bounds,
+    in an encoding that was read too, and `damaged` in place of every error of one that is read.
+    `origin` says what another kind of encoding is not ("no file of `flhe keygen`"), `advice` what to do
+    about another version, or fields that this one does not know.
     """
 
     what: str

@@ -32,22 +32,10 @@ PACKED_FROM = 65
 class SharingParameters(Record):
     """Public parameters of an agreement: what the relay knows too.
 
-    Parameters
-    ----------
-    number : int
-        Of the epoch.
-    members : tuple of bytes
-        Identity keys, in order of rank.
-    sites : int
-        N: members of the roster, whether they are in the epoch or not.
-    colluders : int
-        c: members that may pool what they know with the relay.
-    elements : int
-        Field elements of a seed, where seeds are what is released.
-    total : bytes
-        Digest of the sum, 32 bytes, where partial decryptions of it are what is released.
-    partial : int
-        Bytes of one of them.
+    `number` is the epoch's, `members` are identity keys in order of rank; `sites` is N, members of the
+    roster, whether they are in the epoch or not, and `colluders` c, those that may pool what they know
+    with the relay. Where seeds are released, `elements` are the field elements of one; where partial
+    decryptions are, `total` is the digest of the sum, 32 bytes, and `partial` the bytes of one of them.
     """
 
     FORM = Form("circle", row=True)

@@ -39,23 +39,12 @@ MAX_FILE = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dealt(Record):
-    """What one site gets.
+    """What one site gets: s_i and s, and for whom they are.
 
-    Parameters
-    ----------
-    scheme : Scheme
-        What the keys are for.
-    roster_hash : bytes
-        SHA-256 of the roster, 32 bytes.
-    members : tuple of bytes
-        Identity keys of the sites that the keys were dealt to, ascending.
-    member : bytes
-        Which of them this file is for.
-    serial : bytes
-        16 random bytes that all files of one dealing share, for sites to compare. Mixed dealings have
-        different sums, so different names for them, and no two nodes' ciphertexts add up.
-    key : JointKey
-        s_i and s.
+    `members` are the identity keys of all sites that keys were dealt to, ascending, `member` is the one
+    that this file is for. `serial` is 16 random bytes that all files of one dealing share, for sites to
+    compare: mixed dealings have different sums, so different names for them, and no two nodes'
+    ciphertexts add up.
     """
 
     FORM = Form(

@@ -58,16 +58,9 @@ MAX_STATE = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Dealt(Record):
-    """After KSHARE: what was sent, in case it is asked for again, and the own share.
+    """After KSHARE: what was sent, in case it is asked for again, and the own share, which is secret.
 
-    Parameters
-    ----------
-    slot : Slot
-        Round and attempt.
-    boxes : tuple of bytes
-        Sealed shares by the receiver's rank; empty at the own one.
-    own : bytes
-        The own share of the own seed, secret.
+    `boxes` are sealed shares by the receiver's rank; empty at the own one.
     """
 
     FORM = Form("stored shares", MAX_STATE, "dealt", 1, row=True)
@@ -79,18 +72,10 @@ class Dealt(Record):
 
 @dataclass(frozen=True, slots=True)
 class Agreed(Record):
-    """After CONSIST: the one set of this round, and the sum of the shares of its seeds.
+    """After CONSIST: the one set of a slot, as ranks, and the sum of the shares of its seeds.
 
-    Parameters
-    ----------
-    slot : Slot
-        Round and attempt.
-    survivors : tuple of int
-        U, ranks.
-    share : bytes
-        Sum of the own shares over U, or partial decryption of their sum: secret until U is agreed on.
-    total : bytes
-        Digest of that sum, where it is a partial decryption.
+    Where a key is shared, `share` is a partial decryption of the sum whose digest is `total`. It is
+    secret until the set is agreed on.
     """
 
     FORM = Form("stored agreement on survivors", MAX_STATE, "agreed", 2, row=True)
@@ -126,28 +111,14 @@ def agree(
     boxes: Sequence[bytes],
     elements: int,
 ) -> tuple[Agreed, bytes]:
-    """CONSIST: check the set that the server proposes, and sign it.
+    """CONSIST: check the set that the server proposes, and sign it; returns what to keep, and 64 bytes.
 
-    The caller makes sure that no other set of this round is ever signed: on disk, before the signature
-    leaves.
+    `survivors` are U, ascending ranks, `boxes` for each of them its sealed share for this member, empty
+    at the own rank, and `elements` the field elements of a seed. The caller makes sure that no other
+    set of this round is ever signed: on disk, before the signature leaves.
 
     Raises ProtocolError, QuorumError: a set that must not be signed (see
-    `SharingParameters.check_set`), or without this member; SharesError: shares that do not open:
-    whose.
-
-    Parameters
-    ----------
-    survivors : sequence of int
-        U, ascending ranks.
-    boxes : sequence of bytes
-        For each of U its sealed share for this member; empty at the own rank.
-    elements : int
-        Field elements of a seed.
-
-    Returns
-    -------
-    Agreed, bytes
-        What is to be kept; the signature, 64 bytes.
+    `SharingParameters.check_set`), or without this member; SharesError: shares that do not open: whose.
     """
     circle, slot = SharingParameters.of(epoch, elements), dealt.slot
     signature = _signature(circle, epoch, identity, slot, survivors)
@@ -245,14 +216,8 @@ def release(
 ) -> bytes:
     """UNMASK: the sum of this member's shares, once t members are known to have signed the same set.
 
-    Raises ProtocolError, QuorumError, AuthenticationError: as `check_agreement`.
-
-    Parameters
-    ----------
-    signers, signatures
-        Who signed it: ranks, and 64 bytes each.
-    sealed : bool
-        Seal the answer for the members, so that the relay cannot read it.
+    `signers` are ranks, `signatures` 64 bytes each. With `sealed` the answer is sealed for the members,
+    so that the relay cannot read it. Raises as `check_agreement`.
     """
     circle, slot = agreed.circle(epoch), agreed.slot
     check_agreement(circle, slot, agreed.survivors, signers, signatures)

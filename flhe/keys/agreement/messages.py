@@ -127,16 +127,11 @@ class Envelope(Record):
     def verify(self, expect: Expected, *, senders: Collection[bytes] | None) -> None:
         """Return if this is the message that the receiver waits for, signed by its sender.
 
+        `expect` is as in `Header.check`; `senders` are the public keys that may have sent it. None
+        accepts any key, which only the first message of a first-use federation should do.
+
         Raises ProtocolError: a field differs (it is named), or the sender is not among `senders`;
         AuthenticationError: the signature does not verify.
-
-        Parameters
-        ----------
-        expect : mapping
-            Header fields and their one accepted value; see `Header.check`.
-        senders : collection of bytes, or None
-            Public keys that may have sent it. None accepts any key, which only the first message of
-            a first-use federation should do.
         """
         header = self.header
         header.check({"suite": SUITE, **expect})

@@ -24,14 +24,9 @@ from flhe.errors import ConfigError
 class Thresholds:
     """Bounds of one group of share holders.
 
-    Raises ConfigError: so many colluders that not even all members are enough.
-
-    Parameters
-    ----------
-    members : int
-        N, sites of the roster, of which an epoch's members hold a share of each secret; at least 3.
-    colluders : int
-        c, members that may collude, with each other and with the server.
+    `members` is N, sites of the roster, 3 or more, of which an epoch's members hold a share of each
+    secret; `colluders` is c, members that may collude, with each other and with the server. Raises
+    ConfigError: so many of them that not even all members are enough.
     """
 
     members: int

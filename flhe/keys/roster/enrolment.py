@@ -32,19 +32,11 @@ MAX_FILE = 1024
 class Enrolment(Record):
     """A request to be listed; signatures are verified when it is made.
 
+    `signature` is by the key of `member`. Where the site had another key, `replaces` is that, 32 bytes,
+    and `replaced` its signature.
+
     Raises ProtocolError: one of `replaces` and `replaced` without the other, or a key that replaces
     itself; AuthenticationError: a signature that does not verify.
-
-    Parameters
-    ----------
-    member : Member
-        Name and public key.
-    signature : bytes
-        By that key, 64 bytes.
-    replaces : bytes
-        The public key that the site had before, 32 bytes; none for a new site.
-    replaced : bytes
-        That key's signature, 64 bytes; none for a new site.
     """
 
     FORM = Form(

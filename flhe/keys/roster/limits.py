@@ -69,14 +69,9 @@ def _from_fields(stored: Any) -> dict[str, Value]:
 
 @dataclass(frozen=True, slots=True)
 class Limits(Record):
-    """What a roster says of the parameters of runs.
+    """What a roster has `said` of runs: limits by name, ascending; the others are left to each node.
 
     Raises ConfigError: a limit that no scheme here knows, or a value that is none of it.
-
-    Parameters
-    ----------
-    said : mapping of str to bool, int or float
-        Limits by name, ascending; what is absent is left to each node.
     """
 
     FORM = Form("limits", error=ConfigError, row=True, advice="upgrade flhe")

@@ -60,24 +60,13 @@ class Member(Record):
 
 @dataclass(frozen=True, slots=True)
 class Roster(Record):
-    """The members, sorted by public key, and their bounds.
+    """The members, 3 to 1024, and their bounds; sorted here, so that order of writing does not matter.
 
-    Parameters
-    ----------
-    members : tuple of Member
-        3 to 1024, no key twice and no name, not even in other capitals; sorted here, so that order of
-        writing does not matter.
-    collusion : int
-        c, how many members may pool what they know with the server.
-    min_survivors : int
-        Fewest senders in a sum, 2 at least.
-    schemes : tuple of str
-        Names of the schemes that may run; ("*",) allows every one.
-    revoked : tuple of bytes
-        Public keys of sites that were removed, 32 bytes each, at most 1024; sorted here. None may be
-        a member's.
-    limits : Limits
-        What no node may fall short of, whatever its own config says.
+    No key is there twice and no name, not even in other capitals. `collusion` is c, how many members
+    may pool what they know with the server, `min_survivors` the fewest senders in a sum, 2 at least.
+    `schemes` names those that may run; ("*",) allows every one. `revoked` are the public keys of sites
+    that were removed, 32 bytes each, at most 1024, none of them a member's. `limits` are what no node
+    may fall short of, whatever its own config says.
     """
 
     FORM = Form("roster", version=VERSION, most=MAX_BYTES, error=ConfigError)

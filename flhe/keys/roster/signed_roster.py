@@ -31,17 +31,10 @@ MANY = 10
 
 @dataclass(frozen=True, slots=True)
 class SignedRoster(Record):
-    """A roster and signatures on it, each of which was verified.
+    """A roster and signatures on it, by the members' public keys, each of which was verified.
 
     Raises ProtocolError: a signature by no member; AuthenticationError: a signature that does not
     verify: whose.
-
-    Parameters
-    ----------
-    roster : Roster
-        Who takes part, and within what bounds.
-    signatures : mapping of bytes to bytes
-        Signatures, 64 bytes, by the members' public keys.
     """
 
     FORM = Form(
