@@ -1,16 +1,20 @@
 """Sealing a model for the group: one fresh key a box.
 
+    K     = HKDF(K_G, "models" | run_id | roster_hash | epoch id)
     box   = magic | be32(length of head) | head | chunk_0 | chunk_1 | ...
     head  = CBOR {header, salt, chunk_bytes}
     key   = HKDF(K, "seal" | stage | round | attempt | sender rank | salt | run_id | roster_hash)
     chunk = AES-256-GCM(key, nonce = be88(index) | last, AAD = everything before chunk_0)
 
-K is the key of the group's models (`agreement/model_key.py`), and seals nothing itself. `salt` is 32
-fresh random bytes, so a key seals one box and a nonce that only counts never repeats under it; members
-share K, counters of their own would collide. The last chunk has last = 1 in its nonce: a box cut short,
-reordered or extended does not open.
+K is what a site may keep when all else of an epoch is gone: K_G is not found from it, so who has it,
+with all that ever passed over the wire, reads models: no update, no sum, no key of a scheme.
 
-Source: NIST SP 800-38D (GCM); the chunking is STREAM of Hoang et al., CRYPTO 2015, Sec. 7.
+`salt` is 32 fresh random bytes, so a key seals one box and a nonce that only counts never repeats
+under it; members share K, counters of their own would collide. The last chunk has last = 1 in its
+nonce: a box cut short, reordered or extended does not open.
+
+Source: docs/protocol.md; RFC 5869 (HKDF); NIST SP 800-38D (GCM); the chunking is STREAM of Hoang et
+al., CRYPTO 2015, Sec. 7.
 """
 
 from __future__ import annotations
@@ -18,17 +22,17 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from flhe.errors import AuthenticationError, ProtocolError
-from flhe.keys.agreement.model_key import ModelKey
-from flhe.wire.chunk_reader import Buffer, ChunkReader
+from flhe.keys.agreement.states import Epoch
 from flhe.wire.derive import hkdf
-from flhe.wire.fields import U32, U64, Hash, size, within
+from flhe.wire.fields import SECRET, U32, U64, Hash, size, within
+from flhe.wire.files import Buffer
 from flhe.wire.frame import frame
 from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
@@ -41,6 +45,25 @@ CHUNK = 64 << 20
 MAX_HEAD = 512
 """Longest encoded head, bytes."""
 TAG = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ModelKey(Record):
+    """What opens the sealed models of one epoch: its id, run, roster and key, which is secret."""
+
+    FORM = Form("model key", MAX_HEAD, "flhe-model-key", 1)
+
+    epoch: Annotated[bytes, size(16)]
+    run_id: U64
+    roster_hash: Hash
+    key: Annotated[Hash, SECRET] = field(repr=False)
+
+    @classmethod
+    def of(cls, epoch: Epoch) -> ModelKey:
+        """The key of an epoch's models."""
+        run_id, roster_hash = epoch.run_id, epoch.roster.hash
+        key = hkdf(epoch.group_key, "models", run_id, roster_hash, epoch.id)
+        return cls(epoch.id, run_id, roster_hash, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +124,7 @@ def unseal(key: ModelKey, data: Buffer | Sequence[Buffer]) -> tuple[Header, Iter
     key's (the field is named); AuthenticationError for a box that was changed in any way or sealed
     under another key.
     """
-    pieces = ChunkReader(data)
+    pieces = _Pieces(data)
     aad, head = _split(pieces)
     for name in ("epoch", "run_id", "roster_hash"):
         if getattr(head.header, name) != getattr(key, name):
@@ -112,10 +135,10 @@ def unseal(key: ModelKey, data: Buffer | Sequence[Buffer]) -> tuple[Header, Iter
 
 def peek(data: Buffer | Sequence[Buffer]) -> Header:
     """Return the header of a box, unverified: for finding the key, never for deciding anything."""
-    return _split(ChunkReader(data))[1].header
+    return _split(_Pieces(data))[1].header
 
 
-def _split(pieces: ChunkReader) -> tuple[bytes, _Head]:
+def _split(pieces: _Pieces) -> tuple[bytes, _Head]:
     """Take everything before the first chunk; returns it, and the head in it."""
     start = bytes(pieces.take(len(MAGIC) + 4))
     if start.startswith(FAMILY) and not start.startswith(MAGIC):
@@ -155,7 +178,7 @@ def _encrypt(
     yield cipher.encrypt(_nonce(index, True), b"" if held is None else held, aad)
 
 
-def _decrypt(cipher: AESGCM, aad: bytes, pieces: ChunkReader, size: int) -> Iterator[bytes]:
+def _decrypt(cipher: AESGCM, aad: bytes, pieces: _Pieces, size: int) -> Iterator[bytes]:
     """Open chunks of `size` bytes, tag included; keeps none of them."""
     for index in itertools.count():
         last = pieces.left <= size
@@ -198,3 +221,33 @@ def _rechunk(plaintext: Buffer | Iterable[Buffer], size: int) -> Iterator[Buffer
         rest += view[whole:]
     if rest:
         yield rest
+
+
+class _Pieces:
+    """A cursor over one buffer or several; `left` is the number of bytes that were not taken yet.
+
+    What lies within one buffer is given as a view; what crosses a border is copied, and no more.
+    """
+
+    def __init__(self, data: Buffer | Sequence[Buffer]) -> None:
+        buffers = [data] if isinstance(data, Buffer) else data
+        views = (memoryview(buffer).cast("B") for buffer in buffers)
+        self._views = [view for view in views if len(view)]
+        self._index = 0  # of the piece that is next
+        self._at = 0  # within it
+        self.left = sum(len(view) for view in self._views)
+
+    def take(self, count: int) -> Buffer:
+        """Return the next `count` bytes, or as many as are left."""
+        count = min(count, self.left)
+        self.left -= count
+        parts: list[memoryview] = []
+        while count:
+            view = self._views[self._index]
+            part = view[self._at : self._at + count]
+            parts.append(part)
+            count -= len(part)
+            self._at += len(part)
+            if self._at == len(view):
+                self._index, self._at = self._index + 1, 0
+        return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -17,7 +17,7 @@ from flhe.errors import AlteredError, DriftError, EquivocationError, FlheError, 
 from flhe.keys import seal
 from flhe.keys.agreement.answers import unpack
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.model_key import ModelKey
+from flhe.keys.seal import ModelKey
 from flhe.mods import agreement, records
 from flhe.mods.app import App
 from flhe.node.audit import log_failure

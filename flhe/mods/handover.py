@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from flhe.errors import ProtocolError
 from flhe.keys import seal
-from flhe.keys.agreement.model_key import ModelKey
+from flhe.keys.seal import ModelKey
 from flhe.mods import records
 from flhe.mods.app import App
 from flhe.mods.follow import Follower, follow

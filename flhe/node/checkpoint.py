@@ -17,7 +17,7 @@ from flhe.coding.flatten import BFLOAT16
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.model_key import ModelKey
+from flhe.keys.seal import ModelKey
 from flhe.node.backup import ARCHIVE
 from flhe.packages import install_hint
 from flhe.training.model import Model

@@ -21,7 +21,7 @@ from flhe.node.store import Store
 from flhe.schemes.base import Spends
 from flhe.schemes.sealed import UPDATE
 from flhe.training.evaluation import EVALUATION
-from flhe.wire.fields import U32, Hash, at_most, size
+from flhe.wire.fields import U32, Hash, size
 from flhe.wire.record import Form, Record
 
 Mark = tuple[U32, U32, U32]
@@ -31,13 +31,22 @@ JOURNAL = "journal"
 """The file's name, in a federation's folder."""
 KEPT = 128
 """Rounds of which the digest of what was opened is kept, of each purpose."""
-MAX_NOTE = 4096
-"""Bytes of a claim's note."""
 KEPT_SETS = 64
 """Starts of which the set that was signed is kept. Where members read, a node never goes back to one
 that falls out; a server that reads can as well change one bit of the model that it sends."""
 KEPT_EPOCHS = 64
 """Epochs that are known to be over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note(Record):
+    """What is kept with a claim: of the model, of the support or the survivors, of the slot."""
+
+    FORM = Form("claim", row=True)
+
+    digest: bytes = b""
+    support: bytes = b""
+    history: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +85,7 @@ class Journal(Record):
     FORM = Form(
         "journal",
         1 << 18,
-        version=3,
+        version=4,
         row=True,
         error=ConfigError,
         damaged=StoreError(
@@ -90,7 +99,7 @@ class Journal(Record):
     agreement: Annotated[bytes, size(0, 32)] = b""
     epoch: Annotated[bytes, size(0, 16)] = b""
     mark: Mark = UNUSED
-    note: Annotated[bytes, at_most(MAX_NOTE, "bytes")] = b""
+    note: Note = Note()
     opened: dict[str, dict[U32, Hash]] = field(default_factory=dict)
     over: U32 = 0
     reached: U32 = 0
@@ -103,7 +112,7 @@ class Journal(Record):
         if not epoch_id or epoch_id != self.epoch:
             raise NoKeyError("the keys of this epoch may not be used here: agree on a new one")
 
-    def claimed(self, epoch_id: bytes, mark: Mark, note: bytes = b"") -> Journal:
+    def claimed(self, epoch_id: bytes, mark: Mark, note: Note) -> Journal:
         """With a claim, which must be beyond the last one; ClaimedError."""
         self.check_epoch(epoch_id)
         if mark <= self.mark:
@@ -151,7 +160,7 @@ class Journal(Record):
         if epoch_id in self.past:
             raise NoKeyError("this epoch is over here: agree on a new one")
         reached = self.last_reached()
-        return replace(after.ended(), epoch=epoch_id, mark=UNUSED, note=b"", reached=reached)
+        return replace(after.ended(), epoch=epoch_id, mark=UNUSED, note=Note(), reached=reached)
 
     def ended(self) -> Journal:
         """With no epoch whose keys may be used; the one that was in use is over for good."""
@@ -203,7 +212,7 @@ class Journal(Record):
         """Without a set that can never be opened."""
         return replace(self, signed=tuple(each for each in self.signed if each.slot != slot))
 
-    def gave_up(self, epoch_id: bytes, slot: bytes, mark: Mark, note: bytes) -> Journal:
+    def gave_up(self, epoch_id: bytes, slot: bytes, mark: Mark, note: Note) -> Journal:
         """With nothing of a slot to be signed or answered any more, by a last claim in its attempt.
 
         Raises ReuseError: this node has answered for the slot, or has forgotten whether it has;

@@ -20,7 +20,7 @@ from flhe.errors import ConfigError, StoreError
 from flhe.keys.identity import Identity
 from flhe.node.witness import IN_PROCESS, Witness
 from flhe.wire import files
-from flhe.wire.chunk_reader import Buffer
+from flhe.wire.files import Buffer
 from flhe.wire.secret import Random
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from flhe.errors import ConfigError, FlheError, ProtocolError, StoreError
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.model_key import ModelKey
+from flhe.keys.seal import ModelKey
 from flhe.node.backup import ARCHIVE, MAX_FILE, Backup
 from flhe.node.node import EPOCHS
 from flhe.node.store import Store

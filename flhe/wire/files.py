@@ -17,7 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flhe.errors import StoreError
-from flhe.wire.chunk_reader import Buffer
+
+Buffer = bytes | bytearray | memoryview
 
 _BESIDE = re.compile(r"\.[0-9a-f]{16}")
 

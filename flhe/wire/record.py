@@ -39,10 +39,10 @@ class Form:
 
     `most` is the longest encoding that is read, bytes. An encoding says its `kind` and `version`; one
     that lies within another record has neither. With `row` it has values alone, in order, without
-    names; with `lean` it leaves fields that are None out. `error` is raised for a value out of bounds,
-    in an encoding that was read too, and `damaged` in place of every error of one that is read.
-    `origin` says what another kind of encoding is not ("no file of `flhe keygen`"), `advice` what to do
-    about another version, or fields that this one does not know.
+    names. `error` is raised for a value out of bounds, in an encoding that was read too, and `damaged`
+    in place of every error of one that is read. `origin` says what another kind of encoding is not ("no
+    file of `flhe keygen`"), `advice` what to do about another version, or fields that this one does not
+    know.
     """
 
     what: str
@@ -50,7 +50,6 @@ class Form:
     kind: str = ""
     version: int = 0
     row: bool = False
-    lean: bool = False
     error: type[FlheError] = ProtocolError
     origin: str = ""
     advice: str = ""
@@ -123,8 +122,6 @@ class Record:
         """What `to_bytes` encodes."""
         plan = plan_of(type(self))
         body = {name: spec.write(getattr(self, name)) for name, spec in plan.specs}
-        if plan.form.lean:
-            body = {name: value for name, value in body.items() if value is not None}
         return [*plan.head.values(), *body.values()] if plan.form.row else {**plan.head, **body}
 
     def to_bytes(self) -> bytes:
@@ -199,11 +196,6 @@ def _by_name(plan: Plan, stored: Any) -> dict[str, Any]:
         raise ProtocolError(
             f"{form.what}: version {version}, this flhe reads {form.version}{advice}"
         )
-    if form.lean:
-        if None in stored.values():
-            raise ProtocolError(f"{form.what}: a field that is none is left out")
-        unknown = len(stored.keys() - set(names))
-        stored = {**dict.fromkeys(names), **stored}
     for name in names:
         if name not in stored:
             raise ProtocolError(f"{form.what}: field {name} is missing")

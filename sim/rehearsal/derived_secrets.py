@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from flhe.errors import FlheError
 from flhe.keys.agreement.messages import Envelope
-from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.agreement.states import Epoch
+from flhe.keys.seal import ModelKey
 from flhe.schemes.base import Adder
 from flhe.schemes.esafl.adder import EsaflAdder
 from flhe.schemes.fedml_he.adder import FedmlHeAdder

@@ -12,7 +12,7 @@ from flwr.app import Message
 
 from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.model_key import ModelKey
+from flhe.keys.seal import ModelKey
 from flhe.mods import records
 from flhe.node.store import Store
 from flhe.training.chain import Link

@@ -14,7 +14,7 @@ from flhe.errors import ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement import broadcast, epoch, joint, key_pair, pairs, shared_key
 from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
-from flhe.keys.agreement.model_key import ModelKey
+from flhe.keys.seal import ModelKey
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.scheme import FedmlHe

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
-from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.roster.enrolment import Enrolment
 from flhe.keys.roster.signed_roster import SignedRoster, load_pinned
+from flhe.keys.seal import ModelKey
 from flhe.node import backup
 from flhe.node.backup import Backup
 from flhe.training.session import Session

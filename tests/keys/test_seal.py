@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from flhe import errors
 from flhe.errors import AuthenticationError, FlheError, ProtocolError
 from flhe.keys import seal
-from flhe.keys.agreement.model_key import ModelKey
-from flhe.keys.seal import CHUNK, MAX_HEAD, Header, peek, unseal
+from flhe.keys.seal import CHUNK, MAX_HEAD, Header, ModelKey, peek, unseal
 from flhe.node.store import Store
 from flhe.wire.canonical import dumps
 from tests.keys import make_vectors

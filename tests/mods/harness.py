@@ -23,9 +23,9 @@ from flhe.errors import FlheError
 from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
-from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
+from flhe.keys.seal import ModelKey
 from flhe.mods import HEMod, records
 from flhe.node.journal import UNUSED, Journal
 from flhe.node.store import Store

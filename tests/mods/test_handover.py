@@ -15,8 +15,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flhe.coding.support import Support
 from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.identity import Identity
+from flhe.keys.seal import ModelKey
 from flhe.mods import records
 from flhe.node.store import Store
 from flhe.training.chain import Link

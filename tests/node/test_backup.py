@@ -17,8 +17,8 @@ from Crypto.Protocol.KDF import HKDF, scrypt
 from flhe.errors import AuthenticationError, ConfigError, ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.identity import Identity
+from flhe.keys.seal import ModelKey
 from flhe.node import backup
 from flhe.node.backup import MAX_FILE, Backup
 from flhe.node.checkpoint import open_checkpoint, write_model

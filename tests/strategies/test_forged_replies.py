@@ -19,8 +19,8 @@ from flhe.coding.support import Support
 from flhe.coding.update import update_codec
 from flhe.errors import FlheError
 from flhe.keys import seal
-from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.agreement.states import Epoch
+from flhe.keys.seal import ModelKey
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed
 from flhe.strategies import FlasheFedAvg, HEStrategy

@@ -18,7 +18,7 @@ from flhe.coding.select import Select
 from flhe.coding.support import Support
 from flhe.errors import QuorumError
 from flhe.keys import seal
-from flhe.keys.agreement.model_key import ModelKey
+from flhe.keys.seal import ModelKey
 from flhe.mods import HEMod, records
 from flhe.node.store import Store
 from flhe.strategies import FedmlHeFedAvg, FlasheFedAvg, HEStrategy
