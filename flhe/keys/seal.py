@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -45,6 +45,9 @@ CHUNK = 64 << 20
 MAX_HEAD = 512
 """Longest encoded head, bytes."""
 TAG = 16
+
+_Act = Callable[[bytes, Buffer, bytes], bytes]
+"""(nonce, chunk, AAD) -> what is made of the chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,24 +104,26 @@ def seal(
 ) -> Iterator[bytes]:
     """Seal the model of a round, in one buffer or many, for everyone who has `key`.
 
-    The box comes piece by piece; two chunks are in memory. A buffer must keep its content until the
-    box is complete. Raises ProtocolError for a source that gives no salt of 32 bytes, which might
-    repeat, and with it key and nonces.
+    The box comes chunk by chunk. Buffers must keep their content until it is complete. Raises
+    ProtocolError for a source that gives no salt of 32 bytes, which might repeat, and with it key and
+    nonces.
     """
     header = Header(key.epoch, key.run_id, key.roster_hash, round_, rank)
     head = _Head(header, random(32), chunk_bytes)
-    return _encrypt(_cipher(key, head), frame(head, MAGIC), plaintext, chunk_bytes)
+    aad, pieces = frame(head, MAGIC), _Pieces(plaintext)
+    chunks = _chunks(_cipher(key, head).encrypt, aad, pieces, chunk_bytes)
+    return itertools.chain([aad], chunks)
 
 
 def unseal(key: ModelKey, data: Buffer | Sequence[Buffer]) -> tuple[Header, Iterator[bytes]]:
     """Open a box, in one buffer or in pieces cut anywhere: its header, and the plaintext in chunks.
 
     The first chunk is opened before this returns, so the header is authentic then. Each chunk that
-    comes out is authentic too, and in its place; none is kept. **That the box is whole is known only
-    at the end**: where it was cut, extended, or changed further on, the iterator raises
+    comes out is authentic too, and in its place; none is kept. **That the box is whole is known only at
+    the end**: where it was cut, extended, or changed further on, the iterator raises
     AuthenticationError after chunks that were fine, and those must not be used. So write them beside
-    the place where they belong and rename (`Store.write_chunks` does: on an error the older file
-    stays), and never act on a part of them. Buffers must keep their content until then.
+    the place where they belong and rename (`Store.write_chunks` does), and never act on a part of them.
+    Buffers must keep their content until then.
 
     Raises ProtocolError for bytes that are no box, or one of another epoch, run or roster than the
     key's (the field is named); AuthenticationError for a box that was changed in any way or sealed
@@ -129,7 +134,7 @@ def unseal(key: ModelKey, data: Buffer | Sequence[Buffer]) -> tuple[Header, Iter
     for name in ("epoch", "run_id", "roster_hash"):
         if getattr(head.header, name) != getattr(key, name):
             raise ProtocolError(f"sealed box: header field {name} is not what is expected here")
-    chunks = _decrypt(_cipher(key, head), aad, pieces, head.chunk_bytes + TAG)
+    chunks = _chunks(_opening(_cipher(key, head)), aad, pieces, head.chunk_bytes + TAG)
     return head.header, _again([next(chunks)], chunks)
 
 
@@ -160,40 +165,25 @@ def _cipher(key: ModelKey, head: _Head) -> AESGCM:
     return AESGCM(hkdf(key.key, "seal", *bound))
 
 
-def _nonce(index: int, last: bool) -> bytes:
-    return index.to_bytes(11, "big") + bytes([last])
-
-
-def _encrypt(
-    cipher: AESGCM, aad: bytes, plaintext: Buffer | Iterable[Buffer], size: int
-) -> Iterator[bytes]:
-    yield aad
-    index = 0
-    held = None  # one chunk is held back until we know whether it is the last
-    for chunk in _rechunk(plaintext, size):
-        if held is not None:
-            yield cipher.encrypt(_nonce(index, False), held, aad)
-            index += 1
-        held = chunk
-    yield cipher.encrypt(_nonce(index, True), b"" if held is None else held, aad)
-
-
-def _decrypt(cipher: AESGCM, aad: bytes, pieces: _Pieces, size: int) -> Iterator[bytes]:
-    """Open chunks of `size` bytes, tag included; keeps none of them."""
+def _chunks(act: _Act, aad: bytes, pieces: _Pieces, size: int) -> Iterator[bytes]:
+    """Encrypt or decrypt chunks of `size` bytes; keeps none of them."""
     for index in itertools.count():
         last = pieces.left <= size
-        yield _open(cipher, _nonce(index, last), pieces.take(size), aad)
+        yield act(index.to_bytes(11, "big") + bytes([last]), pieces.take(size), aad)
         if last:
             return
 
 
-def _open(cipher: AESGCM, nonce: bytes, chunk: Buffer, aad: bytes) -> bytes:
-    try:
-        return cipher.decrypt(nonce, chunk, aad)
-    except InvalidTag:
-        raise AuthenticationError(
-            "sealed box: it was changed on the way, cut short, or sealed in another epoch"
-        ) from None
+def _opening(cipher: AESGCM) -> _Act:
+    def act(nonce: bytes, chunk: Buffer, aad: bytes) -> bytes:
+        try:
+            return cipher.decrypt(nonce, chunk, aad)
+        except InvalidTag:
+            raise AuthenticationError(
+                "sealed box: it was changed on the way, cut short, or sealed in another epoch"
+            ) from None
+
+    return act
 
 
 def _again(taken: list[bytes], rest: Iterator[bytes]) -> Iterator[bytes]:
@@ -202,34 +192,13 @@ def _again(taken: list[bytes], rest: Iterator[bytes]) -> Iterator[bytes]:
     yield from rest
 
 
-def _rechunk(plaintext: Buffer | Iterable[Buffer], size: int) -> Iterator[Buffer]:
-    """Cut buffers of any sizes into chunks of `size` bytes; the last may be shorter."""
-    rest = bytearray()
-    for buffer in [plaintext] if isinstance(plaintext, Buffer) else plaintext:
-        view = memoryview(buffer).cast("B")
-        if rest:
-            take = size - len(rest)
-            rest += view[:take]
-            view = view[take:]
-            if len(rest) < size:
-                continue
-            yield rest
-            rest = bytearray()
-        whole = len(view) - len(view) % size
-        for at in range(0, whole, size):
-            yield view[at : at + size]
-        rest += view[whole:]
-    if rest:
-        yield rest
-
-
 class _Pieces:
     """A cursor over one buffer or several; `left` is the number of bytes that were not taken yet.
 
     What lies within one buffer is given as a view; what crosses a border is copied, and no more.
     """
 
-    def __init__(self, data: Buffer | Sequence[Buffer]) -> None:
+    def __init__(self, data: Buffer | Iterable[Buffer]) -> None:
         buffers = [data] if isinstance(data, Buffer) else data
         views = (memoryview(buffer).cast("B") for buffer in buffers)
         self._views = [view for view in views if len(view)]

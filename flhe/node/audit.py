@@ -8,8 +8,8 @@
     {"time":...,"stage":"round",...,"answer":"refused",...,"code":1014,"reason":"flhe/protocol"}
 
 Each field is public by construction: a number in its range, a word out of a closed set, or the
-beginning of a hash. `result` is that of the node's model, which is the same at all sites unless the
-server told them different ones: administrators may compare it, as they may `contract`. Metrics, example
+beginning of a hash. `result` is that of the node's model: administrators may compare it, as they may
+`contract`, for it is the same at all sites unless the server told them different ones. Metrics, example
 counts, keys and the text of errors have no field; what went wrong is in `errors.log`.
 """
 
@@ -99,17 +99,15 @@ def result_of(reply: Mapping[str, object] | None) -> bytes | None:
 class Entry:
     """What was asked at one stage, and what left.
 
-    The server chooses stage, round and attempt. Whatever it makes of them is recorded as unknown
-    (a number: as None) and never refused: it would otherwise decide what is not recorded.
+    The server chooses stage, round and attempt. Whatever it makes of them is recorded as unknown (a
+    number: as None) and never refused: it would otherwise decide what is not recorded.
 
-    `time` is when it was answered, Unix time in seconds; `run` is Flower's run id, unsigned, 64 bits;
-    `seconds` include the app's own time; `bytes_out` are those of the answer, 0 if nothing left but a
-    code. Of the epoch's id, 16 bytes, 4 are kept, and 8 of `contract`, the hash of what all members
-    have signed that the run does, and of `result`, the hash of all results so far, 32 bytes each.
-    Round and attempt are below 2**32.
+    `time` is when it was answered, Unix time; `run` is Flower's run id, 64 bits; `seconds` include the
+    app's own time; `bytes_out` are those of the answer, 0 if nothing left but a code. Of the epoch's id
+    4 bytes are kept, and 8 of `contract`, the hash of what all members have signed that the run does,
+    and of `result`, the hash of all results so far. Round and attempt are below 2**32.
 
-    Raises ConfigError: a number out of its range, or a code without a refusal or the other way
-    round.
+    Raises ConfigError: a number out of its range, or a code without a refusal or the other way round.
     """
 
     time: int = field(default_factory=lambda: int(datetime.now(UTC).timestamp()))

@@ -245,9 +245,9 @@ class Claims:
     def record_opening(self, slot: Slot, digest: bytes) -> None:
         """Record the one sum of a round and purpose, on disk, before it is decrypted.
 
-        What its senders released opens the one set of its start, and no other: a node that has answered
-        for that set reads its sum even where the witness of its keys is gone, or all would have to stop
-        whose machines start anew before they have.
+        What its senders released opens the one set of its start. A node that has answered for that set
+        reads its sum even where the witness of its keys is gone, or all would have to stop whose
+        machines start anew.
         """
         purpose = ENDS if slot.purpose == SENSITIVITY.purpose else slot.purpose
 

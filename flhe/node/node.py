@@ -355,9 +355,8 @@ class Node(Claims):
 
         `contract` is the one that its senders trained under. What was trained under another, or for a
         round that has no sum, is dropped: it would come into a later sum alone, where everybody else
-        was told to stand still.
-
-        The residual is a function of the draft alone, so after a crash this may be done again.
+        was told to stand still. The residual is a function of the draft alone, so after a crash this
+        may be done again.
         """
         draft = self.load_draft()
         if draft is None or draft.round > round_:
@@ -386,7 +385,7 @@ class Node(Claims):
     def skip_draft(self, round_: int) -> None:
         """End the rounds up to `round_`, whose model was taken from another member.
 
-        Nobody says whose updates are in it. One that was encrypted counts as sent. Another one is
+        Nobody says whose updates are in it. One that was encrypted counts as sent; another one is
         dropped, because its own model may have been another than the others'.
         """
         draft = self.load_draft()

@@ -1,15 +1,13 @@
 """Policy: what this node allows, whatever the server asks for.
 
 It is read from the node's own config, whose keys docs/deploy.md lists, and from $FLHE_HOME,
-$FLHE_METRICS and $FLHE_WITNESS. Flower's run config is no source: the server can rewrite it.
+$FLHE_METRICS and $FLHE_WITNESS. Flower's run config is no source: the server can rewrite it. Of the
+limits that a pinned roster holds (`flhe.keys.roster.limits`) and the node's own the stricter holds.
 
 A simulation has no node config to pin anything in. There, and only there, trust is first-use, sparse
 updates may be told unpermuted, the server may read sums, any part of an update may travel in clear,
 what schemes declare is at its laxest, the disk counts as one that is never put back, and a run passes
 unencrypted if its run config says so: `scheme="plain"` or `flhe-plain=true`.
-
-A pinned roster may hold limits that all its sites agreed on (`flhe.keys.roster.limits`). Of those
-and of the node's own config the stricter holds.
 """
 
 from __future__ import annotations

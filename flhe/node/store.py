@@ -1,8 +1,8 @@
 """One node's state directory: identity, keys and whatever else is kept, for its owner only.
 
-Directories are 0700, files 0600, written whole or not at all (`flhe/wire/files.py`). The identity is in
-`identity.key`, an Ed25519 seed, which only this module writes. How far keys were used is in each
-federation's journal (`journal.py`); the store knows where that has its witness.
+Directories are 0700, files 0600, written whole or not at all (`flhe/wire/files.py`). `identity.key`, an
+Ed25519 seed, is written here alone. How far keys were used is in each federation's journal
+(`journal.py`); the store knows where that has its witness.
 """
 
 from __future__ import annotations

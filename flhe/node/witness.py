@@ -2,8 +2,8 @@
 
 A volume that is put back takes its inodes, its times and its files back, and the machine need not have
 started anew. So no file on the volume can show that a claim is missing. A file outside it can: each
-journal has one, which holds the 16 bytes of its last entry. By default it is in memory, which nobody
-puts back without the processes that run there.
+journal has one, of 16 bytes, by default in memory, which nobody puts back without the processes that
+run there.
 """
 
 from __future__ import annotations

@@ -42,10 +42,9 @@ key  {public.hex()}
 def enrol(home: Path, name: str, out: Path | None) -> str:
     """Make a site's identity, unless it has one, and its request to be listed; what to print.
 
-    `home` is made if it is missing, 0700; the request's file is NAME.site where none is given.
-
-    Raises ConfigError, StoreError: a name that no member may have, a directory that others may look
-    into, or a file that is there.
+    `home` is made if it is missing, 0700; the request's file is NAME.site where none is given. Raises
+    ConfigError, StoreError: a name that no member may have, a directory that others may look into, or a
+    file that is there.
     """
     path = _path(name, out)
     made = not (home / IDENTITY).exists()

@@ -1,8 +1,8 @@
 """Keys of a scheme that somebody trusted deals offline: ESAFL's administration server.
 
-The dealer draws s_i for each site, adds them up, and writes one file a site, {s_i, s}; it takes part in
-nothing else, and should forget all of it. Files go to the sites by hand, or by whatever the sites
-trust, never through the server. `flhe keygen --scheme` is this.
+The dealer draws s_i for each site, adds them up, and writes one file a site, {s_i, s} (`flhe keygen
+--scheme`); it takes part in nothing else, and should forget all of it. Files go to the sites by hand,
+or by whatever the sites trust, never through the server.
 
 Keys are for one set of sites, all of them: a file opens no epoch of any other set, so no s_i is ever in
 the sums of two. When a site drops out for good the dealer deals anew for the others, with fresh keys.
@@ -69,6 +69,20 @@ class Dealt(Record):
             raise ProtocolError(f"dealt keys: {self.scheme.name} has none that are dealt")
         self.key.check(_adder(self.scheme, len(self.members)))
 
+    @classmethod
+    def read(cls, path: Path) -> Dealt:
+        """Read a site's file. ConfigError: it cannot be read, others can, or it is none."""
+        try:
+            return cls.from_bytes(files.read(path))
+        except StoreError:
+            raise ConfigError(
+                "the file is missing, a link, somebody else's, or open to others: chmod 600"
+            ) from None
+        except ProtocolError as error:
+            raise ConfigError(
+                f"no file of `flhe keygen --scheme`, or a damaged one ({error})"
+            ) from None
+
 
 def deal(
     roster: Roster,
@@ -112,13 +126,8 @@ def load(path: Path | None, agreed: Epoch, adder: JointAdder) -> JointKey:
             "config to the file that `flhe keygen --scheme` made for it"
         )
     try:
-        dealt = Dealt.from_bytes(files.read(path))
-    except StoreError:
-        raise ConfigError(
-            "flhe-dealt-key: the file is missing, a link, somebody else's, or open to others (chmod "
-            "600)"
-        ) from None
-    except ProtocolError as error:
+        dealt = Dealt.read(path)
+    except ConfigError as error:
         raise ConfigError(f"flhe-dealt-key: {error}") from None
     for what, is_so in (
         ("another roster", dealt.roster_hash == agreed.roster.hash),

@@ -8,15 +8,12 @@
 
 The server carries sealed boxes, and does not learn s. A member sees v_j, in which every other member's
 mask is: as long as two members keep theirs, it learns the sum of those two keys only (ESAFL, Theorem 5,
-for one epoch; docs/protocol.md says what a server that begins several may do). Each member checks
-that s is as wide as a sum of N keys is, and that its own v_i is in it.
+for one epoch; docs/protocol.md says what a server that begins several may do). Each member checks that
+s is as wide as a sum of N keys is, and that its own v_i is in it.
 
-Masks belong to one key agreement: k_ij comes from X25519 keys that were fresh for it. Asked twice in
-one, a member masks the same s_i again, so the same v_i: one mask on two keys would show their
-difference.
-
-Keys may be dealt instead, offline and by somebody trusted (`flhe.keys.agreement.dealt`): then there
-is no JOINT.
+Masks belong to one key agreement, for which the X25519 keys behind k_ij were fresh. Asked twice in one,
+a member masks the same s_i again, so the same v_i: one mask on two keys would show their difference.
+Keys may be dealt instead, offline and by somebody trusted (`dealt.py`): then there is no JOINT.
 
 Source: ESAFL, Sec. 6, "performing by the clients" (which leaves the protocol open); pairwise masks:
 Bonawitz et al., CCS 2017, Sec. 4; docs/protocol.md.

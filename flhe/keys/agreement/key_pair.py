@@ -2,10 +2,9 @@
 
     KEY-PAIR  lowest rank -> all   public key, AEAD(K_G, secret key), signed over both
 
-A scheme whose ciphertexts are opened with a key pair (Paillier, CKKS) gets a fresh one in each
-epoch. The member of the lowest rank makes it, never the server, once everybody's CONFIRM is there: no
-secret is sealed for a group that has not agreed. The others check those CONFIRMs too, then the pair,
-which they try out. Asked twice in one agreement, the member seals the same pair again.
+A scheme whose ciphertexts are opened with a key pair (Paillier, CKKS) gets a fresh one in each epoch.
+The member of the lowest rank makes it, never the server; the others try it out before they take it.
+Asked twice in one agreement, the member seals the same pair again.
 
 Source: BatchCrypt, Algorithm 1 (the leader client); docs/protocol.md.
 """

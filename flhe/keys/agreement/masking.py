@@ -1,32 +1,29 @@
 """Masking-key agreement: the sum of the survivors' seeds, and no seed of anybody.
 
-Every client u has masked a vector with a seed k_u of field elements. The members find out the sum
-of the seeds of one agreed set U, through a relay that nobody trusts:
+Every client u has masked a vector with a seed k_u of field elements. The members find out the sum of
+the seeds of one agreed set U, through a relay that nobody trusts:
 
     KSHARE   u -> each j   Shamir share of k_u for j, sealed for j; rides with the upload
     CONSIST  server -> u   a set U, and the shares for u from each of U; u signs U, once a model
     UNMASK   server -> u   t signatures on U; u returns the sum of its shares over U
     t answers give sum over U of k_u, because Shamir shares add.
 
-Two sets of survivors would need t signatures each, and honest members sign one: no two sets of a
-round are ever opened (`thresholds.py`). A member that has dropped out before CONSIST costs nothing,
-after it an answer.
+Two sets of survivors would need t signatures each, and honest members sign one: no two sets of a round
+are ever opened (`thresholds.py`). A member that has dropped out before CONSIST costs nothing, after it
+an answer.
 
-Up to 64 members a polynomial shares one field element: fewer than t shares or answers say nothing.
-From `PACKED_FROM` members on it shares t - c of them (packed Shamir), and an agreement takes some
-100 KB a client: c shares of a seed still say nothing, so colluders and the server learn nothing of
-anybody. But where only a few answers are missing, so is little of the sum of seeds, and lattice
-reduction finds it: a set that t members have signed must be taken as opened, whether or not the
-last answer came.
+Up to 64 members a polynomial shares one field element, and fewer than t answers say nothing. From
+`PACKED_FROM` members on it shares t - c of them (packed Shamir), and an agreement takes some 100 KB a
+client. c shares of a seed still say nothing; but where only a few answers are missing, so is little of
+the sum of seeds, and lattice reduction finds it: a set that t members have signed must be taken as
+opened, whether or not the last answer came.
 
 Where the key of a scheme is shared instead (`shared_key.py`), KSHARE falls away. CONSIST shows the sum
-itself, whose digest is signed with the set, and what UNMASK returns is a partial decryption of it.
+itself, whose digest is signed with the set, and UNMASK returns a partial decryption of it.
 
-Here are a member's steps; `circle.py` has what the relay knows too, and `answers.py` what readers of
-the sum make of the answers.
-
-Source: SASH, Sec. 3.2; Bonawitz et al., CCS 2017, for the consistency check; Shamir, CACM 1979;
-Franklin and Yung, STOC 1992 (packed sharing); docs/protocol.md.
+Here are a member's steps; `circle.py` has what the relay knows too, `answers.py` what readers make of
+the answers. Source: SASH, Sec. 3.2; Bonawitz et al., CCS 2017, for the consistency check; Shamir, CACM
+1979; Franklin and Yung, STOC 1992 (packed sharing); docs/protocol.md.
 """
 
 from __future__ import annotations

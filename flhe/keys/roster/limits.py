@@ -1,9 +1,9 @@
 """Limits: what all sites of a roster have agreed on, beside who they are.
 
-A node's own policy may be stricter than its roster and never laxer: of both the stricter holds, and
-each limit says which that is. A limit that is absent leaves the matter to each node's own config; one
-that is there makes an exception for nobody. So a roster that says server-reads=true lets the server
-read nowhere by that alone: a node that does not allow it in its own config still refuses.
+Of a roster's limit and a node's own the stricter holds, and each limit says which that is. One that is
+absent leaves the matter to each node's own config; one that is there makes an exception for nobody. So
+a roster that says server-reads=true lets the server read nowhere by that alone: a node that does not
+allow it in its own config still refuses.
 
 Source: docs/protocol.md.
 """

@@ -1,18 +1,16 @@
 """The sites that may take part, and the bounds they agreed on.
 
-A roster is a list of names and Ed25519 keys with the collusion bound c, the smallest number of
-survivors, the schemes that may run and limits on their parameters. Its hash is pinned in each node's
-own configuration; ranks are taken in it and never from the server. The file that sites exchange also
-holds their signatures on it (`signed_roster.py`), which change nothing of the hash.
-
-A site that leaves is taken out and its key listed as revoked, which makes another roster with another
-hash: the removal counts on a node once that is pinned there, and the key can never be added again.
+A roster's hash is pinned in each node's own configuration; ranks are taken in it and never from the
+server. The file that sites exchange also holds their signatures on it (`signed_roster.py`), which
+change nothing of the hash. A site that leaves is taken out and its key listed as revoked, which makes
+another roster with another hash: the removal counts on a node once that is pinned there, and the key
+can never be added again.
 
     members needed for an epoch     max(min_survivors, c + 3, min-members of the parameters)
     senders needed for an opening   max(min_survivors, c + 2)
 
-With c members colluding, c + 2 senders leave two whose updates only the sum of both shows; one
-member may then drop out of an epoch and a round still opens.
+With c members colluding, c + 2 senders leave two whose updates only the sum of both shows; one member
+may then drop out of an epoch and a round still opens.
 
 Source: docs/protocol.md.
 """

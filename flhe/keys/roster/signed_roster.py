@@ -2,9 +2,9 @@
 
     CBOR {v, kind, roster: bytes, signatures: [[public key, signature], ...]}
 
-What a node pins is the hash of the roster inside, so that signatures may be added, or copies that were
-signed apart united, without a new hash. A node takes the file only once every member has signed: a
-site that never agreed to be listed with these others, bounds and schemes is in no federation of theirs.
+What a node pins is the hash of the roster inside, which signatures leave as it is. A node takes the
+file only once every member has signed: a site that never agreed to be listed with these others, bounds
+and schemes is in no federation of theirs.
 
 Source: docs/protocol.md.
 """
