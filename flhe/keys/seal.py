@@ -122,7 +122,7 @@ def unseal(key: ModelKey, data: Buffer | Sequence[Buffer]) -> tuple[Header, Iter
     comes out is authentic too, and in its place; none is kept. **That the box is whole is known only at
     the end**: where it was cut, extended, or changed further on, the iterator raises
     AuthenticationError after chunks that were fine, and those must not be used. So write them beside
-    the place where they belong and rename (`Store.write_chunks` does), and never act on a part of them.
+    the place where they belong and rename (`Store.write` does), and never act on a part of them.
     Buffers must keep their content until then.
 
     Raises ProtocolError for bytes that are no box, or one of another epoch, run or roster than the

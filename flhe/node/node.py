@@ -286,7 +286,7 @@ class Node(Claims):
 
     def save_model(self, model: Model) -> None:
         """Replace the model on disk, whole or not at all."""
-        self.store.write_chunks(self._name("model"), model.chunks())
+        self.store.write(self._name("model"), model.chunks())
 
     # --- what was sent ---
 
@@ -294,7 +294,7 @@ class Node(Claims):
         """Keep a ciphertext: if it is asked for again, these are the bytes that are sent."""
         head = frame(StoredOutput(sealed.header(), envelope))
         name = self._name(_OUTPUTS.get(sealed.slot.purpose, OUTBOX))
-        self.store.write_chunks(name, [memoryview(head), *sealed.body()])
+        self.store.write(name, [memoryview(head), *sealed.body()])
 
     def load_output(self, slot: Slot) -> tuple[Sealed, bytes] | None:
         """The kept ciphertext of this very slot, or None."""
@@ -340,7 +340,7 @@ class Node(Claims):
 
     def save_draft(self, draft: Draft) -> None:
         """Keep an update until its round is over."""
-        self.store.write_chunks(self._name("draft"), draft.chunks())
+        self.store.write(self._name("draft"), draft.chunks())
 
     def load_draft(self) -> Draft | None:
         """The update whose round is not over, if there is one."""
@@ -366,7 +366,7 @@ class Node(Claims):
             self.store.move(self._name("draft"), self._name("residual"))
             return
         if of_it and draft.contract == contract:
-            self.store.write_chunks(self._name("residual"), draft.given_back().chunks())
+            self.store.write(self._name("residual"), draft.given_back().chunks())
         self.store.erase(self._name("draft"))
 
     def make_room(self, epoch_id: bytes, draft: Draft | None, round_: int, attempt: int) -> None:

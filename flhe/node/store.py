@@ -95,19 +95,16 @@ class Store:
         """Return the content of `name`. Raises StoreError if missing, or open to others."""
         return files.read(self._at(name))
 
-    def write(self, name: str, data: Buffer) -> None:
-        """Write the file `name`, whole or not at all; replaces an older one.
+    def write(self, name: str, data: Buffer | Iterable[Buffer]) -> None:
+        """Write the file `name`, whole or not at all, from one buffer or many; replaces an older one.
 
         `name` is a relative path of up to four parts, each of letters, digits and `.`, `_`, `-`.
         Raises ConfigError for another name.
         """
-        self.write_chunks(name, [data])
-
-    def write_chunks(self, name: str, chunks: Iterable[Buffer]) -> None:
-        """As `write`, from buffers that come one at a time; where that fails, the older file stays."""
         path = self._at(name, writing=True)
-        self._make_parents(path)
-        files.replace(path, chunks)
+        for parent in reversed(list(path.relative_to(self.root).parents)[:-1]):
+            files.make_private(self.root / parent)
+        files.replace(path, [data] if isinstance(data, Buffer) else data)
 
     def move(self, name: str, to: str) -> None:
         """Give the file `name` the name `to`, in place of what had it."""
@@ -159,7 +156,3 @@ class Store:
                 raise StoreError("a link inside the state directory: remove it")
             path /= part
         return path
-
-    def _make_parents(self, path: Path) -> None:
-        for parent in reversed(list(path.relative_to(self.root).parents)[:-1]):
-            files.make_private(self.root / parent)

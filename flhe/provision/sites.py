@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flhe.errors import ConfigError, StoreError
+from flhe.errors import ConfigError, config_errors
 from flhe.keys.identity import Identity
 from flhe.keys.roster import fingerprint
 from flhe.keys.roster.enrolment import MAX_FILE, Enrolment
@@ -104,7 +104,5 @@ def _path(name: str, out: Path | None) -> Path:
 
 
 def _store(home: Path) -> Store:
-    try:
+    with config_errors(f"--home {home}"):
         return Store(home)
-    except StoreError as error:
-        raise ConfigError(f"--home {home}: {error}") from None

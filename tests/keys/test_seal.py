@@ -212,11 +212,11 @@ def test_the_header_is_authentic_when_it_comes() -> None:
 def test_a_stream_that_is_not_whole_replaces_no_file(tmp_path: pathlib.Path) -> None:
     store = Store(tmp_path / "state")
     head, chunks = chunked(bytes(48), 16)
-    store.write_chunks("model", unseal(KEY, [head, *chunks])[1])
+    store.write("model", unseal(KEY, [head, *chunks])[1])
     assert store.read("model") == bytes(48)
     head, chunks = chunked(b"x" * 48, 16)
     with pytest.raises(AuthenticationError):
-        store.write_chunks("model", unseal(KEY, [head, *chunks[:2]])[1])
+        store.write("model", unseal(KEY, [head, *chunks[:2]])[1])
     assert store.read("model") == bytes(48)
     assert [p.name for p in (tmp_path / "state").iterdir()] == ["model"]
 

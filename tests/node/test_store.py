@@ -121,7 +121,7 @@ def test_write_read_erase(store: Store, root: Path) -> None:
     assert not store.exists("a/b")
     store.write("a/b", b"one")
     store.write("a/b", memoryview(b"two"))
-    store.write_chunks("c", (bytes([i]) * i for i in range(4)))
+    store.write("c", (bytes([i]) * i for i in range(4)))
     assert (store.read("a/b"), store.read("c")) == (b"two", b"\1\2\2\3\3\3")
 
     def broken() -> Iterator[bytes]:
@@ -129,7 +129,7 @@ def test_write_read_erase(store: Store, root: Path) -> None:
         raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError):
-        store.write_chunks("c", broken())
+        store.write("c", broken())
     assert store.read("c") == b"\1\2\2\3\3\3"
     os.link(root / "c", root / "again")  # another name for the same blocks
     for _ in range(2):

@@ -6,7 +6,6 @@ signs, and what is signed of a set (`masking.py` has the protocol).
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -124,7 +123,7 @@ class SharingParameters(Record):
 
     def about(self, survivors: Sequence[int]) -> bytes:
         """Hash of a set, 32 bytes: what answers are about."""
-        return _about(self.statement(survivors))
+        return hashlib.sha256(self.statement(survivors)).digest()
 
     def verify(self, header: Header, payload: bytes, signature: bytes) -> None:
         """Verify a member's signature, which is 64 bytes.
@@ -132,8 +131,3 @@ class SharingParameters(Record):
         Raises ProtocolError: of another length; AuthenticationError: it does not verify.
         """
         Envelope(header, payload, signature).verify({}, senders=[header.sender])
-
-
-@functools.lru_cache(maxsize=16)
-def _about(statement: bytes) -> bytes:
-    return hashlib.sha256(statement).digest()

@@ -21,7 +21,7 @@ from typing import Annotated, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError, ProtocolError, StoreError
+from flhe.errors import ConfigError, ProtocolError, StoreError, config_errors
 from flhe.keys.agreement.states import Epoch
 from flhe.keys.roster.roster import Roster
 from flhe.schemes.base import JointAdder, Scheme
@@ -32,7 +32,6 @@ from flhe.wire.fields import Hash, ascending, size
 from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
 
-VERSION = 1
 MAX_FILE = 1 << 20
 """Longest file, bytes; 1024 members' keys and a key of the largest ring take 200 KiB."""
 
@@ -48,11 +47,7 @@ class Dealt(Record):
     """
 
     FORM = Form(
-        "dealt keys",
-        MAX_FILE,
-        "flhe-dealt-key",
-        VERSION,
-        origin="no file of `flhe keygen --scheme`",
+        "dealt keys", MAX_FILE, "flhe-dealt-key", 1, origin="no file of `flhe keygen --scheme`"
     )
 
     scheme: SchemeField
@@ -125,10 +120,8 @@ def load(path: Path | None, agreed: Epoch, adder: JointAdder) -> JointKey:
             "keys are dealt in this federation, and this node has none: set flhe-dealt-key in its node "
             "config to the file that `flhe keygen --scheme` made for it"
         )
-    try:
+    with config_errors("flhe-dealt-key"):
         dealt = Dealt.read(path)
-    except ConfigError as error:
-        raise ConfigError(f"flhe-dealt-key: {error}") from None
     for what, is_so in (
         ("another roster", dealt.roster_hash == agreed.roster.hash),
         ("another site", dealt.member == agreed.members[agreed.rank]),

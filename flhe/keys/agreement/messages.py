@@ -27,7 +27,6 @@ from flhe.wire.derive import PREFIX
 from flhe.wire.fields import U32, U64, Hash, Signature, matching, size
 from flhe.wire.record import Form, Record
 
-VERSION: Literal[1] = 1
 SUITE = "x25519-ed25519-chacha20poly1305-sha256"
 """The cryptography behind version 1; another suite is another name, never a negotiation."""
 EVERYONE = b""
@@ -55,7 +54,7 @@ class Header(Record):
 
     FORM = Form("header")
 
-    v: Literal[1] = VERSION
+    v: Literal[1] = 1
     suite: Annotated[str, matching("[a-z0-9-]{1,64}", "1 to 64 of a-z 0-9 -")] = SUITE
     roster_hash: Hash
     run_id: U64

@@ -19,7 +19,6 @@ from flhe.keys.roster.roster import Roster
 from flhe.wire.fields import SECRET, U32, U64, Given, Hash, size
 from flhe.wire.record import Form, Record
 
-VERSION = 5
 MAX_STATE = 1 << 20
 """Longest encoded state, bytes; 1024 members take a quarter of it."""
 
@@ -28,7 +27,7 @@ _Own = Annotated[Identity, Given(lambda identity: identity.public)]
 
 
 def _form(kind: str) -> Form:
-    return Form(f"stored {kind}", MAX_STATE, kind, VERSION)
+    return Form(f"stored {kind}", MAX_STATE, kind, 5)
 
 
 @dataclass(frozen=True, slots=True)

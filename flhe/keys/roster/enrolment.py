@@ -22,8 +22,6 @@ from flhe.wire.canonical import dumps
 from flhe.wire.fields import Signature, size
 from flhe.wire.record import Form, Record
 
-VERSION = 1
-KIND = "flhe-site"
 MAX_FILE = 1024
 """Longest file, bytes; the longest name makes some 400."""
 
@@ -42,8 +40,8 @@ class Enrolment(Record):
     FORM = Form(
         "enrolment",
         MAX_FILE,
-        KIND,
-        VERSION,
+        "flhe-site",
+        1,
         origin="no file of `flhe keygen` or `flhe keys rotate`",
     )
 

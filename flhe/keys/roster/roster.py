@@ -29,7 +29,6 @@ from flhe.schemes import PLAIN
 from flhe.wire.fields import Hash, matching, within
 from flhe.wire.record import Form, Record
 
-VERSION = 4
 MAX_MEMBERS = 1024
 MAX_BYTES = 1 << 18
 """Longest encoded roster; 1024 members and as many revoked keys take some half of it."""
@@ -67,7 +66,7 @@ class Roster(Record):
     may fall short of, whatever its own config says.
     """
 
-    FORM = Form("roster", version=VERSION, most=MAX_BYTES, error=ConfigError)
+    FORM = Form("roster", version=4, most=MAX_BYTES, error=ConfigError)
 
     members: tuple[Member, ...]
     collusion: Annotated[int, within(0, MAX_MEMBERS)]

@@ -16,13 +16,12 @@ import hmac
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from flhe.errors import AuthenticationError, ConfigError, FlheError
+from flhe.errors import AuthenticationError, ConfigError, config_errors
 from flhe.keys.identity import Identity, verify_statement
 from flhe.keys.roster.roster import MAX_BYTES, MAX_MEMBERS, Member, Roster
 from flhe.wire.fields import Hash, Signature
 from flhe.wire.record import Form, Record
 
-VERSION = 2
 MAX_FILE = MAX_BYTES + 128 * MAX_MEMBERS
 """Longest file, bytes: a roster, and a signature of some 100 bytes for each member."""
 MANY = 10
@@ -37,9 +36,7 @@ class SignedRoster(Record):
     verify: whose.
     """
 
-    FORM = Form(
-        "roster file", MAX_FILE, "flhe-roster", VERSION, origin="no file of `flhe roster new`"
-    )
+    FORM = Form("roster file", MAX_FILE, "flhe-roster", 2, origin="no file of `flhe roster new`")
 
     roster: Roster
     signatures: dict[Hash, Signature] = field(default_factory=dict, repr=False, hash=False)
@@ -99,10 +96,8 @@ def load_pinned(path: str | Path, pinned: str) -> Roster:
             data = file.read(MAX_FILE + 1)
     except OSError as error:
         raise ConfigError(f"cannot read the roster file: {error.strerror}") from None
-    try:
+    with config_errors("the roster file cannot be used"):
         signed = SignedRoster.from_bytes(data)
-    except FlheError as error:
-        raise ConfigError(f"the roster file cannot be used: {error}") from None
     check_pinned(signed.roster, pinned)
     signed.check_complete()
     return signed.roster
