@@ -91,7 +91,7 @@ def _save_torch(model: Model, file: Any) -> None:
 
 def _find(key: Path, epoch_id: bytes) -> ModelKey:
     if key.is_file():
-        found = _key_in(_read(key, "the key"))
+        found = model_key_in(_read(key, "the key"))
         if found.epoch != epoch_id:
             raise ConfigError(f"--key {key}: a key of another epoch than the sealed model's")
         return found
@@ -100,14 +100,15 @@ def _find(key: Path, epoch_id: bytes) -> ModelKey:
     for depth, folder in product(range(DEPTH + 1), ("epochs/", f"{ARCHIVE}/", "")):
         for kept in sorted(key.glob("*/" * depth + folder + epoch_id.hex())):
             if kept.is_file():
-                return _key_in(files.read(kept))
+                return model_key_in(files.read(kept))
     raise ConfigError(
         f"--key {key}: no key of epoch {epoch_id.hex()[:8]} in it; name the state directory of a "
         "member of that run"
     )
 
 
-def _key_in(data: bytes) -> ModelKey:
+def model_key_in(data: bytes) -> ModelKey:
+    """The key of models in a file that is one, or an epoch's; ProtocolError for any other."""
     try:
         return ModelKey.from_bytes(data)
     except ProtocolError:
