@@ -103,8 +103,8 @@ def of_traffic(
     for key in pair_keys:
         for slot, (sender, receiver) in itertools.product(contexts.slots, ranks):
             yield hkdf(key, "kshare", slot.digest(), sender, receiver)
-        for header in contexts.headers:
-            yield hkdf(key, "pair-aead", header)
+    for key, header in itertools.product((*group_keys, *pair_keys), contexts.headers):
+        yield hkdf(key, "pair-aead", header)
 
 
 def _of_adder(adder: Adder, group_key: bytes, slot: Slot) -> Iterator[bytes]:
