@@ -2,8 +2,8 @@
 
     K     = HKDF(K_G, "models" | run_id | roster_hash | epoch id)
     box   = magic | be32(length of head) | head | chunk_0 | chunk_1 | ...
-    head  = CBOR {header, salt, chunk_bytes}
-    key   = HKDF(K, "seal" | stage | round | attempt | sender rank | salt | run_id | roster_hash)
+    head  = CBOR {epoch, run_id, roster_hash, round, rank, salt, chunk_bytes}
+    key   = HKDF(K, "seal" | run_id | roster_hash | round | sender rank | salt)
     chunk = AES-256-GCM(key, nonce = be88(index) | last, AAD = everything before chunk_0)
 
 K is what a site may keep when all else of an epoch is gone: K_G is not found from it, so who has it,
@@ -23,7 +23,7 @@ import itertools
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -38,8 +38,7 @@ from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
 
 FAMILY = b"flhe-seal/"
-MAGIC = FAMILY + b"2\n"
-"""Version 1 sealed models under the group key."""
+MAGIC = FAMILY + b"3\n"
 CHUNK = 64 << 20
 """Plaintext bytes a chunk; GCM allows 64 GiB under one nonce."""
 MAX_HEAD = 512
@@ -70,25 +69,16 @@ class ModelKey(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Header(Record):
-    """What is said of a sealed model in clear; `rank` is its sealer's, in the epoch."""
+class Head(Record):
+    """What a box says in clear; `rank` is its sealer's, in the epoch."""
 
-    FORM = Form("header of a sealed box")
+    FORM = Form("sealed box", MAX_HEAD)
 
     epoch: Annotated[bytes, size(16)]
     run_id: U64
     roster_hash: Hash
     round: U32
     rank: U32
-    attempt: Literal[0] = 0
-    stage: Literal["checkpoint"] = "checkpoint"
-
-
-@dataclass(frozen=True, slots=True)
-class _Head(Record):
-    FORM = Form("sealed box", MAX_HEAD)
-
-    header: Header
     salt: Hash
     chunk_bytes: Annotated[int, within(1, CHUNK)]
 
@@ -108,17 +98,16 @@ def seal(
     ProtocolError for a source that gives no salt of 32 bytes, which might repeat, and with it key and
     nonces.
     """
-    header = Header(key.epoch, key.run_id, key.roster_hash, round_, rank)
-    head = _Head(header, random(32), chunk_bytes)
+    head = Head(key.epoch, key.run_id, key.roster_hash, round_, rank, random(32), chunk_bytes)
     aad, pieces = frame(head, MAGIC), _Pieces(plaintext)
     chunks = _chunks(_cipher(key, head).encrypt, aad, pieces, chunk_bytes)
     return itertools.chain([aad], chunks)
 
 
-def unseal(key: ModelKey, data: Buffer | Sequence[Buffer]) -> tuple[Header, Iterator[bytes]]:
-    """Open a box, in one buffer or in pieces cut anywhere: its header, and the plaintext in chunks.
+def unseal(key: ModelKey, data: Buffer | Sequence[Buffer]) -> tuple[Head, Iterator[bytes]]:
+    """Open a box, in one buffer or in pieces cut anywhere: its head, and the plaintext in chunks.
 
-    The first chunk is opened before this returns, so the header is authentic then. Each chunk that
+    The first chunk is opened before this returns, so the head is authentic then. Each chunk that
     comes out is authentic too, and in its place; none is kept. **That the box is whole is known only at
     the end**: where it was cut, extended, or changed further on, the iterator raises
     AuthenticationError after chunks that were fine, and those must not be used. So write them beside
@@ -132,23 +121,23 @@ def unseal(key: ModelKey, data: Buffer | Sequence[Buffer]) -> tuple[Header, Iter
     pieces = _Pieces(data)
     aad, head = _split(pieces)
     for name in ("epoch", "run_id", "roster_hash"):
-        if getattr(head.header, name) != getattr(key, name):
-            raise ProtocolError(f"sealed box: header field {name} is not what is expected here")
+        if getattr(head, name) != getattr(key, name):
+            raise ProtocolError(f"sealed box: field {name} is not what is expected here")
     chunks = _chunks(_opening(_cipher(key, head)), aad, pieces, head.chunk_bytes + TAG)
-    return head.header, _again([next(chunks)], chunks)
+    return head, _again([next(chunks)], chunks)
 
 
-def peek(data: Buffer | Sequence[Buffer]) -> Header:
-    """Return the header of a box, unverified: for finding the key, never for deciding anything."""
-    return _split(_Pieces(data))[1].header
+def peek(data: Buffer | Sequence[Buffer]) -> Head:
+    """Return the head of a box, unverified: for finding the key, never for deciding anything."""
+    return _split(_Pieces(data))[1]
 
 
-def _split(pieces: _Pieces) -> tuple[bytes, _Head]:
+def _split(pieces: _Pieces) -> tuple[bytes, Head]:
     """Take everything before the first chunk; returns it, and the head in it."""
     start = bytes(pieces.take(len(MAGIC) + 4))
     if start.startswith(FAMILY) and not start.startswith(MAGIC):
         raise ProtocolError(
-            "sealed box: of another version of flhe, which alone can open it; this one reads version 2"
+            "sealed box: of another version of flhe, which alone can open it; this one reads version 3"
         )
     if len(start) < len(MAGIC) + 4 or not start.startswith(MAGIC):
         raise ProtocolError("sealed box: it does not start like one")
@@ -156,12 +145,11 @@ def _split(pieces: _Pieces) -> tuple[bytes, _Head]:
     if length > min(MAX_HEAD, pieces.left):
         raise ProtocolError("sealed box: the head is longer than it may be")
     encoded = bytes(pieces.take(length))
-    return start + encoded, _Head.from_bytes(encoded)
+    return start + encoded, Head.from_bytes(encoded)
 
 
-def _cipher(key: ModelKey, head: _Head) -> AESGCM:
-    h = head.header
-    bound = (h.stage, h.round, h.attempt, h.rank, head.salt, h.run_id, h.roster_hash)
+def _cipher(key: ModelKey, head: Head) -> AESGCM:
+    bound = head.run_id, head.roster_hash, head.round, head.rank, head.salt
     return AESGCM(hkdf(key.key, "seal", *bound))
 
 

@@ -59,12 +59,12 @@ class Follower:
 
     def unseal(self, box: list[bytes]) -> tuple[Model, int]:
         """The model in a sealed checkpoint of this epoch, and the rank that its sealer says it has."""
-        header, chunks = seal.unseal(ModelKey.of(self.epoch), box)
+        head, chunks = seal.unseal(ModelKey.of(self.epoch), box)
         plain = bytearray()
         for chunk in chunks:  # one copy beside the box, never two
             plain += chunk
         model = Model.from_bytes(plain)
-        if model.round != header.round:
+        if model.round != head.round:
             raise ProtocolError("the checkpoint holds another round than its header says")
         chain.check(model.chain, model.history, model.round)
         mask, select = model.mask, self.contract.terms.select
@@ -74,7 +74,7 @@ class Follower:
             raise ProtocolError("the checkpoint holds a selection that these terms do not make")
         if model.moments and tuple(model.moments) != self.contract.terms.optimizer.moments:
             raise ProtocolError("the checkpoint is of another optimizer")
-        return model, header.rank
+        return model, head.rank
 
     def adopt(self, box: list[bytes], vouchers: list[bytes]) -> None:
         """Take the model of a sealed checkpoint, unless the own one is further on.

@@ -219,9 +219,9 @@ def _box(plaintext: bytes, round_: int = 3) -> bytes:
 
 
 def _unseal(data: bytes) -> None:
-    header, chunks = seal.unseal(KEY, [data[:50], data[50:]])
+    head, chunks = seal.unseal(KEY, [data[:50], data[50:]])
     b"".join(chunks)
-    if header.round != 3:
+    if head.round != 3:
         raise ProtocolError("of another round")
 
 
