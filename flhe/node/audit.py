@@ -199,7 +199,8 @@ def write(store: Store, entry: Entry) -> None:
 def log_failure(store: Store, stage: str, error: BaseException) -> Path:
     """Append a failure to the node's own errors.log, the only place that gets the details; its path."""
     text = f"{datetime.now(UTC):{_TIME}} {stage[:16]!r}\n{''.join(traceback.format_exception(error))}\n"
-    store.append("errors.log", text.encode(errors="backslashreplace"), MAX_ERRORS)
+    lines = text.encode(errors="backslashreplace")[:MAX_ERRORS]  # of whatever length an app's is
+    store.append("errors.log", lines, MAX_ERRORS)
     return store.root / "errors.log"
 
 

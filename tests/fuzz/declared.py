@@ -54,7 +54,16 @@ def _more() -> list[Record]:
         SignedSet(bytes(32), bytes(32), bytes(32), 3, True),
         *(VOID, VOID.promises[0], PendingSet(VOID, {0: b"signature"}, {1: b"answer"})),
         Journal(
-            bytes(16), bytes(16), bytes(16), bytes(32), bytes(16), (3, 1, 2), b"note", SUMS, 2, 3
+            bytes(16),
+            bytes(16),
+            bytes(16),
+            bytes(32),
+            bytes(16),
+            (3, 1, 2),
+            Note(bytes(32)),
+            SUMS,
+            2,
+            3,
         ),
         residue_worker._Order(11, 13, 139, 3),
         *(TOLD.dealt[0], TOLD.agreed[0], Note(bytes(32), b"", bytes(32))),
