@@ -1,6 +1,6 @@
 """`flhe ...` on the command line.
 
-Each command imports what it needs when it runs: `flhe --help` loads neither flwr, torch nor numba.
+Commands import what is heavy when they run: `flhe --help` loads neither flwr, torch nor numba.
 Whatever flhe raises on purpose becomes one line on standard error and exit code 1; 2 where `keygen`
 refuses, as for a command line that cannot be read.
 """

@@ -4,6 +4,11 @@ No message carries a value that is secret: keys, updates, example counts and pat
 out of exception text, because Flower sends the text of a client's exception to the server.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class FlheError(Exception):
     """Root of all errors that flhe raises on purpose."""
@@ -107,3 +112,12 @@ class FederationsError(PolicyError):
 
 class LeftError(PolicyError):
     """This node has left the federation."""
+
+
+@contextmanager
+def config_errors(what: str) -> Iterator[None]:
+    """Turn flhe's errors into ConfigErrors that begin with `what` is to be mended."""
+    try:
+        yield
+    except FlheError as error:
+        raise ConfigError(f"{what}: {error}") from None

@@ -328,10 +328,9 @@ class CatchUp:
             raise ProtocolError("the reply holds no sealed checkpoint")
         if (stand.round, stand.history) != (ledger.base, ledger.history):
             raise ProtocolError("its checkpoint is of another model than the others'")
-        header, agreed = seal.peek(records.to_pieces(box)[0]), self.fed.parameters.epoch
-        expect = {"stage": "checkpoint", "epoch": agreed.epoch, "round": ledger.base}
-        expect["rank"] = agreed.rank(node)
-        if any(header.get(name) != value for name, value in expect.items()):
+        head, agreed = seal.peek(records.to_pieces(box)[0]), self.fed.parameters.epoch
+        expect = agreed.epoch, ledger.base, agreed.rank(node)
+        if (head.epoch, head.round, head.rank) != expect:
             raise ProtocolError("its checkpoint is sealed for another round or epoch")
         holding = self.fed.parameters.holding(stand.digest)
         voucher: bytes = records.field(answer, "voucher", bytes)

@@ -409,7 +409,7 @@ class Federation:
             link = link_of(
                 self.ledger.history, total, total.digest(), self.parameters.epoch.publics
             )
-            arrays = self.ledger.keep(total, link.history, pack(release) if release else b"")
+            arrays = self.ledger.keep(total, link.history, pack(release))
         self.survivors = len(total.senders)
         missing = 1 - self.survivors / len(self.members)
         self.dropout = missing if self.dropout is None else (self.dropout + missing) / 2
@@ -419,7 +419,7 @@ class Federation:
         """Keep what members found of the model until it is told, or read it where the server does."""
         round_ = total.slot.round
         if not self.server_reads:
-            self.ledger.keep_evaluation(round_, to_bytes(total), pack(release) if release else b"")
+            self.ledger.keep_evaluation(round_, to_bytes(total), pack(release))
             return
         sums = self.parameters.sums
         with self.grid.meter.doing(OPEN):

@@ -37,18 +37,7 @@ _SMALL_ORDER_Y = frozenset({0, 1, _P - 1, _Y8, _P - _Y8})
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A signing key.
-
-    Parameters
-    ----------
-    seed : bytes
-        The secret, 32 bytes.
-
-    Attributes
-    ----------
-    public : bytes
-        The public key, 32 bytes: what a roster lists.
-    """
+    """A signing key: its secret `seed`, and `public`, what a roster lists; 32 bytes each."""
 
     seed: bytes
     public: bytes = field(init=False)

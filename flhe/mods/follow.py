@@ -17,7 +17,7 @@ from flhe.errors import AlteredError, DriftError, EquivocationError, FlheError, 
 from flhe.keys import seal
 from flhe.keys.agreement.answers import unpack
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.model_key import ModelKey
+from flhe.keys.seal import ModelKey
 from flhe.mods import agreement, records
 from flhe.mods.app import App
 from flhe.node.audit import log_failure
@@ -59,13 +59,12 @@ class Follower:
 
     def unseal(self, box: list[bytes]) -> tuple[Model, int]:
         """The model in a sealed checkpoint of this epoch, and the rank that its sealer says it has."""
-        key = ModelKey.of(self.epoch)
-        header, chunks = seal.unseal_stream(key.key, box, key.header())
+        head, chunks = seal.unseal(ModelKey.of(self.epoch), box)
         plain = bytearray()
         for chunk in chunks:  # one copy beside the box, never two
             plain += chunk
         model = Model.from_bytes(plain)
-        if model.round != header["round"]:
+        if model.round != head.round:
             raise ProtocolError("the checkpoint holds another round than its header says")
         chain.check(model.chain, model.history, model.round)
         mask, select = model.mask, self.contract.terms.select
@@ -75,7 +74,7 @@ class Follower:
             raise ProtocolError("the checkpoint holds a selection that these terms do not make")
         if model.moments and tuple(model.moments) != self.contract.terms.optimizer.moments:
             raise ProtocolError("the checkpoint is of another optimizer")
-        return model, header["rank"]
+        return model, head.rank
 
     def adopt(self, box: list[bytes], vouchers: list[bytes]) -> None:
         """Take the model of a sealed checkpoint, unless the own one is further on.
@@ -178,7 +177,7 @@ class Follower:
         sent = self.epoch.rank in total.senders
         lost = node.tried(total.slot) and not sent
         # By the digest of the model that is here: the one of a claim may have been given up.
-        known = digest, fitted_on, unpack(release) if release else ()
+        known = digest, fitted_on, unpack(release)
         self.model, totals = session.open(model, total, node.record_opening, *known)
         node.settle_draft(round_, sent=sent, contract=self.epoch.contract)
         self.app.state.settle(round_, round_ if sent else 0)
@@ -215,7 +214,7 @@ class Follower:
             if total.slot.round != model.round:
                 return
             self.node.policy.check_survivors(len(total.senders))
-            answers = unpack(release) if release else ()
+            answers = unpack(release)
             totals = session.open_evaluation(model, total, self.node.record_opening, answers)
         except FlheError as error:
             log_failure(self.node.store, "evaluation", error)

@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flhe.errors import ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.model_key import ModelKey
+from flhe.keys.seal import ModelKey
 from flhe.mods import records
 from flhe.mods.app import App
 from flhe.mods.follow import Follower, follow
@@ -86,6 +86,5 @@ def _sealed(follower: Follower) -> RecordDict:
 
 def sealed_box(agreed: Epoch, model: Model) -> ArrayRecord:
     """A model that members of an epoch open, and those whom they give its key."""
-    key = ModelKey.of(agreed)
-    header = {**key.header(), "round": model.round, "attempt": 0, "rank": agreed.rank}
-    return records.from_pieces(seal.seal_stream(key.key, header, model.chunks()))
+    box = seal.seal(ModelKey.of(agreed), model.round, agreed.rank, model.chunks())
+    return records.from_pieces(box)

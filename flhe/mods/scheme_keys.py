@@ -10,7 +10,7 @@ again, for those that are left.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flhe.errors import ProtocolError
 from flhe.keys.agreement import dealt, joint, key_pair, shared_key
 from flhe.keys.agreement.epoch import finish
-from flhe.keys.agreement.states import Confirmed
+from flhe.keys.agreement.states import Confirmed, Epoch
 from flhe.mods import records
 from flhe.mods.app import App
 from flhe.node.node import Node
@@ -34,7 +34,7 @@ def make_pair(node: Node, record: ConfigRecord, _message: Message, _app: App) ->
 def take_pair(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
     """Take the pair that another member made, and try it out."""
     made = records.field(record, "key-pair", bytes)
-    return _Begun.of(node, record, "key-pair").take(lambda *at: (key_pair.take(*at), b""), made)
+    return _Begun.of(node, record, "key-pair").take(lambda _, *at: (key_pair.take(*at), b""), made)
 
 
 def share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
@@ -42,7 +42,6 @@ def share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> Rec
     begun = _Begun.of(node, record, "joint")
     if begun.contract.terms.scheme.dealt:
         raise ProtocolError("asked to draw a key, and keys are dealt here")
-    finish(begun.state, begun.confirms)  # or anybody could have keys erased
     node.erase_keys()
     return begun.take(joint.share)
 
@@ -52,7 +51,7 @@ def add(node: Node, record: ConfigRecord, _message: Message, _app: App) -> Recor
     begun = _Begun.of(node, record, "joint")
     if not begun.contract.terms.scheme.dealt:
         return begun.take(joint.add, records.bytes_list(record, "messages"))
-    key = dealt.load(node.policy.dealt_key, begun.state, begun.adder)
+    key = dealt.load(node.policy.dealt_key, begun.agreed, begun.adder)
     answer = begun.take(joint.take, key)
     node.erase_keys()
     return answer
@@ -77,12 +76,12 @@ def finish_shared(node: Node, record: ConfigRecord, _message: Message, _app: App
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """Where an agreement of a kind stands, what it is for, and everyone's confirmation."""
+    """Where an agreement of a kind stands, what it is for, and the epoch that all have confirmed."""
 
     node: Node
     contract: Contract
     state: Confirmed
-    confirms: list[bytes]
+    agreed: Epoch
     adder: Any
 
     @classmethod
@@ -94,11 +93,13 @@ class _Begun:
             raise ProtocolError(
                 f"asked for keys of the kind {agreement!r}, and the scheme has none"
             )
-        confirms = records.bytes_list(record, "confirms")
-        return cls(node, contract, state, confirms, terms.for_cohort(len(state.members)))
+        agreed = finish(state, records.bytes_list(record, "confirms"))
+        return cls(node, contract, state, agreed, terms.for_cohort(agreed.size))
 
-    def take(self, step: Callable[..., tuple[Confirmed, Any]], *more: Any) -> RecordDict:
-        """Take a step: (state, confirmations, *more, adder) -> state to keep, what others get."""
-        state, told = step(self.state, self.confirms, *more, self.adder)
+    def take(self, step: Callable[..., tuple[Epoch, Any]], *more: Any) -> RecordDict:
+        """Take a step: (identity, epoch, *more, adder) -> epoch with its keys, what others get."""
+        made, told = step(self.node.identity, self.agreed, *more, self.adder)
+        public, secret = made.scheme_public, made.scheme_secret
+        state = replace(self.state, scheme_public=public, scheme_secret=secret)
         self.node.save_agreement(state, self.contract)
         return records.reply(**{"envelopes" if isinstance(told, list) else "envelope": told})

@@ -34,7 +34,7 @@ NAME, OLDER = "audit.log", "audit.log.1"
 LIMIT = 16 << 20
 """Bytes of audit.log; when it is full it becomes the older one."""
 MAX_ERRORS = 1 << 20
-"""Bytes of errors.log; when it is full it starts anew."""
+"""Bytes of errors.log, likewise."""
 MAX_LINE = 1024
 """Longest line, bytes; they take some 200, and one of a query up to twice its text more."""
 
@@ -105,17 +105,16 @@ def result_of(reply: Mapping[str, object] | None) -> bytes | None:
 class Entry:
     """What was asked at one stage, and what left.
 
-    The server chooses stage, round and attempt. Whatever it makes of them is recorded as unknown
-    (a number: as None) and never refused: it would otherwise decide what is not recorded.
+    The server chooses stage, round and attempt. Whatever it makes of them is recorded as unknown (a
+    number: as None) and never refused: it would otherwise decide what is not recorded.
 
-    `time` is when it was answered, Unix time in seconds; `run` is Flower's run id, unsigned, 64 bits;
-    `seconds` include the app's own time; `bytes_out` are those of the answer, 0 if nothing left but a
-    code. Of the epoch's id, 16 bytes, 4 are kept, and 8 of `contract`, the hash of what all members
-    have signed that the run does, and of `result`, the hash of all results so far, 32 bytes each.
-    Round and attempt are below 2**32. `query` is what was asked (`Query.line`).
+    `time` is when it was answered, Unix time; `run` is Flower's run id, 64 bits; `seconds` include the
+    app's own time; `bytes_out` are those of the answer, 0 if nothing left but a code. Of the epoch's id
+    4 bytes are kept, and 8 of `contract`, the hash of what all members have signed that the run does,
+    and of `result`, the hash of all results so far. Round and attempt are below 2**32. `query` is
+    what was asked (`Query.line`).
 
-    Raises ConfigError: a number out of its range, or a code without a refusal or the other way
-    round.
+    Raises ConfigError: a number out of its range, or a code without a refusal or the other way round.
     """
 
     time: int = field(default_factory=lambda: int(datetime.now(UTC).timestamp()))
@@ -204,13 +203,14 @@ class Entry:
 
 def write(store: Store, entry: Entry) -> None:
     """Append `entry` to the audit log of a node; StoreError where it cannot be written."""
-    store.append_line(NAME, entry.to_line(), LIMIT)
+    store.append(NAME, entry.to_line() + b"\n", LIMIT)
 
 
 def log_failure(store: Store, stage: str, error: BaseException) -> Path:
     """Append a failure to the node's own errors.log, the only place that gets the details; its path."""
     text = f"{datetime.now(UTC):{_TIME}} {stage[:16]!r}\n{''.join(traceback.format_exception(error))}\n"
-    store.append("errors.log", text.encode(errors="backslashreplace"), MAX_ERRORS)
+    lines = text.encode(errors="backslashreplace")[:MAX_ERRORS]  # of whatever length an app's is
+    store.append("errors.log", lines, MAX_ERRORS)
     return store.root / "errors.log"
 
 

@@ -3,10 +3,10 @@
     key  = scrypt(passphrase, salt, N = 2**17, r = 8, p = 1)
     file = CBOR {v, kind, salt, box},   box = ChaCha20-Poly1305(key, CBOR {seed, models})
 
-What comes back must never encrypt, nor open a sum a second time: nobody can tell how far the
-original has gone since. And a backup outlives keys that every node has erased. So of an epoch only
-the key of its models is kept (`flhe/keys/agreement/model_key.py`), from which nothing else follows.
-Whoever has the file and its passphrase is this site, and reads the models that its group has sealed.
+What comes back must never encrypt, nor open a sum a second time: nobody can tell how far the original
+has gone since, and a backup outlives keys that every node has erased. So of an epoch only the key of
+its models is kept (`flhe/keys/seal.py`), from which nothing else follows. Whoever has the file and its
+passphrase is this site, and reads the models that its group has sealed.
 
 Source: RFC 7914 (scrypt), RFC 8439; docs/protocol.md.
 """
@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from flhe.errors import AuthenticationError, ConfigError
-from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.identity import Identity
+from flhe.keys.seal import ModelKey
 from flhe.wire.canonical import dumps
 from flhe.wire.derive import PREFIX
 from flhe.wire.fields import SECRET, Hash, size

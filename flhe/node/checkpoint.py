@@ -17,7 +17,7 @@ from flhe.coding.flatten import BFLOAT16
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.model_key import STAGE, ModelKey
+from flhe.keys.seal import ModelKey
 from flhe.node.backup import ARCHIVE
 from flhe.packages import install_hint
 from flhe.training.model import Model
@@ -38,13 +38,8 @@ def open_checkpoint(sealed: Path, key: Path) -> Model:
     AuthenticationError: no sealed checkpoint, or an altered one.
     """
     data = _read(sealed, "the sealed model")
-    header = seal.peek(data)
-    epoch_id = header.get("epoch")
-    if header.get("stage") != STAGE or type(epoch_id) is not bytes or len(epoch_id) != 16:
-        raise ProtocolError(f"{sealed.name} is sealed, but no checkpoint of a model")
-    found = _find(key, epoch_id)
-    _, plain = seal.unseal(found.key, data, found.header())
-    return Model.from_bytes(plain)
+    _, chunks = seal.unseal(_find(key, seal.peek(data).epoch), data)
+    return Model.from_bytes(b"".join(chunks))
 
 
 def write_model(model: Model, out: Path) -> None:
@@ -96,7 +91,7 @@ def _save_torch(model: Model, file: Any) -> None:
 
 def _find(key: Path, epoch_id: bytes) -> ModelKey:
     if key.is_file():
-        found = _key_in(_read(key, "the key"))
+        found = model_key_in(_read(key, "the key"))
         if found.epoch != epoch_id:
             raise ConfigError(f"--key {key}: a key of another epoch than the sealed model's")
         return found
@@ -105,14 +100,15 @@ def _find(key: Path, epoch_id: bytes) -> ModelKey:
     for depth, folder in product(range(DEPTH + 1), ("epochs/", f"{ARCHIVE}/", "")):
         for kept in sorted(key.glob("*/" * depth + folder + epoch_id.hex())):
             if kept.is_file():
-                return _key_in(files.read(kept))
+                return model_key_in(files.read(kept))
     raise ConfigError(
         f"--key {key}: no key of epoch {epoch_id.hex()[:8]} in it; name the state directory of a "
         "member of that run"
     )
 
 
-def _key_in(data: bytes) -> ModelKey:
+def model_key_in(data: bytes) -> ModelKey:
+    """The key of models in a file that is one, or an epoch's; ProtocolError for any other."""
     try:
         return ModelKey.from_bytes(data)
     except ProtocolError:

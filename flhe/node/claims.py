@@ -12,24 +12,23 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal, TypeVar
 
-from flhe.errors import ClaimedError, NoKeyError, ProtocolError, ReuseError
+from flhe.errors import ClaimedError, ProtocolError, ReuseError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.voids import Void
 from flhe.keys.identity import Identity
 from flhe.node.audit import log_failure
-from flhe.node.journal import JOURNAL, Book, Journal, SignedSet
+from flhe.node.journal import JOURNAL, Book, Journal, Note, SignedSet
 from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.schemes.base import FREE, Spends
 from flhe.schemes.sealed import UPDATE as ENDS
 from flhe.schemes.sealed import Slot
-from flhe.training.contract import MAX_AHEAD, MAX_BYTES
+from flhe.training.contract import MAX_AHEAD
 from flhe.training.evaluation import EVALUATION
 from flhe.training.query import QUERY
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.session import Session
 from flhe.wire.canonical import dumps
-from flhe.wire.record import Form, Record
 
 T = TypeVar("T")
 Step = Literal["mean-squares", "supports", "update", "consist", "void"]
@@ -39,19 +38,6 @@ UPDATE, CONSIST, VOID = (STEPS.index(step) for step in ("update", "consist", "vo
 
 SEEDS = ("shares", "survivors")
 """What belongs to the seeds of one epoch."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredNote(Record):
-    """What is kept with a claim: of the model, of the support or the survivors, of the slot."""
-
-    FORM = Form(
-        "claim", MAX_BYTES, row=True, damaged=NoKeyError("a claim is damaged: agree on a new epoch")
-    )
-
-    digest: bytes
-    support: bytes
-    history: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +89,7 @@ class Claims:
         together = session.terms.scheme.opened_together
         if together:
             self.check_unsigned(slot)
-        note = StoredNote(digest, support, slot.history).to_bytes()
+        note = Note(digest, support, slot.history)
         mark = slot.round, slot.attempt, STEPS.index(step)
 
         def claimed(now: Journal) -> Journal:
@@ -133,12 +119,10 @@ class Claims:
         note = self._note(slot)
         return None if note is None else note.support or None
 
-    def _note(self, slot: Slot) -> StoredNote | None:
+    def _note(self, slot: Slot) -> Note | None:
         journal = self._journal(slot.epoch)
-        if journal.mark[:2] != (slot.round, slot.attempt):
-            return None
-        note = StoredNote.from_bytes(journal.note)
-        return note if note.history == slot.history else None
+        same = journal.mark[:2] == (slot.round, slot.attempt)
+        return journal.note if same and journal.note.history == slot.history else None
 
     def check_unsigned(self, slot: Slot) -> None:
         """Refuse to encrypt where another sum, of this round or start, may be opened; ReuseError.
@@ -221,12 +205,12 @@ class Claims:
         # Before the claim: what is signed can be unmasked, and what was not is replaced.
         self.store.write(self._name("survivors"), agreed.to_bytes())
         if signed is None:
-            data = replace(note, support=digest).to_bytes()
+            noted = replace(note, support=digest)
             mark = slot.round, slot.attempt, CONSIST
             kept = slot.purpose != EVALUATION.purpose  # of each model there is one evaluation
 
             def claimed(now: Journal) -> Journal:
-                then = now.claimed(slot.epoch, mark, data).spending(spends)
+                then = now.claimed(slot.epoch, mark, noted).spending(spends)
                 return then.with_set(made) if kept else then
 
             self.book.enter(claimed)
@@ -245,7 +229,7 @@ class Claims:
         if slot.run_id != self.run_id or slot.round > journal.last_reached() + MAX_AHEAD:
             raise ProtocolError("a set that no member of this federation signs soon")
         mark, digest = (slot.round, slot.attempt, VOID), slot.digest()
-        note = StoredNote(b"", b"", slot.history).to_bytes()
+        note = Note(history=slot.history)
         then = self.book.enter(lambda now: now.gave_up(slot.epoch, digest, mark, note))
         return any(each.slot == digest for each in then.signed)
 
@@ -279,9 +263,9 @@ class Claims:
     def record_opening(self, slot: Slot, digest: bytes) -> None:
         """Record the one sum of a round and purpose, on disk, before it is decrypted.
 
-        What its senders released opens the one set of its start, and no other: a node that has answered
-        for that set reads its sum even where the witness of its keys is gone, or all would have to stop
-        whose machines start anew before they have.
+        What its senders released opens the one set of its start. A node that has answered for that set
+        reads its sum even where the witness of its keys is gone, or all would have to stop whose
+        machines start anew.
         """
         purpose = ENDS if slot.purpose == SENSITIVITY.purpose else slot.purpose
 

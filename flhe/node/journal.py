@@ -28,7 +28,7 @@ from flhe.node.store import Store
 from flhe.schemes.base import Spends
 from flhe.schemes.sealed import UPDATE
 from flhe.training.evaluation import EVALUATION
-from flhe.wire.fields import U32, Hash, at_most, size
+from flhe.wire.fields import U32, Hash, size
 from flhe.wire.record import Form, Record
 
 Mark = tuple[U32, U32, U32]
@@ -38,8 +38,6 @@ JOURNAL = "journal"
 """The file's name, in a federation's folder."""
 KEPT = 128
 """Rounds of which the digest of what was opened is kept, of each purpose."""
-MAX_NOTE = 4096
-"""Bytes of a claim's note."""
 KEPT_SETS = 64
 """Starts of which the set that was signed is kept. Where members read, a node never goes back to one
 that falls out; a server that reads can as well change one bit of the model that it sends."""
@@ -50,17 +48,23 @@ KEPT_EPOCHS = 64
 
 
 @dataclass(frozen=True, slots=True)
+class Note(Record):
+    """What is kept with a claim: of the model, of the support or the survivors, of the slot."""
+
+    FORM = Form("claim", row=True)
+
+    digest: bytes = b""
+    support: bytes = b""
+    history: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class SignedSet(Record):
     """The one set that was signed of those that start somewhere.
 
-    Parameters
-    ----------
-    start : bytes
-        SHA-256 of purpose and history of its slot.
-    slot, scope : bytes
-        Digest of the slot, and of slot and circle; see `flhe.keys.agreement.voids`.
-    answered : bool
-        Whether this node may have told its part of what opens the set.
+    `start` is SHA-256 of purpose and history of its slot; `slot` and `scope` are the digests of the
+    slot, and of slot and circle (`flhe.keys.agreement.voids`). `answered` says whether this node may
+    have told its part of what opens the set.
     """
 
     FORM = Form("signed set", row=True)
@@ -76,30 +80,16 @@ class SignedSet(Record):
 class Journal(Record):
     """What was used up, last.
 
-    Parameters
-    ----------
-    witness, entry, before : bytes
-        The name of its witness, what that holds, and what it held before: 16 random bytes each.
-    agreement : bytes
-        SHA-256 of the key agreement that is under way; b"" without one.
-    epoch : bytes
-        The one epoch whose keys may be used; b"" where there is none.
-    mark, note : (int, int, int), bytes
-        Round, attempt and step that were claimed last, and what was kept with that claim.
-    opened : mapping of str to mapping of int to bytes
-        The one result that was opened of each purpose, by round: its SHA-256.
-    over : int
-        Nothing of the rounds up to this one is opened any more, but for what `opened` names.
-    reached : int
-        Last round that was reached before this epoch.
-    signed : tuple of SignedSet
-        Sets of survivors that were signed, the last of each start, in whatever epoch.
-    past : tuple of bytes
-        Epochs that were this federation's and are over: their keys open and sign nothing.
-    spent : int
-        Coefficients that shares of this epoch's key may have opened, where nobody has the key.
-    queries : mapping of int to bytes
-        The query that was answered under each number: its hash.
+    `witness` is the name of its witness, `entry` what that holds, `before` what it held before: 16
+    random bytes each. `agreement` is the SHA-256 of the key agreement that is under way, `epoch` the
+    one epoch whose keys may be used; b"" where there is none. `mark` are round, attempt and step that
+    were claimed last, with `note`. `opened` has the SHA-256 of the one result of each purpose, by
+    round; nothing else of the rounds up to `over` is opened any more. `reached` is the last round that
+    was reached before this epoch. `signed` are the sets of survivors that were signed, the last of each
+    start, in whatever epoch; `past` are epochs of this federation that are over: their keys open and
+    sign nothing. `spent` counts the coefficients that shares of this epoch's key may have opened, where
+    nobody has the key. `queries` are
+    hashes of the queries that were answered, by number.
     """
 
     FORM = Form(
@@ -119,7 +109,7 @@ class Journal(Record):
     agreement: Annotated[bytes, size(0, 32)] = b""
     epoch: Annotated[bytes, size(0, 16)] = b""
     mark: Mark = UNUSED
-    note: Annotated[bytes, at_most(MAX_NOTE, "bytes")] = b""
+    note: Note = Note()
     opened: dict[str, dict[U32, Hash]] = field(default_factory=dict)
     over: U32 = 0
     reached: U32 = 0
@@ -133,7 +123,7 @@ class Journal(Record):
         if not epoch_id or epoch_id != self.epoch:
             raise NoKeyError("the keys of this epoch may not be used here: agree on a new one")
 
-    def claimed(self, epoch_id: bytes, mark: Mark, note: bytes = b"") -> Journal:
+    def claimed(self, epoch_id: bytes, mark: Mark, note: Note) -> Journal:
         """With a claim, which must be beyond the last one; ClaimedError."""
         self.check_epoch(epoch_id)
         if mark <= self.mark:
@@ -181,7 +171,7 @@ class Journal(Record):
         if epoch_id in self.past:
             raise NoKeyError("this epoch is over here: agree on a new one")
         reached = self.last_reached()
-        return replace(after.ended(), epoch=epoch_id, mark=UNUSED, note=b"", reached=reached)
+        return replace(after.ended(), epoch=epoch_id, mark=UNUSED, note=Note(), reached=reached)
 
     def ended(self) -> Journal:
         """With no epoch whose keys may be used; the one that was in use is over for good."""
@@ -265,7 +255,7 @@ class Journal(Record):
         """Without a set that can never be opened."""
         return replace(self, signed=tuple(each for each in self.signed if each.slot != slot))
 
-    def gave_up(self, epoch_id: bytes, slot: bytes, mark: Mark, note: bytes) -> Journal:
+    def gave_up(self, epoch_id: bytes, slot: bytes, mark: Mark, note: Note) -> Journal:
         """With nothing of a slot to be signed or answered any more, by a last claim in its attempt.
 
         Raises ReuseError: this node has answered for the slot, or has forgotten whether it has;

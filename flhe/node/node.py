@@ -286,7 +286,7 @@ class Node(Claims):
 
     def save_model(self, model: Model) -> None:
         """Replace the model on disk, whole or not at all."""
-        self.store.write_chunks(self._name("model"), model.chunks())
+        self.store.write(self._name("model"), model.chunks())
 
     # --- what was sent ---
 
@@ -294,7 +294,7 @@ class Node(Claims):
         """Keep a ciphertext: if it is asked for again, these are the bytes that are sent."""
         head = frame(StoredOutput(sealed.header(), envelope))
         name = self._name(_OUTPUTS.get(sealed.slot.purpose, OUTBOX))
-        self.store.write_chunks(name, [memoryview(head), *sealed.body()])
+        self.store.write(name, [memoryview(head), *sealed.body()])
 
     def load_output(self, slot: Slot) -> tuple[Sealed, bytes] | None:
         """The kept ciphertext of this very slot, or None."""
@@ -340,7 +340,7 @@ class Node(Claims):
 
     def save_draft(self, draft: Draft) -> None:
         """Keep an update until its round is over."""
-        self.store.write_chunks(self._name("draft"), draft.chunks())
+        self.store.write(self._name("draft"), draft.chunks())
 
     def load_draft(self) -> Draft | None:
         """The update whose round is not over, if there is one."""
@@ -355,9 +355,8 @@ class Node(Claims):
 
         `contract` is the one that its senders trained under. What was trained under another, or for a
         round that has no sum, is dropped: it would come into a later sum alone, where everybody else
-        was told to stand still.
-
-        The residual is a function of the draft alone, so after a crash this may be done again.
+        was told to stand still. The residual is a function of the draft alone, so after a crash this
+        may be done again.
         """
         draft = self.load_draft()
         if draft is None or draft.round > round_:
@@ -367,7 +366,7 @@ class Node(Claims):
             self.store.move(self._name("draft"), self._name("residual"))
             return
         if of_it and draft.contract == contract:
-            self.store.write_chunks(self._name("residual"), draft.given_back().chunks())
+            self.store.write(self._name("residual"), draft.given_back().chunks())
         self.store.erase(self._name("draft"))
 
     def make_room(self, epoch_id: bytes, draft: Draft | None, round_: int, attempt: int) -> None:
@@ -386,7 +385,7 @@ class Node(Claims):
     def skip_draft(self, round_: int) -> None:
         """End the rounds up to `round_`, whose model was taken from another member.
 
-        Nobody says whose updates are in it. One that was encrypted counts as sent. Another one is
+        Nobody says whose updates are in it. One that was encrypted counts as sent; another one is
         dropped, because its own model may have been another than the others'.
         """
         draft = self.load_draft()

@@ -1,15 +1,13 @@
 """Policy: what this node allows, whatever the server asks for.
 
 It is read from the node's own config, whose keys docs/deploy.md lists, and from $FLHE_HOME,
-$FLHE_METRICS and $FLHE_WITNESS. Flower's run config is no source: the server can rewrite it.
+$FLHE_METRICS and $FLHE_WITNESS. Flower's run config is no source: the server can rewrite it. Of the
+limits that a pinned roster holds (`flhe.keys.roster.limits`) and the node's own the stricter holds.
 
 A simulation has no node config to pin anything in. There, and only there, trust is first-use, sparse
 updates may be told unpermuted, the server may read sums, any part of an update may travel in clear,
 what schemes declare is at its laxest, the disk counts as one that is never put back, and a run passes
 unencrypted if its run config says so: `scheme="plain"` or `flhe-plain=true`.
-
-A pinned roster may hold limits that all its sites agreed on (`flhe.keys.roster.limits`). Of those
-and of the node's own config the stricter holds.
 """
 
 from __future__ import annotations
@@ -115,42 +113,20 @@ def _defaults() -> dict[str, Value]:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One node's policy.
+    """One node's policy: what holds unless its config or its roster says otherwise.
 
-    Parameters
-    ----------
-    home : Path
-        State directory: identity, keys, claims, the model.
-    trust : "pinned" or "first-use"
-        Whether members are those of a pinned roster, or whoever advertises first.
-    roster : Roster or None
-        The pinned roster; None under first-use.
-    schemes : tuple[str, ...]
-        Schemes that may run here.
-    metrics : tuple[str, ...]
-        Metrics that may leave. `loss` also stands for `train_loss`, `eval-loss` and the like.
-    leave : bool
-        Whether this node answers nothing more and destroys its keys.
-    limits : mapping of str to bool, int or float
-        By name, the stricter of roster and own config; see `keys.roster.limits`.
-    dealt_key : Path or None
-        File with this site's keys, where they are dealt.
-    select_rules : tuple[str, ...]
-        Rules that may choose it.
-    min_survivors : int
-        Fewest senders of a sum that this node helps to open, beside what the roster says.
-    max_federations : int
-        Most federations that may begin in this state directory; 0 for any number.
-    witness, durable : Path or None, bool
-        Place of the witness, None for a default one, and whether keys outlive it; see `witness.py`.
-    queries : tuple[str, ...] or None
-        Names of the queries that are answered; None for whatever the app answers.
-    min_contributors, max_queries : int
-        Fewest senders of a sum of answers, beside `min_survivors`; most queries of one federation.
-    accepted : tuple[str, ...]
-        Hashes of the contracts that may run, 64 hexadecimal digits each; any where there are none.
-    root : Path or None
-        Where `home` was not configured: the directory above it that is ours to make private.
+    `home` is the state directory; where it was not configured, `root` is the directory above it that is
+    ours to make private. With `trust` "pinned" members are those of `roster`, else whoever advertises
+    first. `schemes` may run here, `metrics` may leave: `loss` also stands for `train_loss`, `eval-loss`
+    and the like. With `leave` the node answers nothing more and destroys its keys. `limits` are the
+    stricter of roster and own config, by name (`keys.roster.limits`). `dealt_key` is the file with this
+    site's keys, where they are dealt; `select_rules` may choose what is encrypted. A sum that this node
+    helps to open has `min_survivors` senders or more, beside what the roster says. At most
+    `max_federations` may begin in `home`; 0 is any number. `witness` is the witness's place, None for a
+    default one, and with `durable` keys outlive it. `accepted` are hashes of the contracts that may
+    run, 64 hexadecimal digits each; none for any. `queries` are the names of those that are
+    answered, None for whatever the app answers; `max_queries` is how many of one federation, and a sum
+    of answers has `min_contributors` senders or more.
     """
 
     home: Path

@@ -1,8 +1,8 @@
 """One node's state directory: identity, keys and whatever else is kept, for its owner only.
 
-Directories are 0700, files 0600, written whole or not at all (`flhe/wire/files.py`). The identity is in
-`identity.key`, an Ed25519 seed, which only this module writes. How far keys were used is in each
-federation's journal (`journal.py`); the store knows where that has its witness.
+Directories are 0700, files 0600, written whole or not at all (`flhe/wire/files.py`). `identity.key`, an
+Ed25519 seed, is written here alone. How far keys were used is in each federation's journal
+(`journal.py`); the store knows where that has its witness.
 """
 
 from __future__ import annotations
@@ -95,34 +95,27 @@ class Store:
         """Return the content of `name`. Raises StoreError if missing, or open to others."""
         return files.read(self._at(name))
 
-    def write(self, name: str, data: Buffer) -> None:
-        """Write the file `name`, whole or not at all; replaces an older one.
+    def write(self, name: str, data: Buffer | Iterable[Buffer]) -> None:
+        """Write the file `name`, whole or not at all, from one buffer or many; replaces an older one.
 
         `name` is a relative path of up to four parts, each of letters, digits and `.`, `_`, `-`.
         Raises ConfigError for another name.
         """
-        self.write_chunks(name, [data])
-
-    def write_chunks(self, name: str, chunks: Iterable[Buffer]) -> None:
-        """As `write`, from buffers that come one at a time; where that fails, the older file stays."""
         path = self._at(name, writing=True)
-        self._make_parents(path)
-        files.replace(path, chunks)
+        for parent in reversed(list(path.relative_to(self.root).parents)[:-1]):
+            files.make_private(self.root / parent)
+        files.replace(path, [data] if isinstance(data, Buffer) else data)
 
     def move(self, name: str, to: str) -> None:
         """Give the file `name` the name `to`, in place of what had it."""
         source, target = self._at(name, writing=True), self._at(to, writing=True)
         files.move(source, target)
 
-    def append(self, name: str, data: bytes, limit: int) -> None:
-        """Add to the end of `name`; a file that would exceed `limit` bytes starts anew."""
-        files.append(self._at(name, writing=True), data, limit)
-
-    def append_line(self, name: str, line: bytes, limit: int) -> None:
-        """Add a line to the log `name`, whole or not at all; a full one becomes `<name>.1`."""
+    def append(self, name: str, lines: bytes, limit: int) -> None:
+        """Add lines to the log `name`, whole or not at all; a full one becomes `<name>.1`."""
         path = self._at(name, writing=True)
         with self.lock(_PATIENCE, name="lock-log"):  # runs share it, and one at a time may rotate
-            files.append_line(path, line, limit)
+            files.append(path, lines, limit)
 
     def replace_erasing(self, name: str, data: Buffer) -> None:
         """Put other secrets in the place of a file's, which are overwritten, as far as that helps."""
@@ -163,7 +156,3 @@ class Store:
                 raise StoreError("a link inside the state directory: remove it")
             path /= part
         return path
-
-    def _make_parents(self, path: Path) -> None:
-        for parent in reversed(list(path.relative_to(self.root).parents)[:-1]):
-            files.make_private(self.root / parent)

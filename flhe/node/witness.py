@@ -2,8 +2,8 @@
 
 A volume that is put back takes its inodes, its times and its files back, and the machine need not have
 started anew. So no file on the volume can show that a claim is missing. A file outside it can: each
-journal has one, which holds the 16 bytes of its last entry. By default it is in memory, which nobody
-puts back without the processes that run there.
+journal has one, of 16 bytes, by default in memory, which nobody puts back without the processes that
+run there.
 """
 
 from __future__ import annotations
@@ -28,15 +28,10 @@ _WHERE = "the witness's directory"
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Where entries are kept.
+    """Where entries are kept: in a directory of this user alone, or in this process.
 
-    Parameters
-    ----------
-    place : Path or None
-        A directory of this user alone; None keeps entries in this process, and no other one may use
-        the keys.
-    durable : bool
-        Whether a missing entry is taken from the journal: the journal's disk is never put back.
+    Without a `place` no other process may use the keys. With `durable` a missing entry is taken from
+    the journal, whose disk is never put back.
     """
 
     place: Path | None = None

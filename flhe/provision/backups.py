@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from flhe.errors import ConfigError, FlheError, ProtocolError, StoreError
-from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.model_key import ModelKey
+from flhe.keys.seal import ModelKey
 from flhe.node.backup import ARCHIVE, MAX_FILE, Backup
+from flhe.node.checkpoint import model_key_in
 from flhe.node.node import EPOCHS
 from flhe.node.store import Store
 from flhe.provision import public_files, sites
@@ -37,18 +37,12 @@ def backup(home: Path, out: Path, passphrase: str) -> tuple[Backup, int]:
     identity = sites.existing(home)
     models: dict[bytes, ModelKey] = {}
     lost = 0
-    store, archive = Store(home), home / ARCHIVE
-    for name in store.names(EPOCHS):
+    store = Store(home)
+    for name in (*store.names(EPOCHS), *store.names(f"{ARCHIVE}/*")):  # also of an earlier restore
         try:
-            epoch = Epoch.from_bytes(store.read(name))
-            models[epoch.id] = ModelKey.of(epoch)
-        except (ProtocolError, ConfigError):
-            lost += 1
-    for file in sorted(archive.iterdir()) if archive.is_dir() else ():  # of an earlier restore
-        try:
-            model = ModelKey.from_bytes(files.read(file))
+            model = model_key_in(store.read(name))
             models[model.epoch] = model
-        except (ProtocolError, StoreError):
+        except (ProtocolError, ConfigError):
             lost += 1
     kept = Backup(identity.seed, tuple(models[epoch_id] for epoch_id in sorted(models)))
     if not files.create(out, kept.seal(passphrase)):

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from flhe.errors import FlheError, StoreError
+from flhe.errors import ConfigError, FlheError
 from flhe.keys.agreement.dealt import Dealt
 from flhe.keys.identity import Identity
 from flhe.keys.roster import fingerprint
 from flhe.keys.roster.roster import Roster
-from flhe.keys.roster.signed_roster import SignedRoster, check_pinned, parse_hash
+from flhe.keys.roster.signed_roster import SignedRoster, check_pinned
 from flhe.node.policy import Policy, misspelt, setting, settings
 from flhe.provision import rosters
 from flhe.provision.check_home import check_witness
 from flhe.provision.checks import Check, Checks, tried
+from flhe.provision.permits import check_federations
 from flhe.schemes import PLAIN
-from flhe.wire import files
 
 
 def check_settings(config: Mapping[str, object]) -> Check:
@@ -60,14 +60,8 @@ def check_member(roster: Roster, identity: Identity) -> Check:
     return tried("member", mend, lambda: f"{roster.name(identity.public)}, one of {size} sites")
 
 
-def check_policy(config: Mapping[str, object]) -> Checks:
+def check_policy(policy: Policy) -> Checks:
     """What this node allows, in words, after all that roster and node config say."""
-    try:
-        policy = Policy.of_node(config, run_id=0, node_id=0, simulated=False)
-    except FlheError as error:
-        mend = "mend that in the node config; a node with it refuses every message"
-        yield Check("policy", "fail", str(error), mend)
-        return
     allowed = [s for s in policy.schemes if policy.roster is None or policy.roster.allows(s)]
     if allowed:
         yield Check("schemes", "ok", ", ".join(allowed))
@@ -95,16 +89,17 @@ def check_policy(config: Mapping[str, object]) -> Checks:
     if policy.leave:
         mend = "take flhe-leave out of the node config to take part again"
         yield Check("leave", "warn", "this node gives up its keys and leaves", mend)
+    if policy.home.is_dir() and policy.root is None:
+        yield from check_federations(policy)
 
 
 def _dealt(path: Path, roster: Roster | None) -> Check:
     """The file with keys that were dealt, which nobody reads before a round is under way."""
     name = "dealt key"
     try:
-        dealt = Dealt.from_bytes(files.read(path))
-    except FlheError as error:
-        why = "missing, a link, somebody else's, or open to others"
-        says = f"{path} cannot be used: {why if isinstance(error, StoreError) else error}"
+        dealt = Dealt.read(path)
+    except ConfigError as error:
+        says = f"{path} cannot be used: {error}"
         mend = "put the file that was dealt to this site there, chmod 600, owned by the node's user"
         return Check(name, "fail", says, mend)
     if roster is not None and dealt.roster_hash != roster.hash:
@@ -115,7 +110,7 @@ def _dealt(path: Path, roster: Roster | None) -> Check:
 
 def _hash(roster: Roster, pinned_hash: str) -> Check:
     def words() -> str:
-        check_pinned(roster, parse_hash(pinned_hash))
+        check_pinned(roster, pinned_hash)
         return ", ".join(fingerprint.lines(roster.hash))
 
     mend = (

@@ -15,13 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from flhe.errors import FlheError
-from flhe.node.policy import allowed, listed, setting
+from flhe.node.policy import Policy, allowed, listed, setting
 from flhe.provision.check_home import check_home, identity_in
 from flhe.provision.check_machine import check_clock, check_versions
 from flhe.provision.check_tls import check_tls
 from flhe.provision.check_trust import check_member, check_policy, check_settings, pinned
 from flhe.provision.checks import Check
-from flhe.provision.permits import check_federations
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -50,9 +49,12 @@ def examine(
     found += checks
     if signed is not None and identity is not None:
         found.append(check_member(signed.roster, identity))
-    found += check_policy(config)
-    if home is not None and home.is_dir():
-        found += check_federations(home, config)
+    try:
+        policy = Policy.of_node(config, run_id=0, node_id=0, simulated=False)
+        found += check_policy(policy)
+    except FlheError as error:
+        mend = "mend that in the node config; a node with it refuses every message"
+        found.append(Check("policy", "fail", str(error), mend))
     found.append(check_clock(_path(config, "flhe-roster")))
     try:
         named = listed(config, "flhe-schemes") or allowed()

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from flhe.errors import ConfigError, ProtocolError, StoreError
+from flhe.errors import ConfigError, StoreError, config_errors
 from flhe.keys.agreement.dealt import Dealt, deal
 from flhe.keys.roster.roster import Roster
 from flhe.keys.roster.signed_roster import load_pinned
@@ -98,13 +98,8 @@ def show(path: Path) -> Table:
 
     Raises ConfigError: it cannot be read, others can, or it is no such file.
     """
-    try:
-        dealt = Dealt.from_bytes(files.read(path))
-    except (StoreError, ProtocolError) as error:
-        why = "no file of `flhe keygen --scheme`, or a damaged one"
-        if isinstance(error, StoreError):
-            why = "the file is missing, a link, somebody else's, or open to others: chmod 600"
-        raise ConfigError(f"--show {path}: {why}") from None
+    with config_errors(f"--show {path}"):
+        dealt = Dealt.read(path)
     out = Table(box=None, show_header=False, pad_edge=False)
     out.add_column()
     out.add_column(overflow="fold")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from flhe.errors import ConfigError, FlheError
@@ -16,8 +15,7 @@ from flhe.provision.sites import has_identity
 def grant(home: Path) -> str:
     """Permit one more federation; return what to print.
 
-    Raises ConfigError: there is no such directory, or no node has its identity there; StoreError:
-    the directory or its audit log cannot be written by this user.
+    Raises ConfigError: no such directory, or no node's; StoreError: this user cannot write there.
     """
     from flhe.node import audit
 
@@ -45,22 +43,18 @@ def grant(home: Path) -> str:
     )
 
 
-def check_federations(home: Path, config: Mapping[str, object]) -> Checks:
+def check_federations(policy: Policy) -> Checks:
     """How many federations have begun on this node, and how many may."""
     try:
-        most = Policy.of_node(config, run_id=0, node_id=0, simulated=False).max_federations
-        store = Store(home)
+        store = Store(policy.home)
         begun, permitted = federations.begun(store), federations.permitted(store)
-    except FlheError:  # the checks of directory and policy say which
+    except FlheError:  # the check of the directory says which
         return
-    says = _have_begun(begun)
-    if not most:
-        yield Check("federations", "ok", f"{says}, any number may")
-        return
-    allowed = max(most, permitted)
-    says += f", {allowed} may"
-    if begun >= allowed:
-        says += f": a further `flwr run` needs `flhe permit --home {home}`; a resumed one does not"
+    allowed = max(policy.max_federations, permitted)
+    says = f"{_have_begun(begun)}, {allowed if policy.max_federations else 'any number'} may"
+    if policy.max_federations and begun >= allowed:
+        command = f"flhe permit --home {policy.home}"
+        says += f": a further `flwr run` needs `{command}`; a resumed one does not"
     yield Check("federations", "ok", says)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from flhe.errors import ConfigError, FlheError
+from flhe.errors import ConfigError, config_errors
 from flhe.keys.roster import fingerprint
 from flhe.keys.roster.roster import Member, Roster
-from flhe.keys.roster.signed_roster import MAX_FILE, SignedRoster, check_pinned, parse_hash
+from flhe.keys.roster.signed_roster import MAX_FILE, SignedRoster, check_pinned
 from flhe.provision import public_files, sites
 
 MANY = 100
@@ -53,21 +53,15 @@ def replaced(roster: Roster, path: Path) -> Roster:
 def in_force(path: Path) -> Roster:
     """The roster of before, which all of its members have signed; ConfigError for another."""
     signed = load(path)
-    try:
+    with config_errors(f"--previous {path}: name the roster that is in force so far"):
         signed.check_complete()
-    except ConfigError as error:
-        raise ConfigError(
-            f"--previous {path}: name the roster that is in force so far; {error}"
-        ) from None
     return signed.roster
 
 
 def check_hash(roster: Roster, written: str) -> None:
     """Refuse a roster with another hash than was given; ConfigError."""
-    try:
-        check_pinned(roster, parse_hash(written))
-    except ConfigError as error:
-        raise ConfigError(f"--roster-hash: {error}") from None
+    with config_errors("--roster-hash"):
+        check_pinned(roster, written)
 
 
 def difference(old: Roster, new: Roster) -> str:
@@ -95,10 +89,8 @@ def difference(old: Roster, new: Roster) -> str:
 def load(path: Path) -> SignedRoster:
     """Read a roster file, whoever has signed it. ConfigError says what is wrong with it."""
     data = public_files.read(path, MAX_FILE, "the roster")
-    try:
+    with config_errors(f"{path}"):
         return SignedRoster.from_bytes(data)
-    except FlheError as error:
-        raise ConfigError(f"{path}: {error}") from None
 
 
 def table(signed: SignedRoster) -> Table:

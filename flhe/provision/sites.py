@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flhe.errors import ConfigError, StoreError
+from flhe.errors import ConfigError, config_errors
 from flhe.keys.identity import Identity
 from flhe.keys.roster import fingerprint
 from flhe.keys.roster.enrolment import MAX_FILE, Enrolment
@@ -42,10 +42,9 @@ key  {public.hex()}
 def enrol(home: Path, name: str, out: Path | None) -> str:
     """Make a site's identity, unless it has one, and its request to be listed; what to print.
 
-    `home` is made if it is missing, 0700; the request's file is NAME.site where none is given.
-
-    Raises ConfigError, StoreError: a name that no member may have, a directory that others may look
-    into, or a file that is there.
+    `home` is made if it is missing, 0700; the request's file is NAME.site where none is given. Raises
+    ConfigError, StoreError: a name that no member may have, a directory that others may look into, or a
+    file that is there.
     """
     path = _path(name, out)
     made = not (home / IDENTITY).exists()
@@ -105,7 +104,5 @@ def _path(name: str, out: Path | None) -> Path:
 
 
 def _store(home: Path) -> Store:
-    try:
+    with config_errors(f"--home {home}"):
         return Store(home)
-    except StoreError as error:
-        raise ConfigError(f"--home {home}: {error}") from None

@@ -81,7 +81,7 @@ class Optimizer(Record):
         How the learning rate `lr` falls step by step, 0 to 1e30; 0 is not at all.
     """
 
-    FORM = Form("optimizer", lean=True, error=ConfigError)
+    FORM = Form("optimizer", error=ConfigError)
 
     name: Name = "fedavg"
     eta: _Rate | None = None

@@ -1,13 +1,13 @@
 """Canonical CBOR: one value, one encoding.
 
-Everything that is hashed, signed, derived from or bound as associated data goes through here, so
-two machines can never disagree about the bytes. The subset is small on purpose: integers that fit
-64 bits, byte and text strings, arrays, maps with text keys, true, false and null. No floats, no
-tags (cbor2 would build dates, regular expressions and shared references out of a stranger's tags),
-no indefinite lengths.
+Everything that is hashed, signed, derived from or bound as associated data goes through here, so two
+machines can never disagree about the bytes. The subset is small on purpose: integers that fit 64 bits,
+byte and text strings, arrays, maps with text keys, true, false and null. There are no floats, no
+indefinite lengths, and no tags: cbor2 would build dates, regular expressions and shared references out
+of a stranger's.
 
-Source: RFC 8949, Sec. 4.2.1 (core deterministic encoding). With text keys only, its key order and
-the length-first order of RFC 7049 are the same, and a map cannot be filled with colliding hashes.
+Source: RFC 8949, Sec. 4.2.1 (core deterministic encoding). With text keys only, its key order and the
+length-first order of RFC 7049 are the same, and a map cannot be filled with colliding hashes.
 """
 
 from __future__ import annotations

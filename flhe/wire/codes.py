@@ -16,14 +16,8 @@ from flhe.wire.printable import printable
 class Refusal:
     """One way for a node to say no.
 
-    Parameters
-    ----------
-    code : int
-        Error code of Flower's reply; Flower itself uses small ones.
-    slug : str
-        The reason that travels.
-    meaning : str
-        What the server's log says about it, with the mend.
+    `code` is that of Flower's reply, which itself uses small ones; `slug` is the reason that travels,
+    and `meaning` what the server's log says about it, with the mend.
     """
 
     code: int
@@ -39,101 +33,95 @@ APP = Refusal(
 INTERNAL = Refusal(
     1002, "flhe/internal", "flhe failed there unexpectedly; see errors.log in its state directory"
 )
-_ROWS: tuple[tuple[type[e.FlheError], int, str, str], ...] = (
-    (e.LeftError, 1021, "left", "it has left the federation"),
-    (
-        e.FederationsError,
+_TABLE: dict[type[e.FlheError], Refusal] = {
+    e.LeftError: Refusal(1021, "flhe/left", "it has left the federation"),
+    e.FederationsError: Refusal(
         1026,
-        "federations",
+        "flhe/federations",
         "its policy allows no further federation: resume the one before, or ask the site to permit "
         "one more (flhe permit)",
     ),
-    (e.PolicyError, 1010, "policy", "its policy refuses this run or scheme"),
-    (e.QuorumError, 1011, "quorum", "too few members or survivors for its roster"),
-    (e.ClaimedError, 1022, "claimed", "it has answered this attempt otherwise: another one is due"),
-    (e.ReuseError, 1012, "reuse", "asked to use a mask or open a round a second time"),
-    (
-        e.AlteredError,
+    e.PolicyError: Refusal(1010, "flhe/policy", "its policy refuses this run or scheme"),
+    e.QuorumError: Refusal(1011, "flhe/quorum", "too few members or survivors for its roster"),
+    e.ClaimedError: Refusal(
+        1022, "flhe/claimed", "it has answered this attempt otherwise: another one is due"
+    ),
+    e.ReuseError: Refusal(1012, "flhe/reuse", "asked to use a mask or open a round a second time"),
+    e.AlteredError: Refusal(
         1023,
-        "altered",
+        "flhe/altered",
         "the sum that it was given is not that of what its senders encrypted; see its errors.log "
         "for the check that failed",
     ),
-    (
-        e.EquivocationError,
+    e.EquivocationError: Refusal(
         1024,
-        "two-stories",
+        "flhe/two-stories",
         "the checkpoint that it was sent holds other sums than it has opened: compare flhe log of the "
         "sites; to take the others' result, the site moves runs/<id>/model away; see its errors.log",
     ),
-    (
-        e.AuthenticationError,
-        1013,
-        "authentication",
-        "a signature or key confirmation did not verify",
+    e.AuthenticationError: Refusal(
+        1013, "flhe/authentication", "a signature or key confirmation did not verify"
     ),
-    (e.DriftError, 1019, "drift", "its model is not the one that this round starts from"),
-    (
-        e.SumRangeError,
+    e.DriftError: Refusal(
+        1019, "flhe/drift", "its model is not the one that this round starts from"
+    ),
+    e.SumRangeError: Refusal(
         1031,
-        "sum-range",
+        "flhe/sum-range",
         "the sum holds an integer beyond 63 bits: ask for smaller numbers, or for several sums",
     ),
-    (
-        e.VersionError,
+    e.VersionError: Refusal(
         1025,
-        "version",
+        "flhe/version",
         "it runs another version of flhe than the server: upgrade the older side",
     ),
-    (
-        e.ProtocolError,
+    e.ProtocolError: Refusal(
         1014,
-        "protocol",
+        "flhe/protocol",
         "a message that does not belong there, or of another version; see its errors.log",
     ),
-    (e.NoKeyError, 1020, "no-key", "it has no usable key: a new epoch must be agreed on"),
-    (e.StoreError, 1015, "store", "its state directory cannot be used; see its errors.log"),
-    (
-        e.ReplyError,
+    e.NoKeyError: Refusal(
+        1020, "flhe/no-key", "it has no usable key: a new epoch must be agreed on"
+    ),
+    e.StoreError: Refusal(
+        1015, "flhe/store", "its state directory cannot be used; see its errors.log"
+    ),
+    e.ReplyError: Refusal(
         1018,
-        "reply",
+        "flhe/reply",
         "its app must reply with one ArrayRecord that holds all of the model's arrays, and one "
         "MetricRecord that holds a whole number of examples under the strategy's weighted_by_key; to a "
         "query, with an ArrayRecord of integers, or of floats with a declared bound",
     ),
-    (
-        e.NotFiniteError,
+    e.NotFiniteError: Refusal(
         1027,
-        "not-finite",
+        "flhe/not-finite",
         "its update holds NaN or infinity: lower the learning rate or clip gradients",
     ),
-    (
-        e.ExamplesError,
-        1029,
-        "examples",
-        "its example count cannot be weighed: its app told none, or less",
+    e.ExamplesError: Refusal(
+        1029, "flhe/examples", "its example count cannot be weighed: its app told none, or less"
     ),
-    (e.RangeError, 1016, "range", "a number of its is out of range; see its errors.log"),
-    (
-        e.PackageError,
+    e.RangeError: Refusal(
+        1016, "flhe/range", "a number of its is out of range; see its errors.log"
+    ),
+    e.PackageError: Refusal(
         1030,
-        "package",
+        "flhe/package",
         "a package that the scheme needs is not installed there: its errors.log and flhe doctor "
         "name it, and the command that installs it",
     ),
-    (e.ConfigError, 1017, "config", "its configuration cannot work"),
-)
-_TABLE = [(kind, Refusal(code, f"flhe/{slug}", meaning)) for kind, code, slug, meaning in _ROWS]
+    e.ConfigError: Refusal(1017, "flhe/config", "its configuration cannot work"),
+}
 
 
 def refusal_for(error: BaseException) -> Refusal:
     """The code that a node answers with when `error` stopped it."""
-    return next((refusal for kind, refusal in _TABLE if isinstance(error, kind)), INTERNAL)
+    return next((refusal for kind, refusal in _TABLE.items() if isinstance(error, kind)), INTERNAL)
 
 
 def find(code: int) -> Refusal | None:
     """The refusal of that code, or None if no node of this version answers with it."""
-    return next((r for r in (APP, INTERNAL, *(r for _, r in _TABLE)) if r.code == code), None)
+    return next((r for r in (APP, INTERNAL, *_TABLE.values()) if r.code == code), None)
 
 
 def explain(code: int, reason: str | None) -> str:

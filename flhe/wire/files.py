@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from flhe.errors import ConfigError, StoreError
+from flhe.errors import StoreError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -104,33 +104,22 @@ def move(path: Path, to: Path) -> None:
         _sync(to.parent)
 
 
-def append(path: Path, data: bytes, limit: int) -> None:
-    """Add to the end of a file, made if it is missing; one that would exceed `limit` starts anew."""
-    with os_errors("write"), os.fdopen(_open_at_end(path), "ab") as file:
-        if os.fstat(file.fileno()).st_size + len(data) > limit:
-            file.truncate(0)
-        file.write(data[:limit])
-
-
-def append_line(path: Path, line: bytes, limit: int) -> None:
-    """Add a line to a log, whole or not at all; it is not flushed to the disk.
+def append(path: Path, lines: bytes, limit: int) -> None:
+    """Add lines to a log, whole or not at all; they are not flushed to the disk.
 
     A log that would exceed `limit` bytes becomes `<name>.1`, in place of the one before, and a new
     one begins. One caller at a time: two that rotate at once would lose what the first put aside.
-    Raises ConfigError for a line that is two.
     """
-    if b"\n" in line:
-        raise ConfigError("append_line: a line holds no line feed, one is added")
     with os_errors("write"):
         with os.fdopen(_open_at_end(path), "ab", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            full = size > 0 and size + len(line) + 1 > limit
+            full = size > 0 and size + len(lines) > limit
             if not full:
-                _write_line(file.fileno(), size, line)
+                _write_lines(file.fileno(), size, lines)
         if full:
             path.replace(path.with_name(f"{path.name}.1"))
             with os.fdopen(_open_at_end(path), "ab", buffering=0) as file:
-                _write_line(file.fileno(), 0, line)
+                _write_lines(file.fileno(), 0, lines)
 
 
 def sweep(root: Path) -> None:
@@ -229,10 +218,10 @@ def _open_at_end(path: Path) -> int:
     return handle
 
 
-def _write_line(handle: int, size: int, line: bytes) -> None:
-    """Write a line at the end of a file of `size` bytes with one call, or leave it as it was."""
+def _write_lines(handle: int, size: int, lines: bytes) -> None:
+    """Write at the end of a file of `size` bytes with one call, or leave it as it was."""
     torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # by a loss of power
-    data = b"\n" * torn + line + b"\n"
+    data = b"\n" * torn + lines
     if os.write(handle, data) < len(data):
         os.ftruncate(handle, size)
         raise StoreError("a line of a log did not fit in the state directory: free some disk space")

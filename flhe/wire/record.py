@@ -35,28 +35,14 @@ RECORDS: dict[str, type[Record]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How records of a class are written.
+    """How records of a class are written, and what they are called in errors.
 
-    Parameters
-    ----------
-    what : str
-        The class in errors.
-    most : int
-        Longest encoding that is read, bytes.
-    kind, version : str, int
-        What an encoding says of itself; neither where it lies within another record.
-    row : bool
-        Values alone, in order, without names.
-    lean : bool
-        Fields that are None are left out.
-    error : type
-        Raised for a value out of bounds; in an encoding that was read too.
-    origin : str
-        What another kind of encoding is not: "no file of `flhe keygen`".
-    advice : str
-        What to do about another version, or fields that this one does not know.
-    damaged : FlheError, optional
-        What is raised in place of every error of an encoding that is read.
+    `most` is the longest encoding that is read, bytes. An encoding says its `kind` and `version`; one
+    that lies within another record has neither. With `row` it has values alone, in order, without
+    names. `error` is raised for a value out of bounds, in an encoding that was read too, and `damaged`
+    in place of every error of one that is read. `origin` says what another kind of encoding is not ("no
+    file of `flhe keygen`"), `advice` what to do about another version, or fields that this one does not
+    know.
     """
 
     what: str
@@ -64,7 +50,6 @@ class Form:
     kind: str = ""
     version: int = 0
     row: bool = False
-    lean: bool = False
     error: type[FlheError] = ProtocolError
     origin: str = ""
     advice: str = ""
@@ -137,8 +122,6 @@ class Record:
         """What `to_bytes` encodes."""
         plan = plan_of(type(self))
         body = {name: spec.write(getattr(self, name)) for name, spec in plan.specs}
-        if plan.form.lean:
-            body = {name: value for name, value in body.items() if value is not None}
         return [*plan.head.values(), *body.values()] if plan.form.row else {**plan.head, **body}
 
     def to_bytes(self) -> bytes:
@@ -213,11 +196,6 @@ def _by_name(plan: Plan, stored: Any) -> dict[str, Any]:
         raise ProtocolError(
             f"{form.what}: version {version}, this flhe reads {form.version}{advice}"
         )
-    if form.lean:
-        if None in stored.values():
-            raise ProtocolError(f"{form.what}: a field that is none is left out")
-        unknown = len(stored.keys() - set(names))
-        stored = {**dict.fromkeys(names), **stored}
     for name in names:
         if name not in stored:
             raise ProtocolError(f"{form.what}: field {name} is missing")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.errors import FlheError
 from flhe.keys.agreement import masking
-from flhe.keys.agreement.answers import answer_of, combine
+from flhe.keys.agreement.answers import Answer, combine
 from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
@@ -160,13 +160,15 @@ class SashMembers(Members):
         self._signatures = [self._signed(CONSIST, rank, said, b"").signature for rank in senders]
         rows = self.circle.sharing.share(self._seeds)
         self._answers = [
-            answer_of(
-                rank,
-                self._signed(UNMASK, rank, pack_elements(rows[rank]), self.circle.about(senders)),
-            )
+            self._answer(rank, pack_elements(rows[rank]), self.circle.about(senders))
             for rank in senders
         ]
         self.client_bytes = sum(map(len, self._boxes)) * 2 + 66 * len(senders)
+
+    def _answer(self, rank: int, payload: bytes, about: bytes) -> bytes:
+        return Answer(
+            rank, payload, self._signed(UNMASK, rank, payload, about).signature
+        ).to_bytes()
 
     def _signed(self, stage: str, rank: int, payload: bytes, about: bytes) -> Envelope:
         header = self.circle.header(self._slot, stage, rank, about)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from flhe.errors import FlheError
 from flhe.keys.agreement.messages import Envelope
-from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.agreement.states import Epoch
+from flhe.keys.seal import ModelKey
 from flhe.schemes.base import Adder
 from flhe.schemes.esafl.adder import EsaflAdder
 from flhe.schemes.fedml_he.adder import FedmlHeAdder
@@ -103,8 +103,8 @@ def of_traffic(
     for key in pair_keys:
         for slot, (sender, receiver) in itertools.product(contexts.slots, ranks):
             yield hkdf(key, "kshare", slot.digest(), sender, receiver)
-        for header in contexts.headers:
-            yield hkdf(key, "pair-aead", header)
+    for key, header in itertools.product((*group_keys, *pair_keys), contexts.headers):
+        yield hkdf(key, "pair-aead", header)
 
 
 def _of_adder(adder: Adder, group_key: bytes, slot: Slot) -> Iterator[bytes]:

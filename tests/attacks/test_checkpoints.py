@@ -12,7 +12,7 @@ from flwr.app import Message
 
 from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.model_key import ModelKey
+from flhe.keys.seal import ModelKey
 from flhe.mods import records
 from flhe.node.store import Store
 from flhe.training.chain import Link
@@ -53,8 +53,7 @@ def signed(group: Group, rank: int, model: Model) -> bytes:
 def handed(group: Group, victim: Site, model: Model, vouchers: list[bytes], **how: Any) -> Message:
     """What the victim answers to a checkpoint that the member of rank 1 has sealed."""
     epoch = epoch_of(group.sites[1])
-    header = {**ModelKey.of(epoch).header(), "round": model.round, "attempt": 0, "rank": 1}
-    pieces = seal.seal_stream(ModelKey.of(epoch).key, header, model.chunks())
+    pieces = seal.seal(ModelKey.of(epoch), model.round, 1, model.chunks())
     box = {records.BOX: records.from_pieces(pieces)}
     return group.ask(victim, "sync", extra=box, vouchers=vouchers, **how)
 

@@ -17,8 +17,7 @@ from flhe.coding.update import update_codec
 from flhe.keys.agreement import dealt
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
-from flhe.node.claims import StoredNote
-from flhe.node.journal import Journal, SignedSet
+from flhe.node.journal import Journal, Note, SignedSet
 from flhe.node.node import StoredSession
 from flhe.schemes.batchcrypt import residue_worker
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
@@ -55,10 +54,19 @@ def _more() -> list[Record]:
         SignedSet(bytes(32), bytes(32), bytes(32), 3, True),
         *(VOID, VOID.promises[0], PendingSet(VOID, {0: b"signature"}, {1: b"answer"})),
         Journal(
-            bytes(16), bytes(16), bytes(16), bytes(32), bytes(16), (3, 1, 2), b"note", SUMS, 2, 3
+            bytes(16),
+            bytes(16),
+            bytes(16),
+            bytes(32),
+            bytes(16),
+            (3, 1, 2),
+            Note(bytes(32)),
+            SUMS,
+            2,
+            3,
         ),
         residue_worker._Order(11, 13, 139, 3),
-        *(TOLD.dealt[0], TOLD.agreed[0], StoredNote(bytes(32), b"", bytes(32))),
+        *(TOLD.dealt[0], TOLD.agreed[0], Note(bytes(32), b"", bytes(32))),
         dealt.deal(ROSTER, Esafl("rns-4096", "dealt"), random=source("dealt"))[IDS[0].public],
         StoredSession(bytes(16), Contract()),
         Contract(

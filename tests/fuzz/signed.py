@@ -10,9 +10,11 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flhe.errors import ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement import broadcast, epoch, joint, key_pair, pairs, shared_key
 from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
+from flhe.keys.seal import ModelKey
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.scheme import FedmlHe
@@ -100,14 +102,13 @@ THRESHOLD: Any = ThresholdCkks().adder(SIZE)
 
 
 @functools.cache
-def pair(number: int = 0, adder: Any = PAILLIER) -> tuple[epoch.Confirmed, bytes]:
-    e = exchange(number)
-    label = f"pair {number} {adder.name}"
-    return key_pair.make(e.confirmed[0], e.confirms, adder, source(label))
+def pair(number: int = 0, adder: Any = PAILLIER) -> tuple[epoch.Epoch, bytes]:
+    draw = source(f"pair {number} {adder.name}")
+    return key_pair.make(IDS[0], exchange(number).epochs[0], adder, draw)
 
 
 def _take(data: bytes, adder: Any = PAILLIER) -> None:
-    key_pair.take(E.confirmed[1], E.confirms, data, adder)
+    key_pair.take(E.epochs[1], data, adder)
 
 
 def _announced(data: bytes) -> None:
@@ -116,40 +117,39 @@ def _announced(data: bytes) -> None:
 
 def _leader_lies(secret: bytes, adder: Any = PAILLIER) -> None:
     """The leader seals what is no secret key, or not that of the public one."""
-    state, message = pair(0, adder)
-    agreed = E.epochs[0]
-    head = key_pair._box_header(agreed, state.scheme_public)
-    box = seal.seal(agreed.group_key, head, secret, source("lie"))
-    _take(resigned(message, canonical.dumps([state.scheme_public, box]), 0), adder)
+    agreed, message = pair(0, adder)
+    head = Envelope.from_bytes(message, key_pair.MAX_PAIR).header
+    box = pairs.seal_to(agreed.group_key, head, secret, source("lie"))
+    _take(resigned(message, canonical.dumps([agreed.scheme_public, box]), 0), adder)
 
 
 @functools.cache
-def joints(number: int = 0) -> tuple[list[epoch.Confirmed], list[bytes]]:
-    e, draw = exchange(number), source(f"joint {number}")
-    made = [joint.share(state, e.confirms, ESAFL, draw) for state in e.confirmed]
+def joints(number: int = 0) -> tuple[list[epoch.Epoch], list[bytes]]:
+    epochs, draw = exchange(number).epochs, source(f"joint {number}")
+    made = [joint.share(IDS[agreed.rank], agreed, ESAFL, draw) for agreed in epochs]
     return [state for state, _ in made], [message for _, message in made]
 
 
 def _add(data: bytes) -> None:
     states, messages = joints()
-    joint.add(states[0], E.confirms, replaced(messages, messages[1], data), ESAFL)
+    joint.add(IDS[0], states[0], replaced(messages, messages[1], data), ESAFL)
 
 
 def _liar_adds(lanes: bytes) -> None:
-    agreed = E.epochs[1]
-    box = seal.seal(
-        agreed.group_key, broadcast.box_header(agreed, "joint", 1), lanes, source("joint lie")
-    )
-    _add(resigned(joints()[1][1], box))
+    message = joints()[1][1]
+    head = Envelope.from_bytes(message, joint.MAX_SHARE).header
+    box = pairs.seal_to(E.epochs[1].group_key, head, lanes, source("joint lie"))
+    _add(resigned(message, box))
 
 
 def _joint_lanes() -> list[bytes]:
-    return [seal.unseal(E.epochs[0].group_key, payload_of(joints()[1][1]))[1]]
+    sent = Envelope.from_bytes(joints()[1][1], joint.MAX_SHARE)
+    return [pairs.open_from(E.epochs[0].group_key, sent.header, sent.payload)]
 
 
 def joint_sum(number: int) -> bytes:
     states, messages = joints(number)
-    return joint.add(states[1], exchange(number).confirms, messages, ESAFL)[1]
+    return joint.add(IDS[1], states[1], messages, ESAFL)[1]
 
 
 def _sum_announced(data: bytes) -> None:
@@ -157,35 +157,35 @@ def _sum_announced(data: bytes) -> None:
 
 
 @functools.cache
-def commits(number: int = 0) -> tuple[list[epoch.Confirmed], list[bytes]]:
-    e, draw = exchange(number), source(f"shared {number}")
-    made = [shared_key.commit(s, e.confirms, THRESHOLD, draw) for s in e.confirmed]
+def commits(number: int = 0) -> tuple[list[epoch.Epoch], list[bytes]]:
+    epochs, draw = exchange(number).epochs, source(f"shared {number}")
+    made = [shared_key.commit(IDS[agreed.rank], agreed, THRESHOLD, draw) for agreed in epochs]
     return [state for state, _ in made], [message for _, message in made]
 
 
 @functools.cache
-def revealed(number: int = 0) -> tuple[list[epoch.Confirmed], list[list[bytes]]]:
-    """Every state, and what each member has for the others."""
+def revealed(number: int = 0) -> tuple[list[epoch.Epoch], list[list[bytes]]]:
+    """Every epoch, and what each member has for the others."""
     states, told = commits(number)
-    e, draw = exchange(number), source(f"revealed {number}")
-    made = [shared_key.reveal(s, e.confirms, told, THRESHOLD, draw) for s in states]
+    draw = source(f"revealed {number}")
+    made = [shared_key.reveal(IDS[s.rank], s, told, THRESHOLD, draw) for s in states]
     return [state for state, _ in made], [messages for _, messages in made]
 
 
-def reveals(number: int = 0) -> tuple[list[epoch.Confirmed], list[bytes]]:
-    """Every state, and what is for rank 0."""
+def reveals(number: int = 0) -> tuple[list[epoch.Epoch], list[bytes]]:
+    """Every epoch, and what is for rank 0."""
     states, sent = revealed(number)
     return states, [messages[0] for messages in sent[1:]]
 
 
 def _reveal(data: bytes) -> None:
     states, told = commits()
-    shared_key.reveal(states[0], E.confirms, replaced(told, told[1], data), THRESHOLD)
+    shared_key.reveal(IDS[0], states[0], replaced(told, told[1], data), THRESHOLD)
 
 
 def _finish_shared(data: bytes) -> None:
     states, told = reveals()
-    shared_key.finish(states[0], E.confirms, replaced(told, told[0], data), THRESHOLD)
+    shared_key.finish(IDS[0], states[0], replaced(told, told[0], data), THRESHOLD)
 
 
 def _liar_reveals(box: bytes) -> None:
@@ -201,7 +201,7 @@ def _shown() -> list[bytes]:
 
 def shared_name(number: int) -> bytes:
     states, told = reveals(number)
-    return shared_key.finish(states[0], exchange(number).confirms, told, THRESHOLD)[1]
+    return shared_key.finish(IDS[0], states[0], told, THRESHOLD)[1]
 
 
 def _shared_announced(data: bytes) -> None:
@@ -210,20 +210,19 @@ def _shared_announced(data: bytes) -> None:
 
 # --- sealed boxes ---
 
-BOX: dict[str, Any] = {"run_id": RUN, "roster_hash": ROSTER.hash, "stage": "checkpoint"}
-BOX |= {"round": 3, "attempt": 0, "rank": 1, "epoch": bytes(16)}
-KEY = bytes(range(32))
+KEY = ModelKey(bytes(16), RUN, ROSTER.hash, bytes(range(32)))
 
 
 def _box(plaintext: bytes, round_: int = 3) -> bytes:
     draw = source(f"box {round_}")
-    stream = seal.seal_stream(KEY, {**BOX, "round": round_}, plaintext, draw, chunk_bytes=16)
-    return b"".join(stream)
+    return b"".join(seal.seal(KEY, round_, 1, plaintext, draw, chunk_bytes=16))
 
 
 def _unseal(data: bytes) -> None:
-    _, chunks = seal.unseal_stream(KEY, [data[:50], data[50:]], BOX)
+    head, chunks = seal.unseal(KEY, [data[:50], data[50:]])
     b"".join(chunks)
+    if head.round != 3:
+        raise ProtocolError("of another round")
 
 
 def _of_ckks(decode: Any) -> Any:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
-from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.roster.enrolment import Enrolment
 from flhe.keys.roster.signed_roster import SignedRoster, load_pinned
+from flhe.keys.seal import ModelKey
 from flhe.node import backup
 from flhe.node.backup import Backup
 from flhe.training.session import Session
@@ -33,7 +33,7 @@ def _roster_file(signers: int) -> bytes:
 def _pinned(data: bytes) -> Any:
     path = scratch() / "roster"
     path.write_bytes(data)
-    return load_pinned(path, ROSTER.hash)
+    return load_pinned(path, ROSTER.hash.hex())
 
 
 def _backup() -> list[bytes]:

@@ -46,11 +46,11 @@ def signed(secret: Any, header: dict[str, Any], payload_sha256: bytes) -> bytes:
 
 
 def seal(case: Case) -> Case:
-    h, size = unhex(case["header"]), case["chunk_bytes"]
-    key, salt, plain = (bytes.fromhex(case[n]) for n in ("group_key", "salt", "plaintext"))
-    info = [h["stage"], h["round"], h["attempt"], h["rank"], salt, h["run_id"], h["roster_hash"]]
-    head = cbor({"header": h, "salt": salt, "chunk_bytes": size})
-    aad = b"flhe-seal/2\n" + len(head).to_bytes(4, "big") + head
+    h, size = unhex(case["head"]), case["chunk_bytes"]
+    key, salt, plain = (bytes.fromhex(case[n]) for n in ("key", "salt", "plaintext"))
+    info = [h["run_id"], h["roster_hash"], h["round"], h["rank"], salt]
+    head = cbor({**h, "salt": salt, "chunk_bytes": size})
+    aad = b"flhe-seal/3\n" + len(head).to_bytes(4, "big") + head
     box, chunks = aad, [plain[i : i + size] for i in range(0, len(plain), size)] or [b""]
     for i, chunk in enumerate(chunks):
         nonce = i.to_bytes(11, "big") + bytes([i == len(chunks) - 1])

@@ -12,13 +12,13 @@ import pytest
 from flhe.errors import ConfigError, ProtocolError
 from flhe.keys.agreement import dealt
 from flhe.keys.agreement.dealt import Dealt
-from flhe.keys.agreement.epoch import Confirmed
+from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Roster
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.joint_key import JointKey
 from flhe.wire.canonical import dumps, loads
-from tests.keys.agreement import confirmed, roster_of, sites
+from tests.keys.agreement import agreed, roster_of, sites
 
 IDS = sites(5)
 ROSTER = roster_of(IDS, 1)
@@ -26,8 +26,8 @@ DEALT = Esafl(keys="dealt")
 FILES = dealt.deal(ROSTER, DEALT)
 
 
-def state_of(rank: int, ids: list[Identity], roster: Roster = ROSTER) -> Confirmed:
-    return confirmed(ids, 7, 0, roster)[0][rank]
+def epoch_of(rank: int, ids: list[Identity], roster: Roster = ROSTER) -> Epoch:
+    return agreed(ids, 7, 0, roster)[rank]
 
 
 def written(path: Path, file: Dealt) -> Path:
@@ -52,7 +52,7 @@ def test_each_site_has_a_key_of_its_own_and_the_sum_of_all() -> None:
 
 
 def test_what_is_not_for_this_epoch_is_refused(tmp_path: Path) -> None:
-    state = state_of(2, IDS)
+    epoch = epoch_of(2, IDS)
     own = FILES[IDS[2].public]
     smaller = dealt.deal(ROSTER, DEALT, [IDS[0].public])
     other_roster = dataclasses.replace(ROSTER, collusion=0)
@@ -64,8 +64,8 @@ def test_what_is_not_for_this_epoch_is_refused(tmp_path: Path) -> None:
     ]
     for i, (file, scheme, why) in enumerate(cases):
         with pytest.raises(ConfigError, match=why):
-            dealt.load(written(tmp_path / str(i), file), state, scheme)
-    fewer = state_of(1, IDS[1:])
+            dealt.load(written(tmp_path / str(i), file), epoch, scheme)
+    fewer = epoch_of(1, IDS[1:])
     with pytest.raises(ConfigError, match="dealt to 5 sites, and 4 take part"):
         dealt.load(written(tmp_path / "all", own), fewer, DEALT.adder(4))
     key = dealt.load(written(tmp_path / "four", smaller[IDS[2].public]), fewer, DEALT.adder(4))
@@ -73,7 +73,7 @@ def test_what_is_not_for_this_epoch_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    state, own = state_of(2, IDS), FILES[IDS[2].public]
+    epoch, own = epoch_of(2, IDS), FILES[IDS[2].public]
     written(tmp_path / "open", own).chmod(0o644)
     (tmp_path / "link").symlink_to(written(tmp_path / "key", own))
     (tmp_path / "garbage").touch(0o600)
@@ -85,11 +85,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ("garbage", "no file of"),
     ):
         with pytest.raises(ConfigError, match=says) as caught:
-            dealt.load(tmp_path / name, state, DEALT.adder(5))
+            dealt.load(tmp_path / name, epoch, DEALT.adder(5))
         assert str(tmp_path) not in str(caught.value)
     with pytest.raises(ConfigError, match="set flhe-dealt-key"):
-        dealt.load(None, state, DEALT.adder(5))
-    key = dealt.load(tmp_path / "key", state, DEALT.adder(5))
+        dealt.load(None, epoch, DEALT.adder(5))
+    key = dealt.load(tmp_path / "key", epoch, DEALT.adder(5))
     assert np.array_equal(key.own, own.key.own)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from flhe.errors import AuthenticationError, ProtocolError
 from flhe.keys.agreement import key_pair
-from flhe.keys.agreement.epoch import Confirmed, finish
+from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
@@ -19,20 +19,16 @@ from tests.fuzz.group import CONTRACT, IDS, RUN, exchange
 from tests.fuzz.signed import PAILLIER as SCHEME
 from tests.fuzz.signed import pair
 
-
-def made() -> tuple[list[Confirmed], list[bytes], Confirmed, bytes]:
-    """All members' states, what they confirmed, the maker's state, and its message."""
-    return exchange().confirmed, exchange().confirms, *pair()
+EPOCHS = exchange().epochs
 
 
-def take(rank: int, message: bytes, scheme: Any = SCHEME) -> Confirmed:
-    states, confirms, _, _ = made()
-    return key_pair.take(states[rank], confirms, message, scheme)
+def take(rank: int, message: bytes, scheme: Any = SCHEME) -> Epoch:
+    return key_pair.take(EPOCHS[rank], message, scheme)
 
 
 def forged(payload: bytes | None = None, **changes: Any) -> bytes:
     """The message with other header fields or another payload, signed by its maker."""
-    envelope = Envelope.from_bytes(made()[3], key_pair.MAX_PAIR)
+    envelope = Envelope.from_bytes(pair()[1], key_pair.MAX_PAIR)
     header = dataclasses.replace(envelope.header, **changes)
     return Envelope.seal(
         IDS[0], header, envelope.payload if payload is None else payload
@@ -40,9 +36,8 @@ def forged(payload: bytes | None = None, **changes: Any) -> bytes:
 
 
 def test_all_have_the_pair_that_the_first_made() -> None:
-    _, confirms, first, message = made()
-    states = [first, take(1, message), take(2, message)]
-    epochs = [finish(state, confirms) for state in states]
+    first, message = pair()
+    epochs = [first, take(1, message), take(2, message)]
     assert len({(e.scheme_public, e.scheme_secret) for e in epochs}) == 1
     key = SecretKey.from_bytes(epochs[1].scheme_secret)
     key.check(2048)
@@ -50,8 +45,8 @@ def test_all_have_the_pair_that_the_first_made() -> None:
 
 
 def test_the_relay_learns_the_public_key_alone() -> None:
-    states, confirms, first, message = made()
-    scope = RUN, 0, finish(states[0], confirms).id, CONTRACT
+    first, message = pair()
+    scope = RUN, 0, first.id, CONTRACT
     assert PublicKey.from_bytes(key_pair.announced(message, IDS[0].public, scope)).bits == 2048
     key = SecretKey.from_bytes(first.scheme_secret)
     for number in (key.p, key.q, key.h):
@@ -64,23 +59,23 @@ def test_the_relay_learns_the_public_key_alone() -> None:
 
 
 def test_asked_twice_the_lowest_rank_seals_one_pair() -> None:
-    states, confirms, first, message = made()
-    again, other = key_pair.make(first, confirms, SCHEME)
+    first, message = pair()
+    again, other = key_pair.make(IDS[0], first, SCHEME)
     assert again == first
-    assert other != message  # under a fresh salt
+    assert other != message  # under a fresh nonce
     assert take(1, other) == take(1, message)
-    for state in states[1:]:
+    for agreed in EPOCHS[1:]:
         with pytest.raises(ProtocolError, match="lowest rank"):
-            key_pair.make(state, confirms, SCHEME)
+            key_pair.make(IDS[agreed.rank], agreed, SCHEME)
 
 
 def test_a_second_pair_is_refused() -> None:
-    states, confirms, _, message = made()
+    message = pair()[1]
     taken = take(1, message)
-    _, other = key_pair.make(states[0], confirms, SCHEME)
+    _, other = key_pair.make(IDS[0], EPOCHS[0], SCHEME)
     with pytest.raises(ProtocolError, match="a second key pair"):
-        key_pair.take(taken, confirms, other, SCHEME)
-    assert key_pair.take(taken, confirms, message, SCHEME) == taken
+        key_pair.take(taken, other, SCHEME)
+    assert key_pair.take(taken, message, SCHEME) == taken
 
 
 def test_a_message_of_another_exchange_is_refused() -> None:
@@ -91,23 +86,22 @@ def test_a_message_of_another_exchange_is_refused() -> None:
 
 def test_a_public_key_beside_another_secret_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the maker itself has sealed the two together."""
-    public, box = loads(Envelope.from_bytes(made()[3], key_pair.MAX_PAIR).payload, 1 << 20, "x")
+    public, box = loads(Envelope.from_bytes(pair()[1], key_pair.MAX_PAIR).payload, 1 << 20, "x")
     one, other = (SecretKey.generate(2048) for _ in range(2))
-    with pytest.raises(ProtocolError, match="public"):  # the box is bound to the public key
+    with pytest.raises(ProtocolError, match="public"):
         take(1, forged(dumps([other.public.to_bytes(), box])))
     for bad in (dumps([public]), dumps([b"", box]), dumps([public, box, box]), dumps({}), b""):
         with pytest.raises(ProtocolError):
             take(1, forged(bad))
-    states, confirms, _, _ = made()
     swapped = other.public.to_bytes(), one.to_bytes()
     monkeypatch.setattr(type(SCHEME), "new_pair", lambda *_: swapped)
-    _, message = key_pair.make(states[0], confirms, SCHEME)
+    _, message = key_pair.make(IDS[0], EPOCHS[0], SCHEME)
     with pytest.raises(ProtocolError, match="does not belong to the public one"):
         take(1, message)
 
 
 def test_a_key_that_does_not_fit_the_terms_is_refused() -> None:
-    message = made()[3]
+    message = pair()[1]
     with pytest.raises(ProtocolError, match="2048 bits, the terms say 3072"):
         take(1, message, BatchCrypt(key_bits=3072).adder(3, 16))
     with pytest.raises(ProtocolError, match="has none"):

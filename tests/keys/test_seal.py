@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import tracemalloc
 from typing import Any
@@ -11,37 +12,42 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe import errors
-from flhe.errors import AuthenticationError, ConfigError, ProtocolError
-from flhe.keys.seal import BOUND, CHUNK, MAX_HEAD, peek, seal, seal_stream, unseal, unseal_stream
+from flhe.errors import AuthenticationError, FlheError, ProtocolError
+from flhe.keys import seal
+from flhe.keys.seal import CHUNK, MAX_HEAD, Head, ModelKey, peek, unseal
 from flhe.node.store import Store
 from flhe.wire.canonical import dumps
 from tests.keys import make_vectors
 from tests.keys.make_vectors import unhex
 
-KEY = b"k" * 32
-HEADER: dict[str, Any] = {
-    "run_id": 1,
-    "roster_hash": b"r" * 32,
-    "stage": "model",
-    "round": 4,
-    "attempt": 0,
-    "rank": 2,
-}
+KEY = ModelKey(bytes(16), 1, b"r" * 32, b"k" * 32)
+ROUND, RANK = 4, 2
 
 
-def sealed(*what: Any, **how: Any) -> bytes:
-    return b"".join(seal_stream(*what, **how))
+def sealed(
+    plaintext: Any, key: ModelKey = KEY, round_: int = ROUND, rank: int = RANK, **how: Any
+) -> bytes:
+    return b"".join(seal.seal(key, round_, rank, plaintext, **how))
+
+
+def opened(data: Any, key: ModelKey = KEY) -> tuple[int, int, bytes]:
+    head, chunks = unseal(key, data)
+    return head.round, head.rank, b"".join(chunks)
 
 
 @pytest.mark.parametrize("case", make_vectors.cases("seal"), ids=lambda case: case["name"])
 def test_vector(case: dict[str, Any]) -> None:
-    key, box = bytes.fromhex(case["group_key"]), bytes.fromhex(case["box"])
+    box = bytes.fromhex(case["box"])
+    key = ModelKey(
+        bytes([0x33]) * 16, (1 << 64) - 1, bytes([0x11]) * 32, bytes.fromhex(case["key"])
+    )
     if "error" not in case:
         assert case | make_vectors.seal(case) == case
         salt, plain = bytes.fromhex(case["salt"]), bytes.fromhex(case["plaintext"])
-        header, size = unhex(case["header"]), case["chunk_bytes"]
-        assert sealed(key, header, plain, lambda n: salt[:n], chunk_bytes=size) == box
-        assert unseal(key, box) == (header, plain)
+        head, size = unhex(case["head"]), case["chunk_bytes"]
+        of = head["round"], head["rank"]
+        assert sealed(plain, key, *of, random=lambda n: salt[:n], chunk_bytes=size) == box
+        assert opened(box, key) == (*of, plain)
         return
     error = getattr(errors, case["error"])
     if case["at"] == "parse":
@@ -50,83 +56,70 @@ def test_vector(case: dict[str, Any]) -> None:
     else:
         peek(box)
         with pytest.raises(error):
-            unseal(key, box)
+            opened(box, key)
 
 
 @given(st.lists(st.binary(max_size=40)), st.integers(1, 20))
 def test_any_buffers_give_one_plaintext(parts: list[bytes], size: int) -> None:
     plain = b"".join(parts)
-    fixed = bytes
     boxes = [
-        sealed(KEY, HEADER, parts, fixed, chunk_bytes=size),
-        sealed(KEY, HEADER, plain, fixed, chunk_bytes=size),
-        sealed(KEY, HEADER, memoryview(plain), fixed, chunk_bytes=size),
-        sealed(KEY, HEADER, map(bytearray, parts), fixed, chunk_bytes=size),
+        sealed(parts, random=bytes, chunk_bytes=size),
+        sealed(plain, random=bytes, chunk_bytes=size),
+        sealed(memoryview(plain), random=bytes, chunk_bytes=size),
+        sealed(map(bytearray, parts), random=bytes, chunk_bytes=size),
     ]
     assert len(set(boxes)) == 1
     for data in (boxes[0], bytearray(boxes[0]), memoryview(boxes[0])):
-        assert unseal(KEY, data) == (HEADER, plain)
-    assert peek(boxes[0]) == HEADER
+        assert opened(data) == (ROUND, RANK, plain)
+    assert (peek(boxes[0]).round, peek(boxes[0]).rank) == (ROUND, RANK)
 
 
 def test_default_chunks() -> None:
     plain = bytes((64 << 20) + 1)
-    box = seal(KEY, HEADER, plain)
-    assert unseal(KEY, memoryview(box))[1] == plain
-    assert box[-33:] != seal(KEY, HEADER, plain)[-33:]  # under another salt
-
-
-def test_the_reader_says_what_it_waits_for() -> None:
-    box = seal(KEY, HEADER | {"flag": True}, b"x")
-    assert unseal(KEY, box, {"round": 4, "rank": 2})[1] == b"x"
-    for expect in ({"round": 5}, {"roster_hash": b""}, {"absent": 1}, {"flag": 1}):
-        with pytest.raises(ProtocolError, match=next(iter(expect))):
-            unseal(KEY, box, expect)
-
-
-@pytest.mark.parametrize("name", BOUND)
-def test_header_without_a_bound_field(name: str) -> None:
-    header = {key: value for key, value in HEADER.items() if key != name}
-    for bad in (header, header | {name: None}, header | {name: True}):
-        with pytest.raises(ConfigError, match=name):
-            seal(KEY, bad, b"x")
+    box = sealed(plain)
+    assert opened(memoryview(box))[2] == plain
+    assert box[-33:] != sealed(plain)[-33:]  # under another salt
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        *(({"chunk_bytes": size}, "must be 1 to 67108864") for size in (0, CHUNK + 1)),
-        ({"secret": b"short"}, "32 bytes"),
-        ({"header": HEADER | {"more": bytes(1 << 16)}}, "at most"),
-        ({"header": HEADER | {"more": 1.5}}, "canonical"),
-        ({"random": lambda n: bytes(n - 1)}, "salt"),
-    ],
+    "other", [{"epoch": b"e" * 16}, {"run_id": 2}, {"roster_hash": bytes(32)}], ids=str
 )
-def test_own_mistakes(change: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        sealed(**{"secret": KEY, "header": HEADER, "plaintext": b"x", **change})
+def test_a_model_of_another_epoch_run_or_roster(other: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError, match=next(iter(other))):
+        unseal(dataclasses.replace(KEY, **other), sealed(b"x"))
+
+
+@pytest.mark.parametrize(
+    "how", [{"chunk_bytes": 0}, {"chunk_bytes": CHUNK + 1}, {"random": lambda n: bytes(n - 1)}]
+)
+def test_own_mistakes(how: dict[str, Any]) -> None:
+    with pytest.raises(FlheError, match=r"chunk_bytes must be|salt must be"):
+        sealed(b"x", **how)
+
+
+FIELDS: Any = Head(KEY.epoch, KEY.run_id, KEY.roster_hash, ROUND, RANK, bytes(32), 9).to_fields()
 
 
 def boxed(length: int, *fields: dict[str, Any]) -> bytes:
     """The start of a box with a head of `fields`, which says that it has `length` bytes more."""
-    head = dumps({"header": HEADER, "salt": bytes(32), "chunk_bytes": 9, **dict(*fields)})
-    return b"flhe-seal/2\n" + (len(head) + length).to_bytes(4, "big") + head
+    head = dumps({**FIELDS, **dict(*fields)})
+    return b"flhe-seal/3\n" + (len(head) + length).to_bytes(4, "big") + head
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         (b"", "does not start like one"),
-        (b"flhe-seal/2\n", "does not start like one"),
+        (b"flhe-seal/3\n", "does not start like one"),
         (bytes(99), "does not start like one"),
-        (b"flhe-seal/2\n\x00\x00\x00\x00", "CBOR ends early"),
+        (b"flhe-seal/3\n\x00\x00\x00\x00", "CBOR ends early"),
         (boxed(1), "head is longer than it may be"),
         (boxed(MAX_HEAD) + bytes(MAX_HEAD), "head is longer than it may be"),
         (boxed(0, {"salt": bytes(31)}), "salt must be 32 bytes"),
         (boxed(0, {"chunk_bytes": 0}), "chunk_bytes must be an integer, 1 to"),
         (boxed(0, {"chunk_bytes": CHUNK + 1}), "chunk_bytes must be an integer, 1 to"),
-        (boxed(0, {"header": [1, 2]}), "header must be a map of named fields"),
-        (boxed(0, {"header": HEADER | {"round": "4"}}), "header field round must be int"),
+        (boxed(0, {"round": "4"}), "field round must be"),
+        (boxed(0, {"more": 1}), "unknown fields"),
         (b"flhe-seal/1\n" + bytes(99), "of another version of flhe"),
     ],
 )
@@ -147,7 +140,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 def chunked(plain: bytes, size: int) -> tuple[bytes, list[bytes]]:
     """A box of chunks of `size` bytes: everything before the first chunk, and the chunks."""
-    head, *chunks = seal_stream(KEY, HEADER, plain, chunk_bytes=size)
+    head, *chunks = seal.seal(KEY, ROUND, RANK, plain, chunk_bytes=size)
     return head, chunks
 
 
@@ -155,7 +148,7 @@ def until_refused(pieces: list[bytes]) -> bytes:
     """What comes out of a box that is not whole before it is found out."""
     got = b""
     try:
-        for chunk in unseal_stream(KEY, pieces)[1]:
+        for chunk in unseal(KEY, pieces)[1]:
             got += chunk
     except AuthenticationError:
         return got
@@ -164,13 +157,13 @@ def until_refused(pieces: list[bytes]) -> bytes:
 
 @given(st.binary(max_size=60), st.integers(1, 20), st.lists(st.integers(0, 10**6), max_size=8))
 def test_pieces_cut_anywhere(plain: bytes, size: int, places: list[int]) -> None:
-    box = sealed(KEY, HEADER, plain, chunk_bytes=size)
+    box = sealed(plain, chunk_bytes=size)
     pieces = cut(box, places)
-    assert peek(pieces) == HEADER
+    assert peek(pieces) == peek(box)
     for data in (box, pieces, tuple(map(bytearray, pieces)), [memoryview(p) for p in pieces]):
-        assert unseal(KEY, data) == (HEADER, plain)
-        header, chunks = unseal_stream(KEY, data, {"round": 4})
-        assert header == HEADER
+        assert opened(data) == (ROUND, RANK, plain)
+        head, chunks = unseal(KEY, data)
+        assert head == peek(box)
         assert list(chunks) == [plain[i : i + size] for i in range(0, len(plain) or 1, size)]
 
 
@@ -179,7 +172,7 @@ def test_a_stream_cut_anywhere_raises(at: int, places: list[int]) -> None:
     head, chunks = chunked(bytes(50), 16)
     box = head + b"".join(chunks)
     with pytest.raises(ProtocolError):
-        list(unseal_stream(KEY, cut(box[: at % len(box)], places))[1])
+        list(unseal(KEY, cut(box[: at % len(box)], places))[1])
 
 
 @given(st.permutations(range(4)), st.lists(st.integers(0, 3), max_size=2))
@@ -200,7 +193,7 @@ def test_a_flipped_bit_shows_where_it_is() -> None:
         changed = bytearray(head)
         changed[place] ^= 1
         with pytest.raises(ProtocolError):
-            unseal_stream(KEY, [changed, *chunks])
+            unseal(KEY, [changed, *chunks])
     for i in range(3):
         for place in range(32):  # 16 bytes of ciphertext, 16 of tag
             changed = bytearray(chunks[i])
@@ -212,22 +205,22 @@ def test_a_flipped_bit_shows_where_it_is() -> None:
 def test_a_stream_that_is_not_whole_replaces_no_file(tmp_path: pathlib.Path) -> None:
     store = Store(tmp_path / "state")
     head, chunks = chunked(bytes(48), 16)
-    store.write_chunks("model", unseal_stream(KEY, [head, *chunks])[1])
+    store.write("model", unseal(KEY, [head, *chunks])[1])
     assert store.read("model") == bytes(48)
     head, chunks = chunked(b"x" * 48, 16)
     with pytest.raises(AuthenticationError):
-        store.write_chunks("model", unseal_stream(KEY, [head, *chunks[:2]])[1])
+        store.write("model", unseal(KEY, [head, *chunks[:2]])[1])
     assert store.read("model") == bytes(48)
     assert [p.name for p in (tmp_path / "state").iterdir()] == ["model"]
 
 
 def test_a_stream_is_never_held_as_a_whole() -> None:
     size, count = 1 << 16, 64
-    box = sealed(KEY, HEADER, bytes(size * count), chunk_bytes=size)
+    box = sealed(bytes(size * count), chunk_bytes=size)
     pieces = [memoryview(box)[at : at + size] for at in range(0, len(box), size)]
     tracemalloc.start()
     try:
-        total = sum(len(chunk) for chunk in unseal_stream(KEY, pieces)[1])
+        total = sum(len(chunk) for chunk in unseal(KEY, pieces)[1])
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

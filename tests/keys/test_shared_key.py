@@ -14,7 +14,7 @@ import pytest
 from flhe.coding.base import Plain
 from flhe.errors import AuthenticationError, FlheError, ProtocolError, QuorumError
 from flhe.keys.agreement import broadcast, shared_key
-from flhe.keys.agreement.epoch import Confirmed, Epoch, finish
+from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope
 from flhe.keys.agreement.pairs import seal_to
 from flhe.keys.roles import partial_of, secrets_of
@@ -36,15 +36,15 @@ class Made:
 
     def __init__(self, number: int) -> None:
         self.states, self.boxes = revealed(number)
-        self.confirms, self.epoch = exchange(number).confirms, exchange(number).epochs[0]
+        self.epoch = exchange(number).epochs[0]
         self.commits = commits(number)[1]
 
     def inbox(self, rank: int) -> list[bytes]:
         return [sent[rank - (rank > by)] for by, sent in enumerate(self.boxes) if by != rank]
 
-    def finish(self, rank: int, inbox: list[bytes] | None = None) -> tuple[Confirmed, bytes]:
+    def finish(self, rank: int, inbox: list[bytes] | None = None) -> tuple[Epoch, bytes]:
         told = self.inbox(rank) if inbox is None else inbox
-        return shared_key.finish(self.states[rank], self.confirms, told, ADDER)
+        return shared_key.finish(IDS[rank], self.states[rank], told, ADDER)
 
 
 once, other = functools.partial(Made, 0), functools.partial(Made, 1)
@@ -52,7 +52,7 @@ once, other = functools.partial(Made, 0), functools.partial(Made, 1)
 
 @functools.cache
 def epochs() -> list[Epoch]:
-    return [finish(once().finish(rank)[0], once().confirms) for rank in range(SIZE)]
+    return [once().finish(rank)[0] for rank in range(SIZE)]
 
 
 def sums(epochs: list[Epoch]) -> tuple[Any, Sealed, Any]:
@@ -82,14 +82,14 @@ def test_asked_twice_a_member_tells_the_same() -> None:
     adder, total, _ = sums(epochs())
     mine = secrets_of(epochs()[0])
     assert adder.partial(mine, total) == adder.partial(mine, total)
-    state, confirms = once().states[1], once().confirms
-    again, _ = shared_key.commit(state, confirms, ADDER)
+    state = once().states[1]
+    again, _ = shared_key.commit(IDS[1], state, ADDER)
     assert again == state
-    told, boxes = shared_key.reveal(state, confirms, once().commits, ADDER)
+    told, boxes = shared_key.reveal(IDS[1], state, once().commits, ADDER)
     assert told == state
     assert boxes != once().boxes[1]
-    ended, _ = shared_key.finish(once().states[0], confirms, once().inbox(0), ADDER)
-    assert shared_key.finish(ended, confirms, [], ADDER)[0] == ended
+    ended, _ = once().finish(0)
+    assert shared_key.finish(IDS[0], ended, [], ADDER)[0] == ended
 
 
 def test_the_relay_sees_no_share() -> None:
@@ -115,9 +115,8 @@ def changed(message: bytes, by: int, **header: Any) -> bytes:
 
 def reboxed(by: int, to: int, box: bytes) -> bytes:
     """A KEY-REVEAL with something else in it."""
-    epoch = finish(once().states[by], once().confirms)
-    header = shared_key._addressed(epoch, by, to)
-    payload = seal_to(epoch.pair_keys[to], header, box)
+    header = shared_key._addressed(once().epoch, by, to)
+    payload = seal_to(once().states[by].pair_keys[to], header, box)
     return Envelope.seal(IDS[by], header, payload).to_bytes()
 
 
@@ -135,8 +134,7 @@ def last(message: Callable[[], bytes]) -> Callable[[], list[bytes]]:
 
 def _own() -> bytes:
     """A message by rank 0 to itself."""
-    epoch = finish(once().states[0], once().confirms)
-    header = shared_key._addressed(epoch, 0, 0)
+    header = shared_key._addressed(once().epoch, 0, 0)
     return Envelope.seal(IDS[0], header, b"x").to_bytes()
 
 
@@ -187,33 +185,31 @@ def _forged(by: int, value: bytes) -> bytes:
 def test_what_may_not_be_committed_to(name: str) -> None:
     messages, error, says = COMMITTED[name]
     with pytest.raises(error, match=says):
-        shared_key.reveal(once().states[0], once().confirms, messages(), ADDER)
+        shared_key.reveal(IDS[0], once().states[0], messages(), ADDER)
 
 
 def test_steps_out_of_order() -> None:
-    states, confirms = exchange(3).confirmed, exchange(3).confirms
+    agreed = exchange(3).epochs[0]
     with pytest.raises(ProtocolError, match="no part of a key was drawn"):
-        shared_key.reveal(states[0], confirms, once().commits, ADDER)
+        shared_key.reveal(IDS[0], agreed, once().commits, ADDER)
     with pytest.raises(ProtocolError, match="no part of a key was drawn"):
-        shared_key.finish(states[0], confirms, once().inbox(0), ADDER)
-    begun, _ = shared_key.commit(states[0], confirms, ADDER)
+        shared_key.finish(IDS[0], agreed, once().inbox(0), ADDER)
+    begun, _ = shared_key.commit(IDS[0], agreed, ADDER)
     with pytest.raises(ProtocolError, match="nothing was revealed"):
-        shared_key.finish(begun, confirms, once().inbox(0), ADDER)
+        shared_key.finish(IDS[0], begun, once().inbox(0), ADDER)
     ended, _ = once().finish(0)
     with pytest.raises(ProtocolError, match="the key is known"):
-        shared_key.commit(ended, once().confirms, ADDER)
-    with pytest.raises(FlheError):
-        shared_key.commit(states[0], confirms[:-1], ADDER)
+        shared_key.commit(IDS[0], ended, ADDER)
 
 
 def test_so_many_that_collude_could_open_alone() -> None:
-    roster = agreement.roster_of(agreement.sites(7), 4)
-    states, confirms = agreement.confirmed(agreement.sites(7), RUN, 0, roster)
+    seven = agreement.sites(7)
+    agreed = agreement.agreed(seven, RUN, 0, agreement.roster_of(seven, 4))[0]
     adder: Any = ThresholdCkks().adder(7)
     with pytest.raises(ProtocolError, match="4 members open a sum together, and this roster"):
-        shared_key.commit(states[0], confirms, adder)
+        shared_key.commit(seven[0], agreed, adder)
     higher: Any = ThresholdCkks(threshold=5).adder(7)
-    assert shared_key.commit(states[0], confirms, higher)
+    assert shared_key.commit(seven[0], agreed, higher)
 
 
 def test_members_with_different_keys_have_different_names_of_them() -> None:

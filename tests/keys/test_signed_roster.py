@@ -106,18 +106,16 @@ def test_no_roster_file(change: dict[str, Any], says: str) -> None:
 def test_load_pinned(tmp_path: Path) -> None:
     path = tmp_path / "hospital-names.roster"
     path.write_bytes(FULL.to_bytes())
-    assert load_pinned(path, roster().hash) == roster()
     assert load_pinned(str(path), roster().hash.hex()) == roster()
-    for pin in (roster(5).hash, roster(5).hash.hex()):
-        with pytest.raises(ConfigError, match="pin the new hash") as caught:
-            load_pinned(path, pin)
-        assert "\n" not in str(caught.value)
-        assert "hospital" not in str(caught.value)
-    for pin in ("", "zz" * 32, b"", b"short"):
+    with pytest.raises(ConfigError, match="pin the new hash") as caught:
+        load_pinned(path, roster(5).hash.hex())
+    assert "\n" not in str(caught.value)
+    assert "hospital" not in str(caught.value)
+    for pin in ("", "zz" * 32, "ab" * 31):
         with pytest.raises(ConfigError, match="64 hex digits"):
             load_pinned(path, pin)
     with pytest.raises(ConfigError, match="cannot read") as caught:
-        load_pinned(tmp_path / "missing", roster().hash)
+        load_pinned(tmp_path / "missing", roster().hash.hex())
     assert "missing" not in str(caught.value)
 
 
@@ -125,10 +123,10 @@ def test_a_roster_that_not_all_have_signed_is_not_pinned(tmp_path: Path) -> None
     path = tmp_path / "roster"
     path.write_bytes(by(0, 2).to_bytes())
     with pytest.raises(ConfigError, match="not signed by site-1, site-3: each site signs"):
-        load_pinned(path, roster().hash)
+        load_pinned(path, roster().hash.hex())
     with pytest.raises(ProtocolError, match="no file of `flhe roster new`"):
         SignedRoster.from_bytes(roster().to_bytes())
     for bare in (roster().to_bytes(), b"", b"not a roster", FULL.to_bytes()[:-1]):
         path.write_bytes(bare)
         with pytest.raises(ConfigError, match="the roster file cannot be used"):
-            load_pinned(path, roster().hash)
+            load_pinned(path, roster().hash.hex())

@@ -23,9 +23,9 @@ from flhe.errors import FlheError
 from flhe.keys import seal
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
-from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
+from flhe.keys.seal import ModelKey
 from flhe.mods import HEMod, records
 from flhe.node.journal import UNUSED, Journal
 from flhe.node.store import Store
@@ -279,9 +279,9 @@ class Group:
             data = b"".join(records.to_pieces(box))
             if data in self.vouched:
                 return self.vouched[data]
-            epoch_id: Any = seal.peek(data)["epoch"]
+            epoch_id = seal.peek(data).epoch
             epoch = Epoch.from_bytes(stores[0].read(f"epochs/{epoch_id.hex()}"))
-            plain = seal.unseal(ModelKey.of(epoch).key, data)[1]
+            plain = b"".join(seal.unseal(ModelKey.of(epoch), data)[1])
             model = Model.from_bytes(plain)
         except (KeyError, FlheError):
             return []

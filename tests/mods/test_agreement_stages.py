@@ -11,8 +11,11 @@ import pytest
 from flwr.app import Message
 
 from flhe.mods import he_mod
+from flhe.schemes.batchcrypt.scheme import BatchCrypt
+from flhe.schemes.esafl.scheme import Esafl
 from flhe.training.contract import Contract
 from flhe.training.optimizer import Optimizer
+from flhe_lab.variants.threshold.scheme import ThresholdCkks
 from tests.mods.harness import RUN, TERMS, Group, Site, answer, codec, pinned, refused, update
 
 KEYS = ("key-pair", "take-pair", "joint", "joint-sum", "key-commit", "key-reveal", "key-shared")
@@ -102,6 +105,24 @@ def test_stages_that_the_scheme_has_not(group: Group, site: Site, stage: str) ->
     fields = {"confirms": group.confirms, "messages": [b"x"], "key-pair": b"x"}
     refused(site.ask(stage, **group.stage(**fields)), 1014)
     assert "and the scheme has none" in site.log
+
+
+@pytest.mark.parametrize("stage", KEYS)
+def test_no_keys_before_everybody_has_confirmed(tmp_path: Path, stage: str) -> None:
+    """Neither drawn nor taken, nor are those of another epoch erased."""
+    schemes: dict[str, Any] = {
+        "pair": BatchCrypt(),
+        "joint": Esafl(keys="joint"),
+        "key-": ThresholdCkks(),
+    }
+    scheme = next(made for part, made in schemes.items() if part in stage)
+    allowed = {"flhe-schemes": scheme.name}
+    group = Group(tmp_path, 3, dataclasses.replace(TERMS, scheme=scheme), allowed).agree()
+    site, confirms = group.sites[0], group.confirms
+    for wrong in (confirms[1:], [confirms[0]] * 3):
+        fields = {"confirms": wrong, "messages": [b"x"], "key-pair": b"x"}
+        refused(site.ask(stage, **group.stage(**fields)), 1014)
+        assert "CONFIRM" in site.log
 
 
 def test_a_second_advertise_starts_over(fresh: Group) -> None:

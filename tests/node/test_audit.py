@@ -225,7 +225,7 @@ def test_people_read_a_table(store: Store, tmp_path: Path) -> None:
     home = tmp_path / "state"
     write(store, entry(stage="advertise", answer="agreement", bytes_out=400, run=2**64 - 1))
     write(store, replace(UPDATE, attempt=2, bytes_out=3_000_000))
-    store.append_line("audit.log", f'{{"stage":"{SECRET}"}}'.encode(), audit.LIMIT)
+    store.append("audit.log", f'{{"stage":"{SECRET}"}}\n'.encode(), audit.LIMIT)
     write(store, replace(REFUSAL, stage="evaluate", code=APP.code))
     code, text = show("--home", home)
     assert code == 0

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.errors import ClaimedError, NoKeyError, ReuseError, StoreError
-from flhe.node.journal import KEPT, UNUSED, Book, Change, Journal
+from flhe.node.journal import KEPT, UNUSED, Book, Change, Journal, Note
 from flhe.node.store import Store
 from flhe.node.witness import Witness
 from flhe.wire import canonical
@@ -23,9 +23,10 @@ from tests.node.conftest import together
 EPOCH, OTHER = bytes(range(16)), bytes(16)
 A, B = b"a" * 32, b"b" * 32
 NAME = "runs/7/journal"
+NOTHING = Note()
 
 
-def claim(*mark: int, epoch: bytes = EPOCH, note: bytes = b"") -> Change:
+def claim(*mark: int, epoch: bytes = EPOCH, note: Note = NOTHING) -> Change:
     return lambda now: now.claimed(epoch, mark, note)  # type: ignore[arg-type]
 
 
@@ -95,7 +96,7 @@ def test_a_claim_is_taken_if_it_rises_and_is_for_ever(
         for number, (*mark, restart) in enumerate(claims):
             if restart:
                 book = book_at(root, place)
-            note = bytes([number])
+            note = Note(bytes([number]))
             if tuple(mark) <= last:
                 with pytest.raises(ClaimedError, match=f"round {mark[0]}, attempt {mark[1]}"):
                     book.enter(claim(*mark, note=note))

@@ -128,7 +128,7 @@ SETTLE: dict[str, tuple[Callable[[Node], None], list[float]]] = {
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("crash", ["move", "write_chunks", "erase"])
+@pytest.mark.parametrize("crash", ["move", "write", "erase"])
 @pytest.mark.parametrize("name", SETTLE)
 def test_a_crash_between_its_steps(
     node: Node, monkeypatch: pytest.MonkeyPatch, name: str, crash: str, when: str

@@ -11,7 +11,7 @@ import pytest
 
 from flhe.errors import ConfigError, StoreError
 from flhe.node import witness
-from flhe.node.journal import Book
+from flhe.node.journal import Book, Note
 from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.node.witness import Witness, find, in_memory, is_apart
@@ -124,7 +124,7 @@ def test_without_a_place_keys_last_as_long_as_their_process(home: Path) -> None:
     """The error of the next process says how to mend it."""
     book = Book(Store(home), "runs/7/journal")
     book.begin(lambda now: now.begun(NAME, 0))
-    book.enter(lambda now: now.claimed(NAME, (1, 0, 0)))
+    book.enter(lambda now: now.claimed(NAME, (1, 0, 0), Note()))
     code = (
         "import sys; from flhe.node.journal import Book; from flhe.node.store import Store\n"
         "Book(Store(sys.argv[1]), 'runs/7/journal').enter()"
@@ -133,7 +133,7 @@ def test_without_a_place_keys_last_as_long_as_their_process(home: Path) -> None:
     said = subprocess.run(next_one, capture_output=True, check=False).stderr.decode()
     assert "NoKeyError: keys last as long as one process here" in said
     assert "set flhe-witness in the node config" in said
-    book.enter(lambda now: now.claimed(NAME, (1, 1, 0)))
+    book.enter(lambda now: now.claimed(NAME, (1, 1, 0), Note()))
 
 
 def test_the_node_says_where(tmp_path: Path) -> None:

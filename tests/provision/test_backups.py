@@ -10,8 +10,8 @@ import pytest
 
 from flhe.errors import ProtocolError, StoreError
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.model_key import ModelKey
 from flhe.keys.roles import opener_for
+from flhe.keys.seal import ModelKey
 from flhe.mods import records
 from flhe.node import backup as format_
 from flhe.node.backup import Backup

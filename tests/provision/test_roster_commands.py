@@ -255,7 +255,7 @@ def test_a_key_is_rotated(tmp_path: Path) -> None:
     assert len(load(tmp_path / "next").missing) == 3
     for home in ("home-site-a", "new", "home-site-c"):
         sign(tmp_path / "next", tmp_path / home)
-    assert load_pinned(tmp_path / "next", roster.hash) == roster
+    assert load_pinned(tmp_path / "next", roster.hash.hex()) == roster
     how = ("--home", tmp_path / "home-site-b", "--roster-hash", roster.hash.hex())
     assert "was revoked" in bad("roster", "sign", tmp_path / "next", *how)
     assert (tmp_path / "home-site-b" / "identity.key").exists()  # in use until all have pinned

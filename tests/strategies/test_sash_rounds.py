@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Result
 
 from flhe.errors import AlteredError, QuorumError
 from flhe.keys.agreement import masking
-from flhe.keys.agreement.answers import _Answer, answer_of, combine, unpack
+from flhe.keys.agreement.answers import Answer, combine, unpack
 from flhe.keys.agreement.circle import UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
@@ -159,14 +159,15 @@ def lying(path: Path, stage: str, change: Callable[[ConfigRecord], dict[str, Any
 def other_share(grid: Puppets, answer: bytes) -> bytes:
     """An answer to UNMASK with another share in it, signed by its own member."""
     kept = masking.Agreed.from_bytes((grid.run_dir(LIAR) / "survivors").read_bytes())
-    said = _Answer.from_bytes(answer)
+    said = Answer.from_bytes(answer)
     elements = np.frombuffer(said.payload, "<u8").copy()
     elements[5] ^= np.uint64(1)
     node = Store(grid.homes[LIAR])
     epoch_bytes = node.read(node.names("epochs/*")[0])
     circle = SharingParameters.of(Epoch.from_bytes(epoch_bytes), 2048)
     header = circle.header(kept.slot, UNMASK, said.rank, circle.about(kept.survivors))
-    return answer_of(said.rank, Envelope.seal(node.identity(), header, elements.tobytes()))
+    signature = Envelope.seal(node.identity(), header, elements.tobytes()).signature
+    return Answer(said.rank, elements.tobytes(), signature).to_bytes()
 
 
 def test_a_wrong_answer_is_named_and_left_out(tmp_path: Path, log: Log) -> None:

@@ -18,7 +18,7 @@ from flhe.coding.select import Select
 from flhe.coding.support import Support
 from flhe.errors import QuorumError
 from flhe.keys import seal
-from flhe.keys.agreement.model_key import ModelKey
+from flhe.keys.seal import ModelKey
 from flhe.mods import HEMod, records
 from flhe.node.store import Store
 from flhe.strategies import FedmlHeFedAvg, FlasheFedAvg, HEStrategy
@@ -187,9 +187,8 @@ def test_a_node_sends_as_many_noisy_updates_as_its_policy_allows(tmp_path: Path)
 def sealed_by(grid: Puppets, node: int, model: Model) -> ArrayRecord:
     """A checkpoint as member `node` seals it, of whatever model it likes."""
     agreed = grid.epoch(node)
-    header = {**ModelKey.of(agreed).header(), "round": model.round, "attempt": 0}
-    header["rank"] = agreed.rank
-    return records.from_pieces(seal.seal_stream(ModelKey.of(agreed).key, header, model.chunks()))
+    box = seal.seal(ModelKey.of(agreed), model.round, agreed.rank, model.chunks())
+    return records.from_pieces(box)
 
 
 def with_box(grid: Puppets, fed: Federation, stage: str, box: ArrayRecord, model: Model) -> Message:

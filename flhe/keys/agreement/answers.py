@@ -6,7 +6,6 @@ In clear for the server, or sealed under the group key for the members: whoever 
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ import numpy as np
 from flhe.errors import ProtocolError, QuorumError, SharesError
 from flhe.keys.agreement.circle import UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.messages import Envelope, Header
+from flhe.keys.agreement.messages import Header
 from flhe.keys.agreement.pairs import OVERHEAD, boxed, unboxed, unpack_elements
 from flhe.math.ring_arrays import Elements
 from flhe.schemes.sealed import Slot
@@ -38,7 +37,9 @@ class _Release(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer(Record):
+class Answer(Record):
+    """A signed answer as it travels: its header is known to whoever asked."""
+
     FORM = Form("answer to unmask", row=True)
 
     rank: U32
@@ -47,25 +48,18 @@ class _Answer(Record):
 
 
 def pack(answers: Sequence[bytes]) -> bytes:
-    """Answers to UNMASK as they travel to members, beside the sum that they open."""
-    return _Release(tuple(answers)).to_bytes()
+    """Answers to UNMASK as they travel to members, beside the sum that they open; b"" for none."""
+    return _Release(tuple(answers)).to_bytes() if answers else b""
 
 
-def unpack(release: bytes) -> list[bytes]:
+def unpack(release: bytes) -> tuple[bytes, ...]:
     """Inverse of `pack`; ProtocolError for anything else."""
-    return list(_Release.from_bytes(release).answers)
+    return _Release.from_bytes(release).answers if release else ()
 
 
-def seal_answer(
-    epoch: Epoch, slot: Slot, header: Header, share: bytes, random: Random = secrets.token_bytes
-) -> bytes:
+def seal_answer(epoch: Epoch, slot: Slot, header: Header, share: bytes, random: Random) -> bytes:
     """Seal what a member releases for the other members: the relay cannot read it."""
     return boxed(_box_key(epoch, slot, epoch.rank), share, header.to_bytes(), random)
-
-
-def answer_of(rank: int, envelope: Envelope) -> bytes:
-    """A signed answer as it travels: its header is known to whoever asked."""
-    return _Answer(rank, envelope.payload, envelope.signature).to_bytes()
 
 
 def check_answer(
@@ -77,7 +71,7 @@ def check_answer(
     AuthenticationError: not signed by that member for this set.
     """
     length = circle.answer_bytes + (OVERHEAD if sealed else 0)
-    found = _Answer.from_bytes(answer, length + 256)
+    found = Answer.from_bytes(answer, length + 256)
     rank, payload = found.rank, found.payload
     if rank not in survivors:
         raise ProtocolError("answer to unmask: it is by none of the survivors")

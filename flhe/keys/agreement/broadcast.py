@@ -2,9 +2,9 @@
 
 They are signed for the epoch's id and for the terms that it is for; where later messages have a layout,
 these have the hash of their stage and the epoch. `key_pair`, `joint` and `shared_key` have the steps
-that send them: pure functions like those of `epoch.py`, between `confirm` and `finish`. What such a
-step ends with is named in the layout hash of every slot, so members with different keys make
-ciphertexts that nobody adds up.
+that send them, which come after `epoch.finish`: pure functions (identity, epoch, inbound) -> (epoch
+with what there is of the scheme's keys, outbound). What such a step ends with is named in the layout
+hash of every slot, so members with different keys make ciphertexts that nobody adds up.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flhe.errors import ProtocolError
-from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope, Expected, Header
-from flhe.keys.agreement.states import Confirmed, Epoch
+from flhe.keys.agreement.messages import MAX_MESSAGE, NONE, Envelope, Expected, Header
+from flhe.keys.agreement.states import Advertised, Confirmed, Epoch, Shared
+from flhe.keys.identity import Identity
 from flhe.wire.canonical import dumps
 from flhe.wire.derive import PREFIX
 from flhe.wire.fields import Hash
@@ -39,38 +40,23 @@ def layout(stage: str, epoch_id: bytes) -> bytes:
     return hashlib.sha256(dumps([PREFIX + stage, epoch_id])).digest()
 
 
-def header(agreed: Epoch, stage: str, sender: bytes) -> Header:
-    """The header of a message to all."""
+def header_of(group: Advertised | Shared | Confirmed | Epoch, stage: str, sender: bytes) -> Header:
+    """The header of a message to all, before there is an epoch or after."""
     return Header(
-        roster_hash=agreed.roster.hash,
-        run_id=agreed.run_id,
-        epoch=agreed.number,
+        # None is known under first-use.
+        roster_hash=bytes(32) if group.roster is None else group.roster.hash,
+        run_id=group.run_id,
+        epoch=group.number,
         stage=stage,
         sender=sender,
-        policy_hash=agreed.contract,
-        layout_hash=layout(stage, agreed.id),
+        policy_hash=group.contract,
+        layout_hash=layout(stage, group.id) if isinstance(group, Epoch) else NONE,
     )
 
 
-def signed(state: Confirmed, agreed: Epoch, stage: str, payload: bytes | Record) -> bytes:
+def signed(identity: Identity, agreed: Epoch, stage: str, payload: bytes) -> bytes:
     """A message to all."""
-    encoded = payload.to_bytes() if isinstance(payload, Record) else payload
-    head = header(agreed, stage, state.identity.public)
-    return Envelope.seal(state.identity, head, encoded).to_bytes()
-
-
-def box_header(agreed: Epoch, stage: str, rank: int, **more: bytes) -> dict[str, int | str | bytes]:
-    """The header of a box that the member of a rank seals for all."""
-    return {
-        "run_id": agreed.run_id,
-        "roster_hash": agreed.roster.hash,
-        "stage": stage,
-        "round": 0,
-        "attempt": 0,
-        "rank": rank,
-        "epoch": agreed.id,
-        **more,
-    }
+    return Envelope.seal(identity, header_of(agreed, stage, identity.public), payload).to_bytes()
 
 
 def one_each(

@@ -6,7 +6,6 @@ signs, and what is signed of a set (`masking.py` has the protocol).
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,22 +31,10 @@ PACKED_FROM = 65
 class SharingParameters(Record):
     """Public parameters of an agreement: what the relay knows too.
 
-    Parameters
-    ----------
-    number : int
-        Of the epoch.
-    members : tuple of bytes
-        Identity keys, in order of rank.
-    sites : int
-        N: members of the roster, whether they are in the epoch or not.
-    colluders : int
-        c: members that may pool what they know with the relay.
-    elements : int
-        Field elements of a seed, where seeds are what is released.
-    total : bytes
-        Digest of the sum, 32 bytes, where partial decryptions of it are what is released.
-    partial : int
-        Bytes of one of them.
+    `number` is the epoch's, `members` are identity keys in order of rank; `sites` is N, members of the
+    roster, whether they are in the epoch or not, and `colluders` c, those that may pool what they know
+    with the relay. Where seeds are released, `elements` are the field elements of one; where partial
+    decryptions are, `total` is the digest of the sum, 32 bytes, and `partial` the bytes of one of them.
     """
 
     FORM = Form("circle", row=True)
@@ -136,7 +123,7 @@ class SharingParameters(Record):
 
     def about(self, survivors: Sequence[int]) -> bytes:
         """Hash of a set, 32 bytes: what answers are about."""
-        return _about(self.statement(survivors))
+        return hashlib.sha256(self.statement(survivors)).digest()
 
     def verify(self, header: Header, payload: bytes, signature: bytes) -> None:
         """Verify a member's signature, which is 64 bytes.
@@ -144,8 +131,3 @@ class SharingParameters(Record):
         Raises ProtocolError: of another length; AuthenticationError: it does not verify.
         """
         Envelope(header, payload, signature).verify({}, senders=[header.sender])
-
-
-@functools.lru_cache(maxsize=16)
-def _about(statement: bytes) -> bytes:
-    return hashlib.sha256(statement).digest()

@@ -1,8 +1,8 @@
 """Keys of a scheme that somebody trusted deals offline: ESAFL's administration server.
 
-The dealer draws s_i for each site, adds them up, and writes one file a site, {s_i, s}; it takes part in
-nothing else, and should forget all of it. Files go to the sites by hand, or by whatever the sites
-trust, never through the server. `flhe keygen --scheme` is this.
+The dealer draws s_i for each site, adds them up, and writes one file a site, {s_i, s} (`flhe keygen
+--scheme`); it takes part in nothing else, and should forget all of it. Files go to the sites by hand,
+or by whatever the sites trust, never through the server.
 
 Keys are for one set of sites, all of them: a file opens no epoch of any other set, so no s_i is ever in
 the sums of two. When a site drops out for good the dealer deals anew for the others, with fresh keys.
@@ -21,8 +21,8 @@ from typing import Annotated, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError, ProtocolError, StoreError
-from flhe.keys.agreement.states import Confirmed
+from flhe.errors import ConfigError, ProtocolError, StoreError, config_errors
+from flhe.keys.agreement.states import Epoch
 from flhe.keys.roster.roster import Roster
 from flhe.schemes.base import JointAdder, Scheme
 from flhe.schemes.joint_key import JointKey
@@ -32,38 +32,22 @@ from flhe.wire.fields import Hash, ascending, size
 from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
 
-VERSION = 1
 MAX_FILE = 1 << 20
 """Longest file, bytes; 1024 members' keys and a key of the largest ring take 200 KiB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dealt(Record):
-    """What one site gets.
+    """What one site gets: s_i and s, and for whom they are.
 
-    Parameters
-    ----------
-    scheme : Scheme
-        What the keys are for.
-    roster_hash : bytes
-        SHA-256 of the roster, 32 bytes.
-    members : tuple of bytes
-        Identity keys of the sites that the keys were dealt to, ascending.
-    member : bytes
-        Which of them this file is for.
-    serial : bytes
-        16 random bytes that all files of one dealing share, for sites to compare. Mixed dealings have
-        different sums, so different names for them, and no two nodes' ciphertexts add up.
-    key : JointKey
-        s_i and s.
+    `members` are the identity keys of all sites that keys were dealt to, ascending, `member` is the one
+    that this file is for. `serial` is 16 random bytes that all files of one dealing share, for sites to
+    compare: mixed dealings have different sums, so different names for them, and no two nodes'
+    ciphertexts add up.
     """
 
     FORM = Form(
-        "dealt keys",
-        MAX_FILE,
-        "flhe-dealt-key",
-        VERSION,
-        origin="no file of `flhe keygen --scheme`",
+        "dealt keys", MAX_FILE, "flhe-dealt-key", 1, origin="no file of `flhe keygen --scheme`"
     )
 
     scheme: SchemeField
@@ -79,6 +63,20 @@ class Dealt(Record):
         if not self.scheme.dealt:
             raise ProtocolError(f"dealt keys: {self.scheme.name} has none that are dealt")
         self.key.check(_adder(self.scheme, len(self.members)))
+
+    @classmethod
+    def read(cls, path: Path) -> Dealt:
+        """Read a site's file. ConfigError: it cannot be read, others can, or it is none."""
+        try:
+            return cls.from_bytes(files.read(path))
+        except StoreError:
+            raise ConfigError(
+                "the file is missing, a link, somebody else's, or open to others: chmod 600"
+            ) from None
+        except ProtocolError as error:
+            raise ConfigError(
+                f"no file of `flhe keygen --scheme`, or a damaged one ({error})"
+            ) from None
 
 
 def deal(
@@ -111,7 +109,7 @@ def deal(
     }
 
 
-def load(path: Path | None, state: Confirmed, adder: JointAdder) -> JointKey:
+def load(path: Path | None, agreed: Epoch, adder: JointAdder) -> JointKey:
     """The keys in the file at `path`, if they are for exactly this epoch's members.
 
     Raises ConfigError: there is no such file, others may read it, or it is of another roster, ring,
@@ -122,26 +120,19 @@ def load(path: Path | None, state: Confirmed, adder: JointAdder) -> JointKey:
             "keys are dealt in this federation, and this node has none: set flhe-dealt-key in its node "
             "config to the file that `flhe keygen --scheme` made for it"
         )
-    try:
-        dealt = Dealt.from_bytes(files.read(path))
-    except StoreError:
-        raise ConfigError(
-            "flhe-dealt-key: the file is missing, a link, somebody else's, or open to others (chmod "
-            "600)"
-        ) from None
-    except ProtocolError as error:
-        raise ConfigError(f"flhe-dealt-key: {error}") from None
+    with config_errors("flhe-dealt-key"):
+        dealt = Dealt.read(path)
     for what, is_so in (
-        ("another roster", dealt.roster_hash == state.roster.hash),
-        ("another site", dealt.member == state.identity.public),
+        ("another roster", dealt.roster_hash == agreed.roster.hash),
+        ("another site", dealt.member == agreed.members[agreed.rank]),
         ("other parameters", dealt.scheme == adder.scheme),
     ):
         if not is_so:
             raise ConfigError(f"flhe-dealt-key: the keys were dealt for {what}")
-    if dealt.members != state.members:
+    if dealt.members != agreed.members:
         raise ConfigError(
             f"flhe-dealt-key: the keys were dealt to {len(dealt.members)} sites, and "
-            f"{len(state.members)} take part that are not all of them: have keys dealt for those, or "
+            f"{agreed.size} take part that are not all of them: have keys dealt for those, or "
             "let members make their own"
         )
     return dealt.key

@@ -34,8 +34,8 @@ from dataclasses import dataclass, replace
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from flhe.errors import AuthenticationError, ProtocolError, QuorumError
-from flhe.keys.agreement.broadcast import one_each
-from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope, Header
+from flhe.keys.agreement.broadcast import header_of, one_each
+from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope
 from flhe.keys.agreement.pairs import check_ephemeral, open_from, pair_key, seal_to
 from flhe.keys.agreement.states import Advertised, Confirmed, Epoch, Shared
 from flhe.keys.identity import Identity
@@ -47,8 +47,6 @@ from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
 
 ADVERTISE, SHARE, CONFIRM = "advertise", "share", "confirm"
-
-_State = Advertised | Shared | Confirmed
 
 CONTRIBUTORS = 8
 """Members whose random bytes make the group key, in order of rank; all of them in smaller groups."""
@@ -97,9 +95,9 @@ def advertise(
     secret = random(32)
     ephemeral = X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
     state = Advertised(identity, run_id, epoch_number, contract, roster, secret, b"")
-    header = _header(ADVERTISE, state, roster)
-    message = Envelope.seal(identity, header, _Hello(ephemeral, random(32)).to_bytes()).to_bytes()
-    return replace(state, message=message), message
+    hello = _Hello(ephemeral, random(32)).to_bytes()
+    message = Envelope.seal(identity, header_of(state, ADVERTISE, identity.public), hello)
+    return replace(state, message=message.to_bytes()), message.to_bytes()
 
 
 def share(
@@ -119,7 +117,7 @@ def share(
         raise AuthenticationError("own ADVERTISE is missing or was changed on the way: start over")
     me = state.identity.public
     listed = None if state.roster is None else frozenset(state.roster.publics)
-    expect = _header(ADVERTISE, state, state.roster).expected()
+    expect = header_of(state, ADVERTISE, me).expected()
     messages: dict[bytes, bytes] = {}
     ephemerals: dict[bytes, bytes] = {}
     for data in advertises:
@@ -149,8 +147,8 @@ def share(
         b"" if peer == me else pair_key(state.secret, ephemerals[peer], (me, peer), t1, scope)
         for peer in members
     )
-    contribution = random(32)
-    outbound, rank, head = [], members.index(me), _header(SHARE, state, roster)
+    contribution, outbound, rank = random(32), [], members.index(me)
+    head = header_of(replace(state, roster=roster), SHARE, me)
     for peer, key in zip(members, pair_keys, strict=True):
         if peer != me and rank < CONTRIBUTORS:
             header = replace(head, receiver=peer)
@@ -187,7 +185,7 @@ def confirm(state: Shared, shares: list[bytes]) -> tuple[Confirmed, bytes]:
     need = len(contributors) * (len(members) - 1)
     if len(shares) != need:
         raise ProtocolError(f"{len(shares)} SHARE messages, {need} are needed: start over")
-    expect = _header(SHARE, state, state.roster).expected("receiver")  # in turn, every member
+    expect = header_of(state, SHARE, me).expected("receiver")  # in turn, every member
     digests: dict[tuple[bytes, bytes], bytes] = {}
     sent: dict[bytes, bytes] = {}
     inbox: dict[bytes, Envelope] = {}
@@ -217,9 +215,8 @@ def confirm(state: Shared, shares: list[bytes]) -> tuple[Confirmed, bytes]:
         for i, m in enumerate(contributors)
     )
     group_key = hkdf(secret, "group", state.run_id, state.roster.hash, state.number, salt=t2)
-    header = _header(CONFIRM, state, state.roster)
     payload = _Proof(t2, _mac(_mac_key(state, group_key), t2, me)).to_bytes()
-    message = Envelope.seal(state.identity, header, payload).to_bytes()
+    message = Envelope.seal(state.identity, header_of(state, CONFIRM, me), payload).to_bytes()
     confirmed = Confirmed(
         **state.common(),
         identity=state.identity,
@@ -237,7 +234,7 @@ def finish(state: Confirmed, confirms: list[bytes]) -> Epoch:
     ProtocolError for a message missing, repeated or of another exchange. Nothing may be encrypted
     under the group key before this step returns.
     """
-    found = one_each(state, confirms, _header(CONFIRM, state, state.roster))
+    found = one_each(state, confirms, header_of(state, CONFIRM, state.identity.public))
     if state.message not in confirms:
         raise AuthenticationError("own CONFIRM was changed on the way: start over")
     key = _mac_key(state, state.group_key)  # once: the roster is hashed for it
@@ -269,17 +266,6 @@ def _epoch_id(t2: bytes) -> bytes:
 
 def _hash(label: str, *parts: bytes | Iterable[bytes]) -> bytes:
     return hashlib.sha256(dumps([PREFIX + label, *parts])).digest()
-
-
-def _header(stage: str, state: _State, roster: Roster | None) -> Header:
-    return Header(
-        roster_hash=bytes(32) if roster is None else roster.hash,  # none is known under first-use
-        run_id=state.run_id,
-        epoch=state.number,
-        stage=stage,
-        sender=state.identity.public,
-        policy_hash=state.contract,
-    )
 
 
 def _contribution(key: bytes, envelope: Envelope) -> bytes:

@@ -1,6 +1,6 @@
 """A sum of keys that nobody dealt: members learn s = sum of s_i, and of each s_i nothing more.
 
-    JOINT      i -> all   seal(K_G, v_i),   v_i = s_i + sum over j > i of P_ij - sum over j < i of P_ij
+    JOINT      i -> all   AEAD(K_G, v_i),   v_i = s_i + sum over j > i of P_ij - sum over j < i of P_ij
     JOINT-SUM  i -> all   HMAC(K_G, "joint" | epoch | s)          s = sum of v_i, coefficients mod 2^32
 
     P_ij = AES-256-CTR under HKDF(k_ij, "joint" | epoch), 32-bit lanes: each is added once and taken
@@ -8,15 +8,12 @@
 
 The server carries sealed boxes, and does not learn s. A member sees v_j, in which every other member's
 mask is: as long as two members keep theirs, it learns the sum of those two keys only (ESAFL, Theorem 5,
-for one epoch; docs/protocol.md says what a server that begins several may do). Each member checks
-that s is as wide as a sum of N keys is, and that its own v_i is in it.
+for one epoch; docs/protocol.md says what a server that begins several may do). Each member checks that
+s is as wide as a sum of N keys is, and that its own v_i is in it.
 
-Masks belong to one key agreement: k_ij comes from X25519 keys that were fresh for it. Asked twice in
-one, a member masks the same s_i again, so the same v_i: one mask on two keys would show their
-difference.
-
-Keys may be dealt instead, offline and by somebody trusted (`flhe.keys.agreement.dealt`): then there
-is no JOINT.
+Masks belong to one key agreement, for which the X25519 keys behind k_ij were fresh. Asked twice in one,
+a member masks the same s_i again, so the same v_i: one mask on two keys would show their difference.
+Keys may be dealt instead, offline and by somebody trusted (`dealt.py`): then there is no JOINT.
 
 Source: ESAFL, Sec. 6, "performing by the clients" (which leaves the protocol open); pairwise masks:
 Bonawitz et al., CCS 2017, Sec. 4; docs/protocol.md.
@@ -32,9 +29,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ProtocolError
-from flhe.keys import seal
-from flhe.keys.agreement import broadcast, epoch
-from flhe.keys.agreement.states import Confirmed, Epoch
+from flhe.keys.agreement import broadcast
+from flhe.keys.agreement.pairs import open_from, seal_to
+from flhe.keys.agreement.states import Epoch
+from flhe.keys.identity import Identity
 from flhe.math.prg import BLOCK, AesCtr
 from flhe.schemes.base import JointAdder
 from flhe.schemes.joint_key import JointKey
@@ -50,78 +48,66 @@ Own = NDArray[np.int8]
 
 
 def share(
-    state: Confirmed,
-    confirms: list[bytes],
-    adder: JointAdder,
-    random: Random = secrets.token_bytes,
-) -> tuple[Confirmed, bytes]:
-    """Draw s_i for an epoch that all have confirmed; returns the state to keep and the JOINT.
+    identity: Identity, agreed: Epoch, adder: JointAdder, random: Random = secrets.token_bytes
+) -> tuple[Epoch, bytes]:
+    """Draw s_i; returns the epoch with it, and the JOINT.
 
-    Raises ProtocolError: the confirmations are not those of `epoch.finish`; keys were drawn for
-    another ring, or the sum is known already.
+    Raises ProtocolError: keys were drawn for another ring, or the sum is known already.
     """
-    agreed = epoch.finish(state, confirms)
-    if state.scheme_public:
+    if agreed.scheme_public:
         raise ProtocolError("the sum of keys is known in this key agreement: start over")
-    if not state.scheme_secret:
-        own = adder.draw_own(random)
-        state = replace(state, scheme_secret=own.tobytes())
-    own = _own_in(state, adder)
-    head = broadcast.box_header(agreed, STAGE, agreed.rank)
-    box = seal.seal(agreed.group_key, head, _masked(agreed, own), random)
-    return state, broadcast.signed(state, agreed, STAGE, box)
+    if not agreed.scheme_secret:
+        agreed = replace(agreed, scheme_secret=adder.draw_own(random).tobytes())
+    masked = _masked(agreed, _own_in(agreed, adder))
+    head = broadcast.header_of(agreed, STAGE, identity.public)
+    box = seal_to(agreed.group_key, head, masked, random)
+    return agreed, broadcast.signed(identity, agreed, STAGE, box)
 
 
 def add(
-    state: Confirmed,
-    confirms: list[bytes],
-    messages: list[bytes],
-    adder: JointAdder,
-) -> tuple[Confirmed, bytes]:
-    """Take everyone's JOINT, own included, in any order; returns the state and the JOINT-SUM.
+    identity: Identity, agreed: Epoch, messages: list[bytes], adder: JointAdder
+) -> tuple[Epoch, bytes]:
+    """Take everyone's JOINT, own included, in any order; returns the epoch and the JOINT-SUM.
 
     Raises AuthenticationError: a signature or a box that does not verify; ProtocolError: a message
     missing, repeated, changed or of another exchange; a sum that is none of keys.
     """
-    agreed = epoch.finish(state, confirms)
-    own = _own_in(state, adder)
-    expect = broadcast.header(agreed, STAGE, agreed.members[0])
+    own = _own_in(agreed, adder)
+    expect = broadcast.header_of(agreed, STAGE, agreed.members[0])
     total = np.zeros(adder.dimension, np.uint32)
     for rank, envelope in broadcast.one_each(agreed, messages, expect, MAX_SHARE).items():
-        head = broadcast.box_header(agreed, STAGE, rank)
-        _, plain = seal.unseal(agreed.group_key, envelope.payload, head)
+        plain = open_from(agreed.group_key, envelope.header, envelope.payload)
         if len(plain) != 4 * total.size:
             raise ProtocolError(
-                f"the JOINT by {state.roster.name(agreed.members[rank])} has another length"
+                f"the JOINT by {agreed.roster.name(agreed.members[rank])} has another length"
             )
         if rank == agreed.rank and not hmac.compare_digest(plain, _masked(agreed, own)):
             raise ProtocolError("own JOINT was changed on the way: start over")
         total += np.frombuffer(plain, "<u4")
-    return _with_sum(state, agreed, JointKey(own, total.view(np.int32)), adder)
+    return _with_sum(identity, agreed, JointKey(own, total.view(np.int32)), adder)
 
 
 def take(
-    state: Confirmed, confirms: list[bytes], key: JointKey, adder: JointAdder
-) -> tuple[Confirmed, bytes]:
-    """Take keys that were dealt offline, in place of `share` and `add`; returns state and JOINT-SUM.
+    identity: Identity, agreed: Epoch, key: JointKey, adder: JointAdder
+) -> tuple[Epoch, bytes]:
+    """Take keys that were dealt offline, in place of `share` and `add`; returns epoch and JOINT-SUM.
 
     Raises ProtocolError: keys that no honest dealer deals; keys were drawn in this agreement.
     """
-    agreed = epoch.finish(state, confirms)
-    if state.scheme_secret and not state.scheme_public:
+    if agreed.scheme_secret and not agreed.scheme_public:
         raise ProtocolError(
             "keys were drawn in this key agreement, so none that were dealt are taken"
         )
-    return _with_sum(state, agreed, key, adder)
+    return _with_sum(identity, agreed, key, adder)
 
 
-def _own_in(state: Confirmed, adder: JointAdder) -> Own:
-    """The own key in a state that has no sum yet, or one that was computed before."""
-    if state.scheme_public:
-        return JointKey.from_bytes(state.scheme_secret).own
-    if not state.scheme_secret:
+def _own_in(agreed: Epoch, adder: JointAdder) -> Own:
+    """The own key, whether the sum is known or not."""
+    if agreed.scheme_public:
+        return JointKey.from_bytes(agreed.scheme_secret).own
+    if not agreed.scheme_secret:
         raise ProtocolError("no key was drawn in this key agreement: start over")
-    key = np.frombuffer(state.scheme_secret, np.int8)
+    key = np.frombuffer(agreed.scheme_secret, np.int8)
     if key.size != adder.dimension:
         raise ProtocolError("keys were drawn for another ring: start over")
     adder.check_own(key)
@@ -129,15 +115,15 @@ def _own_in(state: Confirmed, adder: JointAdder) -> Own:
 
 
 def _with_sum(
-    state: Confirmed, agreed: Epoch, key: JointKey, adder: JointAdder
-) -> tuple[Confirmed, bytes]:
+    identity: Identity, agreed: Epoch, key: JointKey, adder: JointAdder
+) -> tuple[Epoch, bytes]:
     """Check the keys, keep them, and say what their sum is called."""
     key.check(adder)
     name = _name(agreed, key)
-    if state.scheme_public and not hmac.compare_digest(state.scheme_public, name):
+    if agreed.scheme_public and not hmac.compare_digest(agreed.scheme_public, name):
         raise ProtocolError("a second sum of keys in one key agreement: start over")
-    state = replace(state, scheme_public=name, scheme_secret=key.to_bytes())
-    return state, broadcast.signed(state, agreed, SUM, broadcast.Digest(name))
+    agreed = replace(agreed, scheme_public=name, scheme_secret=key.to_bytes())
+    return agreed, broadcast.signed(identity, agreed, SUM, broadcast.Digest(name).to_bytes())
 
 
 def _name(agreed: Epoch, key: JointKey) -> bytes:

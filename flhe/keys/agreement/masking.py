@@ -1,32 +1,29 @@
 """Masking-key agreement: the sum of the survivors' seeds, and no seed of anybody.
 
-Every client u has masked a vector with a seed k_u of field elements. The members find out the sum
-of the seeds of one agreed set U, through a relay that nobody trusts:
+Every client u has masked a vector with a seed k_u of field elements. The members find out the sum of
+the seeds of one agreed set U, through a relay that nobody trusts:
 
     KSHARE   u -> each j   Shamir share of k_u for j, sealed for j; rides with the upload
     CONSIST  server -> u   a set U, and the shares for u from each of U; u signs U, once a model
     UNMASK   server -> u   t signatures on U; u returns the sum of its shares over U
     t answers give sum over U of k_u, because Shamir shares add.
 
-Two sets of survivors would need t signatures each, and honest members sign one: no two sets of a
-round are ever opened (`thresholds.py`). A member that has dropped out before CONSIST costs nothing,
-after it an answer.
+Two sets of survivors would need t signatures each, and honest members sign one: no two sets of a round
+are ever opened (`thresholds.py`). A member that has dropped out before CONSIST costs nothing, after it
+an answer.
 
-Up to 64 members a polynomial shares one field element: fewer than t shares or answers say nothing.
-From `PACKED_FROM` members on it shares t - c of them (packed Shamir), and an agreement takes some
-100 KB a client: c shares of a seed still say nothing, so colluders and the server learn nothing of
-anybody. But where only a few answers are missing, so is little of the sum of seeds, and lattice
-reduction finds it: a set that t members have signed must be taken as opened, whether or not the
-last answer came.
+Up to 64 members a polynomial shares one field element, and fewer than t answers say nothing. From
+`PACKED_FROM` members on it shares t - c of them (packed Shamir), and an agreement takes some 100 KB a
+client. c shares of a seed still say nothing; but where only a few answers are missing, so is little of
+the sum of seeds, and lattice reduction finds it: a set that t members have signed must be taken as
+opened, whether or not the last answer came.
 
 Where the key of a scheme is shared instead (`shared_key.py`), KSHARE falls away. CONSIST shows the sum
-itself, whose digest is signed with the set, and what UNMASK returns is a partial decryption of it.
+itself, whose digest is signed with the set, and UNMASK returns a partial decryption of it.
 
-Here are a member's steps; `circle.py` has what the relay knows too, and `answers.py` what readers of
-the sum make of the answers.
-
-Source: SASH, Sec. 3.2; Bonawitz et al., CCS 2017, for the consistency check; Shamir, CACM 1979;
-Franklin and Yung, STOC 1992 (packed sharing); docs/protocol.md.
+Here are a member's steps; `circle.py` has what the relay knows too, `answers.py` what readers make of
+the answers. Source: SASH, Sec. 3.2; Bonawitz et al., CCS 2017, for the consistency check; Shamir, CACM
+1979; Franklin and Yung, STOC 1992 (packed sharing); docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ from typing import Annotated
 import numpy as np
 
 from flhe.errors import ProtocolError, QuorumError, SharesError
-from flhe.keys.agreement.answers import answer_of, seal_answer
+from flhe.keys.agreement.answers import Answer, seal_answer
 from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
@@ -58,16 +55,9 @@ MAX_STATE = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Dealt(Record):
-    """After KSHARE: what was sent, in case it is asked for again, and the own share.
+    """After KSHARE: what was sent, in case it is asked for again, and the own share, which is secret.
 
-    Parameters
-    ----------
-    slot : Slot
-        Round and attempt.
-    boxes : tuple of bytes
-        Sealed shares by the receiver's rank; empty at the own one.
-    own : bytes
-        The own share of the own seed, secret.
+    `boxes` are sealed shares by the receiver's rank; empty at the own one.
     """
 
     FORM = Form("stored shares", MAX_STATE, "dealt", 1, row=True)
@@ -79,18 +69,10 @@ class Dealt(Record):
 
 @dataclass(frozen=True, slots=True)
 class Agreed(Record):
-    """After CONSIST: the one set of this round, and the sum of the shares of its seeds.
+    """After CONSIST: the one set of a slot, as ranks, and the sum of the shares of its seeds.
 
-    Parameters
-    ----------
-    slot : Slot
-        Round and attempt.
-    survivors : tuple of int
-        U, ranks.
-    share : bytes
-        Sum of the own shares over U, or partial decryption of their sum: secret until U is agreed on.
-    total : bytes
-        Digest of that sum, where it is a partial decryption.
+    Where a key is shared, `share` is a partial decryption of the sum whose digest is `total`. It is
+    secret until the set is agreed on.
     """
 
     FORM = Form("stored agreement on survivors", MAX_STATE, "agreed", 2, row=True)
@@ -126,28 +108,14 @@ def agree(
     boxes: Sequence[bytes],
     elements: int,
 ) -> tuple[Agreed, bytes]:
-    """CONSIST: check the set that the server proposes, and sign it.
+    """CONSIST: check the set that the server proposes, and sign it; returns what to keep, and 64 bytes.
 
-    The caller makes sure that no other set of this round is ever signed: on disk, before the signature
-    leaves.
+    `survivors` are U, ascending ranks, `boxes` for each of them its sealed share for this member, empty
+    at the own rank, and `elements` the field elements of a seed. The caller makes sure that no other
+    set of this round is ever signed: on disk, before the signature leaves.
 
     Raises ProtocolError, QuorumError: a set that must not be signed (see
-    `SharingParameters.check_set`), or without this member; SharesError: shares that do not open:
-    whose.
-
-    Parameters
-    ----------
-    survivors : sequence of int
-        U, ascending ranks.
-    boxes : sequence of bytes
-        For each of U its sealed share for this member; empty at the own rank.
-    elements : int
-        Field elements of a seed.
-
-    Returns
-    -------
-    Agreed, bytes
-        What is to be kept; the signature, 64 bytes.
+    `SharingParameters.check_set`), or without this member; SharesError: shares that do not open: whose.
     """
     circle, slot = SharingParameters.of(epoch, elements), dealt.slot
     signature = _signature(circle, epoch, identity, slot, survivors)
@@ -245,14 +213,8 @@ def release(
 ) -> bytes:
     """UNMASK: the sum of this member's shares, once t members are known to have signed the same set.
 
-    Raises ProtocolError, QuorumError, AuthenticationError: as `check_agreement`.
-
-    Parameters
-    ----------
-    signers, signatures
-        Who signed it: ranks, and 64 bytes each.
-    sealed : bool
-        Seal the answer for the members, so that the relay cannot read it.
+    `signers` are ranks, `signatures` 64 bytes each. With `sealed` the answer is sealed for the members,
+    so that the relay cannot read it. Raises as `check_agreement`.
     """
     circle, slot = agreed.circle(epoch), agreed.slot
     check_agreement(circle, slot, agreed.survivors, signers, signatures)
@@ -262,4 +224,5 @@ def release(
     share = bytes(agreed.share)
     if sealed:
         share = seal_answer(epoch, slot, header, share, random)
-    return answer_of(epoch.rank, Envelope.seal(identity, header, share))
+    signature = Envelope.seal(identity, header, share).signature
+    return Answer(epoch.rank, share, signature).to_bytes()

@@ -27,7 +27,6 @@ from flhe.wire.derive import PREFIX
 from flhe.wire.fields import U32, U64, Hash, Signature, matching, size
 from flhe.wire.record import Form, Record
 
-VERSION: Literal[1] = 1
 SUITE = "x25519-ed25519-chacha20poly1305-sha256"
 """The cryptography behind version 1; another suite is another name, never a negotiation."""
 EVERYONE = b""
@@ -55,7 +54,7 @@ class Header(Record):
 
     FORM = Form("header")
 
-    v: Literal[1] = VERSION
+    v: Literal[1] = 1
     suite: Annotated[str, matching("[a-z0-9-]{1,64}", "1 to 64 of a-z 0-9 -")] = SUITE
     roster_hash: Hash
     run_id: U64
@@ -127,16 +126,11 @@ class Envelope(Record):
     def verify(self, expect: Expected, *, senders: Collection[bytes] | None) -> None:
         """Return if this is the message that the receiver waits for, signed by its sender.
 
+        `expect` is as in `Header.check`; `senders` are the public keys that may have sent it. None
+        accepts any key, which only the first message of a first-use federation should do.
+
         Raises ProtocolError: a field differs (it is named), or the sender is not among `senders`;
         AuthenticationError: the signature does not verify.
-
-        Parameters
-        ----------
-        expect : mapping
-            Header fields and their one accepted value; see `Header.check`.
-        senders : collection of bytes, or None
-            Public keys that may have sent it. None accepts any key, which only the first message of
-            a first-use federation should do.
         """
         header = self.header
         header.check({"suite": SUITE, **expect})

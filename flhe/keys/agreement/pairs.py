@@ -1,12 +1,13 @@
-"""Secrets between two members.
+"""Secrets between two members, or for all of them.
 
     k_ij = HKDF(X25519(i, j), salt=T1, "pair" | min(i, j) | max(i, j) | run_id | roster_hash)
     key  = HKDF(k_ij, "pair-aead" | header of the message, sender and receiver in it)
     box  = nonce | ChaCha20-Poly1305(key, nonce, plaintext, AAD = header)
 
-Each direction and each message header has its own key. The nonce is random all the same: a step
-that is run twice after a crash must not encrypt two secrets under one key and nonce. So it is with
-a share of a seed, of which the slot and both ranks stand for the header:
+Where a secret is for all members, K_G stands for k_ij. Each direction and each message header has its
+own key. The nonce is random all the same: a step that is run twice after a crash must not encrypt two
+secrets under one key and nonce. So it is with a share of a seed, of which the slot and both ranks
+stand for the header:
 
     key  = HKDF(k_ij, "kshare" | slot | sender | receiver)
     box  = nonce | ChaCha20-Poly1305(key, nonce, elements, AAD = slot)
@@ -76,13 +77,13 @@ def pair_key(
 def seal_to(
     key: bytes, header: Header, plaintext: bytes, random: Random = secrets.token_bytes
 ) -> bytes:
-    """Encrypt `plaintext` for `header.receiver` under k_ij; the payload of an envelope."""
+    """Encrypt `plaintext` for `header.receiver` under k_ij, or for everyone under K_G."""
     aad = header.to_bytes()
     return boxed(hkdf(key, "pair-aead", aad), plaintext, aad, random)
 
 
 def open_from(key: bytes, header: Header, box: bytes) -> Secret:
-    """Decrypt what `header.sender` sealed. Raises AuthenticationError naming it."""
+    """Decrypt what `header.sender` sealed under `key`. Raises AuthenticationError naming it."""
     aad = header.to_bytes()
     says = (
         f"{header.stage} message by {header.sender.hex()[:16]}: it does not decrypt, it was "

@@ -7,7 +7,7 @@
 What parts and shares are, the scheme says (`flhe.schemes.base.SharesAdder`); here they travel. Without
 KEY-COMMIT the last one to speak could choose its part so that the sum of all is a key of its own.
 
-A state asked twice answers the same, but for the nonces of boxes. A share that does not fit makes sums
+An epoch asked twice answers the same, but for the nonces of boxes. A share that does not fit makes sums
 that do not open; nothing here tells whose it was.
 
 Source: docs/protocol.md; commitments before shares: Asharov et al., EUROCRYPT 2012.
@@ -20,10 +20,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from flhe.errors import AuthenticationError, ProtocolError
-from flhe.keys.agreement import broadcast, epoch
+from flhe.keys.agreement import broadcast
 from flhe.keys.agreement.messages import Envelope, Header
 from flhe.keys.agreement.pairs import open_from, seal_to
-from flhe.keys.agreement.states import MAX_STATE, Confirmed, Epoch
+from flhe.keys.agreement.states import MAX_STATE, Epoch
+from flhe.keys.identity import Identity
 from flhe.schemes.base import SharesAdder
 from flhe.wire.fields import SECRET, Hash
 from flhe.wire.record import Form, Record
@@ -46,48 +47,43 @@ class _Part(Record):
 
 
 def commit(
-    state: Confirmed,
-    confirms: list[bytes],
-    adder: SharesAdder,
-    random: Random = secrets.token_bytes,
-) -> tuple[Confirmed, bytes]:
-    """Draw this member's part; returns the state to keep and the KEY-COMMIT.
+    identity: Identity, agreed: Epoch, adder: SharesAdder, random: Random = secrets.token_bytes
+) -> tuple[Epoch, bytes]:
+    """Draw this member's part; returns the epoch with it, and the KEY-COMMIT.
 
-    `confirms` are everyone's, the adder knows no key yet.
+    The adder knows no key yet.
 
     Raises ProtocolError: the roster reckons with so many colluders that they could open sums by
     themselves; the key is known in this agreement.
     """
-    agreed = epoch.finish(state, confirms)
     need = adder.scheme.threshold_of(agreed.size)
     if need <= agreed.roster.collusion:
         raise ProtocolError(
             f"{need} members open a sum together, and this roster reckons with "
             f"{agreed.roster.collusion} that collude: raise the scheme's threshold"
         )
-    if not state.scheme_secret:
+    if not agreed.scheme_secret:
         common = broadcast.layout(COMMIT, agreed.id)  # every member had a say in the epoch's id
         drawn, bound = adder.draw(agreed.rank, common, random)
-        state = replace(state, scheme_secret=_Part(drawn, bound).to_bytes())
-    commitment = broadcast.Digest(_part(state).commitment)
-    return state, broadcast.signed(state, agreed, COMMIT, commitment)
+        agreed = replace(agreed, scheme_secret=_Part(drawn, bound).to_bytes())
+    commitment = broadcast.Digest(_part(agreed).commitment)
+    return agreed, broadcast.signed(identity, agreed, COMMIT, commitment.to_bytes())
 
 
 def reveal(
-    state: Confirmed,
-    confirms: list[bytes],
+    identity: Identity,
+    agreed: Epoch,
     messages: list[bytes],
     adder: SharesAdder,
     random: Random = secrets.token_bytes,
-) -> tuple[Confirmed, list[bytes]]:
+) -> tuple[Epoch, list[bytes]]:
     """Take everyone's KEY-COMMIT, own included, in any order; a KEY-REVEAL for each other member.
 
     Raises AuthenticationError: a signature that does not verify; the own message was changed;
     ProtocolError: a message missing, repeated or of another exchange; other commitments than were
     answered before.
     """
-    agreed, part = epoch.finish(state, confirms), _part(state)
-    head = broadcast.header(agreed, COMMIT, state.identity.public)
+    part, head = _part(agreed), broadcast.header_of(agreed, COMMIT, identity.public)
     found = broadcast.one_each(agreed, messages, head)
     told = [broadcast.Digest.from_bytes(found[rank].payload).value for rank in range(agreed.size)]
     if told[agreed.rank] != part.commitment:
@@ -99,26 +95,22 @@ def reveal(
         if rank != agreed.rank:
             header = _addressed(agreed, agreed.rank, rank)
             payload = seal_to(agreed.pair_keys[rank], header, box, random)
-            out.append(Envelope.seal(state.identity, header, payload).to_bytes())
+            out.append(Envelope.seal(identity, header, payload).to_bytes())
     kept = replace(part, commitments=tuple(told))
-    return replace(state, scheme_secret=kept.to_bytes()), out
+    return replace(agreed, scheme_secret=kept.to_bytes()), out
 
 
 def finish(
-    state: Confirmed,
-    confirms: list[bytes],
-    messages: list[bytes],
-    adder: SharesAdder,
-) -> tuple[Confirmed, bytes]:
-    """Take the KEY-REVEALs for this member, in any order; returns the state and the KEY-SHARED.
+    identity: Identity, agreed: Epoch, messages: list[bytes], adder: SharesAdder
+) -> tuple[Epoch, bytes]:
+    """Take the KEY-REVEALs for this member, in any order; returns the epoch and the KEY-SHARED.
 
     Raises AuthenticationError: a signature or a box that does not verify; ProtocolError: a message
     missing, repeated, of another exchange or for somebody else; a public side that is not the one that
     was committed to.
     """
-    agreed = epoch.finish(state, confirms)
-    if not state.scheme_public:
-        part = _part(state)
+    if not agreed.scheme_public:
+        part = _part(agreed)
         if not part.commitments:
             raise ProtocolError("nothing was revealed in this key agreement: start over")
         head = _addressed(agreed, 0, agreed.rank)
@@ -127,20 +119,21 @@ def finish(
         for rank, envelope in found.items():
             boxes[rank] = open_from(agreed.pair_keys[rank], envelope.header, envelope.payload)
         secret, name = adder.finish(part.part, part.commitments, boxes)
-        state = replace(state, scheme_public=name, scheme_secret=secret)
-    return state, broadcast.signed(state, agreed, SHARED, broadcast.Digest(state.scheme_public))
+        agreed = replace(agreed, scheme_public=name, scheme_secret=secret)
+    name = broadcast.Digest(agreed.scheme_public).to_bytes()
+    return agreed, broadcast.signed(identity, agreed, SHARED, name)
 
 
-def _part(state: Confirmed) -> _Part:
+def _part(agreed: Epoch) -> _Part:
     """What was drawn in this agreement."""
-    if state.scheme_public:
+    if agreed.scheme_public:
         raise ProtocolError("the key is known in this key agreement: start over")
-    if not state.scheme_secret:
+    if not agreed.scheme_secret:
         raise ProtocolError("no part of a key was drawn in this key agreement: start over")
-    return _Part.from_bytes(state.scheme_secret)
+    return _Part.from_bytes(agreed.scheme_secret)
 
 
 def _addressed(agreed: Epoch, sender: int, receiver: int) -> Header:
     """The header of a KEY-REVEAL."""
-    header = broadcast.header(agreed, REVEAL, agreed.members[sender])
+    header = broadcast.header_of(agreed, REVEAL, agreed.members[sender])
     return replace(header, receiver=agreed.members[receiver])

@@ -19,7 +19,6 @@ from flhe.keys.roster.roster import Roster
 from flhe.wire.fields import SECRET, U32, U64, Given, Hash, size
 from flhe.wire.record import Form, Record
 
-VERSION = 5
 MAX_STATE = 1 << 20
 """Longest encoded state, bytes; 1024 members take a quarter of it."""
 
@@ -28,7 +27,7 @@ _Own = Annotated[Identity, Given(lambda identity: identity.public)]
 
 
 def _form(kind: str) -> Form:
-    return Form(f"stored {kind}", MAX_STATE, kind, VERSION)
+    return Form(f"stored {kind}", MAX_STATE, kind, 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +100,7 @@ class Shared(_Step):
 class Confirmed(_Step):
     """After CONFIRM: the key is known, but nobody knows yet whether all have the same.
 
-    `scheme_public` and `scheme_secret` are the scheme's own key pair, once there is one; see
-    `flhe.keys.agreement.key_pair`.
+    `scheme_public` and `scheme_secret` are the scheme's own keys, once there are any (`broadcast.py`).
     """
 
     FORM = _form("confirmed")
@@ -116,30 +114,14 @@ class Confirmed(_Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch(_Group):
-    """A group that shares a key; equal on all members but for `rank` and `pair_keys`.
+    """A group that shares a key; equal on all members but for `rank`, `pair_keys` and their own secret.
 
-    Attributes
-    ----------
-    id : bytes
-        H(T2)[:16]: names the epoch in claims and caches. Never a number that the server chose.
-    number : int
-        The server's count, for messages only.
-    run_id : int
-        The run it was agreed in.
-    contract : bytes
-        Hash of what all have signed that the run does, 32 bytes.
-    roster : Roster
-        The pinned roster, or the one built on first use.
-    members : tuple of bytes
-        Identity keys of the members who take part, in roster order.
-    rank : int
-        The own position in `members`.
-    group_key : bytes
-        K_G, 32 bytes, secret.
-    pair_keys : tuple of bytes
-        k_ij with each member, 32 bytes, secret; empty at the own rank.
-    scheme_public, scheme_secret : bytes
-        The scheme's own key pair, encoded, where it has one; empty otherwise.
+    `id`, H(T2)[:16], names the epoch in claims and caches; `number` is the server's count, for messages
+    only. `contract` is the hash of what all have signed that the run does, `roster` the pinned one or
+    the one built on first use. `members` are identity keys of those who take part, in roster order, and
+    `rank` the own place among them. Secret are `group_key`, K_G, and `pair_keys`, k_ij with each
+    member, empty at the own rank. `scheme_public` and `scheme_secret` are the scheme's own keys,
+    encoded, where it has any.
     """
 
     FORM = _form("epoch")

@@ -4,9 +4,7 @@
 
 Among N holders of a share of each of two secrets, c of whom collude with the server, the others hand
 out a share of one or of the other. Were t shares of both given away, 2 (t - c) of the N - c honest
-holders would have answered: more than there are. The same arithmetic says that no two sets of senders
-are both signed by t members.
-
+holders would have answered: more than there are. Nor are two sets of senders both signed by t members.
 N counts the sites of the roster, whoever of them is in an epoch: the colluders may all be among few
 members, and two groups of one roster must not both be large enough to open sums.
 
@@ -24,14 +22,9 @@ from flhe.errors import ConfigError
 class Thresholds:
     """Bounds of one group of share holders.
 
-    Raises ConfigError: so many colluders that not even all members are enough.
-
-    Parameters
-    ----------
-    members : int
-        N, sites of the roster, of which an epoch's members hold a share of each secret; at least 3.
-    colluders : int
-        c, members that may collude, with each other and with the server.
+    `members` is N, sites of the roster, 3 or more, of which an epoch's members hold a share of each
+    secret; `colluders` is c, members that may collude, with each other and with the server. Raises
+    ConfigError: so many of them that not even all members are enough.
     """
 
     members: int

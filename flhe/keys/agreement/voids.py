@@ -46,14 +46,7 @@ class Promise(Record):
 class Void(Record):
     """A slot, the circle whose members could open a set of it, and their promises by rank.
 
-    Parameters
-    ----------
-    slot : Slot
-        What their updates were encrypted for.
-    circle : SharingParameters
-        Of its epoch, and of no one sum.
-    promises : mapping of int to Promise
-        By rank.
+    The circle is that of the slot's epoch, and of no one sum.
     """
 
     FORM = Form("void", MAX_VOID, row=True)

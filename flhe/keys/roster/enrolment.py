@@ -22,8 +22,6 @@ from flhe.wire.canonical import dumps
 from flhe.wire.fields import Signature, size
 from flhe.wire.record import Form, Record
 
-VERSION = 1
-KIND = "flhe-site"
 MAX_FILE = 1024
 """Longest file, bytes; the longest name makes some 400."""
 
@@ -32,26 +30,18 @@ MAX_FILE = 1024
 class Enrolment(Record):
     """A request to be listed; signatures are verified when it is made.
 
+    `signature` is by the key of `member`. Where the site had another key, `replaces` is that, 32 bytes,
+    and `replaced` its signature.
+
     Raises ProtocolError: one of `replaces` and `replaced` without the other, or a key that replaces
     itself; AuthenticationError: a signature that does not verify.
-
-    Parameters
-    ----------
-    member : Member
-        Name and public key.
-    signature : bytes
-        By that key, 64 bytes.
-    replaces : bytes
-        The public key that the site had before, 32 bytes; none for a new site.
-    replaced : bytes
-        That key's signature, 64 bytes; none for a new site.
     """
 
     FORM = Form(
         "enrolment",
         MAX_FILE,
-        KIND,
-        VERSION,
+        "flhe-site",
+        1,
         origin="no file of `flhe keygen` or `flhe keys rotate`",
     )
 

@@ -1,9 +1,9 @@
 """Limits: what all sites of a roster have agreed on, beside who they are.
 
-A node's own policy may be stricter than its roster and never laxer: of both the stricter holds, and
-each limit says which that is. A limit that is absent leaves the matter to each node's own config; one
-that is there makes an exception for nobody. So a roster that says server-reads=true lets the server
-read nowhere by that alone: a node that does not allow it in its own config still refuses.
+Of a roster's limit and a node's own the stricter holds, and each limit says which that is. One that is
+absent leaves the matter to each node's own config; one that is there makes an exception for nobody. So
+a roster that says server-reads=true lets the server read nowhere by that alone: a node that does not
+allow it in its own config still refuses.
 
 Source: docs/protocol.md.
 """
@@ -69,14 +69,9 @@ def _from_fields(stored: Any) -> dict[str, Value]:
 
 @dataclass(frozen=True, slots=True)
 class Limits(Record):
-    """What a roster says of the parameters of runs.
+    """What a roster has `said` of runs: limits by name, ascending; the others are left to each node.
 
     Raises ConfigError: a limit that no scheme here knows, or a value that is none of it.
-
-    Parameters
-    ----------
-    said : mapping of str to bool, int or float
-        Limits by name, ascending; what is absent is left to each node.
     """
 
     FORM = Form("limits", error=ConfigError, row=True, advice="upgrade flhe")

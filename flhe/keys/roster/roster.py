@@ -1,18 +1,16 @@
 """The sites that may take part, and the bounds they agreed on.
 
-A roster is a list of names and Ed25519 keys with the collusion bound c, the smallest number of
-survivors, the schemes that may run and limits on their parameters. Its hash is pinned in each node's
-own configuration; ranks are taken in it and never from the server. The file that sites exchange also
-holds their signatures on it (`signed_roster.py`), which change nothing of the hash.
-
-A site that leaves is taken out and its key listed as revoked, which makes another roster with another
-hash: the removal counts on a node once that is pinned there, and the key can never be added again.
+A roster's hash is pinned in each node's own configuration; ranks are taken in it and never from the
+server. The file that sites exchange also holds their signatures on it (`signed_roster.py`), which
+change nothing of the hash. A site that leaves is taken out and its key listed as revoked, which makes
+another roster with another hash: the removal counts on a node once that is pinned there, and the key
+can never be added again.
 
     members needed for an epoch     max(min_survivors, c + 3, min-members of the parameters)
     senders needed for an opening   max(min_survivors, c + 2)
 
-With c members colluding, c + 2 senders leave two whose updates only the sum of both shows; one
-member may then drop out of an epoch and a round still opens.
+With c members colluding, c + 2 senders leave two whose updates only the sum of both shows; one member
+may then drop out of an epoch and a round still opens.
 
 Source: docs/protocol.md.
 """
@@ -31,7 +29,6 @@ from flhe.schemes import PLAIN
 from flhe.wire.fields import Hash, matching, within
 from flhe.wire.record import Form, Record
 
-VERSION = 4
 MAX_MEMBERS = 1024
 MAX_BYTES = 1 << 18
 """Longest encoded roster; 1024 members and as many revoked keys take some half of it."""
@@ -60,27 +57,16 @@ class Member(Record):
 
 @dataclass(frozen=True, slots=True)
 class Roster(Record):
-    """The members, sorted by public key, and their bounds.
+    """The members, 3 to 1024, and their bounds; sorted here, so that order of writing does not matter.
 
-    Parameters
-    ----------
-    members : tuple of Member
-        3 to 1024, no key twice and no name, not even in other capitals; sorted here, so that order of
-        writing does not matter.
-    collusion : int
-        c, how many members may pool what they know with the server.
-    min_survivors : int
-        Fewest senders in a sum, 2 at least.
-    schemes : tuple of str
-        Names of the schemes that may run; ("*",) allows every one.
-    revoked : tuple of bytes
-        Public keys of sites that were removed, 32 bytes each, at most 1024; sorted here. None may be
-        a member's.
-    limits : Limits
-        What no node may fall short of, whatever its own config says.
+    No key is there twice and no name, not even in other capitals. `collusion` is c, how many members
+    may pool what they know with the server, `min_survivors` the fewest senders in a sum, 2 at least.
+    `schemes` names those that may run; ("*",) allows every one. `revoked` are the public keys of sites
+    that were removed, 32 bytes each, at most 1024, none of them a member's. `limits` are what no node
+    may fall short of, whatever its own config says.
     """
 
-    FORM = Form("roster", version=VERSION, most=MAX_BYTES, error=ConfigError)
+    FORM = Form("roster", version=4, most=MAX_BYTES, error=ConfigError)
 
     members: tuple[Member, ...]
     collusion: Annotated[int, within(0, MAX_MEMBERS)]

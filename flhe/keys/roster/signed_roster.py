@@ -2,9 +2,9 @@
 
     CBOR {v, kind, roster: bytes, signatures: [[public key, signature], ...]}
 
-What a node pins is the hash of the roster inside, so that signatures may be added, or copies that were
-signed apart united, without a new hash. A node takes the file only once every member has signed: a
-site that never agreed to be listed with these others, bounds and schemes is in no federation of theirs.
+What a node pins is the hash of the roster inside, which signatures leave as it is. A node takes the
+file only once every member has signed: a site that never agreed to be listed with these others, bounds
+and schemes is in no federation of theirs.
 
 Source: docs/protocol.md.
 """
@@ -16,13 +16,12 @@ import hmac
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from flhe.errors import AuthenticationError, ConfigError, FlheError
+from flhe.errors import AuthenticationError, ConfigError, config_errors
 from flhe.keys.identity import Identity, verify_statement
 from flhe.keys.roster.roster import MAX_BYTES, MAX_MEMBERS, Member, Roster
 from flhe.wire.fields import Hash, Signature
 from flhe.wire.record import Form, Record
 
-VERSION = 2
 MAX_FILE = MAX_BYTES + 128 * MAX_MEMBERS
 """Longest file, bytes: a roster, and a signature of some 100 bytes for each member."""
 MANY = 10
@@ -31,22 +30,13 @@ MANY = 10
 
 @dataclass(frozen=True, slots=True)
 class SignedRoster(Record):
-    """A roster and signatures on it, each of which was verified.
+    """A roster and signatures on it, by the members' public keys, each of which was verified.
 
     Raises ProtocolError: a signature by no member; AuthenticationError: a signature that does not
     verify: whose.
-
-    Parameters
-    ----------
-    roster : Roster
-        Who takes part, and within what bounds.
-    signatures : mapping of bytes to bytes
-        Signatures, 64 bytes, by the members' public keys.
     """
 
-    FORM = Form(
-        "roster file", MAX_FILE, "flhe-roster", VERSION, origin="no file of `flhe roster new`"
-    )
+    FORM = Form("roster file", MAX_FILE, "flhe-roster", 2, origin="no file of `flhe roster new`")
 
     roster: Roster
     signatures: dict[Hash, Signature] = field(default_factory=dict, repr=False, hash=False)
@@ -95,45 +85,32 @@ class SignedRoster(Record):
             )
 
 
-def load_pinned(path: str | Path, expected_hash: bytes | str) -> Roster:
+def load_pinned(path: str | Path, pinned: str) -> Roster:
     """Read the roster in the file `path` if it has the pinned hash and all its members have signed.
-
-    `expected_hash` is 32 bytes, or 64 hexadecimal digits.
 
     Raises ConfigError: the file cannot be read, is damaged, holds another roster, or somebody has not
     signed; or the hash is none.
     """
-    want = parse_hash(expected_hash)
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_FILE + 1)
     except OSError as error:
         raise ConfigError(f"cannot read the roster file: {error.strerror}") from None
-    try:
+    with config_errors("the roster file cannot be used"):
         signed = SignedRoster.from_bytes(data)
-    except FlheError as error:
-        raise ConfigError(f"the roster file cannot be used: {error}") from None
-    check_pinned(signed.roster, want)
+    check_pinned(signed.roster, pinned)
     signed.check_complete()
     return signed.roster
 
 
-def parse_hash(written: bytes | str) -> bytes:
-    """Return a roster's hash, 32 bytes, out of itself or of 64 hexadecimal digits.
-
-    Raises ConfigError for anything else.
-    """
+def check_pinned(roster: Roster, pinned: str) -> None:
+    """Raise ConfigError unless the roster has the hash that 64 hexadecimal digits say."""
     try:
-        read = bytes.fromhex(written) if isinstance(written, str) else written
+        want = bytes.fromhex(pinned)
     except ValueError:
-        read = b""
-    if len(read) != hashlib.sha256().digest_size:
+        want = b""
+    if len(want) != hashlib.sha256().digest_size:
         raise ConfigError("the pinned roster hash must be 32 bytes, written as 64 hex digits")
-    return read
-
-
-def check_pinned(roster: Roster, want: bytes) -> None:
-    """Raise ConfigError unless the roster has the hash `want`, 32 bytes."""
     if not hmac.compare_digest(roster.hash, want):
         raise ConfigError(
             f"the roster file has hash {roster.hash.hex()}, this node pins {want.hex()}: "
