@@ -41,7 +41,7 @@ from tests.strategies.puppets import Puppets, drift, initial, lie, same
 from tests.strategies.test_overhead import check_accounts
 from tests.strategies.variants import MAIN, VARIANTS, Variant
 
-NODES, ROUNDS = 4, 3
+NODES, ROUNDS = 4, 2
 ALL = range(NODES)
 REST = range(3)
 """Without the last one."""

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from flhe.node.journal import Journal
 from flhe.strategies import EsaflFedAvg
 from tests.strategies.chaos import Fault, World, fast_directory
 
@@ -187,12 +186,6 @@ def test_a_server_that_cannot_go_on_stops_and_is_resumed(fails: Any, says: str) 
             (text,) = (text for outcome, text in world.outcomes if outcome == "stopped")
             assert re.fullmatch(says, text)
             assert world.senders.items() >= senders.items()
-
-
-def test_a_mask_used_twice_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Journal, "claimed", lambda journal, *_: journal)
-    with pytest.raises(AssertionError, match="a mask is used twice"):
-        at_each(lambda _, writes: at_server(0, writes), begun=False, every=3)
 
 
 @pytest.mark.sweep
