@@ -39,8 +39,7 @@ def gradient(step: int) -> NDArray[np.float32]:
     return values.astype(np.float32)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("decay", [0.0, 0.01])
+@pytest.mark.parametrize(("dtype", "decay"), [(torch.float32, 0.01), (torch.float64, 0.0)])
 @pytest.mark.parametrize("case", CASES)
 def test_200_steps_give_what_torch_gives(case: str, decay: float, dtype: torch.dtype) -> None:
     """To one rounding of float32 in each step, as a share of the way that a weight has gone."""
