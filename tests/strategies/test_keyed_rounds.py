@@ -279,7 +279,7 @@ def test_a_lost_answer_costs_dealt_keys_nothing(tmp_path: Path) -> None:
     assert key_of(grid, 1).own.tobytes() in (tmp_path / "key-1").read_bytes()
 
 
-NODES = 4
+NODES = 5
 THRESHOLD = partial(SchemeFedAvg, ThresholdCkks())
 
 

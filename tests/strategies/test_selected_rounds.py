@@ -95,16 +95,6 @@ def test_it_is_fedavg_up_to_quantization(name: str, tmp_path: Path) -> None:
     close(model, reference(4, 2), exact)
 
 
-def test_what_is_not_selected_may_stay_as_it_is(tmp_path: Path) -> None:
-    grid = puppets(tmp_path, 3, None)
-    run(FedmlHeFedAvg, grid, 2, select=Select(0.5, "magnitude", "drop"))
-    model = same(grid, range(3))
-    assert model.round == 3
-    assert len(coords_of(model)) == 34
-    moved = floats_of(model.masters, start_arrays())
-    assert np.flatnonzero(moved).tolist() == coords_of(model)  # and nothing else moves
-
-
 def uploads(grid: Puppets) -> list[tuple[int, NDArray[np.uint8]]]:
     """Partition and ciphertext of every update, in order."""
     found = []

@@ -191,12 +191,6 @@ def test_bits_that_are_given_stay() -> None:
         terms.for_cohort(1024)
 
 
-@pytest.mark.parametrize("cohort", [0, 1, 1025])
-def test_a_cohort_that_sash_has_no_place_for(cohort: int) -> None:
-    with pytest.raises(ConfigError, match="cohort must be 2 to 1024"):
-        Terms(Sash(), update_codec(bits=0)).for_cohort(cohort)
-
-
 BODY = canonical.loads(Terms().to_bytes(), MAX_BYTES, "terms")
 AS = "codec must be a chain"
 
