@@ -45,7 +45,7 @@ def numpy_of(result: Result) -> dict[str, Any]:
     ("nodes", "unmask"),
     [
         (3, "server"),
-        (3, "clients"),
+        (4, "clients"),
         *(pytest.param(6, unmask, marks=pytest.mark.sweep) for unmask in ("server", "clients")),
     ],
 )
@@ -58,7 +58,8 @@ def test_any_dropouts_at_any_stage(tmp_path: Path, nodes: int, unmask: str) -> N
     grid = Puppets(tmp_path, nodes)
     for round_, (stage, how, subset) in enumerate(cases, 1):
         grid.drop(round_, stage, how, subset)
-    _, result = run(grid, len(cases), unmask, patience=len(cases))
+    how = {"patience": len(cases), "fraction_evaluate": 0.0}
+    _, result = run(grid, len(cases), unmask, **how)
     inside = [set(range(nodes)) - set(s if stage == "round" else ()) for stage, _, s in cases]
     reference = Reference.of(inside)
     assert grid.survivors == [len(senders) for senders in inside]
