@@ -17,7 +17,6 @@ from flhe.coding.select import Select
 from flhe.errors import QuorumError
 from flhe.mods import HEMod
 from flhe.strategies import EsaflFedAvg, FedmlHeFedAvg, FlasheFedAvg, HEStrategy
-from flhe.training.model import Model
 from tests.mods.harness import update
 from tests.strategies.puppets import Node, Puppets, play, same
 from tests.strategies.reference import EQUAL, Reference, close, start_arrays, tolerance, trained
@@ -50,19 +49,10 @@ def run(make: Make, grid: Puppets, rounds: int, **how: Any) -> HEStrategy:
     return play(make, grid, rounds, **how)[0]
 
 
-def reference(size: int, rounds: int) -> Reference:
-    return Reference.of([range(size)] * rounds, EQUAL)
-
-
 def floats_of(arrays: Mapping[str, Any], before: Mapping[str, Any]) -> NDArray[np.float64]:
     """How far all weights are from those before, one after the other."""
     names = [n for n, a in start_arrays().items() if a.dtype.kind == "f"]
     return np.concatenate([(arrays[n].astype("d") - before[n]).reshape(-1) for n in names])
-
-
-def coords_of(model: Model) -> list[int]:
-    assert model.mask is not None
-    return model.mask.coords.tolist()
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -72,9 +62,9 @@ def test_it_is_fedavg_up_to_quantization(name: str, tmp_path: Path) -> None:
     run(make, grid, 2, select=Select(0.1), weighted=False, **how)
     model = same(grid, range(4))
     assert model.round == 3
-    assert coords_of(model) == list(range(63 - 7, 63))  # ceil(0.1 * 67)
+    assert model.mask.coords.tolist() == list(range(63 - 7, 63))  # ceil(0.1 * 67)
     exact = 0.05 if "thresholds" in name else 2 * tolerance(range(4), 2, False)
-    close(model, reference(4, 2), exact)
+    close(model, Reference.of([range(4)] * 2, EQUAL), exact)
 
 
 def uploads(grid: Puppets) -> list[tuple[int, NDArray[np.uint8]]]:
