@@ -101,11 +101,7 @@ def test_a_passphrase_that_is_too_short_or_repeats(phrase: str) -> None:
 # --- flhe open: sealed checkpoints, keys, formats ---
 
 
-def epoch_of(tag: int) -> Epoch:
-    return replace(group(3)[1][0], id=bytes([tag]) * 16, group_key=bytes([tag]) * 32)
-
-
-RUN = epoch_of(1).run_id
+RUN = epoch().run_id
 
 
 def model() -> Model:
@@ -129,19 +125,19 @@ def sealed_by(agreed: Epoch, **changed: Any) -> bytes:
 def home(tmp_path: Path) -> Path:
     path = tmp_path / "run" / "node"
     path.parent.mkdir(mode=0o700)
-    Store(path).write(f"epochs/{epoch_of(1).id.hex()}", epoch_of(1).to_bytes())
+    Store(path).write(f"epochs/{epoch(1).id.hex()}", epoch(1).to_bytes())
     return path
 
 
 @pytest.fixture
 def box(tmp_path: Path) -> Path:
     path = tmp_path / "model.flhe"
-    path.write_bytes(sealed_by(epoch_of(1)))
+    path.write_bytes(sealed_by(epoch(1)))
     return path
 
 
 def test_opens_with_a_directory_one_above_it_or_the_file(home: Path, box: Path) -> None:
-    file = home / "epochs" / epoch_of(1).id.hex()
+    file = home / "epochs" / epoch(1).id.hex()
     for key in (home, home.parent, home.parent.parent, file):
         opened = open_checkpoint(box, key)
         np.testing.assert_array_equal(opened.masters["w"], model().masters["w"])
@@ -149,20 +145,20 @@ def test_opens_with_a_directory_one_above_it_or_the_file(home: Path, box: Path) 
 
 def test_refusals(home: Path, box: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    Store(other).write(f"epochs/{epoch_of(2).id.hex()}", epoch_of(2).to_bytes())
+    Store(other).write(f"epochs/{epoch(2).id.hex()}", epoch(2).to_bytes())
     (tmp_path / "nothing").mkdir()
     for sealed, key, says in (
         (tmp_path / "none", home, "cannot be read"),
         (box, tmp_path / "none", "no such file or directory"),
         (box, tmp_path / "nothing", "no key of epoch 01010101"),
-        (box, other / "epochs" / epoch_of(2).id.hex(), "a key of another epoch"),
+        (box, other / "epochs" / epoch(2).id.hex(), "a key of another epoch"),
     ):
         with pytest.raises(ConfigError, match=says):
             open_checkpoint(sealed, key)
-    data = bytearray(sealed_by(epoch_of(1)))
+    data = bytearray(sealed_by(epoch(1)))
     data[-20] ^= 1
     for content, error, says in (
-        (sealed_by(epoch_of(1), run_id=RUN - 1), ProtocolError, "run_id"),
+        (sealed_by(epoch(1), run_id=RUN - 1), ProtocolError, "run_id"),
         (data, AuthenticationError, "cut short"),
     ):
         box.write_bytes(content)

@@ -9,19 +9,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from flhe.coding.select import Select
+from flhe.coding.support import Support
 from flhe.mods import records
 from flhe.node.node import Node
 from flhe.node.store import Store
 from flhe.training.contract import MAX_AHEAD, Contract
 from flhe.wire import canonical
+from tests.attacks.test_checkpoints import handed, signed
 from tests.mods.harness import (
     BEFORE_THE_SESSION,
+    FLOATS,
     TERMS,
     Group,
     Site,
     answer,
+    codec,
     dying,
     pinned,
     refused,
@@ -183,6 +189,32 @@ def test_a_round_far_ahead_is_refused(group: Group, site: Site) -> None:
     # Those numbers are gone, and the ones behind them are not out of reach.
     refused(group.evaluate(site, total, round=MAX_AHEAD), 1012)
     update(group.ask(site, round_=1 + MAX_AHEAD, attempt=1))
+
+
+@pytest.mark.parametrize(("count", "code"), [(7, 1019), (3, 1014)])
+@pytest.mark.parametrize("model_is", ["there", "gone", "damaged"])
+def test_a_checkpoint_with_another_selection_is_refused(
+    tmp_path: Path, model_is: str, count: int, code: int
+) -> None:
+    """With it a node would answer the same round again, and show what it had encrypted."""
+    terms = replace(TERMS, codec=codec(weighted=False), select=Select(0.5, "magnitude"))
+    allowed = {"flhe-min-select": 0.5, "flhe-select-rules": "magnitude"}
+    one = Group(tmp_path, 5, terms, allowed).agree()
+    one.play()  # the map
+    victim, model, before = one.sites[0], one.sites[1].model, len(one.sites[0].app.seen)
+    update(one.ask(victim, round_=2))
+    outside = np.setdiff1d(np.arange(FLOATS, dtype=np.uint32), model.mask.coords)  # type: ignore[union-attr]
+    coords = np.sort(np.append(outside, model.mask.coords)[:count])  # type: ignore[union-attr]
+    false = replace(model, mask=Support.of(coords, FLOATS))
+    if model_is == "gone":
+        (victim.run / "model").unlink()
+    elif model_is == "damaged":
+        victim.put(b"?" + victim.model_file[1:])
+    vouchers = [signed(one, rank, false) for rank in (1, 2, 3, 4)]
+    refused(handed(one, victim, false, vouchers), code)
+    assert len(victim.app.seen) == before + 1
+    if model_is == "there":
+        assert victim.model.mask == model.mask
 
 
 # --- federations ---

@@ -172,9 +172,7 @@ NO_VALUES: list[tuple[str, tuple[Any, ...], str]] = [
     *((key, ("true", "yes", 1, None), " must be true or false") for key in FLAGS),
     *((key, (1, True, 0.5, b"x", None), " must be text") for key in TEXTS),
     ("min-survivors", (-1, 1.0, "3", True), " must be a whole number"),
-    ("min-select", (-0.1, 1.1, "0.1", True, None, float("nan")), ""),
     ("min-top-k", (-0.1, 1.1, "0.1", True, None, float("nan")), ""),
-    ("min-noise", (-0.1, "0.1", True, float("nan")), ""),
     ("select-rules", ("sensitivity,all", 1), ""),
     # Neither may mean that all are allowed.
     ("schemes", ("", " , "), " names no scheme"),
@@ -304,11 +302,8 @@ STRICTER: list[tuple[str, Any, Any, Any]] = [
     ("min-bits", 152, 112, 152),
     ("fresh-keys", True, None, True),
     ("min-select", 0.5, 0.1, 0.5),
-    ("min-select", 0.1, None, 1.0),
     ("server-reads", True, None, False),
     ("server-reads", False, True, False),
-    ("unpermuted", False, True, False),
-    ("max-releases", 5, None, 5),
     ("min-members", 3, 2, 3),
 ]
 

@@ -160,7 +160,7 @@ class Chaos(Machine):
 
 
 def test_some_runs() -> None:
-    run_machine(Chaos, 4, 12)
+    run_machine(Chaos, 3, 10)
 
 
 @pytest.mark.sweep

@@ -42,7 +42,6 @@ SCHEMES = [
     "esafl, keys of a round",
     "fedml-he",
     "flashe, half in clear",
-    "batchcrypt, half in clear",
 ]
 
 Parts = dict[int, Sealed]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe.coding.support import Support
@@ -61,12 +61,8 @@ def slotted(**changes: Any) -> Callable[[Message], None]:
     return rewritten(slot=lambda part: dataclasses.replace(part.slot, **changes))
 
 
-def envelope_of(reply: Message) -> Any:
-    return canonical.loads(told(reply)["envelope"], 2048, "envelope")  # type: ignore[arg-type]
-
-
 def resigned(reply: Message) -> None:
-    body = envelope_of(reply)
+    body: Any = canonical.loads(told(reply)["envelope"], 2048, "envelope")  # type: ignore[arg-type]
     body["signature"] = altered(body["signature"], 5, 1)
     told(reply)["envelope"] = canonical.dumps(body)  # type: ignore[assignment]
 
@@ -95,9 +91,7 @@ LIES: dict[str, tuple[Callable[[Message], None], str]] = {
     "another's rank": (rewritten(senders=lambda p: ((p.senders[0] + 1) % 5,)), OTHERS),
     "signature": (resigned, "the signature does not verify"),
     "altered data": (rewritten(data=flipped), "signed for another payload"),
-    "another round": (slotted(round=3), OF_ANOTHER),
     "another attempt": (slotted(attempt=1), OF_ANOTHER),
-    "another epoch": (slotted(epoch=bytes(16)), OF_ANOTHER),
     "another history": (slotted(history=bytes(32)), "its model has drifted"),
     "another mode": (rewritten(mode="single"), "masked in another mode than was announced"),
     "no update": (replaced(records.UPDATE), NO_UPDATE),
@@ -201,9 +195,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Message]:
     return taken[0]
 
 
-@settings(
-    max_examples=60, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25)
 @given(
     header=st.one_of(ANY, st.tuples(st.integers(0, 400), st.integers(1, 255))),
     envelope=st.one_of(ANY, st.tuples(st.integers(0, 700), st.integers(1, 255))),
@@ -269,10 +261,6 @@ def test_only_rank_0_is_believed_about_means(tmp_path: Path) -> None:
     assert all("train_loss" not in m for m in done.evaluate_metrics_clientapp.values())
 
 
-def arrays_after(grid: Puppets, rounds: int, **how: Any) -> ArrayRecord:
-    return play(FlasheFedAvg, grid, rounds, **how)[1].arrays
-
-
 def ends_with(grid: Puppets, survivors: list[int], members: list[int] | range) -> None:
     """So many updates were in each round, and these members have one model in the end."""
     assert grid.survivors == survivors
@@ -301,7 +289,7 @@ def test_a_checkpoint_that_does_not_open_is_not_kept(tmp_path: Path) -> None:
 
     spoilt = grid.lies(at_rank(grid, 0), "checkpoint", flip)
     grid.before[3] = damage
-    arrays = arrays_after(grid, 5)
+    arrays = run(grid, 5).arrays
     assert spoilt
     ends_with(grid, [5, 5, 4, 5, 5], range(5))
     _, chunks = seal.unseal(ModelKey.of(grid.epoch(0)), records.to_pieces(arrays))
@@ -312,7 +300,7 @@ def test_three_lone_models_do_not_shut_out_the_others(tmp_path: Path) -> None:
     grid, alone = Puppets(tmp_path, 10), (100, 101, 102)
     grid.app.examples = lambda p: 10
     grid.lies(alone, "round", lambda node, reply: told(reply).update(digest=bytes([node]) * 32))
-    arrays_after(grid, 2)
+    run(grid, 2)
     ends_with(grid, [7, 7], range(3, 10))
 
 
@@ -366,7 +354,7 @@ def test_coordinates_in_a_dense_round_cost_their_sender_alone(
     grid.lies(liar, "round", as_made)
     monkeypatch.setattr(Federation, "contribution", receive)
     first_of(monkeypatch, liar)
-    arrays_after(grid, 3)
+    run(grid, 3)
     assert liar(order[0])
     assert liar(order[4])
     ends_with(grid, [4, 3, 4], range(4))
@@ -374,11 +362,8 @@ def test_coordinates_in_a_dense_round_cost_their_sender_alone(
 
 
 FORGED: dict[str, Callable[[Sealed], dict[str, Any]]] = {
-    "cut short": lambda part: {"data": part.data[:-1]},
     "longer": lambda part: {"data": np.append(part.data, np.uint8(0))},
     "another scheme": lambda part: {"scheme": "sash"},
-    "another mode": lambda part: {"mode": "single"},
-    "no mode": lambda part: {"mode": ""},
     "a mode that is none": lambda part: {"mode": "triple"},
 }
 
@@ -396,6 +381,6 @@ def test_mean_squares_that_cannot_be_added_cost_their_sender_alone(
     grid = Puppets(tmp_path, 4)
     forge_ciphertexts(monkeypatch, 1, forged)
     first_of(monkeypatch, at_rank(grid, 1))
-    arrays_after(grid, 3, clip="exchange", masking="adaptive", top_k=0.5, small=0)
+    run(grid, 3, clip="exchange", masking="adaptive", top_k=0.5, small=0)
     ends_with(grid, [4, 3, 4], range(4))
     assert f"node {100 + grid.ranked()[1]} is left out" in caplog.text

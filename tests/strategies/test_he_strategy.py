@@ -77,9 +77,6 @@ def test_own_names_for_arrays_weights_and_config(tmp_path: Path) -> None:
     assert all(names == {"weights", "settings"} for names in seen)
 
 
-# --- FedAvg's own arguments ---
-
-
 ODD = {"fine": np.zeros(2), "mask": np.zeros(2, bool)}
 
 
@@ -87,11 +84,6 @@ ODD = {"fine": np.zeros(2), "mask": np.zeros(2, bool)}
     ("make", "start", "why"),
     [
         (FlasheFedAvg, {"evaluate_fn": print}, r"would see ciphertext.*@app\.evaluate.*flhe open"),
-        (
-            partial(SashFedAvg, unmask="clients"),
-            {"evaluate_fn": print},
-            "evaluate_fn would see ciphertext",
-        ),
         (SashFedAvg, {"initial_arrays": None}, r"give start\(\) initial_arrays"),
         (FlasheFedAvg, {"resume": True}, "resume needs state_dir"),
         (
@@ -195,9 +187,6 @@ def test_a_run_that_cannot_go_on_says_why(
     assert re.match(said, failed(grid, **how))
 
 
-# --- metrics ---
-
-
 # --- what it costs ---
 
 
@@ -239,6 +228,17 @@ def test_every_wait_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert all(wait is not None and wait <= 3600 for wait in waits)
 
 
+def test_mean_squares_are_opened_once_a_round(tmp_path: Path) -> None:
+    """A second attempt uses those of the first: nobody learns the sum over two sets."""
+    grid = Puppets(tmp_path, 4)
+    fail_once(grid, "update", 2, 4)
+    run(grid, 3, clip="exchange")
+    contents = [reply.content for _, _, reply in grid.replies if reply.has_content()]
+    said = [records.find_config(content, records.REPLY) or {} for content in contents]
+    assert [one.get("step") for one in said].count("mean-squares") == 3 * 4
+    assert same(grid, range(4)).round == 3
+
+
 # --- what comes out ---
 
 
@@ -254,23 +254,16 @@ def test_the_next_member_seals_when_the_first_cannot(tmp_path: Path) -> None:
     same(grid, range(5))
 
 
-READERS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "flashe": (FlasheFedAvg, {}),
-    "clients read": (SashFedAvg, {"unmask": "clients", "clip": 8.0}),
-    "server reads": (SashFedAvg, {"unmask": "server", "clip": 8.0}),
-}
-
-
 @pytest.mark.parametrize("rekey", [False, True])
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("make", [FlasheFedAvg, SashFedAvg], ids=["clients read", "server reads"])
 def test_a_server_that_dies_behind_an_evaluation_is_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str, *, rekey: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, *, rekey: bool
 ) -> None:
     """In another epoch nobody evaluates that model again: its means are lost, and the run goes on."""
-    grid, (make, how) = Puppets(tmp_path, 4), READERS[reader]
+    grid = Puppets(tmp_path, 4)
 
     def run(*, resume: bool) -> Any:
-        strategy = grid.timed(make(max_examples=MAX, state_dir=tmp_path / "state", **how))
+        strategy = grid.timed(make(max_examples=MAX, clip=8.0, state_dir=tmp_path / "state"))
         if resume and rekey:
             strategy.rekey()
         return strategy.start(grid, initial(), num_rounds=3, resume=resume)
@@ -287,11 +280,10 @@ def test_a_server_that_dies_behind_an_evaluation_is_resumed(
     assert set(told) == ({2, 3} if rekey else {1, 2, 3})
 
 
-@pytest.mark.parametrize("how", ["silent", "dead"])
-def test_nobody_is_there_to_evaluate(tmp_path: Path, how: str, caplog: Log) -> None:
+def test_nobody_is_there_to_evaluate(tmp_path: Path, caplog: Log) -> None:
     caplog.set_level("INFO")
     grid = Puppets(tmp_path, 4)
-    grid.drop(2, "evaluate", how, range(4))  # type: ignore[arg-type]
+    grid.drop(2, "evaluate", "dead", range(4))
     _, done = play(FlasheFedAvg, grid, 3)
     assert set(done.evaluate_metrics_clientapp) == {1, 3}
     assert "the evaluation of round 2 is lost: round 2: 0 evaluations, 3 needed" in caplog.text
@@ -378,26 +370,6 @@ def test_what_is_not_in_the_contract_is_not_sent(tmp_path: Path) -> None:
     assert len(grid.stages("round")) == 3  # of round 1
 
 
-def test_another_learning_rate_in_mid_run_is_a_new_epoch_that_every_log_shows(
-    tmp_path: Path,
-) -> None:
-    how = {"state_dir": tmp_path / "server"}
-    grid = Puppets(tmp_path / "nodes", 3)
-    play(FlasheFedAvg, grid, 2, start={"train_config": {"lr": 0.5}}, **how)
-    epoch = grid.epoch(0).id
-    again = Puppets(tmp_path / "nodes", 3, run_id=8)
-    again.federation = 7
-    changed = {"train_config": {"lr": 0.25}, "resume": True}
-    play(FlasheFedAvg, again, 4, start=changed, **how)
-    assert again.epoch(0).id != epoch
-    assert lrs(again) == [0.25] * 2
-    for home in again.homes:
-        entries = [e for e in audit.last(Store(home), 99) if e is not None and e.stage == "round"]
-        contracts = [entry.contract for entry in entries]
-        assert contracts[0] == contracts[1] != contracts[2] == contracts[3]
-        assert None not in contracts
-
-
 class StoppedError(Exception):
     """The server is stopped."""
 
@@ -425,3 +397,9 @@ def test_a_run_stopped_before_its_sum_was_opened_goes_on_under_another_config(
     play(make, again, 3, start={"train_config": {"lr": 0.25}, "resume": True}, **how)
     assert lrs(again) == [0.25] * 2
     assert same(again, range(3)).round == 3
+    for home in again.homes:  # and every log shows it
+        entries = [e for e in audit.last(Store(home), 99) if e is not None and e.stage == "round"]
+        first, *rest = (entry.contract for entry in entries)
+        assert first is not None
+        assert first not in rest
+        assert None not in rest

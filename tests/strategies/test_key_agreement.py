@@ -46,7 +46,6 @@ def test_all_of_them_agree(tmp_path: Path) -> None:
     assert done.roster_hash == roster.hash
     ranks = [done.rank(node) for node in done.members]
     assert [roster.rank(key) for key in done.members.values()] == ranks
-    assert sorted(ranks) == list(range(size))
     # Each relay is one message a node.
     assert [stage for _, stage, _ in grid.sent] == [s for s in RELAYS for _ in range(size)]
     assert all(set(content) == {records.STAGE} for _, _, content in grid.sent)

@@ -141,34 +141,24 @@ def test_what_is_no_ciphertext_costs_its_sender_alone(
     assert said in caplog.text
 
 
-@pytest.mark.parametrize("by", [1 << 17, "a lane of one client", "the sum, one slot up"])
+@pytest.mark.parametrize("by", [1 << 17, "the sum, one slot up"])
 def test_a_sum_that_the_server_changed_is_refused_for_that_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: int | str
 ) -> None:
     """n is all that it takes to add to a slot, and a power of two moves slots: into those of a metric,
     whose mean members tell, or so far that they overflow, if they are large. It learns neither."""
-    grid, firsts = batchcrypt_nodes(tmp_path, 3), list[Any]()
-    honest, add = BatchCryptAdder.close, BatchCryptAdder.add
+    grid, honest = batchcrypt_nodes(tmp_path, 3), BatchCryptAdder.close
 
     def close_(self: BatchCryptAdder, total: Sealed) -> Sealed:
         assert self.public is not None
         numbers = from_rows(total.data.reshape(-1, 512))
         n, width = self.public.n, self.batch.width
-        if isinstance(by, int):
-            other = 1 + n * by
-        elif by == "a lane of one client":
-            other = gmpy2.powmod(firsts[0], 1 << (3 * width), n * n)
-        else:
-            other = gmpy2.powmod(numbers[0], 1 << width, n * n)
+        added = isinstance(by, int)
+        other = 1 + n * by if added else gmpy2.powmod(numbers[0], 1 << width, n * n)
         numbers[0] = numbers[0] * other % (n * n)
         data = to_rows(numbers, 512, len(numbers)).reshape(-1)
         return honest(self, dataclasses.replace(total, data=data))
 
-    def seen(self: BatchCryptAdder, total: Sealed | None, part: Sealed) -> Sealed:
-        firsts.append(from_rows(part.data.reshape(-1, 512))[0])
-        return add(self, total, part)
-
-    monkeypatch.setattr(BatchCryptAdder, "add", seen)
     monkeypatch.setattr(BatchCryptAdder, "close", close_)
     run_batchcrypt(grid, 1)
     for log in map(grid.log, range(3)):
@@ -245,34 +235,32 @@ def test_several_drop_out_one_after_the_other(tmp_path: Path) -> None:
         return "dead" if node == 103 and drawn > 1 and stage == "joint" else None
 
     grid.fate = fate
-    run_esafl(grid, 3, retries=1)
-    assert grid.survivors[:2] == [7, 3]
+    run_esafl(grid, 2, retries=1)
+    assert grid.survivors == [7, 3]
 
 
 @pytest.mark.parametrize("stage", ["round", "update"])
 def test_a_drop_out_while_thresholds_are_fitted(tmp_path: Path, stage: str) -> None:
     """Before the mean squares are opened the round goes on; after, the next one trains again."""
-    grid = dying(tmp_path, 5, 2, 2, "dead", stage)
-    run_esafl(grid, 4, clip="exchange", bits=20)
-    assert grid.survivors == [5, 4 if stage == "round" else 0, 4, 4]
-    assert same(grid, [0, 1, 3, 4]).round == 4
+    grid = dying(tmp_path, 4, 2, 2, "dead", stage)
+    run_esafl(grid, 3, clip="exchange", bits=20)
+    assert grid.survivors == [4, 3 if stage == "round" else 0, 3]
+    assert same(grid, [0, 1, 3]).round == 3
 
 
 # --- dealt keys ---
 
 
-def with_dealt_keys(tmp_path: Path, size: int, outsiders: int = 0) -> Puppets:
-    """Sites of one roster with a dealt key each, but for the last ones."""
+def with_dealt_keys(tmp_path: Path, size: int) -> Puppets:
+    """Sites of one roster with a dealt key each."""
     grid = Puppets(tmp_path, size)
     roster, ids = pin(grid, range(size), size, schemes=("esafl",))
-    left_out = [one.public for one in ids[size - outsiders :]]
-    files = dealt.deal(roster, Esafl(keys="dealt"), left_out)
+    files = dealt.deal(roster, Esafl(keys="dealt"), [])
     for i, one in enumerate(ids):
         path = tmp_path / f"key-{i}"
         grid.contexts[100 + i].node_config["flhe-dealt-key"] = str(path)
-        if one.public in files:
-            path.touch(0o600)
-            path.write_bytes(files[one.public].to_bytes())
+        path.touch(0o600)
+        path.write_bytes(files[one.public].to_bytes())
     return grid
 
 
@@ -292,19 +280,11 @@ def test_a_lost_answer_costs_dealt_keys_nothing(tmp_path: Path) -> None:
 
 
 NODES = 5
-"""One may collude: 4 sign whose updates are in a sum, and the first 3 of them open it."""
 THRESHOLD = partial(SchemeFedAvg, ThresholdCkks())
 
 
-def threshold_nodes(path: Path, run_id: int = 7, **config: Any) -> Puppets:
-    allowed = {"flhe-schemes": "threshold-ckks", **config}
-    return Puppets(path, NODES, run_id=run_id, config=lambda _: allowed)
-
-
-def check_threshold(grid: Puppets, rounds: list[set[int]], members: set[int] | None = None) -> None:
-    """Members have the mean of rounds with these updates in them."""
-    bound = 2 * sum(tolerance(list(senders), 1) for senders in rounds)
-    close(same(grid, members or set(range(NODES))), Reference.of(rounds), bound)
+def threshold_nodes(path: Path) -> Puppets:
+    return VARIANTS["threshold-ckks"].nodes(path, NODES)
 
 
 def other(total: Sealed, part: str) -> Sealed:
@@ -312,18 +292,12 @@ def other(total: Sealed, part: str) -> Sealed:
     data, senders = total.data.copy(), total.senders
     if part == "c0":
         data[0] ^= 1
-    elif part == "c1":
-        data[data.size // 2 + 64] ^= 1
-    elif part == "length":
-        return replace(total, length=total.length - 1)
     else:
         senders = senders[1:]
-    return Sealed(total.scheme, total.slot, senders, total.length, data, total.mode)
+    return replace(total, data=data, senders=senders)
 
 
-@pytest.mark.parametrize(
-    ("part", "sends"), [("c0", True), ("c1", False), ("senders", False), ("length", True)]
-)
+@pytest.mark.parametrize(("part", "sends"), [("c0", True), ("senders", False)])
 def test_another_sum_than_that_of_the_senders(
     tmp_path: Path, monkeypatch: Patch, part: str, sends: bool
 ) -> None:
@@ -357,7 +331,9 @@ def test_a_key_opens_so_much_and_no_more(tmp_path: Path, monkeypatch: Patch) -> 
     play(THRESHOLD, grid, 3)
     assert grid.survivors == [NODES] * 3
     assert len(grid.stages("advertise")) == 2 * NODES
-    check_threshold(grid, [set(range(NODES))] * 3)
+    close(
+        same(grid, range(NODES)), Reference.of([range(NODES)] * 3), 6 * tolerance(range(NODES), 1)
+    )
 
 
 @pytest.mark.parametrize(("length", "refusal"), [(600, NoKeyError), (1001, ConfigError)])
@@ -375,9 +351,9 @@ def test_a_group_that_outgrows_its_terms_goes_on_without_the_newcomer(
     """Four members leave advance scaling 2 of 4 bits, five 1: the fifth cannot join."""
     grid = batchcrypt_nodes(tmp_path, 5)
     grid.away = lambda round_: {104} if round_ < 2 else set()
-    strategy = run_batchcrypt(grid, 3, bits=4, advance=True, min_available_nodes=4)
+    strategy = run_batchcrypt(grid, 2, bits=4, advance=True, min_available_nodes=4)
     assert members(strategy) == {100, 101, 102, 103}
-    assert grid.survivors == [4, 4, 4]
+    assert grid.survivors == [4, 4]
     assert "the epoch before goes on: advance scaling with bits=4" in caplog.text
 
 
@@ -397,6 +373,6 @@ def test_a_bad_share_of_who_joins_leaves_the_others_their_federation(
     publics = [b""]
     monkeypatch.setattr(joint, "_masked", masked)
     grid.before[2] = lambda: publics.append(Store(grid.homes[4]).identity().public)
-    run_esafl(grid, 4)
-    assert grid.survivors == [4, 4, 4, 4]
+    run_esafl(grid, 3)
+    assert grid.survivors == [4, 4, 4]
     assert len({key_of(grid, i).total.tobytes() for i in range(4)}) == 1

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from flhe.node.journal import Journal
 from flhe.strategies import EsaflFedAvg
 from tests.strategies.chaos import Fault, World, fast_directory
 
@@ -130,20 +129,20 @@ def at_each(
     return outcomes
 
 
-@pytest.mark.parametrize(("begun", "every"), [(False, 37), (True, 41)])
+@pytest.mark.parametrize(("begun", "every"), [(False, 59), (True, 67)])
 def test_the_server_may_be_killed_at_each_step(begun: bool, every: int) -> None:
     """At some of them; the sweep has all."""
     assert at_each(at_server, begun=begun, every=every)["resumed"] > 1
 
 
-@pytest.mark.parametrize(("arms", "begun", "every"), [(at_node, False, 11), (torn_node, True, 13)])
+@pytest.mark.parametrize(("arms", "begun", "every"), [(at_node, False, 17), (torn_node, True, 13)])
 def test_a_node_may_be_killed_at_each_step(arms: Any, begun: bool, every: int) -> None:
     outcomes = at_each(arms, begun=begun, every=every)
     assert min(outcomes["lacks an update"], outcomes["same senders"]) > 0
 
 
 @pytest.mark.parametrize("scene", ["staged", "joint"])
-@pytest.mark.parametrize(("arms", "every"), [(at_server, 127), (at_node, 37)])
+@pytest.mark.parametrize(("arms", "every"), [(at_server, 127), (at_node, 59)])
 def test_anybody_may_be_killed_in_a_round_of_several_stages(
     arms: Any, every: int, scene: str
 ) -> None:
@@ -187,12 +186,6 @@ def test_a_server_that_cannot_go_on_stops_and_is_resumed(fails: Any, says: str) 
             (text,) = (text for outcome, text in world.outcomes if outcome == "stopped")
             assert re.fullmatch(says, text)
             assert world.senders.items() >= senders.items()
-
-
-def test_a_mask_used_twice_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Journal, "claimed", lambda journal, *_: journal)
-    with pytest.raises(AssertionError, match="a mask is used twice"):
-        at_each(lambda _, writes: at_server(0, writes), begun=False, every=3)
 
 
 @pytest.mark.sweep

@@ -8,8 +8,6 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flhe.mods.he_mod import STAGES as KNOWN
 from flhe.mods.records import message_bytes
@@ -87,7 +85,6 @@ class Server:
 
     def __init__(self) -> None:
         self.now, self.held, self.most = 50.0, 100, 400
-        self.up = self.down = 0
         self.meter = Meter(lambda: self.now, lambda: (self.held, self.most))
         self.requests = [0]
         self.inner: list[ExitStack] = []
@@ -117,15 +114,6 @@ class Server:
     def leave(self) -> None:
         if self.inner:
             self.inner.pop().close()
-
-    def sent(self, phase: str, count: int) -> None:
-        self.meter.sent(phase, count)
-        self.down += count
-
-    def got(self, count: int, seconds: float) -> None:
-        self.now += seconds
-        self.meter.received(count, seconds)
-        self.up += count
 
     def told(self, node: int, seconds: float) -> None:
         self.meter.told(node, seconds)
@@ -191,35 +179,9 @@ def test_memory_is_the_most_at_a_phases_ends_or_a_new_record_within() -> None:
     assert server.does(("told", 1, 1.0)).server_bytes == 80
 
 
-phases, numbers = st.sampled_from(tuple(PHASES)), st.integers(0, 9)
-steps = st.one_of(
-    *(st.tuples(st.just(what), phases) for what in ("open", "enter")),
-    *(st.tuples(st.just(what), numbers) for what in ("close", "wait")),
-    *(st.tuples(st.just(what), numbers, numbers) for what in ("got", "told")),
-    st.tuples(st.just("sent"), phases, numbers),
-    st.just(("leave",)),
-)
-
-
-@given(st.lists(st.lists(steps, max_size=30), min_size=1, max_size=4))
-def test_whatever_is_counted_adds_up(rows: list[list[Step]]) -> None:
-    server = Server()
-    taken = [server.does(*row) for row in rows]
-    assert sum(spent.wall_s for spent in taken) == server.now - 50
-    assert (sum(s.up for s in taken), sum(s.down for s in taken)) == (server.up, server.down)
-    for spent in taken:
-        assert sum(phase.seconds for phase in spent.phases) == spent.wall_s
-        assert all(phase.seconds >= 0 for phase in spent.phases)
-        names = [phase.name for phase in spent.phases]
-        assert names == [name for name in PHASES if name in names]
-
-
 # --- which phase it is ---
 
 
 def test_every_stage_has_a_phase() -> None:
     assert {stage for _, stage in KNOWN} == set(STAGES)
     assert {*STAGES.values(), *BETWEEN} <= set(PHASES)
-
-
-# --- in a run ---

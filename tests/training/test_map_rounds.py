@@ -66,18 +66,6 @@ def mapped(terms: Terms = TERMS) -> Round:
     return Round(members, start(), [part(session) for session in members])
 
 
-def test_all_come_to_the_same_mask_and_nothing_else_moves() -> None:
-    played = mapped()
-    after = played.opened_by_all()
-    assert after.mask is not None
-    # Half of its share is each array's own, and the rest goes to the largest of all.
-    assert after.mask.coords.tolist() == list(range(23, 33))
-    assert (after.round, after.steps, after.moments) == (1, 0, {})
-    assert all(np.array_equal(after.masters[n], a) for n, a in played.model.masters.items())
-    bare = dataclasses.replace(after, mask=None)
-    assert played.first.digest(after) != played.first.digest(bare)
-
-
 def test_arrays_that_the_map_does_not_name_are_encrypted_first() -> None:
     """Running statistics come from the data as directly as anything."""
     session = sessions()[0]

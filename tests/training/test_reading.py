@@ -84,21 +84,16 @@ class Masked(Round):
 # --- the server reads as a member would ---
 
 
-@pytest.mark.parametrize(
-    ("size", "collusion", "senders"),
-    [(3, 0, ALL), (5, 1, (0, 1, 3, 4))],
-)
-@pytest.mark.parametrize("optimizer", ["fedavg", "fedadam"])
 @pytest.mark.usefixtures("nearest")
-def test_the_server_reads_what_a_member_opens(
-    size: int, collusion: int, senders: tuple[int, ...], optimizer: Any
-) -> None:
-    chosen = Optimizer(optimizer)
-    here = Masked(dataclasses.replace(SERVER, optimizer=chosen), size, collusion)
-    there = Masked(dataclasses.replace(CLIENTS, optimizer=chosen), size, collusion)
+def test_the_server_reads_what_a_member_opens() -> None:
+    """To the bit, where an optimizer keeps moments too."""
+    senders, adam = (0, 1, 3, 4), Optimizer("fedadam")
+    here, there = (
+        Masked(dataclasses.replace(terms, optimizer=adam), 5, 1) for terms in (SERVER, CLIENTS)
+    )
     model, totals = here.read(here.total(*senders), here.answers(senders))
     total, answers = there.total(*senders), there.answers(senders)
-    for rank in (0, size - 1):
+    for rank in (0, 4):
         other, told = there.sessions[rank].open(there.model, total, ignore, None, None, answers)
         alike = dataclasses.replace(other, history=model.history, chain=())
         assert encoded(alike) == encoded(model)
@@ -107,9 +102,6 @@ def test_the_server_reads_what_a_member_opens(
     assert (totals.count, totals.weight) == (len(senders), sum(weights))
     loss = np.average([rank + 0.5 for rank in senders], weights=weights)
     assert totals.metrics["loss"] == pytest.approx(loss, abs=1e-3)
-    if optimizer == "fedavg":
-        step = np.average([0.1 * (rank + 1) for rank in senders], weights=weights)
-        assert model.masters["w"] == pytest.approx(arrays()["w"] + step, abs=1e-4)
 
 
 def test_what_is_told_of_a_model() -> None:

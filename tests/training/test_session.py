@@ -77,6 +77,7 @@ def test_a_digest_is_the_same_for_members_with_the_same_model() -> None:
         dataclasses.replace(model, history=bytes(32)),
         dataclasses.replace(model, moments={"v": np.zeros(model.layout.floats, np.float32)}),
         dataclasses.replace(model, memory={"v": np.zeros(1)}),
+        dataclasses.replace(model, mask=Support.of(SOME, model.layout.floats)),
         dataclasses.replace(model, memory={"v": np.full(1, 5e-324)}),
     ]
     digests = {digest, *(members[0].digest(other) for other in others)}
