@@ -20,7 +20,6 @@ from flhe.keys.roster.roster import Roster
 from flhe.node.claims import StoredNote
 from flhe.node.journal import Journal, SignedSet
 from flhe.node.node import StoredSession
-from flhe.schemes.batchcrypt import residue_worker
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.scheme import FedmlHe
@@ -57,7 +56,6 @@ def _more() -> list[Record]:
         Journal(
             bytes(16), bytes(16), bytes(16), bytes(32), bytes(16), (3, 1, 2), b"note", SUMS, 2, 3
         ),
-        residue_worker._Order(11, 13, 139, 3),
         *(TOLD.dealt[0], TOLD.agreed[0], StoredNote(bytes(32), b"", bytes(32))),
         dealt.deal(ROSTER, Esafl("rns-4096", "dealt"), random=source("dealt"))[IDS[0].public],
         StoredSession(bytes(16), Contract()),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import secrets
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from flhe.errors import ConfigError, FaultError, FlheError, ProtocolError
-from flhe.schemes.batchcrypt import lanes, residue_pool, residue_worker, residues
+from flhe.errors import ConfigError, FaultError, FlheError
+from flhe.schemes.batchcrypt import lanes, residue_pool, residues
 from flhe.schemes.batchcrypt.crt import Join
 from flhe.schemes.batchcrypt.fixed_base import MAX_TABLE_BYTES, GmpTable, LaneTable, window
 from flhe.schemes.batchcrypt.residue_pool import draw
 from flhe.schemes.batchcrypt.residues import Residues, exponent_bits
-from flhe.wire import canonical
 
 gmpy2 = pytest.importorskip("gmpy2")
 
@@ -271,21 +268,6 @@ def test_few_residues_or_injected_randomness_need_no_child(
     assert started == []
 
 
-def test_a_child_that_is_killed_is_an_error(
-    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = residue_pool._read
-
-    def killing(child: Any, size: int) -> bytes:
-        if child is started[1] and size > len(residue_worker.READY):  # the order is out
-            child.send_signal(signal.SIGKILL)
-        return read(child, size)
-
-    monkeypatch.setattr(residue_pool, "_read", killing)
-    with pytest.raises(FlheError, match=r"stopped \(status -9\)"):
-        draw(P, Q, H, 100_000, 2)
-
-
 def test_children_that_take_too_long_are_stopped(
     started: list[subprocess.Popen[bytes]],
 ) -> None:
@@ -302,91 +284,53 @@ def test_children_that_take_too_long_are_stopped(
     [
         ["/nonexistent/python"],
         [sys.executable, "-c", "raise SystemExit(3)"],
-        [sys.executable, "-c", "print('hello, I am another program', flush=True); input()"],
+        [sys.executable, "-c", "print('I am another program', flush=True); input()"],
+        [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"],
     ],
 )
 def test_without_children_this_process_draws(
     command: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    popen = subprocess.Popen
-    processes = []
+    processes = instead(command, monkeypatch)
+    with caplog.at_level(logging.WARNING, "flhe"):
+        assert len(draw(P, Q, H, 300, 2)) == 300
+    assert "drawing in this one" in caplog.text
+    assert all(process.returncode is not None for process in processes)
+
+
+def instead(command: list[str], monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """The processes that are started, of another program."""
+    popen, processes = subprocess.Popen, []
 
     def other(args: list[str], **kwargs: Any) -> subprocess.Popen[bytes]:
         processes.append(popen(command, **kwargs))
         return processes[-1]
 
     monkeypatch.setattr(residue_pool.subprocess, "Popen", other)
-    with caplog.at_level(logging.WARNING, "flhe"):
-        assert len(draw(P, Q, H, 300, 2)) == 300
-    assert "could not be started" in caplog.text
-    assert all(process.returncode is not None for process in processes)
+    return processes
 
 
 def test_a_childs_fault_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = (
-        "import os, sys\n"
-        f"os.write(1, {residue_worker.READY!r})\n"
-        "sys.stdin.buffer.read(10)\n"
-        f"os._exit({residue_worker.FAULT})\n"
-    )
-    popen = subprocess.Popen
-    monkeypatch.setattr(
-        residue_pool.subprocess,
-        "Popen",
-        lambda args, **kwargs: popen([sys.executable, "-c", code], **kwargs),
-    )
+    code = f"import os; input(); os._exit({residue_pool.FAULT})"
+    instead([sys.executable, "-c", code], monkeypatch)
     with pytest.raises(FaultError):
         draw(P, Q, H, 300, 1)
 
 
-# --- the worker by itself ---
+# --- the child by itself ---
+
+CHILD = [sys.executable, "-m", "flhe.schemes.batchcrypt.residue_pool"]
 
 
-def test_a_worker_is_gone_when_its_parent_is() -> None:
+def test_a_child_is_gone_when_its_parent_is() -> None:
     """That one has ended: another process has its place, or none."""
     with subprocess.Popen(
-        [sys.executable, "-m", "flhe.schemes.batchcrypt.residue_worker", "1000000000"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
+        [*CHILD, "1000000000"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     ) as process:
-        assert process.wait(30) == residue_worker.ABANDONED
+        assert process.wait(30) == residue_pool.FAILED
 
 
-def framed(body: bytes) -> bytes:
-    return len(body).to_bytes(4, "little") + body
-
-
-def order(**change: Any) -> bytes:
-    fields = {"p": b"\x0b", "q": b"\x0d", "h": b"\x8b", "count": 3} | change
-    return framed(canonical.dumps({k: v for k, v in fields.items() if v is not None}))
-
-
-MALFORMED = {
-    "nothing": b"",
-    "too long": (1 << 15).to_bytes(4, "little") + bytes(1 << 15),
-    "cut": order()[:-1],
-    "not CBOR": framed(b"\xff\xff"),
-    "none": order(count=0),
-    "too many": order(count=2**24 + 1),
-}
-
-
-@pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED)
-def test_a_malformed_order_is_refused(data: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        residue_worker.read_order(io.BytesIO(data))
-    assert residue_worker.read_order(io.BytesIO(order())) == residue_worker._Order(11, 13, 139, 3)
-    written = residue_worker.order(P, Q, H, 77)
-    assert residue_worker.read_order(io.BytesIO(written)) == residue_worker._Order(P, Q, H, 77)
-
-
-@pytest.mark.parametrize("data", [MALFORMED["not CBOR"], order(q=b"\x0c")])
-def test_a_worker_leaves_with_a_code_and_says_nothing(data: bytes) -> None:
-    command = [sys.executable, "-m", "flhe.schemes.batchcrypt.residue_worker"]
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
-        process.stdin.write(data)
-        process.stdin.flush()
-        assert process.wait(60) == residue_worker.REFUSED
-        assert process.stdout.read() == residue_worker.READY
-        assert process.stderr.read() == b""
+@pytest.mark.parametrize("order", ["", "11 13", "11 12 139 3\n", "x"])
+def test_a_child_that_fails_says_nothing(order: str) -> None:
+    done = subprocess.run(CHILD, input=order.encode(), capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (residue_pool.FAILED, b"", b"")
