@@ -10,7 +10,7 @@ from flhe.coding.digits import Digits
 from flhe.coding.limb_packing import PIECE, LimbPacking
 from flhe.errors import ConfigError
 from flhe.math.prime_ring import PrimeRing, ntt_primes
-from flhe.schemes.presets import SealPreset
+from flhe.schemes.presets import RingPreset
 from flhe.schemes.seal_format import SealFormat
 
 LARGEST = 22
@@ -96,7 +96,7 @@ class SealSizes:
 
 
 @functools.lru_cache(maxsize=256)
-def sizes_for(kind: type[SealSizes], preset: SealPreset, cohort: int, bits: int) -> Any:
+def sizes_for(kind: type[SealSizes], preset: RingPreset, cohort: int, bits: int) -> Any:
     """What a sum of `cohort` vectors of `bits`-bit values takes in the ring of `preset`, of a kind.
 
     Of the moduli that hold a value in the fewest bits, the shortest. Raises ConfigError: not even one

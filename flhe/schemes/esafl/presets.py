@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flhe.errors import ConfigError
 from flhe.schemes.presets import RingPreset, named
 
 
@@ -24,14 +23,7 @@ class EshePreset(RingPreset):
         One limb, q = 2^64 - 2^32 + 1; else as many primes as it takes.
     """
 
-    DIMENSIONS = "a power of two from 4096 to 32768", (4096, 8192, 16384, 32768)
-
     goldilocks: bool = False
-
-    def __post_init__(self) -> None:
-        RingPreset.__post_init__(self)
-        if not 49 <= self.log_q <= 512 or (self.goldilocks and self.log_q != 64):
-            raise ConfigError(f"EshePreset(log_q={self.log_q}): 49 to 512, and 64 for Goldilocks")
 
 
 ESHE = named(

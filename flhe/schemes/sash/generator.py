@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from flhe.coding.pack import spread
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.prime_ring import PrimeRing
-from flhe.schemes.sash.presets import SashPreset
+from flhe.schemes.presets import RingPreset
 from flhe.schemes.sealed import Slot
 from flhe.schemes.shell import windows
 from flhe.wire import canonical
@@ -39,7 +39,7 @@ SPARE = 3
 """Words of scratch space beyond the elements: AES comes in blocks of two."""
 
 
-def public_key(preset: SashPreset, slot: Slot) -> bytes:
+def public_key(preset: RingPreset, slot: Slot) -> bytes:
     """What `a` is expanded from, 32 bytes, public: a hash that binds it to one epoch of one run.
 
     `a` may serve every round of the epoch, because seeds are fresh for each ciphertext. The server has
@@ -50,7 +50,7 @@ def public_key(preset: SashPreset, slot: Slot) -> bytes:
 
 
 def expand(
-    preset: SashPreset, slot: Slot, seed: Seed, out: NDArray[np.uint32], threads: int = 1
+    preset: RingPreset, slot: Slot, seed: Seed, out: NDArray[np.uint32], threads: int = 1
 ) -> None:
     """Write the mask G(seed), as `slot`'s epoch has it, into `out`, shape (length,).
 

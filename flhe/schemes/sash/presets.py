@@ -7,24 +7,10 @@ senders, and leave 101, 93 or 86 bits at 10^6, 10^7 or 10^8 values (with mu = 10
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from flhe.schemes.presets import RingPreset, named
 
-
-@dataclass(frozen=True, slots=True)
-class SashPreset(RingPreset):
-    """Ring of the seed-homomorphic PRG, which rounds from Z_q to Z_p.
-
-    With q = 2^64 - 2^32 + 1 and p = 2^32; mu, the field elements of one seed, is the dimension. SASH's
-    own mu = 512 has 91 bits of security (`flhe_lab.papers.sash`).
-    """
-
-    DIMENSIONS = "a ring of 2048, 4096 or 8192 coefficients", (2048, 4096, 8192)
-
-
 SASH = named(
-    SashPreset(
+    RingPreset(
         "ring-2048",
         2048,
         64,
@@ -33,6 +19,7 @@ SASH = named(
         "over 10^7 values tell",
     ),
 )
-"""Presets of SASH."""
+"""Rings over q = 2^64 - 2^32 + 1; mu, the field elements of one seed, is the dimension. SASH's own
+mu = 512 has 91 bits of security (`flhe_lab.papers.sash`)."""
 
 DEFAULT_SASH = "ring-2048"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from flhe.errors import ConfigError
 from flhe.schemes.base import Agreement, Reader, Scheme
-from flhe.schemes.presets import called
-from flhe.schemes.sash.presets import DEFAULT_SASH, SASH, SashPreset
+from flhe.schemes.presets import RingPreset, called
+from flhe.schemes.sash.presets import DEFAULT_SASH, SASH
 from flhe.wire.record import Form
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Sash(Scheme):
         return self.unmask
 
     @property
-    def parameters_of_prg(self) -> SashPreset:
+    def parameters_of_prg(self) -> RingPreset:
         """The preset itself."""
         return SASH[self.preset]
 
