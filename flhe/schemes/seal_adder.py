@@ -146,7 +146,6 @@ class SealSealer(SealerShell):
     key: SealSecret
     group_key: bytes = field(repr=False)
     rank: int
-    threads: int = 1
     _blocks: SealBlocks = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

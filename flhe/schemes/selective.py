@@ -162,8 +162,6 @@ class Selective:
 
         Raises ProtocolError: another scheme or length, a sparse ciphertext, or bytes between the two.
         """
-        if isinstance(sealed, SelectiveTotal) and sealed.scheme == self.name:
-            return self.inner.close(sealed.inner), sealed.rest
         if sealed.scheme != self.name:
             raise ProtocolError(f"{self.name}: a ciphertext of {sealed.scheme!r}")
         if sealed.supports or sealed.length < self.selected:
@@ -186,24 +184,19 @@ class Selective:
         """
         inside, rest = self.split(part)
         if total is None:
-            said = (self.name, part.slot, part.senders, part.length)
-            inner, data = self.inner.add(None, inside), np.empty(0, np.uint8)
-            return SelectiveTotal(*said, data, part.mode, inner=inner, rest=rest.copy())
-        if not isinstance(total, SelectiveTotal):
-            total = self.add(None, total)
-        assert isinstance(total, SelectiveTotal)
-        merged_senders(total, part, self.cohort)
+            return self.join(self.inner.close(self.inner.add(None, inside)), rest)
+        senders = merged_senders(total, part, self.cohort)
+        before, clear = self.split(total)
         # The scheme inside first: what it refuses must leave the whole total alone.
-        inner = self.inner.add(total.inner, inside)
-        self.packing.add(total.rest, rest, self.rest)
-        return replace(total, senders=inner.senders, inner=inner)
+        inner = self.inner.close(self.inner.add(before, inside))
+        if not np.may_share_memory(inner.data, before.data):
+            before.data[:] = inner.data
+        self.packing.add(clear, rest, self.rest)
+        return replace(total, senders=senders)
 
     def close(self, total: Sealed) -> Sealed:
-        """The sum as it travels to the readers."""
-        if not isinstance(total, SelectiveTotal):
-            return total
-        inner = self.inner.close(total.inner)
-        return self.join(inner, total.rest)
+        """What travels to the readers of a sum: `total` itself."""
+        return total
 
     def join(self, inside: Sealed, rest: NDArray[np.uint8]) -> Sealed:
         """Inverse of `split`; the two parts are copied."""
@@ -211,14 +204,6 @@ class Selective:
         end, start = inside.data.size, self._start(inside.length)
         data[:end], data[end:start], data[start:] = inside.data, 0, rest
         return Sealed(self.name, inside.slot, inside.senders, inside.length, data, inside.mode)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SelectiveTotal(Sealed):
-    """A sum under way: `inner` is that of the scheme inside, `rest` that of what is in clear."""
-
-    inner: Sealed = field(kw_only=True)
-    rest: NDArray[np.uint8] = field(kw_only=True, repr=False)
 
 
 @dataclass(slots=True)

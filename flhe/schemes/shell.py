@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from flhe.errors import ConfigError, ProtocolError, ReuseError
 from flhe.math.ring_arrays import Elements
 from flhe.schemes.base import Opener, check_integers
 from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
+from flhe.wire.secret import Random
 
 NO_SUPPORT = "its adder takes none, and its scheme does not say so (dense)"
 MAX_COHORT = 1024
@@ -196,6 +198,8 @@ class SealerShell(_Rank):
         Where what is drawn comes from: n -> n uniform bytes.
     """
 
+    threads: int = field(default=1, kw_only=True)
+    random: Random = field(default=secrets.token_bytes, kw_only=True, repr=False)
     _used: set[Slot] = field(default_factory=set, init=False, repr=False)
     _ready: dict[tuple[Slot, int, str], Any] = field(default_factory=dict, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)

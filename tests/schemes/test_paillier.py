@@ -32,7 +32,7 @@ SCHEME = BatchCryptAdder(BatchCrypt(key_bits=2048), 3, 16, public=pair().public)
 
 
 def sealer(rank: int = 0, threads: int = 1) -> BatchCryptSealer:
-    return BatchCryptSealer(SCHEME, pair(), rank, threads)
+    return BatchCryptSealer(SCHEME, pair(), rank, threads=threads)
 
 
 def opened(sealed: Sealed, threads: int = 1) -> list[int]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,7 +103,7 @@ class BatchCryptAdder(Shell):
 
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> BatchCryptSealer:
         """A member's sealer: with the key pair."""
-        return BatchCryptSealer(self, self._pair(secrets), secrets.rank, threads)
+        return BatchCryptSealer(self, self._pair(secrets), secrets.rank, threads=threads)
 
     def opener(
         self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
@@ -160,8 +160,6 @@ class BatchCryptSealer(SealerShell):
     adder: BatchCryptAdder
     key: SecretKey
     rank: int
-    threads: int = 1
-    random: Random = field(default=secrets.token_bytes, repr=False)
 
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Compute the powers r^n ahead of time: `encrypt` then takes two products a ciphertext.
@@ -173,12 +171,7 @@ class BatchCryptSealer(SealerShell):
         self._keep(slot, length, self._powers(length, max(self.threads - 1, 1)))
 
     def _seal(
-        self,
-        plain: Plain,
-        slot: Slot,
-        ready: list[Big] | None,
-        mode: str,
-        support: Support | None,
+        self, plain: Plain, slot: Slot, ready: list[Big] | None, mode: str, support: Support | None
     ) -> NDArray[np.uint8]:
         workers = self.threads if self.threads > 1 else 0
         powers = ready or self._powers(plain.values.size + plain.extras.size, workers)

@@ -170,8 +170,6 @@ class EsaflSealer(SharedSealerShell):
     group_key: bytes = field(repr=False)
     rank: int
     own: Own | None = field(default=None, repr=False)
-    threads: int = 1
-    random: Random = field(default=secrets.token_bytes, repr=False)
 
     def __post_init__(self) -> None:
         SharedSealerShell.__post_init__(self)
@@ -192,12 +190,7 @@ class EsaflSealer(SharedSealerShell):
         self._keep(slot, length, self._make(slot, length, None))
 
     def _seal(
-        self,
-        plain: Plain,
-        slot: Slot,
-        ready: Draft | None,
-        mode: str,
-        support: Support | None,
+        self, plain: Plain, slot: Slot, ready: Draft | None, mode: str, support: Support | None
     ) -> NDArray[np.uint8]:
         values, length = (plain.values, plain.extras), plain.values.size + plain.extras.size
         own, data, pieces, noise = ready or self._make(slot, length, values)

@@ -21,9 +21,8 @@ Source: FedML-HE, Algorithm 1 and Sec. 2.3, without selection, which is the code
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,14 +32,12 @@ from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
 from flhe.schemes.fedml_he.sizes import CkksSizes
 from flhe.schemes.seal_adder import SealAdder, SealOpener, SealSealer
 from flhe.schemes.seal_sizes import sizes_for
-from flhe.wire.secret import Random
 
 
-@dataclass(slots=True)
 class FedmlHeSealer(SealSealer):
-    """One client's side; parameters as for `SealSealer`, and `random`: dither is drawn from it."""
+    """One client's side; parameters as for `SealSealer`. Dither is drawn from `random`."""
 
-    random: Random = field(default=secrets.token_bytes, repr=False)
+    __slots__ = ()
 
     def _joining(self) -> Callable[[NDArray[np.int64], int], NDArray[Any]]:
         """With dither, which makes roundings random."""
@@ -51,9 +48,10 @@ class FedmlHeSealer(SealSealer):
         )
 
 
-@dataclass(slots=True)
 class FedmlHeOpener(SealOpener):
     """A reader's side; parameters as for `SealOpener`."""
+
+    __slots__ = ()
 
     def _slots(self, opened: NDArray[Any], senders: int) -> tuple[NDArray[np.int64], bool]:
         """To the nearest integer, where the noise of so many explains the rest."""

@@ -160,7 +160,6 @@ class FlasheSealer(SealerShell):
     adder: FlasheAdder
     group_key: bytes = field(repr=False)
     rank: int
-    threads: int = 1
 
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Encrypt `length` zeros for `slot`: what `encrypt` then adds the values to, and sends.
@@ -176,12 +175,7 @@ class FlasheSealer(SealerShell):
         self._keep(slot, length, data, mode)
 
     def _seal(
-        self,
-        plain: Plain,
-        slot: Slot,
-        ready: NDArray[np.uint8] | None,
-        mode: str,
-        support: Support | None,
+        self, plain: Plain, slot: Slot, ready: Any, mode: str, support: Support | None
     ) -> NDArray[np.uint8]:
         packing, length = self.adder.packing, plain.values.size + plain.extras.size
         if support is not None:

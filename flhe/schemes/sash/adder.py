@@ -16,7 +16,6 @@ own form is in `flhe_lab`.
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,6 @@ from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.sash.generator import Seed, expand
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.shell import OpenerShell, SharedSealerShell, Shell, windows
-from flhe.wire.secret import Random
 
 if TYPE_CHECKING:
     from flhe.schemes.sash.scheme import Sash
@@ -145,14 +143,16 @@ def _lanes(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
     return data.view(np.dtype("<u4"))
 
 
+Masked = tuple[Seed, NDArray[np.uint32]]
+"""A fresh seed, and lanes that hold its mask."""
+
+
 @dataclass(slots=True)
 class SashSealer(SharedSealerShell):
     """One client's side: it draws a fresh seed for each ciphertext; parameters as for `SealerShell`."""
 
     adder: SashAdder
     rank: int
-    threads: int = 1
-    random: Random = field(default=secrets.token_bytes, repr=False)
 
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Draw a seed and expand it: `encrypt` then only adds the values."""
@@ -160,12 +160,7 @@ class SashSealer(SharedSealerShell):
         self._keep(slot, length, self._mask(slot, length))
 
     def _seal(
-        self,
-        plain: Plain,
-        slot: Slot,
-        ready: tuple[Seed, NDArray[np.uint32]] | None,
-        mode: str,
-        support: Support | None,
+        self, plain: Plain, slot: Slot, ready: Masked | None, mode: str, support: Support | None
     ) -> NDArray[np.uint8]:
         values, guard = plain.values.size, self.adder.guard
         seed, lanes = ready or self._mask(slot, values + plain.extras.size)
@@ -180,7 +175,7 @@ class SashSealer(SharedSealerShell):
             self._seeds[slot] = seed
         return lanes.view(np.uint8)
 
-    def _mask(self, slot: Slot, length: int) -> tuple[Seed, NDArray[np.uint32]]:
+    def _mask(self, slot: Slot, length: int) -> Masked:
         preset = self.adder.scheme.parameters_of_prg
         seed = random_elements(preset.dimension, self.random)
         lanes = empty(length, np.uint32)
