@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.math.ring_arrays import Elements, quotient
+from flhe.math.ring import Elements, quotient
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.ring import Q
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring import Elements, Q
 
 if TYPE_CHECKING:
     from flhe.wire.secret import Random

@@ -15,16 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.ring import Q
-from flhe.math.ring_arrays import (
-    Elements,
-    Modulus,
-    Tables,
-    elementwise,
-    quotient,
-    quotients,
-    root,
-)
+from flhe.math.ring import Elements, Modulus, Q, Tables, elementwise, quotient, quotients, root
 
 MAX_DIMENSION, MAX_GOLDILOCKS = 1 << 15, 1 << 13
 """Of rings over any prime, and over the Goldilocks prime."""

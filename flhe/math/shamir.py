@@ -20,8 +20,7 @@ import numpy as np
 from flhe.errors import ConfigError, ProtocolError, QuorumError, SharesError
 from flhe.math import ring
 from flhe.math.prg import random_elements
-from flhe.math.ring import Q
-from flhe.math.ring_arrays import Elements, root
+from flhe.math.ring import Elements, Q, root
 from flhe.wire.secret import Random
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from flhe.coding.base import Codec, Integers, Plain, Reals
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, MisfitError, NoKeyError, RangeError
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring import Elements
 from flhe.packages import Needs, Role
 from flhe.schemes.limit import Limit, Value
 from flhe.schemes.sealed import Sealed, Slot

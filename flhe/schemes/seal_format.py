@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
 from flhe.math.prime_ring import PrimeRing
-from flhe.math.ring_arrays import root
+from flhe.math.ring import root
 
 Words = NDArray[np.uint64]
 

@@ -24,7 +24,7 @@ from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.prg import PIECE
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring import Elements
 from flhe.schemes.base import (
     Adder,
     Opener,

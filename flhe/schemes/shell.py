@@ -15,7 +15,7 @@ from flhe.coding.base import Integers, Plain
 from flhe.coding.limb_packing import LimbPacking
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError, ReuseError
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring import Elements
 from flhe.schemes.base import Opener, check_integers
 from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
 from flhe.wire.secret import Random

@@ -31,7 +31,7 @@ from flhe.coding.slots import Slots
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.bigint import Big, from_rows, gmpy, to_rows
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring import Elements
 from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
 from flhe.schemes.sealed import Sealed, Slot

@@ -36,7 +36,7 @@ from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring import Elements
 from flhe.math.sampling import fresh
 from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.esafl import keys as eshe_keys

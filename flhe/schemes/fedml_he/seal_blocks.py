@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flhe.math.prg import AesCtr, FieldElements, drawn
 from flhe.math.prime_ring import PrimeRing
-from flhe.math.ring_arrays import quotient
+from flhe.math.ring import quotient
 from flhe.schemes.fedml_he.sizes import CkksSizes
 from flhe.schemes.seal_blocks import Remask, SealBlocks
 from flhe.schemes.seal_format import Words, to_seal_order

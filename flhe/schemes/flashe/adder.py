@@ -35,7 +35,7 @@ from flhe.errors import ProtocolError
 from flhe.math import COLUMNS
 from flhe.math.buffers import empty
 from flhe.math.prg import CHUNK
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring import Elements
 from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.flashe import sparse
 from flhe.schemes.flashe.sparse import SparseTotal

@@ -28,7 +28,7 @@ from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.prg import random_elements
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring import Elements
 from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.sash.generator import Seed, expand
 from flhe.schemes.sealed import Sealed, Slot
