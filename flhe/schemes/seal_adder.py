@@ -34,6 +34,7 @@ from flhe.schemes.polynomial_masks import PolynomialMasks
 from flhe.schemes.seal_blocks import SealBlocks
 from flhe.schemes.seal_keys import SealPublic, SealSecret
 from flhe.schemes.seal_scheme import SealScheme
+from flhe.schemes.seal_sizes import sizes_for
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.shell import OpenerShell, ResidueShell, SealerShell, window, windows
 from flhe.wire.secret import Random
@@ -53,7 +54,8 @@ class SealAdder(ResidueShell):
 
     MASKS: ClassVar[str]
     """Label of the keys that masks are derived with."""
-    BLOCKS: ClassVar[type[SealBlocks]]
+    SIZES: ClassVar[Any]
+    """Kind of `SealSizes`."""
     SEALER: ClassVar[type[SealSealer]]
     OPENER: ClassVar[type[SealOpener]]
 
@@ -73,6 +75,11 @@ class SealAdder(ResidueShell):
         if self.public is not None:
             self.public.check(self.scheme.ring)
 
+    @property
+    def sizes(self) -> Any:
+        """Ring, moduli and slots."""
+        return sizes_for(self.SIZES, self.scheme.preset, self.cohort, self.bits)
+
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout: what the key is called among them."""
         sizes = self.sizes
@@ -83,6 +90,7 @@ class SealAdder(ResidueShell):
             "modulus": sizes.q.to_bytes(8, "big"),
             "slot_bits": sizes.digits.width,
             "slots": sizes.digits.per,
+            **sizes.parameters(),
         }
 
     def new_pair(self, random: Random) -> tuple[bytes, bytes]:
@@ -120,7 +128,7 @@ class SealAdder(ResidueShell):
             raise ConfigError(
                 f"{self.name}: the secret key is not the one that the public part names"
             )
-        return self.BLOCKS.of(self.sizes, key)
+        return SealBlocks.of(self.sizes, key)
 
     def masks(self, group_key: bytes, slot: Slot, senders: tuple[int, ...]) -> PolynomialMasks:
         """The sum of the masks of these senders."""

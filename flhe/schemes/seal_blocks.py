@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -19,14 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.math.prime_ring import PrimeRing
+from flhe.math.ring import quotients
 from flhe.packages import absent
 from flhe.schemes.polynomial_masks import lifted
 from flhe.schemes.seal_format import MAGIC, SealFormat, Words, to_seal_order
 from flhe.schemes.seal_keys import SealSecret
 from flhe.schemes.seal_sizes import SealSizes
-
-Remask = Callable[[Words, Words, Words, Words], None]
-"""Writes c into the last of (c0, c1, a, c), all uint64 (n,)."""
 
 
 def _needed(name: str) -> Any:
@@ -62,30 +59,31 @@ class SealBlocks:
         Encodings of the SEAL that is installed.
     context : tenseal.Context
         With the key; secret.
-    remask : callable
-        With the key; secret.
+    ring : PrimeRing
+        Where residues are computed.
+    key, parts : NDArray
+        The transform of s, and its quotients; in CKKS in SEAL's order. Secret.
     scale : float
         What slots are multiplied by.
     """
 
     seal: SealFormat
     context: Any = field(repr=False)
-    remask: Remask = field(repr=False)
+    ring: PrimeRing
+    key: Words = field(repr=False)
+    parts: Words = field(repr=False)
     scale: float
 
     @classmethod
     def of(cls, sizes: SealSizes, secret: SealSecret) -> Self:
         """TenSEAL with that key."""
-        key = sizes.ring.forward(lifted(secret.coefficients, sizes.q))
-        seal = replace(sizes.seal, minor=minor_version())
+        ring, seal = sizes.ring, replace(sizes.seal, minor=minor_version())
+        key = ring.forward(lifted(secret.coefficients, sizes.q))
+        ordered = key[to_seal_order(ring)]
         # Blocks come one by one, which is what TenSEAL's threads would share: one is enough.
-        context = tenseal().context_from(seal.context(key[to_seal_order(sizes.ring)]), 1)
-        return cls(seal, context, cls.remasking(sizes.ring, key), sizes.scale)
-
-    @staticmethod
-    def remasking(ring: PrimeRing, key: Words) -> Remask:
-        """What puts masks of ours in place of SEAL's; `key` is the transform of s."""
-        raise NotImplementedError
+        context = tenseal().context_from(seal.context(ordered), 1)
+        used = key if seal.plain else ordered
+        return cls(seal, context, ring, used, quotients(used, np.uint64(ring.q)), sizes.scale)
 
     def encrypt(self, slots: NDArray[Any], a: Words) -> Words:
         """Encrypt slots under the masks `a`.
@@ -110,8 +108,19 @@ class SealBlocks:
         for values, mask, row in zip(slots.reshape(len(a), -1), a, out, strict=True):
             listed = values.astype(dtype, copy=False).tolist()
             fresh = vector(self.context.data, listed, *scale).serialize()
-            self.remask(*self.seal.polynomials(fresh, decompress), mask, row)
+            c0, c1 = self.seal.polynomials(fresh, decompress)
+            row[:] = self.ring.add(c0, self._times_key(self.ring.subtract(c1, mask)))
         return out
+
+    def _times_key(self, x: Words) -> Words:
+        """Polynomials are coefficients in BFV, and transforms in CKKS."""
+        if self.seal.plain:
+            product: Words = self.ring.products(self.key, self.ring.forward(x)[None])[0]
+            return product
+        from flhe.math import prime_kernels
+
+        prime_kernels.times(x, self.key, self.parts, np.uint64(self.ring.q), x)
+        return x
 
     def decrypt(self, c: Words, a: Words) -> NDArray[Any]:
         """What ciphertexts under masks `a` hold, noise and all: (blocks * slots of one,).

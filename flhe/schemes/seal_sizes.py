@@ -45,6 +45,10 @@ class SealSizes:
     cohort: int
     digits: Digits
 
+    def parameters(self) -> dict[str, Any]:
+        """What else is public of a kind."""
+        raise NotImplementedError
+
     @property
     def fits(self) -> bool:
         """Whether sums of `cohort` ciphertexts open exactly."""

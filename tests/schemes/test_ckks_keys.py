@@ -15,10 +15,9 @@ from flhe.errors import ConfigError, ProtocolError
 from flhe.keys.roles import check_pair
 from flhe.schemes.fedml_he.adder import FedmlHeSealer
 from flhe.schemes.fedml_he.scheme import FedmlHe
-from flhe.schemes.fedml_he.seal_blocks import Blocks
 from flhe.schemes.fedml_he.sizes import FLOATS
 from flhe.schemes.polynomial_masks import PolynomialMasks
-from flhe.schemes.seal_blocks import minor_version
+from flhe.schemes.seal_blocks import SealBlocks, minor_version
 from flhe.schemes.seal_format import HEADER, SealFormat, to_seal_order
 from flhe.schemes.seal_keys import SealPublic, SealSecret, pack
 from flhe.wire import canonical
@@ -97,7 +96,7 @@ def test_we_decrypt_what_tenseal_encrypts() -> None:
     c0, c1 = np.frombuffer(unpacked(vector[vector.index(b"\x5e\xa1") :]), "<u8", 2 * n, 97).reshape(
         2, n
     )
-    opened = Blocks.of(sizes, their_key()).decrypt(c0[None], c1[None])
+    opened = SealBlocks.of(sizes, their_key()).decrypt(c0[None], c1[None])
     assert np.array_equal(sizes.digits.split(np.rint(opened).astype(np.int64), 1)[0], values)
 
 

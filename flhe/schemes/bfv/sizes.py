@@ -18,6 +18,7 @@ Source: Fan and Vercauteren (ePrint 2012/144), Sec. 4; error of a coefficient: S
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from flhe.math.prime_ring import ntt_primes
 from flhe.schemes.seal_format import SealFormat
@@ -50,6 +51,10 @@ class BfvSizes(SealSizes):
     def seal(self) -> SealFormat:
         """SEAL's encodings for this ring, and the plain modulus."""
         return SealFormat(self.n, self.q, plain=self.t)
+
+    def parameters(self) -> dict[str, Any]:
+        """What else is public: the plain modulus."""
+        return {"plain_modulus": self.t.to_bytes(8, "big")}
 
     @property
     def fits(self) -> bool:

@@ -28,10 +28,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
+from flhe.schemes.fedml_he.dither import Dither
 from flhe.schemes.fedml_he.sizes import CkksSizes
 from flhe.schemes.seal_adder import SealAdder, SealOpener, SealSealer
-from flhe.schemes.seal_sizes import sizes_for
 
 
 class FedmlHeSealer(SealSealer):
@@ -65,14 +64,4 @@ class FedmlHeAdder(SealAdder):
     """Public parameters for a cohort, as for `SealAdder`."""
 
     MASKS = "ckks-a"
-    BLOCKS, SEALER, OPENER = Blocks, FedmlHeSealer, FedmlHeOpener
-
-    @property
-    def sizes(self) -> CkksSizes:
-        """Ring, modulus, scale and slots."""
-        sizes: CkksSizes = sizes_for(CkksSizes, self.scheme.preset, self.cohort, self.bits)
-        return sizes
-
-    def parameters(self) -> dict[str, Any]:
-        """Public parameters, for hashing into the layout: what the key is called among them."""
-        return {**SealAdder.parameters(self), "scale_bits": self.sizes.scale_bits}
+    SIZES, SEALER, OPENER = CkksSizes, FedmlHeSealer, FedmlHeOpener

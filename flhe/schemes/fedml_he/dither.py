@@ -1,4 +1,4 @@
-"""Blocks of CKKS, and the dither that makes their roundings random; see `flhe.schemes.seal_blocks`."""
+"""Dither: what makes SEAL's roundings random."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.math.prg import AesCtr, FieldElements, drawn
-from flhe.math.prime_ring import PrimeRing
-from flhe.math.ring import quotient
 from flhe.schemes.fedml_he.sizes import CkksSizes
-from flhe.schemes.seal_blocks import Remask, SealBlocks
-from flhe.schemes.seal_format import Words, to_seal_order
 from flhe.wire.secret import Random
 
 DITHER_BITS = 32
@@ -64,22 +60,3 @@ def _odd_roots(n: int) -> tuple[NDArray[np.complex128], NDArray[np.int64]]:
     """
     powers = np.array([pow(3, j, 2 * n) for j in range(n // 2)], np.int64)
     return np.exp(-1j * np.pi / n * np.arange(n)), (powers - 1) // 2
-
-
-class Blocks(SealBlocks):
-    """Reals in grid steps, n / 2 to a block, integers with their dither: c is m + e - a s."""
-
-    __slots__ = ()
-
-    @staticmethod
-    def remasking(ring: PrimeRing, key: Words) -> Remask:
-        """Polynomials are transforms here, in SEAL's order."""
-        from flhe.schemes.fedml_he import ckks_kernels
-
-        s, q = key[to_seal_order(ring)], np.uint64(ring.q)
-        quotients = np.array([quotient(w, ring.q) for w in s.tolist()], np.uint64)
-
-        def remask(c0: Words, c1: Words, a: Words, out: Words) -> None:
-            ckks_kernels.remask(c0, c1, a, s, quotients, q, out)
-
-        return remask
