@@ -76,17 +76,8 @@ class Slot(Record):
 
         Seven values for an update, and the purpose as an eighth for any other sum: no two are equal.
         """
-        # Said one by one: masks and keys are derived from them, in this order.
-        values = (
-            self.run_id,
-            self.roster_hash,
-            self.epoch,
-            self.round,
-            self.attempt,
-            self.layout_hash,
-            self.history,
-        )
-        return values if self.purpose == UPDATE else (*values, self.purpose)
+        values: tuple[int | bytes | str, ...] = tuple(self.to_fields())
+        return values[:-1] if self.purpose == UPDATE else values
 
     def digest(self) -> bytes:
         """SHA-256 of all of it, 32 bytes: names the slot in signed messages."""

@@ -5,7 +5,7 @@
 
 With g = n + 1, g^(p-1) is 1 - p q modulo p^2, so h_p = -q^-1 mod p.
 
-Results are verified (`flhe.math.fault` says why). c^(p-1) must be 1 modulo p by Fermat, which the
+Results are verified (`fault` says why). c^(p-1) must be 1 modulo p by Fermat, which the
 division by p shows at no cost, and which a power that was raised wrong fails but for odds of 1 / p;
 where it does not, `flhe.schemes.batchcrypt.powers` verifies. The joined m is put back: -q m must be
 L_p(x) modulo p, and -p m must be L_q(x) modulo q. What was wrong before the powers, such as a
@@ -25,8 +25,7 @@ from collections.abc import Sequence
 
 from flhe.errors import ConfigError
 from flhe.math.bigint import Big, gmpy
-from flhe.math.fault import fault
-from flhe.schemes.batchcrypt.powers import powmod_all, spread
+from flhe.schemes.batchcrypt.powers import fault, powmod_all, spread
 
 
 def check_primes(p: int, q: int, whose: str) -> None:

@@ -21,8 +21,6 @@ who can time its caches.
 from __future__ import annotations
 
 import functools
-import threading
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,28 +148,23 @@ class LaneTable:
 
     def powers(self, exponents: Digits, threads: int) -> list[Big]:
         """base^exponent of each, in order, in [0, p^2)."""
-        local = threading.local()
         size = max(LANES, len(exponents) // (4 * max(1, threads)) // LANES * LANES)
 
         def power(at: int) -> list[Big]:
-            if not hasattr(local, "slots"):
-                local.slots = self._lanes.slots(_ONE + 1)
-                self._lanes.put(local.slots[_START], [gmpy().mpz(1)] * LANES)
-                self._lanes.put_one(local.slots[_ONE])
+            slots = self._lanes.slots(_ONE + 1)
+            self._lanes.put(slots[_START], [gmpy().mpz(1)] * LANES)
+            self._lanes.put_one(slots[_ONE])
             out: list[Big] = []
             for first in range(at, min(at + size, len(exponents)), LANES):
                 group = exponents[first : min(first + LANES, at + size)]
-                out += self._group(group, local.slots)
+                digits = np.zeros((len(self._table), LANES), np.int64)
+                digits[:, : len(group)] = _digits(group, self._bits, self._width).T
+                self._lanes.run(self._program, slots, self._table, digits)
+                out += self._lanes.get(slots[_ACC], len(group))
             return out
 
         tasks = [functools.partial(power, at) for at in range(0, len(exponents), size)]
         return [power for part in spread(tasks, threads) for power in part]
-
-    def _group(self, exponents: Digits, slots: NDArray[Any]) -> list[Big]:
-        digits = np.zeros((len(self._table), LANES), np.int64)
-        digits[:, : len(exponents)] = _digits(exponents, self._bits, self._width).T
-        self._lanes.run(self._program, slots, self._table, digits)
-        return self._lanes.get(slots[_ACC], len(exponents))
 
 
 _ACC, _START, _ONE = 1, 2, 3  # slots; 0 takes the table's entries

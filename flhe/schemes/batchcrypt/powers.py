@@ -9,17 +9,15 @@ which GMP raises by other means. One such power costs as much as eight in lanes.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError
+from flhe.errors import ConfigError, FaultError
 from flhe.math import LANES
 from flhe.math.bigint import Big, gmpy
-from flhe.math.fault import fault
 from flhe.schemes.batchcrypt import lanes
 from flhe.schemes.batchcrypt.lanes import Lanes
 
@@ -32,6 +30,19 @@ CHUNK = 16
 """Powers that one task of GMP's takes at most: short enough for threads to end together."""
 
 _BASE, _ACC, _ONE = 1, 1 << WINDOW, (1 << WINDOW) + 1
+
+
+def fault() -> FaultError:
+    """What to raise for a result that failed its verification; the text has no number in it.
+
+    Who sees what came out of one good half and one faulty half, modulo p and modulo q, knows a factor
+    of n: its difference from the right result is a multiple of the good prime (Boneh, DeMillo, Lipton,
+    "On the importance of checking cryptographic protocols for faults", EUROCRYPT 1997).
+    """
+    return FaultError(
+        "arithmetic fault: a result under the secret key failed its verification and was withheld; "
+        "an input that is no ciphertext, or this machine's memory or processor, is at fault"
+    )
 
 
 def fits(p: int, count: int) -> bool:
@@ -80,14 +91,11 @@ def _in_lanes(numbers: list[Big], exponent: Big, p: Big, threads: int) -> list[B
     g = gmpy()
     square = p * p
     shared, program = Lanes(p), steps(exponent)
-    local = threading.local()
 
     def power(at: int) -> list[Big]:
-        if not hasattr(local, "slots"):
-            local.slots = shared.slots(_ONE + 1)
-            shared.put(local.slots[0], [g.mpz(1)] * LANES)
-            shared.put_one(local.slots[_ONE])
-        slots = local.slots
+        slots = shared.slots(_ONE + 1)
+        shared.put(slots[0], [g.mpz(1)] * LANES)
+        shared.put_one(slots[_ONE])
         out: list[Big] = []
         for first in range(at, min(at + size, len(numbers)), LANES):
             group = numbers[first : first + LANES]

@@ -27,7 +27,7 @@ import numpy as np
 
 from flhe.errors import FaultError, FlheError
 from flhe.math.bigint import Big, from_rows, to_rows
-from flhe.math.fault import fault
+from flhe.schemes.batchcrypt.powers import fault
 from flhe.schemes.batchcrypt.residues import Residues, in_lanes
 from flhe.wire.secret import Random
 

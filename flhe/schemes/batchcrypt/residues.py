@@ -5,7 +5,7 @@
 is computed modulo p^2 and modulo q^2, over tables of powers (`flhe.schemes.batchcrypt.fixed_base`),
 and joined (CRT).
 
-Nothing leaves unverified (`flhe.math.fault` says why). The residues u_j of one `draw` are
+Nothing leaves unverified (`fault` says why). The residues u_j of one `draw` are
 multiplied together, after they are joined, modulo p^2 and modulo q^2, and must give h^(n sum of
 a_j), raised anew without a table. So any fault is seen, in a table too, that does not cancel in the
 product; and what h^n itself must be is shown by Fermat.
@@ -22,11 +22,11 @@ import numpy as np
 
 from flhe.errors import ConfigError
 from flhe.math.bigint import Big, gmpy
-from flhe.math.fault import fault
 from flhe.math.prg import drawn
 from flhe.schemes.batchcrypt import lanes
 from flhe.schemes.batchcrypt.crt import Join, check_primes
 from flhe.schemes.batchcrypt.fixed_base import Digits, GmpTable, LaneTable, window
+from flhe.schemes.batchcrypt.powers import fault
 from flhe.wire.secret import Random
 
 

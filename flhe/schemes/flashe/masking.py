@@ -13,7 +13,6 @@ encrypts, so it counts, and announces the cheaper masking               (FLASHE,
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +22,6 @@ from flhe.schemes.flashe.streams import Mode
 
 Bitmap = tuple[int, NDArray[np.uint64]]
 """Rank of a sender, and words: bit d % 64 of word d // 64 says that it sends coordinate d."""
-
-
-class Choice(NamedTuple):
-    """The cheaper masking, and how many masks each would take."""
-
-    masking: Mode
-    single: float
-    double: float
 
 
 def expected(masking: Mode, members: int, dropout: float) -> float:
@@ -63,8 +54,8 @@ def for_dropout(members: int, dropout: float) -> Mode:
     return cheaper(expected("single", members, dropout), expected("double", members, dropout))
 
 
-def for_supports(bitmaps: Sequence[Bitmap], extras: int, readers: int) -> Choice:
-    """The cheaper masking of a sparse round, and the masks that all clients make under both.
+def for_supports(bitmaps: Sequence[Bitmap], extras: int, readers: int) -> tuple[Mode, int, int]:
+    """The cheaper masking of a sparse round, and the masks that all clients make, single and double.
 
     Parameters
     ----------
@@ -85,7 +76,7 @@ def for_supports(bitmaps: Sequence[Bitmap], extras: int, readers: int) -> Choice
         starts += _ones(words & ~before[1] if before and follows else words)
         before = rank, words
     single, double = sent + readers * sent, 2 * sent + readers * 2 * starts
-    return Choice(cheaper(single, double), single, double)
+    return cheaper(single, double), single, double
 
 
 def _ones(words: NDArray[np.uint64]) -> int:
