@@ -19,6 +19,7 @@ Source: ESAFL, Eqs. 3 to 5 and Sec. 5.2.2 (packing); corrections: docs/protocol.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -28,8 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
-from flhe.math.limbs import limbs
 from flhe.math.prime_ring import MAX_BITS
+from flhe.math.ring import Elements, quotient
 from flhe.math.sampling import BOUND, SIGMA
 
 MAX_BOUND = (1 << 31) - 1
@@ -137,7 +138,7 @@ class Coefficients:
 
         Raises ConfigError: arrays of other shapes or types.
         """
-        from flhe.math import coefficient_kernels, limb_kernels
+        from flhe.math import coefficient_kernels
 
         count = self.count(values.size)
         self._fits(products, count, writeable=True)
@@ -158,7 +159,9 @@ class Coefficients:
             return
         tables = limbs(self.width, self.per, self.moduli)
         constants = tables.lift, tables.noisy, tables.moduli
-        limb_kernels.lift(held, self.per, self.bound, self.width, noise, *constants, products)
+        coefficient_kernels.lift(
+            held, self.per, self.bound, self.width, noise, *constants, products
+        )
 
     def lower(
         self, residues: Residues, length: int, senders: int
@@ -171,7 +174,7 @@ class Coefficients:
         explain; a slot beyond the last value that is not empty; ConfigError: residues of another shape
         or type.
         """
-        from flhe.math import coefficient_kernels, limb_kernels
+        from flhe.math import coefficient_kernels
 
         if not 1 <= senders <= self.cohort:
             raise ProtocolError(
@@ -190,7 +193,7 @@ class Coefficients:
             ascending = tables.moduli[tables.order]
             offsets = np.array([offset % int(q) for q in ascending], np.uint64)
             constants = tables.order, offsets, ascending, tables.garner
-            found = limb_kernels.lower(residues, self.per, *constants, *given)
+            found = coefficient_kernels.lower(residues, self.per, *constants, *given)
         beyond, above, stray = found
         if beyond > 2 * most:
             raise ProtocolError(
@@ -215,3 +218,64 @@ class Coefficients:
                 f"Coefficients: got residues {residues.dtype} {residues.shape}, takes uint64 "
                 f"{(len(self.moduli), count)}, in one piece, and writeable where they are added to"
             )
+
+
+# --- numbers as residues modulo several primes ---
+
+
+@dataclass(frozen=True, slots=True)
+class Limbs:
+    """Constants for numbers p e + m, p = 2**(per width), m of `per` slots of `width` bits.
+
+    Out of residues r_i modulo ascending q_i comes the number in mixed radix (Garner, 1959): digits
+
+        y_i = (...((r_i - y_0) / q_0 - y_1) / q_1 ... - y_(i-1)) / q_(i-1)      modulo q_i
+        x = y_0 + q_0 (y_1 + q_1 (y_2 + ...))
+
+    with products of a residue and a constant only. Each constant comes with its quotient, as
+    `prime_kernels.mul` takes it.
+
+    Parameters
+    ----------
+    lift : NDArray
+        uint64 (limbs, words, 2): 2**(bits below a word of slots). A word holds as many slots as 64 bits
+        have room for.
+    noisy : NDArray
+        uint64 (limbs, 3): p, its quotient, and p SHIFT.
+    order : NDArray
+        int64 (limbs,): which limb is read first, second, ..., so that moduli ascend.
+    garner : NDArray
+        uint64 (limbs, limbs, 2): [i, k] is the inverse of the k-th of the ascending moduli modulo the
+        i-th, k < i.
+    """
+
+    moduli: Elements
+    lift: Elements
+    noisy: Elements
+    order: NDArray[np.int64]
+    garner: Elements
+
+
+@functools.cache
+def limbs(width: int, per: int, moduli: tuple[int, ...]) -> Limbs:
+    """The constants; moduli are coprime, odd and below 2**63."""
+    from flhe.math.coefficient_kernels import SHIFT
+
+    starts = [width * k for k in range(0, per, 64 // width)]
+    p, order = 1 << width * per, sorted(range(len(moduli)), key=lambda limb: moduli[limb])
+    garner = np.zeros((len(moduli), len(moduli), 2), np.uint64)
+    for i, limb in enumerate(order):
+        for k, lower in enumerate(order[:i]):
+            garner[i, k] = _pair(pow(moduli[lower], -1, moduli[limb]), moduli[limb])
+    return Limbs(
+        np.array(moduli, np.uint64),
+        np.array([[_pair(1 << at, q) for at in starts] for q in moduli], np.uint64),
+        np.array([[*_pair(p, q), SHIFT * p % q] for q in moduli], np.uint64),
+        np.array(order, np.int64),
+        garner,
+    )
+
+
+def _pair(w: int, q: int) -> tuple[int, int]:
+    """A constant modulo q, and its quotient."""
+    return w % q, int(quotient(w % q, q))

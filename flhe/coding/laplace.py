@@ -137,7 +137,7 @@ class Laplace(Record):
         return runs
 
     def _add(self, values: NDArray[np.float32], alpha: float, key: bytes, start: int) -> int:
-        from flhe.math import laplace_kernels
+        from flhe.math import sampling_kernels
 
         steps, most = self.scale / self.grid, float(math.floor(alpha / self.grid))
         edge = alpha * float(AT_ALPHA)
@@ -148,5 +148,5 @@ class Laplace(Record):
             part = values[at // 2 : (at + pairs.size) // 2]
             if not np.all(np.isfinite(part)):
                 raise_not_finite()
-            beyond += laplace_kernels.add(pairs, part, alpha, edge, self.grid, steps, most)
+            beyond += sampling_kernels.add(pairs, part, alpha, edge, self.grid, steps, most)
         return beyond

@@ -231,7 +231,7 @@ class SelectiveSealer:
         Raises ProtocolError: a vector of another length, or a sparse one; RangeError, ReuseError: as
         the sealer inside does.
         """
-        from flhe.math import select_kernels
+        from flhe.math import coordinate_kernels
 
         adder, values = self.adder, plain.values
         if support is not None or plain.coords is not None or values.size != adder.floats:
@@ -240,7 +240,7 @@ class SelectiveSealer:
             )
         chosen = empty(adder.selected, values.dtype)
         others = empty(adder.floats - adder.selected, values.dtype)
-        select_kernels.apart(values, adder.known.coords, chosen, others)
+        coordinate_kernels.apart(values, adder.known.coords, chosen, others)
         check_integers(adder.name, others, adder.space)  # as the sealer inside does, of its part
         inside = self.inner.encrypt(Plain(chosen, plain.extras), slot, mode=mode)
         if adder.rest == 0:
@@ -270,7 +270,7 @@ class SelectiveOpener:
 
         Raises ProtocolError: what is no sum of this scheme, or what the opener inside refuses.
         """
-        from flhe.math import select_kernels
+        from flhe.math import coordinate_kernels
 
         adder, packing = self.adder, self.adder.packing
         inside, packed = adder.split(total)
@@ -280,7 +280,7 @@ class SelectiveOpener:
             others = unpack_clear(packing, packed, adder.rest, self.threads)
         dtype = np.promote_types(opened.dtype, others.dtype)
         lanes = empty(adder.floats + opened.size - adder.selected, dtype)
-        select_kernels.together(
+        coordinate_kernels.together(
             opened[: adder.selected], others, adder.known.coords, lanes[: adder.floats]
         )
         lanes[adder.floats :] = opened[adder.selected :]
