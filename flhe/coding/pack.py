@@ -8,16 +8,18 @@ no pass of its own over the vector.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math import COLUMNS
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +166,13 @@ def slices(length: int, step: int, threads: int) -> Iterator[tuple[int, int]]:
 
 def spread(work: Callable[[int, int], None], length: int, step: int, threads: int) -> None:
     """Run `work(start, stop)` over the slices, on `threads` threads when more than one."""
-    parts = list(slices(length, step, threads))
-    if len(parts) <= 1:
-        for start, stop in parts:
-            work(start, stop)
-        return
-    with ThreadPoolExecutor(len(parts), thread_name_prefix="flhe") as pool:
-        for future in [pool.submit(work, start, stop) for start, stop in parts]:
-            future.result()
+    parts = slices(length, step, threads)
+    run_all([functools.partial(work, start, stop) for start, stop in parts], threads)
+
+
+def run_all(tasks: Sequence[Callable[[], T]], threads: int) -> list[T]:
+    """Run tasks on so many threads; what they return, in order."""
+    if threads <= 1 or len(tasks) <= 1:
+        return [task() for task in tasks]
+    with ThreadPoolExecutor(min(threads, len(tasks)), thread_name_prefix="flhe") as pool:
+        return [future.result() for future in [pool.submit(task) for task in tasks]]

@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
@@ -36,7 +35,7 @@ from flhe.schemes.seal_keys import SealPublic, SealSecret
 from flhe.schemes.seal_scheme import SealScheme
 from flhe.schemes.seal_sizes import sizes_for
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import OpenerShell, ResidueShell, SealerShell, window, windows
+from flhe.schemes.shell import OpenerShell, ResidueShell, SealerShell, each_piece, window
 from flhe.wire.secret import Random
 
 
@@ -173,16 +172,15 @@ class SealSealer(SealerShell):
         count, data = sizes.count(length), empty(self.adder.nbytes(length), np.uint8)
         masks = self.adder.masks(self.group_key, slot, (self.rank,))
 
-        def work(start: int, stop: int) -> None:
-            for at, end in windows(start, stop, sizes.step):
-                first, size = at // sizes.n, (end - at) // sizes.n
-                values = np.zeros(size * sizes.block, np.int64)
-                known = (first * sizes.block, min((first + size) * sizes.block, length))
-                values[: known[1] - known[0]] = window((plain.values, plain.extras), *known)
-                residues = self._blocks.encrypt(joined(values, first), masks.blocks(first, size))
-                sizes.limbs.write(residues.reshape(-1), data, count, 0, at)
+        def work(at: int, end: int) -> None:
+            first, size = at // sizes.n, (end - at) // sizes.n
+            values = np.zeros(size * sizes.block, np.int64)
+            known = (first * sizes.block, min((first + size) * sizes.block, length))
+            values[: known[1] - known[0]] = window((plain.values, plain.extras), *known)
+            residues = self._blocks.encrypt(joined(values, first), masks.blocks(first, size))
+            sizes.limbs.write(residues.reshape(-1), data, count, 0, at)
 
-        spread(work, count, sizes.step, self.threads)
+        each_piece(work, count, sizes.step, self.threads)
         return data
 
 
@@ -201,37 +199,32 @@ class SealOpener(OpenerShell):
 
     def _open(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
         adder, sizes = self.adder, self.adder.sizes
-        senders, masks = len(total.senders), self._masks(total)
+        senders = len(total.senders)
+        masks = adder.masks(self.group_key, total.slot, total.senders)
         out = empty(total.length, np.int32 if sizes.digits.width <= 32 else np.int64)
 
-        def work(start: int, stop: int) -> None:
-            for at in range(start, stop, sizes.step):
-                slots, known = self._slots(self._opened(total, masks, at), senders)
-                values, fits = sizes.digits.split(slots, senders)
-                part = out[at // sizes.n * sizes.block :][: values.size]
-                # One verdict: what exactly was off is not for whoever altered it to learn.
-                if values[part.size :].any() or not (fits and known):
-                    raise ProtocolError(
-                        f"{adder.name}: this is not the sum of what its senders encrypted in this "
-                        "round: it was altered, or is opened with another key or other senders"
-                    )
-                part[:] = values[: part.size]
+        def work(at: int, end: int) -> None:
+            slots, known = self._slots(self._opened(total, masks, at, end), senders)
+            values, fits = sizes.digits.split(slots, senders)
+            part = out[at // sizes.n * sizes.block :][: values.size]
+            # One verdict: what exactly was off is not for whoever altered it to learn.
+            if values[part.size :].any() or not (fits and known):
+                raise ProtocolError(
+                    f"{adder.name}: this is not the sum of what its senders encrypted in this "
+                    "round: it was altered, or is opened with another key or other senders"
+                )
+            part[:] = values[: part.size]
 
-        spread(work, sizes.count(total.length), sizes.step, self.threads)
+        each_piece(work, sizes.count(total.length), sizes.step, self.threads)
         return out
 
     def _slots(self, opened: NDArray[Any], senders: int) -> tuple[NDArray[np.int64], bool]:
         """Slots as integers, and whether so many senders' may have come out like that."""
         return opened, True
 
-    def _masks(self, total: Sealed) -> PolynomialMasks:
-        return self.adder.masks(self.group_key, total.slot, total.senders)
-
-    def _opened(self, total: Sealed, masks: PolynomialMasks, at: int) -> NDArray[Any]:
-        """What TenSEAL makes of the piece from residue `at` on."""
-        sizes = self.adder.sizes
-        count = sizes.count(total.length)
-        c = np.empty(min(sizes.step, count - at), np.uint64)
-        sizes.limbs.read(total.data, count, 0, at, c)
+    def _opened(self, total: Sealed, masks: PolynomialMasks, at: int, end: int) -> NDArray[Any]:
+        """What TenSEAL makes of residues `at` to `end`."""
+        sizes, c = self.adder.sizes, np.empty(end - at, np.uint64)
+        sizes.limbs.read(total.data, sizes.count(total.length), 0, at, c)
         rows = c.reshape(-1, sizes.n)
         return self._blocks.decrypt(rows, masks.blocks(at // sizes.n, len(rows)))

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Integers, Plain
-from flhe.coding.pack import Packing, spread
+from flhe.coding.pack import Packing
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
@@ -35,7 +35,7 @@ from flhe.schemes.base import (
     check_integers,
 )
 from flhe.schemes.sealed import Sealed, Slot, merged_senders
-from flhe.schemes.shell import windows
+from flhe.schemes.shell import each_piece
 
 SUFFIX = "/selected"
 ALIGNED = 8
@@ -312,8 +312,7 @@ def _each(
     step = max(PIECE // packing.block, 1) * packing.block
     zeros = np.zeros(min(step, signed.size), packing.lane)
 
-    def run(start: int, stop: int) -> None:
-        for at, end in windows(start, stop, step):
-            work(signed[at:end], zeros[: end - at], packing.cut(data, at, end))
+    def run(at: int, end: int) -> None:
+        work(signed[at:end], zeros[: end - at], packing.cut(data, at, end))
 
-    spread(run, signed.size, step, threads)
+    each_piece(run, signed.size, step, threads)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Integers, Plain
 from flhe.coding.limb_packing import LimbPacking
+from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError, ReuseError
 from flhe.math.ring import Elements
@@ -306,6 +307,16 @@ def windows(start: int, stop: int, step: int) -> Iterator[tuple[int, int]]:
     """First and last place of each piece of `step` places."""
     for at in range(start, stop, step):
         yield at, min(at + step, stop)
+
+
+def each_piece(work: Callable[[int, int], None], length: int, step: int, threads: int) -> None:
+    """Call `work(start, stop)` for each piece of `step` places, on so many threads."""
+
+    def run(start: int, stop: int) -> None:
+        for at, end in windows(start, stop, step):
+            work(at, end)
+
+    spread(run, length, step, threads)
 
 
 def window(arrays: Sequence[NDArray[Any]], start: int, stop: int) -> NDArray[Any]:

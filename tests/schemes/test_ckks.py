@@ -232,7 +232,7 @@ def test_each_sign_that_a_sum_was_altered_is_enough() -> None:
 
     def looked_at(changed: Sealed) -> tuple[bool, bool, bool]:
         masks = PolynomialMasks.of(sizes.ring, "ckks-a", KEY, SLOT, changed.senders)
-        slots, near = seen._slots(seen._opened(changed, masks, 0), 3)
+        slots, near = seen._slots(seen._opened(changed, masks, 0, sizes.count(changed.length)), 3)
         values, fits = sizes.digits.split(slots, 3)
         return bool(values[20:].any()), not fits, not near
 

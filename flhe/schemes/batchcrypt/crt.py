@@ -23,15 +23,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from flhe.errors import ConfigError
+from flhe.coding.pack import run_all
 from flhe.math.bigint import Big, gmpy
-from flhe.schemes.batchcrypt.powers import fault, powmod_all, spread
-
-
-def check_primes(p: int, q: int, whose: str) -> None:
-    """Refuse what cannot be two odd primes; ConfigError. Primality is `SecretKey.check`'s to see."""
-    if p < 3 or q < 3 or not (p & q & 1) or gmpy().gcd(p, q) != 1:
-        raise ConfigError(f"{whose}: p and q must be different odd primes")
+from flhe.schemes.batchcrypt.powers import fault, powmod_all
 
 
 class Join:
@@ -52,20 +46,11 @@ class Join:
 
 
 class Crt:
-    """Decrypts.
-
-    Raises ConfigError: p and q that are even or share a factor; gmpy2 not installed.
-
-    Parameters
-    ----------
-    p, q : int
-        The primes, secret.
-    """
+    """Decrypts, with the two primes, secret, as `SecretKey.check` has passed them."""
 
     __slots__ = ("_join", "_primes")
 
     def __init__(self, p: int, q: int) -> None:
-        check_primes(p, q, "Crt")
         g = gmpy()
         p, q = g.mpz(p), g.mpz(q)
         # For each prime: itself, h_p, and what undoes it.
@@ -91,7 +76,7 @@ class Crt:
         """
         each = -(-threads // 2)  # the two halves are as long, and need not wait for each other
         halves = [functools.partial(self._logs, half, ciphertexts, each) for half in (0, 1)]
-        logs = spread(halves, threads)
+        logs = run_all(halves, threads)
         return [self._open(x, y) for x, y in zip(*logs, strict=True)]
 
     def _logs(self, half: int, numbers: Sequence[Big], threads: int) -> list[Big]:

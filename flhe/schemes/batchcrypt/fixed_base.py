@@ -25,10 +25,10 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
+from flhe.coding.pack import run_all
 from flhe.math import LANES
 from flhe.math.bigint import Big, gmpy
 from flhe.schemes.batchcrypt.lanes import Lanes
-from flhe.schemes.batchcrypt.powers import spread
 
 MAX_TABLE_BYTES = 1 << 25
 """What the table of one prime may take, 32 MiB."""
@@ -164,7 +164,7 @@ class LaneTable:
             return out
 
         tasks = [functools.partial(power, at) for at in range(0, len(exponents), size)]
-        return [power for part in spread(tasks, threads) for power in part]
+        return [power for part in run_all(tasks, threads) for power in part]
 
 
 _ACC, _START, _ONE = 1, 2, 3  # slots; 0 takes the table's entries

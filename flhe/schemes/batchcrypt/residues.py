@@ -20,11 +20,10 @@ import secrets
 
 import numpy as np
 
-from flhe.errors import ConfigError
 from flhe.math.bigint import Big, gmpy
 from flhe.math.prg import drawn
 from flhe.schemes.batchcrypt import lanes
-from flhe.schemes.batchcrypt.crt import Join, check_primes
+from flhe.schemes.batchcrypt.crt import Join
 from flhe.schemes.batchcrypt.fixed_base import Digits, GmpTable, LaneTable, window
 from flhe.schemes.batchcrypt.powers import fault
 from flhe.wire.secret import Random
@@ -79,15 +78,12 @@ class _Half:
 class Residues:
     """Draws random n-th residues.
 
-    Raises ConfigError: p and q that are even or share a factor, an h out of range, gmpy2 not
-    installed; FaultError: a fault while the base was made.
+    Raises FaultError: a fault while the base was made, or p and q that are no primes.
 
     Parameters
     ----------
-    p, q : int
-        The primes, secret.
-    h : int
-        DJN's base, in (0, n), coprime to n.
+    p, q, h : int
+        The primes, secret, and DJN's base, of a `SecretKey`.
     count : int
         How many will be drawn, about: the tables' size is chosen by it.
     random : Random, optional
@@ -107,12 +103,9 @@ class Residues:
         random: Random = secrets.token_bytes,
         threads: int = 1,
     ) -> None:
-        check_primes(p, q, "Residues")
         g = gmpy()
         p, q, h = g.mpz(p), g.mpz(q), g.mpz(h)
         n = p * q
-        if not 0 < h < n or g.gcd(h, n) != 1:
-            raise ConfigError("Residues: h must lie within n and be coprime to it")
         self.n = n
         self._random, self._threads = random, threads
         self._bits = exponent_bits(n)

@@ -44,7 +44,14 @@ from flhe.schemes.esafl.keys import Own, Total
 from flhe.schemes.esafl.rlwe import Products, Rlwe, most_bits, rlwe_for
 from flhe.schemes.joint_key import JointKey
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import OpenerShell, ResidueShell, SharedSealerShell, window, windows
+from flhe.schemes.shell import (
+    OpenerShell,
+    ResidueShell,
+    SharedSealerShell,
+    each_piece,
+    window,
+    windows,
+)
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Random
 
@@ -258,11 +265,7 @@ class EsaflSealer(SharedSealerShell):
         """Call `work(i, start, stop)` for each piece of the coefficients, on all threads."""
         count, step = self.adder.sizes.count(length), self.adder.sizes.step
 
-        def run(start: int, stop: int) -> None:
-            for at, end in windows(start, stop, step):
-                work(at // step, at, end)
-
-        spread(run, count, step, self.threads)
+        each_piece(lambda at, end: work(at // step, at, end), count, step, self.threads)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
@@ -32,7 +31,7 @@ from flhe.math.ring import Elements
 from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.sash.generator import Seed, expand
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import OpenerShell, SharedSealerShell, Shell, windows
+from flhe.schemes.shell import OpenerShell, SharedSealerShell, Shell, each_piece
 
 if TYPE_CHECKING:
     from flhe.schemes.sash.scheme import Sash
@@ -165,11 +164,10 @@ class SashSealer(SharedSealerShell):
         values, guard = plain.values.size, self.adder.guard
         seed, lanes = ready or self._mask(slot, values + plain.extras.size)
 
-        def work(start: int, stop: int) -> None:
-            for at, end in windows(start, stop, _CHUNK):
-                _mask_into(plain.values[at:end], guard, lanes[at:end])
+        def work(at: int, end: int) -> None:
+            _mask_into(plain.values[at:end], guard, lanes[at:end])
 
-        spread(work, values, _CHUNK, self.threads)
+        each_piece(work, values, _CHUNK, self.threads)
         _mask_into(plain.extras, guard, lanes[values:])
         with self._lock:
             self._seeds[slot] = seed
@@ -214,17 +212,16 @@ class SashOpener(OpenerShell):
         out: NDArray[np.int32] = lanes.view(np.int32)
         worst: list[int] = []
 
-        def work(start: int, stop: int) -> None:
-            for at, end in windows(start, stop, _CHUNK):
-                part = out[at:end]
-                np.subtract(data[at:end], lanes[at:end], out=lanes[at:end])
-                np.add(part, half, out=part)  # wraps where the sum itself does
-                low = np.bitwise_and(part, np.int32((1 << guard) - 1))
-                low -= half  # what the homomorphism added
-                worst.append(max(int(low.max()), -int(low.min())))
-                np.right_shift(part, guard, out=part)
+        def work(at: int, end: int) -> None:
+            part = out[at:end]
+            np.subtract(data[at:end], lanes[at:end], out=lanes[at:end])
+            np.add(part, half, out=part)  # wraps where the sum itself does
+            low = np.bitwise_and(part, np.int32((1 << guard) - 1))
+            low -= half  # what the homomorphism added
+            worst.append(max(int(low.max()), -int(low.min())))
+            np.right_shift(part, guard, out=part)
 
-        spread(work, total.length, _CHUNK, self.threads)
+        each_piece(work, total.length, _CHUNK, self.threads)
         if max(worst, default=0) > bound:
             raise ProtocolError(
                 f"sash: the sum is off by more than the {bound} that {len(total.senders)} senders "
