@@ -118,7 +118,7 @@ class Scheme(Record):
 
     @property
     def dealt(self) -> bool:
-        """Whether somebody trusted deals the members' keys offline: they make them."""
+        """Whether somebody trusted deals the members' keys offline."""
         return False
 
     @classmethod
@@ -189,8 +189,6 @@ class Scheme(Record):
         """
         raise NotImplementedError
 
-    # --- ways of encrypting, where there are several ---
-
     @property
     def mode_ahead(self) -> str:
         """The mode of sums that come before what a round sends is known: the only one there is."""
@@ -206,8 +204,6 @@ class Scheme(Record):
         `extras` are the integers that each sends beside its values, `readers` the members that open.
         """
         return Choice("", "")
-
-    # --- what a site may refuse ---
 
     def check_limits(self, limits: Mapping[str, Value]) -> tuple[str, str] | None:
         """Which of a site's limits these parameters break, and why, in words; None if none."""

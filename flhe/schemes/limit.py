@@ -1,7 +1,6 @@
 """Limit: a bound that a site sets, in its node config and in the roster that all sites sign.
 
-Of both the stricter holds. What is stricter a limit says itself: the larger, the smaller, or one of two
-answers.
+Of both the stricter holds; which one that is, the limit says.
 """
 
 from __future__ import annotations

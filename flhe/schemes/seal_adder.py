@@ -8,10 +8,8 @@ So half of a ciphertext travels, up and down. `a` comes from the group key, per 
 adds residues. It holds nothing to decrypt with, and not even TenSEAL.
 
 What lies beyond what its senders add up to, or where nobody put anything, says that a sum was opened
-with another key, round or set of senders: slots are then as good as random. That is no proof of
-authorship, which `flhe.schemes.sum_mac` is there to show.
-
-Vectors are worked on piece by piece: beside a vector and its ciphertext that takes a few megabytes.
+with another key, round or set of senders: slots are then as good as random. Authorship is for
+`flhe.schemes.sum_mac` to show.
 """
 
 from __future__ import annotations

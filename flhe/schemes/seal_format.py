@@ -1,9 +1,8 @@
 """SEAL's and TenSEAL's encodings, as far as schemes here read and write them.
 
-TenSEAL hands out objects in its encoding only, and no words of a polynomial. Its messages are protobuf
-(tenseal/proto/*.proto); inside lie SEAL's objects, each with a 16-byte header: magic, header length,
-version, mode of compression, total length. What is written here is not compressed: random residues
-do not shrink. One modulus, so no relinearization keys, which TenSEAL's own constructor insists on.
+TenSEAL hands out no words of a polynomial. Its messages are protobuf (tenseal/proto/*.proto) around
+SEAL's objects. What is written here is not compressed: random residues do not shrink. One modulus, so
+no relinearization keys, which TenSEAL's own constructor insists on.
 
 A polynomial lies in SEAL as its transform: values at the powers psi^(2 rev(i) + 1) of the least
 primitive 2 n-th root of unity psi, rev(i) reversing the bits of i. `to_seal_order` says where those lie

@@ -1,11 +1,9 @@
 """Keys of SEAL: one ternary polynomial that all members share, and what a server has in its place.
 
-Encryption is under the secret key, so there is no public key. What is public is a digest that says
-which key the members use: nobody can decrypt with it, and members with different keys derive different
-slots.
+Encryption is under the secret key, so there is no public key. A public digest says which key the
+members use: nobody can decrypt with it, and members with different keys derive different slots.
 
-Coefficients are uniform in {-1, 0, 1}, as SEAL draws them and the Homomorphic Encryption Standard takes
-them to be.
+Coefficients are uniform in {-1, 0, 1}, as SEAL draws them and the standard takes them to be.
 
 Source: Microsoft SEAL 4.1 (`KeyGenerator`); Homomorphic Encryption Standard (2018), Table 1.
 """

@@ -1,9 +1,8 @@
 """Sealed: a ciphertext that says what it is a sum of.
 
 A `Slot` names one round of one federation; with a sender's rank it names the one use of a mask. A
-`Sealed` carries its slot and its senders, because every reader needs them: FLASHE to unmask, SASH to
-release keys, weights to divide. A sparse one carries its senders' supports too: which coordinates each
-of them sent. Its values are those of the supports' union, in order, and then the extras.
+`Sealed` carries its slot and its senders, because every reader needs them. A sparse one carries its
+senders' supports too. Its values are those of the supports' union, in order, and then the extras.
 """
 
 from __future__ import annotations
@@ -53,9 +52,8 @@ class Slot(Record):
     layout_hash : bytes
         SHA-256 over names, shapes, dtypes, terms and scheme parameters, 32 bytes.
     history : bytes
-        SHA-256 chain over the initial model and every sum opened since, 32 bytes. All of it is
-        known to the server anyway; members who were shown different ones derive different masks, so
-        their updates cannot be added up unnoticed.
+        SHA-256 chain over the initial model and every sum opened since, 32 bytes. Members who were
+        shown different ones derive different masks: their updates cannot be added up unnoticed.
     purpose : str
         What the sum is of: sums of one attempt have masks of their own.
     """

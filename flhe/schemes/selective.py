@@ -3,9 +3,9 @@
     data = ciphertext of the scheme inside | zeros up to 8 bytes | the rest, `lane_bits` a value
 
 A vector has `floats` values, then extras. What a mask selects and all extras are encrypted by the
-scheme inside, exactly as a shorter vector would be. The rest is packed as it is, with room for the sum
-of the cohort, or left out. `length` counts what is encrypted. The server knows how many values that
-are, and where they belong only if it can tell from those that it sees.
+scheme inside, as a shorter vector. The rest is packed as it is, with room for the sum of the cohort, or
+left out. `length` counts what is encrypted: the server knows how many values that are, and where they
+belong only if it can tell from those that it sees.
 
 Nothing here hides the rest of an update; what that costs is in docs/fedml_he.md.
 """

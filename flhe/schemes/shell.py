@@ -53,16 +53,13 @@ class Shell:
 
     def __post_init__(self) -> None:
         self._check_cohort()
-        self._check_bits()
+        if not 2 <= self.bits <= 32:
+            raise ConfigError(f"{type(self).__name__}(bits={self.bits}): bits must be 2 to 32")
 
     def _check_cohort(self) -> None:
         if not 2 <= self.cohort <= MAX_COHORT:
             kind = type(self).__name__
             raise ConfigError(f"{kind}(cohort={self.cohort}): cohort must be 2 to {MAX_COHORT}")
-
-    def _check_bits(self) -> None:
-        if not 2 <= self.bits <= 32:
-            raise ConfigError(f"{type(self).__name__}(bits={self.bits}): bits must be 2 to 32")
 
     @property
     def space(self) -> Integers:
@@ -217,20 +214,11 @@ class SealerShell(_Rank):
     ) -> Sealed:
         """Encrypt `plain.values` then `plain.extras`, signed integers within the scheme's space.
 
+        Parameters as for `Sealer`.
+
         Raises ReuseError: a second vector for one slot: their difference would show; RangeError: a
         value outside the space, which would run into others' sums; ProtocolError: a mode or a support
         that the scheme does not have, or values of other coordinates.
-
-        Parameters
-        ----------
-        plain : Plain
-            Values of all coordinates, or of those in `support`.
-        slot : Slot
-            The one use of a mask that this is.
-        mode : str
-            The one that was announced, where the scheme has several.
-        support : Support, optional
-            Which coordinates the values are of, where the scheme carries sparse vectors.
         """
         adder = self.adder
         adder.check_mode(mode)

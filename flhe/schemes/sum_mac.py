@@ -17,11 +17,8 @@ whether the guess was wrong, because its tags would have to be guessed with it. 
 the masks tau: they tie a tag to its sender and say nothing of k. Powers of one element stand where
 independent ones might: they cost no stream of 16 bytes a value, and two tags make up for the degree.
 
-To add Q to a tag, or to take it off, changes nothing that the tag says. It passes where the sum of tags
-stays in its range, about half the time, and harms nobody.
-
-There is one verdict, before any range is checked. A member that colludes with the server has the key
-and can forge.
+To add Q to a tag, or to take it off, passes where the sum of tags stays in its range, and harms nobody:
+the tag says the same. A member that colludes with the server has the key and can forge.
 
 Source: docs/protocol.md (Tags); Carter, Wegman, "New hash functions and their use in authentication
 and set equality" (JCSS 1981); Agrawal, Boneh, "Homomorphic MACs" (ACNS 2009).

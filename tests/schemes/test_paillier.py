@@ -58,7 +58,7 @@ def test_python_paillier_decrypts_what_we_encrypt() -> None:
 def test_we_decrypt_what_python_paillier_encrypts() -> None:
     n, values = pair().public.n, np.arange(-150, 150, dtype=np.int32)
     theirs = phe.PaillierPublicKey(n)
-    rows = [theirs.raw_encrypt(int(m) % n) for m in sealer().messages(whole(values))]
+    rows = [theirs.raw_encrypt(int(m) % n) for m in SCHEME.batch.pack(values)]
     data = to_rows(map(gmpy2.mpz, rows), 512, len(rows)).reshape(-1)
     sealed = Sealed("batchcrypt", SLOT, (0,), 300, data)
     assert opened(sealed) == values.tolist()

@@ -3,17 +3,16 @@
     c = (1 + m n) r^n mod n^2          m = sum over k of v_k 2^(L k)  mod n
     product of c_i mod n^2             opens to the sum of the m_i, slot by slot
 
-The product of ciphertexts needs n only, which is all that the server has. Members share p and q: anyone
-of them opens everything, so together with the server one of them reads single updates, as under FLASHE.
-For the same reason they encrypt modulo p^2 and q^2 instead of n^2
-(`flhe.schemes.batchcrypt.residues`), and most of that, the power r^n, does not depend on the
-values: it can be computed while the app trains.
+The product of ciphertexts needs n only, which is all that the server has. Members share p and q: with
+the server, any one of them reads single updates. So they encrypt modulo p^2 and q^2 instead of n^2
+(`flhe.schemes.batchcrypt.residues`). Most of that, the power r^n, does not depend on the values: it can
+be computed while the app trains.
 
 A ciphertext by itself says neither whose it is nor of which round, and anybody adds to it or moves its
 slots. The tags of sums say it (`flhe.schemes.sum_mac`): an opener alone takes any sum in these slots.
 
-Source: BatchCrypt, Sec. 4.2 and Algorithm 1; keys: `flhe.schemes.batchcrypt.keys`; slots:
-`flhe.coding.slots`, which says what of the paper's codec is different.
+Source: BatchCrypt, Sec. 4.2 and Algorithm 1; keys: `flhe.schemes.batchcrypt.keys`; what of the paper's
+codec is different: `flhe.coding.slots`.
 """
 
 from __future__ import annotations
@@ -175,7 +174,7 @@ class BatchCryptSealer(SealerShell):
     ) -> NDArray[np.uint8]:
         workers = self.threads if self.threads > 1 else 0
         powers = ready or self._powers(plain.values.size + plain.extras.size, workers)
-        batches = self.messages(plain)
+        batches = self.adder.batch.pack(np.concatenate([plain.values, plain.extras]))
         n = gmpy().mpz(self.key.public.n)
         square = n * n
 
@@ -185,31 +184,19 @@ class BatchCryptSealer(SealerShell):
             return c - square if c >= square else c
 
         numbers = map(sealed, batches, powers)
-        rows = to_rows(numbers, self.adder.ciphertext_bytes, len(batches))
-        return rows.reshape(-1)
-
-    def messages(self, plain: Plain) -> list[Big]:
-        """What is encrypted: a signed number for each batch."""
-        return self.adder.batch.pack(np.concatenate([plain.values, plain.extras]))
+        return to_rows(numbers, self.adder.ciphertext_bytes, len(batches)).reshape(-1)
 
     def _powers(self, length: int, workers: int) -> list[Big]:
         from flhe.schemes.batchcrypt.residue_pool import draw
 
-        count = self.adder.batch.batches(length)
-        key = self.key
+        count, key = self.adder.batch.batches(length), self.key
         random = None if self.random is secrets.token_bytes else self.random
         return draw(key.p, key.q, key.h, count, workers, random)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchCryptOpener(OpenerShell):
-    """A reader's side: the key pair.
-
-    Parameters
-    ----------
-    adder, key, threads
-        As for `BatchCryptSealer`; decryption is on threads, its powers let go of Python's lock.
-    """
+    """A reader's side: the key pair. Powers are on threads, and let go of Python's lock."""
 
     adder: BatchCryptAdder
     key: SecretKey

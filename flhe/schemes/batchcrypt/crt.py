@@ -5,15 +5,13 @@
 
 With g = n + 1, g^(p-1) is 1 - p q modulo p^2, so h_p = -q^-1 mod p.
 
-Results are verified (`fault` says why). c^(p-1) must be 1 modulo p by Fermat, which the
-division by p shows at no cost, and which a power that was raised wrong fails but for odds of 1 / p;
-where it does not, `flhe.schemes.batchcrypt.powers` verifies. The joined m is put back: -q m must be
-L_p(x) modulo p, and -p m must be L_q(x) modulo q. What was wrong before the powers, such as a
-ciphertext that changed in memory for one prime, or two in each other's place, all of this does not
-see: the tags of the sum do.
+Results are verified (`fault` says why). c^(p-1) must be 1 modulo p by Fermat, which the division by p
+shows at no cost, and which a power that was raised wrong fails but for odds of 1 / p; where it does
+not, `flhe.schemes.batchcrypt.powers` verifies. The joined m is put back: -q m must be L_p(x) modulo p,
+and -p m must be L_q(x) modulo q. What was wrong before the powers only the tags of the sum see.
 
-GMP's `powmod` is not constant-time: nobody who may time this process to the microsecond belongs on
-the machine. Sums and keys are the process's own; a server times whole rounds.
+GMP's `powmod` is not constant-time: nobody who may time this process to the microsecond belongs on the
+machine. A server times whole rounds.
 
 Source: Paillier (EUROCRYPT 1999), Sec. 7 (decryption using Chinese remaindering).
 """

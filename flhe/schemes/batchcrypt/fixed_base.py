@@ -13,9 +13,8 @@ two machines:
 - `LaneTable` makes eight products at once (`flhe.schemes.batchcrypt.power_kernels`), each lane with
   its own entries.
 
-Neither verifies what it gives; `flhe.schemes.batchcrypt.residues` does. Which entry is read depends
-on the exponent, which is secret: as everywhere in GMP, the machine must not be shared with those
-who can time its caches.
+Neither verifies what it gives; `flhe.schemes.batchcrypt.residues` does. Which entry is read depends on
+the exponent, which is secret: nobody who can time its caches belongs on the machine.
 """
 
 from __future__ import annotations

@@ -8,9 +8,6 @@ subgroup of small index among the numbers of Jacobi symbol 1. That nobody who ca
 from random ones of these, also with half as long an exponent, is DJN's assumption beside Paillier's. x
 is hashed from n, so nobody chooses it: an h of small order would hide nothing.
 
-Only members encrypt, and they have p and q, which make it several times faster. Both kinds of key have
-one encoding, checked when read.
-
 Source: Paillier, "Public-Key Cryptosystems Based on Composite Degree Residuosity Classes" (EUROCRYPT
 1999); Damgård, Jurik, Nielsen, "A generalization of Paillier's public-key system with applications to
 electronic voting" (2010).

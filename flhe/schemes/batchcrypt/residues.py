@@ -29,11 +29,6 @@ from flhe.schemes.batchcrypt.powers import fault
 from flhe.wire.secret import Random
 
 
-def exponent_bits(n: int) -> int:
-    """Bits of the exponent a: ceil(|n| / 2)."""
-    return (n.bit_length() + 1) // 2
-
-
 def in_lanes(p: int, q: int) -> bool:
     """Whether residues are drawn in lanes here, so on threads, without Python's lock."""
     return min(p, q).bit_length() >= lanes.SHORTEST and lanes.available()
@@ -108,7 +103,7 @@ class Residues:
         n = p * q
         self.n = n
         self._random, self._threads = random, threads
-        self._bits = exponent_bits(n)
+        self._bits = (n.bit_length() + 1) // 2
         by_lanes = in_lanes(p, q)
         self._halves = [_Half(a, n, h, self._bits, count, by_lanes) for a in (p, q)]
         self._join = Join(p * p, q * q)

@@ -5,9 +5,8 @@
     sum of c + (sum of a) s                    opened by TenSEAL: the sum of the m, modulo t
 
 Beside CKKS a block has twice as many slots, and sums are integers by themselves. How vectors are cut,
-sent and opened is in `flhe.schemes.seal_adder`.
-
-Members share s: together with the server one of them reads single updates, as under FLASHE.
+sent and opened is in `flhe.schemes.seal_adder`. Members share s: with the server, any one of them reads
+single updates.
 
 Source: Fan and Vercauteren (ePrint 2012/144); sizes: `flhe.schemes.bfv.sizes`.
 """

@@ -8,8 +8,8 @@ them open to the sum exactly, because
     q / t  >  4 N 22                 no coefficient is rounded to another one
 
 A coefficient of a fresh ciphertext is q m / t, rounded, and an error: centred binomial, 21 at most, so
-22 with the rounding. Where m wraps modulo t, what is lost is a multiple of q. Decryption rounds t / q
-times the sum, and is right while the sum of errors is below q / (2 t); twice that is allowed for.
+22 with the rounding. Decryption rounds t / q times the sum, and is right while the sum of errors is
+below q / (2 t); twice that is allowed for.
 
 Source: Fan and Vercauteren (ePrint 2012/144), Sec. 4; error of a coefficient: SEAL 4.1,
 `sample_poly_cbd`.

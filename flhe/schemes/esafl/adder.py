@@ -9,13 +9,11 @@ with the server learns no single update as long as two others do not (ESAFL, The
 holds nothing: `a` too is derived from the group key, per round, attempt and block, because two
 polynomials under one `a` show their difference (the paper's a^t serves a whole round).
 
-Where the keys come from is in `flhe.schemes.esafl.scheme`.
-
 A value v, within +-b, travels as v + b in a slot of a coefficient, and the sum of all is what comes
 out, exactly. Noise beyond its bound is how a wrong key, a missing sender or an altered sum is told.
 
-Source: ESAFL, Eqs. 3 to 5, with the corrections of docs/protocol.md ("ESHE, exactly"); sizes:
-`flhe.schemes.esafl.rlwe`; slots: `flhe.coding.coefficients`. The paper's own form is in `flhe_lab`.
+Source: ESAFL, Eqs. 3 to 5, with the corrections of docs/protocol.md ("ESHE, exactly"); keys, sizes:
+`scheme` and `rlwe` beside this; slots: `flhe.coding.coefficients`.
 """
 
 from __future__ import annotations
@@ -184,12 +182,6 @@ class EsaflSealer(SharedSealerShell):
         if (self.own is None) != scheme.per_sum_keys:
             has = "no key of its own" if scheme.per_sum_keys else "a key of its own"
             raise ConfigError(f"esafl: keys={scheme.keys!r}, so a sealer has {has}")
-        if self.own is not None:
-            if self.own.shape != (self.adder.dimension,):
-                raise ProtocolError(
-                    f"esafl: a key of another dimension than {self.adder.dimension}"
-                )
-            self.adder.check_own(self.own)
 
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Draw the error and compute a s: `encrypt` then only adds the values."""

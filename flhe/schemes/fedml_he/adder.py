@@ -4,10 +4,8 @@
     c = c0 + (c1 - a) s = m + e - a s          what travels: a is derived, so it need not
     sum of c + (sum of a) s = M + E            opened by TenSEAL; slots / scale, to the nearest integer
 
-Why, is in `flhe.schemes.seal_blocks`; how vectors are cut, sent and opened, in
-`flhe.schemes.seal_adder`.
-
-Members share s: together with the server one of them reads single updates, as under FLASHE.
+How vectors are cut, sent and opened is in `flhe.schemes.seal_adder`. Members share s: with the server,
+any one of them reads single updates.
 
 Values are integers on the codec's grid. The noise of a sum stays below a quarter of a step
 (`flhe.schemes.fedml_he.sizes` proves it for the cohort), so rounding gives the sum exactly, on every

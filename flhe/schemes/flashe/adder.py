@@ -14,9 +14,8 @@ because a server that got both modes for one round would hold F(j + 1) alone. Th
 depends on (j, d) only: never on how a machine cuts its work. j + 1 is never reduced mod N, or a full
 sum would lose its last mask.
 
-Under adaptive masking the server announces, attempt by attempt, which of the two saves the clients more
-work (FLASHE, Algorithm 1, Line 5); each ciphertext names it. Sparse vectors: see
-`flhe.schemes.flashe.sparse`.
+Under adaptive masking the server announces, attempt by attempt, which of the two saves more work
+(FLASHE, Algorithm 1, Line 5); each ciphertext names it. Sparse vectors: `flhe.schemes.flashe.sparse`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ value and each of the (1 - d) N clients that survive, in expectation            
     double    2 (-N d**2 + (N - 1) d + 2)        2 to encrypt, 2 for each run of survivors to open
     single    -N d + N + 1                       1 to encrypt, 1 for each survivor to open
 
-In a sparse round every coordinate has senders of its own. The server knows them before anybody
-encrypts, so it counts, and announces the cheaper masking               (FLASHE, Alg. 1, line 5).
+In a sparse round every coordinate has senders of its own, which the server counts before anybody
+encrypts                                                                 (FLASHE, Alg. 1, line 5).
 """
 
 from __future__ import annotations

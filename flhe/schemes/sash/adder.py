@@ -7,11 +7,10 @@ Who is given the sum of the seeds opens the sum of the vectors; nobody else open
 that drops out before the seeds are agreed on costs nothing. g guard bits below each value take up
 the error of the homomorphism, so sums are exact; an error beyond its bound is how a wrong key is told.
 
-The server adds and holds nothing. Masking-key agreement (`flhe.keys.agreement.masking`) gives the
-sum of seeds to the server (`unmask="server"`, the paper's) or to the clients.
+Masking-key agreement (`flhe.keys.agreement.masking`) gives the sum of seeds to the server
+(`unmask="server"`, the paper's) or to the clients.
 
-Source: SASH, Fig. 2 and Theorem 1. Where the paper's sum is off by up to N - 1, ours is exact; its
-own form is in `flhe_lab`.
+Source: SASH, Fig. 2 and Theorem 1. Where the paper's sum is off by up to N - 1, ours is exact.
 """
 
 from __future__ import annotations
