@@ -1,7 +1,6 @@
 """Clip: cut every value at a clipping threshold alpha, and scale it to [-1, 1].
 
-One alpha for all layers or one a layer. Scaling here, rather than in `Quantize`, lets each layer use
-its own threshold while everything behind works on one range.
+One alpha for all layers or one a layer. Scaled here, everything behind works on one range.
 
     Clip(bound)        alpha is given
     Clip.history()     alpha = c(bits) * sigma, sigma from the rounds before
@@ -12,7 +11,7 @@ them up under encryption (`squares`), and c(bits) makes the quantizer's expected
 `exchange` asks for it ahead of every update, `history` ahead of the first one only. From then on every
 update carries its own mean squares in its extras, and openers of the sum take
 sigma^2 := (1 - BETA) * sigma^2 + BETA * (the senders' mean). The mean *update* alone would understate
-how far the clients' own updates spread, by up to sqrt(N) where they point different ways.
+how far the clients' own updates spread, by up to sqrt(N).
 
 Source: BatchCrypt, Sec. 4.3 (dACIQ), and FLASHE, Sec. 5.2 (a threshold from the global update history
 only). Both fit sigma to extremes or to the mean update; ours is a second moment nobody sees alone.

@@ -2,10 +2,9 @@
 
     x = p e + m,    m = sum over k < per of (v_k + b) 2^(k width),    p = 2^(per width)
 
-A value v_k in [-b, b] travels as v_k + b, which is never negative, so that sums of slots never borrow;
-what N senders add is taken off by their number. A slot has room for N values, so m < p also in a sum,
-and floor(x / p) is the sum of the senders' noise, m the sum of their slots. Where x is known modulo q
-only, it is right as long as it lies within q / 2 of 0:
+A value v_k in [-b, b] travels as v_k + b, so that sums of slots never borrow. A slot has room for N
+values, so m < p also in a sum, and floor(x / p) is the sum of the senders' noise, m the sum of their
+slots. Where x is known modulo q only, it is right as long as it lies within q / 2 of 0:
 
     q / 2 > p (8 sigma sqrt(N) + 1) + p
 

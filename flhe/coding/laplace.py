@@ -8,9 +8,8 @@ factor of at most exp(2 alpha / b). To cut again and to round to float32 tells n
 
 Why a grid. A Laplace sample computed in floating point and added to a float leaves a pattern of low
 bits that often tells the noiseless value (Mironov, 2012). Here an integer is added to an integer,
-exactly. As x is on the grid, rounding Z is as good as rounding the sum x + Z: the noise is that of the
-exact mechanism, rounded. A grid step's probability is off by a factor of at most 1 +- 2**-34, and
-magnitudes end at 44 b, beyond which lie 2**-64.
+exactly: the noise is that of the exact mechanism, rounded. A grid step's probability is off by a factor
+of at most 1 +- 2**-34, and magnitudes end at 44 b, beyond which lie 2**-64.
 
 Source: FedML-HE, Algorithm 1 and Sec. 3.2; Mironov, "On significance of the least significant bits for
 differential privacy", 2012; a grid against that: Google, "Secure noise generation", 2020.

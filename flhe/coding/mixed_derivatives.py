@@ -2,9 +2,9 @@
 
     sum over samples of || d/dz (d loss(x, y; W) / d w_m) ||        for each parameter w_m, z = y or x
 
-The order of derivatives is exchanged: each component of d loss/dz takes one backward pass, where the
-derivatives of the gradient's entries take one for each parameter. A label has few components. Inputs
-have thousands, of which random combinations are taken instead: for signs v, independent and fair,
+The order of derivatives is exchanged: each component of d loss/dz takes one backward pass. A label has
+few components. Inputs have thousands, of which random combinations are taken instead: for signs v,
+independent and fair,
 
     || d/dz g_m ||^2 = E (d (v . d loss/dz) / d w_m)^2
 

@@ -1,8 +1,7 @@
 """Bit packing: signed integers modulo 2**bits, exactly `bits` bits each on the wire.
 
-`flhe.math.kernels` describes the layout and does the work; here are the shapes, the lengths and the
-threads. All three operations take a mask that is added on the way, so that a scheme that masks needs
-no pass of its own over the vector.
+`flhe.math.kernels` describes the layout and does the work. To pack and to unpack take a mask that is
+added on the way: a scheme that masks needs no pass of its own over the vector.
 """
 
 from __future__ import annotations

@@ -2,15 +2,12 @@
 
     S_m = 1/K sum over k of || d/dz_k (d loss(x_k, y_k; W) / d w_m) ||
 
-z = y is the paper's map, by labels; z = x is ours, by inputs. `flhe audit` attacked gradients of LeNet
-to find the images: up to 70% encrypted, what the map by inputs selects hid more of them than any other
-choice, and what the map by labels selects hid less than a random one.
+z = y is the paper's map, by labels; z = x is ours, by inputs, which hid more from `flhe audit`.
 
 The loss is that of one sample, so neither "mean" nor "sum" as its reduction changes the map. A label is
 differentiated by all its components: class indices become one-hot rows, with a component for each
 class, and a float target is taken as it is. || || is the Euclidean norm over the components of label or
-inputs, as in Novak et al. (ICLR 2018), on which the paper builds; of one component it is the absolute
-value.
+inputs, as in Novak et al. (ICLR 2018), on which the paper builds.
 
 The map depends on inputs and labels: treat it as private as they are, and send it encrypted only.
 

@@ -3,16 +3,13 @@
     B = sum over k of v_k 2^(L k),   v_k signed                             modulo n
     L = bits of N bound, one for the sign, one to spare
 
-Adding up N such numbers adds up their slots. A slot's sum s_k is at most N times the largest value,
-less than a quarter of 2^L, so it is read back as a balanced digit: the one in [-2^(L-1), 2^(L-1))
-that differs from B's digit by what the lower slots borrowed. No slot can run into the next one. A
-digit beyond what its senders can add up to is an overflow, and has a sign.
+A slot's sum is less than a quarter of 2^L, so it is read back as a balanced digit: the one in
+[-2^(L-1), 2^(L-1)) that differs from B's digit by what the lower slots borrowed. No slot can run into
+the next one. A digit beyond what its senders can add up to is an overflow, and has a sign.
 
 In two's complement with two sign bits, as printed, a borrow or carry of a lower slot reaches the upper
-ones as soon as three parties add (see `flhe_lab.papers.batchcrypt`).
-
-A vector is cut into whole batches from its first value to its last. The paper does it layer by layer,
-so that the last batch of each layer is part empty. `Clip` keeps thresholds by layer without that.
+ones as soon as three parties add (see `flhe_lab.papers.batchcrypt`). A vector is cut into batches as a
+whole, not layer by layer as in the paper, where the last batch of each layer is part empty.
 
 Source: BatchCrypt, Sec. 4.2 (quantization to signed integers, batching); digits: docs/protocol.md.
 """
@@ -144,7 +141,6 @@ class Slots:
         return np.full(self.per, 1 << (self.width - 1), np.uint64)
 
     def _offset(self) -> Big:
-        """Half a slot's range in every slot: what makes fields of digits."""
-        g = gmpy()
-        ones = ((g.mpz(1) << (self.width * self.per)) - 1) // ((1 << self.width) - 1)
+        """The same in one number."""
+        ones = ((gmpy().mpz(1) << (self.width * self.per)) - 1) // ((1 << self.width) - 1)
         return ones << (self.width - 1)

@@ -7,9 +7,6 @@ A mean square m >= 0 becomes two extras: hi in units of 2**-20 and lo, the rest,
 so that a spread of 2**16 and one of 2**-36 both fit. All his come first, then all los. Sums are exact,
 and the mean of a sum is one division of integers, which Python rounds correctly: every member of a
 federation has the same mean to the last bit.
-
-`Layers` is what all readers know of a model's layers: where they are, how far they spread, and the
-clipping thresholds that follow.
 """
 
 from __future__ import annotations
@@ -33,7 +30,6 @@ LIMIT = 2.0 ** (LOW - 2 * HIGH)
 
 MAX_SENDERS = ((1 << 63) - 1) // (PART - 1)
 """Most senders whose parts add up within 63 bits."""
-
 
 Segments = tuple[tuple[int, int, float], ...]
 """(start, stop, alpha) for each run of a vector."""

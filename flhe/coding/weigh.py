@@ -1,8 +1,7 @@
 """Weigh: weighted FedAvg that adds up under encryption.
 
-A client sends x * n / max_examples, so that values stay in range, and n itself, exactly, in `extras`.
-The sum over senders, times max_examples, divided by the summed n, is FedAvg's weighted mean. Openers
-divide by what the ciphertext says, not by the configured cohort.
+A client sends x * n / max_examples, and n itself, exactly, in `extras`. The sum over senders, times
+max_examples, divided by the summed n, is FedAvg's weighted mean.
 
 A client with more than max_examples examples weighs as much as it should: `Clip` scales its values up
 by n / max_examples before it cuts them, so its threshold is alpha * max_examples / n.
