@@ -44,7 +44,7 @@ class SealAdder(ResidueShell):
     Parameters
     ----------
     scheme, cohort, bits
-        As for `Shell`.
+        As for `Adder`.
     public : SealPublic, optional
         Which key the epoch's members use; None before they have one.
     """

@@ -42,7 +42,7 @@ ALIGNED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Selective:
+class Selective(Adder):
     """Public parameters: the adder inside, and how much of a vector is for it.
 
     Parameters
@@ -64,8 +64,12 @@ class Selective:
     selected: int
     clear: bool = True
     mask: Support | None = field(default=None, repr=False, compare=False)
+    scheme: Scheme = field(init=False, repr=False, compare=False)
+    cohort: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "scheme", self.inner.scheme)
+        object.__setattr__(self, "cohort", self.inner.cohort)
         if not 1 <= self.selected <= self.floats:
             raise ConfigError(
                 f"Selective(selected={self.selected}): 1 to all of the {self.floats} values"
@@ -78,19 +82,9 @@ class Selective:
             )
 
     @property
-    def scheme(self) -> Scheme:
-        """The system inside."""
-        return self.inner.scheme
-
-    @property
     def name(self) -> str:
         """Name on the wire: another one than the scheme inside has, whose ciphertexts these are not."""
         return self.inner.name + SUFFIX
-
-    @property
-    def cohort(self) -> int:
-        """Senders that a sum has room for."""
-        return self.inner.cohort
 
     @property
     def space(self) -> Integers:
@@ -162,14 +156,9 @@ class Selective:
 
         Raises ProtocolError: another scheme or length, a sparse ciphertext, or bytes between the two.
         """
-        if sealed.scheme != self.name:
-            raise ProtocolError(f"{self.name}: a ciphertext of {sealed.scheme!r}")
-        if sealed.supports or sealed.length < self.selected:
-            raise ProtocolError(f"{self.name}: a ciphertext of another form or length")
-        if sealed.data.size != self.nbytes(sealed.length):
-            raise ProtocolError(
-                f"{self.name}: {sealed.data.size} bytes, {self.nbytes(sealed.length)} were expected"
-            )
+        self.check(sealed)
+        if sealed.length < self.selected:
+            raise ProtocolError(f"{self.name}: a ciphertext of another length")
         end, start = self.inner.nbytes(sealed.length), self._start(sealed.length)
         if sealed.data[end:start].any():
             raise ProtocolError(f"{self.name}: there is something between the two parts")
@@ -193,10 +182,6 @@ class Selective:
             before.data[:] = inner.data
         self.packing.add(clear, rest, self.rest)
         return replace(total, senders=senders)
-
-    def close(self, total: Sealed) -> Sealed:
-        """What travels to the readers of a sum: `total` itself."""
-        return total
 
     def join(self, inside: Sealed, rest: NDArray[np.uint8]) -> Sealed:
         """Inverse of `split`; the two parts are copied."""

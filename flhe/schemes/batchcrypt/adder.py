@@ -31,10 +31,10 @@ from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.bigint import Big, from_rows, gmpy, to_rows
 from flhe.math.ring import Elements
-from flhe.schemes.base import Secrets, check_agrees
+from flhe.schemes.base import Adder, Secrets, check_agrees
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import OpenerShell, SealerShell, Shell, whose
+from flhe.schemes.shell import OpenerShell, SealerShell, whose
 from flhe.wire.secret import Random
 
 if TYPE_CHECKING:
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchCryptAdder(Shell):
+class BatchCryptAdder(Adder):
     """Public parameters for a cohort; with the public key, all that the server has.
 
     Parameters
     ----------
     scheme, cohort, bits
-        As for `Shell`.
+        As for `Adder`.
     public : PublicKey, optional
         The epoch's key; without it, nothing can be added.
     """
@@ -59,7 +59,7 @@ class BatchCryptAdder(Shell):
     public: PublicKey | None = None
 
     def __post_init__(self) -> None:
-        Shell.__post_init__(self)
+        Adder.__post_init__(self)
         if self.public is not None:
             self.public.check(self.scheme.key_bits)
 
@@ -77,7 +77,7 @@ class BatchCryptAdder(Shell):
         """Public parameters, for hashing into the layout: the key among them."""
         public = b"" if self.public is None else self.public.to_bytes()
         return {
-            **Shell.parameters(self),
+            **Adder.parameters(self),
             "key_bits": self.scheme.key_bits,
             "public": hashlib.sha256(public).digest() if public else b"",
             "slot_bits": self.batch.width,
@@ -132,7 +132,7 @@ class BatchCryptAdder(Shell):
         Raises ConfigError: there is no public key; ProtocolError: as for any scheme; or a number that
         is none, which is named.
         """
-        Shell.check(self, sealed)
+        Adder.check(self, sealed)
         self._key().check_ciphertexts(self._numbers(sealed), f" {whose(sealed)}")
 
     def _numbers(self, sealed: Sealed) -> list[Big]:

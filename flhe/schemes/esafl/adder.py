@@ -36,7 +36,7 @@ from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.ring import Elements
 from flhe.math.sampling import fresh
-from flhe.schemes.base import Secrets, check_agrees
+from flhe.schemes.base import JointAdder, Secrets, check_agrees
 from flhe.schemes.esafl import keys as eshe_keys
 from flhe.schemes.esafl.keys import Own, Total
 from flhe.schemes.esafl.rlwe import Products, Rlwe, most_bits, rlwe_for
@@ -58,13 +58,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class EsaflAdder(ResidueShell):
+class EsaflAdder(ResidueShell, JointAdder):
     """Public parameters for a cohort; all that the server has.
 
     Parameters
     ----------
     scheme, cohort
-        As for `Shell`.
+        As for `Adder`.
     bits : int
         Likewise; 0 takes all that cost no more on the wire than 16 do: with one limb 24 for 10 members,
         20 for 100, 16 for 1000.

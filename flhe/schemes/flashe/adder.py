@@ -35,12 +35,12 @@ from flhe.math import COLUMNS
 from flhe.math.buffers import empty
 from flhe.math.prg import CHUNK
 from flhe.math.ring import Elements
-from flhe.schemes.base import Secrets, check_agrees
+from flhe.schemes.base import Adder, Secrets, check_agrees
 from flhe.schemes.flashe import sparse
 from flhe.schemes.flashe.sparse import SparseTotal
 from flhe.schemes.flashe.streams import Mode, Terms, masks, telescoped
 from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
-from flhe.schemes.shell import OpenerShell, SealerShell, Shell, windows
+from flhe.schemes.shell import OpenerShell, SealerShell, windows
 from flhe.wire.derive import hkdf
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ MODES: tuple[Mode, ...] = ("double", "single")
 
 
 @dataclass(frozen=True, slots=True)
-class FlasheAdder(Shell):
-    """Public parameters for a cohort, as for `Shell`; all that the server has."""
+class FlasheAdder(Adder):
+    """Public parameters for a cohort, as for `Adder`; all that the server has."""
 
     scheme: Flashe
     cohort: int
@@ -70,7 +70,7 @@ class FlasheAdder(Shell):
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout."""
         return {
-            **Shell.parameters(self),
+            **Adder.parameters(self),
             "masking": self.scheme.masking,
             "lane_bits": self.lane_bits,
             "columns": COLUMNS,
@@ -118,7 +118,7 @@ class FlasheAdder(Shell):
     def add(self, total: Sealed | None, part: Sealed) -> Sealed:
         """Fold `part`, dense or sparse, into `total`; errors as for all schemes."""
         if not part.supports:
-            return Shell.add(self, total, part)
+            return Adder.add(self, total, part)
         self.check(part)
         senders = part.senders if total is None else merged_senders(total, part, self.cohort)
         return sparse.add(self.packing, total, part, senders)

@@ -27,10 +27,10 @@ from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.prg import random_elements
 from flhe.math.ring import Elements
-from flhe.schemes.base import Secrets, check_agrees
+from flhe.schemes.base import Adder, Secrets, check_agrees
 from flhe.schemes.sash.generator import Seed, expand
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import OpenerShell, SharedSealerShell, Shell, each_piece
+from flhe.schemes.shell import OpenerShell, SharedSealerShell, each_piece
 
 if TYPE_CHECKING:
     from flhe.schemes.sash.scheme import Sash
@@ -60,13 +60,13 @@ def most_bits(cohort: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class SashAdder(Shell):
+class SashAdder(Adder):
     """Public parameters for a cohort; all that the server has.
 
     Parameters
     ----------
     scheme, cohort
-        As for `Shell`.
+        As for `Adder`.
     bits : int
         Bits of one encoded value, sign included; 0 takes all that the cohort leaves room for, 24 for 10
         members, 20 for 50, 18 for 100, 15 for 256, 12 for 1000. A value takes 32 bits on the wire
@@ -114,7 +114,7 @@ class SashAdder(Shell):
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout."""
         return {
-            **Shell.parameters(self),
+            **Adder.parameters(self),
             "preset": self.scheme.preset,
             "unmask": self.scheme.unmask,
             "guard": self.guard,
