@@ -22,7 +22,7 @@ from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.sizes import CkksSizes
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.presets import SEAL, RingPreset
-from flhe.schemes.sash.presets import SASH
+from flhe.schemes.sash.scheme import SASH
 
 
 @pytest.mark.parametrize(

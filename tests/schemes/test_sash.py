@@ -17,8 +17,7 @@ from flhe.math.ring import Q, add
 from flhe.schemes.base import MAX_COHORT
 from flhe.schemes.sash.adder import SashAdder, SashOpener, SashSealer, guard_bits, most_bits
 from flhe.schemes.sash.generator import public_key
-from flhe.schemes.sash.presets import SASH
-from flhe.schemes.sash.scheme import Sash
+from flhe.schemes.sash.scheme import SASH, Sash
 from flhe.schemes.sealed import Sealed
 from tests.laws import KEY, OTHER_SLOTS, SLOT, whole
 from tests.roles import drawn
