@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,6 @@ from flhe.coding.support import Support
 from flhe.errors import ProtocolError, ReuseError
 from flhe.schemes.base import Adder, check_integers
 from flhe.schemes.sealed import Sealed, Slot, check_senders
-from flhe.wire.secret import Random
 
 
 class ResidueShell(Adder):
@@ -92,7 +90,6 @@ class SealerShell(_Rank):
     """
 
     threads: int = field(default=1, kw_only=True)
-    random: Random = field(default=secrets.token_bytes, kw_only=True, repr=False)
     _used: set[Slot] = field(default_factory=set, init=False, repr=False)
     _ready: dict[tuple[Slot, int, str], Any] = field(default_factory=dict, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)

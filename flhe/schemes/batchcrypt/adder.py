@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -159,6 +159,7 @@ class BatchCryptSealer(SealerShell):
     adder: BatchCryptAdder
     key: SecretKey
     rank: int
+    random: Random = field(default=secrets.token_bytes, kw_only=True, repr=False)
 
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Compute the powers r^n ahead of time: `encrypt` then takes two products a ciphertext.

@@ -175,6 +175,7 @@ class EsaflSealer(SharedSealerShell):
     group_key: bytes = field(repr=False)
     rank: int
     own: Own | None = field(default=None, repr=False)
+    random: Random = field(default=secrets.token_bytes, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         SharedSealerShell.__post_init__(self)

@@ -19,8 +19,9 @@ Source: FedML-HE, Algorithm 1 and Sec. 2.3, without selection, which is the code
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,14 @@ from numpy.typing import NDArray
 from flhe.schemes.fedml_he.dither import Dither
 from flhe.schemes.fedml_he.sizes import CkksSizes
 from flhe.schemes.seal_adder import SealAdder, SealOpener, SealSealer
+from flhe.wire.secret import Random
 
 
+@dataclass(slots=True)
 class FedmlHeSealer(SealSealer):
-    """One client's side; parameters as for `SealSealer`. Dither is drawn from `random`."""
+    """One client's side; parameters as for `SealSealer`, and `random`: dither is drawn from it."""
 
-    __slots__ = ()
+    random: Random = field(default=secrets.token_bytes, kw_only=True, repr=False)
 
     def _joining(self) -> Callable[[NDArray[np.int64], int], NDArray[Any]]:
         """With dither, which makes roundings random."""

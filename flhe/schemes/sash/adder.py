@@ -15,6 +15,7 @@ Source: SASH, Fig. 2 and Theorem 1. Where the paper's sum is off by up to N - 1,
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from flhe.schemes.base import Adder, Secrets, check_agrees
 from flhe.schemes.sash.generator import Seed, expand
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.schemes.shell import OpenerShell, SharedSealerShell, each_piece
+from flhe.wire.secret import Random
 
 if TYPE_CHECKING:
     from flhe.schemes.sash.scheme import Sash
@@ -151,6 +153,7 @@ class SashSealer(SharedSealerShell):
 
     adder: SashAdder
     rank: int
+    random: Random = field(default=secrets.token_bytes, kw_only=True, repr=False)
 
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Draw a seed and expand it: `encrypt` then only adds the values."""
