@@ -13,22 +13,18 @@ Value = bool | int | float
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One bound.
+    """One bound, as rosters name it, and node configs behind `flhe-`.
 
     Parameters
     ----------
-    name : str
-        As rosters name it, and node configs behind `flhe-`.
     needs : str
         What a value must be, for errors.
     takes : callable
         Whether a value of the default's type is one.
     stricter : callable
         The stricter of two values.
-    default : bool, int or float
-        What holds in a deployment where nobody says.
-    simulated : bool, int or float
-        Likewise in a simulation, which has no node config to say anything in.
+    default, simulated : bool, int or float
+        What holds where nobody says, in a deployment and in a simulation.
     """
 
     name: str

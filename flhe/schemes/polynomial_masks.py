@@ -34,15 +34,7 @@ def lifted(key: NDArray[Any], q: int) -> Words:
 
 @dataclass(frozen=True, slots=True)
 class PolynomialMasks:
-    """The sum of some senders' masks in one slot, block by block.
-
-    Parameters
-    ----------
-    ring : PrimeRing
-        Where they lie.
-    plus, minus : tuple of FieldElements
-        Streams that are added, and taken away.
-    """
+    """The sum of some senders' masks in one slot, of streams that are added, and taken away."""
 
     ring: PrimeRing
     plus: tuple[FieldElements, ...] = field(repr=False)

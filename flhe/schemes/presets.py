@@ -19,18 +19,8 @@ from flhe.plugins import MOST
 class RingPreset:
     """Parameters of a ring for learning with errors or rounding: Z_q[x] / (x^dimension + 1).
 
-    Parameters
-    ----------
-    name : str
-        Name in terms and on command lines.
-    dimension : int
-        n: coefficients of a polynomial.
-    log_q : int
-        Most bits of the modulus: sums take as few of them as they need.
-    security : int
-        Bits at that modulus; see the module. A smaller modulus is harder.
-    source : str
-        Where that figure is from.
+    `log_q` are the most bits of the modulus: sums take as few of them as they need. `security` are bits
+    at that modulus; a smaller one is harder. `source` says where that figure is from.
     """
 
     name: str

@@ -39,15 +39,7 @@ from flhe.wire.secret import Random
 
 @dataclass(frozen=True, slots=True)
 class SealAdder(ResidueShell):
-    """Public parameters for a cohort; all that the server has.
-
-    Parameters
-    ----------
-    scheme, cohort, bits
-        As for `Adder`.
-    public : SealPublic, optional
-        Which key the epoch's members use; None before they have one.
-    """
+    """Public parameters, as for `Adder`, and which key the epoch's members use, once they have one."""
 
     MASKS: ClassVar[str]
     """Label of the keys that masks are derived with."""
@@ -134,17 +126,10 @@ class SealAdder(ResidueShell):
 
 @dataclass(slots=True)
 class SealSealer(SealerShell):
-    """One client's side.
+    """One client's side; parameters as for `SealerShell`, and the epoch's key.
 
     Errors, and the masks that are replaced, are drawn by SEAL, from the system's own random source.
-
-    Parameters
-    ----------
-    adder, group_key, rank, threads
-        As for `SealerShell`; `a` is derived from the group key. TenSEAL keeps Python's lock, so more
-        threads than one save little.
-    key : SealSecret
-        The epoch's key.
+    TenSEAL keeps Python's lock, so more threads than one save little.
     """
 
     adder: SealAdder

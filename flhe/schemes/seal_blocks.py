@@ -26,16 +26,12 @@ from flhe.schemes.seal_keys import SealSecret
 from flhe.schemes.seal_sizes import SealSizes
 
 
-def _needed(name: str) -> Any:
+def tenseal(name: str = "tenseal") -> Any:
+    """Return TenSEAL, or what it needs; ConfigError saying how to get it where it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:
         raise absent(name) from None
-
-
-def tenseal() -> Any:
-    """Return TenSEAL; ConfigError saying how to get it where it is not installed."""
-    return _needed("tenseal")
 
 
 @functools.cache
@@ -86,24 +82,15 @@ class SealBlocks:
         return cls(seal, context, ring, used, quotients(used, np.uint64(ring.q)), sizes.scale)
 
     def encrypt(self, slots: NDArray[Any], a: Words) -> Words:
-        """Encrypt slots under the masks `a`.
+        """Encrypt slots (blocks * slots of one,) under masks `a`; returns c, uint64 (blocks, n).
 
-        Parameters
-        ----------
-        slots : NDArray
-            Shape (blocks * slots of one,), each within what the sizes have room for.
-        a : NDArray
-            uint64 (blocks, n), uniform below q, never used before.
-
-        Returns
-        -------
-        NDArray
-            c, uint64 (blocks, n).
+        Slots are within what the sizes have room for; `a` is uint64 (blocks, n), uniform below q, never
+        used before.
         """
         # TenSEAL's own Python layer copies the values three times on their way to this class.
         vector, dtype = self._vector
         scale = () if self.seal.plain else (self.scale,)
-        decompress = _needed("zstandard").ZstdDecompressor()
+        decompress = tenseal("zstandard").ZstdDecompressor()
         out = np.empty(a.shape, np.uint64)
         for values, mask, row in zip(slots.reshape(len(a), -1), a, out, strict=True):
             listed = values.astype(dtype, copy=False).tolist()
@@ -123,10 +110,7 @@ class SealBlocks:
         return x
 
     def decrypt(self, c: Words, a: Words) -> NDArray[Any]:
-        """What ciphertexts under masks `a` hold, noise and all: (blocks * slots of one,).
-
-        `c` and `a` are uint64 (blocks, n), below q.
-        """
+        """What `encrypt` has encrypted, noise and all: (blocks * slots of one,)."""
         vector, dtype = self._vector
         out = np.empty((len(c), self.seal.slots), dtype)
         for ours, mask, row in zip(c, a, out, strict=True):

@@ -64,14 +64,10 @@ def _varint(number: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SealFormat:
-    """Encodings for one ring.
+    """Encodings for one ring of dimension n, q a prime of at most 60 bits.
 
     Parameters
     ----------
-    n : int
-        Dimension.
-    q : int
-        The modulus, a prime of at most 60 bits.
     minor : int
         SEAL's minor version, as it loads its own only; 0 where nothing is written.
     plain : int
@@ -137,14 +133,9 @@ class SealFormat:
     def polynomials(self, vector: bytes, decompress: Any) -> tuple[Words, Words]:
         """Both polynomials of a fresh one-ciphertext vector that TenSEAL has written.
 
-        Raises ConfigError: a version of TenSEAL that writes something else.
+        TenSEAL made it in this process: it is not looked at closely. `decompress` is zstandard's.
 
-        Parameters
-        ----------
-        vector : bytes
-            Made by TenSEAL in this process, not by others: it is not looked at closely.
-        decompress : zstandard.ZstdDecompressor
-            Reads what SEAL compresses.
+        Raises ConfigError: a version of TenSEAL that writes something else.
         """
         end = len(vector) - (0 if self.plain else 9)  # CKKS's scale comes last
         start = 1 + 1 + len(_varint(self.slots)) + 1

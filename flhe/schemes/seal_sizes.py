@@ -23,18 +23,9 @@ long over residues of fewer bits."""
 
 @dataclass(frozen=True, slots=True)
 class SealSizes:
-    """Sizes of one ring.
+    """Sizes of one ring of dimension n.
 
-    Parameters
-    ----------
-    n : int
-        Dimension.
-    bits : int
-        Of the modulus, and of a residue on the wire.
-    cohort : int
-        N, vectors that are added at most.
-    digits : Digits
-        How values lie in a slot.
+    `bits` are those of the modulus, and of a residue on the wire; `digits` say how values lie in a slot.
     """
 
     WIDEST: ClassVar[int]

@@ -70,10 +70,7 @@ class Slot(Record):
     purpose: Annotated[str, matching("[a-z-]{1,16}", "1 to 16 of a-z -")] = UPDATE
 
     def context(self) -> tuple[int | bytes | str, ...]:
-        """Everything a key of this sum is derived from.
-
-        Seven values for an update, and the purpose as an eighth for any other sum: no two are equal.
-        """
+        """Everything a key of this sum is derived from, in order; an update's purpose is left out."""
         values: tuple[int | bytes | str, ...] = tuple(self.to_fields())
         return values[:-1] if self.purpose == UPDATE else values
 
@@ -197,8 +194,8 @@ class Sealed:
         supports : sequence of Support, optional
             Those that came before; `body` is the ciphertext alone then.
         floats : int, optional
-            Length of the vectors that supports may be of; 0 for none. Whoever reads what others wrote
-            must say it: a few bytes may stand for many coordinates.
+            Length of the vectors that supports may be of; 0 for none. Readers of what others wrote must
+            say it: a few bytes may stand for many coordinates.
         """
         head = _Header.from_bytes(header)
         if supports is None:

@@ -43,16 +43,10 @@ ALIGNED = 8
 
 @dataclass(frozen=True, slots=True)
 class Selective(Adder):
-    """Public parameters: the adder inside, and how much of a vector is for it.
+    """Public parameters: the adder inside, which encrypts `selected` of `floats` values, and extras.
 
     Parameters
     ----------
-    inner : Adder
-        What encrypts the selected values and the extras.
-    floats : int
-        Values of a whole vector, without extras.
-    selected : int
-        How many of them are encrypted, 1 to `floats`.
     clear : bool
         Whether the others travel, in clear; otherwise they do not.
     mask : Support, optional

@@ -77,14 +77,10 @@ class SealerShell(_Rank):
 
     Parameters
     ----------
-    adder : Adder
-        Public parameters.
     group_key : bytes
         K_G of the epoch, 32 bytes.
     rank : int
         This client's rank in the agreed member list; never a number from the server.
-    threads : int
-        Threads to encrypt on.
     random : callable
         Where what is drawn comes from: n -> n uniform bytes.
     """

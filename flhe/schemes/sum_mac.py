@@ -46,18 +46,9 @@ TAG_BITS = 64
 
 @dataclass(frozen=True, slots=True)
 class SumMac:
-    """The tags of one slot.
+    """The tags of one slot: k and tau are used for one vector of each sender.
 
-    Parameters
-    ----------
-    group_key : bytes
-        K_G of the epoch.
-    slot : Slot
-        Of the vectors: k and tau are used for one vector of each sender.
-    floats : int
-        Coordinates that sparse values may have; extras come behind the last of them.
-    threads : int
-        Threads that a vector is spread over.
+    `floats` are the coordinates that sparse values may have; extras come behind the last of them.
     """
 
     group_key: bytes = field(repr=False)
@@ -66,17 +57,10 @@ class SumMac:
     threads: int = 1
 
     def tagged(self, plain: Plain, rank: int, bits: int, bound: bytes = b"") -> Plain:
-        """A sender's vector with its tags behind the extras.
+        """A sender's vector, of integers of `bits` bits, sign included, with its tags behind the rest.
 
-        Parameters
-        ----------
-        plain : Plain
-            The vector, encoded: signed integers of at most `bits` bits.
-        bits : int
-            Bits of one value, sign included.
-        bound : bytes
-            What else of the sender its tags are tied to: the digest of a sparse vector's support. A
-            coordinate that is zero could otherwise be taken out of it, and be told by that.
+        `bound` is what else of the sender its tags are tied to: the digest of a sparse vector's
+        support. A coordinate that is zero could otherwise be taken out of it, and be told by that.
         """
         sums = self._polynomials(plain)
         tags = [(s + tau) % Q for s, tau in zip(sums, self._masks(rank, bound), strict=True)]
@@ -88,16 +72,8 @@ class SumMac:
     ) -> tuple[Plain, tuple[bool, ...]]:
         """An opened sum without its tags, and whether each of them fits what `senders` encrypted.
 
-        Parameters
-        ----------
-        opened : Plain
-            What was opened, whatever it is; the sums of the tags' digits end its extras.
-        senders : sequence of int
-            Who the sum says that it is of, each once.
-        bits : int
-            As for `tagged`.
-        bounds : sequence of bytes
-            `bound` of each sender; none where vectors are dense.
+        The sums of the tags' digits end the extras of what was opened. `senders` are the ranks that the
+        sum says it is of, each once; `bounds` holds `bound` of each, none where vectors are dense.
         """
         end = opened.extras.size - lanes(bits)
         tags = join(opened.extras[end:], bits)

@@ -43,15 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BatchCryptAdder(Adder):
-    """Public parameters for a cohort; with the public key, all that the server has.
-
-    Parameters
-    ----------
-    scheme, cohort, bits
-        As for `Adder`.
-    public : PublicKey, optional
-        The epoch's key; without it, nothing can be added.
-    """
+    """Public parameters, as for `Adder`, and the epoch's key, without which nothing can be added."""
 
     scheme: BatchCrypt
     cohort: int
@@ -146,14 +138,9 @@ class BatchCryptAdder(Adder):
 
 @dataclass(slots=True)
 class BatchCryptSealer(SealerShell):
-    """One client's side.
+    """One client's side: the key pair. Powers are spread over threads or processes.
 
-    Parameters
-    ----------
-    adder, rank, threads, random
-        As for `SealerShell`; powers are spread over threads or processes, and their exponents drawn.
-    key : SecretKey
-        The epoch's key pair: with p and q, encryption is several times faster than with n.
+    Parameters as for `SealerShell`; exponents are drawn from `random`.
     """
 
     adder: BatchCryptAdder

@@ -63,14 +63,7 @@ class Crt:
         """Decrypt numbers in (0, n^2), coprime to n, into [0, n), in order.
 
         Raises FaultError: any of them failed its verification: none is returned. A multiple of p or q
-        fails, too.
-
-        Parameters
-        ----------
-        ciphertexts : sequence of mpz or int
-            As `PublicKey.check_ciphertexts` has passed them.
-        threads : int
-            Powers are on so many.
+        fails, too, which `PublicKey.check_ciphertexts` would have refused.
         """
         each = -(-threads // 2)  # the two halves are as long, and need not wait for each other
         halves = [functools.partial(self._logs, half, ciphertexts, each) for half in (0, 1)]

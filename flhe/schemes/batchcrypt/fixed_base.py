@@ -66,14 +66,7 @@ def window(p: int, bits: int, count: int, in_lanes: bool) -> int:
 class GmpTable:
     """By GMP, one after the other; it holds Python's lock all the time.
 
-    Parameters
-    ----------
-    p, base : mpz
-        The prime; the base, coprime to p, in [0, p^2).
-    width : int
-        Bits of a window, at least 1.
-    bits : int
-        Bits of an exponent.
+    The base lies in [0, p^2), coprime to p; `width` are the bits of a window, `bits` those of exponents.
     """
 
     __slots__ = ("_alphas", "_bits", "_p", "_square", "_sums", "_width")

@@ -52,13 +52,7 @@ def check_key_bits(bits: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PublicKey(Record):
-    """What the server has: it multiplies ciphertexts modulo n^2.
-
-    Parameters
-    ----------
-    n : int
-        The modulus, odd, at least 15.
-    """
+    """What the server has: it multiplies ciphertexts modulo n^2. n is odd, at least 15."""
 
     FORM = Form("paillier-public", MAX_BYTES, "paillier-public", VERSION)
 
@@ -112,13 +106,7 @@ class PublicKey(Record):
 
 @dataclass(frozen=True, slots=True)
 class SecretKey(Record):
-    """What members have: they encrypt fast and decrypt.
-
-    Parameters
-    ----------
-    p, q : int
-        The primes, secret.
-    """
+    """What members have, the primes: they encrypt fast and decrypt."""
 
     FORM = Form("paillier-secret", MAX_BYTES, "paillier-secret", VERSION)
 

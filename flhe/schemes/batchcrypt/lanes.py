@@ -81,18 +81,7 @@ def _numbers(words: Words) -> list[Big]:
 
 
 class Lanes:
-    """Arithmetic modulo the square of one prime.
-
-    Parameters
-    ----------
-    p : int
-        Odd, at least 3, secret.
-
-    Attributes
-    ----------
-    limbs : int
-        Limbs of x and of y.
-    """
+    """Arithmetic modulo the square of one prime, secret; x and y have `limbs` limbs."""
 
     __slots__ = ("_constants", "_p", "_shift", "_square", "limbs")
 

@@ -75,16 +75,8 @@ class Residues:
 
     Raises FaultError: a fault while the base was made, or p and q that are no primes.
 
-    Parameters
-    ----------
-    p, q, h : int
-        The primes, secret, and DJN's base, of a `SecretKey`.
-    count : int
-        How many will be drawn, about: the tables' size is chosen by it.
-    random : Random, optional
-        Where exponents come from.
-    threads : int
-        Threads that compute, where it is done in lanes.
+    p, q and h, DJN's base, are those of a `SecretKey`. The size of tables is chosen by `count`, how many
+    will be drawn, about. Threads are for lanes.
     """
 
     __slots__ = ("_bits", "_halves", "_join", "_random", "_threads", "n")

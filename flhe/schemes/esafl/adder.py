@@ -59,15 +59,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EsaflAdder(ResidueShell, JointAdder):
-    """Public parameters for a cohort; all that the server has.
+    """Public parameters, as for `Adder`; all that the server has.
 
     Parameters
     ----------
-    scheme, cohort
-        As for `Adder`.
     bits : int
-        Likewise; 0 takes all that cost no more on the wire than 16 do: with one limb 24 for 10 members,
-        20 for 100, 16 for 1000.
+        0 takes all that cost no more on the wire than 16 do: with one limb 24 for 10 members, 20 for
+        100, 16 for 1000.
     key_id : bytes
         What the epoch's members say of the sum of their keys, 32 bytes; it tells the server nothing.
         Empty before they have one, and where keys are fresh for each round.
@@ -161,14 +159,9 @@ Draft = tuple[Own, NDArray[np.uint8], list[Residues], NDArray[np.int8]]
 
 @dataclass(slots=True)
 class EsaflSealer(SharedSealerShell):
-    """One client's side.
+    """One client's side; parameters as for `SealerShell`. Errors and fresh keys are drawn.
 
-    Parameters
-    ----------
-    adder, group_key, rank, threads, random
-        As for `SealerShell`; `a` is derived from the group key, errors and fresh keys are drawn.
-    own : NDArray[int8] or None
-        The own key, shape (dimension,); None where it is fresh for each ciphertext.
+    `own` is the own key, int8 (dimension,); None where it is fresh for each ciphertext.
     """
 
     adder: EsaflAdder
@@ -263,12 +256,9 @@ class EsaflSealer(SharedSealerShell):
 
 @dataclass(frozen=True, slots=True)
 class EsaflOpener(OpenerShell):
-    """A reader's side; parameters as for `SealerShell`, and s.
+    """A reader's side; parameters as for `SealerShell`.
 
-    Parameters
-    ----------
-    total : NDArray[int32]
-        s, shape (dimension,): of all members, or with keys="round" of the senders of one sum.
+    `total` is s, int32 (dimension,): of all members, or with keys="round" of the senders of one sum.
     """
 
     adder: EsaflAdder

@@ -9,18 +9,11 @@ from flhe.schemes.presets import RingPreset, named
 
 @dataclass(frozen=True, slots=True)
 class EshePreset(RingPreset):
-    """ESHE's ring.
+    """ESHE's ring; `goldilocks`: one limb, q = 2^64 - 2^32 + 1, else as many primes as it takes.
 
     Keys and errors are discrete Gaussians of one width (`flhe.math.sampling`), so a member who
     knows the sum of all keys, with all but two of the others' keys, still faces errors of 3.2 in
     the two that are left. That is the case which the figures rate.
-
-    Parameters
-    ----------
-    name, dimension, log_q, security, source
-        As for `RingPreset`.
-    goldilocks : bool
-        One limb, q = 2^64 - 2^32 + 1; else as many primes as it takes.
     """
 
     goldilocks: bool = False

@@ -22,14 +22,8 @@ class Dither:
 
     SEAL rounds x + d, with d uniform in [-1/2, 1/2), to one of the integers next to x, and to x in the
     mean, whatever x is. d is a polynomial of real slots: coefficient n - i is the negative of
-    coefficient i, and coefficient n / 2 is 0. `flhe.schemes.fedml_he.sizes` rests on it.
-
-    Parameters
-    ----------
-    sizes : CkksSizes
-        The ring.
-    words : FieldElements
-        What d is made of, uniform below 2^32.
+    coefficient i, and coefficient n / 2 is 0. `flhe.schemes.fedml_he.sizes` rests on it. d is made of
+    `words`, uniform below 2^32.
     """
 
     sizes: CkksSizes

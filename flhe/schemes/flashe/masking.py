@@ -57,14 +57,8 @@ def for_dropout(members: int, dropout: float) -> Mode:
 def for_supports(bitmaps: Sequence[Bitmap], extras: int, readers: int) -> tuple[Mode, int, int]:
     """The cheaper masking of a sparse round, and the masks that all clients make, single and double.
 
-    Parameters
-    ----------
-    bitmaps : sequence of (int, NDArray[np.uint64])
-        One a sender, by ascending rank, all of one length; bits beyond the last coordinate are zero.
-    extras : int
-        Lanes that every sender sends beside its coordinates.
-    readers : int
-        Clients that open the sum: each of them all coordinates and extras.
+    Bitmaps are by ascending rank, all of one length; bits beyond the last coordinate are zero. `extras`
+    are the lanes that every sender sends beside its coordinates, `readers` the clients that open the sum.
     """
     ranks = [rank for rank, _ in bitmaps]
     sent = len(ranks) * extras

@@ -63,16 +63,10 @@ def most_bits(cohort: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SashAdder(Adder):
-    """Public parameters for a cohort; all that the server has.
+    """Public parameters, as for `Adder`; all that the server has.
 
-    Parameters
-    ----------
-    scheme, cohort
-        As for `Adder`.
-    bits : int
-        Bits of one encoded value, sign included; 0 takes all that the cohort leaves room for, 24 for 10
-        members, 20 for 50, 18 for 100, 15 for 256, 12 for 1000. A value takes 32 bits on the wire
-        whatever this is.
+    0 bits take all that the cohort leaves room for, 24 for 10 members, 20 for 50, 18 for 100, 15 for
+    256, 12 for 1000. A value takes 32 bits on the wire whatever this is.
     """
 
     scheme: Sash
@@ -193,13 +187,7 @@ def _mask_into(values: NDArray[Any], guard: int, lanes: NDArray[np.uint32]) -> N
 
 @dataclass(frozen=True, slots=True)
 class SashOpener(OpenerShell):
-    """A reader's side, for one sum; parameters as for `SealerShell`, and the seed.
-
-    Parameters
-    ----------
-    seed : NDArray[uint64]
-        Sum of the senders' seeds modulo q, shape (dimension,).
-    """
+    """A reader's side, for one sum; `seed` is the sum of its senders' modulo q, uint64 (dimension,)."""
 
     adder: SashAdder
     seed: Seed = field(repr=False)
