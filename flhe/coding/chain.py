@@ -28,14 +28,9 @@ from flhe.math.permutation import Permutation
 
 @dataclass(frozen=True, slots=True)
 class Chain(Codec):
-    """Several codecs as one; `chain` builds it.
+    """Several codecs as one, in the order of encoding; `chain` builds it.
 
-    Parameters
-    ----------
-    codecs : tuple[Codec, ...]
-        In the order of encoding.
-    fuse : bool
-        Run known triples in one pass. The law tests turn it off to compare.
+    `fuse` runs known triples in one pass. The law tests turn it off to compare.
     """
 
     name: ClassVar[str] = "chain"

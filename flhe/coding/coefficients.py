@@ -55,18 +55,10 @@ def slot_width(bound: int, cohort: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """How the values of one vector, and noise, lie in residues.
+    """How the values of one vector, within `bound` below 2**31, and noise, lie in residues.
 
-    Parameters
-    ----------
-    bound : int
-        b: largest absolute value in one vector, below 2**31.
-    cohort : int
-        N, vectors that are added at most, 2 to 1024.
-    per : int
-        Slots of a coefficient.
-    moduli : tuple of int
-        q itself, odd and below 2**64, or its coprime odd factors below 2**63.
+    `cohort` vectors are added at most, 2 to 1024; `per` are the slots of a coefficient. `moduli` are q
+    itself, odd and below 2**64, or its coprime odd factors below 2**63.
     """
 
     bound: int
@@ -236,16 +228,14 @@ class Limbs:
 
     Parameters
     ----------
-    lift : NDArray
-        uint64 (limbs, words, 2): 2**(bits below a word of slots). A word holds as many slots as 64 bits
-        have room for.
-    noisy : NDArray
-        uint64 (limbs, 3): p, its quotient, and p SHIFT.
-    order : NDArray
-        int64 (limbs,): which limb is read first, second, ..., so that moduli ascend.
-    garner : NDArray
-        uint64 (limbs, limbs, 2): [i, k] is the inverse of the k-th of the ascending moduli modulo the
-        i-th, k < i.
+    lift
+        (limbs, words, 2): 2**(bits below a word of slots), of which 64 bits have room for some.
+    noisy
+        (limbs, 3): p, its quotient, and p SHIFT.
+    order
+        (limbs,): which limb is read first, second, ..., so that moduli ascend.
+    garner
+        (limbs, limbs, 2): [i, k] is the inverse of the k-th of the ascending moduli modulo the i-th.
     """
 
     moduli: Elements

@@ -13,17 +13,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """How values lie in an integer.
-
-    Parameters
-    ----------
-    width : int
-        Bits of the sum of one value, sign included.
-    per : int
-        Values in an integer.
-    bound : int
-        Largest absolute value that one sender puts there.
-    """
+    """How `per` values of at most `bound` lie in an integer, `width` bits each, sign included."""
 
     width: int
     per: int

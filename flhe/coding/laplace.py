@@ -88,18 +88,11 @@ class Laplace(Record):
         `Clip.warn_clipped`.
 
         Raises ConfigError: another type or shape; runs that leave a value without a threshold; a
-        threshold too large for the scale; a random source that gives another number of bytes than it
-        was asked for; RangeError: NaN or infinity.
+        threshold too large for the scale; RangeError: NaN or infinity.
 
-        Parameters
-        ----------
-        values : NDArray
-            float32 (length,), C-contiguous, finite.
-        alpha : float or segments
-            Clipping threshold, or runs (start, stop, alpha) that cover all values.
-        spare : NDArray, optional
-            Coordinates, uint32, ascending, of values that keep what they are: those that will be
-            encrypted, where the scope is "clear".
+        `alpha` is the clipping threshold, or runs (start, stop, alpha) that cover all values, float32
+        (length,). Values at the ascending coordinates `spare` keep what they are: those that will be
+        encrypted, where the scope is "clear".
         """
         if (
             values.dtype != np.float32

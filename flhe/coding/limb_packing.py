@@ -26,15 +26,7 @@ Residues = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class LimbPacking:
-    """How residues lie in bytes.
-
-    Parameters
-    ----------
-    bits : int
-        Bits a residue, 33 to 64.
-    moduli : tuple of int
-        One for each limb, none longer than that.
-    """
+    """How residues of `bits` bits, 33 to 64, lie in bytes; `moduli`: one for each limb, none longer."""
 
     bits: int
     moduli: tuple[int, ...]

@@ -53,18 +53,14 @@ def tensors(inputs: Inputs) -> list[Tensor]:
 
 @dataclass(slots=True)
 class MixedDerivatives:
-    """A model and its loss, ready to be differentiated; `sensitivity` says what most of it is.
+    """A model in eval mode and its loss, ready to be differentiated; see `sensitivity`.
 
     Parameters
     ----------
-    model : nn.Module
-        In eval mode; its own values do not matter.
     weights, others : dict[str, Tensor]
         What to differentiate by, on one device; frozen parameters and buffers.
     places : dict[str, str]
         Where the model holds tensors, each place once -> by which of these names.
-    probes : int or None
-        As many as there are components, or more, mean every component, as None does.
     chunk : int
         Gradients, at least one, each of the size of the weights, that are made at a time.
     refused : bool

@@ -23,13 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How integers of `bits` bits lie in bytes.
-
-    Parameters
-    ----------
-    bits : int
-        Bits a value, 1 to 64.
-    """
+    """How integers of `bits` bits, 1 to 64, lie in bytes."""
 
     bits: int
 

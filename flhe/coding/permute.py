@@ -26,13 +26,7 @@ from flhe.math.permutation import Permutation
 
 @dataclass(frozen=True, slots=True)
 class Permute(Codec):
-    """Permute coordinates; decode by the inverse.
-
-    Parameters
-    ----------
-    permutation : Permutation or None
-        That of one round and attempt; None where the session is still to supply it.
-    """
+    """Permute coordinates; decode by the inverse. The session supplies the permutation (`keyed`)."""
 
     name: ClassVar[str] = "permute"
     place: ClassVar[Literal["last"]] = "last"

@@ -40,16 +40,10 @@ class NearestRounding:
 
 @dataclass(frozen=True, slots=True)
 class Quantize(Codec):
-    """Quantize to `bits` bits, sign included.
+    """Quantize to `bits` bits, sign included, 2 to 32; 0 until the cohort says how many (`settled`).
 
-    Parameters
-    ----------
-    bits : int
-        Bits a value, 2 to 32; 0 until the cohort says how many there is room for (`settled`).
-    rounding : "stochastic" or "nearest"
-        Stochastic rounding is unbiased to 2**-17 of a step; nearest is deterministic.
-    random : callable giving a Rounding
-        Makes one source of uniform 16-bit integers per encoding; a CSPRNG by default.
+    Stochastic rounding is unbiased to 2**-17 of a step; nearest is deterministic. `random` makes one
+    source of uniform 16-bit integers per encoding; a CSPRNG by default.
     """
 
     name: ClassVar[str] = "quantize"

@@ -32,16 +32,9 @@ MAX_WIDTH = 56
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """How the values of one vector lie in large integers.
+    """How the values of one vector, within `bound`, lie in large integers, `cohort` of which are added.
 
-    Parameters
-    ----------
-    bound : int
-        Largest absolute value in one vector.
-    cohort : int
-        N, vectors that are added at most.
-    capacity : int
-        |n| - 1: bits of the integers that a modulus n carries without wrapping.
+    `capacity` is |n| - 1: bits of the integers that a modulus n carries without wrapping.
     """
 
     bound: int
@@ -95,8 +88,7 @@ class Slots:
     def digits(self, numbers: Sequence[Big], length: int, count: int) -> NDArray[Any]:
         """Digits of the sums of `count` vectors' batches, int32 or int64 (length,).
 
-        Numbers are mpz, and signed: what lies beyond half of n stands for a negative one. `length` is
-        that of the vectors, of which at most the cohort were added.
+        Numbers are mpz, and signed. `length` is that of the vectors.
 
         Raises ProtocolError: another number of batches than such vectors have, or a count beyond the
         cohort; a positive or negative overflow: such vectors cannot have added up to it; a slot beyond

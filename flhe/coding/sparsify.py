@@ -57,14 +57,8 @@ SMALL = 256
 class Progress(NamedTuple):
     """What all readers share.
 
-    Attributes
-    ----------
-    bounds : tuple[int, ...]
-        Where every layer starts, and where the last one ends.
-    whole : tuple[bool, ...]
-        Which layers travel whole.
-    rounds : int
-        Rounds opened so far.
+    `bounds` are where every layer starts, and where the last one ends; `whole`: which layers travel
+    whole; `rounds`: those opened so far.
     """
 
     bounds: tuple[int, ...]

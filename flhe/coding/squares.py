@@ -40,13 +40,13 @@ class Layers(NamedTuple):
 
     Attributes
     ----------
-    bounds : tuple[int, ...]
+    bounds
         Where each layer begins in the float lane, and where the last one ends: L + 1 numbers.
-    alphas : tuple[float, ...] or None
+    alphas
         Thresholds in force, one a layer; None until the round's mean squares are known.
-    mean_squares : tuple[float, ...] or None
+    mean_squares
         sigma^2 by layer, of which the thresholds were made; None where they were given.
-    ranged : bool
+    ranged
         Whether they were made of this very round's mean squares: then its updates tell none.
     """
 

@@ -30,15 +30,10 @@ def most_examples(cohort: int) -> int:
 class Weigh(Codec):
     """Scale by n / max_examples; decode to the weighted mean.
 
-    Parameters
-    ----------
-    max_examples : int
-        Example count from which on a client uses the whole range of values; the largest client's is
-        best. A client with n examples is quantized in steps max_examples / n times as wide. 1 gives
-        every client the same weight.
-    scaled : bool
-        Whether a `Clip` before it scales the values of a client with more examples; the chain fills it
-        in.
+    From `max_examples` on a client uses the whole range of values; the largest client's count is best.
+    A client with n examples is quantized in steps max_examples / n times as wide. 1 gives every client
+    the same weight. `scaled`, which the chain fills in: a `Clip` before it scales the values of one
+    with more.
     """
 
     name: ClassVar[str] = "weigh"

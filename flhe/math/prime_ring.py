@@ -1,8 +1,7 @@
 """The rings Z_q[x] / (x**n + 1) over primes q that are 1 modulo 2 n, and where those are found.
 
-q is the Goldilocks prime, or below 2**63; several of these rings are the limbs of a larger modulus.
-Elements are numpy uint64, canonical: below q. Arguments are taken to be canonical; shapes and types
-are looked at.
+Several of these rings are the limbs of a larger modulus. Elements are numpy uint64, canonical: below q.
+Arguments are taken to be canonical; shapes and types are looked at.
 """
 
 from __future__ import annotations
@@ -108,8 +107,7 @@ class PrimeRing:
     order in which the factors of x**n + 1 split (bit-reversed). Transforms of random polynomials are
     random: who needs a uniform one can draw its transform.
 
-    Sums and differences are of arrays of one shape, element by element, whatever the shape is. They
-    raise ConfigError for arrays of two shapes, or types but uint64.
+    Sums and differences are of arrays of one shape, element by element; ConfigError for others.
 
     Parameters
     ----------

@@ -65,16 +65,10 @@ def quotients(w: Elements, modulus: Modulus) -> Elements:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Roots of a transform modulo x**n - c, as `ring_kernels` reads them.
+    """Roots of a transform modulo x**n - c, as `ring_kernels` reads them, and their quotients.
 
-    Parameters
-    ----------
-    roots, parts : NDArray
-        uint64, stage by stage, and their quotients.
-    inverse_roots, inverse_parts : NDArray
-        uint64, their inverses, last stage first, and the quotients of those.
-    order : NDArray
-        int64 (n,): where the values at w**0 or w**1, w**2 or w**3, ... lie, w a root of order 2 n.
+    They stand stage by stage, inverses last stage first. `order`, (n,), says where the values at w**0
+    or w**1, w**2 or w**3, ... lie, w a root of order 2 n.
     """
 
     roots: Elements

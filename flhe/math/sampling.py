@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.prg import AesCtr, Prg, drawn, words
+from flhe.math.prg import AesCtr, drawn, words
 
 if TYPE_CHECKING:
     from flhe.wire.secret import Random
@@ -78,7 +78,6 @@ class Noise:
     """Samples under one key of 32 bytes, for them alone, addressed by position."""
 
     key: bytes = field(repr=False)
-    prg: Prg = field(default_factory=AesCtr, repr=False)
 
     def into(self, start: int, out: Samples) -> None:
         """Samples start, start + 1, ... into `out`, int8 (count,).
@@ -97,7 +96,7 @@ class Noise:
             )
         # Fixed counter block. Safe because the key is fresh, or derived for these samples alone, and
         # every sample has a word of its own: no word is used for two.
-        for at, part in words(self.prg, self.key, start, out.size):
+        for at, part in words(AesCtr(), self.key, start, out.size):
             sampling_kernels.sample(part, _table(), out[at : at + part.size])
 
 

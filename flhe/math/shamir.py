@@ -26,17 +26,10 @@ from flhe.wire.secret import Random
 
 @dataclass(frozen=True, slots=True)
 class Shamir:
-    """A way to share.
+    """A way to share among `members`, at most 2**16: `threshold` shares give the secrets.
 
-    Parameters
-    ----------
-    members : int
-        Who gets a share: ranks 0 to members - 1, at most 2**16.
-    threshold : int
-        Shares that give the secrets.
-    privacy : int
-        Shares that say nothing, at least 1. `threshold - privacy` secrets share a polynomial; with
-        `threshold - 1` this is Shamir's own scheme, one secret each, at 0.
+    `privacy` shares say nothing, at least 1. `threshold - privacy` secrets share a polynomial; with
+    `threshold - 1` this is Shamir's own scheme, one secret each, at 0.
     """
 
     members: int

@@ -25,7 +25,7 @@ long over residues of fewer bits."""
 class SealSizes:
     """Sizes of one ring of dimension n.
 
-    `bits` are those of the modulus, and of a residue on the wire; `digits` say how values lie in a slot.
+    `bits` are those of the modulus, and of a residue on the wire; `digits`: how values lie in a slot.
     """
 
     WIDEST: ClassVar[int]

@@ -66,7 +66,7 @@ def window(p: int, bits: int, count: int, in_lanes: bool) -> int:
 class GmpTable:
     """By GMP, one after the other; it holds Python's lock all the time.
 
-    The base lies in [0, p^2), coprime to p; `width` are the bits of a window, `bits` those of exponents.
+    The base lies in [0, p^2), coprime to p; `width` are a window's bits, `bits` those of exponents.
     """
 
     __slots__ = ("_alphas", "_bits", "_p", "_square", "_sums", "_width")

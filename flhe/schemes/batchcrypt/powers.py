@@ -56,8 +56,8 @@ def powmod_all(bases: Sequence[Big], exponent: int, p: int, threads: int = 1) ->
     Raises FaultError: powers that were computed in lanes failed their verification: none is returned.
     Those of GMP are the caller's to verify.
 
-    Bases are coprime to p, an odd prime; the exponent is at least 1. Threads let go of Python's lock but
-    for conversions, some percent.
+    Bases are coprime to p, an odd prime; the exponent is at least 1. Threads let go of Python's lock
+    but for conversions, some percent.
     """
     g = gmpy()
     p, exponent = g.mpz(p), g.mpz(exponent)

@@ -75,8 +75,8 @@ class Residues:
 
     Raises FaultError: a fault while the base was made, or p and q that are no primes.
 
-    p, q and h, DJN's base, are those of a `SecretKey`. The size of tables is chosen by `count`, how many
-    will be drawn, about. Threads are for lanes.
+    p, q and h, DJN's base, are those of a `SecretKey`. The size of tables is chosen by `count`, how
+    many will be drawn, about. Threads are for lanes.
     """
 
     __slots__ = ("_bits", "_halves", "_join", "_random", "_threads", "n")

@@ -47,7 +47,7 @@ SPREAD = 8
 
 @dataclass(frozen=True, slots=True)
 class Rlwe:
-    """Sizes of one ring, checked: its dimension, the bits of a residue on the wire, moduli and slots."""
+    """Sizes of one ring, checked: dimension, bits of a residue on the wire, moduli and slots."""
 
     n: int
     limb_bits: int

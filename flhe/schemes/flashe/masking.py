@@ -57,8 +57,8 @@ def for_dropout(members: int, dropout: float) -> Mode:
 def for_supports(bitmaps: Sequence[Bitmap], extras: int, readers: int) -> tuple[Mode, int, int]:
     """The cheaper masking of a sparse round, and the masks that all clients make, single and double.
 
-    Bitmaps are by ascending rank, all of one length; bits beyond the last coordinate are zero. `extras`
-    are the lanes that every sender sends beside its coordinates, `readers` the clients that open the sum.
+    Bitmaps are by ascending rank, all of one length; bits beyond the last coordinate are zero. Every
+    sender sends `extras` beside its coordinates; `readers` open the sum.
     """
     ranks = [rank for rank, _ in bitmaps]
     sent = len(ranks) * extras
