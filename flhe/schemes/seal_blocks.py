@@ -47,20 +47,10 @@ def minor_version() -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SealBlocks:
-    """Encryption and decryption under one key.
+    """Encryption and decryption under one key: TenSEAL's context with it, and encodings.
 
-    Parameters
-    ----------
-    seal : SealFormat
-        Encodings of the SEAL that is installed.
-    context : tenseal.Context
-        With the key; secret.
-    ring : PrimeRing
-        Where residues are computed.
-    key, parts : NDArray
-        The transform of s, and its quotients; in CKKS in SEAL's order. Secret.
-    scale : float
-        What slots are multiplied by.
+    `key` and `parts` are the transform of s, and its quotients; in CKKS in SEAL's order. Slots are
+    multiplied by `scale`.
     """
 
     seal: SealFormat

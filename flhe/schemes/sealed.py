@@ -123,8 +123,6 @@ class Sealed:
     ----------
     scheme : str
         Name of the scheme that made it.
-    slot : Slot
-        Round that it belongs to.
     senders : tuple[int, ...]
         Ranks of the clients whose vectors are summed in it, ascending, each once.
     length : int
@@ -189,8 +187,6 @@ class Sealed:
 
         Parameters
         ----------
-        header, body
-            As they were written.
         supports : sequence of Support, optional
             Those that came before; `body` is the ciphertext alone then.
         floats : int, optional

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, NoKeyError, ProtocolError
 from flhe.schemes.base import Secrets
-from flhe.schemes.bfv.adder import BfvAdder
+from flhe.schemes.bfv.adder import BfvAdder, BfvSizes
 from flhe.schemes.bfv.scheme import Bfv
-from flhe.schemes.bfv.sizes import BfvSizes
 from flhe.schemes.polynomial_masks import PolynomialMasks
 from flhe.schemes.seal_blocks import SealBlocks
 from flhe.schemes.seal_keys import SealPublic, SealSecret

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from flhe.coding.base import Plain
 from flhe.errors import ConfigError, ProtocolError
-from flhe.schemes.fedml_he.adder import FedmlHeAdder, FedmlHeOpener, FedmlHeSealer
-from flhe.schemes.fedml_he.dither import Dither
+from flhe.schemes.fedml_he.adder import Dither, FedmlHeAdder, FedmlHeOpener, FedmlHeSealer
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.sizes import ROOM, CkksSizes
 from flhe.schemes.polynomial_masks import PolynomialMasks, lifted

@@ -8,15 +8,67 @@ Beside CKKS a block has twice as many slots, and sums are integers by themselves
 sent and opened is in `flhe.schemes.seal_adder`. Members share s: with the server, any one of them reads
 single updates.
 
-Source: Fan and Vercauteren (ePrint 2012/144); sizes: `flhe.schemes.bfv.sizes`.
+A slot is an integer modulo t that carries `per` values, V = sum over k of v_k 2^(width k). Sums of N of
+them open to the sum exactly, because
+
+    t      >  4 N max|V|             no sum wraps, and half of all residues are no sum: they tell a
+                                     wrong key
+    q / t  >  4 N 22                 no coefficient is rounded to another one
+
+A coefficient of a fresh ciphertext is q m / t, rounded, and an error: centred binomial, 21 at most, so
+22 with the rounding. Decryption rounds t / q times the sum, and is right while the sum of errors is
+below q / (2 t); twice that is allowed for.
+
+Source: Fan and Vercauteren (ePrint 2012/144), Sec. 4; error of a coefficient: SEAL 4.1,
+`sample_poly_cbd`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from flhe.schemes.bfv.sizes import BfvSizes
+from flhe.math.prime_ring import ntt_primes
 from flhe.schemes.seal_adder import SealAdder, SealOpener, SealSealer
+from flhe.schemes.seal_format import SealFormat
+from flhe.schemes.seal_sizes import LARGEST, SealSizes
+
+ROOM = 4
+"""How many times a sum's largest value, and its error, must fit."""
+
+MIN_PLAIN = 20
+"""Shortest plain modulus that is tried, bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class BfvSizes(SealSizes):
+    """Sizes of one ring, as for `SealSizes`; a block has `n` slots."""
+
+    WIDEST = 50
+
+    @property
+    def largest(self) -> int:
+        """What the plain modulus must exceed."""
+        return ROOM * self.cohort * self.digits.largest
+
+    @property
+    def t(self) -> int:
+        """The plain modulus: the largest fitting prime of its length."""
+        return ntt_primes(self.n, max(self.largest.bit_length() + 1, MIN_PLAIN), 1)[0]
+
+    @property
+    def seal(self) -> SealFormat:
+        """SEAL's encodings for this ring, and the plain modulus."""
+        return SealFormat(self.n, self.q, plain=self.t)
+
+    def parameters(self) -> dict[str, Any]:
+        """What else is public: the plain modulus."""
+        return {"plain_modulus": self.t.to_bytes(8, "big")}
+
+    @property
+    def fits(self) -> bool:
+        """Whether sums of `cohort` ciphertexts open exactly; see the module."""
+        return self.t > self.largest and self.q > ROOM * self.cohort * LARGEST * self.t
 
 
 @dataclass(frozen=True, slots=True)
