@@ -6,7 +6,7 @@
 Encoding has two halves: `select` chooses what travels, and `finish` does the rest. Between them come
 the sums that adaptive thresholds are made of: `statistics` of all senders, added up, go into `fitted`.
 
-Where Clip, Weigh and Quantize stand together, their loops run as one (`flhe.coding.fused`).
+Where Clip, Weigh and Quantize stand together, their loops run as one (`flhe.coding.clip.Fused`).
 """
 
 from __future__ import annotations
