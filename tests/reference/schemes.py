@@ -22,8 +22,7 @@ from flhe.schemes.flashe.adder import FlasheAdder, FlasheOpener, FlasheSealer
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.flashe.sparse import covered
 from flhe.schemes.joint_key import JointKey
-from flhe.schemes.sash.adder import SashAdder, SashOpener, SashSealer
-from flhe.schemes.sash.generator import public_key
+from flhe.schemes.sash.adder import SashAdder, SashOpener, SashSealer, public_key
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.seal_keys import SealSecret
 from tests.reference import batchcrypt, esafl, fedml_he

@@ -7,14 +7,22 @@ Who is given the sum of the seeds opens the sum of the vectors; nobody else open
 that drops out before the seeds are agreed on costs nothing. g guard bits below each value take up
 the error of the homomorphism, so sums are exact; an error beyond its bound is how a wrong key is told.
 
+    G(k)_d = round(<a_d, k>)  from Z_q to Z_p,              q = 2^64 - 2^32 + 1,  p = 2^32
+
+`a` is public: a_d are the rows of multiplications by uniform polynomials, one for each 2048 values, so
+that a value costs a few butterflies of an inverse NTT and eight bytes of `a`. (The paper's `a` is a
+matrix: mu products and 8 mu bytes a value.) It is expanded again each time.
+
 Masking-key agreement (`flhe.keys.agreement.masking`) gives the sum of seeds to the server
 (`unmask="server"`, the paper's) or to the clients.
 
-Source: SASH, Fig. 2 and Theorem 1. Where the paper's sum is off by up to N - 1, ours is exact.
+Source: SASH, Sec. 2.3, Fig. 2 and Theorem 1, with rounding to nearest; Banerjee, Peikert and Rosen,
+EUROCRYPT 2012 (learning with rounding); docs/protocol.md for why q is prime.
 """
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,15 +31,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
+from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
-from flhe.math.prg import random_elements
+from flhe.math.prg import AesCtr, FieldElements, random_elements
+from flhe.math.prime_ring import PrimeRing
 from flhe.math.ring import Elements
 from flhe.schemes.base import Adder, Secrets, check_agrees
-from flhe.schemes.sash.generator import Seed, expand
+from flhe.schemes.presets import RingPreset
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import OpenerShell, SharedSealerShell, each_piece
+from flhe.schemes.shell import OpenerShell, SharedSealerShell, each_piece, windows
+from flhe.wire import canonical
+from flhe.wire.derive import PREFIX
 from flhe.wire.secret import Random
 
 if TYPE_CHECKING:
@@ -39,6 +51,12 @@ if TYPE_CHECKING:
 
 WORD = 32
 """log2(p): bits that one value takes on the wire."""
+
+PIECE = 16
+"""Ring elements that are worked on at a time: 256 KiB of `a` at n = 2048, which stay in cache."""
+
+SPARE = 3
+"""Words of scratch space beyond the elements: AES comes in blocks of two."""
 
 _CHUNK = 1 << 15
 """Values that are worked on at a time."""
@@ -59,6 +77,10 @@ def guard_bits(cohort: int) -> int:
 def most_bits(cohort: int) -> int:
     """Bits of one value, sign included, for which a sum of `cohort` values has room."""
     return WORD - guard_bits(cohort) - (cohort - 1).bit_length()
+
+
+Seed = NDArray[np.uint64]
+"""A seed: uniform field elements, shape (dimension,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +148,37 @@ class SashAdder(Adder):
         return lanes.view(np.uint8)
 
     def expand(self, slot: Slot, seed: Seed, out: NDArray[np.uint32], threads: int = 1) -> None:
-        """Write G(seed), as `slot`'s epoch has it, into `out`, shape (length,)."""
-        expand(self.scheme.parameters_of_prg, slot, seed, out, threads)
+        """Write G(seed), as `slot`'s epoch has it, into `out`, shape (length,).
+
+        It is the same whatever the threads: work is cut where a ring element ends.
+        """
+        preset = self.scheme.parameters_of_prg
+        n, public = preset.dimension, public_key(preset, slot)
+        ring = PrimeRing(n)
+        transformed = ring.forward(seed)
+
+        def work(start: int, stop: int) -> None:
+            elements = FieldElements(AesCtr(), public)
+            scratch = np.empty(PIECE * n + SPARE, np.uint64)
+            for at, end in windows(start, stop, PIECE * n):
+                part, count = out[at:end], -(-(end - at) // n)
+                a = elements.blocks(at // n, count, n, scratch)
+                if part.size == count * n:
+                    ring.masks(transformed, a, part.reshape(count, n))
+                else:
+                    part[:] = ring.masks(transformed, a).reshape(-1)[: part.size]
+
+        spread(work, out.size, n, threads)
+
+
+def public_key(preset: RingPreset, slot: Slot) -> bytes:
+    """What `a` is expanded from, 32 bytes, public: a hash that binds it to one epoch of one run.
+
+    `a` may serve every round of the epoch, because seeds are fresh for each ciphertext. The server has
+    no say in the epoch's id, so it cannot choose an `a` with a trapdoor.
+    """
+    fields = [PREFIX + "sash-a", preset.name, slot.run_id, slot.roster_hash, slot.epoch]
+    return hashlib.sha256(canonical.dumps(fields)).digest()
 
 
 def _lanes(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
