@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flhe.coding.digits import Digits
 from flhe.errors import ConfigError, ProtocolError
 from flhe.schemes.base import Scheme
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
@@ -23,6 +22,7 @@ from flhe.schemes.fedml_he.sizes import CkksSizes
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.presets import SEAL, RingPreset
 from flhe.schemes.sash.scheme import SASH
+from flhe.schemes.seal_sizes import Digits
 
 
 @pytest.mark.parametrize(
