@@ -453,7 +453,6 @@ class Fused:
 
 
 def _within(segments: Segments, start: int, stop: int) -> Iterator[tuple[int, int, float]]:
-    """What of [start, stop) lies in which segment."""
     first = bisect.bisect_right(segments, start, key=lambda segment: segment[1])
     for begin, end, alpha in itertools.islice(segments, first, None):
         if begin >= stop:

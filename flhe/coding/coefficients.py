@@ -266,5 +266,4 @@ def limbs(width: int, per: int, moduli: tuple[int, ...]) -> Limbs:
 
 
 def _pair(w: int, q: int) -> tuple[int, int]:
-    """A constant modulo q, and its quotient."""
     return w % q, int(quotient(w % q, q))

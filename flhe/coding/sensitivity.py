@@ -160,7 +160,6 @@ def _torch() -> Any:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Put every module into eval mode, and back into its own."""
     before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -171,7 +170,6 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _widened(tensor: Tensor) -> Tensor:
-    """Floats of 16 bits and fewer as float32."""
     return tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor
 
 
@@ -371,7 +369,6 @@ class MixedDerivatives:
         return self.loss(self.output(weights, inputs), target).reshape(())
 
     def _passes(self, by: list[Tensor]) -> int:
-        """Backward passes that a sample takes."""
         size = sum(each[0].numel() for each in by)
         return size if self.probes is None else min(self.probes, size)
 

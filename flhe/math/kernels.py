@@ -96,7 +96,6 @@ def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any]:
 
 
 def _adding(word: type[Any]) -> Any:
-    """Kernel "add" for one word size."""
     columns = COLUMNS
 
     @njit

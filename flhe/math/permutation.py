@@ -96,7 +96,6 @@ class Permutation:
 
 
 def _halves(length: int) -> tuple[int, int]:
-    """Numbers of left and of right halves, a and b."""
     rows = math.isqrt(length - 1) + 1
     return rows, -(-length // rows)
 

@@ -191,7 +191,6 @@ class PrimeRing:
 
     @property
     def _scale(self) -> tuple[np.uint64, np.uint64]:
-        """1 / n and its quotient."""
         scale = pow(self.n, -1, self.q)
         return np.uint64(scale), quotient(scale, self.q)
 

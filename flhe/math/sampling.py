@@ -2,8 +2,7 @@
 
 A sample is taken from one 64-bit word: 63 bits say its magnitude, which is the number of table entries
 that they are not below, and the last bit says its sign. Magnitude 0 has weight rho(0), magnitude k has
-2 rho(k), rho(x) = exp(-x^2 / (2 sigma^2)), so zero needs no rule of its own. No branch and no index
-depends on a secret: time and memory accesses are the same for all samples.
+2 rho(k), rho(x) = exp(-x^2 / (2 sigma^2)), so zero needs no rule of its own.
 
 Source: ESAFL, Sec. 5.2.1 (what keys and errors are drawn from); its ternary keys and narrow errors are
 replaced, see docs/protocol.md. The table with its sign bit: FrodoKEM, Frodo.Sample.

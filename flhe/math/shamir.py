@@ -201,7 +201,6 @@ def _times(a: Polynomial, b: Polynomial) -> Polynomial:
 
 
 def _divided(a: Polynomial, b: Polynomial) -> tuple[Polynomial, Polynomial]:
-    """Quotient and remainder."""
     rest, quotient = list(a), [0] * max(len(a) - len(b) + 1, 0)
     lead = pow(b[-1], -1, Q)
     for at in reversed(range(len(quotient))):

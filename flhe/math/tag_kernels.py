@@ -22,7 +22,6 @@ _THIRD = np.uint64(1 << (LIMBS[0] + LIMBS[1]))
 
 @njit
 def _residue(x):
-    """A signed 64-bit integer modulo Q."""
     return np.uint64(x) if x >= 0 else np.uint64(_Q - np.uint64(-x))
 
 

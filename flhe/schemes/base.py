@@ -62,14 +62,8 @@ class Choice(NamedTuple):
 class Secrets:
     """What one member of an epoch holds.
 
-    Parameters
-    ----------
-    group_key : bytes
-        K_G, 32 bytes.
-    rank : int
-        This member's rank in the agreed member list; never a number from the server.
-    own : bytes
-        What the scheme's own key agreement gave this member, encoded; empty where there is none.
+    `rank` is its own in the agreed member list, never a number from the server; `own` is what the
+    scheme's key agreement gave it, encoded, empty where there is none.
     """
 
     group_key: bytes = field(repr=False)
@@ -181,15 +175,8 @@ class Scheme(Record):
         Raises ConfigError: a cohort or bits that the scheme does not take; ProtocolError: a public key
         that is none, or of other parameters.
 
-        Parameters
-        ----------
-        cohort : int
-            N, members of the epoch, 2 to 1024.
-        bits : int, optional
-            Bits of one encoded value, sign included; `default_bits` unless said.
-        public : bytes
-            The epoch's public key, encoded, where the scheme has one: nothing is added without it. Or
-            what its members call the sum of their keys.
+        `bits` are `default_bits` unless said. `public` is the epoch's public key, encoded, where the
+        scheme has one: nothing is added without it. Or what its members call the sum of their keys.
         """
         raise NotImplementedError
 
@@ -221,16 +208,8 @@ class Scheme(Record):
 class Adder:
     """Public parameters for the members of an epoch, and the addition that needs nothing else.
 
-    The base of frozen dataclasses, with what most adders do.
-
-    Parameters
-    ----------
-    scheme : Scheme
-        The scheme's own parameters.
-    cohort : int
-        N, members of the epoch, which a sum has room for, 2 to 1024.
-    bits : int
-        Bits of one encoded value, sign included, 2 to 32.
+    The base of frozen dataclasses, with what most adders do. A sum has room for `cohort` members, 2 to
+    1024, and an encoded value for `bits`, sign included, 2 to 32.
     """
 
     __slots__ = ()

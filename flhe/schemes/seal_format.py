@@ -50,7 +50,6 @@ AUTO_FLAGS = 7
 
 
 def _field(number: int, data: bytes) -> bytes:
-    """A protobuf field of bytes."""
     return _varint(number << 3 | 2) + _varint(len(data)) + data
 
 

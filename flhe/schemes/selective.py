@@ -141,7 +141,6 @@ class Selective(Adder):
         return self._start(length) + self.packing.nbytes(self.rest)
 
     def _start(self, length: int) -> int:
-        """Where the rest begins."""
         inner = self.inner.nbytes(length)
         return inner if self.rest == 0 else -(-inner // ALIGNED) * ALIGNED
 

@@ -75,14 +75,7 @@ class _Rank:
 class SealerShell(_Rank):
     """A sealer but for `_seal`; the base of dataclasses with some of these fields.
 
-    Parameters
-    ----------
-    group_key : bytes
-        K_G of the epoch, 32 bytes.
-    rank : int
-        This client's rank in the agreed member list; never a number from the server.
-    random : callable
-        Where what is drawn comes from: n -> n uniform bytes.
+    `group_key` is K_G of the epoch, 32 bytes, `rank` as in `Secrets`, `random` what is drawn from.
     """
 
     threads: int = field(default=1, kw_only=True)

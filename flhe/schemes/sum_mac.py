@@ -86,7 +86,6 @@ class SumMac:
         return plain, tuple(fits)
 
     def _masks(self, rank: int, bound: bytes) -> list[int]:
-        """Tau of one sender."""
         return _elements(hkdf(self.group_key, "sum-tag-mask", *self.slot.context(), rank, bound))
 
     def _polynomials(self, plain: Plain) -> list[int]:

@@ -64,7 +64,6 @@ def _limbs(numbers: Sequence[Big], limbs: int) -> Words:
 
 
 def _numbers(words: Words) -> list[Big]:
-    """Inverse of `_limbs`."""
     pairs = words.reshape(-1, 2).copy()
     pairs[:, 1] <<= np.uint64(4)
     parts = pairs.astype("<u8").view(np.uint8).reshape(-1, 2, 8)

@@ -126,7 +126,6 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def _width(p: int, q: int) -> int:
-    """Bytes of one residue."""
     return ((p * q) ** 2).bit_length() // 8 + 1
 
 

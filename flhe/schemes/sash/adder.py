@@ -229,7 +229,6 @@ class SashSealer(SharedSealerShell):
 
 
 def _mask_into(values: NDArray[Any], guard: int, lanes: NDArray[np.uint32]) -> None:
-    """Add 2^g values to `lanes`, modulo 2^32."""
     from flhe.math import ring_kernels
 
     narrow = values if values.dtype in (np.int16, np.int32) else values.astype(np.int32)
