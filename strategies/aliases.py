@@ -18,8 +18,7 @@ from flhe.schemes.esafl.scheme import Esafl, Keys
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.scheme import Flashe, Masking
 from flhe.schemes.presets import DEFAULT_SEAL
-from flhe.schemes.sash.presets import DEFAULT_SASH
-from flhe.schemes.sash.scheme import Sash, Unmask
+from flhe.schemes.sash.scheme import DEFAULT_SASH, Sash, Unmask
 from flhe.strategies.he_strategy import HEStrategy
 from flhe.strategies.options import CODING, StrategyOptions, check_names
 

@@ -37,10 +37,8 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.adder import FlasheAdder
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.sash.adder import SashSealer
-from flhe.schemes.sash.generator import Seed
-from flhe.schemes.sash.presets import SASH
-from flhe.schemes.sash.scheme import Sash
+from flhe.schemes.sash.adder import SashSealer, Seed
+from flhe.schemes.sash.scheme import SASH, Sash
 from flhe.schemes.sealed import Sealed, Slot
 from tests.roles import Roles, pair, roles_of
 

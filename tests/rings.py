@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flhe.math.prime_ring import PrimeRing
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring import Elements
 
 
 def inverse(on: PrimeRing, x_hat: Elements) -> Elements:

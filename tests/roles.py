@@ -16,7 +16,7 @@ from flhe.math.prg import AesCtr, random_elements
 from flhe.math.ring import add
 from flhe.schemes.base import Adder, Opener, Scheme, Sealer, Secrets
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
-from flhe.schemes.sash.generator import Seed
+from flhe.schemes.sash.adder import Seed
 from flhe.schemes.sealed import Sealed, Slot
 
 

@@ -8,8 +8,8 @@ quantized as `Quantize` does it, with levels = 2**(bits - 1) - 1 and steps of d 
                           (x - i d) ((i + 1) d - x) f(x),
 
 because stochastic rounding of x between lo and hi has the variance (x - lo)(hi - x). `RATIOS` holds the
-c that makes this least; a layer's threshold is alpha = c * sigma. The table is written out, so that all
-members of a federation have the same thresholds to the last bit; `flhe_lab.papers.daciq` computes it.
+c that makes this least, written out so that all members have the same thresholds to the last bit;
+`flhe_lab.papers.daciq` computes it.
 
 Source: BatchCrypt, Sec. 4.3.
 """

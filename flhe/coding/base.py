@@ -62,13 +62,13 @@ class Plain(NamedTuple):
 
     Attributes
     ----------
-    values : NDArray
+    values
         What gets encrypted, shape (length,): float32 before quantization, int32 or int64 after.
-    coords : NDArray[uint32] or None
+    coords
         Which coordinates the values belong to, ascending; None means all of them.
-    extras : NDArray[int64] or NDArray[int32]
+    extras
         Exact integers (count, weight, metrics, integer buffers), never sparsified nor permuted;
-        limbs of them once quantized.
+        limbs of them once quantized, int32.
     """
 
     values: NDArray[Any]

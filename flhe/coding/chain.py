@@ -3,12 +3,10 @@
     chain(Clip(1.0), Weigh(max_examples=5000), Quantize(16))
     chain(TopK(...), Clip.history(), Weigh(max_examples=5000), Quantize(16), Permute())
 
-Encoding has two halves where a protocol needs something in between: `select` chooses what travels, and
-`finish` does the rest. Between them come the sums that adaptive thresholds are made of: `statistics` of
-every sender, added up, go into `fitted`.
+Encoding has two halves: `select` chooses what travels, and `finish` does the rest. Between them come
+the sums that adaptive thresholds are made of: `statistics` of all senders, added up, go into `fitted`.
 
-Where Clip, Weigh and Quantize stand together, their loops run as one (`fused`): one pass over the
-vector instead of six, with the same integers as the three would give for the same rounding values.
+Where Clip, Weigh and Quantize stand together, their loops run as one (`flhe.coding.clip.Fused`).
 """
 
 from __future__ import annotations
@@ -30,14 +28,9 @@ from flhe.math.permutation import Permutation
 
 @dataclass(frozen=True, slots=True)
 class Chain(Codec):
-    """Several codecs as one; `chain` builds it.
+    """Several codecs as one, in the order of encoding; `chain` builds it.
 
-    Parameters
-    ----------
-    codecs : tuple[Codec, ...]
-        In the order of encoding.
-    fuse : bool
-        Run known triples in one pass. The law tests turn it off to compare.
+    `fuse` runs known triples in one pass. The law tests turn it off to compare.
     """
 
     name: ClassVar[str] = "chain"

@@ -1,7 +1,6 @@
 """Clip: cut every value at a clipping threshold alpha, and scale it to [-1, 1].
 
-One alpha for all layers or one a layer. Scaling here, rather than in `Quantize`, lets each layer use
-its own threshold while everything behind works on one range.
+One alpha for all layers or one a layer. Scaled here, everything behind works on one range.
 
     Clip(bound)        alpha is given
     Clip.history()     alpha = c(bits) * sigma, sigma from the rounds before
@@ -12,7 +11,7 @@ them up under encryption (`squares`), and c(bits) makes the quantizer's expected
 `exchange` asks for it ahead of every update, `history` ahead of the first one only. From then on every
 update carries its own mean squares in its extras, and openers of the sum take
 sigma^2 := (1 - BETA) * sigma^2 + BETA * (the senders' mean). The mean *update* alone would understate
-how far the clients' own updates spread, by up to sqrt(N) where they point different ways.
+how far the clients' own updates spread, by up to sqrt(N).
 
 Source: BatchCrypt, Sec. 4.3 (dACIQ), and FLASHE, Sec. 5.2 (a threshold from the global update history
 only). Both fit sigma to extremes or to the mean update; ours is a second moment nobody sees alone.
@@ -20,9 +19,11 @@ only). Both fit sigma to extremes or to the mean update; ours is a second moment
 
 from __future__ import annotations
 
+import bisect
 import fnmatch
+import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -38,6 +39,8 @@ from flhe.coding.quantize import Quantize
 from flhe.coding.squares import Layers, Segments
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, MisfitError, ProtocolError
+from flhe.math.buffers import empty
+from flhe.math.prg import PIECE
 
 logger = logging.getLogger("flhe")
 
@@ -148,8 +151,6 @@ class Clip(Codec):
 
     def fused(self, behind: Sequence[Codec]) -> tuple[Any, int] | None:
         """With Weigh and Quantize behind it, one pass in place of six."""
-        from flhe.coding.fused import Fused
-
         match behind:
             case [Weigh() as weigh, Quantize() as quantize, *_]:
                 return Fused(self, weigh, quantize), 3
@@ -356,3 +357,104 @@ class Clip(Codec):
             mend,
             " (this node has more than max_examples)" if excess > 1 else "",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """Clip, Weigh and Quantize as one step, with the state of the clipping; it raises what they raise.
+
+    Encoding gives the very integers that the three give one after the other, for the same rounding
+    values; decoding differs from them by at most the last bit of a float32, because the three factors
+    are multiplied first.
+    """
+
+    clip: Clip
+    weigh: Weigh
+    quantize: Quantize
+
+    def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
+        """float32 in, `quantize.dtype` out, shape (length,)."""
+        x = plain.values
+        parts = (x[at : at + PIECE] for at in range(0, x.size, PIECE))
+        return self.encode_parts(parts, x.size, plain.extras, state.shared, plain.coords), state
+
+    def encode_parts(
+        self,
+        parts: Iterable[NDArray[np.float32]],
+        length: int,
+        extras: NDArray[Any],
+        shared: Layers,
+        coords: NDArray[np.uint32] | None = None,
+    ) -> Plain:
+        """As `encode`, for a vector of `length` that comes in parts of at most PIECE, in order."""
+        from flhe.math import kernels
+
+        clip, quantize = self.clip, self.quantize
+        segments = clip.segments(shared, coords)
+        excess = clip.excess(extras)
+        tally = clip.tally(shared, coords, excess)
+        out = empty(length, quantize.dtype)
+        weight = self.weigh.factor(extras)
+        outside = at = 0
+        source = quantize.source()
+        for part in parts:
+            beyond = 0
+            for start, stop, alpha in _within(segments, at, at + part.size):
+                beyond += kernels.quantize(
+                    part[start - at : stop - at],
+                    np.float32(excess / alpha),
+                    AT_ALPHA,
+                    weight,
+                    float(quantize.levels),
+                    source.next(stop - start),
+                    quantize.offset,
+                    out[start:stop],
+                )
+            if beyond and not np.all(np.isfinite(part)):
+                raise_not_finite()
+            if tally is not None:
+                tally.add(part)
+            outside += beyond
+            at += part.size
+        clip.warn_clipped(outside, length, excess)
+        extras = np.concatenate([extras, clip.told(tally, shared)])
+        return Plain(out, quantize.split(extras), coords)
+
+    def decode(
+        self, total: Plain, senders: Sequence[int], state: State, *, reuse: bool = False
+    ) -> tuple[Plain, State]:
+        """Integers in, float32 weighted mean out.
+
+        With `reuse`, 32-bit integers make room for the mean: `total.values` is overwritten.
+        """
+        from flhe.math import kernels
+
+        clip, quantize = self.clip, self.quantize
+        if total.extras.size:
+            quantize.check_sum(int(np.abs(total.extras.astype(np.int64)).max()), len(senders))
+        extras = quantize.join(total.extras)
+        factor = self.weigh.mean_factor(total._replace(extras=extras), senders) * quantize.step
+        segments = clip.segments(state.shared, total.coords)
+        extras, shared = clip.after(extras, len(senders), state.shared)
+        reuse = reuse and total.values.dtype == np.int32 and total.values.flags.c_contiguous
+        out = total.values.view(np.float32) if reuse else empty(total.values.size, np.float32)
+        scratch = np.empty(PIECE if reuse else 0, np.float32)
+        bound = len(senders) * quantize.levels
+        for begin, end, alpha in segments:
+            for start in range(begin, end, PIECE):  # pieces that stay in cache
+                stop = min(start + PIECE, end)
+                # The kernel gets memory of its own: it would be slow on one that it reads and writes.
+                target = scratch[: stop - start] if reuse else out[start:stop]
+                if kernels.dequantize(total.values[start:stop], factor * alpha, bound, target):
+                    quantize.check_sum(bound + 1, len(senders))
+                if reuse:
+                    out[start:stop] = target
+        return total._replace(values=out, extras=extras), State(shared)
+
+
+def _within(segments: Segments, start: int, stop: int) -> Iterator[tuple[int, int, float]]:
+    first = bisect.bisect_right(segments, start, key=lambda segment: segment[1])
+    for begin, end, alpha in itertools.islice(segments, first, None):
+        if begin >= stop:
+            return
+        yield max(begin, start), min(end, stop), alpha

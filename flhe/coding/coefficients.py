@@ -2,10 +2,9 @@
 
     x = p e + m,    m = sum over k < per of (v_k + b) 2^(k width),    p = 2^(per width)
 
-A value v_k in [-b, b] travels as v_k + b, which is never negative, so that sums of slots never borrow;
-what N senders add is taken off by their number. A slot has room for N values, so m < p also in a sum,
-and floor(x / p) is the sum of the senders' noise, m the sum of their slots. Where x is known modulo q
-only, it is right as long as it lies within q / 2 of 0:
+A value v_k in [-b, b] travels as v_k + b, so that sums of slots never borrow. A slot has room for N
+values, so m < p also in a sum, and floor(x / p) is the sum of the senders' noise, m the sum of their
+slots. Where x is known modulo q only, it is right as long as it lies within q / 2 of 0:
 
     q / 2 > p (8 sigma sqrt(N) + 1) + p
 
@@ -19,6 +18,7 @@ Source: ESAFL, Eqs. 3 to 5 and Sec. 5.2.2 (packing); corrections: docs/protocol.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
-from flhe.math.limbs import limbs
 from flhe.math.prime_ring import MAX_BITS
+from flhe.math.ring import Elements, quotient
 from flhe.math.sampling import BOUND, SIGMA
 
 MAX_BOUND = (1 << 31) - 1
@@ -55,18 +55,10 @@ def slot_width(bound: int, cohort: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """How the values of one vector, and noise, lie in residues.
+    """How the values of one vector, within `bound` below 2**31, and noise, lie in residues.
 
-    Parameters
-    ----------
-    bound : int
-        b: largest absolute value in one vector, below 2**31.
-    cohort : int
-        N, vectors that are added at most, 2 to 1024.
-    per : int
-        Slots of a coefficient.
-    moduli : tuple of int
-        q itself, odd and below 2**64, or its coprime odd factors below 2**63.
+    `cohort` vectors are added at most, 2 to 1024; `per` are the slots of a coefficient. `moduli` are q
+    itself, odd and below 2**64, or its coprime odd factors below 2**63.
     """
 
     bound: int
@@ -137,7 +129,7 @@ class Coefficients:
 
         Raises ConfigError: arrays of other shapes or types.
         """
-        from flhe.math import coefficient_kernels, limb_kernels
+        from flhe.math import coefficient_kernels
 
         count = self.count(values.size)
         self._fits(products, count, writeable=True)
@@ -158,7 +150,9 @@ class Coefficients:
             return
         tables = limbs(self.width, self.per, self.moduli)
         constants = tables.lift, tables.noisy, tables.moduli
-        limb_kernels.lift(held, self.per, self.bound, self.width, noise, *constants, products)
+        coefficient_kernels.lift(
+            held, self.per, self.bound, self.width, noise, *constants, products
+        )
 
     def lower(
         self, residues: Residues, length: int, senders: int
@@ -171,7 +165,7 @@ class Coefficients:
         explain; a slot beyond the last value that is not empty; ConfigError: residues of another shape
         or type.
         """
-        from flhe.math import coefficient_kernels, limb_kernels
+        from flhe.math import coefficient_kernels
 
         if not 1 <= senders <= self.cohort:
             raise ProtocolError(
@@ -190,7 +184,7 @@ class Coefficients:
             ascending = tables.moduli[tables.order]
             offsets = np.array([offset % int(q) for q in ascending], np.uint64)
             constants = tables.order, offsets, ascending, tables.garner
-            found = limb_kernels.lower(residues, self.per, *constants, *given)
+            found = coefficient_kernels.lower(residues, self.per, *constants, *given)
         beyond, above, stray = found
         if beyond > 2 * most:
             raise ProtocolError(
@@ -215,3 +209,61 @@ class Coefficients:
                 f"Coefficients: got residues {residues.dtype} {residues.shape}, takes uint64 "
                 f"{(len(self.moduli), count)}, in one piece, and writeable where they are added to"
             )
+
+
+# --- numbers as residues modulo several primes ---
+
+
+@dataclass(frozen=True, slots=True)
+class Limbs:
+    """Constants for numbers p e + m, p = 2**(per width), m of `per` slots of `width` bits.
+
+    Out of residues r_i modulo ascending q_i comes the number in mixed radix (Garner, 1959): digits
+
+        y_i = (...((r_i - y_0) / q_0 - y_1) / q_1 ... - y_(i-1)) / q_(i-1)      modulo q_i
+        x = y_0 + q_0 (y_1 + q_1 (y_2 + ...))
+
+    with products of a residue and a constant only. Each constant comes with its quotient, as
+    `prime_kernels.mul` takes it.
+
+    Parameters
+    ----------
+    lift
+        (limbs, words, 2): 2**(bits below a word of slots), of which 64 bits have room for some.
+    noisy
+        (limbs, 3): p, its quotient, and p SHIFT.
+    order
+        (limbs,): which limb is read first, second, ..., so that moduli ascend.
+    garner
+        (limbs, limbs, 2): [i, k] is the inverse of the k-th of the ascending moduli modulo the i-th.
+    """
+
+    moduli: Elements
+    lift: Elements
+    noisy: Elements
+    order: NDArray[np.int64]
+    garner: Elements
+
+
+@functools.cache
+def limbs(width: int, per: int, moduli: tuple[int, ...]) -> Limbs:
+    """The constants; moduli are coprime, odd and below 2**63."""
+    from flhe.math.coefficient_kernels import SHIFT
+
+    starts = [width * k for k in range(0, per, 64 // width)]
+    p, order = 1 << width * per, sorted(range(len(moduli)), key=lambda limb: moduli[limb])
+    garner = np.zeros((len(moduli), len(moduli), 2), np.uint64)
+    for i, limb in enumerate(order):
+        for k, lower in enumerate(order[:i]):
+            garner[i, k] = _pair(pow(moduli[lower], -1, moduli[limb]), moduli[limb])
+    return Limbs(
+        np.array(moduli, np.uint64),
+        np.array([[_pair(1 << at, q) for at in starts] for q in moduli], np.uint64),
+        np.array([[*_pair(p, q), SHIFT * p % q] for q in moduli], np.uint64),
+        np.array(order, np.int64),
+        garner,
+    )
+
+
+def _pair(w: int, q: int) -> tuple[int, int]:
+    return w % q, int(quotient(w % q, q))

@@ -2,10 +2,9 @@
 
     count | weight | for each metric: weight * value, weight where reported | weight * integer change
 
-All of them are sums over the senders once added, so dividing by the summed weight gives FedAvg's
-weighted means without the server ever seeing an example count. A metric is fixed-point with 16 bits
-behind the point; one that is missing, not finite or 2**15 and more adds nothing to either sum, so the
-mean is over those who reported it.
+Dividing by the summed weight gives FedAvg's weighted means. A metric is fixed-point with 16 bits behind
+the point; one that is missing, not finite or 2**15 and more adds nothing to either sum, so the mean is
+over those who reported it.
 """
 
 from __future__ import annotations

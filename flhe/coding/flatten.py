@@ -1,9 +1,8 @@
 """Arrays <-> one float32 vector, plus the integers that must not pass through a float.
 
-A model is a named, ordered set of arrays. Floating arrays form the float lane, in order, as float32;
-float16 and bfloat16 go through float32 and back. Integer arrays (a batch counter, an index buffer)
-form the integer lane, where their changes stay exact. Everything else is refused by name. The float
-lane carries what training changed or, where clients send gradients, those.
+Floating arrays form the float lane, in order, as float32. Integer arrays (a batch counter, an index
+buffer) form the integer lane, where their changes stay exact. Everything else is refused by name. The
+float lane carries what training changed or, where clients send gradients, those.
 
 Masters: what a client keeps between rounds is float32 for float16, bfloat16 and float32, and the
 array's own type for float64 and integers, so repeated rounding to 16 bits does not eat small updates.

@@ -8,9 +8,8 @@ factor of at most exp(2 alpha / b). To cut again and to round to float32 tells n
 
 Why a grid. A Laplace sample computed in floating point and added to a float leaves a pattern of low
 bits that often tells the noiseless value (Mironov, 2012). Here an integer is added to an integer,
-exactly. As x is on the grid, rounding Z is as good as rounding the sum x + Z: the noise is that of the
-exact mechanism, rounded. A grid step's probability is off by a factor of at most 1 +- 2**-34, and
-magnitudes end at 44 b, beyond which lie 2**-64.
+exactly: the noise is that of the exact mechanism, rounded. A grid step's probability is off by a factor
+of at most 1 +- 2**-34, and magnitudes end at 44 b, beyond which lie 2**-64.
 
 Source: FedML-HE, Algorithm 1 and Sec. 3.2; Mironov, "On significance of the least significant bits for
 differential privacy", 2012; a grid against that: Google, "Secure noise generation", 2020.
@@ -89,18 +88,11 @@ class Laplace(Record):
         `Clip.warn_clipped`.
 
         Raises ConfigError: another type or shape; runs that leave a value without a threshold; a
-        threshold too large for the scale; a random source that gives another number of bytes than it
-        was asked for; RangeError: NaN or infinity.
+        threshold too large for the scale; RangeError: NaN or infinity.
 
-        Parameters
-        ----------
-        values : NDArray
-            float32 (length,), C-contiguous, finite.
-        alpha : float or segments
-            Clipping threshold, or runs (start, stop, alpha) that cover all values.
-        spare : NDArray, optional
-            Coordinates, uint32, ascending, of values that keep what they are: those that will be
-            encrypted, where the scope is "clear".
+        `alpha` is the clipping threshold, or runs (start, stop, alpha) that cover all values, float32
+        (length,). Values at the ascending coordinates `spare` keep what they are: those that will be
+        encrypted, where the scope is "clear".
         """
         if (
             values.dtype != np.float32
@@ -137,7 +129,7 @@ class Laplace(Record):
         return runs
 
     def _add(self, values: NDArray[np.float32], alpha: float, key: bytes, start: int) -> int:
-        from flhe.math import laplace_kernels
+        from flhe.math import sampling_kernels
 
         steps, most = self.scale / self.grid, float(math.floor(alpha / self.grid))
         edge = alpha * float(AT_ALPHA)
@@ -148,5 +140,5 @@ class Laplace(Record):
             part = values[at // 2 : (at + pairs.size) // 2]
             if not np.all(np.isfinite(part)):
                 raise_not_finite()
-            beyond += laplace_kernels.add(pairs, part, alpha, edge, self.grid, steps, most)
+            beyond += sampling_kernels.add(pairs, part, alpha, edge, self.grid, steps, most)
         return beyond

@@ -1,8 +1,8 @@
 """LimbPacking: residues modulo several moduli as they travel, limb after limb.
 
 Each limb is packed by itself (`flhe.coding.pack`), with as many bits a residue as the longest modulus
-has; residues of 64 bits are little-endian words. Residues come out as they lie there: whether they
-are below their modulus is to be asked (`check`), before anything is computed with them.
+has; residues of 64 bits are little-endian words. Before anything is computed with them, `check` says
+whether they are below their modulus.
 """
 
 from __future__ import annotations
@@ -26,15 +26,7 @@ Residues = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class LimbPacking:
-    """How residues lie in bytes.
-
-    Parameters
-    ----------
-    bits : int
-        Bits a residue, 33 to 64.
-    moduli : tuple of int
-        One for each limb, none longer than that.
-    """
+    """How residues of `bits` bits, 33 to 64, lie in bytes; `moduli`: one for each limb, none longer."""
 
     bits: int
     moduli: tuple[int, ...]

@@ -1,17 +1,16 @@
 """Bit packing: signed integers modulo 2**bits, exactly `bits` bits each on the wire.
 
-`flhe.math.kernels` describes the layout and does the work; here are the shapes, the lengths and the
-threads. All three operations take a mask that is added on the way, so that a scheme that masks needs
-no pass of its own over the vector.
+`flhe.math.kernels` describes the layout and does the work. To pack and to unpack take a mask that is
+added on the way: a scheme that masks needs no pass of its own over the vector.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +18,12 @@ from numpy.typing import NDArray
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math import COLUMNS
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How integers of `bits` bits lie in bytes.
-
-    Parameters
-    ----------
-    bits : int
-        Bits a value, 1 to 64.
-    """
+    """How integers of `bits` bits, 1 to 64, lie in bytes."""
 
     bits: int
 
@@ -164,11 +159,13 @@ def slices(length: int, step: int, threads: int) -> Iterator[tuple[int, int]]:
 
 def spread(work: Callable[[int, int], None], length: int, step: int, threads: int) -> None:
     """Run `work(start, stop)` over the slices, on `threads` threads when more than one."""
-    parts = list(slices(length, step, threads))
-    if len(parts) <= 1:
-        for start, stop in parts:
-            work(start, stop)
-        return
-    with ThreadPoolExecutor(len(parts), thread_name_prefix="flhe") as pool:
-        for future in [pool.submit(work, start, stop) for start, stop in parts]:
-            future.result()
+    parts = slices(length, step, threads)
+    run_all([functools.partial(work, start, stop) for start, stop in parts], threads)
+
+
+def run_all(tasks: Sequence[Callable[[], T]], threads: int) -> list[T]:
+    """Run tasks on so many threads; what they return, in order."""
+    if threads <= 1 or len(tasks) <= 1:
+        return [task() for task in tasks]
+    with ThreadPoolExecutor(min(threads, len(tasks)), thread_name_prefix="flhe") as pool:
+        return [future.result() for future in [pool.submit(task) for task in tasks]]

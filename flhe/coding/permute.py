@@ -1,11 +1,10 @@
 """Permute: hide where in the model a sparse update's coordinates lie.
 
-All senders of a round permute alike, so their updates still add up; openers of the sum permute back.
-The permutation is secret and changes with every round and attempt, so the session supplies it
-(`Permute(permutation)`); a configured chain holds a `Permute()` that only marks the place.
+All senders of a round permute alike, and openers of the sum permute back. The permutation is secret and
+changes with every round and attempt, so the session supplies it (`keyed`); a configured chain holds a
+`Permute()` that only marks the place.
 
-Coordinates ascend before and after, so the order in which values travel tells nothing of where they
-come from. Extras are not permuted.
+Coordinates ascend before and after: the order of values tells nothing. Extras are not permuted.
 
 Source: FLASHE, Sec. 4.2 and Algorithm 1, lines 22-23 and 31.
 """
@@ -27,13 +26,7 @@ from flhe.math.permutation import Permutation
 
 @dataclass(frozen=True, slots=True)
 class Permute(Codec):
-    """Permute coordinates; decode by the inverse.
-
-    Parameters
-    ----------
-    permutation : Permutation or None
-        That of one round and attempt; None where the session is still to supply it.
-    """
+    """Permute coordinates; decode by the inverse. The session supplies the permutation (`keyed`)."""
 
     name: ClassVar[str] = "permute"
     place: ClassVar[Literal["last"]] = "last"

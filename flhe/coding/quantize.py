@@ -3,11 +3,10 @@
 A value x in [-1, 1] becomes an integer next to x * levels, with levels = 2**(bits - 1) - 1. Zero maps
 to zero and opposite values cancel, so a sum dequantizes without knowing how many terms it has.
 
-Extras are exact integers: each becomes LIMBS digits in base 2**(bits - 1), all with the integer's
-sign, so a digit is never larger than a value and digit sums recompose exactly.
+Each of the extras becomes digits in base 2**(bits - 1), all with the integer's sign, so a digit is
+never larger than a value and digit sums recompose exactly.
 
-Source: BatchCrypt, Sec. 4.2. The paper counts `bits` without the sign (levels = 2**r - 1); here `bits`
-includes it, so that `bits` is what one value costs before headroom.
+Source: BatchCrypt, Sec. 4.2, which counts `bits` without the sign.
 """
 
 from __future__ import annotations
@@ -41,16 +40,10 @@ class NearestRounding:
 
 @dataclass(frozen=True, slots=True)
 class Quantize(Codec):
-    """Quantize to `bits` bits, sign included.
+    """Quantize to `bits` bits, sign included, 2 to 32; 0 until the cohort says how many (`settled`).
 
-    Parameters
-    ----------
-    bits : int
-        Bits a value, 2 to 32; 0 until the cohort says how many there is room for (`settled`).
-    rounding : "stochastic" or "nearest"
-        Stochastic rounding is unbiased to 2**-17 of a step; nearest is deterministic.
-    random : callable giving a Rounding
-        Makes one source of uniform 16-bit integers per encoding; a CSPRNG by default.
+    Stochastic rounding is unbiased to 2**-17 of a step; nearest is deterministic. `random` makes one
+    source of uniform 16-bit integers per encoding; a CSPRNG by default.
     """
 
     name: ClassVar[str] = "quantize"

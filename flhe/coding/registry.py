@@ -37,7 +37,6 @@ def _from_fields(stored: Any) -> Chain:
 
 
 def _codec(stored: Mapping[str, Any]) -> Codec:
-    """A codec of its parameters; ConfigError for an unknown name, or parameters that it refuses."""
     own = dict(stored)
     return CODECS.named(own.pop("name")).from_parameters(own)
 

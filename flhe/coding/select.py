@@ -6,16 +6,13 @@
     random         a share of the values, the same for everybody
     layers:REGEX   every array whose name REGEX is found in
 
-What a rule selects is the same for all members, or nothing could be added. A map's selection is kept
-with the model, whose keyed digest is part of every slot and signed with every update. The others follow
-from the layout and the terms alone.
+All members select the same. A map's selection is kept with the model, whose keyed digest is part of
+every slot and signed with every update. The others follow from the layout and the terms alone.
 
 Noise, if any, is all that protects what is left in clear: it is not private in any accounted sense.
 
-Source: FedML-HE, Sec. 2.4 (selective parameter encryption) and Alg. 1. Its map rule, "encrypt the top
-p of the aggregated map", is kept; a member's map is divided by one of its own quantiles before it is
-added, so that nobody's scale outweighs the others' (`normalized`). With rest="drop" the selection is a
-fixed sparse mask for training itself (Sung et al., 2021).
+Source: FedML-HE, Sec. 2.4 (selective parameter encryption) and Alg. 1, with members' maps `normalized`.
+With rest="drop" the selection is a fixed sparse mask for training itself (Sung et al., 2021).
 """
 
 from __future__ import annotations
@@ -174,8 +171,8 @@ class Select(Record):
         """The selection that a summed map gives: the largest, of equals those of lowest index.
 
         Half of each array's share is its own: whoever chooses the first model chooses where its
-        gradients are large, and would have next to nothing of the layer that shows most encrypted.
-        The map is as it was opened, integers (layout.floats,): exact, so that all come to the same.
+        gradients are large, and could leave the layer that shows most in clear. The map is as it was
+        opened, integers (layout.floats,): exact, so that all come to the same.
         """
         size, count = sums.size, self.count(layout)
         chosen = np.zeros(size, np.bool_)
@@ -192,10 +189,10 @@ class Select(Record):
         `own` are sensitivities, or sizes of changes, float32 (floats,); signs are ignored. With `reuse`
         it is overwritten.
 
-        The quantile is that above which a quarter of the selected share lies: in sixteen bits, the
-        values around the border of the selection are then told apart well, and what is beyond it is
-        selected anyway. No app's map counts more than another's, however it is scaled. (A member with a
-        client of its own is held to nothing of this but the sum's range.) Zero is -1, to use all bits.
+        The quantile is that above which a quarter of the selected share lies: values around the border
+        of the selection are then told apart well, and what is beyond it is selected anyway. No app's
+        map counts more than another's, however it is scaled. (A member with a client of its own is held
+        to nothing of this but the sum's range.) Zero is -1, to use all bits.
 
         Raises RangeError: NaN or infinity, or a map that is zero everywhere: it says nothing.
         """

@@ -3,16 +3,13 @@
     B = sum over k of v_k 2^(L k),   v_k signed                             modulo n
     L = bits of N bound, one for the sign, one to spare
 
-Adding up N such numbers adds up their slots. A slot's sum s_k is at most N times the largest value,
-less than a quarter of 2^L, so it is read back as a balanced digit: the one in [-2^(L-1), 2^(L-1))
-that differs from B's digit by what the lower slots borrowed. No slot can run into the next one. A
-digit beyond what its senders can add up to is an overflow, and has a sign.
+A slot's sum is less than a quarter of 2^L, so it is read back as a balanced digit: the one in
+[-2^(L-1), 2^(L-1)) that differs from B's digit by what the lower slots borrowed. No slot can run into
+the next one. A digit beyond what its senders can add up to is an overflow, and has a sign.
 
 In two's complement with two sign bits, as printed, a borrow or carry of a lower slot reaches the upper
-ones as soon as three parties add (see `flhe_lab.papers.batchcrypt`).
-
-A vector is cut into whole batches from its first value to its last. The paper does it layer by layer,
-so that the last batch of each layer is part empty. `Clip` keeps thresholds by layer without that.
+ones as soon as three parties add (see `flhe_lab.papers.batchcrypt`). A vector is cut into batches as a
+whole, not layer by layer as in the paper, where the last batch of each layer is part empty.
 
 Source: BatchCrypt, Sec. 4.2 (quantization to signed integers, batching); digits: docs/protocol.md.
 """
@@ -35,16 +32,9 @@ MAX_WIDTH = 56
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """How the values of one vector lie in large integers.
+    """How the values of one vector, within `bound`, lie in large integers, `cohort` of which are added.
 
-    Parameters
-    ----------
-    bound : int
-        Largest absolute value in one vector.
-    cohort : int
-        N, vectors that are added at most.
-    capacity : int
-        |n| - 1: bits of the integers that a modulus n carries without wrapping.
+    `capacity` is |n| - 1: bits of the integers that a modulus n carries without wrapping.
     """
 
     bound: int
@@ -98,8 +88,7 @@ class Slots:
     def digits(self, numbers: Sequence[Big], length: int, count: int) -> NDArray[Any]:
         """Digits of the sums of `count` vectors' batches, int32 or int64 (length,).
 
-        Numbers are mpz, and signed: what lies beyond half of n stands for a negative one. `length` is
-        that of the vectors, of which at most the cohort were added.
+        Numbers are mpz, and signed. `length` is that of the vectors.
 
         Raises ProtocolError: another number of batches than such vectors have, or a count beyond the
         cohort; a positive or negative overflow: such vectors cannot have added up to it; a slot beyond
@@ -144,7 +133,6 @@ class Slots:
         return np.full(self.per, 1 << (self.width - 1), np.uint64)
 
     def _offset(self) -> Big:
-        """Half a slot's range in every slot: what makes fields of digits."""
-        g = gmpy()
-        ones = ((g.mpz(1) << (self.width * self.per)) - 1) // ((1 << self.width) - 1)
+        """The same in one number."""
+        ones = ((gmpy().mpz(1) << (self.width * self.per)) - 1) // ((1 << self.width) - 1)
         return ones << (self.width - 1)

@@ -1,8 +1,7 @@
 """TopK: send the largest values of every layer, and keep the others for the next round.
 
-What a client does not send is not lost. Its residual is added to the next update *before* choosing, so
-a value that stays small adds up until it is sent. Chosen values plus new residuals are updates plus old
-residuals, exactly.
+What a client does not send, its residual, is added to the next update *before* choosing. Chosen values
+plus new residuals are updates plus old residuals, exactly.
 
 The number of values kept is the same whatever the values are, so that it tells nothing of them: of
 equal magnitudes those with the lowest coordinates are kept, and zeros where there is nothing else.
@@ -11,9 +10,8 @@ Running statistics travel whole: a residual of a variance, added rounds after it
 overshoots, and one variance below zero is a model that predicts nothing. So do small arrays, which cost
 nothing.
 
-`Weigh` divides by the weight of the whole round, also where few sent a coordinate: a client that did
-not choose it counts as zero, and its residual for later. The paper normalizes by who sent each
-coordinate, which makes rare coordinates larger, and their errors with them.
+`Weigh` divides by the weight of the whole round, also where few sent a coordinate. The paper normalizes
+by who sent each coordinate, which makes rare coordinates larger, and their errors with them.
 
 Source: FLASHE, Algorithm 1, lines 15-21 and 30; the schedule is that of its Sec. 6.4, where sparsity
 grows to 20%, 60%, 80% and 90% every 10 rounds.
@@ -59,14 +57,8 @@ SMALL = 256
 class Progress(NamedTuple):
     """What all readers share.
 
-    Attributes
-    ----------
-    bounds : tuple[int, ...]
-        Where every layer starts, and where the last one ends.
-    whole : tuple[bool, ...]
-        Which layers travel whole.
-    rounds : int
-        Rounds opened so far.
+    `bounds` are where every layer starts, and where the last one ends; `whole`: which layers travel
+    whole; `rounds`: those opened so far.
     """
 
     bounds: tuple[int, ...]

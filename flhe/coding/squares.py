@@ -7,9 +7,6 @@ A mean square m >= 0 becomes two extras: hi in units of 2**-20 and lo, the rest,
 so that a spread of 2**16 and one of 2**-36 both fit. All his come first, then all los. Sums are exact,
 and the mean of a sum is one division of integers, which Python rounds correctly: every member of a
 federation has the same mean to the last bit.
-
-`Layers` is what all readers know of a model's layers: where they are, how far they spread, and the
-clipping thresholds that follow.
 """
 
 from __future__ import annotations
@@ -34,7 +31,6 @@ LIMIT = 2.0 ** (LOW - 2 * HIGH)
 MAX_SENDERS = ((1 << 63) - 1) // (PART - 1)
 """Most senders whose parts add up within 63 bits."""
 
-
 Segments = tuple[tuple[int, int, float], ...]
 """(start, stop, alpha) for each run of a vector."""
 
@@ -44,13 +40,13 @@ class Layers(NamedTuple):
 
     Attributes
     ----------
-    bounds : tuple[int, ...]
+    bounds
         Where each layer begins in the float lane, and where the last one ends: L + 1 numbers.
-    alphas : tuple[float, ...] or None
+    alphas
         Thresholds in force, one a layer; None until the round's mean squares are known.
-    mean_squares : tuple[float, ...] or None
+    mean_squares
         sigma^2 by layer, of which the thresholds were made; None where they were given.
-    ranged : bool
+    ranged
         Whether they were made of this very round's mean squares: then its updates tell none.
     """
 

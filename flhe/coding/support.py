@@ -10,9 +10,8 @@ how many others were skipped before it, g: g >> p zeros, a one, then the low p b
 The shorter of the two is used, the bitmap where they tie, with the lowest of the best parameters. So a
 set has exactly one encoding, and nothing else is accepted: its hash stands for the set.
 
-Gaps of a random set are geometric, for which Rice codes are nearly the best there are: a tenth of the
-coordinates takes 0.4757 bits for each of the layout, where the entropy is 0.4690. Whatever the set, n
-of L coordinates take at most n (1 + p) + (L - n) / 2**p bits for every p: 0.5125 for a tenth of them.
+Gaps of a random set are geometric, for which Rice codes are nearly the best there are. Whatever the
+set, n of L coordinates take at most n (1 + p) + (L - n) / 2**p bits for every p.
 
 Source: Rice and Plaunt, 1971; Golomb, 1966. FLASHE, Sec. 4.1 sends a bitmap (its mask M').
 """
@@ -41,17 +40,7 @@ MAX_LENGTH = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """A set of coordinates, coded; `of` and `from_bytes` make it.
-
-    Attributes
-    ----------
-    length : int
-        Coordinates of the layout: those of the set lie below it.
-    count : int
-        How many the set has.
-    data : bytes
-        Its encoding.
-    """
+    """A set of `count` coordinates below `length`, coded; `of` and `from_bytes` make it."""
 
     length: int
     count: int

@@ -1,8 +1,7 @@
 """Weigh: weighted FedAvg that adds up under encryption.
 
-A client sends x * n / max_examples, so that values stay in range, and n itself, exactly, in `extras`.
-The sum over senders, times max_examples, divided by the summed n, is FedAvg's weighted mean. Openers
-divide by what the ciphertext says, not by the configured cohort.
+A client sends x * n / max_examples, and n itself, exactly, in `extras`. The sum over senders, times
+max_examples, divided by the summed n, is FedAvg's weighted mean.
 
 A client with more than max_examples examples weighs as much as it should: `Clip` scales its values up
 by n / max_examples before it cuts them, so its threshold is alpha * max_examples / n.
@@ -31,15 +30,10 @@ def most_examples(cohort: int) -> int:
 class Weigh(Codec):
     """Scale by n / max_examples; decode to the weighted mean.
 
-    Parameters
-    ----------
-    max_examples : int
-        Example count from which on a client uses the whole range of values; the largest client's is
-        best. A client with n examples is quantized in steps max_examples / n times as wide. 1 gives
-        every client the same weight.
-    scaled : bool
-        Whether a `Clip` before it scales the values of a client with more examples; the chain fills it
-        in.
+    From `max_examples` on a client uses the whole range of values; the largest client's count is best.
+    A client with n examples is quantized in steps max_examples / n times as wide. 1 gives every client
+    the same weight. `scaled`, which the chain fills in: a `Clip` before it scales the values of one
+    with more.
     """
 
     name: ClassVar[str] = "weigh"

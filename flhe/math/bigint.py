@@ -25,10 +25,8 @@ def gmpy() -> Any:
 
 def to_rows(numbers: Iterable[Big], width: int, count: int) -> NDArray[np.uint8]:
     """Write `count` numbers below 256**width, little-endian, shape (count, width)."""
-    out = np.empty((count, width), np.uint8)
-    for row, number in zip(out, numbers, strict=True):
-        row[:] = np.frombuffer(number.to_bytes(width, "little"), np.uint8)
-    return out
+    data = bytearray().join(number.to_bytes(width, "little") for number in numbers)
+    return np.frombuffer(data, np.uint8).reshape(count, width)
 
 
 def from_rows(rows: NDArray[np.uint8]) -> list[Big]:

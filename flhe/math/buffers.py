@@ -19,9 +19,8 @@ SMALL = 1 << 20
 def empty(length: int, dtype: Any) -> NDArray[Any]:
     """Uninitialised array, shape (length,).
 
-    Between 1 and 4 MiB it is the front of a 4 MiB one: address space only, since pages are given when
-    written, but in huge pages. A 3 MB ciphertext would otherwise cost 730 page faults, which take
-    longer than encrypting it.
+    Between 1 and 4 MiB it is the front of a 4 MiB one, which comes in huge pages: a 3 MB ciphertext
+    would otherwise cost 730 page faults, which take longer than encrypting it.
     """
     nbytes = length * np.dtype(dtype).itemsize
     if SMALL <= nbytes < HUGE:
@@ -37,10 +36,9 @@ _M_MMAP_THRESHOLD = -3
 def give_back_large() -> bool:
     """Have blocks of 1 MiB and more go back to the system when they are freed; whether that worked.
 
-    Left to itself, glibc raises that size to the largest block that was freed, up to 32 MiB, and keeps
-    smaller ones for later, in a heap for each thread. Flower unpacks messages in 5 MiB blocks, on new
-    threads: after a few of them a process holds several times what it uses. For a server's process
-    only: training, which makes and drops large arrays all the time, would wait for fresh pages.
+    Left to itself, glibc keeps blocks of up to 32 MiB for later, in a heap for each thread. Flower
+    unpacks messages in 5 MiB blocks, on new threads: after a few of them a process holds several times
+    what it uses. For a server's process only: training would wait for fresh pages.
     """
     return _of_libc("mallopt", _M_MMAP_THRESHOLD, SMALL)
 

@@ -1,4 +1,4 @@
-"""Compiled loops over coordinates: writing to them, permuting them, coding them.
+"""Compiled loops over coordinates: writing to them, splitting at them, permuting them, coding them.
 
 Unsigned indices keep numba from testing for negative ones.
 """
@@ -25,6 +25,40 @@ def scatter(coords, values, out):
         before = at
         out[np.uint64(at)] = values[i]
     return True
+
+
+@njit
+def apart(values, coords, chosen, rest):
+    """`values` at `coords` (ascending, in range) into `chosen`, the others into `rest`, in order."""
+    start = 0
+    at = 0
+    for i in range(coords.size):
+        stop = coords[i]
+        for d in range(start, stop):
+            rest[at] = values[d]
+            at += 1
+        chosen[i] = values[stop]
+        start = stop + 1
+    for d in range(start, values.size):
+        rest[at] = values[d]
+        at += 1
+
+
+@njit
+def together(chosen, rest, coords, values):
+    """Inverse of `apart`, into `values`."""
+    start = 0
+    at = 0
+    for i in range(coords.size):
+        stop = coords[i]
+        for d in range(start, stop):
+            values[d] = rest[at]
+            at += 1
+        values[stop] = chosen[i]
+        start = stop + 1
+    for d in range(start, values.size):
+        values[d] = rest[at]
+        at += 1
 
 
 @njit

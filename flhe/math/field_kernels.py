@@ -5,8 +5,8 @@ Field elements are uint64, canonical (below Q) wherever they lie in an array. Wi
 halves: that is what vector units multiply, several elements at a time. With 512-bit vectors a butterfly
 so takes 0.4 times what it takes with one 128-bit product after the other, with 256-bit ones 0.8 times.
 
-Other modules of kernels compile these in, and numba's cache does not see when this file changes:
-whoever changes it touches them too.
+Other modules of kernels compile these in: whoever changes this one touches them too, or numba's cache
+does not see it.
 """
 
 from __future__ import annotations

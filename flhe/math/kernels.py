@@ -1,8 +1,8 @@
 """Compiled loops: quantize, mask, pack, add, unpack.
 
-Numba is loaded here and in the modules beside it called `*_kernels`, and nowhere else: import them
-where they are used, so that importing flhe does not load it. All kernels release the GIL and are called
-on slices, which is how several threads share one vector.
+Numba is loaded here and in modules called `*_kernels`, and nowhere else: import them where they are
+used, so that importing flhe does not load it. All kernels release the GIL and are called on slices,
+which is how several threads share one vector.
 
 Packed layout of values of `bits` bits, word size W (32 bits for bits <= 32, else 64):
 
@@ -96,7 +96,6 @@ def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any]:
 
 
 def _adding(word: type[Any]) -> Any:
-    """Kernel "add" for one word size."""
     columns = COLUMNS
 
     @njit

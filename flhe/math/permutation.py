@@ -15,11 +15,11 @@ All picks and table entries are exactly `uniform`: words of AES-256-CTR under th
 table i and stream 0 for the shuffle. The counter block is fixed by the stream; safe because a key makes
 one permutation and nothing else: sessions derive a fresh one for every round and attempt.
 
-What is claimed. The shuffle is as good as AES. The network is heuristic, as FF1 is, and computational:
-no attack is known to us that tells ROUNDS rounds of independent random functions (FF1 has 10) from a
-random permutation here. Attacks on small-domain Feistel networks need many pairs of known or chosen
-inputs and their images; an observer here sees images of secret sets, never a pair, and under one key
-only once. Sizes and overlaps of supports stay visible under any permutation.
+What is claimed. The shuffle is as good as AES. The network is heuristic, as FF1 is: no attack is known
+to us that tells ROUNDS rounds of independent random functions (FF1 has 10) from a random permutation
+here. Attacks on small-domain Feistel networks need many pairs of inputs and images; an observer here
+sees images of secret sets, never a pair, and under one key only once. Sizes and overlaps of supports
+stay visible under any permutation.
 
 Source: FLASHE, Sec. 4.2; Black and Rogaway, 2002 (cycle walking, unbalanced halves); NIST SP 800-38G.
 """
@@ -51,15 +51,7 @@ Tables = tuple[NDArray[np.uint32], NDArray[np.uint32]]
 
 @dataclass(frozen=True, slots=True)
 class Permutation:
-    """A permutation of 0 to length - 1.
-
-    Parameters
-    ----------
-    key : bytes
-        32 bytes, for this permutation alone.
-    length : int
-        Coordinates, below 2**31.
-    """
+    """A permutation of 0 to length - 1, below 2**31, under a key of 32 bytes for it alone."""
 
     key: bytes
     length: int
@@ -104,7 +96,6 @@ class Permutation:
 
 
 def _halves(length: int) -> tuple[int, int]:
-    """Numbers of left and of right halves, a and b."""
     rows = math.isqrt(length - 1) + 1
     return rows, -(-length // rows)
 

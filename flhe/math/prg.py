@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.ring import Q
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring import Elements, Q
 
 if TYPE_CHECKING:
     from flhe.wire.secret import Random
@@ -38,13 +37,6 @@ class Stream(Protocol):
 
     def into(self, out: NDArray[np.uint8], nbytes: int) -> None:
         """Write the next `nbytes` (at most CHUNK) into `out`, which is at least BLOCK longer."""
-
-
-class Prg(Protocol):
-    """A family of keystreams."""
-
-    def stream(self, key: bytes, number: int, block: int = 0) -> Stream:
-        """Stream `number` (below 2**64) under a 32-byte key, from 16-byte block `block` on."""
 
 
 @functools.cache
@@ -84,7 +76,7 @@ class AesCtr:
         return _AesStream(key, number, block)
 
 
-def words(prg: Prg, key: bytes, start: int, count: int) -> Iterator[tuple[int, Elements]]:
+def words(prg: AesCtr, key: bytes, start: int, count: int) -> Iterator[tuple[int, Elements]]:
     """Words start, start + 1, ... of stream 0, little-endian, as many as fit a cache at a time.
 
     Gives how many came before, and uint64 (some,), which the next ones overwrite: an even number of
@@ -93,9 +85,8 @@ def words(prg: Prg, key: bytes, start: int, count: int) -> Iterator[tuple[int, E
     # An AES block holds two words: where the first word is the second of its two, skip one.
     block, skip = divmod(start, BLOCK // 8)
     stream, most, at = prg.stream(key, 0, block), CHUNK // 8, 0
-    held = np.empty(
-        min(most, skip + count) + BLOCK // 8, np.uint64
-    )  # `into` wants a block to spare
+    # `into` wants a block to spare.
+    held = np.empty(min(most, skip + count) + BLOCK // 8, np.uint64)
     while at < count:
         size = min(most - skip, count - at)
         stream.into(held.view(np.uint8), 8 * (skip + size))
@@ -149,19 +140,13 @@ class FieldElements:
     Position i of block j of n elements is 64-bit word j * n + i of stream 0, little-endian, cut to as
     many low bits as the modulus has. Words that are not below the modulus (one in 2**32 for Goldilocks)
     are no use: stream 1 + j, cut likewise, replaces those of block j, in order. So a block can be made
-    on any thread, and comes out the same.
-
-    Parameters
-    ----------
-    key : bytes
-        32 bytes, for these elements alone: other moduli take keys of their own.
-    modulus : int
-        What elements are below, 2 to 2**64 - 1, best just below a power of two: replacing is slow.
+    on any thread. The key, 32 bytes, is for these elements alone; the modulus, 2 to 2**64 - 1, is best
+    just below a power of two: replacing is slow.
     """
 
     __slots__ = ("_key", "_mask", "_modulus", "_prg")
 
-    def __init__(self, prg: Prg, key: bytes, modulus: int = Q) -> None:
+    def __init__(self, prg: AesCtr, key: bytes, modulus: int = Q) -> None:
         if not 2 <= modulus < 1 << 64:
             raise ConfigError(
                 f"FieldElements(modulus={modulus}): the modulus must be 2 to 2**64 - 1"

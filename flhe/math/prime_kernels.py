@@ -9,8 +9,8 @@ has wrapped around. Elements are canonical (below q) wherever they lie in an arr
 With None for q, sums, differences and products are those of `field_kernels`, which needs no quotients:
 whatever stands in their place is not read. The choice is made when a kernel is compiled.
 
-`ring_kernels`, `limb_kernels` and `shamir_kernels` compile this module in: whoever changes it touches
-those too, or numba's cache does not see it.
+`ring_kernels`, `coefficient_kernels` and `shamir_kernels` compile this module in: whoever changes it
+touches those too, or numba's cache does not see it.
 """
 
 from __future__ import annotations

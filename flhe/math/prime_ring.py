@@ -1,8 +1,7 @@
 """The rings Z_q[x] / (x**n + 1) over primes q that are 1 modulo 2 n, and where those are found.
 
-q is the Goldilocks prime, or below 2**63; several of these rings are the limbs of a larger modulus.
-Elements are numpy uint64, canonical: below q. Arguments are taken to be canonical; shapes and types
-are looked at.
+Several of these rings are the limbs of a larger modulus. Elements are numpy uint64, canonical: below q.
+Arguments are taken to be canonical; shapes and types are looked at.
 """
 
 from __future__ import annotations
@@ -15,16 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.ring import Q
-from flhe.math.ring_arrays import (
-    Elements,
-    Modulus,
-    Tables,
-    elementwise,
-    quotient,
-    quotients,
-    root,
-)
+from flhe.math.ring import Elements, Modulus, Q, Tables, elementwise, quotient, quotients, root
 
 MAX_DIMENSION, MAX_GOLDILOCKS = 1 << 15, 1 << 13
 """Of rings over any prime, and over the Goldilocks prime."""
@@ -117,8 +107,7 @@ class PrimeRing:
     order in which the factors of x**n + 1 split (bit-reversed). Transforms of random polynomials are
     random: who needs a uniform one can draw its transform.
 
-    Sums and differences are of arrays of one shape, element by element, whatever the shape is. They
-    raise ConfigError for arrays of two shapes, or types but uint64.
+    Sums and differences are of arrays of one shape, element by element; ConfigError for others.
 
     Parameters
     ----------
@@ -202,7 +191,6 @@ class PrimeRing:
 
     @property
     def _scale(self) -> tuple[np.uint64, np.uint64]:
-        """1 / n and its quotient."""
         scale = pow(self.n, -1, self.q)
         return np.uint64(scale), quotient(scale, self.q)
 

@@ -3,9 +3,8 @@
 A transform goes through two buffers, in one geometry for all stages (Pease, 1968): going forward, a
 stage takes elements i and i + n/2 and puts their two results side by side, at 2 i and 2 i + 1; the
 inverse goes the same way back. So all loops are long, and what they load and store are neighbours.
-Before stage s the low s bits of a place say which of the 2**s factors it belongs to: the roots of a
-stage repeat with that period. In the tables they are repeated until there are TILE of them, or as many
-as butterflies. Arithmetic is that of `prime_kernels`, where q is None for the Goldilocks field.
+The roots of stage s repeat with a period of 2**s; in the tables, until there are TILE of them, or as
+many as butterflies. Arithmetic is that of `prime_kernels`, where q is None for the Goldilocks field.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 A sample is taken from one 64-bit word: 63 bits say its magnitude, which is the number of table entries
 that they are not below, and the last bit says its sign. Magnitude 0 has weight rho(0), magnitude k has
-2 rho(k), rho(x) = exp(-x^2 / (2 sigma^2)), so zero needs no rule of its own. No branch and no index
-depends on a secret: time and memory accesses are the same for all samples.
+2 rho(k), rho(x) = exp(-x^2 / (2 sigma^2)), so zero needs no rule of its own.
 
 Source: ESAFL, Sec. 5.2.1 (what keys and errors are drawn from); its ternary keys and narrow errors are
 replaced, see docs/protocol.md. The table with its sign bit: FrodoKEM, Frodo.Sample.
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.prg import AesCtr, Prg, drawn, words
+from flhe.math.prg import AesCtr, drawn, words
 
 if TYPE_CHECKING:
     from flhe.wire.secret import Random
@@ -78,7 +77,6 @@ class Noise:
     """Samples under one key of 32 bytes, for them alone, addressed by position."""
 
     key: bytes = field(repr=False)
-    prg: Prg = field(default_factory=AesCtr, repr=False)
 
     def into(self, start: int, out: Samples) -> None:
         """Samples start, start + 1, ... into `out`, int8 (count,).
@@ -97,7 +95,7 @@ class Noise:
             )
         # Fixed counter block. Safe because the key is fresh, or derived for these samples alone, and
         # every sample has a word of its own: no word is used for two.
-        for at, part in words(self.prg, self.key, start, out.size):
+        for at, part in words(AesCtr(), self.key, start, out.size):
             sampling_kernels.sample(part, _table(), out[at : at + part.size])
 
 

@@ -1,14 +1,23 @@
-"""Compiled loops of `flhe.math.sampling`: words into samples, in constant time.
+"""Compiled loops of noise: words into samples, of `flhe.math.sampling` and `flhe.coding.laplace`.
 
-Every word is compared with every entry of the table, GROUP entries a pass, so that what a pass keeps
-fits registers. Loops run without the GIL.
+No branch and no index depends on a sample: time and memory accesses are the same for all, and loops
+become vector code. They run without the GIL.
+
+Every word of a Gaussian is compared with every entry of the table, GROUP entries a pass, so that what a
+pass keeps fits registers. The logarithm of a Laplace sample is a polynomial.
 """
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
+from numba.cpython.unsafe.numbers import leading_zeros
 
 from flhe.math.field_kernels import njit, wide
+
+_zeros: Any = leading_zeros
 
 _TILE = 1024
 _ONE = np.uint64(1)
@@ -47,3 +56,65 @@ def sample(words, table, out):
         for k in range(0, table.size, 8):
             _count(words[at:end], table[k : k + 8], held[:size])
         _signed(words[at:end], held[:size], out[at:end])
+
+
+# --- Laplace ---
+
+_MANTISSA = np.uint64(12)
+"""A word shifted by this is a mantissa of 52 bits."""
+
+_ULP = 2.0**-52
+_ROOT = math.sqrt(2)
+_LOG2 = math.log(2)
+_HALF = math.log(2) / 2
+
+
+@njit
+def _log(m):
+    """Natural logarithm of 1 <= m <= 2, within 2**-50.
+
+    It is ln(2) / 2 + 2 artanh((m - r) / (m + r)) with r**2 = 2.
+    """
+    s = (m - _ROOT) / (m + _ROOT)
+    z = s * s  # at most 0.0295
+    p = 1 / 19 + z * (1 / 21)
+    p = 1 / 15 + z * (1 / 17 + z * p)
+    p = 1 / 11 + z * (1 / 13 + z * p)
+    p = 1 / 7 + z * (1 / 9 + z * p)
+    p = 1 / 3 + z * (1 / 5 + z * p)
+    return _HALF + 2.0 * s * (1.0 + z * p)
+
+
+@njit
+def _sample(first, second):
+    """Two uniform words as one sample of the Laplace distribution of scale 1.
+
+    The magnitude is -ln(u), u = 2**-(zeros + 1) * m: the first word is the mantissa m, 1 <= m < 2, of
+    equal spacing at every magnitude; leading zeros of the second word are the exponent, at most 63, and
+    its last bit is the sign. So every magnitude up to 44 has as many words as it should have.
+    """
+    m = 1.0 + (np.float64(np.int64(first >> _MANTISSA)) + 0.5) * _ULP
+    zeros = np.float64(np.int64(_zeros(np.uint64(second | _ONE))))
+    magnitude = (zeros + 1.0) * _LOG2 - _log(m)
+    return magnitude if np.uint64(second & _ONE) == _ONE else -magnitude
+
+
+@njit
+def add(words, values, alpha, edge, grid, scale, most):
+    """Cut, put on the grid, add noise, cut again; in place. Returns how many lay beyond the edge.
+
+    `values` are finite, float32 (count,), `words` uniform, uint64 (2 * count,). Values are cut at
+    `alpha`, and count as cut from `edge` on; `grid` is a power of two. In its steps, `scale` is the
+    noise's, and `most` the largest value within alpha, an integer.
+    """
+    wide()
+    beyond = np.int64(0)
+    inverse = 1.0 / grid
+    for j in range(values.size):
+        x = np.float64(values[j])
+        beyond += np.int64(abs(x) > edge)
+        step = np.rint(min(max(x * inverse, -most), most))
+        noise = np.rint(_sample(words[2 * j], words[2 * j + 1]) * scale)
+        # Integers below 2**53: the sum is exact, and what is done to it leaks nothing more.
+        values[j] = np.float32(min(max((step + noise) * grid, -alpha), alpha))
+    return beyond

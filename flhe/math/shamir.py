@@ -20,24 +20,16 @@ import numpy as np
 from flhe.errors import ConfigError, ProtocolError, QuorumError, SharesError
 from flhe.math import ring
 from flhe.math.prg import random_elements
-from flhe.math.ring import Q
-from flhe.math.ring_arrays import Elements, root
+from flhe.math.ring import Elements, Q, root
 from flhe.wire.secret import Random
 
 
 @dataclass(frozen=True, slots=True)
 class Shamir:
-    """A way to share.
+    """A way to share among `members`, at most 2**16: `threshold` shares give the secrets.
 
-    Parameters
-    ----------
-    members : int
-        Who gets a share: ranks 0 to members - 1, at most 2**16.
-    threshold : int
-        Shares that give the secrets.
-    privacy : int
-        Shares that say nothing, at least 1. `threshold - privacy` secrets share a polynomial; with
-        `threshold - 1` this is Shamir's own scheme, one secret each, at 0.
+    `privacy` shares say nothing, at least 1. `threshold - privacy` secrets share a polynomial; with
+    `threshold - 1` this is Shamir's own scheme, one secret each, at 0.
     """
 
     members: int
@@ -209,7 +201,6 @@ def _times(a: Polynomial, b: Polynomial) -> Polynomial:
 
 
 def _divided(a: Polynomial, b: Polynomial) -> tuple[Polynomial, Polynomial]:
-    """Quotient and remainder."""
     rest, quotient = list(a), [0] * max(len(a) - len(b) + 1, 0)
     lead = pow(b[-1], -1, Q)
     for at in reversed(range(len(quotient))):

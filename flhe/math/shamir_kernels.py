@@ -15,7 +15,6 @@ _ORDER_LESS_TWO = np.uint64((1 << 64) - (1 << 32) - 1)
 
 @njit
 def _inverted(a):
-    """1 / a by Fermat: a**(Q - 2)."""
     power = a
     out = np.uint64(1)
     left = _ORDER_LESS_TWO
@@ -43,7 +42,6 @@ def _vanishing(points):
 
 @njit
 def _next_derivative(value, points, coefficient):
-    """One step of Horner's rule at all points."""
     wide()
     for i in range(points.size):
         value[i] = plus(mul(value[i], points[i]), coefficient)

@@ -22,7 +22,6 @@ _THIRD = np.uint64(1 << (LIMBS[0] + LIMBS[1]))
 
 @njit
 def _residue(x):
-    """A signed 64-bit integer modulo Q."""
     return np.uint64(x) if x >= 0 else np.uint64(_Q - np.uint64(-x))
 
 
@@ -49,9 +48,9 @@ def _block(x, count, table):
 def polynomial(values, split, table, step):
     """Sum of values[i] k**i modulo Q, canonical.
 
-    `values` are signed integers, shape (n,): of 32 bits at most where `split` is None; of 64 where it
-    is True, taken as 31 bits, the next 31, and the rest. `table` is int32, (3, BLOCK), the pieces of
-    k**0 to k**(BLOCK - 1); `step` is k**BLOCK.
+    `values` are signed, (n,): of 32 bits at most where `split` is None; of 64 where it is True, taken
+    as 31 bits, the next 31, and the rest. `table` is int32, (3, BLOCK), the pieces of k**0 to
+    k**(BLOCK - 1); `step` is k**BLOCK.
     """
     x = np.empty((3, BLOCK), np.int32)
     low = x[0]

@@ -22,13 +22,17 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Codec, Integers, Plain, Reals
 from flhe.coding.support import Support
-from flhe.errors import ConfigError, MisfitError, NoKeyError, RangeError
-from flhe.math.ring_arrays import Elements
+from flhe.errors import ConfigError, MisfitError, NoKeyError, ProtocolError, RangeError
+from flhe.math.ring import Elements
 from flhe.packages import Needs, Role
 from flhe.schemes.limit import Limit, Value
-from flhe.schemes.sealed import Sealed, Slot
+from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
 from flhe.wire.record import Record
 from flhe.wire.secret import Random
+
+NO_SUPPORT = "its adder takes none, and its scheme does not say so (dense)"
+MAX_COHORT = 1024
+"""The systems are for federations of organizations; FLASHE's paper speaks of 2 to 100 (Sec. 2.1)."""
 
 Reader = Literal["clients", "server"]
 Agreement = Literal["group", "key-pair", "joint", "masking", "shares"]
@@ -58,14 +62,8 @@ class Choice(NamedTuple):
 class Secrets:
     """What one member of an epoch holds.
 
-    Parameters
-    ----------
-    group_key : bytes
-        K_G, 32 bytes.
-    rank : int
-        This member's rank in the agreed member list; never a number from the server.
-    own : bytes
-        What the scheme's own key agreement gave this member, encoded; empty where there is none.
+    `rank` is its own in the agreed member list, never a number from the server; `own` is what the
+    scheme's key agreement gave it, encoded, empty where there is none.
     """
 
     group_key: bytes = field(repr=False)
@@ -118,7 +116,7 @@ class Scheme(Record):
 
     @property
     def dealt(self) -> bool:
-        """Whether somebody trusted deals the members' keys offline: they make them."""
+        """Whether somebody trusted deals the members' keys offline."""
         return False
 
     @classmethod
@@ -177,19 +175,10 @@ class Scheme(Record):
         Raises ConfigError: a cohort or bits that the scheme does not take; ProtocolError: a public key
         that is none, or of other parameters.
 
-        Parameters
-        ----------
-        cohort : int
-            N, members of the epoch, 2 to 1024.
-        bits : int, optional
-            Bits of one encoded value, sign included; `default_bits` unless said.
-        public : bytes
-            The epoch's public key, encoded, where the scheme has one: nothing is added without it. Or
-            what its members call the sum of their keys.
+        `bits` are `default_bits` unless said. `public` is the epoch's public key, encoded, where the
+        scheme has one: nothing is added without it. Or what its members call the sum of their keys.
         """
         raise NotImplementedError
-
-    # --- ways of encrypting, where there are several ---
 
     @property
     def mode_ahead(self) -> str:
@@ -207,8 +196,6 @@ class Scheme(Record):
         """
         return Choice("", "")
 
-    # --- what a site may refuse ---
-
     def check_limits(self, limits: Mapping[str, Value]) -> tuple[str, str] | None:
         """Which of a site's limits these parameters break, and why, in words; None if none."""
         return None
@@ -218,43 +205,98 @@ class Scheme(Record):
         return self.default_bits if bits is None else bits
 
 
-@runtime_checkable
-class Adder(Protocol):
-    """Public parameters for the members of an epoch, and the addition that needs nothing else."""
+class Adder:
+    """Public parameters for the members of an epoch, and the addition that needs nothing else.
 
-    @property
-    def scheme(self) -> Scheme:
-        """The system."""
+    The base of frozen dataclasses, with what most adders do. A sum has room for `cohort` members, 2 to
+    1024, and an encoded value for `bits`, sign included, 2 to 32.
+    """
+
+    __slots__ = ()
+
+    scheme: Any
+    cohort: int
+    bits: int
+
+    def __post_init__(self) -> None:
+        self._check_cohort()
+        if not 2 <= self.bits <= 32:
+            raise ConfigError(f"{type(self).__name__}(bits={self.bits}): bits must be 2 to 32")
+
+    def _check_cohort(self) -> None:
+        if not 2 <= self.cohort <= MAX_COHORT:
+            kind = type(self).__name__
+            raise ConfigError(f"{kind}(cohort={self.cohort}): cohort must be 2 to {MAX_COHORT}")
 
     @property
     def name(self) -> str:
-        """Name of its ciphertexts on the wire."""
-
-    @property
-    def cohort(self) -> int:
-        """Senders that a sum has room for."""
+        """Name of its ciphertexts on the wire: the scheme's."""
+        name: str = self.scheme.name
+        return name
 
     @property
     def space(self) -> Integers:
-        """What one sender may encrypt."""
+        """What one sender may encrypt: integers of `bits` bits, symmetric."""
+        return Integers((1 << (self.bits - 1)) - 1)
 
     def parameters(self) -> dict[str, Any]:
-        """Public parameters, for hashing into the layout."""
-
-    def check_mode(self, mode: str) -> None:
-        """Refuse a mode that this scheme does not have; "" is that of a scheme with one only."""
-
-    def add(self, total: Sealed | None, part: Sealed) -> Sealed:
-        """Fold `part` into `total`, whose buffer is consumed: use the returned one from then on."""
-
-    def close(self, total: Sealed) -> Sealed:
-        """The sum as it travels to the readers: its digest is taken of this."""
+        """Public parameters, for hashing into the layout: schemes add their own."""
+        return {"name": self.name, "cohort": self.cohort, "bits": self.bits}
 
     def nbytes(self, length: int) -> int:
         """Bytes that a ciphertext of `length` values takes on the wire."""
+        raise NotImplementedError
+
+    def check_mode(self, mode: str) -> None:
+        """Refuse a mode that this scheme does not have; ProtocolError. "" is the only one of most."""
+        if mode:
+            raise ProtocolError(f"{self.name}: a mode was named, and it has none")
+
+    def check_support(self, plain: Plain, support: Support | None) -> None:
+        """Refuse values of some coordinates; ProtocolError."""
+        if support is not None or plain.coords is not None:
+            raise ProtocolError(f"{self.name}: sparse values; {self.scheme.dense or NO_SUPPORT}")
+
+    def add(self, total: Sealed | None, part: Sealed) -> Sealed:
+        """Fold `part` into `total`, whose buffer is consumed: use the returned one from then on.
+
+        Raises ProtocolError: another scheme, round, parameter set or length; a sparse ciphertext; a
+        sender outside the cohort; data that the scheme does not write; ReuseError: a sender that is
+        already in the total.
+        """
+        self.check(part)  # all of it, before anything is added: an error must leave the total alone
+        if total is None:
+            data = part.data.copy()
+            return Sealed(self.name, part.slot, part.senders, part.length, data, part.mode)
+        senders = merged_senders(total, part, self.cohort)
+        data = self._sum(total, part)
+        return Sealed(self.name, total.slot, senders, total.length, data, total.mode)
+
+    def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
+        """The bytes of a sum of two that were checked; those of `total` may be written to."""
+        raise NotImplementedError
+
+    def close(self, total: Sealed) -> Sealed:
+        """The sum as it travels to the readers, of which its digest is taken: `total` itself."""
+        return total
+
+    def check(self, sealed: Sealed) -> None:
+        """Refuse what is no ciphertext of this scheme; ProtocolError."""
+        if sealed.scheme != self.name:
+            raise ProtocolError(f"{self.name}: a ciphertext of {sealed.scheme!r}")
+        self.check_mode(sealed.mode)
+        if sealed.supports:
+            raise ProtocolError(f"{self.name}: a sparse ciphertext; {self.scheme.dense}")
+        check_senders(sealed.senders, self.cohort)
+        if sealed.data.size != self.nbytes(sealed.length):
+            raise ProtocolError(
+                f"{self.name}: a ciphertext of {sealed.data.size} bytes, {sealed.length} values take "
+                f"{self.nbytes(sealed.length)}"
+            )
 
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> Sealer:
         """The sealer of the member that holds `secrets`."""
+        raise NotImplementedError
 
     def opener(self, secrets: Secrets, released: Any = None, *, threads: int = 1) -> Opener:
         """The opener of the member that holds `secrets`.
@@ -262,39 +304,52 @@ class Adder(Protocol):
         `released` is what its senders released of the sum to open, where they open it together: the
         sum of their keys of it, or partial decryptions by rank.
         """
+        raise NotImplementedError
 
     def server_opener(self, released: Elements, *, threads: int = 1) -> Opener:
-        """The server's opener, where the scheme lets it read: it holds what was released, no more."""
+        """The server's opener, where the scheme lets it read: it holds what was released, no more.
+
+        Raises ConfigError where members open.
+        """
+        raise ConfigError(f"{self.name}: members open its sums, and the server none")
 
 
-class KeyPairAdder(Adder, Protocol):
+class KeyPairAdder(Adder):
     """One whose members share a key pair, which one of them makes for all."""
 
     def new_pair(self, random: Random) -> tuple[bytes, bytes]:
         """A fresh pair: public part, secret part, encoded."""
+        raise NotImplementedError
 
     def check_pair(self, public: bytes, secret: bytes) -> None:
         """Refuse a pair that is not sound, or does not belong together; ProtocolError."""
+        raise NotImplementedError
 
 
-class JointAdder(Adder, Protocol):
+class JointAdder(Adder):
     """One whose members have keys of their own, small polynomials, and know the sum of all."""
+
+    __slots__ = ()
 
     @property
     def dimension(self) -> int:
         """Coefficients of a key."""
+        raise NotImplementedError
 
     def draw_own(self, random: Random) -> NDArray[np.int8]:
         """A fresh key of one member, int8 (dimension,)."""
+        raise NotImplementedError
 
     def check_own(self, own: NDArray[np.int8]) -> None:
         """Refuse what is no key of one member; ProtocolError."""
+        raise NotImplementedError
 
     def check_total(self, total: NDArray[np.int32]) -> None:
         """Refuse what is no sum of all members' keys, int32 (dimension,); ProtocolError."""
+        raise NotImplementedError
 
 
-class SharesAdder(Adder, Protocol):
+class SharesAdder(Adder):
     """One of a key that nobody has: each member holds a share, and some of them open a sum together.
 
     Its ciphertexts need not say whose they are a sum of: flhe's tags do.
@@ -305,9 +360,11 @@ class SharesAdder(Adder, Protocol):
 
         `common` are 32 public bytes that nobody chose alone.
         """
+        raise NotImplementedError
 
     def reveal(self, drawn: bytes, commitments: Sequence[bytes]) -> Sequence[bytes]:
         """What each rank alone may see, this one too; commitments by rank. The same each time."""
+        raise NotImplementedError
 
     def finish(
         self, drawn: bytes, commitments: Sequence[bytes], boxes: Sequence[bytes]
@@ -316,21 +373,26 @@ class SharesAdder(Adder, Protocol):
 
         `boxes` are what each rank revealed to this one; ProtocolError for what was not committed to.
         """
+        raise NotImplementedError
 
     def openers(self, senders: Sequence[int]) -> tuple[int, ...]:
         """Who opens a sum of these senders: some of them, and others where they are too few."""
+        raise NotImplementedError
 
     def partial_bytes(self, length: int) -> int:
         """Bytes of a partial decryption of a sum of `length` values."""
+        raise NotImplementedError
 
     def spends(self, length: int) -> Spends:
         """Coefficients that open with a sum of `length` values, and those that one key may open."""
+        raise NotImplementedError
 
     def partial(self, secrets: Secrets, total: Sealed) -> bytes:
         """This member's partial decryption of a closed sum; empty where others open it.
 
         The same each time: two that differ in noise would show more than the sum.
         """
+        raise NotImplementedError
 
 
 @runtime_checkable

@@ -22,15 +22,7 @@ MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JointKey(Record):
-    """A member's own key, and the sum of all members'.
-
-    Parameters
-    ----------
-    own : NDArray[int8]
-        s_i, shape (dimension,); secret.
-    total : NDArray[int32]
-        s, shape (dimension,); secret.
-    """
+    """A member's own key s_i, and the sum s of all members', both (dimension,) and secret."""
 
     FORM = Form("joint key", MAX_BYTES, "eshe-key", VERSION, row=True)
 

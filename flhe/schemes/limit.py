@@ -1,7 +1,6 @@
 """Limit: a bound that a site sets, in its node config and in the roster that all sites sign.
 
-Of both the stricter holds. What is stricter a limit says itself: the larger, the smaller, or one of two
-answers.
+Of both the stricter holds; which one that is, the limit says.
 """
 
 from __future__ import annotations
@@ -14,22 +13,18 @@ Value = bool | int | float
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One bound.
+    """One bound, as rosters name it, and node configs behind `flhe-`.
 
     Parameters
     ----------
-    name : str
-        As rosters name it, and node configs behind `flhe-`.
     needs : str
         What a value must be, for errors.
     takes : callable
         Whether a value of the default's type is one.
     stricter : callable
         The stricter of two values.
-    default : bool, int or float
-        What holds in a deployment where nobody says.
-    simulated : bool, int or float
-        Likewise in a simulation, which has no node config to say anything in.
+    default, simulated : bool, int or float
+        What holds where nobody says, in a deployment and in a simulation.
     """
 
     name: str

@@ -2,9 +2,9 @@
 
     a_j = P_j - P_(j+1)                      of the sender of rank j, each P uniform below q
 
-Of P_0 to P_N the differences are N polynomials that are uniform and independent, as if drawn one by
-one; and in a sum over consecutive ranks all but two of the P cancel. So a reader expands two streams
-for each run of senders, however many they are: FLASHE's double masking (Eq. 1).
+Of P_0 to P_N the differences are N uniform and independent polynomials, and in a sum over consecutive
+ranks all but two of the P cancel. So a reader expands two streams for each run of senders, however many
+they are: FLASHE's double masking (Eq. 1).
 """
 
 from __future__ import annotations
@@ -34,15 +34,7 @@ def lifted(key: NDArray[Any], q: int) -> Words:
 
 @dataclass(frozen=True, slots=True)
 class PolynomialMasks:
-    """The sum of some senders' masks in one slot, block by block.
-
-    Parameters
-    ----------
-    ring : PrimeRing
-        Where they lie.
-    plus, minus : tuple of FieldElements
-        Streams that are added, and taken away.
-    """
+    """The sum of some senders' masks in one slot, of streams that are added, and taken away."""
 
     ring: PrimeRing
     plus: tuple[FieldElements, ...] = field(repr=False)

@@ -1,71 +1,33 @@
 """Named parameter sets of lattice schemes; each says where its security figure comes from.
 
 Figures are bits of classical work, the minimum over the attacks that the lattice-estimator knows (usvp,
-bdd, dual, with the MATZOV cost of gates); the bar is 128. `flhe_lab.papers.lattice` cross-checks it in
-a small program of our own.
+bdd, dual, with the MATZOV cost of gates). `flhe_lab.papers.lattice` cross-checks it in a small program
+of our own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from flhe.errors import ConfigError
 from flhe.plugins import MOST
-
-BAR = 128
-"""Bits of security below which a parameter set is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingPreset:
     """Parameters of a ring for learning with errors or rounding: Z_q[x] / (x^dimension + 1).
 
-    Parameters
-    ----------
-    name : str
-        Name in terms and on command lines.
-    dimension : int
-        n: coefficients of a polynomial.
-    log_q : int
-        Most bits of the modulus: sums take as few of them as they need.
-    security : int
-        Bits at that modulus; see the module. A smaller modulus is harder.
-    source : str
-        Where that figure is from.
+    `log_q` are the most bits of the modulus: sums take as few of them as they need. `security` are bits
+    at that modulus; a smaller one is harder. `source` says where that figure is from.
     """
-
-    DIMENSIONS: ClassVar[tuple[str, tuple[int, ...]]]
 
     name: str
     dimension: int
     log_q: int
     security: int
     source: str
-
-    def __post_init__(self) -> None:
-        kind = type(self).__name__
-        if self.security < BAR:
-            raise ConfigError(
-                f"{kind}({self.name!r}): {self.security} bits of security, {BAR} are needed; take a "
-                "larger dimension or a smaller modulus"
-            )
-        says, dimensions = self.DIMENSIONS
-        if self.dimension not in dimensions:
-            raise ConfigError(f"{kind}(dimension={self.dimension}): {says}")
-
-
-@dataclass(frozen=True, slots=True)
-class SealPreset(RingPreset):
-    """A ring of SEAL's, with ternary keys and one modulus that fits its primes."""
-
-    DIMENSIONS = "2048, 4096 or 8192", (2048, 4096, 8192)
-
-    def __post_init__(self) -> None:
-        RingPreset.__post_init__(self)
-        if not 40 <= self.log_q <= 60:
-            raise ConfigError(f"SealPreset(log_q={self.log_q}): 40 to 60")
 
 
 T = TypeVar("T", bound=RingPreset)
@@ -86,11 +48,11 @@ def called(name: str, what: str, whose: str, known: Mapping[str, T]) -> T:
 _STANDARD = "Homomorphic Encryption Standard (2018), Table 1, ternary keys"
 
 SEAL = named(
-    SealPreset("2048", 2048, 53, 128, "lattice-estimator; 54 bits have 126.3"),
-    SealPreset("4096", 4096, 60, 192, f"{_STANDARD}: up to 75 bits; 128 up to 109"),
-    SealPreset("8192", 8192, 60, 256, f"{_STANDARD}: up to 118 bits; 128 up to 218"),
+    RingPreset("2048", 2048, 53, 128, "lattice-estimator; 54 bits have 126.3"),
+    RingPreset("4096", 4096, 60, 192, f"{_STANDARD}: up to 75 bits; 128 up to 109"),
+    RingPreset("8192", 8192, 60, 256, f"{_STANDARD}: up to 118 bits; 128 up to 218"),
 )
-"""Rings of schemes that SEAL encrypts. All take as many bytes a value; larger ones have more margin in
-security."""
+"""Rings of schemes that SEAL encrypts, with ternary keys and one modulus that fits its primes. All take
+as many bytes a value; larger ones have more margin in security."""
 
 DEFAULT_SEAL = "4096"

@@ -51,12 +51,10 @@ SCHEMES: Plugins[Scheme] = Plugins(
 
 
 def _to_fields(scheme: Scheme) -> list[object]:
-    """A scheme as it is written: its name, and its parameters."""
     return [scheme.name, scheme.to_fields()]
 
 
 def _from_fields(stored: object) -> Scheme:
-    """Inverse of `_to_fields`; ConfigError for an unknown name, or parameters that are refused."""
     if not (isinstance(stored, list) and len(stored) == 2 and type(stored[0]) is str):
         raise ValueError("a scheme is its name, and its parameters")
     return SCHEMES.named(stored[0]).from_fields(stored[1])

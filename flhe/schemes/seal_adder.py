@@ -8,10 +8,8 @@ So half of a ciphertext travels, up and down. `a` comes from the group key, per 
 adds residues. It holds nothing to decrypt with, and not even TenSEAL.
 
 What lies beyond what its senders add up to, or where nobody put anything, says that a sum was opened
-with another key, round or set of senders: slots are then as good as random. That is no proof of
-authorship, which `flhe.schemes.sum_mac` is there to show.
-
-Vectors are worked on piece by piece: beside a vector and its ciphertext that takes a few megabytes.
+with another key, round or set of senders: slots are then as good as random. Authorship is for
+`flhe.schemes.sum_mac` to show.
 """
 
 from __future__ import annotations
@@ -24,36 +22,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring import Elements
 from flhe.schemes.base import Secrets, check_agrees
 from flhe.schemes.polynomial_masks import PolynomialMasks
 from flhe.schemes.seal_blocks import SealBlocks
 from flhe.schemes.seal_keys import SealPublic, SealSecret
 from flhe.schemes.seal_scheme import SealScheme
+from flhe.schemes.seal_sizes import sizes_for
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import OpenerShell, ResidueShell, SealerShell, window, windows
+from flhe.schemes.shell import OpenerShell, ResidueShell, SealerShell, each_piece, window
 from flhe.wire.secret import Random
 
 
 @dataclass(frozen=True, slots=True)
 class SealAdder(ResidueShell):
-    """Public parameters for a cohort; all that the server has.
-
-    Parameters
-    ----------
-    scheme, cohort, bits
-        As for `Shell`.
-    public : SealPublic, optional
-        Which key the epoch's members use; None before they have one.
-    """
+    """Public parameters, as for `Adder`, and which key the epoch's members use, once they have one."""
 
     MASKS: ClassVar[str]
     """Label of the keys that masks are derived with."""
-    BLOCKS: ClassVar[type[SealBlocks]]
+    SIZES: ClassVar[Any]
+    """Kind of `SealSizes`."""
     SEALER: ClassVar[type[SealSealer]]
     OPENER: ClassVar[type[SealOpener]]
 
@@ -73,6 +64,11 @@ class SealAdder(ResidueShell):
         if self.public is not None:
             self.public.check(self.scheme.ring)
 
+    @property
+    def sizes(self) -> Any:
+        """Ring, moduli and slots."""
+        return sizes_for(self.SIZES, self.scheme.preset, self.cohort, self.bits)
+
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout: what the key is called among them."""
         sizes = self.sizes
@@ -83,6 +79,7 @@ class SealAdder(ResidueShell):
             "modulus": sizes.q.to_bytes(8, "big"),
             "slot_bits": sizes.digits.width,
             "slots": sizes.digits.per,
+            **sizes.parameters(),
         }
 
     def new_pair(self, random: Random) -> tuple[bytes, bytes]:
@@ -120,7 +117,7 @@ class SealAdder(ResidueShell):
             raise ConfigError(
                 f"{self.name}: the secret key is not the one that the public part names"
             )
-        return self.BLOCKS.of(self.sizes, key)
+        return SealBlocks.of(self.sizes, key)
 
     def masks(self, group_key: bytes, slot: Slot, senders: tuple[int, ...]) -> PolynomialMasks:
         """The sum of the masks of these senders."""
@@ -129,24 +126,16 @@ class SealAdder(ResidueShell):
 
 @dataclass(slots=True)
 class SealSealer(SealerShell):
-    """One client's side.
+    """One client's side; parameters as for `SealerShell`, and the epoch's key.
 
     Errors, and the masks that are replaced, are drawn by SEAL, from the system's own random source.
-
-    Parameters
-    ----------
-    adder, group_key, rank, threads
-        As for `SealerShell`; `a` is derived from the group key. TenSEAL keeps Python's lock, so more
-        threads than one save little.
-    key : SealSecret
-        The epoch's key.
+    TenSEAL keeps Python's lock, so more threads than one save little.
     """
 
     adder: SealAdder
     key: SealSecret
     group_key: bytes = field(repr=False)
     rank: int
-    threads: int = 1
     _blocks: SealBlocks = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -166,16 +155,15 @@ class SealSealer(SealerShell):
         count, data = sizes.count(length), empty(self.adder.nbytes(length), np.uint8)
         masks = self.adder.masks(self.group_key, slot, (self.rank,))
 
-        def work(start: int, stop: int) -> None:
-            for at, end in windows(start, stop, sizes.step):
-                first, size = at // sizes.n, (end - at) // sizes.n
-                values = np.zeros(size * sizes.block, np.int64)
-                known = (first * sizes.block, min((first + size) * sizes.block, length))
-                values[: known[1] - known[0]] = window((plain.values, plain.extras), *known)
-                residues = self._blocks.encrypt(joined(values, first), masks.blocks(first, size))
-                sizes.limbs.write(residues.reshape(-1), data, count, 0, at)
+        def work(at: int, end: int) -> None:
+            first, size = at // sizes.n, (end - at) // sizes.n
+            values = np.zeros(size * sizes.block, np.int64)
+            known = (first * sizes.block, min((first + size) * sizes.block, length))
+            values[: known[1] - known[0]] = window((plain.values, plain.extras), *known)
+            residues = self._blocks.encrypt(joined(values, first), masks.blocks(first, size))
+            sizes.limbs.write(residues.reshape(-1), data, count, 0, at)
 
-        spread(work, count, sizes.step, self.threads)
+        each_piece(work, count, sizes.step, self.threads)
         return data
 
 
@@ -194,37 +182,32 @@ class SealOpener(OpenerShell):
 
     def _open(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
         adder, sizes = self.adder, self.adder.sizes
-        senders, masks = len(total.senders), self._masks(total)
+        senders = len(total.senders)
+        masks = adder.masks(self.group_key, total.slot, total.senders)
         out = empty(total.length, np.int32 if sizes.digits.width <= 32 else np.int64)
 
-        def work(start: int, stop: int) -> None:
-            for at in range(start, stop, sizes.step):
-                slots, known = self._slots(self._opened(total, masks, at), senders)
-                values, fits = sizes.digits.split(slots, senders)
-                part = out[at // sizes.n * sizes.block :][: values.size]
-                # One verdict: what exactly was off is not for whoever altered it to learn.
-                if values[part.size :].any() or not (fits and known):
-                    raise ProtocolError(
-                        f"{adder.name}: this is not the sum of what its senders encrypted in this "
-                        "round: it was altered, or is opened with another key or other senders"
-                    )
-                part[:] = values[: part.size]
+        def work(at: int, end: int) -> None:
+            slots, known = self._slots(self._opened(total, masks, at, end), senders)
+            values, fits = sizes.digits.split(slots, senders)
+            part = out[at // sizes.n * sizes.block :][: values.size]
+            # One verdict: what exactly was off is not for whoever altered it to learn.
+            if values[part.size :].any() or not (fits and known):
+                raise ProtocolError(
+                    f"{adder.name}: this is not the sum of what its senders encrypted in this "
+                    "round: it was altered, or is opened with another key or other senders"
+                )
+            part[:] = values[: part.size]
 
-        spread(work, sizes.count(total.length), sizes.step, self.threads)
+        each_piece(work, sizes.count(total.length), sizes.step, self.threads)
         return out
 
     def _slots(self, opened: NDArray[Any], senders: int) -> tuple[NDArray[np.int64], bool]:
         """Slots as integers, and whether so many senders' may have come out like that."""
         return opened, True
 
-    def _masks(self, total: Sealed) -> PolynomialMasks:
-        return self.adder.masks(self.group_key, total.slot, total.senders)
-
-    def _opened(self, total: Sealed, masks: PolynomialMasks, at: int) -> NDArray[Any]:
-        """What TenSEAL makes of the piece from residue `at` on."""
-        sizes = self.adder.sizes
-        count = sizes.count(total.length)
-        c = np.empty(min(sizes.step, count - at), np.uint64)
-        sizes.limbs.read(total.data, count, 0, at, c)
+    def _opened(self, total: Sealed, masks: PolynomialMasks, at: int, end: int) -> NDArray[Any]:
+        """What TenSEAL makes of residues `at` to `end`."""
+        sizes, c = self.adder.sizes, np.empty(end - at, np.uint64)
+        sizes.limbs.read(total.data, sizes.count(total.length), 0, at, c)
         rows = c.reshape(-1, sizes.n)
         return self._blocks.decrypt(rows, masks.blocks(at // sizes.n, len(rows)))

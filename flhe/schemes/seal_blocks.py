@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -19,26 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.math.prime_ring import PrimeRing
+from flhe.math.ring import quotients
 from flhe.packages import absent
 from flhe.schemes.polynomial_masks import lifted
 from flhe.schemes.seal_format import MAGIC, SealFormat, Words, to_seal_order
 from flhe.schemes.seal_keys import SealSecret
 from flhe.schemes.seal_sizes import SealSizes
 
-Remask = Callable[[Words, Words, Words, Words], None]
-"""Writes c into the last of (c0, c1, a, c), all uint64 (n,)."""
 
-
-def _needed(name: str) -> Any:
+def tenseal(name: str = "tenseal") -> Any:
+    """Return TenSEAL, or what it needs; ConfigError saying how to get it where it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:
         raise absent(name) from None
-
-
-def tenseal() -> Any:
-    """Return TenSEAL; ConfigError saying how to get it where it is not installed."""
-    return _needed("tenseal")
 
 
 @functools.cache
@@ -54,70 +47,60 @@ def minor_version() -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SealBlocks:
-    """Encryption and decryption under one key.
+    """Encryption and decryption under one key: TenSEAL's context with it, and encodings.
 
-    Parameters
-    ----------
-    seal : SealFormat
-        Encodings of the SEAL that is installed.
-    context : tenseal.Context
-        With the key; secret.
-    remask : callable
-        With the key; secret.
-    scale : float
-        What slots are multiplied by.
+    `key` and `parts` are the transform of s, and its quotients; in CKKS in SEAL's order. Slots are
+    multiplied by `scale`.
     """
 
     seal: SealFormat
     context: Any = field(repr=False)
-    remask: Remask = field(repr=False)
+    ring: PrimeRing
+    key: Words = field(repr=False)
+    parts: Words = field(repr=False)
     scale: float
 
     @classmethod
     def of(cls, sizes: SealSizes, secret: SealSecret) -> Self:
         """TenSEAL with that key."""
-        key = sizes.ring.forward(lifted(secret.coefficients, sizes.q))
-        seal = replace(sizes.seal, minor=minor_version())
+        ring, seal = sizes.ring, replace(sizes.seal, minor=minor_version())
+        key = ring.forward(lifted(secret.coefficients, sizes.q))
+        ordered = key[to_seal_order(ring)]
         # Blocks come one by one, which is what TenSEAL's threads would share: one is enough.
-        context = tenseal().context_from(seal.context(key[to_seal_order(sizes.ring)]), 1)
-        return cls(seal, context, cls.remasking(sizes.ring, key), sizes.scale)
-
-    @staticmethod
-    def remasking(ring: PrimeRing, key: Words) -> Remask:
-        """What puts masks of ours in place of SEAL's; `key` is the transform of s."""
-        raise NotImplementedError
+        context = tenseal().context_from(seal.context(ordered), 1)
+        used = key if seal.plain else ordered
+        return cls(seal, context, ring, used, quotients(used, np.uint64(ring.q)), sizes.scale)
 
     def encrypt(self, slots: NDArray[Any], a: Words) -> Words:
-        """Encrypt slots under the masks `a`.
+        """Encrypt slots (blocks * slots of one,) under masks `a`; returns c, uint64 (blocks, n).
 
-        Parameters
-        ----------
-        slots : NDArray
-            Shape (blocks * slots of one,), each within what the sizes have room for.
-        a : NDArray
-            uint64 (blocks, n), uniform below q, never used before.
-
-        Returns
-        -------
-        NDArray
-            c, uint64 (blocks, n).
+        Slots are within what the sizes have room for; `a` is uint64 (blocks, n), uniform below q, never
+        used before.
         """
         # TenSEAL's own Python layer copies the values three times on their way to this class.
         vector, dtype = self._vector
         scale = () if self.seal.plain else (self.scale,)
-        decompress = _needed("zstandard").ZstdDecompressor()
+        decompress = tenseal("zstandard").ZstdDecompressor()
         out = np.empty(a.shape, np.uint64)
         for values, mask, row in zip(slots.reshape(len(a), -1), a, out, strict=True):
             listed = values.astype(dtype, copy=False).tolist()
             fresh = vector(self.context.data, listed, *scale).serialize()
-            self.remask(*self.seal.polynomials(fresh, decompress), mask, row)
+            c0, c1 = self.seal.polynomials(fresh, decompress)
+            row[:] = self.ring.add(c0, self._times_key(self.ring.subtract(c1, mask)))
         return out
 
-    def decrypt(self, c: Words, a: Words) -> NDArray[Any]:
-        """What ciphertexts under masks `a` hold, noise and all: (blocks * slots of one,).
+    def _times_key(self, x: Words) -> Words:
+        """Polynomials are coefficients in BFV, and transforms in CKKS."""
+        if self.seal.plain:
+            product: Words = self.ring.products(self.key, self.ring.forward(x)[None])[0]
+            return product
+        from flhe.math import prime_kernels
 
-        `c` and `a` are uint64 (blocks, n), below q.
-        """
+        prime_kernels.times(x, self.key, self.parts, np.uint64(self.ring.q), x)
+        return x
+
+    def decrypt(self, c: Words, a: Words) -> NDArray[Any]:
+        """What `encrypt` has encrypted, noise and all: (blocks * slots of one,)."""
         vector, dtype = self._vector
         out = np.empty((len(c), self.seal.slots), dtype)
         for ours, mask, row in zip(c, a, out, strict=True):

@@ -1,9 +1,8 @@
 """SEAL's and TenSEAL's encodings, as far as schemes here read and write them.
 
-TenSEAL hands out objects in its encoding only, and no words of a polynomial. Its messages are protobuf
-(tenseal/proto/*.proto); inside lie SEAL's objects, each with a 16-byte header: magic, header length,
-version, mode of compression, total length. What is written here is not compressed: random residues
-do not shrink. One modulus, so no relinearization keys, which TenSEAL's own constructor insists on.
+TenSEAL hands out no words of a polynomial. Its messages are protobuf (tenseal/proto/*.proto) around
+SEAL's objects. What is written here is not compressed: random residues do not shrink. One modulus, so
+no relinearization keys, which TenSEAL's own constructor insists on.
 
 A polynomial lies in SEAL as its transform: values at the powers psi^(2 rev(i) + 1) of the least
 primitive 2 n-th root of unity psi, rev(i) reversing the bits of i. `to_seal_order` says where those lie
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
 from flhe.math.prime_ring import PrimeRing
-from flhe.math.ring_arrays import root
+from flhe.math.ring import root
 
 Words = NDArray[np.uint64]
 
@@ -51,7 +50,6 @@ AUTO_FLAGS = 7
 
 
 def _field(number: int, data: bytes) -> bytes:
-    """A protobuf field of bytes."""
     return _varint(number << 3 | 2) + _varint(len(data)) + data
 
 
@@ -65,14 +63,10 @@ def _varint(number: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SealFormat:
-    """Encodings for one ring.
+    """Encodings for one ring of dimension n, q a prime of at most 60 bits.
 
     Parameters
     ----------
-    n : int
-        Dimension.
-    q : int
-        The modulus, a prime of at most 60 bits.
     minor : int
         SEAL's minor version, as it loads its own only; 0 where nothing is written.
     plain : int
@@ -138,14 +132,9 @@ class SealFormat:
     def polynomials(self, vector: bytes, decompress: Any) -> tuple[Words, Words]:
         """Both polynomials of a fresh one-ciphertext vector that TenSEAL has written.
 
-        Raises ConfigError: a version of TenSEAL that writes something else.
+        TenSEAL made it in this process: it is not looked at closely. `decompress` is zstandard's.
 
-        Parameters
-        ----------
-        vector : bytes
-            Made by TenSEAL in this process, not by others: it is not looked at closely.
-        decompress : zstandard.ZstdDecompressor
-            Reads what SEAL compresses.
+        Raises ConfigError: a version of TenSEAL that writes something else.
         """
         end = len(vector) - (0 if self.plain else 9)  # CKKS's scale comes last
         start = 1 + 1 + len(_varint(self.slots)) + 1

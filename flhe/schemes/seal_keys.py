@@ -1,11 +1,9 @@
 """Keys of SEAL: one ternary polynomial that all members share, and what a server has in its place.
 
-Encryption is under the secret key, so there is no public key. What is public is a digest that says
-which key the members use: nobody can decrypt with it, and members with different keys derive different
-slots.
+Encryption is under the secret key, so there is no public key. A public digest says which key the
+members use: nobody can decrypt with it, and members with different keys derive different slots.
 
-Coefficients are uniform in {-1, 0, 1}, as SEAL draws them and the Homomorphic Encryption Standard takes
-them to be.
+Coefficients are uniform in {-1, 0, 1}, as SEAL draws them and the standard takes them to be.
 
 Source: Microsoft SEAL 4.1 (`KeyGenerator`); Homomorphic Encryption Standard (2018), Table 1.
 """
@@ -69,14 +67,9 @@ def unpack(data: bytes) -> Ternary:
 
 @dataclass(frozen=True, slots=True)
 class SealPublic(Record):
-    """What the server has: the ring, and which key the members use in it.
+    """What the server has: the ring's preset, and which key the members use in it.
 
-    Parameters
-    ----------
-    ring : str
-        Preset.
-    key_id : bytes
-        Digest of the secret key, 32 bytes; keys have thousands of bits, so it gives none away.
+    `key_id` is a digest of the secret key; keys have thousands of bits, so it gives none away.
     """
 
     FORM = Form("seal-public", MAX_BYTES, "seal-public", VERSION)
@@ -96,12 +89,7 @@ class SealPublic(Record):
 class SealSecret(Record):
     """What members have: they encrypt and decrypt with it.
 
-    Parameters
-    ----------
-    ring : str
-        Preset.
-    coefficients : NDArray[int8]
-        Shape (dimension,), each -1, 0 or 1; secret. Five of them take a byte where they are written.
+    `coefficients` are int8 (dimension,), each -1, 0 or 1; five of them take a byte where written.
     """
 
     FORM = Form("seal-secret", MAX_BYTES, "seal-secret", VERSION)

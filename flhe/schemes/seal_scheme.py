@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from flhe.packages import Needs
 from flhe.schemes.base import Agreement, Scheme
-from flhe.schemes.presets import DEFAULT_SEAL, SEAL, SealPreset, called
+from flhe.schemes.presets import DEFAULT_SEAL, SEAL, RingPreset, called
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class SealScheme(Scheme):
     needs: ClassVar[Needs] = Needs(node=("tenseal", "zstandard"))
     CIPHER: ClassVar[str]
     """What TenSEAL calls it."""
-    RINGS: ClassVar[Mapping[str, SealPreset]] = SEAL
+    RINGS: ClassVar[Mapping[str, RingPreset]] = SEAL
 
     ring: str = DEFAULT_SEAL
 
@@ -36,7 +36,7 @@ class SealScheme(Scheme):
         called(self.ring, "ring", self.CIPHER, self.RINGS)
 
     @property
-    def preset(self) -> SealPreset:
+    def preset(self) -> RingPreset:
         """The ring itself."""
         return self.RINGS[self.ring]
 

@@ -6,11 +6,13 @@ import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from flhe.coding.digits import Digits
+import numpy as np
+from numpy.typing import NDArray
+
 from flhe.coding.limb_packing import PIECE, LimbPacking
 from flhe.errors import ConfigError
 from flhe.math.prime_ring import PrimeRing, ntt_primes
-from flhe.schemes.presets import SealPreset
+from flhe.schemes.presets import RingPreset
 from flhe.schemes.seal_format import SealFormat
 
 LARGEST = 22
@@ -22,19 +24,50 @@ long over residues of fewer bits."""
 
 
 @dataclass(frozen=True, slots=True)
-class SealSizes:
-    """Sizes of one ring.
+class Digits:
+    """How `per` values of at most `bound` lie in an integer, `width` bits each, sign included.
 
-    Parameters
-    ----------
-    n : int
-        Dimension.
-    bits : int
-        Of the modulus, and of a residue on the wire.
-    cohort : int
-        N, vectors that are added at most.
-    digits : Digits
-        How values lie in a slot.
+    V = sum over k of v_k 2^(width k): sums of V hold the sums of the v_k, each in its place.
+    """
+
+    width: int
+    per: int
+    bound: int
+
+    @property
+    def largest(self) -> int:
+        """Largest absolute integer of one sender."""
+        return self.bound * sum(1 << (self.width * k) for k in range(self.per))
+
+    def join(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Integers (count,) of (count * per,) values, the first of each lowest."""
+        digits = values.reshape(-1, self.per)
+        out = digits[:, -1].copy()
+        for k in range(self.per - 2, -1, -1):
+            out <<= self.width
+            out += digits[:, k]
+        return out
+
+    def split(self, sums: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], bool]:
+        """Inverse of `join` for a sum of `count`, and whether as many can have added up to it.
+
+        Digits are balanced, so that those below leave no borrow in the ones above.
+        """
+        digits = np.empty((sums.size, self.per), np.int64)
+        half, mask, rest = 1 << (self.width - 1), (1 << self.width) - 1, sums
+        for k in range(self.per - 1):
+            digits[:, k] = ((rest + half) & mask) - half
+            rest = (rest - digits[:, k]) >> self.width
+        digits[:, -1] = rest
+        most = count * self.bound
+        return digits.reshape(-1), bool(digits.max() <= most and digits.min() >= -most)
+
+
+@dataclass(frozen=True, slots=True)
+class SealSizes:
+    """Sizes of one ring of dimension n.
+
+    `bits` are those of the modulus, and of a residue on the wire; `digits`: how values lie in a slot.
     """
 
     WIDEST: ClassVar[int]
@@ -44,6 +77,10 @@ class SealSizes:
     bits: int
     cohort: int
     digits: Digits
+
+    def parameters(self) -> dict[str, Any]:
+        """What else is public of a kind."""
+        raise NotImplementedError
 
     @property
     def fits(self) -> bool:
@@ -96,7 +133,7 @@ class SealSizes:
 
 
 @functools.lru_cache(maxsize=256)
-def sizes_for(kind: type[SealSizes], preset: SealPreset, cohort: int, bits: int) -> Any:
+def sizes_for(kind: type[SealSizes], preset: RingPreset, cohort: int, bits: int) -> Any:
     """What a sum of `cohort` vectors of `bits`-bit values takes in the ring of `preset`, of a kind.
 
     Of the moduli that hold a value in the fewest bits, the shortest. Raises ConfigError: not even one

@@ -1,9 +1,8 @@
 """Sealed: a ciphertext that says what it is a sum of.
 
 A `Slot` names one round of one federation; with a sender's rank it names the one use of a mask. A
-`Sealed` carries its slot and its senders, because every reader needs them: FLASHE to unmask, SASH to
-release keys, weights to divide. A sparse one carries its senders' supports too: which coordinates each
-of them sent. Its values are those of the supports' union, in order, and then the extras.
+`Sealed` carries its slot and its senders, because every reader needs them. A sparse one carries its
+senders' supports too. Its values are those of the supports' union, in order, and then the extras.
 """
 
 from __future__ import annotations
@@ -53,9 +52,8 @@ class Slot(Record):
     layout_hash : bytes
         SHA-256 over names, shapes, dtypes, terms and scheme parameters, 32 bytes.
     history : bytes
-        SHA-256 chain over the initial model and every sum opened since, 32 bytes. All of it is
-        known to the server anyway; members who were shown different ones derive different masks, so
-        their updates cannot be added up unnoticed.
+        SHA-256 chain over the initial model and every sum opened since, 32 bytes. Members who were
+        shown different ones derive different masks: their updates cannot be added up unnoticed.
     purpose : str
         What the sum is of: sums of one attempt have masks of their own.
     """
@@ -72,21 +70,9 @@ class Slot(Record):
     purpose: Annotated[str, matching("[a-z-]{1,16}", "1 to 16 of a-z -")] = UPDATE
 
     def context(self) -> tuple[int | bytes | str, ...]:
-        """Everything a key of this sum is derived from.
-
-        Seven values for an update, and the purpose as an eighth for any other sum: no two are equal.
-        """
-        # Said one by one: masks and keys are derived from them, in this order.
-        values = (
-            self.run_id,
-            self.roster_hash,
-            self.epoch,
-            self.round,
-            self.attempt,
-            self.layout_hash,
-            self.history,
-        )
-        return values if self.purpose == UPDATE else (*values, self.purpose)
+        """Everything a key of this sum is derived from, in order; an update's purpose is left out."""
+        values: tuple[int | bytes | str, ...] = tuple(self.to_fields())
+        return values[:-1] if self.purpose == UPDATE else values
 
     def digest(self) -> bytes:
         """SHA-256 of all of it, 32 bytes: names the slot in signed messages."""
@@ -137,8 +123,6 @@ class Sealed:
     ----------
     scheme : str
         Name of the scheme that made it.
-    slot : Slot
-        Round that it belongs to.
     senders : tuple[int, ...]
         Ranks of the clients whose vectors are summed in it, ascending, each once.
     length : int
@@ -203,13 +187,11 @@ class Sealed:
 
         Parameters
         ----------
-        header, body
-            As they were written.
         supports : sequence of Support, optional
             Those that came before; `body` is the ciphertext alone then.
         floats : int, optional
-            Length of the vectors that supports may be of; 0 for none. Whoever reads what others wrote
-            must say it: a few bytes may stand for many coordinates.
+            Length of the vectors that supports may be of; 0 for none. Readers of what others wrote must
+            say it: a few bytes may stand for many coordinates.
         """
         head = _Header.from_bytes(header)
         if supports is None:

@@ -3,9 +3,9 @@
     data = ciphertext of the scheme inside | zeros up to 8 bytes | the rest, `lane_bits` a value
 
 A vector has `floats` values, then extras. What a mask selects and all extras are encrypted by the
-scheme inside, exactly as a shorter vector would be. The rest is packed as it is, with room for the sum
-of the cohort, or left out. `length` counts what is encrypted. The server knows how many values that
-are, and where they belong only if it can tell from those that it sees.
+scheme inside, as a shorter vector. The rest is packed as it is, with room for the sum of the cohort, or
+left out. `length` counts what is encrypted: the server knows how many values that are, and where they
+belong only if it can tell from those that it sees.
 
 Nothing here hides the rest of an update; what that costs is in docs/fedml_he.md.
 """
@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Integers, Plain
-from flhe.coding.pack import Packing, spread
+from flhe.coding.pack import Packing
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.prg import PIECE
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring import Elements
 from flhe.schemes.base import (
     Adder,
     Opener,
@@ -35,24 +35,18 @@ from flhe.schemes.base import (
     check_integers,
 )
 from flhe.schemes.sealed import Sealed, Slot, merged_senders
-from flhe.schemes.shell import windows
+from flhe.schemes.shell import each_piece
 
 SUFFIX = "/selected"
 ALIGNED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Selective:
-    """Public parameters: the adder inside, and how much of a vector is for it.
+class Selective(Adder):
+    """Public parameters: the adder inside, which encrypts `selected` of `floats` values, and extras.
 
     Parameters
     ----------
-    inner : Adder
-        What encrypts the selected values and the extras.
-    floats : int
-        Values of a whole vector, without extras.
-    selected : int
-        How many of them are encrypted, 1 to `floats`.
     clear : bool
         Whether the others travel, in clear; otherwise they do not.
     mask : Support, optional
@@ -64,8 +58,12 @@ class Selective:
     selected: int
     clear: bool = True
     mask: Support | None = field(default=None, repr=False, compare=False)
+    scheme: Scheme = field(init=False, repr=False, compare=False)
+    cohort: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "scheme", self.inner.scheme)
+        object.__setattr__(self, "cohort", self.inner.cohort)
         if not 1 <= self.selected <= self.floats:
             raise ConfigError(
                 f"Selective(selected={self.selected}): 1 to all of the {self.floats} values"
@@ -78,19 +76,9 @@ class Selective:
             )
 
     @property
-    def scheme(self) -> Scheme:
-        """The system inside."""
-        return self.inner.scheme
-
-    @property
     def name(self) -> str:
         """Name on the wire: another one than the scheme inside has, whose ciphertexts these are not."""
         return self.inner.name + SUFFIX
-
-    @property
-    def cohort(self) -> int:
-        """Senders that a sum has room for."""
-        return self.inner.cohort
 
     @property
     def space(self) -> Integers:
@@ -153,7 +141,6 @@ class Selective:
         return self._start(length) + self.packing.nbytes(self.rest)
 
     def _start(self, length: int) -> int:
-        """Where the rest begins."""
         inner = self.inner.nbytes(length)
         return inner if self.rest == 0 else -(-inner // ALIGNED) * ALIGNED
 
@@ -162,16 +149,9 @@ class Selective:
 
         Raises ProtocolError: another scheme or length, a sparse ciphertext, or bytes between the two.
         """
-        if isinstance(sealed, SelectiveTotal) and sealed.scheme == self.name:
-            return self.inner.close(sealed.inner), sealed.rest
-        if sealed.scheme != self.name:
-            raise ProtocolError(f"{self.name}: a ciphertext of {sealed.scheme!r}")
-        if sealed.supports or sealed.length < self.selected:
-            raise ProtocolError(f"{self.name}: a ciphertext of another form or length")
-        if sealed.data.size != self.nbytes(sealed.length):
-            raise ProtocolError(
-                f"{self.name}: {sealed.data.size} bytes, {self.nbytes(sealed.length)} were expected"
-            )
+        self.check(sealed)
+        if sealed.length < self.selected:
+            raise ProtocolError(f"{self.name}: a ciphertext of another length")
         end, start = self.inner.nbytes(sealed.length), self._start(sealed.length)
         if sealed.data[end:start].any():
             raise ProtocolError(f"{self.name}: there is something between the two parts")
@@ -186,24 +166,15 @@ class Selective:
         """
         inside, rest = self.split(part)
         if total is None:
-            said = (self.name, part.slot, part.senders, part.length)
-            inner, data = self.inner.add(None, inside), np.empty(0, np.uint8)
-            return SelectiveTotal(*said, data, part.mode, inner=inner, rest=rest.copy())
-        if not isinstance(total, SelectiveTotal):
-            total = self.add(None, total)
-        assert isinstance(total, SelectiveTotal)
-        merged_senders(total, part, self.cohort)
+            return self.join(self.inner.close(self.inner.add(None, inside)), rest)
+        senders = merged_senders(total, part, self.cohort)
+        before, clear = self.split(total)
         # The scheme inside first: what it refuses must leave the whole total alone.
-        inner = self.inner.add(total.inner, inside)
-        self.packing.add(total.rest, rest, self.rest)
-        return replace(total, senders=inner.senders, inner=inner)
-
-    def close(self, total: Sealed) -> Sealed:
-        """The sum as it travels to the readers."""
-        if not isinstance(total, SelectiveTotal):
-            return total
-        inner = self.inner.close(total.inner)
-        return self.join(inner, total.rest)
+        inner = self.inner.close(self.inner.add(before, inside))
+        if not np.may_share_memory(inner.data, before.data):
+            before.data[:] = inner.data
+        self.packing.add(clear, rest, self.rest)
+        return replace(total, senders=senders)
 
     def join(self, inside: Sealed, rest: NDArray[np.uint8]) -> Sealed:
         """Inverse of `split`; the two parts are copied."""
@@ -211,14 +182,6 @@ class Selective:
         end, start = inside.data.size, self._start(inside.length)
         data[:end], data[end:start], data[start:] = inside.data, 0, rest
         return Sealed(self.name, inside.slot, inside.senders, inside.length, data, inside.mode)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SelectiveTotal(Sealed):
-    """A sum under way: `inner` is that of the scheme inside, `rest` that of what is in clear."""
-
-    inner: Sealed = field(kw_only=True)
-    rest: NDArray[np.uint8] = field(kw_only=True, repr=False)
 
 
 @dataclass(slots=True)
@@ -246,7 +209,7 @@ class SelectiveSealer:
         Raises ProtocolError: a vector of another length, or a sparse one; RangeError, ReuseError: as
         the sealer inside does.
         """
-        from flhe.math import select_kernels
+        from flhe.math import coordinate_kernels
 
         adder, values = self.adder, plain.values
         if support is not None or plain.coords is not None or values.size != adder.floats:
@@ -255,7 +218,7 @@ class SelectiveSealer:
             )
         chosen = empty(adder.selected, values.dtype)
         others = empty(adder.floats - adder.selected, values.dtype)
-        select_kernels.apart(values, adder.known.coords, chosen, others)
+        coordinate_kernels.apart(values, adder.known.coords, chosen, others)
         check_integers(adder.name, others, adder.space)  # as the sealer inside does, of its part
         inside = self.inner.encrypt(Plain(chosen, plain.extras), slot, mode=mode)
         if adder.rest == 0:
@@ -285,7 +248,7 @@ class SelectiveOpener:
 
         Raises ProtocolError: what is no sum of this scheme, or what the opener inside refuses.
         """
-        from flhe.math import select_kernels
+        from flhe.math import coordinate_kernels
 
         adder, packing = self.adder, self.adder.packing
         inside, packed = adder.split(total)
@@ -295,7 +258,7 @@ class SelectiveOpener:
             others = unpack_clear(packing, packed, adder.rest, self.threads)
         dtype = np.promote_types(opened.dtype, others.dtype)
         lanes = empty(adder.floats + opened.size - adder.selected, dtype)
-        select_kernels.together(
+        coordinate_kernels.together(
             opened[: adder.selected], others, adder.known.coords, lanes[: adder.floats]
         )
         lanes[adder.floats :] = opened[adder.selected :]
@@ -327,8 +290,7 @@ def _each(
     step = max(PIECE // packing.block, 1) * packing.block
     zeros = np.zeros(min(step, signed.size), packing.lane)
 
-    def run(start: int, stop: int) -> None:
-        for at, end in windows(start, stop, step):
-            work(signed[at:end], zeros[: end - at], packing.cut(data, at, end))
+    def run(at: int, end: int) -> None:
+        work(signed[at:end], zeros[: end - at], packing.cut(data, at, end))
 
-    spread(run, signed.size, step, threads)
+    each_piece(run, signed.size, step, threads)

@@ -1,138 +1,31 @@
-"""Shell: what adders and sealers have in common, one way to encrypt among it."""
+"""What adders of residues and sealers have in common, and how they work on pieces of vectors."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import Integers, Plain
+from flhe.coding.base import Plain
 from flhe.coding.limb_packing import LimbPacking
+from flhe.coding.pack import spread
 from flhe.coding.support import Support
-from flhe.errors import ConfigError, ProtocolError, ReuseError
-from flhe.math.ring_arrays import Elements
-from flhe.schemes.base import Opener, check_integers
-from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
-
-NO_SUPPORT = "its adder takes none, and its scheme does not say so (dense)"
-MAX_COHORT = 1024
-"""The systems are for federations of organizations; FLASHE's paper speaks of 2 to 100 (Sec. 2.1)."""
+from flhe.errors import ProtocolError, ReuseError
+from flhe.schemes.base import Adder, check_integers
+from flhe.schemes.sealed import Sealed, Slot, check_senders
 
 
-class Shell:
-    """An adder but for `nbytes`, `_sum` and its roles; the base of frozen dataclasses.
-
-    Parameters
-    ----------
-    scheme : Scheme
-        The scheme's own parameters.
-    cohort : int
-        N, members of the epoch, 2 to 1024.
-    bits : int
-        Bits of one encoded value, sign included, 2 to 32.
-    """
-
-    __slots__ = ()
-
-    scheme: Any
-    cohort: int
-    bits: int
-
-    @property
-    def name(self) -> str:
-        """Name on the wire: the scheme's."""
-        name: str = self.scheme.name
-        return name
-
-    def __post_init__(self) -> None:
-        self._check_cohort()
-        self._check_bits()
-
-    def _check_cohort(self) -> None:
-        if not 2 <= self.cohort <= MAX_COHORT:
-            kind = type(self).__name__
-            raise ConfigError(f"{kind}(cohort={self.cohort}): cohort must be 2 to {MAX_COHORT}")
-
-    def _check_bits(self) -> None:
-        if not 2 <= self.bits <= 32:
-            raise ConfigError(f"{type(self).__name__}(bits={self.bits}): bits must be 2 to 32")
-
-    @property
-    def space(self) -> Integers:
-        """Integers of `bits` bits, symmetric."""
-        return Integers((1 << (self.bits - 1)) - 1)
-
-    def parameters(self) -> dict[str, Any]:
-        """Public parameters, for hashing into the layout: schemes add their own."""
-        return {"name": self.name, "cohort": self.cohort, "bits": self.bits}
-
-    def nbytes(self, length: int) -> int:
-        """Bytes of a ciphertext of `length` values."""
-        raise NotImplementedError
-
-    def check_mode(self, mode: str) -> None:
-        """There is one way only; ProtocolError for any other."""
-        if mode:
-            raise ProtocolError(f"{self.name}: a mode was named, and it has none")
-
-    def check_support(self, plain: Plain, support: Support | None) -> None:
-        """Refuse values of some coordinates; ProtocolError."""
-        if support is not None or plain.coords is not None:
-            raise ProtocolError(f"{self.name}: sparse values; {self.scheme.dense or NO_SUPPORT}")
-
-    def add(self, total: Sealed | None, part: Sealed) -> Sealed:
-        """Fold `part` into `total`; `total` is consumed, its buffer may live on in the result.
-
-        Raises ProtocolError: another scheme, round, parameter set or length; a sparse ciphertext; a
-        sender outside the cohort; data that the scheme does not write; ReuseError: a sender that is
-        already in the total.
-        """
-        self.check(part)  # all of it, before anything is added: an error must leave the total alone
-        if total is None:
-            data = part.data.copy()
-            return Sealed(self.name, part.slot, part.senders, part.length, data, part.mode)
-        senders = merged_senders(total, part, self.cohort)
-        data = self._sum(total, part)
-        return Sealed(self.name, total.slot, senders, total.length, data, total.mode)
-
-    def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
-        """The bytes of a sum of two that were checked; those of `total` may be written to."""
-        raise NotImplementedError
-
-    def close(self, total: Sealed) -> Sealed:
-        """What travels to the readers of a sum: `total` itself."""
-        return total
-
-    def server_opener(self, released: Elements, *, threads: int = 1) -> Opener:
-        """Refused: members open; ConfigError."""
-        raise ConfigError(f"{self.name}: members open its sums, and the server none")
-
-    def check(self, sealed: Sealed) -> None:
-        """Refuse what is no ciphertext of this scheme; ProtocolError."""
-        if sealed.scheme != self.name:
-            raise ProtocolError(f"{self.name}: a ciphertext of {sealed.scheme!r}")
-        self.check_mode(sealed.mode)
-        if sealed.supports:
-            raise ProtocolError(f"{self.name}: a sparse ciphertext; {self.scheme.dense}")
-        check_senders(sealed.senders, self.cohort)
-        if sealed.data.size != self.nbytes(sealed.length):
-            raise ProtocolError(
-                f"{self.name}: a ciphertext of {sealed.data.size} bytes, {sealed.length} values take "
-                f"{self.nbytes(sealed.length)}"
-            )
-
-
-class ResidueShell(Shell):
+class ResidueShell(Adder):
     """One whose ciphertexts are residues: `sizes.count(length)` of each of `sizes.limbs`."""
 
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        Shell.__post_init__(self)
+        Adder.__post_init__(self)
         _ = self.sizes  # what does not fit is refused now
 
     @property
@@ -157,7 +50,7 @@ class ResidueShell(Shell):
 
     def check(self, sealed: Sealed) -> None:
         """Refuse what is no ciphertext of this scheme, a residue that is not below its modulus."""
-        Shell.check(self, sealed)
+        Adder.check(self, sealed)
         try:
             self.limbs.check(sealed.data, self.sizes.count(sealed.length))
         except ProtocolError as error:
@@ -182,20 +75,10 @@ class _Rank:
 class SealerShell(_Rank):
     """A sealer but for `_seal`; the base of dataclasses with some of these fields.
 
-    Parameters
-    ----------
-    adder : Adder
-        Public parameters.
-    group_key : bytes
-        K_G of the epoch, 32 bytes.
-    rank : int
-        This client's rank in the agreed member list; never a number from the server.
-    threads : int
-        Threads to encrypt on.
-    random : callable
-        Where what is drawn comes from: n -> n uniform bytes.
+    `group_key` is K_G of the epoch, 32 bytes, `rank` as in `Secrets`, `random` what is drawn from.
     """
 
+    threads: int = field(default=1, kw_only=True)
     _used: set[Slot] = field(default_factory=set, init=False, repr=False)
     _ready: dict[tuple[Slot, int, str], Any] = field(default_factory=dict, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
@@ -212,20 +95,11 @@ class SealerShell(_Rank):
     ) -> Sealed:
         """Encrypt `plain.values` then `plain.extras`, signed integers within the scheme's space.
 
+        Parameters as for `Sealer`.
+
         Raises ReuseError: a second vector for one slot: their difference would show; RangeError: a
         value outside the space, which would run into others' sums; ProtocolError: a mode or a support
         that the scheme does not have, or values of other coordinates.
-
-        Parameters
-        ----------
-        plain : Plain
-            Values of all coordinates, or of those in `support`.
-        slot : Slot
-            The one use of a mask that this is.
-        mode : str
-            The one that was announced, where the scheme has several.
-        support : Support, optional
-            Which coordinates the values are of, where the scheme carries sparse vectors.
         """
         adder = self.adder
         adder.check_mode(mode)
@@ -281,7 +155,7 @@ class OpenerShell:
     adder: Any
 
     def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
-        """Open a sum: signed integers, shape (total.length,), int32 where the largest sum fits.
+        """Open a closed sum: signed values, then extras, shape (total.length,), int32 where sums fit.
 
         Raises ProtocolError: another scheme, a sender outside the cohort, data of another length or
         that the scheme does not write; a sum of other senders than it says, opened with another key,
@@ -302,6 +176,16 @@ def windows(start: int, stop: int, step: int) -> Iterator[tuple[int, int]]:
     """First and last place of each piece of `step` places."""
     for at in range(start, stop, step):
         yield at, min(at + step, stop)
+
+
+def each_piece(work: Callable[[int, int], None], length: int, step: int, threads: int) -> None:
+    """Call `work(start, stop)` for each piece of `step` places, on so many threads."""
+
+    def run(start: int, stop: int) -> None:
+        for at, end in windows(start, stop, step):
+            work(at, end)
+
+    spread(run, length, step, threads)
 
 
 def window(arrays: Sequence[NDArray[Any]], start: int, stop: int) -> NDArray[Any]:

@@ -17,11 +17,8 @@ whether the guess was wrong, because its tags would have to be guessed with it. 
 the masks tau: they tie a tag to its sender and say nothing of k. Powers of one element stand where
 independent ones might: they cost no stream of 16 bytes a value, and two tags make up for the degree.
 
-To add Q to a tag, or to take it off, changes nothing that the tag says. It passes where the sum of tags
-stays in its range, about half the time, and harms nobody.
-
-There is one verdict, before any range is checked. A member that colludes with the server has the key
-and can forge.
+To add Q to a tag, or to take it off, passes where the sum of tags stays in its range, and harms nobody:
+the tag says the same. A member that colludes with the server has the key and can forge.
 
 Source: docs/protocol.md (Tags); Carter, Wegman, "New hash functions and their use in authentication
 and set equality" (JCSS 1981); Agrawal, Boneh, "Homomorphic MACs" (ACNS 2009).
@@ -49,18 +46,9 @@ TAG_BITS = 64
 
 @dataclass(frozen=True, slots=True)
 class SumMac:
-    """The tags of one slot.
+    """The tags of one slot: k and tau are used for one vector of each sender.
 
-    Parameters
-    ----------
-    group_key : bytes
-        K_G of the epoch.
-    slot : Slot
-        Of the vectors: k and tau are used for one vector of each sender.
-    floats : int
-        Coordinates that sparse values may have; extras come behind the last of them.
-    threads : int
-        Threads that a vector is spread over.
+    `floats` are the coordinates that sparse values may have; extras come behind the last of them.
     """
 
     group_key: bytes = field(repr=False)
@@ -69,17 +57,10 @@ class SumMac:
     threads: int = 1
 
     def tagged(self, plain: Plain, rank: int, bits: int, bound: bytes = b"") -> Plain:
-        """A sender's vector with its tags behind the extras.
+        """A sender's vector, of integers of `bits` bits, sign included, with its tags behind the rest.
 
-        Parameters
-        ----------
-        plain : Plain
-            The vector, encoded: signed integers of at most `bits` bits.
-        bits : int
-            Bits of one value, sign included.
-        bound : bytes
-            What else of the sender its tags are tied to: the digest of a sparse vector's support. A
-            coordinate that is zero could otherwise be taken out of it, and be told by that.
+        `bound` is what else of the sender its tags are tied to: the digest of a sparse vector's
+        support. A coordinate that is zero could otherwise be taken out of it, and be told by that.
         """
         sums = self._polynomials(plain)
         tags = [(s + tau) % Q for s, tau in zip(sums, self._masks(rank, bound), strict=True)]
@@ -91,16 +72,8 @@ class SumMac:
     ) -> tuple[Plain, tuple[bool, ...]]:
         """An opened sum without its tags, and whether each of them fits what `senders` encrypted.
 
-        Parameters
-        ----------
-        opened : Plain
-            What was opened, whatever it is; the sums of the tags' digits end its extras.
-        senders : sequence of int
-            Who the sum says that it is of, each once.
-        bits : int
-            As for `tagged`.
-        bounds : sequence of bytes
-            `bound` of each sender; none where vectors are dense.
+        The sums of the tags' digits end the extras of what was opened. `senders` are the ranks that the
+        sum says it is of, each once; `bounds` holds `bound` of each, none where vectors are dense.
         """
         end = opened.extras.size - lanes(bits)
         tags = join(opened.extras[end:], bits)
@@ -113,7 +86,6 @@ class SumMac:
         return plain, tuple(fits)
 
     def _masks(self, rank: int, bound: bytes) -> list[int]:
-        """Tau of one sender."""
         return _elements(hkdf(self.group_key, "sum-tag-mask", *self.slot.context(), rank, bound))
 
     def _polynomials(self, plain: Plain) -> list[int]:

@@ -21,8 +21,8 @@ from flhe.coding.base import COUNT, Plain
 from flhe.coding.flatten import Layout
 from flhe.coding.quantize import EXTRA_BITS, Quantize
 from flhe.errors import ConfigError, NotFiniteError, RangeError, ReplyError
+from flhe.schemes.base import MAX_COHORT
 from flhe.schemes.sealed import Sealed
-from flhe.schemes.shell import MAX_COHORT
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.epoch_sums import EpochSums
 from flhe.training.kind import Kind, exact_part, exact_sums

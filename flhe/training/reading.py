@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from flhe.coding.extras import Totals
 from flhe.coding.flatten import Arrays
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring import Elements
 from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed
 from flhe.training import evaluation, update

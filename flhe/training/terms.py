@@ -16,10 +16,9 @@ from flhe.coding.select import Select, describe
 from flhe.coding.update import update_codec
 from flhe.errors import ConfigError
 from flhe.schemes import DEFAULT, sum_mac
-from flhe.schemes.base import Adder, fits
+from flhe.schemes.base import MAX_COHORT, Adder, fits
 from flhe.schemes.registry import SCHEMES, SchemeField
 from flhe.schemes.selective import Selective
-from flhe.schemes.shell import MAX_COHORT
 from flhe.training.optimizer import Optimizer
 from flhe.wire.record import Form, Record
 

@@ -29,9 +29,8 @@ import torch
 from numpy.typing import NDArray
 
 from flhe.coding.flatten import Entry, Layout
-from flhe.coding.mixed_derivatives import Of
 from flhe.coding.select import Select
-from flhe.coding.sensitivity import sensitivity
+from flhe.coding.sensitivity import Of, sensitivity
 from flhe.errors import ConfigError
 from flhe_lab.audit.images import CLASSES, Images
 from flhe_lab.audit.inversion import Attack, Channel, Guess, Seen, gradient, invert

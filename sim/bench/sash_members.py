@@ -25,8 +25,7 @@ from flhe.keys.agreement.pairs import pack_elements, seal_share
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
 from flhe.math import ring
-from flhe.schemes.sash.adder import SashAdder, SashOpener, SashSealer
-from flhe.schemes.sash.generator import Seed
+from flhe.schemes.sash.adder import SashAdder, SashOpener, SashSealer, Seed
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed, Slot
 from flhe_lab.bench.contender import Laps

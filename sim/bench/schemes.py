@@ -204,7 +204,7 @@ def batchcrypt(
     return Federation(
         terms,
         adder,
-        lambda rank: BatchCryptSealer(adder, key, rank, threads),
+        lambda rank: BatchCryptSealer(adder, key, rank, threads=threads),
         lambda total: BatchCryptOpener(adder, key, threads).decrypt(total),
         group_key,
     ).contender(

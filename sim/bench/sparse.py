@@ -47,13 +47,15 @@ def sparse(setting: Setting, updates: Sequence[Vector], top_k: float) -> Contend
         chosen, _, support = selected(rank)
         exact[chosen.coords] += chosen.values
         bitmaps.append((rank, support.bitmap()))
-    choice = masking.for_supports(bitmaps, terms.trailer_lanes(layout), setting.cohort)
+    mode, single, double = masking.for_supports(
+        bitmaps, terms.trailer_lanes(layout), setting.cohort
+    )
 
     def seal(rank: int) -> Sealed:
         _, encoded, support = selected(rank)
         sealer = FlasheSealer(adder, key, rank, threads=threads)
         tagged = tags.tagged(encoded, rank, adder.bits, support.digest())
-        return sealer.encrypt(tagged, SLOT, mode=choice.masking, support=support)
+        return sealer.encrypt(tagged, SLOT, mode=mode, support=support)
 
     def opened(total: Sealed) -> Vector:
         sums = FlasheOpener(adder, key, threads=threads).decrypt(total)
@@ -70,8 +72,7 @@ def sparse(setting: Setting, updates: Sequence[Vector], top_k: float) -> Contend
         opened,
         [(exact / len(ranks)).astype(np.float32)],
         ranks=ranks,
-        note=f"{choice.masking} masking (adaptive): {choice.single:,} masks of all clients, double "
-        f"{choice.double:,}",
+        note=f"{mode} masking (adaptive): {single:,} masks of all clients, double {double:,}",
     )
 
 

@@ -147,12 +147,12 @@ def _trivial_paillier(adder: BatchCryptAdder, sealed: Sealed) -> Integers | None
 
 def _unmasked_ckks(adder: FedmlHeAdder, sealed: Sealed) -> Integers | None:
     """Under masks of zero every key opens a block, and slots lie on the grid."""
-    from flhe.schemes.fedml_he.seal_blocks import Blocks
+    from flhe.schemes.seal_blocks import SealBlocks
     from flhe.schemes.seal_keys import SealSecret
 
     adder.check(sealed)
     sizes = adder.sizes
-    blocks = Blocks.of(sizes, SealSecret.generate(adder.scheme.ring))
+    blocks = SealBlocks.of(sizes, SealSecret.generate(adder.scheme.ring))
     count = sizes.count(sealed.length)
     found = []
     for at in range(0, count, sizes.step):

@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import Result
 
 from flhe.errors import FlheError
 from flhe.keys.agreement.answers import combine
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring import Elements
 from flhe.mods import records
 from flhe.schemes.base import Scheme
 from flhe.schemes.sealed import Sealed

@@ -19,7 +19,6 @@ from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
 from flhe.node.journal import Journal, Note, SignedSet
 from flhe.node.node import StoredSession
-from flhe.schemes.batchcrypt import residue_worker
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.scheme import FedmlHe
@@ -65,7 +64,6 @@ def _more() -> list[Record]:
             2,
             3,
         ),
-        residue_worker._Order(11, 13, 139, 3),
         *(TOLD.dealt[0], TOLD.agreed[0], Note(bytes(32), b"", bytes(32))),
         dealt.deal(ROSTER, Esafl("rns-4096", "dealt"), random=source("dealt"))[IDS[0].public],
         StoredSession(bytes(16), Contract()),

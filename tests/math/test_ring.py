@@ -17,8 +17,7 @@ from flhe.errors import ConfigError, RangeError
 from flhe.math import field_kernels, prime_kernels
 from flhe.math import ring as field
 from flhe.math.prime_ring import PrimeRing, is_prime, ntt_primes
-from flhe.math.ring import Q
-from flhe.math.ring_arrays import quotient, quotients, root
+from flhe.math.ring import Q, quotient, quotients, root
 from tests.reference.field import P, at
 from tests.reference.field import product as by_definition
 from tests.rings import multiply

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, NoKeyError, ProtocolError
 from flhe.schemes.base import Secrets
-from flhe.schemes.bfv.adder import BfvAdder, Blocks
+from flhe.schemes.bfv.adder import BfvAdder, BfvSizes
 from flhe.schemes.bfv.scheme import Bfv
-from flhe.schemes.bfv.sizes import BfvSizes
 from flhe.schemes.polynomial_masks import PolynomialMasks
+from flhe.schemes.seal_blocks import SealBlocks
 from flhe.schemes.seal_keys import SealPublic, SealSecret
 from flhe.schemes.seal_sizes import LARGEST, sizes_for
 from flhe.schemes.sealed import Sealed
@@ -67,7 +67,7 @@ def test_equal_vectors_of_a_thousand_senders_are_summed() -> None:
     for rank in range(1, 1024):
         total = adder.add(total, dataclasses.replace(one, senders=(rank,), data=words))
     # The same ciphertext 1024 times: its mask too, so it is opened block by block.
-    sizes, blocks = adder.sizes, Blocks.of(adder.sizes, SECRET)
+    sizes, blocks = adder.sizes, SealBlocks.of(adder.sizes, SECRET)
     c = np.empty(sizes.count(50), np.uint64)
     sizes.limbs.read(total.data, c.size, 0, 0, c)
     a = PolynomialMasks.of(sizes.ring, BfvAdder.MASKS, KEY, SLOT, (0,)).blocks(0, 1)
@@ -93,7 +93,7 @@ def test_sizes_leave_the_room_that_the_proof_asks_for(cohort: int, bits: int) ->
 def test_errors_are_no_larger_than_the_proof_takes_them_to_be() -> None:
     """A ciphertext of zeros is its error: |e| <= 21 in each coefficient."""
     sizes = sizes_for(BfvSizes, Bfv.RINGS["4096"], 2, 16)
-    blocks, ring = Blocks.of(sizes, SECRET), sizes.ring
+    blocks, ring = SealBlocks.of(sizes, SECRET), sizes.ring
     zero = np.zeros((1, sizes.n), np.uint64)
     for _ in range(5):
         c = blocks.encrypt(np.zeros(sizes.n, np.int64), zero)[0]

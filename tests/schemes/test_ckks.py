@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from flhe.coding.base import Plain
 from flhe.errors import ConfigError, ProtocolError
-from flhe.schemes.fedml_he.adder import FedmlHeAdder, FedmlHeOpener, FedmlHeSealer
+from flhe.schemes.fedml_he.adder import Dither, FedmlHeAdder, FedmlHeOpener, FedmlHeSealer
 from flhe.schemes.fedml_he.scheme import FedmlHe
-from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
 from flhe.schemes.fedml_he.sizes import FLOATS, ROOM, CkksSizes
 from flhe.schemes.polynomial_masks import PolynomialMasks, lifted
 from flhe.schemes.presets import SEAL
+from flhe.schemes.seal_blocks import SealBlocks
 from flhe.schemes.seal_format import SealFormat, to_seal_order
 from flhe.schemes.seal_keys import SealPublic, SealSecret, pack
 from flhe.schemes.seal_sizes import LARGEST, sizes_for
@@ -127,7 +127,7 @@ def test_errors_are_as_wide_as_the_proof_takes_them_to_be() -> None:
     for _, at, end in sizes.limbs.pieces(c.size):
         sizes.limbs.read(sealed.data, c.size, 0, at, c.reshape(-1)[at:end])
     a = PolynomialMasks.of(sizes.ring, "ckks-a", KEY, SLOT, (0,)).blocks(0, count)
-    slots = Blocks.of(sizes, key()).decrypt(c, a)
+    slots = SealBlocks.of(sizes, key()).decrypt(c, a)
     assert np.rint(slots).tolist() == sizes.digits.join(values.astype(np.int64)).tolist()
     assert 0.9 < np.var(slots - np.rint(slots)) / sizes.sigma(1) ** 2 < 1.1
 
@@ -208,7 +208,7 @@ def test_each_sign_that_a_sum_was_altered_is_enough() -> None:
 
     def looked_at(changed: Sealed) -> tuple[bool, bool, bool]:
         masks = PolynomialMasks.of(sizes.ring, "ckks-a", KEY, SLOT, changed.senders)
-        slots, near = seen._slots(seen._opened(changed, masks, 0), 3)
+        slots, near = seen._slots(seen._opened(changed, masks, 0, sizes.count(changed.length)), 3)
         values, fits = sizes.digits.split(slots, 3)
         return bool(values[20:].any()), not fits, not near
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flhe.coding.digits import Digits
 from flhe.errors import ConfigError, ProtocolError
 from flhe.schemes.base import Scheme
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
@@ -21,8 +20,9 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.fedml_he.sizes import CkksSizes
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.presets import SealPreset
-from flhe.schemes.sash.presets import SashPreset
+from flhe.schemes.presets import SEAL, RingPreset
+from flhe.schemes.sash.scheme import SASH
+from flhe.schemes.seal_sizes import Digits
 
 
 @pytest.mark.parametrize(
@@ -39,37 +39,26 @@ def test_cohorts_and_bits(scheme: Scheme, name: str, value: int) -> None:
         scheme.adder(**{"cohort": 3, name: value})
 
 
-def eshe(dimension: int = 4096, log_q: int = 104, security: int = 128, **how: Any) -> EshePreset:
-    return EshePreset("x", dimension, log_q, security, "a guess", **how)
-
-
 SIZES = Esafl(keys="joint").adder(3).sizes
 
 REFUSED: list[tuple[Callable[[], object], str]] = [
-    (lambda: SashPreset("x", 2048, 64, 127, "a guess"), "127 bits of security, 128 are"),
-    (lambda: SashPreset("x", 1024, 64, 128, "a guess"), "2048, 4096 or 8192"),
-    (lambda: SashPreset("x", 2049, 64, 128, "a guess"), "2048, 4096 or 8192"),
-    (lambda: SashPreset("x", 16384, 64, 128, "a guess"), "2048, 4096 or 8192"),
-    (lambda: eshe(security=127), "127 bits of security, 128 are needed"),
-    (lambda: eshe(2048), "power of two from 4096"),
-    (lambda: eshe(log_q=60, goldilocks=True), "64 for Goldilocks"),
-    (lambda: eshe(log_q=48), "49 to 512"),
-    (lambda: eshe(log_q=513), "49 to 512"),
     (
         lambda: dataclasses.replace(Esafl(ring="rns-4096", keys="joint").adder(3).sizes, n=8192),
         "not 1 modulo 16384",
     ),
     (lambda: Rlwe(SIZES.n, 60, SIZES.slots), "longer than 60 bits"),
-    (lambda: rlwe_for(eshe(log_q=49), 1024, 32), "does not fit log q = 49"),
-    (lambda: SealPreset("x", 2048, 60, 127, ""), "127 bits of security, 128 are needed"),
-    (lambda: SealPreset("x", 1024, 50, 128, ""), "2048, 4096 or 8192"),
-    (lambda: SealPreset("x", 2048, 39, 128, ""), "40 to 60"),
-    (lambda: SealPreset("x", 2048, 61, 128, ""), "40 to 60"),
+    (lambda: rlwe_for(EshePreset("x", 4096, 49, 128, ""), 1024, 32), "does not fit log q = 49"),
     (lambda: Bfv().adder(1024, 32), "fewer bits or a smaller cohort"),
     (lambda: Bfv("2048"), "BFV has 4096, 8192"),
     (lambda: FedmlHe(ring="1024").adder(3), "CKKS has 2048"),
     (lambda: FedmlHe(ring="2048").adder(1024, 32), "fewer bits or a smaller cohort"),
 ]
+
+
+@pytest.mark.parametrize("preset", [*SEAL.values(), *ESHE.values(), *SASH.values()])
+def test_presets_have_128_bits_of_security(preset: RingPreset) -> None:
+    assert preset.security >= 128
+    assert preset.dimension.bit_count() == 1
 
 
 def test_noise_that_reaches_a_quarter_of_a_step_does_not_fit() -> None:

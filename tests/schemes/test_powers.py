@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flhe.errors import ConfigError, FaultError
+from flhe.errors import FaultError
 from flhe.math import LANES
 from flhe.schemes.batchcrypt import lanes, powers
 from flhe.schemes.batchcrypt.lanes import Lanes
@@ -177,12 +177,6 @@ def test_what_keeps_numba_from_it_is_respected(setting: str) -> None:
         [sys.executable, "-c", code], env={**os.environ, name: value}, timeout=120, check=False
     )
     assert done.returncode == 0
-
-
-@pytest.mark.parametrize(("exponent", "p"), [(0, 7), (-1, 7), (3, 8), (3, 1), (3, -7)])
-def test_what_is_no_exponent_or_no_prime(exponent: int, p: int) -> None:
-    with pytest.raises(ConfigError, match="at least 1, p an odd prime"):
-        powmod_all([2, 3], exponent, p)
 
 
 # --- faults ---

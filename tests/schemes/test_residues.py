@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import secrets
 import subprocess
@@ -12,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from flhe.errors import ConfigError, FaultError, FlheError, ProtocolError
-from flhe.schemes.batchcrypt import lanes, residue_pool, residue_worker, residues
+from flhe.errors import ConfigError, FaultError, FlheError
+from flhe.schemes.batchcrypt import lanes, residue_pool, residues
 from flhe.schemes.batchcrypt.crt import Join
 from flhe.schemes.batchcrypt.fixed_base import MAX_TABLE_BYTES, GmpTable, LaneTable, window
 from flhe.schemes.batchcrypt.residue_pool import draw
-from flhe.schemes.batchcrypt.residues import Residues, exponent_bits
-from flhe.wire import canonical
+from flhe.schemes.batchcrypt.residues import Residues
 
 gmpy2 = pytest.importorskip("gmpy2")
 
@@ -100,7 +98,7 @@ def test_any_window(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("by_lanes")
 @pytest.mark.parametrize("count", COUNTS.values(), ids=COUNTS)
 def test_exponents_at_both_ends_and_of_full_length(count: int) -> None:
-    for byte, a in ((b"\0", 0), (b"\xff", 2 ** exponent_bits(N) - 1)):
+    for byte, a in ((b"\0", 0), (b"\xff", 2**117 - 1)):
         (u,) = Residues(P, Q, H, count, lambda k, byte=byte: byte * k).draw(1)  # type: ignore[misc]
         assert u == pow(H, N * a, N * N)
     random = Recorded()
@@ -123,16 +121,16 @@ def test_windows_fit_the_work_and_the_memory(in_lanes: bool) -> None:
         assert entries * 2 * bits / 8 < MAX_TABLE_BYTES
 
 
-@pytest.mark.parametrize(
-    ("p", "q", "h", "says"),
-    [
-        *((P, Q, h, "coprime") for h in (0, N, N + 1, -1, P, 3 * Q)),
-        *((p, q, 2, "different odd primes") for p, q in ((7, 7), (2, 7), (21, 15), (1, 7))),
-    ],
-)
-def test_numbers_that_make_no_residues(p: int, q: int, h: int, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        Residues(p, q, h, 1)
+@pytest.mark.parametrize("given", [0, 14, 16])
+def test_a_random_source_that_gives_less_or_more(given: int) -> None:
+    with pytest.raises(ConfigError, match=f"gave {given} bytes, 15 were"):
+        Residues(P, Q, H, 1, lambda count: bytes(given)).draw(1)
+
+
+@pytest.mark.parametrize(("p", "q"), [(P, 15), (21, Q), (P, 2**20)])
+def test_numbers_that_are_no_primes(p: int, q: int) -> None:
+    with pytest.raises(FaultError):
+        Residues(p, q, 2, 1)
 
 
 @pytest.mark.usefixtures("by_lanes")
@@ -255,97 +253,69 @@ def test_few_residues_or_injected_randomness_need_no_child(
     assert started == []
 
 
-def child(code: str, *, ready: bool = True) -> list[str]:
-    """A process that takes the place of a worker, which takes longer to start."""
-    says = f"os.write(1, {residue_worker.READY!r}); sys.stdin.buffer.read(10); " if ready else ""
-    return [sys.executable, "-S", "-c", f"import os, sys; {says}{code}"]
-
-
-CHILDREN: dict[str, tuple[list[str], type[FlheError] | None, str]] = {
-    "that is none": (["/nonexistent/python"], None, ""),
-    "that ends": (child("sys.exit(3)", ready=False), None, ""),
-    "that is another program": (child("print('I am another program')", ready=False), None, ""),
-    "at fault": (child(f"os._exit({residue_worker.FAULT})"), FaultError, ""),
-    "that is killed": (child("os.kill(os.getpid(), 9)"), FlheError, r"stopped \(status -9\)"),
-    "that takes too long": (child("input()"), FlheError, "not done after 0 s"),
-}
-
-
-@pytest.mark.parametrize("name", CHILDREN)
-def test_a_child(
-    name: str, started: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_children_that_take_too_long_are_stopped(
+    started: list[subprocess.Popen[bytes]],
 ) -> None:
-    """Where none can be started this process draws; else what a child comes to is an error."""
-    command, error, says = CHILDREN[name]
-    popen = residue_pool.subprocess.Popen
-    monkeypatch.setattr(
-        residue_pool.subprocess, "Popen", lambda _args, **how: popen(command, **how)
-    )
-    with caplog.at_level(logging.WARNING, "flhe"):
-        if error is None:
-            assert len(residue_pool.draw_in_children(P, Q, H, 300, 2)) == 300
-        else:
-            limit = 0.2 if name == "that takes too long" else None
-            with pytest.raises(error, match=says or None):
-                residue_pool.draw_in_children(P, Q, H, 300, 2, limit)
-    assert ("could not be started" in caplog.text) == (error is None)
-    assert name == "that is none" or len(started) == 2
-
-
-def test_larger_orders_may_take_longer() -> None:
+    with pytest.raises(FlheError, match="not done after 0 s"):
+        residue_pool.draw_in_children(P, Q, H, 10**7, 2, timeout=0.2)
+    assert len(started) == 2
     work = ((2048, 100), (2048, 10_000), (3072, 10_000))
     allowed = [1.0, *(residue_pool.seconds(*each) for each in work), 600.0]
     assert allowed == sorted(set(allowed))
 
 
-# --- the worker by itself ---
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["/nonexistent/python"],
+        [sys.executable, "-c", "raise SystemExit(3)"],
+        [sys.executable, "-c", "print('I am another program', flush=True); input()"],
+        [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"],
+    ],
+)
+def test_without_children_this_process_draws(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    processes = instead(command, monkeypatch)
+    with caplog.at_level(logging.WARNING, "flhe"):
+        assert len(draw(P, Q, H, 300, 2)) == 300
+    assert "drawing in this one" in caplog.text
+    assert all(process.returncode is not None for process in processes)
 
 
-def test_a_worker_is_gone_when_its_parent_is() -> None:
+def instead(command: list[str], monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """The processes that are started, of another program."""
+    popen, processes = subprocess.Popen, []
+
+    def other(args: list[str], **kwargs: Any) -> subprocess.Popen[bytes]:
+        processes.append(popen(command, **kwargs))
+        return processes[-1]
+
+    monkeypatch.setattr(residue_pool.subprocess, "Popen", other)
+    return processes
+
+
+def test_a_childs_fault_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = f"import os; input(); os._exit({residue_pool.FAULT})"
+    instead([sys.executable, "-c", code], monkeypatch)
+    with pytest.raises(FaultError):
+        draw(P, Q, H, 300, 1)
+
+
+# --- the child by itself ---
+
+CHILD = [sys.executable, "-m", "flhe.schemes.batchcrypt.residue_pool"]
+
+
+def test_a_child_is_gone_when_its_parent_is() -> None:
     """That one has ended: another process has its place, or none."""
     with subprocess.Popen(
-        [sys.executable, "-m", "flhe.schemes.batchcrypt.residue_worker", "1000000000"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
+        [*CHILD, "1000000000"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     ) as process:
-        assert process.wait(30) == residue_worker.ABANDONED
+        assert process.wait(30) == residue_pool.FAILED
 
 
-def framed(body: bytes) -> bytes:
-    return len(body).to_bytes(4, "little") + body
-
-
-def order(**change: Any) -> bytes:
-    fields = {"p": b"\x0b", "q": b"\x0d", "h": b"\x8b", "count": 3} | change
-    return framed(canonical.dumps({k: v for k, v in fields.items() if v is not None}))
-
-
-MALFORMED = {
-    "nothing": b"",
-    "too long": (1 << 15).to_bytes(4, "little") + bytes(1 << 15),
-    "cut": order()[:-1],
-    "not CBOR": framed(b"\xff\xff"),
-    "none": order(count=0),
-    "too many": order(count=2**24 + 1),
-}
-
-
-@pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED)
-def test_a_malformed_order_is_refused(data: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        residue_worker.read_order(io.BytesIO(data))
-    assert residue_worker.read_order(io.BytesIO(order())) == residue_worker._Order(11, 13, 139, 3)
-    written = residue_worker.order(P, Q, H, 77)
-    assert residue_worker.read_order(io.BytesIO(written)) == residue_worker._Order(P, Q, H, 77)
-
-
-@pytest.mark.parametrize("data", [MALFORMED["not CBOR"], order(q=b"\x0c")])
-def test_a_worker_leaves_with_a_code_and_says_nothing(data: bytes) -> None:
-    command = [sys.executable, "-m", "flhe.schemes.batchcrypt.residue_worker"]
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
-        process.stdin.write(data)
-        process.stdin.flush()
-        assert process.wait(60) == residue_worker.REFUSED
-        assert process.stdout.read() == residue_worker.READY
-        assert process.stderr.read() == b""
+@pytest.mark.parametrize("order", ["", "11 13", "x"])
+def test_a_child_that_fails_says_nothing(order: str) -> None:
+    done = subprocess.run(CHILD, input=order.encode(), capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (residue_pool.FAILED, b"", b"")

@@ -14,12 +14,17 @@ from numpy.typing import NDArray
 from flhe.coding.base import Integers
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.ring import Q, add
-from flhe.schemes.sash.adder import SashAdder, SashOpener, SashSealer, guard_bits, most_bits
-from flhe.schemes.sash.generator import public_key
-from flhe.schemes.sash.presets import SASH
-from flhe.schemes.sash.scheme import Sash
+from flhe.schemes.base import MAX_COHORT
+from flhe.schemes.sash.adder import (
+    SashAdder,
+    SashOpener,
+    SashSealer,
+    guard_bits,
+    most_bits,
+    public_key,
+)
+from flhe.schemes.sash.scheme import SASH, Sash
 from flhe.schemes.sealed import Sealed
-from flhe.schemes.shell import MAX_COHORT
 from tests.laws import KEY, OTHER_SLOTS, SLOT, whole
 from tests.roles import drawn
 

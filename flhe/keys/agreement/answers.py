@@ -16,7 +16,7 @@ from flhe.keys.agreement.circle import UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Header
 from flhe.keys.agreement.pairs import OVERHEAD, boxed, unboxed, unpack_elements
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring import Elements
 from flhe.schemes.sealed import Slot
 from flhe.wire.derive import hkdf
 from flhe.wire.fields import U32, Signature

@@ -42,8 +42,7 @@ from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.pairs import open_share, pack_elements, seal_share, unpack_elements
 from flhe.keys.identity import Identity
-from flhe.math.ring import add
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring import Elements, add
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.wire.fields import SECRET, U32
 from flhe.wire.record import Form, Record

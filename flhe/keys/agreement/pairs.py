@@ -26,8 +26,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from flhe.errors import AuthenticationError, ProtocolError
 from flhe.keys.agreement.messages import Header
-from flhe.math.ring import Q
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring import Elements, Q
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Random, Secret
 

@@ -3,17 +3,16 @@
     c = (1 + m n) r^n mod n^2          m = sum over k of v_k 2^(L k)  mod n
     product of c_i mod n^2             opens to the sum of the m_i, slot by slot
 
-The product of ciphertexts needs n only, which is all that the server has. Members share p and q: anyone
-of them opens everything, so together with the server one of them reads single updates, as under FLASHE.
-For the same reason they encrypt modulo p^2 and q^2 instead of n^2
-(`flhe.schemes.batchcrypt.residues`), and most of that, the power r^n, does not depend on the
-values: it can be computed while the app trains.
+The product of ciphertexts needs n only, which is all that the server has. Members share p and q: with
+the server, any one of them reads single updates. So they encrypt modulo p^2 and q^2 instead of n^2
+(`flhe.schemes.batchcrypt.residues`). Most of that, the power r^n, does not depend on the values: it can
+be computed while the app trains.
 
 A ciphertext by itself says neither whose it is nor of which round, and anybody adds to it or moves its
 slots. The tags of sums say it (`flhe.schemes.sum_mac`): an opener alone takes any sum in these slots.
 
-Source: BatchCrypt, Sec. 4.2 and Algorithm 1; keys: `flhe.schemes.batchcrypt.keys`; slots:
-`flhe.coding.slots`, which says what of the paper's codec is different.
+Source: BatchCrypt, Sec. 4.2 and Algorithm 1; keys: `flhe.schemes.batchcrypt.keys`; what of the paper's
+codec is different: `flhe.coding.slots`.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from flhe.coding.slots import Slots
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.bigint import Big, from_rows, gmpy, to_rows
-from flhe.math.ring_arrays import Elements
-from flhe.schemes.base import Secrets, check_agrees
+from flhe.math.ring import Elements
+from flhe.schemes.base import Adder, Secrets, check_agrees
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import OpenerShell, SealerShell, Shell, whose
+from flhe.schemes.shell import OpenerShell, SealerShell, whose
 from flhe.wire.secret import Random
 
 if TYPE_CHECKING:
@@ -43,16 +42,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchCryptAdder(Shell):
-    """Public parameters for a cohort; with the public key, all that the server has.
-
-    Parameters
-    ----------
-    scheme, cohort, bits
-        As for `Shell`.
-    public : PublicKey, optional
-        The epoch's key; without it, nothing can be added.
-    """
+class BatchCryptAdder(Adder):
+    """Public parameters, as for `Adder`, and the epoch's key, without which nothing can be added."""
 
     scheme: BatchCrypt
     cohort: int
@@ -60,7 +51,7 @@ class BatchCryptAdder(Shell):
     public: PublicKey | None = None
 
     def __post_init__(self) -> None:
-        Shell.__post_init__(self)
+        Adder.__post_init__(self)
         if self.public is not None:
             self.public.check(self.scheme.key_bits)
 
@@ -78,7 +69,7 @@ class BatchCryptAdder(Shell):
         """Public parameters, for hashing into the layout: the key among them."""
         public = b"" if self.public is None else self.public.to_bytes()
         return {
-            **Shell.parameters(self),
+            **Adder.parameters(self),
             "key_bits": self.scheme.key_bits,
             "public": hashlib.sha256(public).digest() if public else b"",
             "slot_bits": self.batch.width,
@@ -103,7 +94,7 @@ class BatchCryptAdder(Shell):
 
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> BatchCryptSealer:
         """A member's sealer: with the key pair."""
-        return BatchCryptSealer(self, self._pair(secrets), secrets.rank, threads)
+        return BatchCryptSealer(self, self._pair(secrets), secrets.rank, threads=threads)
 
     def opener(
         self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
@@ -133,7 +124,7 @@ class BatchCryptAdder(Shell):
         Raises ConfigError: there is no public key; ProtocolError: as for any scheme; or a number that
         is none, which is named.
         """
-        Shell.check(self, sealed)
+        Adder.check(self, sealed)
         self._key().check_ciphertexts(self._numbers(sealed), f" {whose(sealed)}")
 
     def _numbers(self, sealed: Sealed) -> list[Big]:
@@ -147,21 +138,15 @@ class BatchCryptAdder(Shell):
 
 @dataclass(slots=True)
 class BatchCryptSealer(SealerShell):
-    """One client's side.
+    """One client's side: the key pair. Powers are spread over threads or processes.
 
-    Parameters
-    ----------
-    adder, rank, threads, random
-        As for `SealerShell`; powers are spread over threads or processes, and their exponents drawn.
-    key : SecretKey
-        The epoch's key pair: with p and q, encryption is several times faster than with n.
+    Parameters as for `SealerShell`; exponents are drawn from `random`.
     """
 
     adder: BatchCryptAdder
     key: SecretKey
     rank: int
-    threads: int = 1
-    random: Random = field(default=secrets.token_bytes, repr=False)
+    random: Random = field(default=secrets.token_bytes, kw_only=True, repr=False)
 
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Compute the powers r^n ahead of time: `encrypt` then takes two products a ciphertext.
@@ -173,16 +158,11 @@ class BatchCryptSealer(SealerShell):
         self._keep(slot, length, self._powers(length, max(self.threads - 1, 1)))
 
     def _seal(
-        self,
-        plain: Plain,
-        slot: Slot,
-        ready: list[Big] | None,
-        mode: str,
-        support: Support | None,
+        self, plain: Plain, slot: Slot, ready: list[Big] | None, mode: str, support: Support | None
     ) -> NDArray[np.uint8]:
         workers = self.threads if self.threads > 1 else 0
         powers = ready or self._powers(plain.values.size + plain.extras.size, workers)
-        batches = self.messages(plain)
+        batches = self.adder.batch.pack(np.concatenate([plain.values, plain.extras]))
         n = gmpy().mpz(self.key.public.n)
         square = n * n
 
@@ -192,31 +172,19 @@ class BatchCryptSealer(SealerShell):
             return c - square if c >= square else c
 
         numbers = map(sealed, batches, powers)
-        rows = to_rows(numbers, self.adder.ciphertext_bytes, len(batches))
-        return rows.reshape(-1)
-
-    def messages(self, plain: Plain) -> list[Big]:
-        """What is encrypted: a signed number for each batch."""
-        return self.adder.batch.pack(np.concatenate([plain.values, plain.extras]))
+        return to_rows(numbers, self.adder.ciphertext_bytes, len(batches)).reshape(-1)
 
     def _powers(self, length: int, workers: int) -> list[Big]:
         from flhe.schemes.batchcrypt.residue_pool import draw
 
-        count = self.adder.batch.batches(length)
-        key = self.key
+        count, key = self.adder.batch.batches(length), self.key
         random = None if self.random is secrets.token_bytes else self.random
         return draw(key.p, key.q, key.h, count, workers, random)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchCryptOpener(OpenerShell):
-    """A reader's side: the key pair.
-
-    Parameters
-    ----------
-    adder, key, threads
-        As for `BatchCryptSealer`; decryption is on threads, its powers let go of Python's lock.
-    """
+    """A reader's side: the key pair. Powers are on threads, and let go of Python's lock."""
 
     adder: BatchCryptAdder
     key: SecretKey

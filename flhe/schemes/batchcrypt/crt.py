@@ -5,15 +5,13 @@
 
 With g = n + 1, g^(p-1) is 1 - p q modulo p^2, so h_p = -q^-1 mod p.
 
-Results are verified (`flhe.math.fault` says why). c^(p-1) must be 1 modulo p by Fermat, which the
-division by p shows at no cost, and which a power that was raised wrong fails but for odds of 1 / p;
-where it does not, `flhe.schemes.batchcrypt.powers` verifies. The joined m is put back: -q m must be
-L_p(x) modulo p, and -p m must be L_q(x) modulo q. What was wrong before the powers, such as a
-ciphertext that changed in memory for one prime, or two in each other's place, all of this does not
-see: the tags of the sum do.
+Results are verified (`fault` says why). c^(p-1) must be 1 modulo p by Fermat, which the division by p
+shows at no cost, and which a power that was raised wrong fails but for odds of 1 / p; where it does
+not, `flhe.schemes.batchcrypt.powers` verifies. The joined m is put back: -q m must be L_p(x) modulo p,
+and -p m must be L_q(x) modulo q. What was wrong before the powers only the tags of the sum see.
 
-GMP's `powmod` is not constant-time: nobody who may time this process to the microsecond belongs on
-the machine. Sums and keys are the process's own; a server times whole rounds.
+GMP's `powmod` is not constant-time: nobody who may time this process to the microsecond belongs on the
+machine. A server times whole rounds.
 
 Source: Paillier (EUROCRYPT 1999), Sec. 7 (decryption using Chinese remaindering).
 """
@@ -23,16 +21,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from flhe.errors import ConfigError
+from flhe.coding.pack import run_all
 from flhe.math.bigint import Big, gmpy
-from flhe.math.fault import fault
-from flhe.schemes.batchcrypt.powers import powmod_all, spread
-
-
-def check_primes(p: int, q: int, whose: str) -> None:
-    """Refuse what cannot be two odd primes; ConfigError. Primality is `SecretKey.check`'s to see."""
-    if p < 3 or q < 3 or not (p & q & 1) or gmpy().gcd(p, q) != 1:
-        raise ConfigError(f"{whose}: p and q must be different odd primes")
+from flhe.schemes.batchcrypt.powers import fault, powmod_all
 
 
 class Join:
@@ -53,20 +44,11 @@ class Join:
 
 
 class Crt:
-    """Decrypts.
-
-    Raises ConfigError: p and q that are even or share a factor; gmpy2 not installed.
-
-    Parameters
-    ----------
-    p, q : int
-        The primes, secret.
-    """
+    """Decrypts, with the two primes, secret, as `SecretKey.check` has passed them."""
 
     __slots__ = ("_join", "_primes")
 
     def __init__(self, p: int, q: int) -> None:
-        check_primes(p, q, "Crt")
         g = gmpy()
         p, q = g.mpz(p), g.mpz(q)
         # For each prime: itself, h_p, and what undoes it.
@@ -81,18 +63,11 @@ class Crt:
         """Decrypt numbers in (0, n^2), coprime to n, into [0, n), in order.
 
         Raises FaultError: any of them failed its verification: none is returned. A multiple of p or q
-        fails, too.
-
-        Parameters
-        ----------
-        ciphertexts : sequence of mpz or int
-            As `PublicKey.check_ciphertexts` has passed them.
-        threads : int
-            Powers are on so many.
+        fails, too, which `PublicKey.check_ciphertexts` would have refused.
         """
         each = -(-threads // 2)  # the two halves are as long, and need not wait for each other
         halves = [functools.partial(self._logs, half, ciphertexts, each) for half in (0, 1)]
-        logs = spread(halves, threads)
+        logs = run_all(halves, threads)
         return [self._open(x, y) for x, y in zip(*logs, strict=True)]
 
     def _logs(self, half: int, numbers: Sequence[Big], threads: int) -> list[Big]:

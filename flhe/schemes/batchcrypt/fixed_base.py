@@ -13,24 +13,21 @@ two machines:
 - `LaneTable` makes eight products at once (`flhe.schemes.batchcrypt.power_kernels`), each lane with
   its own entries.
 
-Neither verifies what it gives; `flhe.schemes.batchcrypt.residues` does. Which entry is read depends
-on the exponent, which is secret: as everywhere in GMP, the machine must not be shared with those
-who can time its caches.
+Neither verifies what it gives; `flhe.schemes.batchcrypt.residues` does. Which entry is read depends on
+the exponent, which is secret: nobody who can time its caches belongs on the machine.
 """
 
 from __future__ import annotations
 
 import functools
-import threading
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flhe.coding.pack import run_all
 from flhe.math import LANES
 from flhe.math.bigint import Big, gmpy
 from flhe.schemes.batchcrypt.lanes import Lanes
-from flhe.schemes.batchcrypt.powers import spread
 
 MAX_TABLE_BYTES = 1 << 25
 """What the table of one prime may take, 32 MiB."""
@@ -69,14 +66,7 @@ def window(p: int, bits: int, count: int, in_lanes: bool) -> int:
 class GmpTable:
     """By GMP, one after the other; it holds Python's lock all the time.
 
-    Parameters
-    ----------
-    p, base : mpz
-        The prime; the base, coprime to p, in [0, p^2).
-    width : int
-        Bits of a window, at least 1.
-    bits : int
-        Bits of an exponent.
+    The base lies in [0, p^2), coprime to p; `width` are a window's bits, `bits` those of exponents.
     """
 
     __slots__ = ("_alphas", "_bits", "_p", "_square", "_sums", "_width")
@@ -150,28 +140,23 @@ class LaneTable:
 
     def powers(self, exponents: Digits, threads: int) -> list[Big]:
         """base^exponent of each, in order, in [0, p^2)."""
-        local = threading.local()
         size = max(LANES, len(exponents) // (4 * max(1, threads)) // LANES * LANES)
 
         def power(at: int) -> list[Big]:
-            if not hasattr(local, "slots"):
-                local.slots = self._lanes.slots(_ONE + 1)
-                self._lanes.put(local.slots[_START], [gmpy().mpz(1)] * LANES)
-                self._lanes.put_one(local.slots[_ONE])
+            slots = self._lanes.slots(_ONE + 1)
+            self._lanes.put(slots[_START], [gmpy().mpz(1)] * LANES)
+            self._lanes.put_one(slots[_ONE])
             out: list[Big] = []
             for first in range(at, min(at + size, len(exponents)), LANES):
                 group = exponents[first : min(first + LANES, at + size)]
-                out += self._group(group, local.slots)
+                digits = np.zeros((len(self._table), LANES), np.int64)
+                digits[:, : len(group)] = _digits(group, self._bits, self._width).T
+                self._lanes.run(self._program, slots, self._table, digits)
+                out += self._lanes.get(slots[_ACC], len(group))
             return out
 
         tasks = [functools.partial(power, at) for at in range(0, len(exponents), size)]
-        return [power for part in spread(tasks, threads) for power in part]
-
-    def _group(self, exponents: Digits, slots: NDArray[Any]) -> list[Big]:
-        digits = np.zeros((len(self._table), LANES), np.int64)
-        digits[:, : len(exponents)] = _digits(exponents, self._bits, self._width).T
-        self._lanes.run(self._program, slots, self._table, digits)
-        return self._lanes.get(slots[_ACC], len(exponents))
+        return [power for part in run_all(tasks, threads) for power in part]
 
 
 _ACC, _START, _ONE = 1, 2, 3  # slots; 0 takes the table's entries

@@ -8,9 +8,6 @@ subgroup of small index among the numbers of Jacobi symbol 1. That nobody who ca
 from random ones of these, also with half as long an exponent, is DJN's assumption beside Paillier's. x
 is hashed from n, so nobody chooses it: an h of small order would hide nothing.
 
-Only members encrypt, and they have p and q, which make it several times faster. Both kinds of key have
-one encoding, checked when read.
-
 Source: Paillier, "Public-Key Cryptosystems Based on Composite Degree Residuosity Classes" (EUROCRYPT
 1999); Damgård, Jurik, Nielsen, "A generalization of Paillier's public-key system with applications to
 electronic voting" (2010).
@@ -55,13 +52,7 @@ def check_key_bits(bits: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PublicKey(Record):
-    """What the server has: it multiplies ciphertexts modulo n^2.
-
-    Parameters
-    ----------
-    n : int
-        The modulus, odd, at least 15.
-    """
+    """What the server has: it multiplies ciphertexts modulo n^2. n is odd, at least 15."""
 
     FORM = Form("paillier-public", MAX_BYTES, "paillier-public", VERSION)
 
@@ -115,13 +106,7 @@ class PublicKey(Record):
 
 @dataclass(frozen=True, slots=True)
 class SecretKey(Record):
-    """What members have: they encrypt fast and decrypt.
-
-    Parameters
-    ----------
-    p, q : int
-        The primes, secret.
-    """
+    """What members have, the primes: they encrypt fast and decrypt."""
 
     FORM = Form("paillier-secret", MAX_BYTES, "paillier-secret", VERSION)
 

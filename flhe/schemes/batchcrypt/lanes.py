@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.math import BLOCK, LANES, LIMB_BITS
-from flhe.math.bigint import Big, gmpy
+from flhe.math.bigint import Big, from_rows, gmpy, to_rows
 
 SLACK = 6
 """R must have so many bits more than p, see the kernel."""
@@ -53,9 +53,7 @@ def aligned(*shape: int) -> Words:
 
 def _limbs(numbers: Sequence[Big], limbs: int) -> Words:
     """Numbers below 2^(52 limbs) in limbs: uint64 (count, limbs), `limbs` even."""
-    width = limbs // 2 * _PAIR
-    data = b"".join(number.to_bytes(width, "little") for number in numbers)
-    pairs = np.frombuffer(data, np.uint8).reshape(-1, _PAIR)
+    pairs = to_rows(numbers, limbs // 2 * _PAIR, len(numbers)).reshape(-1, _PAIR)
     out = np.zeros((len(pairs), 2, 8), np.uint8)
     out[:, 0, :7] = pairs[:, :7]
     out[:, 0, 6] &= 0x0F
@@ -66,8 +64,6 @@ def _limbs(numbers: Sequence[Big], limbs: int) -> Words:
 
 
 def _numbers(words: Words) -> list[Big]:
-    """Inverse of `_limbs`."""
-    count, limbs = words.shape
     pairs = words.reshape(-1, 2).copy()
     pairs[:, 1] <<= np.uint64(4)
     parts = pairs.astype("<u8").view(np.uint8).reshape(-1, 2, 8)
@@ -75,24 +71,11 @@ def _numbers(words: Words) -> list[Big]:
     out[:, :7] = parts[:, 0, :7]
     out[:, 6] |= parts[:, 1, 0]
     out[:, 7:] = parts[:, 1, 1:7]
-    data, width = out.tobytes(), limbs // 2 * _PAIR
-    read = gmpy().mpz.from_bytes
-    return [read(data[at : at + width], "little") for at in range(0, count * width, width)]
+    return from_rows(out.reshape(len(words), -1))
 
 
 class Lanes:
-    """Arithmetic modulo the square of one prime.
-
-    Parameters
-    ----------
-    p : int
-        Odd, at least 3, secret.
-
-    Attributes
-    ----------
-    limbs : int
-        Limbs of x and of y.
-    """
+    """Arithmetic modulo the square of one prime, secret; x and y have `limbs` limbs."""
 
     __slots__ = ("_constants", "_p", "_shift", "_square", "limbs")
 

@@ -53,7 +53,6 @@ def usable() -> bool:
 
 
 def _same(value):
-    """A vector of one constant."""
     return ir.Constant(_VECTOR, [value] * LANES)
 
 

@@ -9,17 +9,15 @@ which GMP raises by other means. One such power costs as much as eight in lanes.
 from __future__ import annotations
 
 import functools
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError
+from flhe.coding.pack import run_all
+from flhe.errors import FaultError
 from flhe.math import LANES
 from flhe.math.bigint import Big, gmpy
-from flhe.math.fault import fault
 from flhe.schemes.batchcrypt import lanes
 from flhe.schemes.batchcrypt.lanes import Lanes
 
@@ -34,6 +32,19 @@ CHUNK = 16
 _BASE, _ACC, _ONE = 1, 1 << WINDOW, (1 << WINDOW) + 1
 
 
+def fault() -> FaultError:
+    """What to raise for a result that failed its verification; the text has no number in it.
+
+    Who sees what came out of one good half and one faulty half, modulo p and modulo q, knows a factor
+    of n: its difference from the right result is a multiple of the good prime (Boneh, DeMillo, Lipton,
+    "On the importance of checking cryptographic protocols for faults", EUROCRYPT 1997).
+    """
+    return FaultError(
+        "arithmetic fault: a result under the secret key failed its verification and was withheld; "
+        "an input that is no ciphertext, or this machine's memory or processor, is at fault"
+    )
+
+
 def fits(p: int, count: int) -> bool:
     """Whether `count` numbers modulo p^2 are computed in lanes."""
     return count >= FEW and p.bit_length() >= lanes.SHORTEST and lanes.available()
@@ -42,37 +53,23 @@ def fits(p: int, count: int) -> bool:
 def powmod_all(bases: Sequence[Big], exponent: int, p: int, threads: int = 1) -> list[Big]:
     """base^exponent mod p^2 of each, in order, in [0, p^2).
 
-    Raises ConfigError: an exponent below 1, a p that is even or below 3; FaultError: powers that were
-    computed in lanes failed their verification: none is returned. Those of GMP are the caller's to
-    verify.
+    Raises FaultError: powers that were computed in lanes failed their verification: none is returned.
+    Those of GMP are the caller's to verify.
 
-    Parameters
-    ----------
-    bases : sequence of mpz or int
-        Coprime to p.
-    exponent : int
-        At least 1, secret.
-    p : int
-        An odd prime, secret.
-    threads : int
-        Threads that compute. The lock of Python is let go of but for conversions, some percent.
+    Bases are coprime to p, an odd prime; the exponent is at least 1. Threads let go of Python's lock
+    but for conversions, some percent.
     """
-    if exponent < 1 or p < 3 or p % 2 == 0:
-        raise ConfigError("powmod_all: the exponent must be at least 1, p an odd prime")
     g = gmpy()
     p, exponent = g.mpz(p), g.mpz(exponent)
     square = p * p
     numbers = [g.mpz(base) % square for base in bases]
     if not fits(p, len(numbers)):
         size = min(CHUNK, -(-len(numbers) // max(1, threads)) or 1)
-        parts = spread(
-            [
-                functools.partial(g.powmod_base_list, numbers[at : at + size], exponent, square)
-                for at in range(0, len(numbers), size)
-            ],
-            threads,
-        )
-        return [power for part in parts for power in part]
+        tasks = [
+            functools.partial(g.powmod_base_list, numbers[at : at + size], exponent, square)
+            for at in range(0, len(numbers), size)
+        ]
+        return [power for part in run_all(tasks, threads) for power in part]
     return _in_lanes(numbers, exponent, p, threads)
 
 
@@ -80,14 +77,11 @@ def _in_lanes(numbers: list[Big], exponent: Big, p: Big, threads: int) -> list[B
     g = gmpy()
     square = p * p
     shared, program = Lanes(p), steps(exponent)
-    local = threading.local()
 
     def power(at: int) -> list[Big]:
-        if not hasattr(local, "slots"):
-            local.slots = shared.slots(_ONE + 1)
-            shared.put(local.slots[0], [g.mpz(1)] * LANES)
-            shared.put_one(local.slots[_ONE])
-        slots = local.slots
+        slots = shared.slots(_ONE + 1)
+        shared.put(slots[0], [g.mpz(1)] * LANES)
+        shared.put_one(slots[_ONE])
         out: list[Big] = []
         for first in range(at, min(at + size, len(numbers)), LANES):
             group = numbers[first : first + LANES]
@@ -101,13 +95,9 @@ def _in_lanes(numbers: list[Big], exponent: Big, p: Big, threads: int) -> list[B
     before = after = g.mpz(1)
     for number in numbers:
         before = before * number % square
-    (expected,), *parts = spread(
-        [
-            lambda: g.powmod_base_list([before], exponent, square),
-            *(functools.partial(power, at) for at in range(0, len(numbers), size)),
-        ],
-        threads,
-    )
+    tasks = [functools.partial(power, at) for at in range(0, len(numbers), size)]
+    check = functools.partial(g.powmod_base_list, [before], exponent, square)
+    (expected,), *parts = run_all([check, *tasks], threads)
     powers = [done for part in parts for done in part]
     for done in powers:
         after = after * done % square
@@ -132,11 +122,3 @@ def steps(exponent: int) -> NDArray[np.int64]:
         rows.append((_ACC, _ACC, digits.pop()))
     rows.append((_ACC, _ACC, _ONE))
     return np.array(rows, np.int64)
-
-
-def spread(tasks: Sequence[Callable[[], list[Big]]], threads: int) -> list[list[Big]]:
-    """Run tasks on so many threads, in order."""
-    if threads <= 1 or len(tasks) <= 1:
-        return [task() for task in tasks]
-    with ThreadPoolExecutor(threads, thread_name_prefix="flhe") as pool:
-        return [future.result() for future in [pool.submit(task) for task in tasks]]

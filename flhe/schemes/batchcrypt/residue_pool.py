@@ -5,35 +5,39 @@ now and then: a thread that draws residues would hold up the training loop besid
 trains would hold up the drawing. Processes of their own, at low priority, take what the training
 leaves.
 
-A child gets its keys by a pipe, see `flhe.schemes.batchcrypt.residue_worker`. It ends with its
-work, when this process is gone or gives up (it is killed). Nothing is waited for without bound.
+A child runs this module. It reads its order from standard input, p, q, h and count, so that keys are
+neither in the arguments nor in the environment, where others could read them. It writes verified
+residues to standard output, and nothing to standard error: a traceback of something that holds keys is
+not for logs. It ends with its work, is killed when this process gives up, and is gone within a second
+of this process. Nothing is waited for without bound.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import secrets
 import subprocess
 import sys
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+import threading
+import time
+from typing import NoReturn
 
-from flhe.errors import FlheError
-from flhe.math.bigint import Big, gmpy
-from flhe.math.fault import fault
-from flhe.schemes.batchcrypt import residue_worker
+import numpy as np
+
+from flhe.errors import FaultError, FlheError
+from flhe.math.bigint import Big, from_rows, to_rows
+from flhe.schemes.batchcrypt.powers import fault
 from flhe.schemes.batchcrypt.residues import Residues, in_lanes
 from flhe.wire.secret import Random
 
 logger = logging.getLogger("flhe")
 
-_Child = subprocess.Popen[bytes]
-
 SMALL = 256
 """Fewer are drawn in this process: a child takes 0.2 s to start, and makes its own tables."""
-START = 30.0
-"""Seconds that children may take to start; after that, this process draws."""
+NICENESS = 10
+FAULT, FAILED = 65, 67
+"""A child's exit: residues that failed their verification; anything else."""
 _CALM = 60.0
 _SLOWEST = 1e-3
 """Seconds for a residue of 1000 bits, fifty times what it takes; with the cube of the length."""
@@ -44,8 +48,7 @@ def draw(
 ) -> list[Big]:
     """Draw `count` residues beside other work, where that pays.
 
-    Raises ConfigError, FaultError: as from `Residues`; FlheError also where a child stops or takes far
-    too long.
+    Raises ConfigError, FaultError: as from `Residues`; FlheError also where a child takes far too long.
 
     Parameters
     ----------
@@ -72,94 +75,89 @@ def draw_in_children(
 ) -> list[Big]:
     """Draw `count` residues on `workers` child processes, 1 at least.
 
-    They are killed after `timeout` seconds, those of `seconds` by default.
+    They are killed after `timeout` seconds, those of `seconds` by default. Where one does not start, or
+    stops before it is done, this process draws.
 
     Raises FaultError: a child's residues failed their verification; FlheError: a child was not done in
-    time, or stopped.
+    time.
     """
-    p, q, h = int(p), int(q), int(h)
     shares = [len(range(i, count, workers)) for i in range(min(workers, count))]
-    width = residue_worker.width(p, q)
     limit = seconds((p * q).bit_length(), max(shares)) if timeout is None else timeout
-    children: list[_Child] = []
-    with ThreadPoolExecutor(len(shares), thread_name_prefix="flhe-residues") as pool:
-        try:
-            if not _ready(pool, children, len(shares)):
-                logger.warning(
-                    "residues: a child process could not be started, drawing in this one"
-                )
-                return Residues(p, q, h, count).draw(count)
-            drawn = [
-                pool.submit(_drawn, child, residue_worker.order(p, q, h, share), share * width)
-                for child, share in zip(children, shares, strict=True)
-            ]
-            done, late = wait(drawn, limit, FIRST_EXCEPTION)
-            data = b"".join(part.result() for part in drawn if part in done)
-            if late:
-                raise FlheError(
-                    f"residues: child processes were not done after {limit:.0f} s and were stopped; "
-                    "draw fewer at a time, or in this process (workers=0)"
-                )
-        finally:
-            for child in children:  # their pipes end, and so do the threads that read them
-                _end(child)
-    read = gmpy().mpz.from_bytes
-    return [read(data[at : at + width], "little") for at in range(0, len(data), width)]
-
-
-def _ready(pool: ThreadPoolExecutor, children: list[_Child], count: int) -> bool:
-    """Start `count` children, into `children`; whether all say in time that they can work."""
+    end = time.monotonic() + limit
+    children: list[subprocess.Popen[bytes]] = []
     try:
-        for _ in range(count):
+        for share in shares:
             children.append(_start())
+            stdin = children[-1].stdin
+            assert stdin is not None
+            stdin.write(f"{p} {q} {h} {share}\n".encode())
+        # A child writes when it is done: while one is read, the others compute.
+        parts = [child.communicate(timeout=max(end - time.monotonic(), 0))[0] for child in children]
     except OSError:
-        return False
-    said = [pool.submit(_read, child, len(residue_worker.READY)) for child in children]
-    done, late = wait(said, START)
-    return not late and all(one.result() == residue_worker.READY for one in done)
+        parts = []
+    except subprocess.TimeoutExpired:
+        raise FlheError(
+            f"residues: child processes were not done after {limit:.0f} s and were stopped; "
+            "draw fewer at a time, or in this process (workers=0)"
+        ) from None
+    finally:
+        for child in children:
+            with child:  # its pipes are closed, and it is reaped
+                child.kill()
+    if any(child.returncode == FAULT for child in children):
+        raise fault()
+    data, width = np.frombuffer(b"".join(parts), np.uint8), _width(p, q)
+    if data.size != count * width:
+        codes = [child.returncode for child in children]
+        logger.warning("residues: child processes stopped (status %s), drawing in this one", codes)
+        return Residues(p, q, h, count).draw(count)
+    return from_rows(data.reshape(count, width))
 
 
-def _start() -> _Child:
-    # Standard error goes nowhere: a traceback of something that holds keys is not for logs.
+def _start() -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603 - our own interpreter, module and process id
         # -P: what lies in the working directory is not imported by whoever gets the keys.
-        [sys.executable, "-P", "-m", "flhe.schemes.batchcrypt.residue_worker", str(os.getpid())],
+        [sys.executable, "-P", "-m", "flhe.schemes.batchcrypt.residue_pool", str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        bufsize=0,  # what a child that has ended did not read is not kept
     )
 
 
-def _end(child: _Child) -> None:
-    """Kill what still runs, and reap it."""
-    child.kill()
-    child.wait()
-    for pipe in (child.stdin, child.stdout):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
+def _width(p: int, q: int) -> int:
+    return ((p * q) ** 2).bit_length() // 8 + 1
 
 
-def _read(child: _Child, size: int) -> bytes:
-    """What a child sends next: so many bytes, or fewer where its pipe ends."""
-    assert child.stdout is not None
-    return child.stdout.read(size)
+# --- the child ---
 
 
-def _drawn(child: _Child, order: bytes, size: int) -> bytes:
-    """What a child that is ready makes of its order, `size` bytes."""
-    assert child.stdin is not None
-    with contextlib.suppress(OSError):  # one that died is noticed below
-        child.stdin.write(order)
-        child.stdin.flush()
-    data = _read(child, size)
-    if len(data) == size:
-        return data
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(1.0)
-    if child.returncode == residue_worker.FAULT:
-        raise fault()
-    raise FlheError(
-        f"residues: a child process stopped (status {child.returncode}) before it was done; "
-        "workers=0 draws in this process"
-    )
+def _watch_parent() -> None:
+    """Leave soon after the parent has: a pipe's end stays open as long as a process that it forked."""
+    parent = sys.argv[1] if len(sys.argv) > 1 else str(os.getppid())
+    while str(os.getppid()) == parent:
+        time.sleep(1.0)
+    os._exit(FAILED)
+
+
+def main() -> NoReturn:
+    """Serve one order on standard input and output; leaves with one of the codes above."""
+    code = FAILED
+    try:
+        threading.Thread(target=_watch_parent, daemon=True).start()
+        if hasattr(os, "nice"):
+            os.nice(NICENESS)
+        p, q, h, count = map(int, sys.stdin.readline().split())
+        residues = Residues(p, q, h, count).draw(count)
+        sys.stdout.buffer.write(to_rows(residues, _width(p, q), count).data)
+        sys.stdout.buffer.flush()
+        code = 0
+    except FaultError:
+        code = FAULT
+    finally:
+        # Not sys.exit: a traceback has no business here.
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

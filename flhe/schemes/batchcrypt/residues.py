@@ -5,7 +5,7 @@
 is computed modulo p^2 and modulo q^2, over tables of powers (`flhe.schemes.batchcrypt.fixed_base`),
 and joined (CRT).
 
-Nothing leaves unverified (`flhe.math.fault` says why). The residues u_j of one `draw` are
+Nothing leaves unverified (`fault` says why). The residues u_j of one `draw` are
 multiplied together, after they are joined, modulo p^2 and modulo q^2, and must give h^(n sum of
 a_j), raised anew without a table. So any fault is seen, in a table too, that does not cancel in the
 product; and what h^n itself must be is shown by Fermat.
@@ -20,19 +20,13 @@ import secrets
 
 import numpy as np
 
-from flhe.errors import ConfigError
 from flhe.math.bigint import Big, gmpy
-from flhe.math.fault import fault
 from flhe.math.prg import drawn
 from flhe.schemes.batchcrypt import lanes
-from flhe.schemes.batchcrypt.crt import Join, check_primes
+from flhe.schemes.batchcrypt.crt import Join
 from flhe.schemes.batchcrypt.fixed_base import Digits, GmpTable, LaneTable, window
+from flhe.schemes.batchcrypt.powers import fault
 from flhe.wire.secret import Random
-
-
-def exponent_bits(n: int) -> int:
-    """Bits of the exponent a: ceil(|n| / 2)."""
-    return (n.bit_length() + 1) // 2
 
 
 def in_lanes(p: int, q: int) -> bool:
@@ -79,21 +73,10 @@ class _Half:
 class Residues:
     """Draws random n-th residues.
 
-    Raises ConfigError: p and q that are even or share a factor, an h out of range, gmpy2 not
-    installed; FaultError: a fault while the base was made.
+    Raises FaultError: a fault while the base was made, or p and q that are no primes.
 
-    Parameters
-    ----------
-    p, q : int
-        The primes, secret.
-    h : int
-        DJN's base, in (0, n), coprime to n.
-    count : int
-        How many will be drawn, about: the tables' size is chosen by it.
-    random : Random, optional
-        Where exponents come from.
-    threads : int
-        Threads that compute, where it is done in lanes.
+    p, q and h, DJN's base, are those of a `SecretKey`. The size of tables is chosen by `count`, how
+    many will be drawn, about. Threads are for lanes.
     """
 
     __slots__ = ("_bits", "_halves", "_join", "_random", "_threads", "n")
@@ -107,15 +90,12 @@ class Residues:
         random: Random = secrets.token_bytes,
         threads: int = 1,
     ) -> None:
-        check_primes(p, q, "Residues")
         g = gmpy()
         p, q, h = g.mpz(p), g.mpz(q), g.mpz(h)
         n = p * q
-        if not 0 < h < n or g.gcd(h, n) != 1:
-            raise ConfigError("Residues: h must lie within n and be coprime to it")
         self.n = n
         self._random, self._threads = random, threads
-        self._bits = exponent_bits(n)
+        self._bits = (n.bit_length() + 1) // 2
         by_lanes = in_lanes(p, q)
         self._halves = [_Half(a, n, h, self._bits, count, by_lanes) for a in (p, q)]
         self._join = Join(p * p, q * q)

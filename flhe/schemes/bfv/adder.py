@@ -5,11 +5,22 @@
     sum of c + (sum of a) s                    opened by TenSEAL: the sum of the m, modulo t
 
 Beside CKKS a block has twice as many slots, and sums are integers by themselves. How vectors are cut,
-sent and opened is in `flhe.schemes.seal_adder`.
+sent and opened is in `flhe.schemes.seal_adder`. Members share s: with the server, any one of them reads
+single updates.
 
-Members share s: together with the server one of them reads single updates, as under FLASHE.
+A slot is an integer modulo t that carries `per` values, V = sum over k of v_k 2^(width k). Sums of N of
+them open to the sum exactly, because
 
-Source: Fan and Vercauteren (ePrint 2012/144); sizes: `flhe.schemes.bfv.sizes`.
+    t      >  4 N max|V|             no sum wraps, and half of all residues are no sum: they tell a
+                                     wrong key
+    q / t  >  4 N 22                 no coefficient is rounded to another one
+
+A coefficient of a fresh ciphertext is q m / t, rounded, and an error: centred binomial, 21 at most, so
+22 with the rounding. Decryption rounds t / q times the sum, and is right while the sum of errors is
+below q / (2 t); twice that is allowed for.
+
+Source: Fan and Vercauteren (ePrint 2012/144), Sec. 4; error of a coefficient: SEAL 4.1,
+`sample_poly_cbd`.
 """
 
 from __future__ import annotations
@@ -17,28 +28,47 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flhe.math.prime_ring import PrimeRing
-from flhe.schemes.bfv.sizes import BfvSizes
+from flhe.math.prime_ring import ntt_primes
 from flhe.schemes.seal_adder import SealAdder, SealOpener, SealSealer
-from flhe.schemes.seal_blocks import Remask, SealBlocks
-from flhe.schemes.seal_format import Words
-from flhe.schemes.seal_sizes import sizes_for
+from flhe.schemes.seal_format import SealFormat
+from flhe.schemes.seal_sizes import LARGEST, SealSizes
+
+ROOM = 4
+"""How many times a sum's largest value, and its error, must fit."""
+
+MIN_PLAIN = 20
+"""Shortest plain modulus that is tried, bits."""
 
 
-class Blocks(SealBlocks):
-    """Integers within half the plain modulus, n to a block."""
+@dataclass(frozen=True, slots=True)
+class BfvSizes(SealSizes):
+    """Sizes of one ring, as for `SealSizes`; a block has `n` slots."""
 
-    __slots__ = ()
+    WIDEST = 50
 
-    @staticmethod
-    def remasking(ring: PrimeRing, key: Words) -> Remask:
-        """Polynomials are coefficients here: the product goes by way of transforms."""
+    @property
+    def largest(self) -> int:
+        """What the plain modulus must exceed."""
+        return ROOM * self.cohort * self.digits.largest
 
-        def remask(c0: Words, c1: Words, a: Words, out: Words) -> None:
-            moved = ring.products(key, ring.forward(ring.subtract(c1, a))[None])
-            out[:] = ring.add(c0, moved[0])
+    @property
+    def t(self) -> int:
+        """The plain modulus: the largest fitting prime of its length."""
+        return ntt_primes(self.n, max(self.largest.bit_length() + 1, MIN_PLAIN), 1)[0]
 
-        return remask
+    @property
+    def seal(self) -> SealFormat:
+        """SEAL's encodings for this ring, and the plain modulus."""
+        return SealFormat(self.n, self.q, plain=self.t)
+
+    def parameters(self) -> dict[str, Any]:
+        """What else is public: the plain modulus."""
+        return {"plain_modulus": self.t.to_bytes(8, "big")}
+
+    @property
+    def fits(self) -> bool:
+        """Whether sums of `cohort` ciphertexts open exactly; see the module."""
+        return self.t > self.largest and self.q > ROOM * self.cohort * LARGEST * self.t
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +76,4 @@ class BfvAdder(SealAdder):
     """Public parameters for a cohort, as for `SealAdder`."""
 
     MASKS = "bfv-a"
-    BLOCKS, SEALER, OPENER = Blocks, SealSealer, SealOpener
-
-    @property
-    def sizes(self) -> BfvSizes:
-        """Ring, moduli and slots."""
-        sizes: BfvSizes = sizes_for(BfvSizes, self.scheme.preset, self.cohort, self.bits)
-        return sizes
-
-    def parameters(self) -> dict[str, Any]:
-        """Public parameters, for hashing into the layout: what the key is called among them."""
-        return {**SealAdder.parameters(self), "plain_modulus": self.sizes.t.to_bytes(8, "big")}
+    SIZES, SEALER, OPENER = BfvSizes, SealSealer, SealOpener

@@ -9,13 +9,11 @@ with the server learns no single update as long as two others do not (ESAFL, The
 holds nothing: `a` too is derived from the group key, per round, attempt and block, because two
 polynomials under one `a` show their difference (the paper's a^t serves a whole round).
 
-Where the keys come from is in `flhe.schemes.esafl.scheme`.
-
 A value v, within +-b, travels as v + b in a slot of a coefficient, and the sum of all is what comes
 out, exactly. Noise beyond its bound is how a wrong key, a missing sender or an altered sum is told.
 
-Source: ESAFL, Eqs. 3 to 5, with the corrections of docs/protocol.md ("ESHE, exactly"); sizes:
-`flhe.schemes.esafl.rlwe`; slots: `flhe.coding.coefficients`. The paper's own form is in `flhe_lab`.
+Source: ESAFL, Eqs. 3 to 5, with the corrections of docs/protocol.md ("ESHE, exactly"); keys, sizes:
+`scheme` and `rlwe` beside this; slots: `flhe.coding.coefficients`.
 """
 
 from __future__ import annotations
@@ -36,15 +34,22 @@ from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring import Elements
 from flhe.math.sampling import fresh
-from flhe.schemes.base import Secrets, check_agrees
+from flhe.schemes.base import JointAdder, Secrets, check_agrees
 from flhe.schemes.esafl import keys as eshe_keys
 from flhe.schemes.esafl.keys import Own, Total
 from flhe.schemes.esafl.rlwe import Products, Rlwe, most_bits, rlwe_for
 from flhe.schemes.joint_key import JointKey
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import OpenerShell, ResidueShell, SharedSealerShell, window, windows
+from flhe.schemes.shell import (
+    OpenerShell,
+    ResidueShell,
+    SharedSealerShell,
+    each_piece,
+    window,
+    windows,
+)
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Random
 
@@ -53,16 +58,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class EsaflAdder(ResidueShell):
-    """Public parameters for a cohort; all that the server has.
+class EsaflAdder(ResidueShell, JointAdder):
+    """Public parameters, as for `Adder`; all that the server has.
 
     Parameters
     ----------
-    scheme, cohort
-        As for `Shell`.
     bits : int
-        Likewise; 0 takes all that cost no more on the wire than 16 do: with one limb 24 for 10 members,
-        20 for 100, 16 for 1000.
+        0 takes all that cost no more on the wire than 16 do: with one limb 24 for 10 members, 20 for
+        100, 16 for 1000.
     key_id : bytes
         What the epoch's members say of the sum of their keys, 32 bytes; it tells the server nothing.
         Empty before they have one, and where keys are fresh for each round.
@@ -156,22 +159,16 @@ Draft = tuple[Own, NDArray[np.uint8], list[Residues], NDArray[np.int8]]
 
 @dataclass(slots=True)
 class EsaflSealer(SharedSealerShell):
-    """One client's side.
+    """One client's side; parameters as for `SealerShell`. Errors and fresh keys are drawn.
 
-    Parameters
-    ----------
-    adder, group_key, rank, threads, random
-        As for `SealerShell`; `a` is derived from the group key, errors and fresh keys are drawn.
-    own : NDArray[int8] or None
-        The own key, shape (dimension,); None where it is fresh for each ciphertext.
+    `own` is the own key, int8 (dimension,); None where it is fresh for each ciphertext.
     """
 
     adder: EsaflAdder
     group_key: bytes = field(repr=False)
     rank: int
     own: Own | None = field(default=None, repr=False)
-    threads: int = 1
-    random: Random = field(default=secrets.token_bytes, repr=False)
+    random: Random = field(default=secrets.token_bytes, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         SharedSealerShell.__post_init__(self)
@@ -179,12 +176,6 @@ class EsaflSealer(SharedSealerShell):
         if (self.own is None) != scheme.per_sum_keys:
             has = "no key of its own" if scheme.per_sum_keys else "a key of its own"
             raise ConfigError(f"esafl: keys={scheme.keys!r}, so a sealer has {has}")
-        if self.own is not None:
-            if self.own.shape != (self.adder.dimension,):
-                raise ProtocolError(
-                    f"esafl: a key of another dimension than {self.adder.dimension}"
-                )
-            self.adder.check_own(self.own)
 
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Draw the error and compute a s: `encrypt` then only adds the values."""
@@ -192,12 +183,7 @@ class EsaflSealer(SharedSealerShell):
         self._keep(slot, length, self._make(slot, length, None))
 
     def _seal(
-        self,
-        plain: Plain,
-        slot: Slot,
-        ready: Draft | None,
-        mode: str,
-        support: Support | None,
+        self, plain: Plain, slot: Slot, ready: Draft | None, mode: str, support: Support | None
     ) -> NDArray[np.uint8]:
         values, length = (plain.values, plain.extras), plain.values.size + plain.extras.size
         own, data, pieces, noise = ready or self._make(slot, length, values)
@@ -265,21 +251,14 @@ class EsaflSealer(SharedSealerShell):
         """Call `work(i, start, stop)` for each piece of the coefficients, on all threads."""
         count, step = self.adder.sizes.count(length), self.adder.sizes.step
 
-        def run(start: int, stop: int) -> None:
-            for at, end in windows(start, stop, step):
-                work(at // step, at, end)
-
-        spread(run, count, step, self.threads)
+        each_piece(lambda at, end: work(at // step, at, end), count, step, self.threads)
 
 
 @dataclass(frozen=True, slots=True)
 class EsaflOpener(OpenerShell):
-    """A reader's side; parameters as for `SealerShell`, and s.
+    """A reader's side; parameters as for `SealerShell`.
 
-    Parameters
-    ----------
-    total : NDArray[int32]
-        s, shape (dimension,): of all members, or with keys="round" of the senders of one sum.
+    `total` is s, int32 (dimension,): of all members, or with keys="round" of the senders of one sum.
     """
 
     adder: EsaflAdder

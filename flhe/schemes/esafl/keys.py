@@ -1,9 +1,8 @@
 """Keys of ESHE: s_i, with which one member encrypts, and s, their sum, with which everyone decrypts.
 
-Both are polynomials with small coefficients: s_i a discrete Gaussian (`flhe.math.sampling`), s the sum
-of N of them. Ternary keys of few non-zero coefficients, as the paper takes, fall to one curious
-member: s minus its own key is the sum of the others', coefficient by coefficient, and shows most of
-them (`flhe_lab.papers.esafl`). So what is not of the right width is refused, wherever it comes from.
+s_i is a discrete Gaussian (`flhe.math.sampling`). Ternary keys of few non-zero coefficients, as the
+paper takes, fall to one curious member: s minus its own key shows most of the others'
+(`flhe_lab.papers.esafl`). So what is not of the right width is refused, wherever it comes from.
 
 Where members agree on masking keys round by round, s_i is shared: as field elements that hold several
 coefficients each, with room for the sum of all members'.
@@ -39,8 +38,7 @@ def draw_own(dimension: int, random: Random = secrets.token_bytes) -> Own:
 
 def check_own(own: Own) -> None:
     """Refuse what is no key of one member; ProtocolError."""
-    bound = BOUND
-    if own.dtype != np.int8 or own.ndim != 1 or int(np.abs(own.astype(np.int16)).max()) > bound:
+    if own.dtype != np.int8 or own.ndim != 1 or int(np.abs(own.astype(np.int16)).max()) > BOUND:
         raise ProtocolError("esafl: a key of another shape, or with a coefficient beyond 9 sigma")
     _check_width(own, 1)
 

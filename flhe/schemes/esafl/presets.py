@@ -4,34 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flhe.errors import ConfigError
 from flhe.schemes.presets import RingPreset, named
 
 
 @dataclass(frozen=True, slots=True)
 class EshePreset(RingPreset):
-    """ESHE's ring.
+    """ESHE's ring; `goldilocks`: one limb, q = 2^64 - 2^32 + 1, else as many primes as it takes.
 
     Keys and errors are discrete Gaussians of one width (`flhe.math.sampling`), so a member who
     knows the sum of all keys, with all but two of the others' keys, still faces errors of 3.2 in
     the two that are left. That is the case which the figures rate.
-
-    Parameters
-    ----------
-    name, dimension, log_q, security, source
-        As for `RingPreset`.
-    goldilocks : bool
-        One limb, q = 2^64 - 2^32 + 1; else as many primes as it takes.
     """
 
-    DIMENSIONS = "a power of two from 4096 to 32768", (4096, 8192, 16384, 32768)
-
     goldilocks: bool = False
-
-    def __post_init__(self) -> None:
-        RingPreset.__post_init__(self)
-        if not 49 <= self.log_q <= 512 or (self.goldilocks and self.log_q != 64):
-            raise ConfigError(f"EshePreset(log_q={self.log_q}): 49 to 512, and 64 for Goldilocks")
 
 
 ESHE = named(

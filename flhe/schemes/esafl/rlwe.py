@@ -47,17 +47,7 @@ SPREAD = 8
 
 @dataclass(frozen=True, slots=True)
 class Rlwe:
-    """Sizes of one ring, checked.
-
-    Parameters
-    ----------
-    n : int
-        Coefficients of a polynomial.
-    limb_bits : int
-        Bits of one residue on the wire.
-    slots : Coefficients
-        Moduli, and how values lie in a coefficient.
-    """
+    """Sizes of one ring, checked: dimension, bits of a residue on the wire, moduli and slots."""
 
     n: int
     limb_bits: int
@@ -99,14 +89,7 @@ class Rlwe:
 class Products:
     """a s for one key, piece by piece; `a` is expanded again each time.
 
-    Parameters
-    ----------
-    sizes : Rlwe
-        The ring.
-    keys : tuple of bytes
-        What `a` is expanded from, 32 bytes for each limb.
-    hats : tuple of NDArray
-        Transforms of the key, uint64 (n,) for each limb.
+    `keys` are what `a` is expanded from, 32 bytes for each limb, `hats` transforms of s, uint64 (n,).
     """
 
     sizes: Rlwe

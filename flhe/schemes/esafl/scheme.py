@@ -3,9 +3,9 @@
 Where the members' keys come from (`keys`):
     round    fresh for each ciphertext; masking-key agreement (`flhe.keys.agreement.masking`) gives
              the members the sum of the senders' keys, in two short exchanges
-    joint    made by the members in the key agreement, once an epoch (`flhe.keys.agreement.joint`):
-             no exchange more, but sums of all members only, and an update that is late, of a member
-             that the others went on without, opens to whoever kept the old sum of keys
+    joint    made by the members, once an epoch (`flhe.keys.agreement.joint`): no exchange more, but
+             sums of all members only, and the late update of a member that the others went on
+             without opens to whoever kept the old sum of keys
     dealt    likewise, by somebody trusted, offline, who can open everything
 
 Source: ESAFL, Sec. 5 and 6.

@@ -4,10 +4,8 @@
     c = c0 + (c1 - a) s = m + e - a s          what travels: a is derived, so it need not
     sum of c + (sum of a) s = M + E            opened by TenSEAL; slots / scale, to the nearest integer
 
-Why, is in `flhe.schemes.seal_blocks`; how vectors are cut, sent and opened, in
-`flhe.schemes.seal_adder`.
-
-Members share s: together with the server one of them reads single updates, as under FLASHE.
+How vectors are cut, sent and opened is in `flhe.schemes.seal_adder`. Members share s: with the server,
+any one of them reads single updates.
 
 Values are integers on the codec's grid. The noise of a sum stays below a quarter of a step
 (`flhe.schemes.fedml_he.sizes` proves it for the cohort), so rounding gives the sum exactly, on every
@@ -21,6 +19,7 @@ Source: FedML-HE, Algorithm 1 and Sec. 2.3, without selection, which is the code
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,18 +28,60 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.schemes.fedml_he.seal_blocks import Blocks, Dither
+from flhe.math.prg import AesCtr, FieldElements, drawn
 from flhe.schemes.fedml_he.sizes import CkksSizes
 from flhe.schemes.seal_adder import SealAdder, SealOpener, SealSealer
-from flhe.schemes.seal_sizes import sizes_for
 from flhe.wire.secret import Random
+
+DITHER_BITS = 32
+"""Of one coefficient of dither: its mean is 0 exactly, and its rounding is biased by 2^-32 at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dither:
+    """Noise of less than a unit, which makes SEAL's rounding of coefficients random.
+
+    SEAL rounds x + d, with d uniform in [-1/2, 1/2), to one of the integers next to x, and to x in the
+    mean, whatever x is. d is a polynomial of real slots: coefficient n - i is the negative of
+    coefficient i, and coefficient n / 2 is 0. `flhe.schemes.fedml_he.sizes` rests on it. d is made of
+    `words`, uniform below 2^32.
+    """
+
+    sizes: CkksSizes
+    words: FieldElements = field(repr=False)
+
+    @classmethod
+    def of(cls, sizes: CkksSizes, random: Random) -> Dither:
+        """Dither for one vector, under a fresh key: streams of two vectors never meet."""
+        return cls(sizes, FieldElements(AesCtr(), drawn(random, 32), 1 << DITHER_BITS))
+
+    def blocks(self, first: int, count: int) -> NDArray[np.float64]:
+        """Slots of blocks from `first` on: (count * n / 2,), in grid steps."""
+        n = self.sizes.n
+        half = (self.words.blocks(first, count, n // 2) + 0.5) / (1 << DITHER_BITS) - 0.5
+        d = np.zeros((count, n), np.complex128)
+        d[:, : n // 2], d[:, n // 2 + 1 :] = half, -half[:, :0:-1]
+        twist, order = _odd_roots(n)
+        d *= twist
+        slots: NDArray[np.float64] = np.fft.fft(d).real[:, order].reshape(-1)
+        return slots / self.sizes.scale
+
+
+@functools.cache
+def _odd_roots(n: int) -> tuple[NDArray[np.complex128], NDArray[np.int64]]:
+    """What makes an FFT one at odd powers of a 2 n-th root of unity, and where in it slots are.
+
+    Slot j is the value at the 3^j-th power, as SEAL has it.
+    """
+    powers = np.array([pow(3, j, 2 * n) for j in range(n // 2)], np.int64)
+    return np.exp(-1j * np.pi / n * np.arange(n)), (powers - 1) // 2
 
 
 @dataclass(slots=True)
 class FedmlHeSealer(SealSealer):
     """One client's side; parameters as for `SealSealer`, and `random`: dither is drawn from it."""
 
-    random: Random = field(default=secrets.token_bytes, repr=False)
+    random: Random = field(default=secrets.token_bytes, kw_only=True, repr=False)
 
     def _joining(self) -> Callable[[NDArray[np.int64], int], NDArray[Any]]:
         """With dither, which makes roundings random."""
@@ -51,9 +92,10 @@ class FedmlHeSealer(SealSealer):
         )
 
 
-@dataclass(slots=True)
 class FedmlHeOpener(SealOpener):
     """A reader's side; parameters as for `SealOpener`."""
+
+    __slots__ = ()
 
     def _slots(self, opened: NDArray[Any], senders: int) -> tuple[NDArray[np.int64], bool]:
         """To the nearest integer, where the noise of so many explains the rest."""
@@ -67,14 +109,4 @@ class FedmlHeAdder(SealAdder):
     """Public parameters for a cohort, as for `SealAdder`."""
 
     MASKS = "ckks-a"
-    BLOCKS, SEALER, OPENER = Blocks, FedmlHeSealer, FedmlHeOpener
-
-    @property
-    def sizes(self) -> CkksSizes:
-        """Ring, modulus, scale and slots."""
-        sizes: CkksSizes = sizes_for(CkksSizes, self.scheme.preset, self.cohort, self.bits)
-        return sizes
-
-    def parameters(self) -> dict[str, Any]:
-        """Public parameters, for hashing into the layout: what the key is called among them."""
-        return {**SealAdder.parameters(self), "scale_bits": self.sizes.scale_bits}
+    SIZES, SEALER, OPENER = CkksSizes, FedmlHeSealer, FedmlHeOpener

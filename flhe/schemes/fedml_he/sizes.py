@@ -10,7 +10,7 @@ Sums of N of them open to the nearest integer. That is their sum, exactly, becau
 
 is the variance of a slot's error at most. A coefficient's error is centred binomial of variance 10.5
 (at most 21), and the real part of a slot weighs n of them with cosines whose squares add up to n / 2.
-Its rounding is random, as `flhe.schemes.fedml_he.seal_blocks.Dither` makes it: of mean 0 whatever
+Its rounding is random, as `flhe.schemes.fedml_he.adder.Dither` makes it: of mean 0 whatever
 the vectors, in an interval of length 1, independent of other senders' and of all other
 coefficients' but one. Slots are real, so coefficient n - i is the negative of coefficient i, and so
 is its rounding: n / 2 of them count twice, (n - 1) / 4 in all. All is sub-Gaussian with these
@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from flhe.schemes.seal_sizes import LARGEST, SealSizes
 
@@ -53,6 +54,10 @@ class CkksSizes(SealSizes):
     """Sizes of one ring, as for `SealSizes`; a ciphertext has n / 2 slots."""
 
     WIDEST = 52  # sign included: doubles hold such integers
+
+    def parameters(self) -> dict[str, Any]:
+        """What else is public: the scale."""
+        return {"scale_bits": self.scale_bits}
 
     @property
     def fits(self) -> bool:

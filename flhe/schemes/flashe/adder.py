@@ -14,9 +14,8 @@ because a server that got both modes for one round would hold F(j + 1) alone. Th
 depends on (j, d) only: never on how a machine cuts its work. j + 1 is never reduced mod N, or a full
 sum would lose its last mask.
 
-Under adaptive masking the server announces, attempt by attempt, which of the two saves the clients more
-work (FLASHE, Algorithm 1, Line 5); each ciphertext names it. Sparse vectors: see
-`flhe.schemes.flashe.sparse`.
+Under adaptive masking the server announces, attempt by attempt, which of the two saves more work
+(FLASHE, Algorithm 1, Line 5); each ciphertext names it. Sparse vectors: `flhe.schemes.flashe.sparse`.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from flhe.errors import ProtocolError
 from flhe.math import COLUMNS
 from flhe.math.buffers import empty
 from flhe.math.prg import CHUNK
-from flhe.math.ring_arrays import Elements
-from flhe.schemes.base import Secrets, check_agrees
+from flhe.math.ring import Elements
+from flhe.schemes.base import Adder, Secrets, check_agrees
 from flhe.schemes.flashe import sparse
 from flhe.schemes.flashe.sparse import SparseTotal
 from flhe.schemes.flashe.streams import Mode, Terms, masks, telescoped
 from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
-from flhe.schemes.shell import OpenerShell, SealerShell, Shell, windows
+from flhe.schemes.shell import OpenerShell, SealerShell, windows
 from flhe.wire.derive import hkdf
 
 if TYPE_CHECKING:
@@ -51,8 +50,8 @@ MODES: tuple[Mode, ...] = ("double", "single")
 
 
 @dataclass(frozen=True, slots=True)
-class FlasheAdder(Shell):
-    """Public parameters for a cohort, as for `Shell`; all that the server has."""
+class FlasheAdder(Adder):
+    """Public parameters for a cohort, as for `Adder`; all that the server has."""
 
     scheme: Flashe
     cohort: int
@@ -71,7 +70,7 @@ class FlasheAdder(Shell):
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout."""
         return {
-            **Shell.parameters(self),
+            **Adder.parameters(self),
             "masking": self.scheme.masking,
             "lane_bits": self.lane_bits,
             "columns": COLUMNS,
@@ -119,7 +118,7 @@ class FlasheAdder(Shell):
     def add(self, total: Sealed | None, part: Sealed) -> Sealed:
         """Fold `part`, dense or sparse, into `total`; errors as for all schemes."""
         if not part.supports:
-            return Shell.add(self, total, part)
+            return Adder.add(self, total, part)
         self.check(part)
         senders = part.senders if total is None else merged_senders(total, part, self.cohort)
         return sparse.add(self.packing, total, part, senders)
@@ -160,7 +159,6 @@ class FlasheSealer(SealerShell):
     adder: FlasheAdder
     group_key: bytes = field(repr=False)
     rank: int
-    threads: int = 1
 
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Encrypt `length` zeros for `slot`: what `encrypt` then adds the values to, and sends.
@@ -176,12 +174,7 @@ class FlasheSealer(SealerShell):
         self._keep(slot, length, data, mode)
 
     def _seal(
-        self,
-        plain: Plain,
-        slot: Slot,
-        ready: NDArray[np.uint8] | None,
-        mode: str,
-        support: Support | None,
+        self, plain: Plain, slot: Slot, ready: Any, mode: str, support: Support | None
     ) -> NDArray[np.uint8]:
         packing, length = self.adder.packing, plain.values.size + plain.extras.size
         if support is not None:

@@ -6,14 +6,13 @@ value and each of the (1 - d) N clients that survive, in expectation            
     double    2 (-N d**2 + (N - 1) d + 2)        2 to encrypt, 2 for each run of survivors to open
     single    -N d + N + 1                       1 to encrypt, 1 for each survivor to open
 
-In a sparse round every coordinate has senders of its own. The server knows them before anybody
-encrypts, so it counts, and announces the cheaper masking               (FLASHE, Alg. 1, line 5).
+In a sparse round every coordinate has senders of its own, which the server counts before anybody
+encrypts                                                                 (FLASHE, Alg. 1, line 5).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +22,6 @@ from flhe.schemes.flashe.streams import Mode
 
 Bitmap = tuple[int, NDArray[np.uint64]]
 """Rank of a sender, and words: bit d % 64 of word d // 64 says that it sends coordinate d."""
-
-
-class Choice(NamedTuple):
-    """The cheaper masking, and how many masks each would take."""
-
-    masking: Mode
-    single: float
-    double: float
 
 
 def expected(masking: Mode, members: int, dropout: float) -> float:
@@ -63,17 +54,11 @@ def for_dropout(members: int, dropout: float) -> Mode:
     return cheaper(expected("single", members, dropout), expected("double", members, dropout))
 
 
-def for_supports(bitmaps: Sequence[Bitmap], extras: int, readers: int) -> Choice:
-    """The cheaper masking of a sparse round, and the masks that all clients make under both.
+def for_supports(bitmaps: Sequence[Bitmap], extras: int, readers: int) -> tuple[Mode, int, int]:
+    """The cheaper masking of a sparse round, and the masks that all clients make, single and double.
 
-    Parameters
-    ----------
-    bitmaps : sequence of (int, NDArray[np.uint64])
-        One a sender, by ascending rank, all of one length; bits beyond the last coordinate are zero.
-    extras : int
-        Lanes that every sender sends beside its coordinates.
-    readers : int
-        Clients that open the sum: each of them all coordinates and extras.
+    Bitmaps are by ascending rank, all of one length; bits beyond the last coordinate are zero. Every
+    sender sends `extras` beside its coordinates; `readers` open the sum.
     """
     ranks = [rank for rank, _ in bitmaps]
     sent = len(ranks) * extras
@@ -85,7 +70,7 @@ def for_supports(bitmaps: Sequence[Bitmap], extras: int, readers: int) -> Choice
         starts += _ones(words & ~before[1] if before and follows else words)
         before = rank, words
     single, double = sent + readers * sent, 2 * sent + readers * 2 * starts
-    return Choice(cheaper(single, double), single, double)
+    return cheaper(single, double), single, double
 
 
 def _ones(words: NDArray[np.uint64]) -> int:

@@ -70,7 +70,7 @@ class Flashe(Scheme):
         if self.masking != "adaptive":
             return Choice("", "")
         bitmaps = [(rank, support.bitmap()) for rank, support in supports]
-        choice = masking.for_supports(bitmaps, extras, readers)
-        other = "double" if choice.masking == "single" else "single"
-        few, many = sorted((choice.single, choice.double))
-        return Choice(choice.masking, f"{choice.masking} masking takes {few} masks, {other} {many}")
+        mode, *counts = masking.for_supports(bitmaps, extras, readers)
+        other = "double" if mode == "single" else "single"
+        few, many = sorted(counts)
+        return Choice(mode, f"{mode} masking takes {few} masks, {other} {many}")

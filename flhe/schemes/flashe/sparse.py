@@ -1,11 +1,9 @@
 """FLASHE on sparse vectors: each sender encrypts its own coordinates (FLASHE, Sec. 4.1, Algorithm 1).
 
-A vector has `support.length` coordinates, of which a sender encrypts those in its support; extras come
-after them, and everybody sends all of these. The mask of coordinate d is the one that it has in a dense
-vector, F(j, d) (extra number e is coordinate length + e), so sums telescope over whoever sent d: among
-the senders of one coordinate, masks between neighbours in rank cancel, and opening takes what is left
-at the two ends of each run. That needs the senders of each coordinate, hence all supports, and nothing
-else.
+A sender encrypts the coordinates in its support, and all extras, which come behind the last coordinate.
+The mask of coordinate d is the one that it has in a dense vector, F(j, d) (extra number e is coordinate
+length + e). So sums telescope over whoever sent d: masks between neighbours in rank cancel, and opening
+takes what is left at the two ends of each run. That needs all supports, and nothing else.
 
 While it is added up, a sum is one lane a coordinate (`SparseTotal`); what travels to the readers are
 the coordinates that somebody sent.

@@ -7,15 +7,22 @@ Who is given the sum of the seeds opens the sum of the vectors; nobody else open
 that drops out before the seeds are agreed on costs nothing. g guard bits below each value take up
 the error of the homomorphism, so sums are exact; an error beyond its bound is how a wrong key is told.
 
-The server adds and holds nothing. Masking-key agreement (`flhe.keys.agreement.masking`) gives the
-sum of seeds to the server (`unmask="server"`, the paper's) or to the clients.
+    G(k)_d = round(<a_d, k>)  from Z_q to Z_p,              q = 2^64 - 2^32 + 1,  p = 2^32
 
-Source: SASH, Fig. 2 and Theorem 1. Where the paper's sum is off by up to N - 1, ours is exact; its
-own form is in `flhe_lab`.
+`a` is public: a_d are the rows of multiplications by uniform polynomials, one for each 2048 values, so
+that a value costs a few butterflies of an inverse NTT and eight bytes of `a`. (The paper's `a` is a
+matrix: mu products and 8 mu bytes a value.) It is expanded again each time.
+
+Masking-key agreement (`flhe.keys.agreement.masking`) gives the sum of seeds to the server
+(`unmask="server"`, the paper's) or to the clients.
+
+Source: SASH, Sec. 2.3, Fig. 2 and Theorem 1, with rounding to nearest; Banerjee, Peikert and Rosen,
+EUROCRYPT 2012 (learning with rounding); docs/protocol.md for why q is prime.
 """
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -28,12 +35,15 @@ from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
-from flhe.math.prg import random_elements
-from flhe.math.ring_arrays import Elements
-from flhe.schemes.base import Secrets, check_agrees
-from flhe.schemes.sash.generator import Seed, expand
+from flhe.math.prg import AesCtr, FieldElements, random_elements
+from flhe.math.prime_ring import PrimeRing
+from flhe.math.ring import Elements
+from flhe.schemes.base import Adder, Secrets, check_agrees
+from flhe.schemes.presets import RingPreset
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import OpenerShell, SharedSealerShell, Shell, windows
+from flhe.schemes.shell import OpenerShell, SharedSealerShell, each_piece, windows
+from flhe.wire import canonical
+from flhe.wire.derive import PREFIX
 from flhe.wire.secret import Random
 
 if TYPE_CHECKING:
@@ -41,6 +51,12 @@ if TYPE_CHECKING:
 
 WORD = 32
 """log2(p): bits that one value takes on the wire."""
+
+PIECE = 16
+"""Ring elements that are worked on at a time: 256 KiB of `a` at n = 2048, which stay in cache."""
+
+SPARE = 3
+"""Words of scratch space beyond the elements: AES comes in blocks of two."""
 
 _CHUNK = 1 << 15
 """Values that are worked on at a time."""
@@ -63,18 +79,16 @@ def most_bits(cohort: int) -> int:
     return WORD - guard_bits(cohort) - (cohort - 1).bit_length()
 
 
-@dataclass(frozen=True, slots=True)
-class SashAdder(Shell):
-    """Public parameters for a cohort; all that the server has.
+Seed = NDArray[np.uint64]
+"""A seed: uniform field elements, shape (dimension,)."""
 
-    Parameters
-    ----------
-    scheme, cohort
-        As for `Shell`.
-    bits : int
-        Bits of one encoded value, sign included; 0 takes all that the cohort leaves room for, 24 for 10
-        members, 20 for 50, 18 for 100, 15 for 256, 12 for 1000. A value takes 32 bits on the wire
-        whatever this is.
+
+@dataclass(frozen=True, slots=True)
+class SashAdder(Adder):
+    """Public parameters, as for `Adder`; all that the server has.
+
+    0 bits take all that the cohort leaves room for, 24 for 10 members, 20 for 50, 18 for 100, 15 for
+    256, 12 for 1000. A value takes 32 bits on the wire whatever this is.
     """
 
     scheme: Sash
@@ -118,7 +132,7 @@ class SashAdder(Shell):
     def parameters(self) -> dict[str, Any]:
         """Public parameters, for hashing into the layout."""
         return {
-            **Shell.parameters(self),
+            **Adder.parameters(self),
             "preset": self.scheme.preset,
             "unmask": self.scheme.unmask,
             "guard": self.guard,
@@ -134,8 +148,37 @@ class SashAdder(Shell):
         return lanes.view(np.uint8)
 
     def expand(self, slot: Slot, seed: Seed, out: NDArray[np.uint32], threads: int = 1) -> None:
-        """Write G(seed), as `slot`'s epoch has it, into `out`, shape (length,)."""
-        expand(self.scheme.parameters_of_prg, slot, seed, out, threads)
+        """Write G(seed), as `slot`'s epoch has it, into `out`, shape (length,).
+
+        It is the same whatever the threads: work is cut where a ring element ends.
+        """
+        preset = self.scheme.parameters_of_prg
+        n, public = preset.dimension, public_key(preset, slot)
+        ring = PrimeRing(n)
+        transformed = ring.forward(seed)
+
+        def work(start: int, stop: int) -> None:
+            elements = FieldElements(AesCtr(), public)
+            scratch = np.empty(PIECE * n + SPARE, np.uint64)
+            for at, end in windows(start, stop, PIECE * n):
+                part, count = out[at:end], -(-(end - at) // n)
+                a = elements.blocks(at // n, count, n, scratch)
+                if part.size == count * n:
+                    ring.masks(transformed, a, part.reshape(count, n))
+                else:
+                    part[:] = ring.masks(transformed, a).reshape(-1)[: part.size]
+
+        spread(work, out.size, n, threads)
+
+
+def public_key(preset: RingPreset, slot: Slot) -> bytes:
+    """What `a` is expanded from, 32 bytes, public: a hash that binds it to one epoch of one run.
+
+    `a` may serve every round of the epoch, because seeds are fresh for each ciphertext. The server has
+    no say in the epoch's id, so it cannot choose an `a` with a trapdoor.
+    """
+    fields = [PREFIX + "sash-a", preset.name, slot.run_id, slot.roster_hash, slot.epoch]
+    return hashlib.sha256(canonical.dumps(fields)).digest()
 
 
 def _lanes(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
@@ -145,14 +188,17 @@ def _lanes(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
     return data.view(np.dtype("<u4"))
 
 
+Masked = tuple[Seed, NDArray[np.uint32]]
+"""A fresh seed, and lanes that hold its mask."""
+
+
 @dataclass(slots=True)
 class SashSealer(SharedSealerShell):
     """One client's side: it draws a fresh seed for each ciphertext; parameters as for `SealerShell`."""
 
     adder: SashAdder
     rank: int
-    threads: int = 1
-    random: Random = field(default=secrets.token_bytes, repr=False)
+    random: Random = field(default=secrets.token_bytes, kw_only=True, repr=False)
 
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Draw a seed and expand it: `encrypt` then only adds the values."""
@@ -160,27 +206,21 @@ class SashSealer(SharedSealerShell):
         self._keep(slot, length, self._mask(slot, length))
 
     def _seal(
-        self,
-        plain: Plain,
-        slot: Slot,
-        ready: tuple[Seed, NDArray[np.uint32]] | None,
-        mode: str,
-        support: Support | None,
+        self, plain: Plain, slot: Slot, ready: Masked | None, mode: str, support: Support | None
     ) -> NDArray[np.uint8]:
         values, guard = plain.values.size, self.adder.guard
         seed, lanes = ready or self._mask(slot, values + plain.extras.size)
 
-        def work(start: int, stop: int) -> None:
-            for at, end in windows(start, stop, _CHUNK):
-                _mask_into(plain.values[at:end], guard, lanes[at:end])
+        def work(at: int, end: int) -> None:
+            _mask_into(plain.values[at:end], guard, lanes[at:end])
 
-        spread(work, values, _CHUNK, self.threads)
+        each_piece(work, values, _CHUNK, self.threads)
         _mask_into(plain.extras, guard, lanes[values:])
         with self._lock:
             self._seeds[slot] = seed
         return lanes.view(np.uint8)
 
-    def _mask(self, slot: Slot, length: int) -> tuple[Seed, NDArray[np.uint32]]:
+    def _mask(self, slot: Slot, length: int) -> Masked:
         preset = self.adder.scheme.parameters_of_prg
         seed = random_elements(preset.dimension, self.random)
         lanes = empty(length, np.uint32)
@@ -189,7 +229,6 @@ class SashSealer(SharedSealerShell):
 
 
 def _mask_into(values: NDArray[Any], guard: int, lanes: NDArray[np.uint32]) -> None:
-    """Add 2^g values to `lanes`, modulo 2^32."""
     from flhe.math import ring_kernels
 
     narrow = values if values.dtype in (np.int16, np.int32) else values.astype(np.int32)
@@ -198,13 +237,7 @@ def _mask_into(values: NDArray[Any], guard: int, lanes: NDArray[np.uint32]) -> N
 
 @dataclass(frozen=True, slots=True)
 class SashOpener(OpenerShell):
-    """A reader's side, for one sum; parameters as for `SealerShell`, and the seed.
-
-    Parameters
-    ----------
-    seed : NDArray[uint64]
-        Sum of the senders' seeds modulo q, shape (dimension,).
-    """
+    """A reader's side, for one sum; `seed` is the sum of its senders' modulo q, uint64 (dimension,)."""
 
     adder: SashAdder
     seed: Seed = field(repr=False)
@@ -219,17 +252,16 @@ class SashOpener(OpenerShell):
         out: NDArray[np.int32] = lanes.view(np.int32)
         worst: list[int] = []
 
-        def work(start: int, stop: int) -> None:
-            for at, end in windows(start, stop, _CHUNK):
-                part = out[at:end]
-                np.subtract(data[at:end], lanes[at:end], out=lanes[at:end])
-                np.add(part, half, out=part)  # wraps where the sum itself does
-                low = np.bitwise_and(part, np.int32((1 << guard) - 1))
-                low -= half  # what the homomorphism added
-                worst.append(max(int(low.max()), -int(low.min())))
-                np.right_shift(part, guard, out=part)
+        def work(at: int, end: int) -> None:
+            part = out[at:end]
+            np.subtract(data[at:end], lanes[at:end], out=lanes[at:end])
+            np.add(part, half, out=part)  # wraps where the sum itself does
+            low = np.bitwise_and(part, np.int32((1 << guard) - 1))
+            low -= half  # what the homomorphism added
+            worst.append(max(int(low.max()), -int(low.min())))
+            np.right_shift(part, guard, out=part)
 
-        spread(work, total.length, _CHUNK, self.threads)
+        each_piece(work, total.length, _CHUNK, self.threads)
         if max(worst, default=0) > bound:
             raise ProtocolError(
                 f"sash: the sum is off by more than the {bound} that {len(total.senders)} senders "

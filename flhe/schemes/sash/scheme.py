@@ -1,5 +1,10 @@
 """Sash: SASH as a scheme; how it encrypts is in `flhe.schemes.sash.adder`.
 
+The paper's own form of the generator of masks, a matrix in place of the ring, is in
+`flhe_lab.papers.sash`. With q = 2^64 and mu = 736 it is rated 132 bits; but the rounding errors of an
+opened sum tell of the last two honest senders, and leave 101, 93 or 86 bits at 10^6, 10^7 or 10^8
+values (with mu = 1024 145, 132 or 121).
+
 Source: SASH, Fig. 2 and Theorem 1.
 """
 
@@ -10,14 +15,28 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from flhe.errors import ConfigError
 from flhe.schemes.base import Agreement, Reader, Scheme
-from flhe.schemes.presets import called
-from flhe.schemes.sash.presets import DEFAULT_SASH, SASH, SashPreset
+from flhe.schemes.presets import RingPreset, called, named
 from flhe.wire.record import Form
 
 if TYPE_CHECKING:
     from flhe.schemes.sash.adder import SashAdder
 
 Unmask = Literal["server", "clients"]
+
+SASH = named(
+    RingPreset(
+        "ring-2048",
+        2048,
+        64,
+        258,
+        "lattice-estimator, as LWE of dimension 2048: 412, and 258 counting what the carries of a sum "
+        "over 10^7 values tell",
+    ),
+)
+"""Rings over q = 2^64 - 2^32 + 1; mu, the field elements of one seed, is the dimension. SASH's own
+mu = 512 has 91 bits of security (`flhe_lab.papers.sash`)."""
+
+DEFAULT_SASH = "ring-2048"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +50,7 @@ class Sash(Scheme):
         (`flhe.keys.agreement.masking`) gives the sum of seeds to it, which is the paper's, or to the
         clients.
     preset : str
-        Parameters of the PRG; see `flhe.schemes.sash.presets`.
+        Parameters of the PRG, one of SASH.
     """
 
     FORM = Form("SASH", error=ConfigError)
@@ -53,7 +72,7 @@ class Sash(Scheme):
         return self.unmask
 
     @property
-    def parameters_of_prg(self) -> SashPreset:
+    def parameters_of_prg(self) -> RingPreset:
         """The preset itself."""
         return SASH[self.preset]
 

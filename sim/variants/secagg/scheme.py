@@ -30,9 +30,9 @@ from flhe.errors import ConfigError, ProtocolError
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.roster.roster import MAX_MEMBERS
 from flhe.math.buffers import empty
-from flhe.schemes.base import Scheme
+from flhe.schemes.base import Adder, Scheme
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import SealerShell, Shell
+from flhe.schemes.shell import SealerShell
 from flhe.wire.canonical import dumps
 from flhe.wire.derive import PREFIX
 from flhe.wire.record import Form
@@ -54,7 +54,7 @@ class Kind(Scheme):
 
 
 @dataclass(frozen=True, slots=True)
-class SecAgg(Shell):
+class SecAgg(Adder):
     """Public parameters."""
 
     cohort: int  # N, members of the epoch, 3 to 1024

@@ -33,12 +33,11 @@ from flhe.coding.limb_packing import LimbPacking, Residues
 from flhe.errors import ConfigError
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.prime_ring import PrimeRing
-from flhe.schemes.base import Opener, Sealer, Secrets, Spends, check_agrees
+from flhe.schemes.base import Adder, Opener, Sealer, Secrets, Spends, check_agrees
 from flhe.schemes.esafl.presets import ESHE, EshePreset
 from flhe.schemes.esafl.rlwe import Rlwe
 from flhe.schemes.presets import called
 from flhe.schemes.sealed import Sealed
-from flhe.schemes.shell import Shell
 from flhe.wire import canonical
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Random
@@ -54,7 +53,7 @@ modulus is hardly larger than noise, so noise alone would tell that for long vec
 
 
 @dataclass(frozen=True, slots=True)
-class ThresholdRlwe(Shell):
+class ThresholdRlwe(Adder):
     """Public parameters."""
 
     cohort: int  # N, parties that hold shares, and senders of a sum at most; 2 or more
@@ -136,7 +135,7 @@ class ThresholdRlwe(Shell):
 
     def check(self, sealed: Sealed) -> None:
         """Refuse what is no ciphertext of this scheme, a residue that is not below its modulus."""
-        Shell.check(self, sealed)
+        Adder.check(self, sealed)
         for half, count in zip(self.halves(sealed), self.counts(sealed.length), strict=True):
             self.limbs.check(half, count)
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flhe.math import prime_kernels
-from flhe.math.ring_arrays import Elements, quotient
+from flhe.math.ring import Elements, quotient
 
 
 def scaled(x: Elements, factor: int, q: int) -> Elements:

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from flhe.errors import ConfigError, ProtocolError, QuorumError, ReuseError
 from flhe.math.sampling import SIGMA
 from flhe.schemes.esafl.presets import ESHE
-from flhe.schemes.presets import BAR
 from flhe.schemes.sealed import Sealed, Slot
 from flhe_lab.papers.lattice import primal_errors
 from flhe_lab.variants.threshold import keys as threshold_keys
@@ -124,7 +123,7 @@ def test_room_is_proven() -> None:
             q > 2 * p * (ciphertext_noise(sizes.n, cohort) + threshold * 2**slots.smudging) + 2 * p
         )
         assert q.bit_length() <= ESHE[ring].log_q
-        assert primal_errors(sizes.n, math.log2(q), SIGMA).bits > BAR
+        assert primal_errors(sizes.n, math.log2(q), SIGMA).bits > 128
         with pytest.raises(ConfigError, match="do not fit a modulus"):
             dataclasses.replace(slots, per=slots.per + 64 // slots.width + 1)
         with pytest.raises(ConfigError, match=r"2\^40 times the noise"):
