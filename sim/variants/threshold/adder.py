@@ -193,8 +193,7 @@ class ThresholdRlwe(Shell):
         chosen = self.openers(total.senders)
         if secrets.rank not in chosen:
             return b""
-        party = opening.Party(self, stored.key_in(self, secrets.needed()))
-        return party.again(total, chosen).data.tobytes()
+        return opening.Party(self, stored.key_in(self, secrets.needed())).partial(total, chosen)
 
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> Sealer:
         """The sealer: it takes the public key out of what the member holds."""
