@@ -1,8 +1,7 @@
 """The secrets in a node's state directory: everything there that nobody but its site may know.
 
-With them, what follows from them for all of an epoch (`derived_secrets`), and all forms of vectors
-(`writings`). Every key is noted as that of a member of an epoch, so that it can be told afterwards
-which of them were never seen (`missing`).
+Vectors are added in all forms (`writings`). Every key is noted as that of a member of an epoch, so
+that it can be told afterwards which of them were never seen (`missing`).
 
 Read through the classes that the node itself uses, while it works: most of it is erased on the way, so
 whoever wants it all looks often. What is half written, or gone meanwhile, is left for the next look.
@@ -21,8 +20,6 @@ from flhe.node.node import EPOCHS, Node, StoredAgreement
 from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.wire import canonical
-from flhe_lab.rehearsal import derived_secrets
-from flhe_lab.rehearsal.derived_secrets import DERIVED
 from flhe_lab.rehearsal.search import Secrets
 from flhe_lab.rehearsal.writings import of_update, of_vector
 
@@ -110,7 +107,6 @@ def _sums(node: Node, secrets: Secrets) -> None:
 
 def _epoch(epoch: Epoch, secrets: Secrets) -> None:
     _keys(epoch, secrets)
-    secrets.add(DERIVED, *derived_secrets.of_epoch(epoch))
     members = (Member(public, epoch.run_id, epoch.number) for public in epoch.members)
     secrets.sources.setdefault(MEMBER, set()).update(members)
 

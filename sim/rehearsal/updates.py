@@ -46,8 +46,8 @@ def layout(values: int) -> Layout:
     return layout_of(records.to_numpy(initial(values)))
 
 
-def adders(loopback: Loopback) -> Iterator[Adder]:
-    """The adder of each run, for each size that its group may have had.
+def adders(loopback: Loopback) -> Iterator[tuple[Adder, int]]:
+    """The adder of each run, for each size that its group may have had, and how many integers it seals.
 
     BatchCrypt's has the public key of each epoch that is still there.
     """
@@ -57,7 +57,8 @@ def adders(loopback: Loopback) -> Iterator[Adder]:
         for cohort in range(2, len(SITES) + 1):
             for public in {b"", *_publics(loopback)} if pairs else (b"",):
                 try:
-                    yield terms.for_cohort(cohort, public)
+                    adder = terms.for_cohort(cohort, public)
+                    yield adder, terms.resolved(cohort).lanes(layout(loopback.plan.values))
                 except FlheError:  # the public key of another run
                     continue
 

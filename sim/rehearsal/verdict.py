@@ -23,7 +23,6 @@ from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app, contracts
 from flhe_lab.rehearsal.app import SITES, VICTIM, Plan
 from flhe_lab.rehearsal.contracts import Logged
-from flhe_lab.rehearsal.derived_secrets import DERIVED
 from flhe_lab.rehearsal.loopback import Loopback, Run
 from flhe_lab.rehearsal.node_secrets import (
     CONTRIBUTION,
@@ -162,7 +161,7 @@ def expected(plan: Plan) -> dict[str, int]:
     return {
         **dict.fromkeys((NODE_KEY, IDENTITY), sites),
         **dict.fromkeys((EPHEMERAL, CONTRIBUTION), epochs * sites),
-        **dict.fromkeys((GROUP, DERIVED), epochs),
+        GROUP: epochs,
         PAIR: epochs * sites * (sites - 1) // 2,
         **dict.fromkeys((UPDATE, TRAINED, LANES), vectors),
         MODEL: models,

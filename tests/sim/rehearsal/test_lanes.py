@@ -121,7 +121,7 @@ def test_real_ciphertexts_hold_nothing_and_do_not_open(name: str) -> None:
     way, values = WAYS[name], integers(1)
     data = way.seal(values)
     assert search_for(way, values).find([("wire", data)]) == []
-    assert list(opened([way.adder], [lengths(way)], {"one": data})) == []
+    assert list(opened([(way.adder, lengths(way))], {"one": data})) == []
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -131,7 +131,7 @@ def test_what_nothing_hides_is_found(name: str, nothing_hides: None) -> None:
     sent = np.clip(integers(1) + np.random.default_rng(2).integers(0, 2, SIZE), -32767, 32767)
     data = way.seal(sent)
     windows = sum(each.count for each in search_for(way, values).find([("wire", data)]))
-    (there,) = [*opened([way.adder], [lengths(way)], {"one": data}), None][:1]
+    (there,) = [*opened([(way.adder, lengths(way))], {"one": data}), None][:1]
     if "flashe" in name:
         assert windows >= 10
     else:

@@ -38,7 +38,7 @@ CONTROLS = {
     "an object's id, in hex",
     "heads of ciphertexts",
     "a number of the run config",
-    "slots of ciphertexts",
+    "ciphertexts by their size",
 }
 
 
