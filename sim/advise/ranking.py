@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flhe.keys.roster.roster import Roster
 from flhe_lab.advise.calibration import Calibration, Phases
 from flhe_lab.advise.demand import Demand
 from flhe_lab.advise.offers import OFFERS, Offer, plain_work, work
@@ -60,14 +59,6 @@ class Advice:
     plain: Prediction  # FedAvg in clear, for comparison
     excluded: tuple[Exclusion, ...]  # All other offers
 
-    @property
-    def roster(self) -> str:
-        """How to make a roster that stands what was asked; "" where it does so by default."""
-        wanted = self.demand.bound
-        if wanted == Roster.default_collusion(self.demand.clients):
-            return ""
-        return f"flhe roster new --collusion {wanted}"
-
     def sentence(self) -> str:
         """What to do."""
         if not self.ranked:
@@ -78,12 +69,11 @@ class Advice:
             f"{best.round_gb:.3g} GB, {best.round_s / clear.round_s:.2f} and "
             f"{best.round_gb / clear.round_gb:.2f} times what it takes in clear"
         )
-        pinned = f" Make its roster with {self.roster}." if self.roster else ""
         if not best.caveat:
-            return f"{said}.{pinned}"
+            return f"{said}."
         next_best = next((row for row in self.ranked if not row.caveat), None)
         instead = f" Else {next_best.name}: {next_best.round_s:.3g} s." if next_best else ""
-        return f"{said}; {best.caveat}.{instead}{pinned}"
+        return f"{said}; {best.caveat}.{instead}"
 
 
 def advise(demand: Demand, speed: Calibration, offers: Sequence[Offer] = OFFERS) -> Advice:

@@ -50,24 +50,17 @@ def reasons_against(offer: Offer, demand: Demand, speed: Calibration) -> tuple[s
 
 
 def _collusion(offer: Offer, demand: Demand) -> str:
-    if not demand.colluders:
+    if not demand.members_may_collude:
         return ""
     if offer.scheme.agreement in ("group", "key-pair"):
         return "members share a key: one that colludes with the server reads all others' updates"
     if not offer.agrees_anew:
         return ""
-    if not demand.passive_server:
-        passive = "" if demand.dropout else ", or say --passive-server"
-        return (
-            "its keys last: a server that lies about who answered, with one member that kept old keys, "
-            f"reads any update; use keys of each round{passive}"
-        )
-    if demand.dropout:
-        return (
-            "its keys last: of an update that is only late the server, though it follows the protocol, "
-            "reads everything with one member that kept old keys; use keys of each round"
-        )
-    return ""
+    return (
+        "its keys last: a server that lies about who answered, with one member that kept old keys, "
+        "reads any update, and one that does not lie reads an update that is only late; use keys of "
+        "each round"
+    )
 
 
 def _dropouts(offer: Offer, demand: Demand) -> str:

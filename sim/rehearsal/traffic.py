@@ -1,9 +1,9 @@
 """Whether a loopback deployment's traffic and logs hold a secret, and whether a search would tell.
 
-What is looked for: every secret that was ever in a state directory, SuperNodes' private keys, all models
-but the initial one, all updates, as floats and as the integers that they are encrypted as, and example
-counts. No ciphertext may open without a key. What must be found, or the search is worth nothing: things
-that are on the wire for certain, one in each form that a secret might have.
+What is looked for: every secret that was ever in a state directory, SuperNodes' private keys, all
+models but the initial one, all updates, as floats and as the integers that they are encrypted as, and
+example counts. No ciphertext may open without a key. What must be found, or the search is worth
+nothing: things that are on the wire for certain, one in each form that a secret might have.
 """
 
 from __future__ import annotations

@@ -42,7 +42,6 @@ class Plan:
     min_set: int  # Fewest senders in the sum
     length: int  # Lanes of a vector
     elements: bool  # Lanes are uint64 modulo 2**64 - 2**32 + 1; otherwise uint32 modulo 2**32
-    layout_hash: bytes = NONE  # What the lanes mean: SHA-256, or nothing
     hash: bytes = field(init=False, repr=False)
     _ranks: dict[bytes, int] = field(init=False, repr=False, compare=False)
 
@@ -70,7 +69,7 @@ class Plan:
     ) -> Plan:
         """A plan for the members of `epoch`; who has no epoch, as the server, names its fields.
 
-        `about` are those of the sum: purpose, round, attempt, length, elements and layout_hash.
+        `about` are those of the sum: purpose, round, attempt, length and elements.
 
         Without `graph` it is the complete one. Without `threshold` it is that of Bonawitz et al. for
         the roster's collusion bound, which on a sparse graph means: so many among one member's

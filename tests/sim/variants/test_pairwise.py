@@ -140,7 +140,6 @@ def test_a_plan_binds_everything() -> None:
         "min_set": 5,
         "length": 8,
         "elements": True,
-        "layout_hash": bytes(32),
     }
     fields = {f for f in Plan.__dataclass_fields__ if f != "hash" and not f.startswith("_")}
     assert set(others) == fields
