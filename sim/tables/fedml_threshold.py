@@ -44,10 +44,9 @@ def agreed() -> tuple[ThresholdRlwe, list[threshold_keys.ThresholdKey], float]:
     drawn = [threshold_keys.begin(scheme, rank, CRS) for rank in range(PARTIES)]
     commitments = [commitment for _, commitment in drawn]
     shown = [threshold_keys.reveal(scheme, state, commitments) for state, _ in drawn]
-    publics = [public for _, public, _ in shown]
     keys = [
-        threshold_keys.finish(scheme, state, publics, [shares[rank] for _, _, shares in shown])
-        for rank, (state, _, _) in enumerate(shown)
+        threshold_keys.finish(scheme, state, commitments, [boxes[rank] for boxes in shown])
+        for rank, (state, _) in enumerate(drawn)
     ]
     seconds = (time.perf_counter() - began) / PARTIES
     return replace(scheme, key_id=keys[0].public.key_id), keys, seconds

@@ -159,8 +159,8 @@ class ThresholdRlwe(Shell):
         """What each rank alone may see: the public part goes with it."""
         from flhe_lab.variants.threshold import keys, stored
 
-        _, b, boxes = keys.reveal(self, stored.drawn_in(self, drawn), commitments)
-        return [stored.of_box(b, box) for box in boxes]
+        boxes = keys.reveal(self, stored.drawn_in(self, drawn), commitments)
+        return [stored.of_box(box) for box in boxes]
 
     def finish(
         self, drawn: bytes, commitments: Sequence[bytes], boxes: Sequence[bytes]
@@ -169,8 +169,7 @@ class ThresholdRlwe(Shell):
         from flhe_lab.variants.threshold import keys, stored
 
         found = [stored.box_in(self, box) for box in boxes]
-        state = stored.drawn_in(self, drawn), commitments
-        key = keys.finish(self, state, [b for b, _ in found], [box for _, box in found])
+        key = keys.finish(self, stored.drawn_in(self, drawn), commitments, found)
         return stored.of_key(key), key.public.key_id
 
     def openers(self, senders: Sequence[int]) -> tuple[int, ...]:

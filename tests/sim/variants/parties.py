@@ -63,10 +63,9 @@ def setup(scheme: ThresholdRlwe, crs: bytes = CRS) -> Group:
     everyone = range(scheme.cohort)
     states, commitments = zip(*(keys.begin(scheme, rank, crs) for rank in everyone), strict=True)
     revealed = [keys.reveal(scheme, state, commitments) for state in states]
-    publics = [b for _, b, _ in revealed]
     held = tuple(
-        keys.finish(scheme, state, publics, [boxes[j] for _, _, boxes in revealed])
-        for j, (state, _, _) in enumerate(revealed)
+        keys.finish(scheme, state, commitments, [boxes[j] for boxes in revealed])
+        for j, state in enumerate(states)
     )
     named = dataclasses.replace(scheme, key_id=held[0].public.key_id)
     return Group(named, held, states)

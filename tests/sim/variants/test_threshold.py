@@ -219,15 +219,15 @@ def test_setup_refuses() -> None:
         with pytest.raises(ProtocolError, match=says):
             reveal(scheme, states[0], wrong)
     shown = [reveal(scheme, state, commitments) for state in states]
-    publics, boxes = [b for _, b, _ in shown], [shares_[0] for _, _, shares_ in shown]
+    boxes = [boxes[0] for boxes in shown]
     again = reveal(scheme, states[0], commitments)
-    assert np.array_equal(again[2][1][0], shown[0][2][1][0])
+    assert np.array_equal(again[1].share, shown[0][1].share)
     for told, says in (
-        (publics[:2], "2 public parts and 3 shares"),
-        ([publics[0], publics[2], publics[2]], "rank 1 is not the one that it committed to"),
+        (boxes[:2], "shares of 2 parties, all 3 must"),
+        ([boxes[0], boxes[2], boxes[2]], "rank 1 is not the one that it committed to"),
     ):
         with pytest.raises(ProtocolError, match=says):
-            finish(scheme, shown[0][0], told, boxes)
+            finish(scheme, states[0], commitments, told)
 
 
 # --- what is refused ---

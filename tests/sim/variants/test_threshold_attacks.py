@@ -169,10 +169,10 @@ def test_the_last_to_speak_cannot_choose_the_key() -> None:
     assert np.array_equal(values, x)
 
     plain = dataclasses.replace(scheme, key_id=b"")
-    publics = [*(b for _, b, _ in revealed[:2]), chosen.b]
-    boxes = [shares[0] for _, _, shares in revealed]
+    boxes = [boxes[0] for boxes in revealed]
+    boxes[2] = boxes[2]._replace(b=chosen.b)
     with pytest.raises(ProtocolError, match="rank 2 is not the one that it committed to"):
-        threshold_keys.finish(plain, revealed[0][0], publics, boxes)
+        threshold_keys.finish(plain, states[0], commitments, boxes)
 
 
 def test_the_public_key_is_an_encryption_of_nothing_known() -> None:
