@@ -8,7 +8,6 @@ missing; a round that comes to nothing is run again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flhe_lab.advise.calibration import Calibration, Phases
@@ -76,10 +75,10 @@ class Advice:
         return f"{said}; {best.caveat}.{instead}"
 
 
-def advise(demand: Demand, speed: Calibration, offers: Sequence[Offer] = OFFERS) -> Advice:
+def advise(demand: Demand, speed: Calibration) -> Advice:
     """Rank what does what is asked, and say of everything else why it does not."""
     ranked, excluded = [], []
-    for offer in offers:
+    for offer in OFFERS:
         reasons = reasons_against(offer, demand, speed)
         if reasons:
             excluded.append(Exclusion(offer.name, reasons))

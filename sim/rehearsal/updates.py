@@ -110,7 +110,7 @@ def add_integers(
         own = terms.resolved(cohort)
         integers = quantized(own, arrays, update, examples)
         trailer = own.trailer_lanes(arrays)
-        secrets.add(LANES, *unencrypted(own.for_cohort(cohort), integers, trailer=trailer))
+        secrets.add(LANES, *unencrypted(own.for_cohort(cohort), integers, trailer))
 
 
 def missing(secrets: Secrets, plan: Plan) -> Iterator[str]:
