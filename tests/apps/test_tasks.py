@@ -309,8 +309,11 @@ def test_images_that_are_not_the_sets(
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({}, r"put a text, shakespeare\.txt, into a directory .* --data-dir.*download=true"),
-        ({"a.txt": b"x" * 5000, "b.txt": b"x" * 5000}, r"holds a\.txt, b\.txt; name one of them"),
+        ({}, r"put shakespeare\.txt into a directory .* --data-dir.*download=true"),
+        (
+            {"a.txt": b"x" * 5000, "b.txt": b"x" * 5000},
+            r"holds a\.txt, b\.txt; name one with --data-dir",
+        ),
         ({"short.txt": b"x" * 1600}, r"short\.txt has 1600 characters; a text of 1601 or more"),
         ({"latin.txt": b"\xe9" * 5000}, r"latin\.txt cannot be read; it must be a text in UTF-8"),
     ],
@@ -392,7 +395,7 @@ def test_femnist_is_fetched_when_asked(tmp_path: pathlib.Path) -> None:
     features = Features({"image": ImageFeature(), "character": Value("int64")})
     images = [Image.fromarray(image) for image in pixels]
     Hub.rows = Dataset.from_dict({"image": images, "character": list(range(30))}, features=features)
-    with pytest.raises(ConfigError, match=r"femnist\.npz is missing in the data directory"):
+    with pytest.raises(ConfigError, match=r"put femnist\.npz into a directory"):
         task_named("cnn").load(str(tmp_path), download=False)
     assert not Hub.asked
     data = task_named("cnn").load(str(tmp_path), download=True)
