@@ -9,7 +9,7 @@ whoever wants it all looks often. What is half written, or gone meanwhile, is le
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,11 +49,8 @@ class Member:
         return f"member {self.identity.hex()[:8]}, run {self.run_id}, key agreement {self.number}"
 
 
-def look(home: Path, secrets: Secrets, server_reads: Collection[int] = ()) -> None:
-    """Add what is in the state directory `home` now; nothing before there is one.
-
-    Runs in `server_reads` show the server their sums, so neither those nor models are secret there.
-    """
+def look(home: Path, secrets: Secrets) -> None:
+    """Add what is in the state directory `home` now; nothing before there is one."""
     if not home.is_dir():
         return
     with _THERE:
@@ -67,10 +64,7 @@ def look(home: Path, secrets: Secrets, server_reads: Collection[int] = ()) -> No
                 _epoch(Epoch.from_bytes(store.read(name)), secrets)
         for run in sorted((home / "runs").glob("[0-9]*")):
             policy = Policy(home, trust="first-use")  # it says no more here than whose home it is
-            node = Node(policy, store, identity, int(run.name))
-            _run(node, secrets)
-            if node.run_id not in server_reads:
-                _sums(node, secrets)
+            _run(Node(policy, store, identity, int(run.name)), secrets)
 
 
 def missing(secrets: Secrets) -> Iterator[str]:
@@ -93,9 +87,6 @@ def _run(node: Node, secrets: Secrets) -> None:
     with _THERE:
         if (draft := node.load_draft()) is not None:
             secrets.add(UPDATE, *of_update(draft.values))
-
-
-def _sums(node: Node, secrets: Secrets) -> None:
     with _THERE:
         if (agreed := node.load_survivors()) is not None:
             secrets.add(SEED_SUM, agreed.share)

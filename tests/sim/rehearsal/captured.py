@@ -29,7 +29,7 @@ from flhe_lab.rehearsal.updates import terms_of
 from tests.mods import harness
 
 PLAN = Plan(schemes=("flashe",), rounds=1, kill=False)
-TERMS = terms_of(PLAN, "flashe")
+TERMS = terms_of("flashe")
 
 
 def hide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
