@@ -77,8 +77,8 @@ def nothing_left() -> Iterator[None]:
     [
         ("--scheme rot13", "scheme 'rot13': there are flashe, sash"),
         ("esafl --keys dealt", "a simulation has nobody who does; have nodes make theirs"),
-        ("--task cifar10", "--data-dir"),
-        ("--task cifar10 --data-dir /no/such/place", "no such directory"),
+        ("--task alexnet", "--data-dir"),
+        ("--task alexnet --data-dir /no/such/place", "no such directory"),
         ("--report /no/such/place/report", "name a file in a directory that exists"),
         ("--output /no/such/place/model", "name a file in a directory that exists"),
         ("--resume /no/such/run", "--resume /no/such/run: holds no run that can be resumed"),
