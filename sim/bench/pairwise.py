@@ -26,7 +26,7 @@ from flhe_lab.variants.sash_plus.bounds import PURPOSE
 from flhe_lab.variants.secagg import pairwise
 from flhe_lab.variants.secagg.graph import Graph
 from flhe_lab.variants.secagg.masks import Term, agree, apply, commitment, self_key, towards
-from flhe_lab.variants.secagg.pairwise import Masked, Shared
+from flhe_lab.variants.secagg.pairwise import State
 from flhe_lab.variants.secagg.plan import Plan
 from flhe_lab.variants.secagg.server import unmask_sum
 from flhe_lab.variants.secagg.vectors import opened, packing_of, seal
@@ -154,7 +154,7 @@ class Pairwise(Members):
     def _update(self) -> NDArray[np.int32]:
         return self.setting.update(0)
 
-    def _upload(self, shared: Shared, update: NDArray[np.int32]) -> Masked:
+    def _upload(self, shared: State, update: NDArray[np.int32]) -> State:
         return seal(shared, self._boxes, update, self.packing)[0]
 
     def _known(self) -> dict[str, Any]:
@@ -193,7 +193,7 @@ class SashNeighbours(Pairwise):
     def _update(self) -> NDArray[np.int32]:
         return self._uploads.update(0)
 
-    def _upload(self, shared: Shared, update: NDArray[np.int32]) -> Masked:
+    def _upload(self, shared: State, update: NDArray[np.int32]) -> State:
         _, seed = self._uploads.seal(0, update)
         masked, _ = pairwise.mask(shared, self._boxes, seed)
         return masked

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from flhe.coding.pack import Packing
 from flhe.errors import ConfigError
 from flhe.math.buffers import empty
-from flhe_lab.variants.secagg.pairwise import Masked, Shared, mask
+from flhe_lab.variants.secagg.pairwise import State, mask
 from flhe_lab.variants.secagg.plan import Plan
 from flhe_lab.variants.secagg.server import unmask_sum
 
@@ -43,8 +43,8 @@ def packing_of(cohort: int, bits: int) -> Packing:
 
 
 def seal(
-    shared: Shared, boxes: Mapping[int, bytes], values: NDArray[np.int32], packing: Packing
-) -> tuple[Masked, NDArray[np.uint8]]:
+    shared: State, boxes: Mapping[int, bytes], values: NDArray[np.int32], packing: Packing
+) -> tuple[State, NDArray[np.uint8]]:
     """Mask values, shape (plan.length,), and pack them; with the state for `pairwise.consist`."""
     masked, lanes = mask(shared, boxes, np.zeros(values.size, np.uint32))
     data = empty(packing.nbytes(values.size), np.uint8)

@@ -215,9 +215,8 @@ def test_consist_refuses() -> None:
     ]
     refused(lambda senders: pairwise.consist(state, senders, []), cases)
     far = [r for r in range(7) if r not in plan.graph.around(rank)]
-    member = replace(state.member, plan=replace(plan, min_set=3))
     with pytest.raises(QuorumError, match="are in the set of senders"):
-        pairwise.consist(replace(state, member=member), sorted([rank, *far]), [])
+        pairwise.consist(replace(state, plan=replace(plan, min_set=3)), sorted([rank, *far]), [])
 
 
 def test_consist_refuses_neighbours_who_did_not_mask_with_it() -> None:
@@ -317,9 +316,3 @@ def test_answers_on_a_sparse_graph_are_about_neighbours_only() -> None:
 
     with pytest.raises(ProtocolError, match="others than its own"):
         opened(plan, left, [answer(left, plan, 0, stray)])
-
-
-def test_keys_of_low_order() -> None:
-    pairwise.check_order(b"\x09" + bytes(31))
-    with pytest.raises(ProtocolError, match="of low order"):
-        pairwise.check_order(bytes(32))
