@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from flhe.errors import FlheError
 from flhe.keys.agreement.circle import SharingParameters
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.schemes.base import Scheme
@@ -17,7 +16,7 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.sash.scheme import Sash
 from flhe.training.terms import Terms
 from flhe_lab.advise.calibration import Calibration, Phases
-from flhe_lab.advise.cost_model import TERMS, adder_of, sealed_bytes, sparse_bytes
+from flhe_lab.advise.cost_model import TERMS, sealed_bytes, sparse_bytes
 from flhe_lab.advise.demand import Demand
 from flhe_lab.advise.round_model import Exchange, Work
 from flhe_lab.bench.schemes import NARROW
@@ -55,14 +54,11 @@ class Offer:
         """Whether members make new keys where one is missing; dealt ones are not dealt anew."""
         return self.scheme.needs_all_members and not self.scheme.dealt
 
-    def min_senders(self, cohort: int, colluders: int) -> int:
-        """Fewest updates in a sum that is opened.
-
-        Raises ConfigError: so many colluders that there is no such number.
-        """
+    def min_senders(self, demand: Demand) -> int:
+        """Fewest updates in a sum that is opened."""
         if self.scheme.per_sum_keys:
-            return Thresholds(cohort, colluders).min_set
-        return colluders + 2  # as a roster's `min_opening` has it
+            return Thresholds(demand.clients, demand.bound).min_set
+        return demand.bound + 2  # as a roster's `min_opening` has it
 
 
 _TENTH = (
@@ -187,17 +183,3 @@ def _masked(offer: Offer, whole: Work, demand: Demand, phases: Phases, speed: Ca
         else whole.download_bytes + senders * answer,
         exchanges=(consist, unmask),
     )
-
-
-def refusal(offer: Offer, demand: Demand) -> str:
-    """What the terms themselves say against this size; "" where nothing."""
-    try:
-        adder_of(offer.terms, demand.values, demand.clients)
-        if offer.terms.codec.sparse:
-            sparse_bytes(
-                offer.terms, demand.values, demand.clients, demand.clients - demand.dropouts
-            )
-        offer.min_senders(demand.clients, demand.bound)
-    except FlheError as error:
-        return str(error)
-    return ""

@@ -27,6 +27,8 @@ def octal(data: bytes) -> bytes:
 
 
 WRITINGS: dict[str, Callable[[bytes], bytes]] = {
+    "hex": lambda s: s.hex().encode(),
+    "HEX": lambda s: s.hex().upper().encode(),
     "hex with colons": lambda s: s.hex(":").encode(),
     "HEX, a hexdump": lambda s: s.hex(" ", 2).upper().encode(),
     "C": lambda s: ", ".join(f"0x{byte:02x}" for byte in s).encode(),
