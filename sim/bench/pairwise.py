@@ -22,7 +22,6 @@ from flhe.schemes.sash.scheme import Sash
 from flhe.wire.canonical import dumps
 from flhe_lab.bench.contender import Laps
 from flhe_lab.bench.sash_members import BITS, Members, Setting, Uploads, checked
-from flhe_lab.variants.sash_plus.bounds import PURPOSE
 from flhe_lab.variants.secagg import pairwise
 from flhe_lab.variants.secagg.graph import Graph
 from flhe_lab.variants.secagg.masks import Term, agree, apply, commitment, self_key, towards
@@ -47,12 +46,10 @@ class Pairwise(Members):
         graph = Graph.full(size) if degree is None else Graph(size, degree, bytes(range(16)))
         # On a sparse graph: more than half, the least that lets no two sets be opened.
         threshold = None if graph.complete else graph.holders // 2 + 1
-        purpose, length, elements = self._masked()
+        length, elements = self._masked()
         self.plan = Plan.of(
             self._epoch,
-            purpose=purpose,
             round=1,
-            attempt=0,
             length=length,
             elements=elements,
             graph=graph,
@@ -61,10 +58,10 @@ class Pairwise(Members):
         self._make_members()
         self._prepare()
 
-    def _masked(self) -> tuple[str, int, bool]:
-        """What is masked: its purpose, its length, and whether it is of field elements."""
+    def _masked(self) -> tuple[int, bool]:
+        """Length of what is masked, and whether it is of field elements."""
         self.packing = packing_of(self.setting.clients, BITS)
-        return "secagg", self.setting.values, False
+        return self.setting.values, False
 
     def _prepare(self) -> None:
         """What the server has when the answers are in."""
@@ -181,8 +178,8 @@ class SashNeighbours(Pairwise):
         self.sash = Sash().adder(setting.clients)
         super().__init__(setting, degree)
 
-    def _masked(self) -> tuple[str, int, bool]:
-        return PURPOSE, self.sash.scheme.elements(self.sash.cohort), True
+    def _masked(self) -> tuple[int, bool]:
+        return self.sash.scheme.elements(self.sash.cohort), True
 
     def _prepare(self) -> None:
         """Everybody's ciphertexts, and the sum of their masked seeds."""

@@ -127,14 +127,12 @@ def test_a_plan_binds_everything() -> None:
     """Masks differ where anything differs, so sums of different plans are noise."""
     plan = plan_for(6, degree=4)
     others = {
-        "purpose": "other",
         "run_id": 1,
         "roster_hash": bytes(32),
         "epoch": 9,
         "epoch_id": bytes(16),
         "members": tuple(reversed(plan.members)),
         "round": 4,
-        "attempt": 2,
         "graph": Graph(6, 4, bytes(16)),
         "threshold": 4,
         "min_set": 5,
