@@ -66,56 +66,52 @@ _TENTH = (
     "members see which values each of them sends, and the server which of those coincide"
 )
 
+
+def _offer(
+    name: str, measured: str, strategy: str, scheme: Scheme | None = None, caveat: str = ""
+) -> Offer:
+    terms = TERMS[measured]
+    return Offer(name, measured, replace(terms, scheme=scheme or terms.scheme), strategy, caveat)
+
+
 OFFERS: tuple[Offer, ...] = (
-    Offer("FLASHE", who.FLASHE, TERMS[who.FLASHE], "FlasheFedAvg()"),
-    Offer(
+    _offer("FLASHE", who.FLASHE, "FlasheFedAvg()"),
+    _offer(
         "FLASHE, top 10%",
         who.FLASHE_TENTH,
-        TERMS[who.FLASHE_TENTH],
         'FlasheFedAvg(top_k=0.1, warmup=0, masking="adaptive")',
-        _TENTH,
+        caveat=_TENTH,
     ),
-    Offer("SASH", who.SASH, TERMS[who.SASH], "SashFedAvg()"),
-    Offer(
-        "SASH, members read",
-        who.SASH,
-        replace(TERMS[who.SASH], scheme=Sash("clients")),
-        'SashFedAvg(unmask="clients")',
-    ),
-    Offer("BatchCrypt", who.BATCHCRYPT, TERMS[who.BATCHCRYPT], "BatchCryptFedAvg(clip=1.0)"),
-    Offer("ESAFL, lasting keys", who.ESAFL, TERMS[who.ESAFL], 'EsaflFedAvg(keys="joint")'),
-    Offer(
+    _offer("SASH", who.SASH, "SashFedAvg()"),
+    _offer("SASH, members read", who.SASH, 'SashFedAvg(unmask="clients")', Sash("clients")),
+    _offer("BatchCrypt", who.BATCHCRYPT, "BatchCryptFedAvg(clip=1.0)"),
+    _offer("ESAFL, lasting keys", who.ESAFL, 'EsaflFedAvg(keys="joint")'),
+    _offer(
         "ESAFL, rns-8192, lasting keys",
         who.ESAFL_NARROW,
-        TERMS[who.ESAFL_NARROW],
         'EsaflFedAvg(ring="rns-8192", keys="joint")',
     ),
-    Offer(
-        "ESAFL",
-        who.ESAFL,
-        replace(TERMS[who.ESAFL], scheme=Esafl(keys="round")),
-        "EsaflFedAvg()",
-    ),
-    Offer(
+    _offer("ESAFL", who.ESAFL, "EsaflFedAvg()", Esafl(keys="round")),
+    _offer(
         "ESAFL, rns-8192",
         who.ESAFL_NARROW,
-        replace(TERMS[who.ESAFL_NARROW], scheme=Esafl(NARROW, "round")),
         'EsaflFedAvg(ring="rns-8192")',
+        Esafl(NARROW, "round"),
     ),
-    Offer(
+    _offer(
         "ESAFL, dealt keys",
         who.ESAFL,
-        replace(TERMS[who.ESAFL], scheme=Esafl(keys="dealt")),
         'EsaflFedAvg(keys="dealt")',
+        Esafl(keys="dealt"),
         "whoever deals the keys can open every update",
     ),
-    Offer("FedML-HE", who.FEDML, TERMS[who.FEDML], "FedmlHeFedAvg()"),
-    Offer(
+    _offer("FedML-HE", who.FEDML, "FedmlHeFedAvg()"),
+    _offer(
         "FedML-HE, 10% encrypted",
         who.FEDML_TENTH,
-        TERMS[who.FEDML_TENTH],
         'FedmlHeFedAvg(select=Select(0.1, "random"))',
-        "the server sees nine values in ten of each update; `flhe audit` shows what that gives away",
+        caveat="the server sees nine values in ten of each update; `flhe audit` shows what that "
+        "gives away",
     ),
 )
 
