@@ -59,7 +59,7 @@ class Settings:
         DEFAULT, f"Scheme and its own parameters, as in {DEFAULT!r}; {PLAIN} for ordinary FedAvg."
     )
     task: str = option(
-        "digits", "digits, cifar10, fcn-digits, cnn-digits, or one of the papers'.", known=TASKS
+        "digits", "digits, fcn-digits, cnn-digits, or one of the papers'.", known=TASKS
     )
     nodes: int = option(5, "Nodes in the federation; at least 3 encrypted.", least=1)
     num_rounds: int = option(5, "Rounds of training.", flag="--rounds", least=1)

@@ -27,15 +27,17 @@ def start_superlink(
     children: Children,
     log: Path,
     scratch: Path,
+    fail: Callable[[str], NoReturn],
     *options: str,
     answers: Callable[[int], bool] = answers,
     patience: float = 1.0,
     tick: Callable[[], None] = lambda: time.sleep(LOOK_S),
 ) -> tuple[int, Process]:
-    """Start one. Return its port, 0 if it does not answer in time or has ended, and its process.
+    """Start one. Return its port and its process.
 
-    It runs in `scratch`. `answers` says whether it answers on a port, `tick` waits a moment, and
-    `patience` multiplies SUPERLINK_S.
+    It runs in `scratch`. `fail` raises, with the reason, if it does not answer in time or has ended.
+    `answers` says whether it answers on a port, `tick` waits a moment, and `patience` multiplies
+    SUPERLINK_S.
     """
     for _ in range(STARTS):
         port = free_port()
@@ -49,7 +51,11 @@ def start_superlink(
             tick()
         if superlink.poll() is None or superlink.returncode < 0:  # too slow, or killed
             break
-    return 0, superlink
+    return fail(
+        f"waited {SUPERLINK_S * patience:g} s for flower-superlink to answer"
+        if superlink.poll() is None
+        else f"flower-superlink {describe_exit(superlink.returncode)} at its start"
+    )
 
 
 def start_simulation(
@@ -65,15 +71,11 @@ def start_simulation(
     """Run the app in a directory on a SuperLink that simulates its nodes, an actor for each processor.
 
     Returns the SuperLink, and `flwr run`, which stays to bring the log. `scratch` is Flower's home;
-    `config` are pairs, or names a TOML file; `fail` raises, with the reason; else as `start_superlink`.
+    `config` are pairs, or names a TOML file; else as `start_superlink`.
     """
     port, superlink = start_superlink(
-        children, log, scratch, "--insecure", "--simulation", tick=tick
+        children, log, scratch, fail, "--insecure", "--simulation", tick=tick
     )
-    if not port and superlink.poll() is None:
-        fail(f"flower-superlink did not answer within {SUPERLINK_S:g} s")
-    if not port:
-        fail(f"flower-superlink {describe_exit(superlink.returncode)} at its start")
     (scratch / "config.toml").write_text(FLOWER_CONFIG.format(port=port), encoding="utf-8")
     actors = min(nodes, cpus())
     federation = f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus={actors}"

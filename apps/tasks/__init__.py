@@ -16,7 +16,7 @@ INSTALLED = ("digits", "fcn-digits", "cnn-digits")
 FETCHED = ("lstm", "gru", "cnn")
 """Tasks whose data set flwr-datasets fetches, into a directory of its own unless one is given."""
 
-BROUGHT = ("cifar10", "fashion-mnist", "fcn", "alexnet", "resnet20")
+BROUGHT = ("fcn", "alexnet", "resnet20")
 """Tasks whose data set the user puts into a directory, or has torchvision fetch into it."""
 
 TASKS = INSTALLED + BROUGHT + FETCHED
@@ -24,9 +24,9 @@ TASKS = INSTALLED + BROUGHT + FETCHED
 
 def task_named(name: str) -> Workload:
     """Return the task of that name, importing its module only now."""
-    from flhe_app.tasks.workloads import OTHERS, WORKLOADS
+    from flhe_app.tasks.workloads import DIGITS, WORKLOADS
 
-    return (OTHERS | WORKLOADS)[name]
+    return DIGITS if name == DIGITS.name else WORKLOADS[name]
 
 
 def check_data(name: str, data_dir: str, *, download: bool) -> None:

@@ -1,19 +1,76 @@
-"""Data sets in a directory, or fetched by flwr-datasets: only where download=true says so."""
+"""Data sets in files, or fetched by flwr-datasets: only where download=true says so."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from flhe.errors import ConfigError
+from flhe_app.tasks.base import Data
+
+
+class Files:
+    """A data set in a file, or in a directory that holds one or what torchvision reads."""
+
+    __slots__ = ()
+
+    SUFFIX: ClassVar[str]  # Of its file
+    stem: str  # How the name of its file in a directory begins
+    hub: str  # Name by which flwr-datasets fetches it, where torchvision does not; "" for none
+    folder: str  # Where torchvision looks, below the data directory; "" for nowhere
+
+    def load(self, task: str, data_dir: str, *, download: bool) -> Data:
+        """Read both halves from `data_dir`, a directory or a file. Only `download` lets it fetch them.
+
+        Raises ConfigError: there is none, several, or another one; it says where to put it.
+        """
+        root = Path(data_dir).expanduser() if data_dir else None
+        if root is not None:
+            found = [root] if root.suffix == self.SUFFIX else self._files(root)
+            if len(found) > 1:
+                names = ", ".join(path.name for path in found)
+                raise ConfigError(
+                    f"task={task!r}: the data directory holds {names}; name one with --data-dir"
+                )
+            if found:
+                return self.from_file(task, found[0])
+            if self.folder:
+                return self.from_folder(task, root, download=download)
+        if self.hub and download:
+            return self.from_hub(task, root)
+        fetch = f", or set download=true to have flwr-datasets fetch {self.hub}" if self.hub else ""
+        raise ConfigError(
+            f"task={task!r} needs its data set: put {self.folder or self.stem + self.SUFFIX} into a "
+            f"directory and name that with --data-dir (data-dir in the run config){fetch}"
+        )
+
+    def there(self, data_dir: str) -> bool:
+        """Whether `data_dir` is, or has, files of the set; reads none."""
+        root = Path(data_dir).expanduser()
+        here = root.suffix == self.SUFFIX or self._in_folder(root) or bool(self._files(root))
+        return bool(data_dir) and here
+
+    def _in_folder(self, root: Path) -> bool:
+        return bool(self.folder) and (root / self.folder).is_dir()
+
+    def _files(self, root: Path) -> list[Path]:
+        return [] if self._in_folder(root) else sorted(root.glob(f"{self.stem}*{self.SUFFIX}"))
+
+    def from_file(self, task: str, path: Path) -> Data:
+        """Read a file; ConfigError for one that is not of this set."""
+        raise NotImplementedError
+
+    def from_folder(self, task: str, root: Path, *, download: bool) -> Data:
+        """Have torchvision read it, and fetch it only if `download`."""
+        raise NotImplementedError
+
+    def from_hub(self, task: str, root: Path | None) -> Data:
+        """Fetch it into the directory `root`; None for where such data sets are kept by default."""
+        raise NotImplementedError
 
 
 def fetched(task: str, name: str, root: Path | None) -> Any:
-    """All rows of a data set that has a training split alone.
-
-    It is kept in the directory `root`; None for where such data sets are kept by default.
-    """
+    """All rows of a data set that has a training split alone; `root` as for `Files.from_hub`."""
     from flwr_datasets import FederatedDataset
 
     where = {} if root is None else {"cache_dir": str(root)}
@@ -25,13 +82,3 @@ def fetched(task: str, name: str, root: Path | None) -> Any:
             f"task={task!r}: {name} could not be fetched ({type(error).__name__}); it takes a network: "
             "or put the files into a directory and name that with --data-dir"
         ) from error
-
-
-def only_one(task: str, found: Sequence[Path]) -> Path | None:
-    """Return the file of a data directory; None where there is none, ConfigError for several."""
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found)
-        raise ConfigError(
-            f"task={task!r}: the data directory holds {names}; name one of them with --data-dir"
-        )
-    return found[0] if found else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
 from flhe_app.tasks.base import Data, Examples
-from flhe_app.tasks.hub import fetched, only_one
+from flhe_app.tasks.hub import Files, fetched
 
 TEST_EVERY = 10
 """Of a set that comes without a test half, every so-manyth image is in it: all writers are."""
 
 
 @dataclass(frozen=True, slots=True)
-class Images:
+class Images(Files):
     """A set of images of one size."""
 
     title: str  # What a figure calls it
@@ -32,76 +32,33 @@ class Images:
     train_size: int  # Images of the whole training half
     channels: int  # Planes of an image
     size: int  # Its width, in pixels
-    stem: str  # How the name of its file in a directory begins
+    stem: str
     dataset: str = ""  # Class in `torchvision.datasets`; "" for none
-    folder: str = ""  # Where that looks, below the data directory
-    hub: str = ""  # Name by which flwr-datasets fetches it, where torchvision does not; "" for none
+    folder: str = ""
+    hub: str = ""
+    SUFFIX: ClassVar[str] = ".npz"
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """One image as a model takes it."""
         return self.channels, self.size, self.size
 
-    def load(self, task: str, data_dir: str, *, download: bool) -> Data:
-        """Read both halves from `data_dir`, a directory or an .npz file.
-
-        Only `download` lets it fetch a set.
-        """
-        if data_dir.endswith(".npz"):
-            return self._from_file(task, Path(data_dir).expanduser())
-        if not data_dir and not (self.hub and download):
-            raise ConfigError(
-                f"task={task!r} needs its data set: put {self._files()} into a directory "
-                f"and name that directory with --data-dir (data-dir in the run config){self._or()}"
-            )
-        root = Path(data_dir).expanduser() if data_dir else None
-        found = [] if root is None or self._in_folder(root) else self._in_files(root)
-        if (file := only_one(task, found)) is not None:
-            return self._from_file(task, file)
-        if not self.hub:
-            assert root is not None
-            halves = (True, False)
-            return Data(*(self._half(task, root, train=t, download=download) for t in halves))
-        if not download:
-            raise ConfigError(
-                f"task={task!r}: {self._files()} is missing in the data directory; put it there and "
-                f"name the directory with --data-dir{self._or()}"
-            )
-        return self._from_hub(task, root)
-
-    def there(self, data_dir: str) -> bool:
-        """Whether `data_dir` has files of the set; reads none."""
-        root = Path(data_dir).expanduser()
-        return bool(data_dir) and (
-            data_dir.endswith(".npz") or self._in_folder(root) or bool(self._in_files(root))
-        )
-
-    def _in_folder(self, root: Path) -> bool:
-        return bool(self.folder) and (root / self.folder).is_dir()
-
-    def _in_files(self, root: Path) -> list[Path]:
-        return sorted(root.glob(f"{self.stem}*.npz"))
-
-    def _files(self) -> str:
-        return f"{self.folder}/" if self.folder else f"{self.stem}.npz"
-
-    def _or(self) -> str:
-        return f", or set download=true to have flwr-datasets fetch {self.hub}" if self.hub else ""
-
-    def _half(self, task: str, root: Path, *, train: bool, download: bool) -> Examples:
+    def from_folder(self, task: str, root: Path, *, download: bool) -> Data:
+        """See `Files`."""
         from torchvision import datasets
 
+        kind: Any = getattr(datasets, self.dataset)
         try:
-            half: Any = getattr(datasets, self.dataset)(root, train=train, download=download)
+            halves = [kind(root, train=train, download=download) for train in (True, False)]
         except (RuntimeError, OSError) as error:
             raise ConfigError(
                 f"task={task!r}: {self.folder}/ is missing or damaged in the data directory; "
                 "put it there and name the directory with --data-dir, "
                 "or set download=true to let torchvision fetch it"
             ) from error
-        return examples(half.data, half.targets)
+        return Data(*(examples(half.data, half.targets) for half in halves))
 
-    def _from_hub(self, task: str, root: Path | None) -> Data:
+    def from_hub(self, task: str, root: Path | None) -> Data:
         """Fetch all images; there is no test half, so a tenth becomes it."""
         rows = fetched(task, self.hub, root)
         pixels = np.stack([np.asarray(image, np.uint8) for image in rows["image"]])
@@ -110,7 +67,8 @@ class Images:
         test = np.arange(len(labels)) % TEST_EVERY == TEST_EVERY - 1
         return Data(*(examples(pixels[half], labels[half]) for half in (~test, test)))
 
-    def _from_file(self, task: str, path: Path) -> Data:
+    def from_file(self, task: str, path: Path) -> Data:
+        """See `Files`."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 halves = [(file[f"x_{half}"], file[f"y_{half}"]) for half in ("train", "test")]

@@ -44,12 +44,6 @@ def fcn() -> nn.Module:
     return nn.Sequential(*dense(784, 128, 10))
 
 
-def two_convolutions(channels: int, size: int) -> nn.Module:
-    """A CNN of two convolutions: 1.07M (CIFAR-10) or 0.82M parameters (Fashion-MNIST)."""
-    last = dense(64 * (size // 4) ** 2, 256, 10)
-    return nn.Sequential(*convolved(channels, 32, 64, kernel=3, pooled=(1, 2)), *last)
-
-
 def alexnet() -> nn.Module:
     """AlexNet's five convolutions and three dense layers, narrow, for 32 x 32: 1,251,402 parameters.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
 from flhe_app.tasks.base import Data, Examples
-from flhe_app.tasks.hub import fetched, only_one
+from flhe_app.tasks.hub import Files, fetched
 
 LENGTH = 80
 """Characters of a window, LEAF's."""
@@ -31,13 +32,15 @@ LEAST_WINDOWS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Text(Files):
     """A text, or texts, by one kind of author."""
 
     title: str  # What a figure calls it
     train_size: int  # Windows that are trained on, of all that there is
     stem: str  # Part of the name of its file in a directory
-    hub: str  # Name by which flwr-datasets fetches it
+    hub: str
+    SUFFIX: ClassVar[str] = ".txt"
+    folder: ClassVar[str] = ""  # type: ignore[misc]
 
     @property
     def classes(self) -> int:
@@ -49,32 +52,13 @@ class Text:
         """One window as a model takes it."""
         return (LENGTH,)
 
-    def load(self, task: str, data_dir: str, *, download: bool) -> Data:
-        """Read the text from `data_dir`, a directory or a .txt file; fetch it only if `download`."""
-        root = Path(data_dir).expanduser() if data_dir else None
-        if root is not None and (path := self._file(task, root)) is not None:
-            return self._from_file(task, path)
-        if download:
-            return self._from_hub(task, root)
-        raise ConfigError(
-            f"task={task!r} needs its data set: put a text, {self.stem}.txt, into a directory and name "
-            "that directory or the file with --data-dir (data-dir in the run config), or set "
-            f"download=true to have flwr-datasets fetch {self.hub}"
-        )
+    def _files(self, root: Path) -> list[Path]:
+        """The texts that are called so, or all."""
+        texts = sorted(root.glob(f"*{self.SUFFIX}"))
+        return [path for path in texts if self.stem in path.name.lower()] or texts
 
-    def there(self, data_dir: str) -> bool:
-        """Whether `data_dir` is, or has, a text; reads none."""
-        return bool(data_dir) and self._file(self.stem, Path(data_dir).expanduser()) is not None
-
-    def _file(self, task: str, root: Path) -> Path | None:
-        """The file to read: `root`, or of a directory the one that is called so, or the only one."""
-        if root.suffix == ".txt":
-            return root
-        texts = sorted(root.glob("*.txt"))
-        return only_one(task, [p for p in texts if self.stem in p.name.lower()] or texts)
-
-    @staticmethod
-    def _from_file(task: str, path: Path) -> Data:
+    def from_file(self, task: str, path: Path) -> Data:
+        """See `Files`."""
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -90,7 +74,7 @@ class Text:
         codes = encoded(text[: windows * LENGTH + 1])
         return halved(codes[:-1].reshape(windows, LENGTH), codes[1:].reshape(windows, LENGTH))
 
-    def _from_hub(self, task: str, root: Path | None) -> Data:
+    def from_hub(self, task: str, root: Path | None) -> Data:
         """LEAF's rows, each a character on from the one before: so many apart that none overlap."""
         rows = fetched(task, self.hub, root)
         rows = rows.select(range(0, len(rows), LENGTH))

@@ -1,4 +1,4 @@
-"""The papers' six workloads: networks in the published sizes, each on its data set; and two of ours.
+"""The papers' six workloads: networks in the published sizes, each on its data set; and one of ours.
 
 FCN on Fashion-MNIST, AlexNet on CIFAR-10 and LSTM on Shakespeare are BatchCrypt's and ESAFL's;
 ResNet-20 on CIFAR-10, GRU on Shakespeare and CNN on FEMNIST are FLASHE's, which speaks of next words
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import nn
@@ -84,11 +83,5 @@ WORKLOADS = {
 }
 """By name; the last two are the networks on the data set that needs no files."""
 
-OTHERS = {
-    "digits": Workload("digits", networks.small_cnn, 0, Digits()),
-    "cifar10": Workload("cifar10", partial(networks.two_convolutions, 3, 32), 0, CIFAR10_IMAGES),
-    "fashion-mnist": Workload(
-        "fashion-mnist", partial(networks.two_convolutions, 1, 28), 0, FASHION_IMAGES
-    ),
-}
-"""By name: tasks of no paper."""
+DIGITS = Workload("digits", networks.small_cnn, 0, Digits())
+"""The task of no paper."""

@@ -6,13 +6,14 @@ SASH's seeds, and ESAFL's keys of one round, are shared among all members
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from flhe.keys.agreement.circle import PACKED_FROM, SharingParameters
 from flhe.math.prg import random_elements
+from flhe_lab.advise.cost_model import Curve
 from flhe_lab.bench.contender import Contender
 from flhe_lab.bench.sash_members import SashMembers, Setting
 
@@ -81,14 +82,11 @@ def interpolated(
     share = (elements - min(ELEMENTS)) / (max(ELEMENTS) - min(ELEMENTS))
 
     def one(name: str) -> float:
-        less, more = (_line(groups, [row[name] for row in rows], clients) for rows in (short, long))
+        curves = (
+            Curve.through([(group, row[name]) for group, row in zip(groups, rows, strict=True)])
+            for rows in (short, long)
+        )
+        less, more = (curve.at(clients) for curve in curves)
         return max(less + share * (more - less), 0.0)
 
     return Agreement(one("deal_s"), one("agree_s"), one("release_s"), one("combine_s"))
-
-
-def _line(xs: Sequence[int], ys: Sequence[float], x: int) -> float:
-    """Piecewise linear through the points; on beyond the last at its slope, and before the first."""
-    at = min(max(int(np.searchsorted(xs, x)), 1), len(xs) - 1)
-    slope = (ys[at] - ys[at - 1]) / (xs[at] - xs[at - 1])
-    return ys[at] + slope * (x - xs[at])

@@ -52,12 +52,6 @@ def advise(
         bool,
         typer.Option("--members-may-collude", help="A third may conspire with the server."),
     ] = False,
-    colluders: Annotated[
-        int | None, typer.Option(help="So many may conspire with the server; 0: none.")
-    ] = None,
-    passive_server: Annotated[
-        bool, typer.Option("--passive-server", help="It follows the protocol all the same.")
-    ] = False,
     trusted_dealer: Annotated[
         bool, typer.Option("--trusted-dealer", help="Somebody whom all trust deals keys.")
     ] = False,
@@ -109,13 +103,7 @@ def advise(
         clear_part=clear_part,
         sparse=sparse,
         trusted_dealer=trusted_dealer,
-        colluders=conspiring(
-            clients,
-            members_may_collude=members_may_collude,
-            colluders=colluders,
-            passive_server=passive_server,
-        ),
-        passive_server=passive_server,
+        members_may_collude=members_may_collude,
         memory_bytes=(
             round(quantity("--memory", memory, BYTES, "8GB or 512MB"))
             if memory
@@ -164,24 +152,6 @@ def quantity(option: str, text: str, units: dict[str, float], like: str) -> floa
 def speed(option: str, text: str) -> float:
     """Mbps, of 40Mbps, 1Gbps or 5MB/s; ConfigError for what is none."""
     return quantity(option, text, SPEEDS, "40Mbps, 1Gbps or 5MB/s")
-
-
-def conspiring(
-    clients: int, *, members_may_collude: bool, colluders: int | None, passive_server: bool
-) -> int:
-    """Members that may collude, of what was said of them; ConfigError where that says nothing."""
-    from flhe_lab.advise.demand import a_third
-
-    if members_may_collude and colluders == 0:
-        raise ConfigError("--members-may-collude with --colluders 0: leave out one of them")
-    if colluders is None:
-        colluders = a_third(clients) if members_may_collude else 0
-    if passive_server and not colluders:
-        raise ConfigError(
-            "--passive-server is of a server that members conspire with: say --members-may-collude or "
-            "--colluders, or leave it out"
-        )
-    return colluders
 
 
 def network(uplink: str, downlink: str, server_link: str, name: str, clients: int) -> Wan:

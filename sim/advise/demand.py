@@ -33,8 +33,7 @@ class Demand:
     clear_part: bool = False  # Whether a part of each update may travel in clear
     sparse: bool = False  # Whether only a part of it may be sent, and be seen to be which
     trusted_dealer: bool = False  # Whether somebody may deal keys
-    colluders: int = 0  # Members that may conspire with the server; 0 for none
-    passive_server: bool = False  # The server follows the protocol, whoever conspires with it
+    members_may_collude: bool = False  # Whether a third of them may conspire with the server
     memory_bytes: int = 0  # Of a client's machine, and of the server's; 0 where nobody counts
 
     def __post_init__(self) -> None:
@@ -55,11 +54,10 @@ class Demand:
             raise ConfigError(f"--rounds {self.rounds}: must be 1 or more")
         if not (math.isfinite(self.train_s) and self.train_s >= 0):
             raise ConfigError(f"--train {self.train_s}: must be seconds, 0 or more")
-        most = self.clients - 3
-        if not 0 <= self.colluders <= most:
+        if self.members_may_collude and not self.bound:
             raise ConfigError(
-                f"--colluders {self.colluders}: must be 0 to {most}: a roster of {self.clients} "
-                f"members stands at most {most}, N - 3"
+                f"--members-may-collude with --clients {self.clients}: three members cannot withstand "
+                "one; four can"
             )
 
     @property
@@ -69,8 +67,8 @@ class Demand:
 
     @property
     def bound(self) -> int:
-        """Members that may collude, as the roster says: by default where none is asked for."""
-        return self.colluders or Roster.default_collusion(self.clients)
+        """Members that may collude, as a roster says by default."""
+        return Roster.default_collusion(self.clients)
 
     def lost(self, needed: int) -> float:
         """Chance that fewer than `needed` updates come."""
@@ -84,20 +82,6 @@ def machine_memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
         return 0
-
-
-def a_third(clients: int) -> int:
-    """Members that may collude where nobody says how many: what a roster takes by default.
-
-    Raises ConfigError: so few clients that it takes none.
-    """
-    found = Roster.default_collusion(clients)
-    if not found:
-        raise ConfigError(
-            f"--members-may-collude with --clients {clients}: three members cannot withstand one; "
-            "four can"
-        )
-    return found
 
 
 def billed(prices: Prices, wan: Wan) -> Prices:

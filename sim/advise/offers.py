@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from flhe.errors import FlheError
 from flhe.keys.agreement.circle import SharingParameters
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.schemes.base import Scheme
@@ -17,7 +16,7 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.sash.scheme import Sash
 from flhe.training.terms import Terms
 from flhe_lab.advise.calibration import Calibration, Phases
-from flhe_lab.advise.cost_model import TERMS, adder_of, sealed_bytes, sparse_bytes
+from flhe_lab.advise.cost_model import TERMS, sealed_bytes, sparse_bytes
 from flhe_lab.advise.demand import Demand
 from flhe_lab.advise.round_model import Exchange, Work
 from flhe_lab.bench.schemes import NARROW
@@ -55,14 +54,11 @@ class Offer:
         """Whether members make new keys where one is missing; dealt ones are not dealt anew."""
         return self.scheme.needs_all_members and not self.scheme.dealt
 
-    def min_senders(self, cohort: int, colluders: int) -> int:
-        """Fewest updates in a sum that is opened.
-
-        Raises ConfigError: so many colluders that there is no such number.
-        """
+    def min_senders(self, demand: Demand) -> int:
+        """Fewest updates in a sum that is opened."""
         if self.scheme.per_sum_keys:
-            return Thresholds(cohort, colluders).min_set
-        return colluders + 2  # as a roster's `min_opening` has it
+            return Thresholds(demand.clients, demand.bound).min_set
+        return demand.bound + 2  # as a roster's `min_opening` has it
 
 
 _TENTH = (
@@ -70,56 +66,52 @@ _TENTH = (
     "members see which values each of them sends, and the server which of those coincide"
 )
 
+
+def _offer(
+    name: str, measured: str, strategy: str, scheme: Scheme | None = None, caveat: str = ""
+) -> Offer:
+    terms = TERMS[measured]
+    return Offer(name, measured, replace(terms, scheme=scheme or terms.scheme), strategy, caveat)
+
+
 OFFERS: tuple[Offer, ...] = (
-    Offer("FLASHE", who.FLASHE, TERMS[who.FLASHE], "FlasheFedAvg()"),
-    Offer(
+    _offer("FLASHE", who.FLASHE, "FlasheFedAvg()"),
+    _offer(
         "FLASHE, top 10%",
         who.FLASHE_TENTH,
-        TERMS[who.FLASHE_TENTH],
         'FlasheFedAvg(top_k=0.1, warmup=0, masking="adaptive")',
-        _TENTH,
+        caveat=_TENTH,
     ),
-    Offer("SASH", who.SASH, TERMS[who.SASH], "SashFedAvg()"),
-    Offer(
-        "SASH, members read",
-        who.SASH,
-        replace(TERMS[who.SASH], scheme=Sash("clients")),
-        'SashFedAvg(unmask="clients")',
-    ),
-    Offer("BatchCrypt", who.BATCHCRYPT, TERMS[who.BATCHCRYPT], "BatchCryptFedAvg(clip=1.0)"),
-    Offer("ESAFL, lasting keys", who.ESAFL, TERMS[who.ESAFL], 'EsaflFedAvg(keys="joint")'),
-    Offer(
+    _offer("SASH", who.SASH, "SashFedAvg()"),
+    _offer("SASH, members read", who.SASH, 'SashFedAvg(unmask="clients")', Sash("clients")),
+    _offer("BatchCrypt", who.BATCHCRYPT, "BatchCryptFedAvg(clip=1.0)"),
+    _offer("ESAFL, lasting keys", who.ESAFL, 'EsaflFedAvg(keys="joint")'),
+    _offer(
         "ESAFL, rns-8192, lasting keys",
         who.ESAFL_NARROW,
-        TERMS[who.ESAFL_NARROW],
         'EsaflFedAvg(ring="rns-8192", keys="joint")',
     ),
-    Offer(
-        "ESAFL",
-        who.ESAFL,
-        replace(TERMS[who.ESAFL], scheme=Esafl(keys="round")),
-        "EsaflFedAvg()",
-    ),
-    Offer(
+    _offer("ESAFL", who.ESAFL, "EsaflFedAvg()", Esafl(keys="round")),
+    _offer(
         "ESAFL, rns-8192",
         who.ESAFL_NARROW,
-        replace(TERMS[who.ESAFL_NARROW], scheme=Esafl(NARROW, "round")),
         'EsaflFedAvg(ring="rns-8192")',
+        Esafl(NARROW, "round"),
     ),
-    Offer(
+    _offer(
         "ESAFL, dealt keys",
         who.ESAFL,
-        replace(TERMS[who.ESAFL], scheme=Esafl(keys="dealt")),
         'EsaflFedAvg(keys="dealt")',
+        Esafl(keys="dealt"),
         "whoever deals the keys can open every update",
     ),
-    Offer("FedML-HE", who.FEDML, TERMS[who.FEDML], "FedmlHeFedAvg()"),
-    Offer(
+    _offer("FedML-HE", who.FEDML, "FedmlHeFedAvg()"),
+    _offer(
         "FedML-HE, 10% encrypted",
         who.FEDML_TENTH,
-        TERMS[who.FEDML_TENTH],
         'FedmlHeFedAvg(select=Select(0.1, "random"))',
-        "the server sees nine values in ten of each update; `flhe audit` shows what that gives away",
+        caveat="the server sees nine values in ten of each update; `flhe audit` shows what that "
+        "gives away",
     ),
 )
 
@@ -187,17 +179,3 @@ def _masked(offer: Offer, whole: Work, demand: Demand, phases: Phases, speed: Ca
         else whole.download_bytes + senders * answer,
         exchanges=(consist, unmask),
     )
-
-
-def refusal(offer: Offer, demand: Demand) -> str:
-    """What the terms themselves say against this size; "" where nothing."""
-    try:
-        adder_of(offer.terms, demand.values, demand.clients)
-        if offer.terms.codec.sparse:
-            sparse_bytes(
-                offer.terms, demand.values, demand.clients, demand.clients - demand.dropouts
-            )
-        offer.min_senders(demand.clients, demand.bound)
-    except FlheError as error:
-        return str(error)
-    return ""

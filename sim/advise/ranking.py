@@ -8,10 +8,8 @@ missing; a round that comes to nothing is run again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flhe.keys.roster.roster import Roster
 from flhe_lab.advise.calibration import Calibration, Phases
 from flhe_lab.advise.demand import Demand
 from flhe_lab.advise.offers import OFFERS, Offer, plain_work, work
@@ -60,14 +58,6 @@ class Advice:
     plain: Prediction  # FedAvg in clear, for comparison
     excluded: tuple[Exclusion, ...]  # All other offers
 
-    @property
-    def roster(self) -> str:
-        """How to make a roster that stands what was asked; "" where it does so by default."""
-        wanted = self.demand.bound
-        if wanted == Roster.default_collusion(self.demand.clients):
-            return ""
-        return f"flhe roster new --collusion {wanted}"
-
     def sentence(self) -> str:
         """What to do."""
         if not self.ranked:
@@ -78,18 +68,17 @@ class Advice:
             f"{best.round_gb:.3g} GB, {best.round_s / clear.round_s:.2f} and "
             f"{best.round_gb / clear.round_gb:.2f} times what it takes in clear"
         )
-        pinned = f" Make its roster with {self.roster}." if self.roster else ""
         if not best.caveat:
-            return f"{said}.{pinned}"
+            return f"{said}."
         next_best = next((row for row in self.ranked if not row.caveat), None)
         instead = f" Else {next_best.name}: {next_best.round_s:.3g} s." if next_best else ""
-        return f"{said}; {best.caveat}.{instead}{pinned}"
+        return f"{said}; {best.caveat}.{instead}"
 
 
-def advise(demand: Demand, speed: Calibration, offers: Sequence[Offer] = OFFERS) -> Advice:
+def advise(demand: Demand, speed: Calibration) -> Advice:
     """Rank what does what is asked, and say of everything else why it does not."""
     ranked, excluded = [], []
-    for offer in offers:
+    for offer in OFFERS:
         reasons = reasons_against(offer, demand, speed)
         if reasons:
             excluded.append(Exclusion(offer.name, reasons))
@@ -97,7 +86,7 @@ def advise(demand: Demand, speed: Calibration, offers: Sequence[Offer] = OFFERS)
             ranked.append(_predict(offer, demand, speed))
     in_clear = plain_work(demand, speed)
     phases = speed.phases(who.PLAIN, demand.values, demand.clients)
-    plain = _told("plain FedAvg", "FedAvg()", "", in_clear, phases, demand)
+    plain = _told(("plain FedAvg", "FedAvg()", ""), in_clear, phases, demand)
     return Advice(
         demand, tuple(sorted(ranked, key=lambda each: each.round_s)), plain, tuple(excluded)
     )
@@ -108,47 +97,36 @@ def _predict(offer: Offer, demand: Demand, speed: Calibration) -> Prediction:
     # With dealt keys, rounds that lack somebody are lost.
     again = demand.lost(demand.clients) if offer.agrees_anew else 0.0
     lost = lost_rounds(offer, demand)
-    return _told(offer.name, offer.strategy, offer.caveat, asked, phases, demand, again, lost)
+    said = offer.name, offer.strategy, offer.caveat
+    return _told(said, asked, phases, demand, again, lost)
 
 
 def _told(
-    name: str,
-    strategy: str,
-    caveat: str,
+    said: tuple[str, str, str],
     asked: Work,
     phases: Phases,
     demand: Demand,
     again: float = 0.0,
     lost: float = 0.0,
 ) -> Prediction:
-    """Play a round.
+    """Play a round of what `said` names, writes down and warns of.
 
     Of `again` of all rounds, encryption and upload are played a second time. Of `lost` all is in vain:
     for each that counts it takes 1 / (1 - lost).
     """
-    one = _played(asked, demand)
-    if again:
-        second = _played(
-            replace(asked, train_s=0.0, decrypt_s=0.0, download_bytes=0, exchanges=()), demand
-        )
-        one = replace(
-            one,
-            total_s=one.total_s + again * second.total_s,
-            bytes_up=one.bytes_up + round(again * second.bytes_up),
-        )
-    if lost:
-        one = replace(
-            one,
-            total_s=one.total_s / (1 - lost),
-            bytes_up=round(one.bytes_up / (1 - lost)),
-            bytes_down=round(one.bytes_down / (1 - lost)),
-        )
+    one, tries = _played(asked, demand), 1 / (1 - lost)
+    repeated = replace(asked, train_s=0.0, decrypt_s=0.0, download_bytes=0, exchanges=())
+    second = _played(repeated, demand)
+    one = replace(
+        one,
+        total_s=(one.total_s + again * second.total_s) * tries,
+        bytes_up=round((one.bytes_up + again * second.bytes_up) * tries),
+        bytes_down=round(one.bytes_down * tries),
+    )
     end = project(one, demand.rounds, demand.prices, demand.wan, demand.clients)
     beside = asked.encrypt_s - phases.encrypt_s + max(asked.decrypt_s - phases.decrypt_s, 0.0)
     return Prediction(
-        name,
-        strategy,
-        caveat,
+        *said,
         phases.encrypt_s,
         phases.add_s,
         phases.decrypt_s,

@@ -92,7 +92,6 @@ def to_json(answer: Advice, checked: Sequence[Line] = ()) -> str:
         "ranked": [asdict(row) for row in answer.ranked],
         "plain": asdict(answer.plain),
         "excluded": [asdict(row) for row in answer.excluded],
-        "roster": answer.roster,
         "advice": answer.sentence(),
     }
     if checked:

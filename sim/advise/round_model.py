@@ -4,25 +4,20 @@ A round runs from the sum of the last one, in the server's hands, to its own. Th
 to everybody at once; each client receives it, opens it (`decrypt_s`), trains, encodes and encrypts, and
 uploads; the server adds uploads one after the other as they arrive; stages that follow, such as SASH's
 unmasking, begin when all of that is done.
-Beside its stages, a round so has one download and one upload a client, and nobody waits between
-opening a sum and training.
 
 What is assumed:
 
 - A transfer takes the link's latency, and its bytes at the link's speed. Links are full duplex. A
-  server's link of finite speed is shared fairly among transfers that are under way at a time: each has
-  an equal part, or as much as its client's link takes, and the rest is for the others (max-min). A
-  message of no bytes is none, and takes no time.
-- The server adds on one thread, in the order of arrival. Nothing else of it takes time but `server_s`
-  of the stages.
+  server's link of finite speed is shared fairly (max-min). A message of no bytes takes no time.
+- The server adds on one thread, in the order of arrival. Nothing else of it takes time but `server_s`.
 - All clients work alike, and nobody drops out.
 - Work that needs no update, such as masks computed ahead (`prepare_s`), is done while a client would
-  wait: in its transfers, in the server's time, and while others are slower. Only where that is too
-  short for it does it show, as encryption. How that in turn shifts others' waiting is not followed up.
+  wait. Only where that is too short for it does it show, as encryption. How that in turn shifts others'
+  waiting is not followed up.
 - Key agreement, evaluation and Flower's own time for a message are no part of it.
 
-Fair sharing has an effect that surprises: where the server's link limits, a client that becomes faster
-can make the round longer, since its upload then takes a part of the link while a slow one needs it.
+Where the server's link limits, a client that becomes faster can make the round longer: its upload then
+takes a part of the link while a slow one needs it.
 """
 
 from __future__ import annotations

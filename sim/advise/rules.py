@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from flhe.errors import FlheError
 from flhe.packages import how_to
 from flhe_lab.advise.calibration import Calibration
 from flhe_lab.advise.demand import Demand
-from flhe_lab.advise.offers import Offer, refusal, work
+from flhe_lab.advise.offers import Offer, work
 from flhe_lab.advise.prices import GB
 
 NODE_BYTES = 200 << 20
@@ -32,8 +33,10 @@ def reasons_against(offer: Offer, demand: Demand, speed: Calibration) -> tuple[s
         return (f"it needs {' and '.join(lacking)}, not installed here: {how_to(lacking[0])}",)
     if not speed.has(offer.measured):
         return ("it was not measured on this machine: --calibrate measures it",)
-    if refused := refusal(offer, demand):
-        return (refused,)
+    try:  # what the terms themselves say against this size
+        work(offer, demand, speed)
+    except FlheError as error:
+        return (str(error),)
     asked = (  # what somebody has to allow; whether an offer does it, and whether it is allowed
         (READS, offer.server_reads, demand.server_may_see_model),
         (CLEAR, bool(offer.terms.select.clear), demand.clear_part),
@@ -50,24 +53,17 @@ def reasons_against(offer: Offer, demand: Demand, speed: Calibration) -> tuple[s
 
 
 def _collusion(offer: Offer, demand: Demand) -> str:
-    if not demand.colluders:
+    if not demand.members_may_collude:
         return ""
     if offer.scheme.agreement in ("group", "key-pair"):
         return "members share a key: one that colludes with the server reads all others' updates"
     if not offer.agrees_anew:
         return ""
-    if not demand.passive_server:
-        passive = "" if demand.dropout else ", or say --passive-server"
-        return (
-            "its keys last: a server that lies about who answered, with one member that kept old keys, "
-            f"reads any update; use keys of each round{passive}"
-        )
-    if demand.dropout:
-        return (
-            "its keys last: of an update that is only late the server, though it follows the protocol, "
-            "reads everything with one member that kept old keys; use keys of each round"
-        )
-    return ""
+    return (
+        "its keys last: a server that lies about who answered, with one member that kept old keys, "
+        "reads any update, and one that does not lie reads an update that is only late; use keys of "
+        "each round"
+    )
 
 
 def _dropouts(offer: Offer, demand: Demand) -> str:
@@ -85,7 +81,7 @@ def _dropouts(offer: Offer, demand: Demand) -> str:
             f"{told} waiting in {again:.0%} of rounds: fewer than c + 3 are left, here {least}, and "
             "cannot agree on keys anew"
         )
-    needed = offer.min_senders(demand.clients, demand.bound)
+    needed = offer.min_senders(demand)
     if (lost := lost_rounds(offer, demand)) > AGAIN:
         return (
             f"{told} no sum in {lost:.0%} of rounds: it opens those of {needed} updates or more, with "
@@ -98,7 +94,7 @@ def lost_rounds(offer: Offer, demand: Demand) -> float:
     """Chance that a round comes to nothing, and is run again."""
     if offer.scheme.dealt:
         return demand.lost(demand.clients)
-    return demand.lost(offer.min_senders(demand.clients, demand.bound))
+    return demand.lost(offer.min_senders(demand))
 
 
 def _memory(offer: Offer, demand: Demand, speed: Calibration) -> str:

@@ -19,11 +19,9 @@ def audit(
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer images and a weaker attack: half a minute.")
     ] = False,
-    count: Annotated[int | None, typer.Option(help="How many images.")] = None,
     noise: Annotated[
         float, typer.Option(help="Scale of Laplace noise on what is in clear; 0: none.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option(help="Seed of the models and the attacks.")] = 0,
 ) -> None:
     """Attack what a server sees of an update, and show what comes of it (about 10 minutes)."""
     from rich.console import Console
@@ -39,8 +37,6 @@ def audit(
             out,
             quick=quick,
             select=select,
-            count=count,
-            seed=seed,
             noise=noise,
             progress=advance,
         )

@@ -107,8 +107,6 @@ def run(
     *,
     quick: bool = False,
     select: float = 0.1,
-    count: int | None = None,
-    seed: int = 0,
     noise: float = 0.0,
     progress: Progress | None = None,
 ) -> Audit:
@@ -117,7 +115,7 @@ def run(
     Raises ConfigError: a setting that cannot work, or a path that cannot be written.
 
     `quick` takes fewer images and shares, and a weaker attack: half a minute. `select` is the share in
-    the picture, `count` how many images; `seed` is of everything random; for `noise` see `Channel`.
+    the picture; for `noise` see `Channel`.
     `progress` receives (attacks done, attacks in all, what is attacked).
     """
     figures.check(out)
@@ -126,10 +124,8 @@ def run(
         QUICK_SHARES if quick else SHARES,
         QUICK_ATTACK if quick else Attack(),
         Channel(noise=noise),
-        seed,
     )
-    many = count if count is not None else QUICK_IMAGES if quick else IMAGES
-    found = audit(samples(many), setting, progress)
+    found = audit(samples(QUICK_IMAGES if quick else IMAGES), setting, progress)
     figures.save_data(out, FORMAT, VERSION, to_data(found, f"{COMMAND} {out}"))
     picture(found, out)
     curve(found, out.with_name(f"{out.stem}_curve.png"))

@@ -7,30 +7,28 @@ boxes, signatures and answers are what they would have sent, made without their 
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from flhe.coding.base import Plain
 from flhe.keys.agreement.messages import Envelope
 from flhe.keys.agreement.pairs import seal_to
 from flhe.math.prg import random_elements
 from flhe.math.shamir import Shamir
 from flhe.schemes.sash.adder import SashOpener
 from flhe.schemes.sash.scheme import Sash
-from flhe.schemes.sealed import Sealed
 from flhe.wire.canonical import dumps
 from flhe_lab.bench.contender import Laps
 from flhe_lab.bench.sash_members import BITS, Members, Setting, Uploads, checked
-from flhe_lab.variants.sash_plus.bounds import PURPOSE
 from flhe_lab.variants.secagg import pairwise
 from flhe_lab.variants.secagg.graph import Graph
 from flhe_lab.variants.secagg.masks import Term, agree, apply, commitment, self_key, towards
-from flhe_lab.variants.secagg.pairwise import Masked, Shared
+from flhe_lab.variants.secagg.pairwise import State
 from flhe_lab.variants.secagg.plan import Plan
-from flhe_lab.variants.secagg.scheme import SecAgg, SecAggOpener, SecAggSealer
 from flhe_lab.variants.secagg.server import unmask_sum
+from flhe_lab.variants.secagg.vectors import opened, packing_of, seal
 
 
 class Pairwise(Members):
@@ -48,14 +46,22 @@ class Pairwise(Members):
         graph = Graph.full(size) if degree is None else Graph(size, degree, bytes(range(16)))
         # On a sparse graph: more than half, the least that lets no two sets be opened.
         threshold = None if graph.complete else graph.holders // 2 + 1
-        self.plan = self._plan(graph, threshold)
+        length, elements = self._masked()
+        self.plan = Plan.of(
+            self._epoch,
+            round=1,
+            length=length,
+            elements=elements,
+            graph=graph,
+            threshold=threshold,
+        )
         self._make_members()
         self._prepare()
 
-    def _plan(self, graph: Graph, threshold: int | None) -> Plan:
-        self.adder = SecAgg(self.setting.clients, BITS)
-        values = self.setting.values
-        return self.adder.plan(self._epoch, self._slot, values, graph=graph, threshold=threshold)
+    def _masked(self) -> tuple[int, bool]:
+        """Length of what is masked, and whether it is of field elements."""
+        self.packing = packing_of(self.setting.clients, BITS)
+        return self.setting.values, False
 
     def _prepare(self) -> None:
         """What the server has when the answers are in."""
@@ -119,7 +125,7 @@ class Pairwise(Members):
         header = self.plan.header(stage, rank)
         return Envelope.seal(self._identities[rank], header, payload).to_bytes()
 
-    def _sum(self) -> Sealed:
+    def _sum(self) -> NDArray[np.uint8]:
         """What the senders' ciphertexts come to: masks between them cancel, the others are added."""
         senders = self.setting.senders
         plain = np.zeros(self.setting.values, np.int64)
@@ -128,8 +134,7 @@ class Pairwise(Members):
         self._expected = plain
         lanes = plain.astype(np.uint32)
         apply(self.plan, lanes, self._masks())
-        data = self.adder.packing.pack(lanes.view(np.int32), np.zeros(lanes.size, np.uint32))
-        return Sealed(self.adder.name, self._slot, senders, lanes.size, data)
+        return self.packing.pack(lanes.view(np.int32), np.zeros(lanes.size, np.uint32))
 
     def client(self) -> Laps:
         """Seconds of rank 0: all steps and the ciphertext."""
@@ -146,19 +151,22 @@ class Pairwise(Members):
     def _update(self) -> NDArray[np.int32]:
         return self.setting.update(0)
 
-    def _upload(self, shared: Shared, update: NDArray[np.int32]) -> Masked:
-        sealer = SecAggSealer(self.adder, shared, self._boxes)
-        sealer.encrypt(Plain(update, np.empty(0, np.int32)), self._slot)
-        assert sealer.masked is not None
-        return sealer.masked
+    def _upload(self, shared: State, update: NDArray[np.int32]) -> State:
+        return seal(shared, self._boxes, update, self.packing)[0]
+
+    def _known(self) -> dict[str, Any]:
+        """What the server has beside the sum."""
+        return {
+            "keys": self._keys,
+            "sharers": range(self.setting.clients),
+            "senders": self.setting.senders,
+            "answers": self._answers,
+        }
 
     def server(self) -> Laps:
         """Seconds from the answers to the sum."""
         began = time.perf_counter()
-        opener = SecAggOpener(
-            self.adder, self.plan, self._keys, range(self.setting.clients), self._answers
-        )
-        found = opener.decrypt(self._total)
+        found = opened(self.plan, self._total, self.packing, **self._known())
         seconds = time.perf_counter() - began
         return checked("secagg", found, self._expected, seconds)
 
@@ -170,44 +178,28 @@ class SashNeighbours(Pairwise):
         self.sash = Sash().adder(setting.clients)
         super().__init__(setting, degree)
 
-    def _plan(self, graph: Graph, threshold: int | None) -> Plan:
-        return Plan.of(
-            self._epoch,
-            purpose=PURPOSE,
-            round=1,
-            attempt=0,
-            length=self.sash.scheme.elements(self.sash.cohort),
-            elements=True,
-            graph=graph,
-            threshold=threshold,
-        )
+    def _masked(self) -> tuple[int, bool]:
+        return self.sash.scheme.elements(self.sash.cohort), True
 
     def _prepare(self) -> None:
         """Everybody's ciphertexts, and the sum of their masked seeds."""
         self._uploads = Uploads(self.sash, self.setting, self._slot)
-        self._masked = self._uploads.seeds.copy()
-        apply(self.plan, self._masked, self._masks())
+        self._sums = self._uploads.seeds.copy()
+        apply(self.plan, self._sums, self._masks())
 
     def _update(self) -> NDArray[np.int32]:
         return self._uploads.update(0)
 
-    def _upload(self, shared: Shared, update: NDArray[np.int32]) -> Masked:
+    def _upload(self, shared: State, update: NDArray[np.int32]) -> State:
         _, seed = self._uploads.seal(0, update)
         masked, _ = pairwise.mask(shared, self._boxes, seed)
         return masked
 
     def server(self) -> Laps:
         """Seconds from the answers to the sum."""
-        masked = self._masked.copy()  # it is used up
+        masked = self._sums.copy()  # it is used up
         began = time.perf_counter()
-        seeds = unmask_sum(
-            self.plan,
-            masked,
-            keys=self._keys,
-            sharers=range(self.setting.clients),
-            senders=self.setting.senders,
-            answers=self._answers,
-        )
+        seeds = unmask_sum(self.plan, masked, **self._known())
         found = SashOpener(self.sash, seeds.astype(np.uint64)).decrypt(self._uploads.total)
         seconds = time.perf_counter() - began
         return checked("sash+", found, self._uploads.expected, seconds)

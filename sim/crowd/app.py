@@ -53,15 +53,13 @@ Next = Callable[["Message", "Context"], "Message"]
 
 
 def clock(message: Message, context: Context, call_next: Next) -> Message:
-    """A mod in front of all others: notes seconds, and processor seconds, of one message."""
+    """A mod in front of all others: notes processor seconds of one message."""
     record = records.find_config(message.content, records.STAGE)
-    began, busy = time.perf_counter(), time.process_time()
+    busy = time.process_time()
     reply = call_next(message, context)
-    wall, processor = time.perf_counter() - began, time.process_time() - busy
     line = {
         "stage": "other" if record is None else str(record["stage"]),
-        "wall_s": wall,
-        "cpu_s": processor,
+        "cpu_s": time.process_time() - busy,
         "peak": resident("VmHWM"),
         "failed": reply.has_error(),
     }
@@ -78,12 +76,10 @@ def client_app() -> ClientApp:
 
 def server_app() -> ServerApp:
     """The server: runs the rounds, checks the model, and writes down what each phase took."""
-    from flhe_lab.crowd.phases import PhaseGrid, Window, masking_bytes
+    from flhe_lab.crowd.phases import PhaseGrid, Window
 
     def work(grid: Grid, config: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         nodes, rounds = config["nodes"], config["rounds"]
-        _warm_up()
-        reporter.emit("idle", pid=os.getpid(), resident=resident())
         noted = PhaseGrid(Window(grid))
         start = initial(config["values"])
         run = _strategy(nodes, config["timeout"], reporter.round)
@@ -93,7 +89,6 @@ def server_app() -> ServerApp:
         return {
             "peak": resident("VmHWM"),
             "error": error_of(result.arrays, start, nodes, rounds, config["drops"]),
-            "masking_bytes": masking_bytes(noted.phases),
             "phases": [phase.to_json() for phase in noted.phases],
         }
 
@@ -176,12 +171,3 @@ def _strategy(nodes: int, timeout: float, on_round: Callable[[RoundReport], None
         connect_timeout=min(timeout, 60.0),
         on_round=on_round,
     )
-
-
-def _warm_up() -> None:
-    """Load what a server loads later, whatever the size of the model: it belongs to what is idle."""
-    from flhe.coding.pack import Packing
-
-    packing = Packing(16)
-    total = np.zeros(packing.nbytes(packing.block), np.uint8)
-    packing.add(total, total.copy(), packing.block)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -41,17 +41,20 @@ class Found:
     wall_s: float = 0.0  # From the start of Flower's processes to the last event
     rounds_s: list[float] = field(default_factory=list)  # Seconds of each round
     survivors: list[int] = field(default_factory=list)
-    client_s: dict[str, float] = field(default_factory=dict)  # By stage: of one client
-    client_cpu_s: dict[str, float] = field(default_factory=dict)  # The same, of its processor
+    client_cpu_s: dict[str, float] = field(default_factory=dict)
+    """By stage: of one client's processor."""
     phases: list[dict[str, Any]] = field(default_factory=list)
     """What the server noted; see `phases.Phase`."""
-    masking_bytes: int = 0
-    """What the masking-key agreement of a round moved for one client, at most."""
-    idle_bytes: int = 0  # Resident: the server's process when idle
-    server_bytes: int = 0  # The same, at most
+    server_bytes: int = 0  # Resident, at most: the server's process
     actor_bytes: int = 0  # One actor, at most
     tree_bytes: int = 0  # All processes together at most, shared pages counted once
     error: float = 0.0  # Largest error of the final model
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> Found:
+        """What was written down of one, earlier fields that are no more left out."""
+        known = {f.name: data[f.name] for f in fields(cls)}
+        return cls(**{**known, "asked": Asked(**data["asked"])})
 
     @property
     def other_bytes(self) -> int:
@@ -74,6 +77,5 @@ class Found:
             if not line["failed"]:
                 stages.setdefault(line["stage"], []).append(line)
         for stage, of_it in stages.items():
-            self.client_s[stage] = median(line["wall_s"] for line in of_it)
             self.client_cpu_s[stage] = median(line["cpu_s"] for line in of_it)
         self.actor_bytes = max((line["peak"] for line in lines), default=0)

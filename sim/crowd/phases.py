@@ -10,10 +10,9 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from flhe.errors import FlheError
@@ -21,10 +20,7 @@ from flhe.mods import records
 from flhe.strategies.report import MeteredGrid
 from flhe_app.environment import cpus
 
-AGREEMENT = ("consist", "unmask")
-"""Phases of the masking-key agreement; its shares come with the update."""
-
-PER_ROUND = ("round", *AGREEMENT)
+PER_ROUND = ("round", "consist", "unmask")
 """Phases of a round; all others are of an epoch."""
 
 
@@ -39,12 +35,9 @@ class Phase:
     grid_s: float = 0.0  # The same in Flower's grid, and looking for replies
     up: Counter[int] = field(default_factory=Counter)  # Payload of each node
     down: Counter[int] = field(default_factory=Counter)  # The same, to each node
-    uploads: Counter[int] = field(default_factory=Counter)  # Of `up`, the ciphertext
-    beside: Counter[int] = field(default_factory=Counter)  # Of `down`, further config
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; of what travelled, by client the median and in all."""
-        moved = {"up": self.up, "down": self.down, "upload": self.uploads}
+        """Plain JSON values."""
         return {
             "name": self.name,
             "round": self.round,
@@ -52,8 +45,8 @@ class Phase:
             "server_s": self.server_s,
             "grid_s": self.grid_s,
             "answers": len(self.up),
-            **{f"{way}_bytes": median([*counts.values()] or [0]) for way, counts in moved.items()},
-            **{f"{way}_bytes_total": sum(counts.values()) for way, counts in moved.items()},
+            "up_bytes_total": sum(self.up.values()),
+            "down_bytes_total": sum(self.down.values()),
         }
 
 
@@ -74,10 +67,7 @@ class PhaseGrid(MeteredGrid):
         ids: list[str] = []
         for message in messages:
             node, phase = message.metadata.dst_node_id, self._enter(message)
-            content = message.content
-            phase.down[node] += records.message_bytes(content)
-            configs = {n: c for n, c in content.config_records.items() if n != records.STAGE}
-            phase.beside[node] += records.message_bytes(RecordDict({**configs}))
+            phase.down[node] += records.message_bytes(message.content)
             self._pass(phase)
             sent = list(self._grid.push_messages([message]))
             self._works = False
@@ -100,12 +90,8 @@ class PhaseGrid(MeteredGrid):
         self._works = True
         for reply in replies:
             node, phase = self._by_message.pop(reply.metadata.reply_to_message_id, (0, current))
-            if reply.has_error():
-                continue
-            phase.up[node] += records.message_bytes(reply.content)
-            arrays = reply.content.array_records.get(records.UPDATE)
-            if arrays is not None:
-                phase.uploads[node] += sum(len(array.data) for array in arrays.values())
+            if not reply.has_error():
+                phase.up[node] += records.message_bytes(reply.content)
         return replies
 
     def end(self) -> None:
@@ -142,19 +128,6 @@ class PhaseGrid(MeteredGrid):
     @staticmethod
     def _now() -> tuple[float, float]:
         return time.monotonic(), time.thread_time()
-
-
-def masking_bytes(phases: Iterable[Phase]) -> int:
-    """What the masking-key agreement of a round moved for one client, up and down, at most."""
-    moved: Counter[tuple[int, int]] = Counter()
-    for phase in phases:
-        if phase.name not in PER_ROUND:
-            continue
-        agreeing = phase.name in AGREEMENT
-        for node in phase.down.keys() | phase.up.keys():
-            moved[phase.round, node] += (phase.down if agreeing else phase.beside)[node]
-            moved[phase.round, node] += phase.up[node] - phase.uploads[node]
-    return max(moved.values(), default=0)
 
 
 EACH = 4

@@ -207,14 +207,13 @@ PANELS = (
 
 
 def plot(runs: Sequence[Found], path: Path) -> None:
-    """Draw it: points are runs, lines the laws through them, dashed where nothing was run."""
-    members = sorted(runs, key=lambda run: run.asked.clients)
+    """Draw runs, by ascending clients, and the laws through them, dashed where nothing was run."""
     quantities = {quantity.name: quantity for quantity in QUANTITIES}
     with figures.look():
         figure = figures.new(9.2, 3.2)
         for axes, (title, names) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
             for i, name in enumerate(names):
-                _line(axes, members, quantities[name], figures.COLOURS[i])
+                _line(axes, runs, quantities[name], figures.COLOURS[i])
             axes.set(xscale="log", yscale="log", title=f"SASH: {title}", xlabel="clients")
             axes.legend(fontsize=6.5, loc="upper left")
         figure.supxlabel(
@@ -225,12 +224,10 @@ def plot(runs: Sequence[Found], path: Path) -> None:
         figures.save(figure, path)
 
 
-def _line(axes: Axes, members: Sequence[Found], quantity: Quantity, colour: str) -> None:
-    at = [run.asked.clients for run in members]
-    axes.plot(
-        at, [quantity.of(run) for run in members], "o", ms=4, color=colour, label=quantity.name
-    )
-    law = quantity.law(members)
+def _line(axes: Axes, runs: Sequence[Found], quantity: Quantity, colour: str) -> None:
+    at = [run.asked.clients for run in runs]
+    axes.plot(at, [quantity.of(run) for run in runs], "o", ms=4, color=colour, label=quantity.name)
+    law = quantity.law(runs)
     if law is None:
         return
     for low, high, style in ((at[0], at[-1], "-"), (at[-1], FURTHER * at[-1], "--")):

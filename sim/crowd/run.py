@@ -114,9 +114,7 @@ class RayRun:
     def _hear(self, event: dict[str, Any]) -> None:
         """Take in one event of the app's report."""
         found, kind = self._found, event["event"]
-        if kind == "idle":
-            found.idle_bytes = event["resident"]
-        elif kind == "phase":
+        if kind == "phase":
             number = event["round"]
             where = f"round {number}, {event['phase']}" if number else event["phase"]
             self._step(event["answers"], f"{self._asked.clients} clients: {where}")
@@ -126,7 +124,6 @@ class RayRun:
         elif kind == "done":
             found.server_bytes = max(found.server_bytes, event["peak"])
             found.phases, found.error = event["phases"], event["error"]
-            found.masking_bytes = event["masking_bytes"]
 
     def _look(self, superlink: int) -> None:
         """Add up what the processes hold, now and then."""

@@ -39,6 +39,8 @@ CLIP = 2.0**-6
 
 MAX_EXAMPLES = (1 << 28) - 1
 """Largest example count of a site; in the run config, where a search must find it."""
+MODEL = "model.flhe"
+"""The final model in a run's directory, sealed."""
 HOLD, HELD = "hold", "held"
 """A file that stops a client in its round HOLD_ROUND, and the one with which it says that it waits."""
 HOLD_ROUND = 2
@@ -51,7 +53,6 @@ _LOOK_S = 0.05
 APP_ID, NAME = "@flhe/flhe-loopback", "flhe-loopback"
 CONFIG = """\
 scheme = "flashe"
-unmask = "clients"
 values = 1000
 nodes = 3
 rounds = 3
@@ -80,13 +81,10 @@ class Plan:
     schemes: tuple[str, ...] = ("flashe", "sash")  # A run for each
     rounds: int = 3  # Of training
     values: int = 5_000  # Of the model
-    server_reads: bool = False
-    """Whether the server reads SASH's sums; the sites read them otherwise."""
     kill: bool = True  # Whether one SuperNode is killed in the second round
     renew: bool = False
     """Whether runs are stopped before the second round, and resumed with another learning rate."""
-    timeout: float = 600.0  # Seconds for the runs
-    patience: float = 1.0  # What every time limit is multiplied by, that of the runs too
+    patience: float = 1.0  # What every time limit is multiplied by
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.schemes if name not in SCHEMES]
@@ -96,9 +94,8 @@ class Plan:
             )
         if self.rounds < 1 or self.values < 100:
             raise ConfigError("--rounds must be 1 or more, --values 100 or more")
-        for name in ("timeout", "patience"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"--{name} {getattr(self, name):g}: must be positive and finite")
+        if not 0 < self.patience < float("inf"):
+            raise ConfigError(f"--patience {self.patience:g}: must be positive and finite")
         if self.renew and self.rounds < HOLD_ROUND:
             raise ConfigError(
                 f"--rounds {self.rounds}: runs are resumed in round {HOLD_ROUND}; use more, or leave "
@@ -109,10 +106,6 @@ class Plan:
                 f"--rounds {self.rounds}: a node is killed in round {HOLD_ROUND} and comes back, which "
                 f"takes {HOLD_ROUND + 1} rounds; use more, or --no-kill"
             )
-
-    def reads(self, scheme: str) -> bool:
-        """Whether the server reads the sums of a run."""
-        return self.server_reads and scheme == "sash"
 
 
 def write_app(directory: Path) -> None:
@@ -175,7 +168,8 @@ def client_app() -> ClientApp:
 
 
 def server_app() -> ServerApp:
-    """The server: reports each round, and writes the model into the directory `place`."""
+    """The server: reports each round, and writes the sealed model into the directory `place`."""
+    from flhe.strategies import save_sealed
 
     def work(grid: Grid, config: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         place, nodes, wait_s = Path(config["place"]), config["nodes"], float(config["wait-s"])
@@ -188,7 +182,7 @@ def server_app() -> ServerApp:
             _wait(f"for {nodes} nodes", lambda: len(list(grid.get_node_ids())) >= nodes, wait_s)
 
         most = config["max-examples"]
-        run = strategy(config["scheme"], config["unmask"], nodes, most, finished, wait_s, place)
+        run = strategy(config["scheme"], nodes, most, finished, wait_s, place)
         result = run.start(
             grid,
             synthetic.initial(config["values"]),
@@ -196,7 +190,7 @@ def server_app() -> ServerApp:
             train_config={"lr": config["lr"]},
             resume=bool(config["resume"]),
         )
-        save(result, place / "model", sealed=run.terms.scheme.reader == "clients")
+        save_sealed(result, place / MODEL)
         return {}
 
     return synthetic.reporting_app(work)
@@ -204,7 +198,6 @@ def server_app() -> ServerApp:
 
 def strategy(
     scheme: str,
-    unmask: str,
     nodes: int,
     max_examples: int,
     on_round: Callable[[RoundReport], None],
@@ -218,7 +211,7 @@ def strategy(
     from flhe.strategies import SchemeFedAvg
 
     # Of ESAFL, keys that last take all sites in every sum.
-    own = {"sash": {"unmask": unmask}, "esafl": {"keys": "round"}}.get(scheme, {})
+    own = {"sash": {"unmask": "clients"}, "esafl": {"keys": "round"}}.get(scheme, {})
     return SchemeFedAvg(
         registry.SCHEMES.named(scheme)(**own),
         clip=CLIP,
@@ -232,17 +225,6 @@ def strategy(
         on_round=on_round,
         state_dir=None if place is None else place / "state",
     )
-
-
-def save(result: Any, path: Path, *, sealed: bool) -> None:
-    """Write the final model: `<path>.flhe`, sealed, or `<path>.npz` where the server has it."""
-    from flhe.mods import records
-    from flhe.strategies import save_sealed
-
-    if sealed:
-        save_sealed(result, path.with_suffix(".flhe"))
-    else:
-        np.savez(path.with_suffix(".npz"), allow_pickle=False, **records.to_numpy(result.arrays))
 
 
 def _note(path: Path, **arrays: Floats | np.float32) -> None:

@@ -31,9 +31,6 @@ def rehearse(
     ] = None,
     rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 3,
     values: Annotated[int, typer.Option(help="Values of the model.")] = 5_000,
-    server_reads: Annotated[
-        bool, typer.Option("--server-reads", help="SASH: the server reads the sums.")
-    ] = False,
     kill: Annotated[
         bool, typer.Option("--kill/--no-kill", help="Kill a SuperNode in round 2.")
     ] = True,
@@ -44,7 +41,6 @@ def rehearse(
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave everything up until Ctrl-C, and say where it is.")
     ] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds for the runs.")] = 600.0,
     patience: Annotated[
         float,
         typer.Option(metavar="FACTOR", help="Multiply every time limit, for a busy machine."),
@@ -71,7 +67,7 @@ def rehearse(
         print_line(f"[{time.monotonic() - began:5.0f} s] {text}")
 
     schemes = tuple(scheme or Plan().schemes)
-    plan = Plan(schemes, rounds, values, server_reads, kill, renew, timeout, patience)
+    plan = Plan(schemes, rounds, values, kill, renew, patience)
     try:
         with signals(), temporary() as scratch, kept_logs(scratch, say) as logs:
             report = _work(plan, scratch, logs, say, keep=keep)

@@ -7,9 +7,6 @@ five lanes, a quarter or more still match, thousands in a vector.
 
 Of all other ciphertexts the scheme itself tells: what opens under a key of zeros, within the noise that
 it allows, was encrypted under nothing (`open_without_keys`).
-
-A part that travels in clear by agreement is no leak: of such an update the encrypted part is looked
-for, by the scheme inside.
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ from flhe.coding.chain import Chain
 from flhe.coding.flatten import Layout
 from flhe.coding.pack import Packing
 from flhe.coding.quantize import Quantize
-from flhe.coding.support import Support
 from flhe.errors import FlheError
 from flhe.math.bigint import gmpy
 from flhe.schemes.base import Adder
@@ -35,7 +31,6 @@ from flhe.schemes.fedml_he.adder import FedmlHeAdder
 from flhe.schemes.flashe.adder import FlasheAdder
 from flhe.schemes.sash.adder import SashAdder, SashOpener
 from flhe.schemes.sealed import Sealed
-from flhe.schemes.selective import Selective, pack_clear
 from flhe.training.terms import Terms
 from flhe_lab.rehearsal.writings import floats
 
@@ -60,21 +55,11 @@ def quantized(terms: Terms, layout: Layout, update: NDArray[np.float32], example
     return values
 
 
-def unencrypted(
-    adder: Adder, values: Integers, *, mask: Support | None = None, trailer: int = 0
-) -> Iterator[bytes]:
-    """What of a vector of integers would be on the wire if nothing hid it.
+def unencrypted(adder: Adder, values: Integers, trailer: int) -> Iterator[bytes]:
+    """What of a vector of integers, shape (length,), would be on the wire if nothing hid it.
 
-    `values` have shape (length,). `mask` says which of them `adder` was to encrypt, where it is for a
-    part of them. So many integers as `trailer` says travel behind them: blocks are cut as if they were
-    there.
+    So many integers as `trailer` says travel behind them: blocks are cut as if they were there.
     """
-    if isinstance(adder, Selective):
-        assert mask is not None
-        chosen = values[mask.coords]
-        yield floats(pack_clear(adder.packing, chosen))
-        yield from unencrypted(adder.inner, chosen, trailer=trailer)
-        return
     if int(np.abs(values).max(initial=0)) < 1 << 15:
         for order in "<>":
             yield floats(values.astype(f"{order}i2"))
@@ -108,10 +93,7 @@ def open_without_keys(adder: Adder, sealed: Sealed) -> Integers | None:
 
 def _opened(adder: Adder, sealed: Sealed) -> Integers | None:
     found: Integers | None = None
-    if isinstance(adder, Selective):
-        inside, _ = adder.split(sealed)
-        found = _opened(adder.inner, inside)
-    elif isinstance(adder, BatchCryptAdder):
+    if isinstance(adder, BatchCryptAdder):
         found = _trivial_paillier(adder, sealed)
     elif isinstance(adder, FedmlHeAdder):
         found = _unmasked_ckks(adder, sealed)

@@ -38,6 +38,9 @@ AWAY_S, RESTART_S = 25.0, 4.0
 """Seconds until a killed SuperNode is started again, and between two tries: it is refused while it
 counts as online, for 30 s at least."""
 
+RUNS_S = 600.0
+"""Longest time for the runs."""
+
 REPORTS = ("report.jsonl", "report-resumed.jsonl")
 """Files of a run's reports, and of those of the run that has resumed it."""
 
@@ -116,7 +119,7 @@ class Loopback:
 
     def _config(self, index: int, name: str) -> dict[str, Value]:
         self.notes(name).mkdir(mode=0o700)
-        config: dict[str, Value] = {
+        return {
             "partition-id": index,
             "num-partitions": len(SITES),
             "flhe-home": str(self.home(name)),
@@ -125,9 +128,6 @@ class Loopback:
             "flhe-max-federations": len(self.plan.schemes),
             "loopback-notes": str(self.notes(name)),
         }
-        if self.plan.server_reads:
-            config["flhe-server-reads"] = True
-        return config
 
     def work(self) -> None:
         """Start the runs and see them through.
@@ -137,7 +137,7 @@ class Loopback:
         if self.plan.kill:
             (self.notes(SITES[VICTIM]) / HOLD).touch()
         self._say(f"starting a run for each of {', '.join(self.plan.schemes)}")
-        deadline = time.monotonic() + self.plan.timeout * self.plan.patience
+        deadline = time.monotonic() + RUNS_S * self.plan.patience
         with ThreadPoolExecutor(len(self.plan.schemes)) as pool:
             self.runs = list(pool.map(self._submit, self.plan.schemes))
         while not all(run.ended for run in self.runs):
@@ -158,9 +158,9 @@ class Loopback:
         )
         victim = SITES[VICTIM]
         away = f" and for {victim} to be back" if self.killed_s and not self.back_s else ""
-        seconds = self.plan.timeout * self.plan.patience
+        seconds = RUNS_S * self.plan.patience
         return (
-            f"waited {seconds:g} s for the runs of {rest}{away}; --timeout or --patience gives them "
+            f"waited {seconds:g} s for the runs of {rest}{away}; --patience gives them "
             f"more{self.logs.why('superlink', *SITES)}"
         )
 
@@ -212,7 +212,6 @@ class Loopback:
         """The words of `flwr` that start a run, or one that goes on with it."""
         config: dict[str, Value] = {
             "scheme": scheme,
-            "unmask": "server" if self.plan.reads(scheme) else "clients",
             "values": self.plan.values,
             "nodes": len(SITES),
             "rounds": self.plan.rounds,
@@ -227,9 +226,8 @@ class Loopback:
 
     def _look(self) -> None:
         """Take in what runs report and what is in the state directories; see that all goes on."""
-        told = [run.id for run in self.runs if self.plan.reads(run.scheme)]
         for name in SITES:
-            node_secrets.look(self.home(name), self.secrets, told)
+            node_secrets.look(self.home(name), self.secrets)
         for run in self.runs:
             for line in run.tail.lines():
                 self._heard(run, json.loads(line))

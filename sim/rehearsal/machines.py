@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
@@ -22,7 +22,7 @@ from flhe.errors import FlheError
 from flhe_app.environment import FLOWER_CONFIG, answers, environment, free_port
 from flhe_app.outcome import Tail
 from flhe_app.processes import Children, describe_exit, script, stop_tagged
-from flhe_app.superlink import SUPERLINK_S, Value, pairs, start_superlink
+from flhe_app.superlink import Value, pairs, start_superlink
 from flhe_lab.rehearsal.logs import Logs
 from flhe_lab.rehearsal.trust import Trust
 from flhe_lab.rehearsal.wiretap import wiretap
@@ -106,22 +106,23 @@ class Machines:
         stop_tagged(self._children.tag)
 
     def _start_superlink(self) -> int:
-        tls, patience = self._trust.tls, self._patience
+        tls = self._trust.tls
         options = ["--enable-supernode-auth", "--ssl-ca-certfile", str(tls.authority)]
         options += ["--ssl-certfile", str(tls.certificate), "--ssl-keyfile", str(tls.key)]
+
+        def fail(reason: str) -> NoReturn:
+            why = self.logs.why("superlink")
+            raise FlheError(f"{reason}; --patience gives it more{why}")
+
         port, self._superlink = start_superlink(
             self._children,
             self.logs.path("superlink"),
             self._scratch,
+            fail,
             *options,
             answers=lambda port: answers(port, tls.client_context()),
-            patience=patience,
+            patience=self._patience,
         )
-        if not port:
-            raise FlheError(
-                f"waited {SUPERLINK_S * patience:g} s for flower-superlink to answer; "
-                f"--patience gives it more{self.logs.why('superlink')}"
-            )
         return port
 
     def _register(self) -> None:

@@ -1,8 +1,7 @@
 """The secrets in a node's state directory: everything there that nobody but its site may know.
 
-With them, what follows from them for all of an epoch (`derived_secrets`), and all forms of vectors
-(`writings`). Every key is noted as that of a member of an epoch, so that it can be told afterwards
-which of them were never seen (`missing`).
+Vectors are added in all forms (`writings`). Every key is noted as that of a member of an epoch, so
+that it can be told afterwards which of them were never seen (`missing`).
 
 Read through the classes that the node itself uses, while it works: most of it is erased on the way, so
 whoever wants it all looks often. What is half written, or gone meanwhile, is left for the next look.
@@ -10,7 +9,7 @@ whoever wants it all looks often. What is half written, or gone meanwhile, is le
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,6 @@ from flhe.node.node import EPOCHS, Node, StoredAgreement
 from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.wire import canonical
-from flhe_lab.rehearsal import derived_secrets
-from flhe_lab.rehearsal.derived_secrets import DERIVED
 from flhe_lab.rehearsal.search import Secrets
 from flhe_lab.rehearsal.writings import of_update, of_vector
 
@@ -52,11 +49,8 @@ class Member:
         return f"member {self.identity.hex()[:8]}, run {self.run_id}, key agreement {self.number}"
 
 
-def look(home: Path, secrets: Secrets, server_reads: Collection[int] = ()) -> None:
-    """Add what is in the state directory `home` now; nothing before there is one.
-
-    Runs in `server_reads` show the server their sums, so neither those nor models are secret there.
-    """
+def look(home: Path, secrets: Secrets) -> None:
+    """Add what is in the state directory `home` now; nothing before there is one."""
     if not home.is_dir():
         return
     with _THERE:
@@ -70,10 +64,7 @@ def look(home: Path, secrets: Secrets, server_reads: Collection[int] = ()) -> No
                 _epoch(Epoch.from_bytes(store.read(name)), secrets)
         for run in sorted((home / "runs").glob("[0-9]*")):
             policy = Policy(home, trust="first-use")  # it says no more here than whose home it is
-            node = Node(policy, store, identity, int(run.name))
-            _run(node, secrets)
-            if node.run_id not in server_reads:
-                _sums(node, secrets)
+            _run(Node(policy, store, identity, int(run.name)), secrets)
 
 
 def missing(secrets: Secrets) -> Iterator[str]:
@@ -96,9 +87,6 @@ def _run(node: Node, secrets: Secrets) -> None:
     with _THERE:
         if (draft := node.load_draft()) is not None:
             secrets.add(UPDATE, *of_update(draft.values))
-
-
-def _sums(node: Node, secrets: Secrets) -> None:
     with _THERE:
         if (agreed := node.load_survivors()) is not None:
             secrets.add(SEED_SUM, agreed.share)
@@ -110,7 +98,6 @@ def _sums(node: Node, secrets: Secrets) -> None:
 
 def _epoch(epoch: Epoch, secrets: Secrets) -> None:
     _keys(epoch, secrets)
-    secrets.add(DERIVED, *derived_secrets.of_epoch(epoch))
     members = (Member(public, epoch.run_id, epoch.number) for public in epoch.members)
     secrets.sources.setdefault(MEMBER, set()).update(members)
 

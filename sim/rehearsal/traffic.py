@@ -1,16 +1,14 @@
 """Whether a loopback deployment's traffic and logs hold a secret, and whether a search would tell.
 
-What is looked for: every secret that was ever in a state directory, keys that are derived from those,
-SuperNodes' private keys, all models but the initial one, all updates, as floats and as the integers
-that they are encrypted as, and example counts. No ciphertext may open without a key. What must be
-found, or the search is worth nothing: things that are on the wire for certain, one in each form that a
-secret might have.
+What is looked for: every secret that was ever in a state directory, SuperNodes' private keys, all
+models but the initial one, all updates, as floats and as the integers that they are encrypted as, and
+example counts. No ciphertext may open without a key. What must be found, or the search is worth
+nothing: things that are on the wire for certain, one in each form that a secret might have.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,10 +29,8 @@ from flhe_lab.rehearsal import counts as leak_counts
 from flhe_lab.rehearsal import node_secrets, wire
 from flhe_lab.rehearsal import updates as loopback_updates
 from flhe_lab.rehearsal.app import SITES
-from flhe_lab.rehearsal.derived_secrets import DERIVED, Contexts, of_traffic
 from flhe_lab.rehearsal.lanes import open_without_keys
 from flhe_lab.rehearsal.loopback import Loopback
-from flhe_lab.rehearsal.node_secrets import GROUP, PAIR
 from flhe_lab.rehearsal.search import Found, Search, share_seen
 from flhe_lab.rehearsal.writings import floats
 
@@ -63,17 +59,13 @@ def search(loopback: Loopback) -> Traffic:
     loopback_updates.note(loopback)
     connections = wire.read(loopback.machines.captured)
     up, down = wire.objects(connections)
-    contexts, values = Contexts(), dict(wire.records({**up, **down}))
-    contexts.take(list(values.values()))
-    adders = list(loopback_updates.adders(loopback))
-    groups, pairs = (secrets.kinds.get(kind, set()) for kind in (GROUP, PAIR))
-    secrets.add(DERIVED, *of_traffic(groups, pairs, contexts, adders, len(SITES)))
+    values, adders = dict(wire.records({**up, **down})), list(loopback_updates.adders(loopback))
     arrays = dict(wire.arrays({**up, **down}))
     places = list(_places(loopback, connections, arrays))
     found = [
         *Search(secrets).find(places),
         *_counts(connections, places, values),
-        *opened(adders, contexts.lengths, arrays),
+        *opened(adders, arrays),
     ]
     return Traffic(
         connections=len(connections),
@@ -89,7 +81,7 @@ def search(loopback: Loopback) -> Traffic:
         found=tuple(found),
         controls={
             **dict(_controls(loopback, connections, up, down, arrays)),
-            "slots of ciphertexts": bool(contexts.slots and contexts.headers),
+            "ciphertexts by their size": any(_like(*each, arrays) for each in adders),
         },
         missing=(
             *node_secrets.missing(secrets),
@@ -134,26 +126,24 @@ def _counts(
                 yield Found(COUNT, place, hits)
 
 
-def opened(
-    adders: Iterable[Adder], lengths: Collection[int], arrays: Mapping[str, bytes]
-) -> Iterator[Found]:
+def opened(adders: Iterable[tuple[Adder, int]], arrays: Mapping[str, bytes]) -> Iterator[Found]:
     """Arrays that are ciphertexts under no key, and how many integers are in each.
 
-    `adders` may have made them; `lengths` are the integers that ciphertexts have; `arrays` are data by
-    name.
+    `adders` may have made them, each of so many integers; `arrays` are data by name.
     """
-    slot = Slot(
-        0, bytes(32), bytes(16), 0, 0, bytes(32), bytes(32)
-    )  # of none: it has no key either
-    for adder, length in itertools.product(adders, lengths):
-        size = adder.nbytes(length)
-        for name, data in arrays.items():
-            if len(data) == size:
-                senders = tuple(range(adder.cohort))  # a sum has the most noise
-                body = np.frombuffer(data, np.uint8)
-                integers = open_without_keys(adder, Sealed(adder.name, slot, senders, length, body))
-                if integers is not None:
-                    yield Found(OPEN, f"array {name[:8]}", integers.size)
+    slot = Slot(0, bytes(32), bytes(16), 0, 0, bytes(32), bytes(32))  # it has no key either
+    for adder, length in adders:
+        for name in _like(adder, length, arrays):
+            senders = tuple(range(adder.cohort))  # a sum has the most noise
+            body = np.frombuffer(arrays[name], np.uint8)
+            integers = open_without_keys(adder, Sealed(adder.name, slot, senders, length, body))
+            if integers is not None:
+                yield Found(OPEN, f"array {name[:8]}", integers.size)
+
+
+def _like(adder: Adder, length: int, arrays: Mapping[str, bytes]) -> list[str]:
+    """Names of arrays as long as a ciphertext of `length` integers."""
+    return [name for name, data in arrays.items() if len(data) == adder.nbytes(length)]
 
 
 def _controls(

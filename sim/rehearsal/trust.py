@@ -117,14 +117,14 @@ def _flhe(*words: str) -> None:
         raise FlheError(f"`flhe {words[0]}` ended with {done.returncode}: {said}")
 
 
-def tls(directory: Path, address: str = "127.0.0.1") -> Tls:
-    """Make an authority and a server certificate for an IP address, valid for a day.
+def tls(directory: Path) -> Tls:
+    """Make an authority and a server certificate for 127.0.0.1, valid for a day.
 
     The authority's own key is forgotten: it signs this one certificate.
     """
     authority_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     authority = _certificate("flhe loopback authority", authority_key, authority_key, None)
-    server = _certificate("flhe loopback SuperLink", key, authority_key, address)
+    server = _certificate("flhe loopback SuperLink", key, authority_key, "127.0.0.1")
     found = Tls(directory / "ca.crt", directory / "server.pem", directory / "server.key")
     create(found.authority, authority.public_bytes(Encoding.PEM))
     create(found.certificate, server.public_bytes(Encoding.PEM))

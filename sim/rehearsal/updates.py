@@ -34,11 +34,10 @@ TRAINED = "trained model"
 LANES = "quantized update"
 
 
-def terms_of(plan: Plan, scheme: str) -> Terms:
-    """Terms of the plan's run of `scheme`."""
-    unmask = "server" if plan.reads(scheme) else "clients"
+def terms_of(scheme: str) -> Terms:
+    """Terms of the run of `scheme`."""
     most = loopback_app.MAX_EXAMPLES
-    return loopback_app.strategy(scheme, unmask, len(SITES), most, lambda _: None).terms
+    return loopback_app.strategy(scheme, len(SITES), most, lambda _: None).terms
 
 
 def layout(values: int) -> Layout:
@@ -46,18 +45,19 @@ def layout(values: int) -> Layout:
     return layout_of(records.to_numpy(initial(values)))
 
 
-def adders(loopback: Loopback) -> Iterator[Adder]:
-    """The adder of each run, for each size that its group may have had.
+def adders(loopback: Loopback) -> Iterator[tuple[Adder, int]]:
+    """The adder of each run, for each size that its group may have had, and how many integers it seals.
 
     BatchCrypt's has the public key of each epoch that is still there.
     """
     for name in loopback.plan.schemes:
-        terms = terms_of(loopback.plan, name)
+        terms = terms_of(name)
         pairs = terms.scheme.agreement == "key-pair"
         for cohort in range(2, len(SITES) + 1):
             for public in {b"", *_publics(loopback)} if pairs else (b"",):
                 try:
-                    yield terms.for_cohort(cohort, public)
+                    adder = terms.for_cohort(cohort, public)
+                    yield adder, terms.resolved(cohort).lanes(layout(loopback.plan.values))
                 except FlheError:  # the public key of another run
                     continue
 
@@ -91,13 +91,13 @@ def note(loopback: Loopback) -> None:
                 change = found["trained"] - found["received"]
                 secrets.add(TRAINED, *of_vector(found["trained"]), source=source)
                 secrets.add(UPDATE, *of_update(change, loopback_app.CLIP), source=source)
-                if number > 1 and not plan.reads(run.scheme):
+                if number > 1:
                     secrets.add(MODEL, *of_vector(found["received"]), source=source)
     rounds = range(1, plan.rounds + 1)
     for name, site, number in itertools.product(plan.schemes, range(len(SITES)), rounds):
         made = loopback_app.update(name, site, number, plan.values)
         secrets.add(UPDATE, *of_update(made, loopback_app.CLIP))
-        add_integers(secrets, terms_of(plan, name), made, loopback_app.examples(site))
+        add_integers(secrets, terms_of(name), made, loopback_app.examples(site))
 
 
 def add_integers(
@@ -109,7 +109,7 @@ def add_integers(
         own = terms.resolved(cohort)
         integers = quantized(own, arrays, update, examples)
         trailer = own.trailer_lanes(arrays)
-        secrets.add(LANES, *unencrypted(own.for_cohort(cohort), integers, trailer=trailer))
+        secrets.add(LANES, *unencrypted(own.for_cohort(cohort), integers, trailer))
 
 
 def missing(secrets: Secrets, plan: Plan) -> Iterator[str]:
@@ -117,7 +117,7 @@ def missing(secrets: Secrets, plan: Plan) -> Iterator[str]:
     for kind, name, number in itertools.product(
         (TRAINED, UPDATE, MODEL), plan.schemes, range(1, plan.rounds + 1)
     ):
-        if kind == MODEL and (number == 1 or plan.reads(name)):
+        if kind == MODEL and number == 1:
             continue
         away = plan.kill and number == loopback_app.HOLD_ROUND  # it may have died before it wrote
         sources = (of for of in secrets.sources.get(kind, ()) if isinstance(of, tuple))

@@ -23,7 +23,6 @@ from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app, contracts
 from flhe_lab.rehearsal.app import SITES, VICTIM, Plan
 from flhe_lab.rehearsal.contracts import Logged
-from flhe_lab.rehearsal.derived_secrets import DERIVED
 from flhe_lab.rehearsal.loopback import Loopback, Run
 from flhe_lab.rehearsal.node_secrets import (
     CONTRIBUTION,
@@ -137,12 +136,7 @@ def _models(loopback: Loopback, run: Run) -> Iterator[NDArray[np.float64]]:
         if not received or any(not np.array_equal(received[0], each) for each in received):
             raise FlheError(f"{run.scheme}: the sites' models differ in round {number}")
         yield received[0].astype(np.float64)
-    if loopback.plan.reads(run.scheme):
-        with np.load(run.place / "model.npz", allow_pickle=False) as arrays:
-            yield _flat(dict(arrays))
-    else:
-        sealed = run.place / "model.flhe"
-        yield _flat(open_checkpoint(sealed, loopback.home(SITES[0])).masters)
+    yield _flat(open_checkpoint(run.place / app.MODEL, loopback.home(SITES[0])).masters)
 
 
 def _flat(arrays: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
@@ -158,14 +152,13 @@ def expected(plan: Plan) -> dict[str, int]:
     sites, runs = len(SITES), len(plan.schemes)
     epochs = runs * (1 + plan.renew)
     vectors = runs * (sites * plan.rounds - plan.kill)
-    models = sum(not plan.reads(scheme) for scheme in plan.schemes) * (plan.rounds - 1)
     return {
         **dict.fromkeys((NODE_KEY, IDENTITY), sites),
         **dict.fromkeys((EPHEMERAL, CONTRIBUTION), epochs * sites),
-        **dict.fromkeys((GROUP, DERIVED), epochs),
+        GROUP: epochs,
         PAIR: epochs * sites * (sites - 1) // 2,
         **dict.fromkeys((UPDATE, TRAINED, LANES), vectors),
-        MODEL: models,
+        MODEL: runs * (plan.rounds - 1),
     }
 
 

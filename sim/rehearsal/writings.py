@@ -1,7 +1,7 @@
 r"""What text may stand for: bytes, as logs, JSON, certificates and error messages write them.
 
 hex           in either case, with colons, blanks, commas, dashes or 0x between the bytes, or in lines
-base64        with either alphabet, in lines too; base32 in either case; both base85 of Python
+base64        with either alphabet, in lines too
 escapes       \x1f, \u001f, \037 and \n, as repr(), JSON and protobuf write them, or twice; %1f
 numbers       lists of numbers below 256; one decimal integer, in either byte order
 decimals      numbers with a point, as `printed` rounds them
@@ -27,16 +27,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Bytes = NDArray[np.uint8]
-
 SHORTEST = 8
 """Bytes that a writing stands for at least: fewer are no window."""
 
-_RUN = re.compile(rb"[\t\n\r -~]{10,}")  # what base85 takes for that; all others take more
+_RUN = re.compile(rb"[\t\n\r -~]{10,}")
 _HEX = re.compile(rb"[0-9A-Fa-f]{16,}")
 _BASE64 = re.compile(rb"[0-9A-Za-z+/_-]{11,}")
-_BASE32 = re.compile(rb"[A-Z2-7]{13,}|[a-z2-7]{13,}")
-_BASE85 = re.compile(rb"[!-~]{10,}")
 _ESCAPE = re.compile(
     rb"\\(?:x([0-9A-Fa-f]{2})|u00([0-9A-Fa-f]{2})|([0-3]?[0-7]{1,2})|([abtnvfr\\'\"]))"
 )
@@ -48,11 +44,6 @@ _LATIN = re.compile(rb"(?:[\x00-\x7f]|[\xc2\xc3][\x80-\xbf]){8,}")
 _PACKED = re.compile(rb"\x78[\x01\x5e\x9c\xda]|\x1f\x8b\x08")
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
 _LETTERS = dict(zip(b"abtnvfr\\'\"", b"\a\b\t\n\v\f\r\\'\"", strict=True))
-_ALPHABET32 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
-_ALPHABETS85 = (
-    b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
-    bytes(range(33, 118)),
-)
 _APART = b"\x00"
 _INFLATED = 1 << 20
 _BOTH_ENDS = 47
@@ -95,9 +86,6 @@ def _text(text: bytes) -> Iterator[bytes]:
         yield from _hex(_of(_HEX, each))
     for each in {text, unbroken}:
         yield from _base64(_of(_BASE64, each).translate(_URL_SAFE))
-    yield from _groups(_of(_BASE32, text).upper(), _ALPHABET32, 8, 5)
-    for alphabet in _ALPHABETS85:
-        yield from _groups(_of(_BASE85, text), alphabet, 5, 4)
     if b"\\" in text:
         once = _ESCAPE.sub(_unescaped, text)
         yield once
@@ -129,22 +117,6 @@ def _base64(letters: bytes) -> Iterator[bytes]:
     for start in range(4 if letters else 0):
         part = letters[start:]
         yield base64.b64decode(part + b"A" * (-len(part) % 4))  # its last letters count as well
-
-
-def _groups(text: bytes, alphabet: bytes, letters: int, size: int) -> Iterator[bytes]:
-    """`letters` digits for `size` bytes, at each alignment; what is no digit counts as the last one."""
-    base = len(alphabet)
-    table = np.full(256, base - 1, np.uint64)
-    table[np.frombuffer(alphabet, np.uint8)] = np.arange(base)
-    digits = table[np.frombuffer(text, np.uint8)]
-    places = np.array([base**k for k in reversed(range(letters))], np.uint64)
-    for start in range(letters if text else 0):
-        part = digits[start:]
-        # Python's own decoders fill the last group up with the last digit, or take zeros: same bytes.
-        filled = np.append(part, np.full(-part.size % letters, base - 1, np.uint64))
-        words = filled.reshape(-1, letters) @ places
-        rows: Bytes = words.astype(">u8").view(np.uint8).reshape(-1, 8)
-        yield rows[:, 8 - size :].tobytes()
 
 
 def _unescaped(match: re.Match[bytes]) -> bytes:

@@ -154,17 +154,6 @@ def to_data(found: Audit, made_by: str) -> dict[str, Any]:
     }
 
 
-def of_data(data: Mapping[str, Any]) -> Audit:
-    """The audit that `to_data` wrote."""
-    outcomes = {
-        (cell["system"], cell["experiment"]): tuple(
-            Outcome(**{**each, "refusals": tuple(each["refusals"])}) for each in cell["outcomes"]
-        )
-        for cell in data["cells"]
-    }
-    return Audit(Setting(**data["setting"]), data["repeats"], outcomes)
-
-
 def cell(found: Audit, system: str, experiment: str) -> str:
     """One cell of the table."""
     outcomes = found.outcomes[system, experiment]

@@ -16,7 +16,7 @@ from flhe.schemes.presets import DEFAULT_SEAL
 from flhe.schemes.seal_keys import SealSecret
 from flhe.schemes.sealed import Sealed
 from flhe_lab.bench import peers
-from flhe_lab.bench.contender import PHASES, SLOT, Contender, Laps, Setting, Vector
+from flhe_lab.bench.contender import PHASES, Contender, Laps, Setting, Vector
 from flhe_lab.bench.federation import Federation
 from flhe_lab.bench.schemes import fedml, fedml_terms
 from flhe_lab.bench.turns import measure as timed
@@ -27,7 +27,7 @@ from flhe_lab.tables.section import Found, Plan, Say, Step
 from flhe_lab.tables.table import Line, Table, section
 from flhe_lab.variants.threshold import keys as threshold_keys
 from flhe_lab.variants.threshold.adder import ThresholdRlwe
-from flhe_lab.variants.threshold.opening import Answered, Party, combine
+from flhe_lab.variants.threshold.opening import Party, combine
 from flhe_lab.variants.threshold.sealer import ThresholdSealer
 
 PARTIES = 2
@@ -44,10 +44,9 @@ def agreed() -> tuple[ThresholdRlwe, list[threshold_keys.ThresholdKey], float]:
     drawn = [threshold_keys.begin(scheme, rank, CRS) for rank in range(PARTIES)]
     commitments = [commitment for _, commitment in drawn]
     shown = [threshold_keys.reveal(scheme, state, commitments) for state, _ in drawn]
-    publics = [public for _, public, _ in shown]
     keys = [
-        threshold_keys.finish(scheme, state, publics, [shares[rank] for _, _, shares in shown])
-        for rank, (state, _, _) in enumerate(shown)
+        threshold_keys.finish(scheme, state, commitments, [boxes[rank] for boxes in shown])
+        for rank, (state, _) in enumerate(drawn)
     ]
     seconds = (time.perf_counter() - began) / PARTIES
     return replace(scheme, key_id=keys[0].public.key_id), keys, seconds
@@ -59,24 +58,17 @@ def threshold_contender(
     """Two parties' sum under a shared key, float32 to float32; then bytes of an answer, once opened."""
     scheme, keys, _ = agreed()
     public, parties = keys[0].public, [Party(scheme, key) for key in keys]
-    theirs: list[Any] = []
-
-    def answer(rank: int, total: Sealed) -> Any:
-        # Test data and a state that is not kept: a real party answers once.
-        given, _ = parties[rank].partial(
-            Answered(), total, SLOT, range(PARTIES), lambda _state: None
-        )
-        return given
+    theirs: list[bytes] = []
 
     def opened(total: Sealed) -> Any:
         if not theirs:  # in the turn that warms up
-            theirs.append(answer(1, total))
-        return combine(scheme, total, [answer(0, total), theirs[0]])
+            theirs.append(parties[1].partial(total, (0, 1)))
+        return combine(scheme, total, (0, 1), {0: parties[0].partial(total, (0, 1)), 1: theirs[0]})
 
     terms = fedml_terms(1.0)
     both = Federation(terms, scheme, lambda rank: ThresholdSealer(scheme, public, rank), opened)
     made = both.contender(THRESHOLD, setting, updates)
-    return made, lambda: theirs[0].data.size + len(theirs[0].header())
+    return made, lambda: len(theirs[0])
 
 
 def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def _step(one: Asked) -> Step:
 
 
 def _crowds(plan: Plan, found: Found) -> list[Crowd]:
-    return [Crowd(**{**found[_step(one).key], "asked": one}) for one in asked(plan)]
+    return [Crowd.of(found[_step(one).key]) for one in asked(plan)]
 
 
 def _lines(plan: Plan, found: Found) -> Iterator[Line]:

@@ -77,8 +77,8 @@ def nothing_left() -> Iterator[None]:
     [
         ("--scheme rot13", "scheme 'rot13': there are flashe, sash"),
         ("esafl --keys dealt", "a simulation has nobody who does; have nodes make theirs"),
-        ("--task cifar10", "--data-dir"),
-        ("--task cifar10 --data-dir /no/such/place", "no such directory"),
+        ("--task alexnet", "--data-dir"),
+        ("--task alexnet --data-dir /no/such/place", "no such directory"),
         ("--report /no/such/place/report", "name a file in a directory that exists"),
         ("--output /no/such/place/model", "name a file in a directory that exists"),
         ("--resume /no/such/run", "--resume /no/such/run: holds no run that can be resumed"),
@@ -199,14 +199,13 @@ def test_a_killed_superlink_is_noticed(env: dict[str, str]) -> None:
 
 
 def test_a_plain_run_from_end_to_end(env: dict[str, str], tmp_path: pathlib.Path) -> None:
-    results, model = tmp_path / "out.json", tmp_path / "model.npz"
-    report, board = tmp_path / "report.jsonl", tmp_path / "board"
+    """Of one node: each further one would be one more process that imports torch."""
+    results, model, report = (tmp_path / name for name in ("out.json", "m.npz", "report.jsonl"))
     with nothing_left():
         process = flhe(
             env,
-            *("run", "--scheme", "plain", "--nodes", "3", "--rounds", "1", "--local-epochs", "1"),
-            *("--json", str(results), "--output", str(model)),
-            *("--report", str(report), "--tensorboard", str(board)),
+            *("run", "--scheme", "plain", "--nodes", "1", "--rounds", "1", "--local-epochs", "1"),
+            *("--json", str(results), "--output", str(model), "--report", str(report)),
         )
         out, err = process.communicate(timeout=240)
     assert (process.returncode, err) == (0, "")
@@ -222,9 +221,8 @@ def test_a_plain_run_from_end_to_end(env: dict[str, str], tmp_path: pathlib.Path
     assert [event["event"] for event in events] == ["start", "joined", "round", "done"]
     assert events[2] == {"event": "round", **content["rounds"][0]}
     assert events[2]["nodes_bytes"] > 50 << 20  # a process that has imported torch
-    assert len(list(board.iterdir())) == 1
     assert re.search(r"^train +\d", out, re.MULTILINE)
-    assert content["rounds"][0]["survivors"] == 3
+    assert content["rounds"][0]["survivors"] == 1
     assert content["final_accuracy"] == content["rounds"][0]["accuracy"]
     assert content["sealed_model"] == str(model)
     assert content["warning"] is None

@@ -16,8 +16,6 @@ from fractions import Fraction
 
 from flhe.errors import ConfigError
 
-PURPOSE = "sash"
-
 
 @dataclass(frozen=True, slots=True)
 class Bounds:

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -54,17 +54,27 @@ KEY, SHARE, WITH, SET, OPEN = "mask-key", "mask-share", "mask-with", "mask-set",
 MAX_MESSAGE = 1024
 """Longest "mask-key", "mask-with" and "mask-set", bytes; 1024 members need some 650."""
 
+NONE = Secret(b"")
 SEED = 32
 """Bytes of a seed and of an X25519 secret: four field elements."""
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """One member of an epoch, in one sum."""
+class State:
+    """One member of an epoch in one sum, as far as it has come."""
 
     identity: Identity
     epoch: Epoch = field(repr=False)
     plan: Plan = field(repr=False)
+    secret: Secret = NONE  # s_u, the X25519 key; until it has masked
+    seed: Secret = NONE  # b_u; the same
+    publics: Mapping[int, bytes] = field(default_factory=dict, repr=False)
+    """Neighbours' keys, by rank; the same."""
+    shares: Mapping[int, bytes] = field(default_factory=dict, repr=False)
+    """Of the own secrets, by rank, and once it has masked of neighbours' too."""
+    message: bytes = field(default=b"", repr=False)
+    """The "mask-with" that goes with the masked vector."""
+    senders: tuple[int, ...] = ()  # The one set that this member signs
 
     @property
     def rank(self) -> int:
@@ -77,63 +87,22 @@ class Member:
         return Envelope.seal(self.identity, header, payload).to_bytes()
 
 
-@dataclass(frozen=True, slots=True)
-class Advertised:
-    """After "mask-key": the X25519 secret s_u and the seed b_u."""
-
-    member: Member
-    secret: Secret
-    seed: Secret
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """After "mask-share": neighbours' keys, by rank, and the own share."""
-
-    member: Member
-    secret: Secret
-    seed: Secret
-    publics: Mapping[int, bytes] = field(repr=False)
-    share: Secret
-
-
-@dataclass(frozen=True, slots=True)
-class Masked:
-    """After masking: shares of the own and of neighbours' secrets, by rank.
-
-    `message` is the "mask-with" that goes with the masked vector.
-    """
-
-    member: Member
-    shares: Mapping[int, bytes] = field(repr=False)
-    message: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Signed:
-    """After "mask-set": the one set that this member signs."""
-
-    member: Member
-    shares: Mapping[int, bytes] = field(repr=False)
-    senders: tuple[int, ...]
-
-
-def advertise(identity: Identity, epoch: Epoch, plan: Plan) -> tuple[Advertised, bytes]:
+def advertise(identity: Identity, epoch: Epoch, plan: Plan) -> tuple[State, bytes]:
     """Make the key and the seed of this sum; returns the "mask-key" for all neighbours."""
-    member, secret, seed = Member(identity, epoch, plan), _fresh(), _fresh()
+    secret, seed = _fresh(), _fresh()
+    state = State(identity, epoch, plan, secret, seed)
     public = X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
-    message = member.signed(KEY, dumps([public, commitment(seed, plan, member.rank)]))
-    return Advertised(member, secret, seed), message
+    return state, state.signed(KEY, dumps([public, commitment(seed, plan, state.rank)]))
 
 
-def share(state: Advertised, keys: Iterable[bytes]) -> tuple[Shared, dict[int, bytes]]:
+def share(state: State, keys: Iterable[bytes]) -> tuple[State, dict[int, bytes]]:
     """Take the neighbours' "mask-key" messages (U1); returns the "mask-share" for each, by rank.
 
     Raises ProtocolError: a message of somebody who is no neighbour, or of another sum; a sender or a
     key that comes twice. AuthenticationError: a bad signature. QuorumError: with this member, fewer
     than the threshold.
     """
-    member, plan, me = state.member, state.member.plan, state.member.rank
+    plan, me = state.plan, state.rank
     near, publics = set(plan.graph.neighbours(me)), dict[int, bytes]()
     for message in keys:
         rank, publics[rank], _ = read_key(plan, message, near)
@@ -145,13 +114,13 @@ def share(state: Advertised, keys: Iterable[bytes]) -> tuple[Shared, dict[int, b
     places = enumerate(plan.graph.around(me))
     shares = {rank: rows[place].astype("<u8").tobytes() for place, rank in places}
     boxes = {
-        rank: seal_to(member.epoch.pair_keys[rank], plan.header(SHARE, me, rank), shares[rank])
+        rank: seal_to(state.epoch.pair_keys[rank], plan.header(SHARE, me, rank), shares[rank])
         for rank in publics
     }
-    return Shared(member, state.secret, state.seed, publics, Secret(shares[me])), boxes
+    return replace(state, publics=publics, shares={me: shares[me]}), boxes
 
 
-def mask(state: Shared, boxes: Mapping[int, bytes], vector: Lanes) -> tuple[Masked, Lanes]:
+def mask(state: State, boxes: Mapping[int, bytes], vector: Lanes) -> tuple[State, Lanes]:
     """Take the "mask-share" that neighbours sent (U2), by rank; returns the masked vector.
 
     The new state has the "mask-with" that goes with it.
@@ -163,26 +132,26 @@ def mask(state: Shared, boxes: Mapping[int, bytes], vector: Lanes) -> tuple[Mask
     Erase `state` when this returns: a second vector under the same masks would give away both. `vector`
     has shape (plan.length,), uint32, or uint64 field elements; it stays as it is.
     """
-    member, plan, me = state.member, state.member.plan, state.member.rank
+    plan, me = state.plan, state.rank
     plan.need(len(boxes) + 1, "have sent shares")
-    shares: dict[int, bytes] = {me: state.share}
+    shares = dict(state.shares)
     for rank, box in boxes.items():
         if rank not in state.publics:
             raise ProtocolError(f"{SHARE} message of rank {rank}, who sent no key: not a neighbour")
-        plain = open_from(member.epoch.pair_keys[rank], plan.header(SHARE, rank, me), box)
+        plain = open_from(state.epoch.pair_keys[rank], plan.header(SHARE, rank, me), box)
         if len(plain) != 2 * SEED or int(_elements(plain).max()) >= Q:
             raise ProtocolError(f"{SHARE} message of rank {rank}: not two shares")
         shares[rank] = plain
     total = vector.copy()
     masked_with = [(rank, state.publics[rank]) for rank in sorted(boxes)]
     apply(plan, total, own_terms(plan, me, state.seed, state.secret, masked_with))
-    message = member.signed(WITH, to_bits(plan, sorted(shares)))
-    return Masked(member, shares, message), total
+    message = state.signed(WITH, to_bits(plan, sorted(shares)))
+    return State(state.identity, state.epoch, plan, shares=shares, message=message), total
 
 
 def consist(
-    state: Masked, senders: Sequence[int], statements: Iterable[bytes]
-) -> tuple[Signed, bytes]:
+    state: State, senders: Sequence[int], statements: Iterable[bytes]
+) -> tuple[State, bytes]:
     """Sign the set U3 that the server proposes, as ascending ranks; returns the "mask-set".
 
     `statements` are the "mask-with" messages of the neighbours in it. Who has signed one set keeps the
@@ -193,7 +162,7 @@ def consist(
     AuthenticationError: a bad signature. QuorumError: a set that is smaller than `min_set`, or than the
     threshold around this member.
     """
-    member, plan, me = state.member, state.member.plan, state.member.rank
+    plan, me = state.plan, state.rank
     bits = to_bits(plan, senders)
     if me not in senders:
         raise ProtocolError("the set of senders lacks this member, whose vector was sent")
@@ -213,10 +182,10 @@ def consist(
         said.add(rank)
     if silent := near - said:
         raise ProtocolError(f"{WITH}: the message of rank {min(silent)} is missing")
-    return Signed(member, state.shares, tuple(senders)), member.signed(SET, bits)
+    return replace(state, senders=tuple(senders)), state.signed(SET, bits)
 
 
-def unmask(state: Signed, signatures: Iterable[bytes]) -> bytes:
+def unmask(state: State, signatures: Iterable[bytes]) -> bytes:
     """Take neighbours' "mask-set" messages; returns the "mask-open", for the server.
 
     The own signature counts, and is not among them.
@@ -224,7 +193,7 @@ def unmask(state: Signed, signatures: Iterable[bytes]) -> bytes:
     Raises ProtocolError: a signature by somebody who is no neighbour or not in the set, on another set,
     or of another sum. AuthenticationError: a bad signature. QuorumError: fewer than the threshold.
     """
-    member, plan, me = state.member, state.member.plan, state.member.rank
+    plan, me = state.plan, state.rank
     bits, chosen = to_bits(plan, state.senders), frozenset(state.senders)
     signers, allowed = {me}, chosen.intersection(plan.graph.neighbours(me))
     for message in signatures:
@@ -236,7 +205,7 @@ def unmask(state: Signed, signatures: Iterable[bytes]) -> bytes:
     owners = sorted(state.shares)
     halves = (slice(0, SEED) if rank in chosen else slice(SEED, None) for rank in owners)
     given = [state.shares[rank][half] for rank, half in zip(owners, halves, strict=True)]
-    return member.signed(OPEN, dumps([bits, to_bits(plan, owners), b"".join(given)]))
+    return state.signed(OPEN, dumps([bits, to_bits(plan, owners), b"".join(given)]))
 
 
 def read_key(plan: Plan, message: bytes, allowed: Collection[int]) -> tuple[int, bytes, bytes]:

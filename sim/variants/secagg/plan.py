@@ -27,14 +27,12 @@ from flhe_lab.variants.secagg.graph import Graph
 class Plan:
     """One sum of vectors, one from each member; public."""
 
-    purpose: str  # What the sum is for; masks of one purpose are not those of another
     run_id: int  # Of the epoch
     roster_hash: bytes  # Of the epoch
     epoch: int  # Its number
     epoch_id: bytes
     members: tuple[bytes, ...]  # Their keys by rank
     round: int  # Which sum of the epoch this is
-    attempt: int  # The same
     graph: Graph  # Who masks with whom
     threshold: int
     """t, shares that give a secret, and signatures among a member and its neighbours that make a
@@ -42,7 +40,6 @@ class Plan:
     min_set: int  # Fewest senders in the sum
     length: int  # Lanes of a vector
     elements: bool  # Lanes are uint64 modulo 2**64 - 2**32 + 1; otherwise uint32 modulo 2**32
-    layout_hash: bytes = NONE  # What the lanes mean: SHA-256, or nothing
     hash: bytes = field(init=False, repr=False)
     _ranks: dict[bytes, int] = field(init=False, repr=False, compare=False)
 
@@ -70,7 +67,7 @@ class Plan:
     ) -> Plan:
         """A plan for the members of `epoch`; who has no epoch, as the server, names its fields.
 
-        `about` are those of the sum: purpose, round, attempt, length, elements and layout_hash.
+        `about` are those of the sum: round, length and elements.
 
         Without `graph` it is the complete one. Without `threshold` it is that of Bonawitz et al. for
         the roster's collusion bound, which on a sparse graph means: so many among one member's
@@ -112,7 +109,7 @@ class Plan:
             run_id=self.run_id,
             epoch=self.epoch,
             round=self.round,
-            attempt=self.attempt,
+            attempt=0,
             stage=stage,
             sender=self.members[sender],
             receiver=EVERYONE if receiver is None else self.members[receiver],

@@ -158,8 +158,8 @@ class ThresholdRlwe(Adder):
         """What each rank alone may see: the public part goes with it."""
         from flhe_lab.variants.threshold import keys, stored
 
-        _, b, boxes = keys.reveal(self, stored.drawn_in(self, drawn), commitments)
-        return [stored.of_box(b, box) for box in boxes]
+        boxes = keys.reveal(self, stored.drawn_in(self, drawn), commitments)
+        return [stored.of_box(box) for box in boxes]
 
     def finish(
         self, drawn: bytes, commitments: Sequence[bytes], boxes: Sequence[bytes]
@@ -168,8 +168,7 @@ class ThresholdRlwe(Adder):
         from flhe_lab.variants.threshold import keys, stored
 
         found = [stored.box_in(self, box) for box in boxes]
-        state = stored.drawn_in(self, drawn), commitments
-        key = keys.finish(self, state, [b for b, _ in found], [box for _, box in found])
+        key = keys.finish(self, stored.drawn_in(self, drawn), commitments, found)
         return stored.of_key(key), key.public.key_id
 
     def openers(self, senders: Sequence[int]) -> tuple[int, ...]:
@@ -192,8 +191,7 @@ class ThresholdRlwe(Adder):
         chosen = self.openers(total.senders)
         if secrets.rank not in chosen:
             return b""
-        party = opening.Party(self, stored.key_in(self, secrets.needed()))
-        return party.again(total, chosen).data.tobytes()
+        return opening.Party(self, stored.key_in(self, secrets.needed())).partial(total, chosen)
 
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> Sealer:
         """The sealer: it takes the public key out of what the member holds."""

@@ -1,8 +1,8 @@
 """A key that nobody has: each party draws a part of it, and holds a share of the whole.
 
     COMMIT   i -> all   H(crs | i | b_i)                  b_i = p e_i - a s_i
-    REVEAL   i -> all   b_i                               checked against COMMIT
-             i -> j     f_i(j + 1), r_ij                  for j alone: to be sealed by the caller
+    REVEAL   i -> j     b_i                               checked against COMMIT
+                        f_i(j + 1), r_ij                  for j alone: to be sealed by the caller
 
     b = sum of b_i,   S_j = sum of f_i(j + 1),   k_ij = HKDF(r_ij | r_ji)
 
@@ -27,6 +27,7 @@ import hmac
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,8 +44,13 @@ from flhe.wire.secret import Random, Secret
 from flhe_lab.variants.threshold.adder import PublicKey, ThresholdRlwe, common_hats
 from flhe_lab.variants.threshold.sharing import scaled, shares
 
-Box = tuple[Residues, Secret]
-"""What one party has for another: f_i(j + 1), uint64 (limbs, n), and r_ij."""
+
+class Box(NamedTuple):
+    """What one party has for another: b_i and f_i(j + 1), uint64 (limbs, n), and r_ij."""
+
+    b: Residues
+    share: Residues
+    seed: Secret
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,10 +62,6 @@ class Drawn:
     own: Own = field(repr=False)  # s_i, shape (n,)
     b: Residues = field(repr=False)  # b_i, shape (limbs, n)
     key: Secret = field(repr=False)  # What f_i and r_ij are derived from, 32 bytes
-
-
-Revealed = tuple[Drawn, Sequence[bytes]]
-"""One party that has seen all commitments: what it drew, and those, by rank."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,10 +99,8 @@ def begin(
     return drawn, _commitment(crs, rank, drawn.b)
 
 
-def reveal(
-    scheme: ThresholdRlwe, drawn: Drawn, commitments: Sequence[bytes]
-) -> tuple[Revealed, Residues, tuple[Box, ...]]:
-    """Once all have committed: the state to keep, b_i for all, and what each rank alone may see.
+def reveal(scheme: ThresholdRlwe, drawn: Drawn, commitments: Sequence[bytes]) -> tuple[Box, ...]:
+    """Once all have committed: what each rank alone may see; the same each time.
 
     Raises ProtocolError: not as many commitments as parties; the own one was changed.
     """
@@ -121,43 +121,40 @@ def reveal(
         for degree in range(1, scheme.threshold)
     ]
     values = shares([lifted(drawn.own, q) for q in moduli], moduli, scheme.cohort, terms)
-    boxes = tuple((value, _seed(drawn, rank)) for rank, value in enumerate(values))
-    return (drawn, commitments), drawn.b, boxes
+    return tuple(Box(drawn.b, value, _seed(drawn, rank)) for rank, value in enumerate(values))
 
 
 def finish(
-    scheme: ThresholdRlwe, state: Revealed, publics: Sequence[Residues], boxes: Sequence[Box]
+    scheme: ThresholdRlwe, drawn: Drawn, commitments: Sequence[bytes], boxes: Sequence[Box]
 ) -> ThresholdKey:
-    """The party's key, out of everyone's b_i and of what everyone had for it, own ones included.
+    """The party's key, out of what everyone had for it, itself included.
 
     Raises ProtocolError: something is missing, or not what was committed to.
 
-    `scheme` and `state` are as `reveal` had and gave them; `publics` and `boxes` what it had for all,
-    and for this rank; by rank of the sender.
+    `scheme`, `drawn` and `commitments` are as `reveal` had them; `boxes` by rank of the sender.
     """
-    drawn, commitments = state
-    if len(publics) != scheme.cohort or len(boxes) != scheme.cohort:
+    if len(boxes) != scheme.cohort:
         raise ProtocolError(
-            f"threshold keys: {len(publics)} public parts and {len(boxes)} shares, all "
-            f"{scheme.cohort} parties must send both: start over"
+            f"threshold keys: shares of {len(boxes)} parties, all {scheme.cohort} must send theirs: "
+            "start over"
         )
     b, share = (np.zeros((len(scheme.rings), scheme.sizes.n), np.uint64) for _ in range(2))
     pairs = []
-    for rank, (public, (value, seed)) in enumerate(zip(publics, boxes, strict=True)):
-        told = _commitment(drawn.crs, rank, public)
+    for rank, box in enumerate(boxes):
+        told = _commitment(drawn.crs, rank, box.b)
         if not hmac.compare_digest(told, commitments[rank]):
             raise ProtocolError(
                 f"threshold keys: the public part of rank {rank} is not the one that it committed to: "
                 "start over"
             )
-        for total, part in ((b, public), (share, value)):
+        for total, part in ((b, box.b), (share, box.share)):
             for limb, ring in enumerate(scheme.rings):
                 ring.add_into(total[limb], part[limb])
         if rank == drawn.rank:
             pairs.append(b"")
             continue
         # The lower rank's half first, so that both derive the same.
-        (low, first), (high, second) = sorted([(drawn.rank, _seed(drawn, rank)), (rank, seed)])
+        (low, first), (high, second) = sorted([(drawn.rank, _seed(drawn, rank)), (rank, box.seed)])
         pairs.append(hkdf(first + second, "threshold-pair", drawn.crs, low, high))
     noise = hkdf(drawn.key, "threshold-noise", drawn.crs)
     return ThresholdKey(drawn.rank, share, tuple(pairs), PublicKey(drawn.crs, b), noise)

@@ -1,4 +1,4 @@
-"""Opening a sum by t parties: each answers once, under noise, and what is combined is the sum alone.
+"""Opening a sum by t parties: each answers under noise, and what is combined is the sum alone.
 
     d_j = lambda_j(T) c1 S_j + p E_j + sum over k > j of Z_jk - sum over k < j of Z_kj     j, k in T
     c0 + sum over T of d_j = p (E + sum of E_j) + M
@@ -17,8 +17,9 @@ Only where those t - 1 are in T, as for t = N, w is 1. Z cancels in the sum over
 honest parties' answers show is their sum, in which v / w is 1. Z is bound to the ciphertext, its slot
 and T: parties that were shown different ones open nothing.
 
-Who asks for two answers on one c1, with other noise each time, averages the noise away, whatever c0 is;
-so a party answers once a slot, and once a c1, whatever became of the answer.
+Two answers on one c1, with other noise each time, would let the noise be averaged away, whatever c0 is;
+so it is a function of c1 and T: asked again, a party tells the same. Of members of a federation, each
+signs one set of senders a round (`flhe.keys.agreement.masking`), and T follows from that.
 
 Nothing here tells a sum from what was made up: d_j is a function of c1, and the sum of answers to a
 constant c1 = floor(q / 2^(k+1)) shows bit k of s. Servers and senders are to follow the protocol.
@@ -35,8 +36,7 @@ masks: Bonawitz et al., CCS 2017.
 from __future__ import annotations
 
 import hashlib
-import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,44 +44,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.limb_packing import Residues
-from flhe.errors import ConfigError, ProtocolError, QuorumError, ReuseError
+from flhe.errors import ProtocolError, QuorumError
 from flhe.math.buffers import empty
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.prime_ring import PrimeRing
-from flhe.schemes.sealed import Sealed, Slot
+from flhe.schemes.sealed import Sealed
 from flhe.wire import canonical
 from flhe.wire.derive import hkdf
 from flhe_lab.variants.threshold.adder import CHECKS, NAME, ThresholdRlwe
 from flhe_lab.variants.threshold.keys import ThresholdKey
 from flhe_lab.variants.threshold.sharing import at_zero, scaled
-
-VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """What a party has answered; it only grows, and must outlive the process."""
-
-    names: frozenset[bytes] = frozenset()
-    """Hashes of slots, and of c1 of ciphertexts, 32 bytes each."""
-
-
-Claim = Callable[[Answered], None]
-"""Makes a state durable, or raises: nothing is computed before it returns."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Partial:
-    """One party's answer. Whoever has all t of them has the sum: seal them for those who may."""
-
-    rank: int  # Whose it is
-    chosen: tuple[int, ...]  # T, ascending
-    opening: bytes  # Names ciphertext, slot and T, 32 bytes
-    data: NDArray[np.uint8] = field(repr=False)  # d_j, as c0 travels
-
-    def header(self) -> bytes:
-        """Everything but `data`, as canonical CBOR."""
-        return canonical.dumps([VERSION, self.rank, list(self.chosen), self.opening])
 
 
 def opening_name(total: Sealed, chosen: Sequence[int]) -> bytes:
@@ -96,73 +68,27 @@ class Party:
 
     scheme: ThresholdRlwe  # Public parameters, with the key's id
     key: ThresholdKey = field(repr=False)  # What it holds: nothing that opens anything alone
-    min_senders: int = 0
-    """Fewest senders of a sum that it helps to open, 2 to N; 0 for t + 1, or N if that is less:
-    of so many, two are honest if t - 1 collude."""
 
     def __post_init__(self) -> None:
-        scheme = self.scheme
-        self.key.public.check(scheme)
-        if not self.min_senders:
-            object.__setattr__(self, "min_senders", min(scheme.threshold + 1, scheme.cohort))
-        if not 2 <= self.min_senders <= scheme.cohort:
-            raise ConfigError(
-                f"Party(min_senders={self.min_senders}): 2 to {scheme.cohort}; the sum of one sender "
-                "is its update"
-            )
+        self.key.public.check(self.scheme)
 
-    def partial(
-        self, state: Answered, total: Sealed, slot: Slot, chosen: Sequence[int], claim: Claim
-    ) -> tuple[Partial, Answered]:
-        """Help to open `total` with the parties `chosen`; returns the answer and the state to keep.
+    def partial(self, total: Sealed, chosen: Sequence[int]) -> bytes:
+        """Help to open `total` with the parties `chosen`: T, exactly t ranks, this one among them.
 
-        Raises ReuseError: this slot, or this c1, was answered before, for whatever T, and with whatever
-        c0. QuorumError: too few senders. ProtocolError: no ciphertext of this scheme, or of another
-        slot; a T that is none.
+        Returns d_j, as c0 travels. Whoever has all t of them has the sum: seal them for those who may.
 
-        `state` is the last one that was kept; `total` is closed; `slot` is the round that this party is
-        in, by its own account. `chosen` is T: ranks of exactly t parties, this one among them, fixed
-        before anybody answers. `claim` keeps the new state, durably; raises where it cannot, or where
-        it has it.
+        Raises ProtocolError: no ciphertext of this scheme; a T that is none.
         """
-        chosen = tuple(sorted(chosen))
-        self._check(total, slot, chosen)
-        # By c1 alone: the answer is a function of it, and c0 is free for whoever asks to change.
-        names = {slot.digest(), hashlib.sha256(self.scheme.halves(total)[1].data).digest()}
-        if names & state.names:
-            raise ReuseError(
-                f"{NAME}: this slot or this ciphertext was answered before; two answers show more "
-                "than the sum, so make a new round"
-            )
-        state = Answered(state.names | names)
-        claim(state)
-        return self._answer(total, chosen, secrets.token_bytes(32)), state
-
-    def again(self, total: Sealed, chosen: tuple[int, ...]) -> Partial:
-        """The answer to `total` with noise that is a function of c1 and T: the same each time.
-
-        For a caller that signs one set of senders a round, and knows how many it takes
-        (`flhe.keys.agreement.masking`).
-        """
-        self.scheme.check(total)
-        check_chosen(self.scheme, chosen)
-        c1 = hashlib.sha256(self.scheme.halves(total)[1].tobytes()).digest()
-        return self._answer(total, chosen, hkdf(self.key.noise, "threshold-flood", c1, *chosen))
-
-    def _check(self, total: Sealed, slot: Slot, chosen: tuple[int, ...]) -> None:
         scheme = self.scheme
         scheme.check(total)
-        if total.slot != slot:
-            raise ProtocolError(f"{NAME}: the sum is of another round than the one to be opened")
-        if len(total.senders) < self.min_senders:
-            raise QuorumError(
-                f"{NAME}: a sum of {len(total.senders)} senders, {self.min_senders} are needed"
-            )
         check_chosen(scheme, chosen)
         if self.key.rank not in chosen:
             raise ProtocolError(f"{NAME}: party {self.key.rank} is not one of those who open")
+        # By c1 alone: the answer is a function of it, and c0 is free for whoever asks to change.
+        c1 = hashlib.sha256(scheme.halves(total)[1].tobytes()).digest()
+        return self._answer(total, chosen, hkdf(self.key.noise, "threshold-flood", c1, *chosen))
 
-    def _answer(self, total: Sealed, chosen: tuple[int, ...], noise_key: bytes) -> Partial:
+    def _answer(self, total: Sealed, chosen: Sequence[int], noise_key: bytes) -> bytes:
         scheme, opening = self.scheme, opening_name(total, chosen)
         limbs, counts = scheme.limbs, scheme.counts(total.length)
         n, step, (_, c1) = scheme.sizes.n, scheme.sizes.step, scheme.halves(total)
@@ -188,7 +114,7 @@ class Party:
                     fold = ring.add_into if sign > 0 else ring.subtract_into
                     fold(row, mask.blocks(first, blocks, n))
                 limbs.write(row.reshape(-1)[: end - at], data, counts[0], limb, at)
-        return Partial(self.key.rank, chosen, opening, data)
+        return data.tobytes()
 
     def _flood(self, noise: Residues, ring: PrimeRing) -> Residues:
         """Smudging: p E_j."""
@@ -198,7 +124,7 @@ class Party:
         return ring.subtract(flood, np.full(flood.shape, centre, np.uint64))
 
     def _masks(
-        self, opening: bytes, chosen: tuple[int, ...], limb: int, ring: PrimeRing
+        self, opening: bytes, chosen: Sequence[int], limb: int, ring: PrimeRing
     ) -> list[tuple[int, FieldElements]]:
         """Z_jk and its sign, for all others in T."""
         out = []
@@ -219,13 +145,7 @@ class TogetherOpener:
 
     def decrypt(self, total: Sealed) -> NDArray[Any]:
         """Open a closed sum; raises as `combine`."""
-        chosen = self.scheme.openers(total.senders)
-        name = opening_name(total, chosen)
-        partials = [
-            Partial(rank, chosen, name, np.frombuffer(data, np.uint8))
-            for rank, data in self.released.items()
-        ]
-        return combine(self.scheme, total, partials)
+        return combine(self.scheme, total, self.scheme.openers(total.senders), self.released)
 
 
 def check_chosen(scheme: ThresholdRlwe, chosen: Sequence[int]) -> None:
@@ -237,21 +157,31 @@ def check_chosen(scheme: ThresholdRlwe, chosen: Sequence[int]) -> None:
         )
 
 
-def combine(scheme: ThresholdRlwe, total: Sealed, partials: Sequence[Partial]) -> NDArray[Any]:
+def combine(
+    scheme: ThresholdRlwe, total: Sealed, chosen: Sequence[int], partials: Mapping[int, bytes]
+) -> NDArray[Any]:
     """The sum: signed integers, shape (total.length,), int32 where the largest sum fits.
 
-    Takes no secret: whoever has the answers of all of T can.
+    Takes no secret: whoever has the answers of all of T, by rank, can.
 
-    Raises QuorumError: an answer is missing. ProtocolError: an answer that is repeated, or of a party
-    outside T, of another opening or length; answers that do not fit together, or to the ciphertext.
+    Raises QuorumError: an answer is missing. ProtocolError: an answer of a party outside T, or of
+    another length; answers that do not fit together, or to the ciphertext.
     """
     scheme.check(total)
-    if not partials:
-        raise QuorumError(f"{NAME}: no partial decryptions, {scheme.threshold} are needed")
-    _check_partials(scheme, total, partials)
+    check_chosen(scheme, chosen)
+    if missing := sorted(set(chosen) - partials.keys()):
+        names = ", ".join(map(str, missing))
+        raise QuorumError(f"{NAME}: partial decryptions of parties {names} are missing")
+    answers = [np.frombuffer(data, np.uint8) for data in partials.values()]
+    count = scheme.counts(total.length)[0]
+    if len(answers) > len(chosen) or any(a.size != scheme.limbs.nbytes(count) for a in answers):
+        raise ProtocolError(
+            f"{NAME}: partial decryptions of others than {list(chosen)}, or of another length"
+        )
+    for answer in answers:
+        scheme.limbs.check(answer, count)
     slots, limbs = scheme.slots, scheme.limbs
-    count, step = scheme.counts(total.length)[0], scheme.sizes.step
-    c0, _ = scheme.halves(total)
+    step, (c0, _) = scheme.sizes.step, scheme.halves(total)
     out = empty(total.length + CHECKS, slots.dtype)
 
     try:
@@ -261,8 +191,8 @@ def combine(scheme: ThresholdRlwe, total: Sealed, partials: Sequence[Partial]) -
             theirs = np.empty(end - at, np.uint64)
             for limb, ring in enumerate(scheme.rings):
                 limbs.read(c0, count, limb, at, ours[limb])
-                for partial in partials:
-                    limbs.read(partial.data, count, limb, at, theirs)
+                for answer in answers:
+                    limbs.read(answer, count, limb, at, theirs)
                     ring.add_into(ours[limb], theirs)
             part = out[at * slots.per : end * slots.per]
             part[:], _ = slots.lower(ours, part.size, len(total.senders))
@@ -274,26 +204,3 @@ def combine(scheme: ThresholdRlwe, total: Sealed, partials: Sequence[Partial]) -
             "beyond what its senders and these parties explain; the round is refused"
         ) from None
     return out[: total.length]
-
-
-def _check_partials(scheme: ThresholdRlwe, total: Sealed, partials: Sequence[Partial]) -> None:
-    chosen = partials[0].chosen
-    check_chosen(scheme, chosen)
-    opening, count = opening_name(total, chosen), scheme.counts(total.length)[0]
-    ranks = sorted(partial.rank for partial in partials)
-    if missing := sorted(set(chosen) - set(ranks)):
-        names = ", ".join(map(str, missing))
-        raise QuorumError(f"{NAME}: partial decryptions of parties {names} are missing")
-    if ranks != list(chosen):
-        raise ProtocolError(f"{NAME}: partial decryptions of parties {ranks}, {list(chosen)} open")
-    for partial in partials:
-        if partial.chosen != chosen or partial.opening != opening:
-            raise ProtocolError(
-                f"{NAME}: the partial decryption of party {partial.rank} is of another opening: of "
-                "another sum, slot or set of parties"
-            )
-        if partial.data.size != scheme.limbs.nbytes(count):
-            raise ProtocolError(
-                f"{NAME}: the partial decryption of party {partial.rank} has another length"
-            )
-        scheme.limbs.check(partial.data, count)

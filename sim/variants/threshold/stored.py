@@ -68,16 +68,15 @@ def drawn_in(adder: ThresholdRlwe, data: bytes) -> Drawn:
     return Drawn(kept.rank, kept.crs, kept.own, _shaped(adder, kept.b), Secret(kept.key))
 
 
-def of_box(b: Residues, box: Box) -> bytes:
-    """A public part, and what one member has for another."""
-    share, seed = box
-    return _Box(b.reshape(-1), share.reshape(-1), seed).to_bytes()
+def of_box(box: Box) -> bytes:
+    """What one member has for another."""
+    return _Box(box.b.reshape(-1), box.share.reshape(-1), box.seed).to_bytes()
 
 
-def box_in(adder: ThresholdRlwe, data: bytes) -> tuple[Residues, Box]:
+def box_in(adder: ThresholdRlwe, data: bytes) -> Box:
     """Inverse of `of_box`; ProtocolError for anything else, a residue that is too large too."""
     box = _Box.from_bytes(data)
-    return _shaped(adder, box.b), (_shaped(adder, box.share), Secret(box.seed))
+    return Box(_shaped(adder, box.b), _shaped(adder, box.share), Secret(box.seed))
 
 
 def of_key(key: ThresholdKey) -> bytes:

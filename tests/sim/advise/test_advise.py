@@ -20,7 +20,7 @@ from flhe.strategies import aliases
 from flhe_lab.advise import calibrate, command, prices, report, wan
 from flhe_lab.advise.calibration import POINTS
 from flhe_lab.advise.cost_model import Point, extra, units
-from flhe_lab.advise.demand import Demand, a_third, billed
+from flhe_lab.advise.demand import Demand, billed
 from flhe_lab.advise.offers import OFFERS, work
 from flhe_lab.advise.ranking import Advice, advise
 from flhe_lab.tables import phase_costs as who
@@ -60,8 +60,8 @@ def ranked(answer: Advice) -> dict[str, float]:
     return {each.name: each.round_s for each in answer.ranked}
 
 
-def stood(clients: int, colluders: int, **more: object) -> Demand:
-    return demand(clients=clients, colluders=min(colluders, clients - 3), **more)  # type: ignore[arg-type]
+def stood(clients: int, some: bool, **more: object) -> Demand:
+    return demand(clients=clients, members_may_collude=some and clients > 3, **more)  # type: ignore[arg-type]
 
 
 demands = st.builds(
@@ -74,8 +74,7 @@ demands = st.builds(
     clear_part=st.booleans(),
     sparse=st.booleans(),
     trusted_dealer=st.booleans(),
-    colluders=st.integers(0, 1),
-    passive_server=st.booleans(),
+    some=st.booleans(),
     memory_bytes=st.sampled_from([0, 1 << 30, 1 << 36]),
 )
 
@@ -128,6 +127,7 @@ def test_without_dropouts_or_colluders_only_what_must_be_asked_for_is_left_out()
 
 
 SHARED = ["FLASHE", "FLASHE, top 10%", "BatchCrypt", "FedML-HE", "FedML-HE, 10% encrypted"]
+SOME = {"members_may_collude": True}
 LASTING = ["ESAFL, lasting keys", "ESAFL, rns-8192, lasting keys"]
 
 
@@ -204,17 +204,11 @@ def test_who_is_missing_is_counted_by_its_chance() -> None:
         ({}, ["FedML-HE, 10% encrypted"], "--clear-part"),
         ({}, ["FLASHE, top 10%"], "--sparse"),
         ({}, ["ESAFL, dealt keys"], "--trusted-dealer"),
-        ({"colluders": 2, "clear_part": True}, SHARED, "members share a key"),
-        ({"colluders": 2}, LASTING, "--passive-server"),
-        ({"colluders": 2, "passive_server": True}, LASTING, ""),
-        ({"colluders": 2, "dropout": 0.05}, ["ESAFL", "SASH, members read"], ""),
+        ({**SOME, "clear_part": True}, SHARED, "members share a key"),
+        (SOME, LASTING, "its keys last"),
+        ({**SOME, "dropout": 0.05}, ["ESAFL", "SASH, members read"], ""),
         ({"dropout": 0.05}, LASTING, "0.05 with 12 clients means a whole re-encryption in 46%"),
         ({"dropout": 0.05, "trusted_dealer": True}, ["ESAFL, dealt keys"], "no sum in 46%"),
-        (
-            {"colluders": 2, "passive_server": True, "dropout": 0.005},
-            LASTING,
-            "only late the server, though it follows the protocol",
-        ),
         ({"clients": 4, "dropout": 0.01}, LASTING, "fewer than c + 3 are left, here 4"),
         ({"clients": 5, "dropout": 0.01}, LASTING, ""),
         ({"dropout": 0.4}, ["SASH, members read"], "updates or more"),
@@ -238,8 +232,7 @@ def test_an_exclusion_says_why_and_what_mends_it_does(more, names, says) -> None
         ({"clients": 3, "dropout": 0.6}, "two of 3"),
         ({"rounds": 0}, "--rounds"),
         ({"train_s": float("nan")}, "--train"),
-        ({"colluders": -1}, "--colluders"),
-        ({"colluders": 10}, "12 members stands at most 9, N - 3"),
+        ({"clients": 3, **SOME}, "three members cannot withstand one; four can"),
     ],
 )
 def test_a_demand_that_is_none_is_refused(wrong, says) -> None:
@@ -252,9 +245,6 @@ def test_what_to_know_of_the_advice_is_said() -> None:
     assert said.startswith("Take FLASHE, top 10%, FlasheFedAvg(top_k=0.1, warmup=0")
     assert "members see which values" in said
     assert " Else FLASHE: " in said
-    other = advise(demand(colluders=2), SPEED)
-    assert other.sentence().endswith("Make its roster with flhe roster new --collusion 2.")
-    assert advise(demand(colluders=3), SPEED).roster == ""
 
 
 @pytest.mark.parametrize(
@@ -280,31 +270,6 @@ def test_quantities_are_read(text, units, value) -> None:
         return
     with pytest.raises(ConfigError, match=r"--what '.*(write LIKE|as in LIKE|more than 0)"):
         command.quantity("--what", text, units, "LIKE")
-
-
-@pytest.mark.parametrize(
-    ("some", "count", "passive", "found"),
-    [
-        (True, None, True, 3),
-        (True, 2, False, 2),
-        (False, 2, True, 2),
-        (False, None, False, 0),
-        (True, 0, False, "leave out one"),
-        (False, 0, True, "--passive-server"),
-    ],
-)
-def test_who_may_collude_is_read(some, count, passive, found) -> None:
-    how = {"members_may_collude": some, "colluders": count, "passive_server": passive}
-    if isinstance(found, int):
-        assert command.conspiring(12, **how) == found
-        return
-    with pytest.raises(ConfigError, match=found):
-        command.conspiring(12, **how)
-
-
-def test_three_members_withstand_nobody() -> None:
-    with pytest.raises(ConfigError, match="three members cannot withstand one; four can"):
-        a_third(3)
 
 
 def test_a_network_is_links_or_a_name() -> None:
@@ -350,7 +315,7 @@ def test_on_the_command_line(tmp_path, monkeypatch) -> None:
     lossy = run("--dropout", "0.05")
     names = {row["name"] for row in (*lossy["ranked"], *lossy["excluded"])}
     assert names == {offer.name for offer in OFFERS}
-    assert run("--members-may-collude")["asked"]["colluders"] == 3
+    assert run("--members-may-collude")["asked"]["members_may_collude"]
     assert "FLASHE, top 10%" in [row["name"] for row in run("--sparse")["ranked"]]
     wrong = CliRunner().invoke(app, [*said[:-1], "40"])
     assert (wrong.exit_code, "say the unit" in wrong.output) == (1, True)

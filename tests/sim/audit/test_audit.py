@@ -141,7 +141,7 @@ def test_every_image_is_attacked_in_every_way() -> None:
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "audit.png"
     monkeypatch.setattr(privacy_audit, "QUICK_ATTACK", Attack(2, 1))
-    options = ["--quick", "--count", "2", "--select", "0.25", "--seed", "4", "--noise", "0.1"]
+    options = ["--quick", "--select", "0.25", "--noise", "0.1"]
     done = CliRunner().invoke(cli, ["audit", str(out), *options])
     assert done.exit_code == 0, done.output
     for path, rows in ((out, 7), (tmp_path / "audit_curve.png", 2)):
@@ -151,7 +151,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
     assert data["made_by"]["command"] == f"flhe audit {out}"
     setting = data["setting"]
-    assert (setting["seed"], setting["channel"]["noise"]) == (4, 0.1)
+    assert (setting["seed"], setting["channel"]["noise"]) == (0, 0.1)
     assert setting["shares"] == [0.1, 0.25, 0.5]
     assert [image["name"] for image in data["images"]] == ["china.jpg", "digits"]
     assert len(data["points"]) == 2 * len(data["means"]) == 2 * (2 + 4 * 3)
@@ -199,6 +199,9 @@ def test_sample_images() -> None:
     assert (found.pixels.min(), found.pixels.max()) == (0.0, 1.0)
     assert found.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert len(found.credits) == 3
+    for count in (0, 9):
+        with pytest.raises(ConfigError, match="1 to 8"):
+            audit_images.samples(count)
 
 
 # --- refusals ---
@@ -211,8 +214,6 @@ def test_sample_images() -> None:
         ({"select": 1.0}, "between 0 and 1"),
         ({"noise": -0.1}, "at least 0"),
         ({"noise": np.nan}, "at least 0"),
-        ({"count": 9}, "1 to 8"),
-        ({"count": 0}, "1 to 8"),
     ],
 )
 def test_settings_that_are_refused(tmp_path: Path, given: dict[str, Any], match: str) -> None:

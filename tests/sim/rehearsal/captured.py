@@ -7,7 +7,6 @@ and what was in the state directories on the way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +29,7 @@ from flhe_lab.rehearsal.updates import terms_of
 from tests.mods import harness
 
 PLAN = Plan(schemes=("flashe",), rounds=1, kill=False)
-TERMS = replace(terms_of(PLAN, "flashe"), metrics=("loss",))
+TERMS = terms_of("flashe")
 
 
 def hide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

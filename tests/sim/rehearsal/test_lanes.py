@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from flhe.coding.base import Plain
-from flhe.coding.support import Support
 from flhe.coding.update import update_codec
 from flhe.schemes.base import Adder, Sealer
 from flhe.schemes.batchcrypt.adder import BatchCryptAdder, BatchCryptSealer
@@ -27,7 +26,6 @@ from flhe.schemes.sash.adder import SashSealer
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.seal_keys import SealSecret
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.selective import Selective, SelectiveSealer
 from flhe.training.terms import Terms
 from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal.lanes import open_without_keys, quantized, unencrypted
@@ -40,7 +38,7 @@ SIZE = 600
 COHORT = 3
 SLOT = Slot(7, bytes(32), bytes(16), 1, 0, bytes(32), bytes(32))
 EXTRAS = np.array([1, 2, 3], np.int16)
-MASK = Support.of(np.arange(0, SIZE, 2, dtype=np.uint32), SIZE)
+LENGTH = SIZE + EXTRAS.size
 KEY = bytes(range(32))
 PAIR = SecretKey.generate(2048)
 CKKS = SealSecret.generate(FedmlHe().ring)
@@ -68,19 +66,13 @@ class Way:
 
 
 def ways() -> Iterator[tuple[str, Way]]:
-    """All schemes, and one with a part in clear."""
-    flashe = Flashe().adder(COHORT)
-    yield "flashe", Way(flashe, lambda a: FlasheSealer(a, KEY, 1))
+    """All schemes."""
+    yield "flashe", Way(Flashe().adder(COHORT), lambda a: FlasheSealer(a, KEY, 1))
     yield "sash", Way(Sash().adder(COHORT, 16), lambda a: SashSealer(a, 1))
     yield "esafl", Way(Esafl(keys="round").adder(COHORT), lambda a: EsaflSealer(a, KEY, 1))
     paillier = BatchCryptAdder(BatchCrypt(2048), COHORT, public=PAIR.public)
     yield "batchcrypt", Way(paillier, lambda a: BatchCryptSealer(a, PAIR, 1))
     yield "fedml-he", Way(FedmlHe().adder(COHORT), lambda a: FedmlHeSealer(a, CKKS, KEY, 1))
-    part = Selective(flashe, SIZE, MASK.count, mask=MASK)
-    yield (
-        "a part of flashe",
-        Way(part, lambda a: SelectiveSealer(a, FlasheSealer(a.inner, KEY, 1))),
-    )
 
 
 WAYS = dict(ways())
@@ -107,13 +99,8 @@ def nothing_hides(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def search_for(way: Way, values: Any) -> Search:
     secrets = Secrets()
-    secrets.add("update", *unencrypted(way.adder, values, mask=MASK, trailer=EXTRAS.size))
+    secrets.add("update", *unencrypted(way.adder, values, EXTRAS.size))
     return Search(secrets)
-
-
-def lengths(way: Way) -> int:
-    inside = MASK.count if isinstance(way.adder, Selective) else SIZE
-    return inside + EXTRAS.size
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -121,7 +108,7 @@ def test_real_ciphertexts_hold_nothing_and_do_not_open(name: str) -> None:
     way, values = WAYS[name], integers(1)
     data = way.seal(values)
     assert search_for(way, values).find([("wire", data)]) == []
-    assert list(opened([way.adder], [lengths(way)], {"one": data})) == []
+    assert list(opened([(way.adder, LENGTH)], {"one": data})) == []
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -131,14 +118,14 @@ def test_what_nothing_hides_is_found(name: str, nothing_hides: None) -> None:
     sent = np.clip(integers(1) + np.random.default_rng(2).integers(0, 2, SIZE), -32767, 32767)
     data = way.seal(sent)
     windows = sum(each.count for each in search_for(way, values).find([("wire", data)]))
-    (there,) = [*opened([way.adder], [lengths(way)], {"one": data}), None][:1]
-    if "flashe" in name:
+    (there,) = [*opened([(way.adder, LENGTH)], {"one": data}), None][:1]
+    if name == "flashe":
         assert windows >= 10
     else:
         assert there is not None
-        assert (there.kind, there.count) == (OPEN, lengths(way))
+        assert (there.kind, there.count) == (OPEN, LENGTH)
         body = np.frombuffer(data, np.uint8)
-        read = open_without_keys(way.adder, Sealed(way.adder.name, SLOT, (1,), lengths(way), body))
+        read = open_without_keys(way.adder, Sealed(way.adder.name, SLOT, (1,), LENGTH, body))
         assert read is not None
         assert np.array_equal(read[:SIZE], sent)
 
@@ -147,25 +134,11 @@ def test_what_nothing_hides_is_found(name: str, nothing_hides: None) -> None:
 def test_integers_are_found_in_any_layout(name: str) -> None:
     way, values = WAYS[name], integers(1)
     search = search_for(way, values)
-    part = values[MASK.coords] if isinstance(way.adder, Selective) else values
     for kind in ("<i2", ">i2", "<i4", ">i4"):
-        assert search.find([("wire", part[100:200].astype(kind).tobytes())])
+        assert search.find([("wire", values[100:200].astype(kind).tobytes())])
     others = integers(5)
     for kind in ("<i2", "<i4"):
         assert search.find([("wire", others.astype(kind).tobytes())]) == []
-
-
-def test_a_part_in_clear_is_no_leak_and_the_selected_part_there_is() -> None:
-    way, values = WAYS["a part of flashe"], integers(1)
-    search = search_for(way, values)
-    rest = np.setdiff1d(np.arange(SIZE), MASK.coords)
-    adder = way.adder
-    assert isinstance(adder, Selective)
-    packing = adder.packing
-    for coords, leak in ((rest, False), (MASK.coords, True)):
-        lanes = values[coords].astype(packing.signed)
-        data = packing.pack(lanes, np.zeros(lanes.size, packing.lane)).tobytes()
-        assert bool(search.find([("wire", data)])) == leak
 
 
 def test_whole_blocks_are_packed_as_they_are(nothing_hides: None) -> None:

@@ -130,14 +130,14 @@ def test_what_a_command_says_is_read_and_logged(
 
 def test_runs_that_are_late_are_named_with_their_rounds(tmp_path: Path, clock: Clock) -> None:
     (tmp_path / "logs").mkdir()
-    plan = Plan(("flashe", "sash"), kill=False, timeout=100.0, patience=2.0)
+    plan = Plan(("flashe", "sash"), kill=False, patience=2.0)
     one = Loopback(plan, tmp_path, Logs(tmp_path / "logs"), lambda _: None)
     one._submit = lambda scheme: loopback.Run(  # type: ignore[method-assign]
         scheme, tmp_path, 7, Tail(tmp_path / "none"), rounds=[{}] * (scheme == "sash")
     )
     one._look = lambda: None  # type: ignore[method-assign]
     said = (
-        r"waited 200 s for the runs of flashe \(round 0 of 3 is over\), "
+        r"waited 1200 s for the runs of flashe \(round 0 of 3 is over\), "
         r"sash \(round 1 of 3 is over\)"
     )
     with pytest.raises(FlheError, match=said) as caught:

@@ -27,6 +27,8 @@ def octal(data: bytes) -> bytes:
 
 
 WRITINGS: dict[str, Callable[[bytes], bytes]] = {
+    "hex": lambda s: s.hex().encode(),
+    "HEX": lambda s: s.hex().upper().encode(),
     "hex with colons": lambda s: s.hex(":").encode(),
     "HEX, a hexdump": lambda s: s.hex(" ", 2).upper().encode(),
     "C": lambda s: ", ".join(f"0x{byte:02x}" for byte in s).encode(),
@@ -43,10 +45,6 @@ WRITINGS: dict[str, Callable[[bytes], bytes]] = {
     "integer": lambda s: str(int.from_bytes(s, "big")).encode(),
     "little-endian integer": lambda s: str(int.from_bytes(s, "little")).encode(),
     "base64 in lines": lambda s: base64.encodebytes(s * 4),
-    "base32": base64.b32encode,
-    "base32, lower": lambda s: base64.b32encode(s).lower(),
-    "base85": base64.b85encode,
-    "Ascii85": base64.a85encode,
     "UTF-8": lambda s: s.decode("latin-1").encode(),
     "percent": lambda s: urllib.parse.quote(s).encode(),
     "zlib": zlib.compress,

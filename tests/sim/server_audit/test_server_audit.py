@@ -26,6 +26,17 @@ HIDDEN = tuple(name for name in OURS if name != READS)
 """Columns of ours in which the server reads nothing."""
 
 
+def of_data(data: dict[str, Any]) -> Audit:
+    """The audit that `to_data` wrote."""
+    outcomes = {
+        (cell["system"], cell["experiment"]): tuple(
+            Outcome(**{**each, "refusals": tuple(each["refusals"])}) for each in cell["outcomes"]
+        )
+        for cell in data["cells"]
+    }
+    return Audit(Setting(**data["setting"]), data["repeats"], outcomes)
+
+
 @pytest.fixture(scope="module")
 def found() -> Audit:
     """The quick form, as it comes out today."""
@@ -84,7 +95,7 @@ def test_the_attacks_work_where_nothing_stops_them(found: Audit) -> None:
 
 
 def test_the_page_says_what_was_found(kept: dict[str, Any]) -> None:
-    audit = report.of_data(kept)
+    audit = of_data(kept)
     assert report.page(audit, kept["made_by"]["command"]) == PAGE.read_text(encoding="utf-8"), AGAIN
     assert audit.exceeding() == KNOWN.keys(), AGAIN
     assert (audit.setting, audit.repeats) == (report.FULL, report.REPEATS)
@@ -94,7 +105,7 @@ def test_the_page_says_what_was_found(kept: dict[str, Any]) -> None:
 
 
 def test_more_than_listening_is_noticed(kept: dict[str, Any]) -> None:
-    audit = report.of_data(kept)
+    audit = of_data(kept)
     key = ("FLASHE", "two sums")
     assert key not in audit.exceeding()
     for outcome in (Outcome(0.5), Outcome(counts=1)):
@@ -111,7 +122,7 @@ def test_the_command_writes_page_and_data(
     def audit(setting: Setting, repeats: int, progress: Any) -> Audit:
         asked.append((setting, repeats))
         progress(1, 1, "all")
-        return report.of_data(kept)
+        return of_data(kept)
 
     monkeypatch.setattr(report, "audit", audit)
     out = tmp_path / "found.md"

@@ -40,9 +40,8 @@ def plan_for(
     **more: Any,
 ) -> Plan:
     graph = None if degree is None else Graph(size, degree, bytes(range(16)))
-    given = {"purpose": "test", "round": 3, "attempt": 1, **more}
     epoch = group(size, collusion)[1][0]
-    return Plan.of(epoch, length=length, elements=elements, graph=graph, **given)
+    return Plan.of(epoch, length=length, elements=elements, graph=graph, **{"round": 3, **more})
 
 
 @dataclass

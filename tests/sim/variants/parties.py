@@ -17,7 +17,7 @@ from flhe.schemes.sealed import Sealed, Slot
 from flhe_lab.variants.threshold import keys
 from flhe_lab.variants.threshold.adder import PublicKey, ThresholdRlwe
 from flhe_lab.variants.threshold.keys import Drawn, ThresholdKey
-from flhe_lab.variants.threshold.opening import Answered, Partial, Party
+from flhe_lab.variants.threshold.opening import Party
 from flhe_lab.variants.threshold.sealer import ThresholdSealer
 from flhe_lab.variants.threshold.sharing import scaled
 from tests.laws import SLOT
@@ -44,8 +44,9 @@ class Group(NamedTuple):
         total: NDArray[np.int64] = np.sum([d.own for d in self.drawn], axis=0, dtype=np.int64)
         return total
 
-    def party(self, rank: int, **how: Any) -> Party:
-        return Party(self.scheme, self.keys[rank], **how)
+    def answers(self, total: Sealed, chosen: Sequence[int]) -> dict[int, bytes]:
+        """Of the parties `chosen`, by rank."""
+        return {r: Party(self.scheme, self.keys[r]).partial(total, chosen) for r in chosen}
 
     def sealed(self, rank: int, x: NDArray[Any], slot: Slot = SLOT) -> Sealed:
         return ThresholdSealer(self.scheme, self.public, rank).encrypt(Plain(x, NOTHING), slot)
@@ -62,10 +63,9 @@ def setup(scheme: ThresholdRlwe, crs: bytes = CRS) -> Group:
     everyone = range(scheme.cohort)
     states, commitments = zip(*(keys.begin(scheme, rank, crs) for rank in everyone), strict=True)
     revealed = [keys.reveal(scheme, state, commitments) for state in states]
-    publics = [b for _, b, _ in revealed]
     held = tuple(
-        keys.finish(scheme, state, publics, [boxes[j] for _, _, boxes in revealed])
-        for j, (state, _, _) in enumerate(revealed)
+        keys.finish(scheme, state, commitments, [boxes[j] for boxes in revealed])
+        for j, state in enumerate(states)
     )
     named = dataclasses.replace(scheme, key_id=held[0].public.key_id)
     return Group(named, held, states)
@@ -83,16 +83,6 @@ def vectors(scheme: ThresholdRlwe, length: int, seed: int = 1) -> dict[int, NDAr
         out[rank] = rng.integers(-bound, bound + 1, length).astype(np.int32)
         out[rank][rng.random(length) < 0.1] = bound if rank % 2 else -bound
     return out
-
-
-def done(_state: Answered) -> None:
-    """A claim that is kept nowhere."""
-
-
-def answers(group: Group, total: Sealed, chosen: Sequence[int], **how: Any) -> list[Partial]:
-    """Answers of parties that remember nothing."""
-    parties = [group.party(rank, **how) for rank in chosen]
-    return [p.partial(Answered(), total, total.slot, chosen, done)[0] for p in parties]
 
 
 def joined(rows: Sequence[Sequence[int]], moduli: Sequence[int]) -> list[int]:
@@ -117,7 +107,7 @@ def length(scheme: ThresholdRlwe) -> int:
     return scheme.sizes.n * scheme.slots.per
 
 
-def polynomial(scheme: ThresholdRlwe, data: NDArray[np.uint8], count: int) -> Rows:
+def polynomial(scheme: ThresholdRlwe, data: Any, count: int) -> Rows:
     """The first block of what travels."""
     rows = []
     for limb in range(len(scheme.rings)):

@@ -1,4 +1,4 @@
-"""Threshold decryption: every set of t parties opens the sum, fewer open nothing, each answers once.
+"""Threshold decryption: every set of t parties opens the sum, fewer open nothing.
 
 Ciphertexts and answers are read a second time with Python's integers, whole products by way of one
 long integer, and the key that no party has is put together from what all of them drew.
@@ -7,12 +7,10 @@ long integer, and the key that no party has is put together from what all of the
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 import pathlib
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,25 +18,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flhe.errors import ConfigError, ProtocolError, QuorumError, ReuseError
+from flhe.errors import ConfigError, ProtocolError, QuorumError
 from flhe.math.sampling import SIGMA
 from flhe.schemes.esafl.presets import ESHE
-from flhe.schemes.sealed import Sealed, Slot
 from flhe_lab.papers.lattice import primal_errors
 from flhe_lab.variants.threshold import keys as threshold_keys
 from flhe_lab.variants.threshold.adder import ThresholdRlwe
-from flhe_lab.variants.threshold.opening import Answered, Party, combine
+from flhe_lab.variants.threshold.opening import Party, combine
 from flhe_lab.variants.threshold.sealer import ThresholdSealer
 from flhe_lab.variants.threshold.sharing import at_zero
 from flhe_lab.variants.threshold.sizes import Flooded, ciphertext_noise, sizes_for
-from tests.laws import OTHER_SLOTS, SLOT
 from tests.rings import multiply
 from tests.sim.variants.parties import (
     CRS,
     SMALL,
     added,
-    answers,
-    done,
     each,
     group,
     halves,
@@ -58,8 +52,7 @@ def test_every_three_of_five() -> None:
     total = five.total(xs)
     expected = sum(x.astype(np.int64) for x in xs.values())
     for chosen in itertools.combinations(range(5), 3):
-        partials = answers(five, total, chosen)
-        out = combine(five.scheme, total, partials[::-1])
+        out = combine(five.scheme, total, chosen, five.answers(total, chosen))
         assert np.array_equal(out, expected)
 
 
@@ -70,13 +63,12 @@ def test_any_senders_any_lengths_any_bits(data: st.DataObject) -> None:
     some = group(4, data.draw(st.sampled_from([2, 3])), bits)
     length = data.draw(st.sampled_from([0, 1, 7, 4095, 4096, 4097, 9000]))
     senders = data.draw(st.sets(st.integers(0, 3), min_size=2))
-    chosen = data.draw(st.permutations(range(4)))[: some.scheme.threshold]
+    chosen = sorted(data.draw(st.permutations(range(4)))[: some.scheme.threshold])
     xs = {r: x for r, x in vectors(some.scheme, length).items() if r in senders}
     total = some.total(xs)
     assert total.senders == tuple(sorted(senders))
     assert total.data.size == some.scheme.nbytes(length)
-    partials = answers(some, total, chosen, min_senders=2)
-    out = combine(some.scheme, total, partials)
+    out = combine(some.scheme, total, chosen, some.answers(total, chosen))
     assert out.tolist() == np.sum(list(xs.values()), axis=0, dtype=np.int64).tolist()
 
 
@@ -148,104 +140,36 @@ def test_shares_are_of_the_sum_of_all_keys() -> None:
     assert len({pair for key in some.keys for pair in key.pairs if pair}) == 6
 
 
-# --- one answer ---
-
-
-def test_one_answer_a_slot_and_a_ciphertext() -> None:
-    """A ciphertext is known by c1: with c0 changed, noise of two answers would be averaged."""
-    some, other = group(3, 2), OTHER_SLOTS["round"]
-    xs = vectors(some.scheme, 50)
-    total, party = some.total(xs), some.party(0)
-    kept: list[Answered] = []
-    first, state = party.partial(Answered(), total, SLOT, (0, 1), kept.append)
-    assert (kept, first.chosen) == ([state], (0, 1))
-    moved = dataclasses.replace(total, slot=other, data=total.data.copy())
-    some.scheme.halves(moved)[0][0] ^= 1
-    for again, slot, chosen in [
-        (total, SLOT, (0, 2)),
-        (some.total(xs), SLOT, (0, 1)),
-        (moved, other, (0, 1)),
-    ]:
-        with pytest.raises(ReuseError, match="answered before"):
-            party.partial(state, again, slot, chosen, kept.append)
-    assert kept == [state]
-    some.scheme.halves(moved)[1][0] ^= 1
-    _, later = party.partial(state, moved, other, (0, 1), done)
-    assert later.names > state.names
-
-
-def test_nothing_is_answered_that_was_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    both, asked = group(2, 2), list[Sealed]()
-
-    def full(_state: Answered) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(Party, "_answer", lambda *_: asked.append(total))
-    party, total = both.party(0), both.total(vectors(both.scheme, 9))
-    with pytest.raises(OSError, match="no space"):
-        party.partial(Answered(), total, SLOT, (0, 1), full)
-    assert not asked
-    party.partial(Answered(), total, SLOT, (0, 1), done)
-    assert len(asked) == 1
-
-
-def test_sums_that_a_party_does_not_help_to_open() -> None:
-    five = group(5, 2)
-    xs = vectors(five.scheme, 9)
-    three, two = five.total({r: xs[r] for r in (0, 1, 4)}), five.total({0: xs[0], 3: xs[3]})
-    party, claims = five.party(1), list[Answered]()
-    assert (party.min_senders, group(2, 2).party(0).min_senders) == (3, 2)
-    wrong = [(0,), (0, 1, 2), (1, 1), (1, 5), (-1, 1), ()]
-    cases: list[tuple[type[Exception], str, Sealed, Slot, Sequence[int]]] = [
-        (QuorumError, "2 senders, 3 are needed", two, SLOT, (0, 1)),
-        *((ProtocolError, "another round", three, slot, (0, 1)) for slot in OTHER_SLOTS.values()),
-        *((ProtocolError, "exactly 2 different parties", three, SLOT, each) for each in wrong),
-        (ProtocolError, "party 1 is not one", three, SLOT, (0, 2)),
-    ]
-    for error, says, total, slot, chosen in cases:
-        with pytest.raises(error, match=says):
-            party.partial(Answered(), total, slot, chosen, claims.append)
-    assert not claims
-    with pytest.raises(ConfigError, match="min_senders"):
-        five.party(0, min_senders=1)
-
-
 # --- answers that do not fit ---
+
+
+@pytest.mark.parametrize("chosen", [(0,), (0, 1, 2), (1, 1), (1, 0), (1, 5), (-1, 1), (), (0, 2)])
+def test_parties_that_do_not_open_a_sum_together(chosen: tuple[int, ...]) -> None:
+    five = group(5, 2)
+    total = five.total(vectors(five.scheme, 9))
+    says = "party 1 is not one" if chosen == (0, 2) else "exactly 2 different parties"
+    with pytest.raises(ProtocolError, match=says):
+        Party(five.scheme, five.keys[1]).partial(total, chosen)
 
 
 def test_answers_that_are_no_answers() -> None:
     some = group(3, 2)
-    total = some.total(vectors(some.scheme, 50))
-    one, two = answers(some, total, (0, 1))
-    three = answers(some, total, (1, 2))[1]
-    other = answers(some, some.total(vectors(some.scheme, 50)), (0, 1))[1]
-    change = functools.partial(dataclasses.replace, two)
-    for partials, match in [
-        ([one, one, two], r"of parties \[0, 0, 1\]"),
-        ([one, two, three], r"of parties \[0, 1, 2\]"),
-        ([one, other], "party 1 is of another opening"),
-        ([one, change(chosen=(1, 2))], "party 1 is of another opening"),
-        ([one, change(data=two.data[:-1])], "party 1 has another length"),
-        ([one, change(data=np.full_like(two.data, 255))], "below its modulus|after the last"),
-        ([dataclasses.replace(one, chosen=(0, 1, 2)), two], "exactly 2 different"),
+    total, other = (some.total(vectors(some.scheme, 5000)) for _ in range(2))
+    told, theirs = some.answers(total, (0, 1)), some.answers(other, (0, 1))
+    # In many coefficients: one alone is found about every other time, as q is hardly too large.
+    altered = told[1][:1000] + bytes(2000) + told[1][3000:]
+    for partials, error, match in [
+        ({0: told[0]}, QuorumError, "of parties 1 are missing"),
+        ({}, QuorumError, "of parties 0, 1 are missing"),
+        ({**told, 2: told[1]}, ProtocolError, r"of others than \[0, 1\]"),
+        ({**told, 1: told[1][:-1]}, ProtocolError, "of another length"),
+        ({**told, 1: b"\xff" * len(told[1])}, ProtocolError, "below its modulus|after the last"),
+        ({**told, 1: theirs[1]}, ProtocolError, "a partial decryption does not fit"),
+        ({**told, 1: some.answers(total, (1, 2))[1]}, ProtocolError, "does not fit"),
+        ({**told, 1: altered}, ProtocolError, "does not fit"),
     ]:
-        with pytest.raises(ProtocolError, match=match):
-            combine(some.scheme, total, partials)
-    for fewer, says in (([one], "of parties 1 are missing"), ([], "2 are needed")):
-        with pytest.raises(QuorumError, match=says):
-            combine(some.scheme, total, fewer)
-
-
-@pytest.mark.parametrize("start", [0, -2_000])
-def test_an_answer_that_was_altered(start: int) -> None:
-    """In many coefficients: one alone is found about every other time, as q is hardly too large."""
-    some = group(3, 2)
-    total = some.total(vectors(some.scheme, 5000))
-    one, two = answers(some, total, (0, 2))
-    data = two.data.copy()
-    data[start:][:2_000] ^= 1
-    with pytest.raises(ProtocolError, match="a partial decryption does not fit"):
-        combine(some.scheme, total, [one, dataclasses.replace(two, data=data)])
+        with pytest.raises(error, match=match):
+            combine(some.scheme, total, (0, 1), partials)
 
 
 @pytest.mark.parametrize("length", [0, 1, 50])
@@ -253,12 +177,12 @@ def test_a_short_sum_is_known_from_garbage(length: int) -> None:
     """However short: zeros follow the values. Noise alone would not tell, see `CHECKS`."""
     some = group(2, 2)
     total = some.total(vectors(some.scheme, length))
-    assert combine(some.scheme, total, answers(some, total, (0, 1))).size == length
+    told = some.answers(total, (0, 1))
+    assert combine(some.scheme, total, (0, 1), told).size == length
     for _ in range(20):
-        again = some.total(vectors(some.scheme, length))
-        one, two = answers(some, total, (0, 1))[0], answers(some, again, (0, 1))[1]
+        again = some.answers(some.total(vectors(some.scheme, length)), (0, 1))
         with pytest.raises(ProtocolError, match="a partial decryption does not fit"):
-            combine(some.scheme, total, [one, dataclasses.replace(two, opening=one.opening)])
+            combine(some.scheme, total, (0, 1), {**told, 1: again[1]})
 
 
 # --- setup ---
@@ -274,10 +198,10 @@ def test_a_key_of_another_group_opens_nothing() -> None:
         with pytest.raises(ConfigError, match="not the one that the parameters name"):
             make()
     with pytest.raises(ProtocolError, match="does not fit"):
-        combine(some.scheme, total, answers(others, total, (0, 1)))
+        combine(some.scheme, total, (0, 1), others.answers(total, (0, 1)))
     # Nothing secret is in sight.
-    held = [some.drawn[0], some.keys[0], some.party(0), answers(some, total, (0, 1))[0]]
-    for name in ("own=", "share=", "pairs=", "data=", "array("):
+    held = [some.drawn[0], some.keys[0], Party(some.scheme, some.keys[0])]
+    for name in ("own=", "share=", "pairs=", "array("):
         assert not any(name in repr(x) for x in held), name
 
 
@@ -294,15 +218,15 @@ def test_setup_refuses() -> None:
         with pytest.raises(ProtocolError, match=says):
             reveal(scheme, states[0], wrong)
     shown = [reveal(scheme, state, commitments) for state in states]
-    publics, boxes = [b for _, b, _ in shown], [shares_[0] for _, _, shares_ in shown]
+    boxes = [boxes[0] for boxes in shown]
     again = reveal(scheme, states[0], commitments)
-    assert np.array_equal(again[2][1][0], shown[0][2][1][0])
+    assert np.array_equal(again[1].share, shown[0][1].share)
     for told, says in (
-        (publics[:2], "2 public parts and 3 shares"),
-        ([publics[0], publics[2], publics[2]], "rank 1 is not the one that it committed to"),
+        (boxes[:2], "shares of 2 parties, all 3 must"),
+        ([boxes[0], boxes[2], boxes[2]], "rank 1 is not the one that it committed to"),
     ):
         with pytest.raises(ProtocolError, match=says):
-            finish(scheme, shown[0][0], told, boxes)
+            finish(scheme, states[0], commitments, told)
 
 
 # --- what is refused ---

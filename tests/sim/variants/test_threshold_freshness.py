@@ -20,7 +20,7 @@ from flhe_lab.variants.threshold.adder import CHECKS, ThresholdRlwe
 from flhe_lab.variants.threshold.opening import opening_name
 from flhe_lab.variants.threshold.sealer import ThresholdSealer
 from tests.laws import OTHER_SLOTS
-from tests.sim.variants.parties import SMALL, answers, group, setup, vectors
+from tests.sim.variants.parties import SMALL, group, setup, vectors
 
 
 def unlike(rows: list[NDArray[Any]], chance: float) -> bool:
@@ -76,7 +76,7 @@ def test_noise_and_masks_of_answers_never_repeat(monkeypatch: pytest.MonkeyPatch
     each, blocks = 2 + len(scheme.rings), step // n + 1
     for sum_, chosen, count in ((total, (0, 1), blocks), (short, (0, 1), 1), (short, (0, 2), 1)):
         before = len(rows)
-        answers(some, sum_, chosen)
+        some.answers(sum_, chosen)
         assert len(rows) - before == count * each
     assert unlike(list(rows.values()), SAME_RESIDUE)
 
