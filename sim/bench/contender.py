@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -94,18 +94,19 @@ class Contender:
     projection: float = 1.0
     """Factor from what is run to what it stands for; names and notes of samples say "projected"."""
     before: Work | None = None  # What precedes each turn and is not clocked
+    counted: bool = True  # Whether `upload_bytes` are of all that it stands for, not projected too
     threads: int = 0  # Processors that it has; 0: as many as the others
     projected: tuple[str, ...] = ()  # Phases whose seconds are added up from those of their parts
 
-    def turn(self, clock: Callable[[], float] = time.perf_counter) -> Laps:
+    def turn(self) -> Laps:
         """Do everything once; seconds by phase."""
         if self.before is not None:
             self.before()
         laps = Laps()
         for phase, work in self.phases.items():
-            began = clock()
+            began = time.perf_counter()
             found = work()
-            laps |= found if isinstance(found, Laps) else Laps({phase: clock() - began})
+            laps |= found if isinstance(found, Laps) else Laps({phase: time.perf_counter() - began})
         return laps
 
     def checked(self) -> float | None:
@@ -119,6 +120,29 @@ class Contender:
         if not error <= TOLERANCE:
             raise FlheError(f"{self.name}: its mean is off by {error:.3g}; its times mean nothing")
         return error
+
+
+Make = Callable[[Setting, Sequence[Vector]], Contender]
+"""(setting, updates) -> one that takes part."""
+
+
+def part_of(make: Make, most: int) -> Make:
+    """One that is given `most` values of each update; its seconds and bytes stand for all of them."""
+
+    def made(setting: Setting, updates: Sequence[Vector]) -> Contender:
+        taken = min(most, setting.values)
+        part = make(replace(setting, values=taken), [update[:taken] for update in updates])
+        factor = setting.values / taken
+        size, whole = part.upload_bytes or 0, factor == 1.0
+        return replace(
+            part,
+            projection=part.projection * factor,
+            upload_bytes=size if whole else round(size * factor),
+            sum_bytes=part.sum_bytes if whole else None,
+            counted=part.counted and whole,
+        )
+
+    return made
 
 
 def averaging(

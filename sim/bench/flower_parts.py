@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +26,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
 from flhe.errors import FlheError
+from flhe_lab.bench.contender import Setting
 
 EXAMPLES = 1000
 """Of every client: as many as Flower's default max_weight, so that the weight costs no precision."""
@@ -35,46 +35,21 @@ FIRST = 1000
 """Node id of the first client."""
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One round of Flower's SecAgg+."""
+def update_of(setting: Setting, node: int) -> NDArray[np.float32]:
+    """What a client uploads, shape (values,): Gaussian, sigma 0.02, always the same."""
+    rng = np.random.default_rng(node)  # test data; keys and masks never come from here
+    return rng.standard_normal(setting.values, np.float32) * np.float32(0.02)
 
-    clients: int  # N, at least 3
-    values: int  # M, length of an update
-    num_shares: int
-    """Clients among whom a secret is shared, its owner included: N for the complete graph, else
-    odd (Flower's SecAgg+ needs an even number of neighbours)."""
-    threshold: int  # Shares that give a secret; below `num_shares`
-    dropouts: int = 0  # Clients that shared their keys and upload nothing
 
-    @property
-    def gone(self) -> frozenset[int]:
-        """Node ids of the clients that drop out, spread evenly."""
-        step = self.clients / max(self.dropouts, 1)
-        return frozenset(FIRST + int(i * step) for i in range(self.dropouts))
-
-    @property
-    def stayed(self) -> list[int]:
-        """Node ids of the others."""
-        return [n for n in range(FIRST, FIRST + self.clients) if n not in self.gone]
-
-    def update(self, node: int) -> NDArray[np.float32]:
-        """What a client uploads, shape (values,): Gaussian, sigma 0.02, always the same."""
-        rng = np.random.default_rng(node)  # test data; keys and masks never come from here
-        return rng.standard_normal(self.values, np.float32) * np.float32(0.02)
-
-    def mean(self) -> NDArray[np.float64]:
-        """What the server must arrive at, shape (values,)."""
-        total = np.zeros(self.values)
-        for node in self.stayed:
-            total += self.update(node)
-        return total / len(self.stayed)
+def stayed(setting: Setting) -> list[int]:
+    """Node ids of the clients that upload; the others shared their keys."""
+    return [FIRST + rank for rank in setting.survivors]
 
 
 class Client:
     """One client: Flower's mod around a training function that trains nothing."""
 
-    def __init__(self, setting: Round, node: int) -> None:
+    def __init__(self, setting: Setting, node: int) -> None:
         self._setting = setting
         self._context = Context(1, node, {}, RecordDict(), {})
         self.seconds = 0.0
@@ -88,7 +63,7 @@ class Client:
         message.content = RecordDict(records)
         trained: Any = None
         if configs_of(message)[Key.STAGE] == Stage.COLLECT_MASKED_VECTORS:
-            update = ndarrays_to_parameters([self._setting.update(self._context.node_id)])
+            update = ndarrays_to_parameters([update_of(self._setting, self._context.node_id)])
             result = FitRes(Status(Code.OK, ""), update, EXAMPLES, {})
             trained = Message(compat.fitres_to_recorddict(result, False), reply_to=message)
         began = time.perf_counter()
@@ -114,11 +89,11 @@ def grid(replies: Replies) -> Any:
 class Clients:
     """Hands each message to its client's mod; clients that dropped out answer with an error."""
 
-    def __init__(self, setting: Round) -> None:
-        nodes = range(FIRST, FIRST + setting.clients)
+    def __init__(self, setting: Setting) -> None:
+        nodes = range(FIRST, FIRST + setting.cohort)
         self.clients = {node: Client(setting, node) for node in nodes}
         self.replies: list[Any] = []
-        self._gone = setting.gone
+        self._stayed = stayed(setting)
         self._stage = 0
 
     def __call__(self, messages: Iterable[Any]) -> list[Any]:
@@ -127,7 +102,7 @@ class Clients:
         self.replies = []
         for message in messages:
             node = message.metadata.dst_node_id
-            if self._stage >= 3 and node in self._gone:
+            if self._stage >= 3 and node not in self._stayed:
                 self.replies.append(Message(Error(5, "gone"), reply_to=message))
             else:
                 self.replies.append(self.clients[node].handle(message))
@@ -158,10 +133,10 @@ class Strategy:
         return None, {}
 
 
-def context_for(setting: Round) -> tuple[Any, Strategy]:
+def context_for(cohort: int) -> tuple[Any, Strategy]:
     """A LegacyContext, and the strategy in it."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages need them
-    strategy = Strategy(dict.fromkeys(range(FIRST, FIRST + setting.clients)))
+    strategy = Strategy(dict.fromkeys(range(FIRST, FIRST + cohort)))
     return legacy_context(strategy), strategy
 
 

@@ -41,17 +41,18 @@ from flwr.supercore.primitives.asymmetric import (
 )
 
 from flhe.errors import FlheError
-from flhe_lab.bench.contender import Laps
+from flhe_lab.bench.contender import Laps, Setting, worst
 from flhe_lab.bench.flower_parts import (
     FIRST,
     Client,
     Clients,
-    Round,
     configs_of,
     context_for,
     grid,
     message_to,
     need,
+    stayed,
+    update_of,
 )
 from flhe_lab.bench.host import quiet
 
@@ -65,6 +66,9 @@ MODULUS = 1 << 32
 class FlowerSecAgg:
     """A whole round, every client of it real.
 
+    A secret is shared among `shares` clients, its owner included: all of them for the complete graph,
+    else an odd number (Flower's SecAgg+ needs an even number of neighbours); more than half open it.
+
     Making one runs it up to the last reply, which takes N clients' time. `client` and `server` then
     give the seconds of one of them; the mean is checked each time that `server` ends.
 
@@ -73,18 +77,18 @@ class FlowerSecAgg:
 
     projected = False
 
-    def __init__(self, setting: Round) -> None:
+    def __init__(self, setting: Setting, shares: int) -> None:
         self.setting = setting
         work: Any = SecAggPlusWorkflow(
-            setting.num_shares,
-            setting.threshold,
+            shares,
+            shares // 2 + 1,
             max_weight=MAX_WEIGHT,
             clipping_range=CLIP,
             quantization_range=LEVELS,
             modulus_range=MODULUS,
         )
         self._workflow = work
-        self._context, self._strategy = context_for(setting)
+        self._context, self._strategy = context_for(setting.cohort)
         clients, state = Clients(setting), WorkflowState()
         replies, stages = grid(clients), (work.setup_stage, work.share_keys_stage)
         with quiet():
@@ -94,7 +98,7 @@ class FlowerSecAgg:
             need(work.unmask_stage(replies, self._context, state))
         self._check()
         self._replies = clients.replies
-        self._seconds = [clients.clients[node].seconds for node in setting.stayed]
+        self._seconds = [clients.clients[node].seconds for node in stayed(setting)]
 
     def client(self) -> Laps:
         """Seconds of one client that stayed, all stages; each call gives another client's."""
@@ -108,7 +112,8 @@ class FlowerSecAgg:
         return Laps(server=seconds)
 
     def _check(self) -> None:
-        error = float(np.abs(self._strategy.found[0] - self.setting.mean()).max())
+        updates = [update_of(self.setting, node) for node in stayed(self.setting)]
+        error = worst(self._strategy.found[0], updates)
         # Each client's rounding errs by less than a level, of a value times its weight's rounding.
         if not error <= 2 * CLIP / LEVELS * 1.5:
             raise FlheError(f"legacy SecAgg+: its mean is off by {error:.3g}: times mean nothing")
@@ -124,23 +129,22 @@ class Projection:
 
     projected = True
 
-    def __init__(self, setting: Round) -> None:
-        self.setting = setting
-        self._stayed = setting.clients - setting.dropouts
-        shares = round(setting.num_shares * self._stayed / setting.clients)
-        shares = max(shares, setting.threshold)
-        self._workflow = SecAggPlusWorkflow(setting.num_shares, setting.threshold)
+    def __init__(self, setting: Setting, shares: int) -> None:
+        self.setting, self._shares, self._threshold = setting, shares, shares // 2 + 1
+        self._stayed = len(setting.survivors)
+        given = max(round(shares * self._stayed / setting.cohort), self._threshold)
+        self._workflow = SecAggPlusWorkflow(shares, self._threshold)
         pair = generate_key_pairs()
         public, secret = public_key_to_bytes(pair[1]), private_key_to_bytes(pair[0])
-        self._nodes = list(range(FIRST, FIRST + setting.num_shares))
+        self._nodes = list(range(FIRST, FIRST + shares))
         self._keys = {node: [public, public] for node in self._nodes}
-        self._seed = create_shares(bytes(range(32)), setting.threshold, shares)
-        self._key = create_shares(secret, setting.threshold, shares)
-        self._context, _ = context_for(setting)
+        self._seed = create_shares(bytes(range(32)), self._threshold, given)
+        self._key = create_shares(secret, self._threshold, given)
+        self._context, _ = context_for(setting.cohort)
 
     def client(self) -> Laps:
         """Seconds of one client, all stages."""
-        return Laps(client=_lone_client(self.setting))
+        return Laps(client=_lone_client(self.setting, self._shares))
 
     def server(self) -> Laps:
         """Seconds that the whole stage would take; see the module."""
@@ -157,7 +161,7 @@ class Projection:
         state.active_node_ids = set(owners[:stayed])
         state.nid_to_neighbours = {node: set(self._nodes) for node in owners}
         state.nid_to_publickeys = self._keys
-        state.threshold = self.setting.threshold
+        state.threshold = self._threshold
         state.mod_range, state.clipping_range, state.quantization_range = MODULUS, CLIP, LEVELS
         # As the sum arrives: int64, the weights in front.
         state.aggregate_ndarrays = [
@@ -172,7 +176,7 @@ class Projection:
         return _unmask(self._workflow, self._context, state, replies)
 
 
-def _lone_client(setting: Round) -> float:
+def _lone_client(setting: Setting, shares: int) -> float:
     """One real client, whose neighbours made keys and nothing else."""
     client = Client(setting, FIRST)
 
@@ -182,9 +186,9 @@ def _lone_client(setting: Round) -> float:
     publics = tell(
         Stage.SETUP,
         {
-            Key.SAMPLE_NUMBER: setting.clients,
-            Key.SHARE_NUMBER: setting.num_shares,
-            Key.THRESHOLD: setting.threshold,
+            Key.SAMPLE_NUMBER: setting.cohort,
+            Key.SHARE_NUMBER: shares,
+            Key.THRESHOLD: shares // 2 + 1,
             Key.CLIPPING_RANGE: CLIP,
             Key.TARGET_RANGE: LEVELS,
             Key.MOD_RANGE: MODULUS,
@@ -192,7 +196,7 @@ def _lone_client(setting: Round) -> float:
         },
     )
     mine = [publics[Key.PUBLIC_KEY_1], publics[Key.PUBLIC_KEY_2]]
-    others = range(FIRST + 1, FIRST + setting.num_shares)
+    others = range(FIRST + 1, FIRST + shares)
     pairs = {node: (generate_key_pairs(), generate_key_pairs()) for node in others}
     keys = {str(n): [public_key_to_bytes(p[1]) for p in both] for n, both in pairs.items()}
     tell(Stage.SHARE_KEYS, {str(FIRST): mine, **keys})
@@ -212,7 +216,7 @@ def _lone_client(setting: Round) -> float:
         Stage.COLLECT_MASKED_VECTORS,
         {Key.CIPHERTEXT_LIST: boxes, Key.SOURCE_LIST: list(others)},
     )
-    gone = round(len(others) * setting.dropouts / setting.clients)
+    gone = round(len(others) * setting.dropouts / setting.cohort)
     nodes = [FIRST, *others]
     tell(
         Stage.UNMASK,

@@ -21,8 +21,8 @@ from flhe.schemes.sash.adder import SashOpener
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed
 from flhe.wire.canonical import dumps
-from flhe_lab.bench.contender import Laps
-from flhe_lab.bench.sash_members import BITS, Members, Setting, Uploads, checked
+from flhe_lab.bench.contender import Laps, Setting
+from flhe_lab.bench.sash_members import BITS, Members, Uploads, checked, update_of
 from flhe_lab.variants.sash_plus.bounds import PURPOSE
 from flhe_lab.variants.secagg import pairwise
 from flhe_lab.variants.secagg.graph import Graph
@@ -44,7 +44,7 @@ class Pairwise(Members):
 
     def __init__(self, setting: Setting, degree: int | None) -> None:
         super().__init__(setting)
-        size = setting.clients
+        size = setting.cohort
         graph = Graph.full(size) if degree is None else Graph(size, degree, bytes(range(16)))
         # On a sparse graph: more than half, the least that lets no two sets be opened.
         threshold = None if graph.complete else graph.holders // 2 + 1
@@ -53,7 +53,7 @@ class Pairwise(Members):
         self._prepare()
 
     def _plan(self, graph: Graph, threshold: int | None) -> Plan:
-        self.adder = SecAgg(self.setting.clients, BITS)
+        self.adder = SecAgg(self.setting.cohort, BITS)
         values = self.setting.values
         return self.adder.plan(self._epoch, self._slot, values, graph=graph, threshold=threshold)
 
@@ -63,7 +63,8 @@ class Pairwise(Members):
 
     def _masks(self) -> list[Term]:
         """What is left of the senders' masks in their sum: those of seeds, and those with the gone."""
-        plan, senders, gone = self.plan, self.setting.senders, self.setting.gone
+        plan, senders = self.plan, self.setting.survivors
+        gone = set(range(self.setting.cohort)) - set(senders)
         terms: list[Term] = [(True, self_key(self._seed[r], plan, r)) for r in senders]
         for rank in senders:
             for other in gone.intersection(plan.graph.neighbours(rank)):
@@ -73,7 +74,7 @@ class Pairwise(Members):
 
     def _make_members(self) -> None:
         """Everybody's secrets, keys, shares, signatures and answers."""
-        plan, senders = self.plan, self.setting.senders
+        plan, senders = self.plan, self.setting.survivors
         count = len(plan.members)
         rows = random_elements(8 * count).reshape(count, 8)
         self._seed = [row[:4].astype("<u8").tobytes() for row in rows]
@@ -121,10 +122,10 @@ class Pairwise(Members):
 
     def _sum(self) -> Sealed:
         """What the senders' ciphertexts come to: masks between them cancel, the others are added."""
-        senders = self.setting.senders
+        senders = self.setting.survivors
         plain = np.zeros(self.setting.values, np.int64)
         for rank in senders:
-            plain += self.setting.update(rank)
+            plain += update_of(self.setting, rank)
         self._expected = plain
         lanes = plain.astype(np.uint32)
         apply(self.plan, lanes, self._masks())
@@ -138,13 +139,13 @@ class Pairwise(Members):
         first, _ = pairwise.advertise(self._identities[0], self._epoch, self.plan)
         second, _ = pairwise.share(first, keys)
         third, _ = pairwise.consist(
-            self._upload(second, update), self.setting.senders, self._statements
+            self._upload(second, update), self.setting.survivors, self._statements
         )
         pairwise.unmask(third, self._sets)
         return Laps(client=time.perf_counter() - began)
 
     def _update(self) -> NDArray[np.int32]:
-        return self.setting.update(0)
+        return update_of(self.setting, 0)
 
     def _upload(self, shared: Shared, update: NDArray[np.int32]) -> Masked:
         sealer = SecAggSealer(self.adder, shared, self._boxes)
@@ -156,7 +157,7 @@ class Pairwise(Members):
         """Seconds from the answers to the sum."""
         began = time.perf_counter()
         opener = SecAggOpener(
-            self.adder, self.plan, self._keys, range(self.setting.clients), self._answers
+            self.adder, self.plan, self._keys, range(self.setting.cohort), self._answers
         )
         found = opener.decrypt(self._total)
         seconds = time.perf_counter() - began
@@ -167,7 +168,7 @@ class SashNeighbours(Pairwise):
     """SASH+: the seeds are added up on a graph, by SecAgg+."""
 
     def __init__(self, setting: Setting, degree: int) -> None:
-        self.sash = Sash().adder(setting.clients)
+        self.sash = Sash().adder(setting.cohort)
         super().__init__(setting, degree)
 
     def _plan(self, graph: Graph, threshold: int | None) -> Plan:
@@ -204,8 +205,8 @@ class SashNeighbours(Pairwise):
             self.plan,
             masked,
             keys=self._keys,
-            sharers=range(self.setting.clients),
-            senders=self.setting.senders,
+            sharers=range(self.setting.cohort),
+            senders=self.setting.survivors,
             answers=self._answers,
         )
         found = SashOpener(self.sash, seeds.astype(np.uint64)).decrypt(self._uploads.total)

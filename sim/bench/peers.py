@@ -134,6 +134,7 @@ class Tenseal:
             sum_bytes=sum(map(len, closed)) if self.wire else None,
             max_repeats=REPEATS,
             projection=whole / count,
+            counted=count == whole,
         )
         if self.wire:
             close: dict[str, Work] = {"close": lambda: self.close(running)}

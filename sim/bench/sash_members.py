@@ -6,9 +6,7 @@ steps; their ciphertexts are real.
 
 from __future__ import annotations
 
-import math
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,48 +27,24 @@ from flhe.schemes.sash.adder import SashAdder, SashOpener, SashSealer
 from flhe.schemes.sash.generator import Seed
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed, Slot
-from flhe_lab.bench.contender import Laps
+from flhe_lab.bench.contender import Laps, Setting
 
 BITS = 16
 """Of one value, as in the paper."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One point of a figure."""
-
-    clients: int  # N, at least 3
-    values: int  # M, values of an update
-    dropout: float = 0.0  # Share of the clients that agree on keys and upload nothing
-
-    @property
-    def dropouts(self) -> int:
-        """Clients that drop out; `dropout` in whole clients."""
-        return round(self.clients * self.dropout)
-
-    @property
-    def gone(self) -> frozenset[int]:
-        """Ranks of those, spread evenly, never rank 0."""
-        step = self.clients / max(self.dropouts, 1)
-        return frozenset(math.ceil((i + 1) * step) - 1 for i in range(self.dropouts))
-
-    @property
-    def senders(self) -> tuple[int, ...]:
-        """Ranks of the others."""
-        return tuple(r for r in range(self.clients) if r not in self.gone)
-
-    def update(self, rank: int) -> NDArray[np.int32]:
-        """A client's encoded update, shape (values,): always the same, over all of BITS bits."""
-        rng = np.random.default_rng(rank)  # test data; keys and masks never come from here
-        bound = (1 << (BITS - 1)) - 1
-        return rng.integers(-bound, bound + 1, self.values, dtype=np.int32)
+def update_of(setting: Setting, rank: int) -> NDArray[np.int32]:
+    """A client's encoded update, shape (values,): always the same, over all of BITS bits."""
+    rng = np.random.default_rng(rank)  # test data; keys and masks never come from here
+    bound = (1 << (BITS - 1)) - 1
+    return rng.integers(-bound, bound + 1, setting.values, dtype=np.int32)
 
 
 class Members:
     """A group that is made up: its identities by rank, and the epoch of rank 0."""
 
     def __init__(self, setting: Setting) -> None:
-        self.setting, size = setting, setting.clients
+        self.setting, size = setting, setting.cohort
         # Keys of members who are made up; they guard nothing.
         seeds = [(i + 1).to_bytes(32, "big") for i in range(size)]
         self._identities = sorted(map(Identity, seeds), key=lambda each: each.public)
@@ -98,7 +72,7 @@ class Uploads:
         self.expected = np.zeros(setting.values, np.int64)
         self.seeds: Seed = np.zeros(adder.scheme.elements(adder.cohort), np.uint64)
         total: Sealed | None = None
-        for rank in setting.senders:
+        for rank in setting.survivors:
             sealed, seed = self.seal(rank)
             total = adder.add(total, sealed)
             self.seeds = ring.add(self.seeds, seed)
@@ -109,7 +83,7 @@ class Uploads:
     def update(self, rank: int) -> NDArray[np.int32]:
         """A client's update of 16 bits, cut to as many as there is room for."""
         bound, cut = self._adder.space.bound, max(0, BITS - self._adder.bits)
-        update: NDArray[np.int32] = self._setting.update(rank) >> cut
+        update: NDArray[np.int32] = update_of(self._setting, rank) >> cut
         return np.clip(update, -bound, bound, out=update)
 
     def seal(self, rank: int, update: NDArray[np.int32] | None = None) -> tuple[Sealed, Seed]:
@@ -130,7 +104,7 @@ def checked(name: str, found: NDArray[Any], expected: NDArray[Any], seconds: flo
 class SashMembers(Members):
     """One real client, of rank 0, and a real server.
 
-    All clients upload but those of `setting.gone`; the others answer to the end.
+    The survivors upload, and answer to the end.
     """
 
     projected = False
@@ -138,7 +112,7 @@ class SashMembers(Members):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         scheme = Sash()
-        self.adder, self._elements = scheme.adder(setting.clients), scheme.elements(setting.clients)
+        self.adder, self._elements = scheme.adder(setting.cohort), scheme.elements(setting.cohort)
         self._upload()
         self.circle = SharingParameters.of(self._epoch, self._elements)
         self._make_others()
@@ -150,7 +124,7 @@ class SashMembers(Members):
 
     def _make_others(self) -> None:
         """What the others send to rank 0, and what all of them answer in the end."""
-        senders, name = self.setting.senders, self._slot.digest()
+        senders, name = self.setting.survivors, self._slot.digest()
         share = pack_elements(np.zeros(self.circle.share_bytes // 8, np.uint64))
         self._boxes = [
             b"" if rank == 0 else seal_share(self._epoch.pair_keys[rank], name, rank, 0, share)
@@ -186,7 +160,7 @@ class SashMembers(Members):
         self._dealt = masking.deal(self._epoch, self._slot, seed)
 
     def _agree_on(self) -> None:
-        own, senders = self._identities[0], self.setting.senders
+        own, senders = self._identities[0], self.setting.survivors
         self._agreed, _ = masking.agree(
             self._epoch, own, self._dealt, senders, self._boxes, self._elements
         )
@@ -197,13 +171,13 @@ class SashMembers(Members):
             self._epoch,
             self._identities[0],
             self._agreed,
-            self.setting.senders[:count],
+            self.setting.survivors[:count],
             self._signatures[:count],
             sealed=False,
         )
 
     def _combine(self) -> Seed:
-        return combine(self.circle, self._slot, self.setting.senders, self._answers)
+        return combine(self.circle, self._slot, self.setting.survivors, self._answers)
 
     def server(self) -> Laps:
         """Seconds from the answers to the sum."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from flhe.coding.base import Plain
-from flhe.coding.extras import Extras
 from flhe.coding.select import Select
 from flhe.errors import ConfigError
 from flhe.math import ring
@@ -31,6 +29,7 @@ from flhe_lab.bench.contender import (
     MANY,
     SLOT,
     Contender,
+    Make,
     Setting,
     Vector,
     Work,
@@ -40,8 +39,6 @@ from flhe_lab.bench.federation import Federation, layout_of, terms_of
 
 NARROW = "rns-8192"
 """ESAFL's ring for narrow links, a row of its own."""
-
-Make = Callable[[Setting, Sequence[Vector]], Contender]
 
 
 def flashe(setting: Setting, updates: Sequence[Vector], *, ahead: bool = False) -> Contender:
@@ -185,20 +182,21 @@ def esafl(setting: Setting, updates: Sequence[Vector], ring_name: str = DEFAULT_
 
 
 def batchcrypt(
-    setting: Setting, updates: Sequence[Vector], key_bits: int = DEFAULT_KEY_BITS
+    setting: Setting,
+    updates: Sequence[Vector],
+    key_bits: int = DEFAULT_KEY_BITS,
+    **coding: Any,
 ) -> Contender:
     """BatchCrypt: quantize, batch, draw the powers r^n, multiply; fixed-base tables are made anew.
 
-    `add` checks the ciphertexts. A modulus of `key_bits` bits.
+    `add` checks the ciphertexts. A modulus of `key_bits` bits; `coding` as in `terms_of`.
     """
     from flhe.schemes.batchcrypt.adder import BatchCryptOpener, BatchCryptSealer
     from flhe.schemes.batchcrypt.keys import SecretKey
 
     scheme, key, threads = BatchCrypt(key_bits), SecretKey.generate(key_bits), setting.threads
-    terms, adder = terms_of(scheme), scheme.adder(setting.cohort, public=key.public.to_bytes())
-    # Always the same: exponents are drawn afresh, and tags here protect nothing but random numbers.
-    group_key = bytes(32)
-
+    terms = terms_of(scheme, **coding)
+    adder = scheme.adder(setting.cohort, terms.bits, key.public.to_bytes())
     slots = adder.batch
     count = slots.batches(setting.values + terms.trailer_lanes(layout_of(setting.values)))
     return Federation(
@@ -206,7 +204,8 @@ def batchcrypt(
         adder,
         lambda rank: BatchCryptSealer(adder, key, rank, threads),
         lambda total: BatchCryptOpener(adder, key, threads).decrypt(total),
-        group_key,
+        # Always the same: exponents are drawn afresh, and tags here protect nothing but random numbers.
+        bytes(32),
     ).contender(
         "batchcrypt" if key_bits == DEFAULT_KEY_BITS else f"batchcrypt {key_bits}",
         setting,
@@ -253,39 +252,9 @@ def fedml(setting: Setting, updates: Sequence[Vector], share: float = 1.0) -> Co
 
 
 def fedml_clear(setting: Setting, updates: Sequence[Vector], share: float) -> Contender:
-    """What selecting `share` leaves in clear, alone: quantized, packed, added, unpacked."""
-    from flhe.schemes.selective import Selective, pack_clear, unpack_clear
-
-    terms = fedml_terms(share)
-    adder = terms.selective(terms.for_cohort(setting.cohort), layout_of(setting.values))
-    assert isinstance(adder, Selective)
-    count, packing, threads = adder.rest, adder.packing, setting.threads
-    codec, senders = terms.codec, setting.survivors
-    state, extras = codec.init(layout_of(count)), Extras().encode(1, {}, [])
-    update = updates[0][:count].copy()
-    one, _ = codec.encode(Plain(update, extras), state)
-    summed = one.extras.astype(np.int64) * len(senders)
-
-    def encode() -> Any:
-        encoded, _ = codec.encode(Plain(update, extras), state)
-        return pack_clear(packing, encoded.values, threads)
-
-    part = encode()
-    total, running = part.copy(), part.copy()
-    for _ in senders[1:]:
-        packing.add(total, part, count)
-
-    def decode() -> None:
-        sums = unpack_clear(packing, total, count, threads)
-        codec.decode(Plain(sums, summed), senders, state, reuse=True)
-
-    return Contender(
-        f"its clear part, {count / setting.values:g}",
-        {"encrypt": encode, "add": lambda: packing.add(running, part, count), "decrypt": decode},
-        "part",
-        f"{packing.bits} bits a value",
-        upload_bytes=part.size,
-    )
+    """What selecting `share` leaves in clear, alone but for one value, which is encrypted."""
+    count = setting.values - round(share * setting.values)
+    return fedml(replace(setting, values=count), [u[:count] for u in updates], 1 / count)
 
 
 SCHEMES: dict[str, Make] = {

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from flhe_lab.bench.contender import MANY, Contender, Laps
+from flhe_lab.bench.contender import MANY, Contender, Laps, Setting
 from flhe_lab.bench.pairwise import Pairwise, SashNeighbours
-from flhe_lab.bench.sash_members import SashMembers, Setting
+from flhe_lab.bench.sash_members import SashMembers
 from flhe_lab.bench.turns import Measured, Progress, measure
 
 DEGREE = 100
@@ -55,17 +55,15 @@ class Maker:
 
 def _flowers(setting: Setting, *, whole: int) -> Sides:
     """Flower's SecAgg+ on DEGREE neighbours: run up to `whole` clients, projected from parts beyond."""
-    from flhe_lab.bench.flower_parts import Round
     from flhe_lab.bench.flower_secagg import FlowerSecAgg, Projection
 
-    shares = min(DEGREE + 1, setting.clients)
-    asked = Round(setting.clients, setting.values, shares, shares // 2 + 1, setting.dropouts)
-    return FlowerSecAgg(asked) if setting.clients <= whole else Projection(asked)
+    shares = min(DEGREE + 1, setting.cohort)
+    return (FlowerSecAgg if setting.cohort <= whole else Projection)(setting, shares)
 
 
 def _sparse(make: Callable[[Setting, int], Sides]) -> Callable[[Setting], Sides | None]:
     """Those on a graph have no point where all would be neighbours."""
-    return lambda setting: make(setting, DEGREE) if setting.clients > DEGREE + 1 else None
+    return lambda setting: make(setting, DEGREE) if setting.cohort > DEGREE + 1 else None
 
 
 SASH, SASH_PLUS = Maker("SASH", SashMembers), Maker("SASH+", _sparse(SashNeighbours))
@@ -88,7 +86,7 @@ def timed(
     taking = []
     for maker in makers:
         if progress is not None:
-            progress(0, repeats + 1, f"{maker.name}, {setting.clients} clients: making it ready")
+            progress(0, repeats + 1, f"{maker.name}, {setting.cohort} clients: making it ready")
         sides = maker.make(setting)
         if sides is not None:
             taking.append(maker.contender(sides))

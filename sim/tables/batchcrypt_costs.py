@@ -5,24 +5,21 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from flhe.coding.base import Plain
 from flhe.coding.slots import Slots
 from flhe.math.bigint import Big, gmpy, random_blum_prime
-from flhe.schemes.batchcrypt.adder import BatchCryptAdder, BatchCryptOpener, BatchCryptSealer
 from flhe.schemes.batchcrypt.crt import Crt
 from flhe.schemes.batchcrypt.keys import KEY_BITS as ALLOWED
 from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.schemes.batchcrypt.residue_pool import draw
-from flhe.schemes.batchcrypt.scheme import BatchCrypt
-from flhe.schemes.sealed import Sealed
-from flhe_lab.bench.contender import SLOT, Contender, Setting, Vector
-from flhe_lab.bench.federation import uploads
+from flhe_lab.bench.contender import Contender, Setting, Vector, part_of
 from flhe_lab.bench.phe import phe_batches, phe_keys, phe_values, sampled
+from flhe_lab.bench.schemes import batchcrypt
 from flhe_lab.papers.published import rows
 from flhe_lab.tables.batchcrypt_rounds import COHORT, EVALUATION, MB, everybodys_mb
 from flhe_lab.tables.learned import VALUES, training_step
@@ -54,6 +51,9 @@ KEY_BITS = 2048
 """Of Figure 10, as of all that the paper trains."""
 
 PER = "values a ciphertext"
+LARGEST = 0.11
+"""No value of an update is larger."""
+
 LEVELS = (1 << 15) - 1
 """Integers of 16 bits, sign included."""
 
@@ -105,46 +105,6 @@ def paillier_values(
     )
 
 
-def batches(
-    setting: Setting, updates: Sequence[Vector], bits: int, key: SecretKey, sample: int
-) -> Contender:
-    """BatchCrypt with values of `bits` bits, from floats to ciphertexts and back.
-
-    Beside `flhe_lab.bench.schemes.batchcrypt`, which has the 16 bits of terms, weights and metrics are
-    left out. Of an update, only the first `sample` values are encrypted.
-    """
-    scheme = BatchCrypt(key.public.bits)
-    adder = BatchCryptAdder(scheme, setting.cohort, bits, key.public)
-    slots = adder.batch
-    whole = slots.batches(setting.values)
-    run = min(-(-sample // slots.per), whole)
-    length = min(run * slots.per, setting.values)
-    samples = [updates[j][:length] for j in setting.survivors]
-    # The largest value takes the largest integer, as clipping would have it.
-    scale = adder.space.bound / max(float(np.abs(u).max()) for u in samples)
-
-    def seal(rank: int) -> Sealed:
-        scaled = np.rint(samples[rank].astype(np.float64) * scale).astype(np.int32)
-        sealer = BatchCryptSealer(adder, key, rank)
-        return sealer.encrypt(Plain(scaled, np.empty(0, np.int64)), SLOT)
-
-    def opened(total: Sealed) -> Vector:
-        sums = BatchCryptOpener(adder, key).decrypt(total)
-        return (sums / (scale * len(samples))).astype(np.float32)
-
-    return uploads(
-        f"batchcrypt, {bits} bits a value",
-        adder,
-        seal,
-        opened,
-        samples,
-        note=f"{slots.per} values a ciphertext; projected from {run} ciphertexts to {whole:,}",
-        max_repeats=3,
-        projection=whole / run,
-        upload_bytes=adder.nbytes(setting.values),
-    )
-
-
 # --- Table 1 ---
 
 
@@ -175,8 +135,8 @@ def measure_keys(
         contenders[f"{PHE}|{bits}"] = phe_values(setting, updates, phe_keys(bits))
         contenders[f"{ARITHMETIC}|{bits}"] = paillier_values(setting, updates, bits, count)
         if bits in ALLOWED:
-            made = batches(setting, updates, 16, SecretKey.generate(bits), sample)
-            contenders[f"{WHOLE}|{bits}"] = replace(made, name=f"{made.name}, key of {bits} bits")
+            make = partial(batchcrypt, key_bits=bits)
+            contenders[f"{WHOLE}|{bits}"] = part_of(make, sample)(setting, updates)
     return timed(contenders, repeats, say)
 
 
@@ -218,11 +178,12 @@ def _widths_step(plan: Plan) -> Step:
 def measure_widths(values: int, sample: int, repeats: int, say: Say) -> dict[str, Any]:
     """Time ours at the paper's widths, python-paillier on batches of 16 bits; JSON values."""
     setting = Setting(values, COHORT)
-    updates, key = setting.updates(), SecretKey.generate(KEY_BITS)
+    updates = setting.updates()
     contenders: dict[str, Contender] = {}
     for bits in BATCH:
         say(f"{bits} bits, making ready")
-        contenders[f"{bits} bits"] = batches(setting, updates, bits, key, sample)
+        make = partial(batchcrypt, key_bits=KEY_BITS, bits=bits, clip=LARGEST)
+        contenders[f"{bits} bits"] = part_of(make, sample)(setting, updates)
     say(f"{PHE_BATCHED}, making ready")
     contenders[PHE_BATCHED] = phe_batches(setting, updates, phe_keys(KEY_BITS))
     return timed(contenders, repeats, say)

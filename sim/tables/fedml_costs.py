@@ -5,7 +5,7 @@ All but Table 6 come of `fedml_measure`'s turns; what is said of selective encry
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from flhe_lab.tables.fedml_measure import (
     FLARE,
@@ -13,9 +13,10 @@ from flhe_lab.tables.fedml_measure import (
     PLAIN,
     SHARES,
     TENSEAL,
+    costs,
     longest,
     ours,
-    read,
+    reduced_costs,
     reduced_step,
     step,
     tenseals,
@@ -23,6 +24,7 @@ from flhe_lab.tables.fedml_measure import (
 )
 from flhe_lab.tables.fedml_parameters import TABLE_6_SECTION
 from flhe_lab.tables.fedml_published import (
+    BERT,
     CNN,
     MB,
     MODELS,
@@ -30,7 +32,6 @@ from flhe_lab.tables.fedml_published import (
     TABLE_5,
     TABLE_7,
     TABLE_8,
-    TOP_K,
     VIT,
     Model,
 )
@@ -50,14 +51,10 @@ def sampled(plan: Plan, _found: Found) -> dict[str, object]:
     return {"longest": longest(plan)}
 
 
-def model_step(model: Model, plan: Plan) -> Step:
-    """The turns that tell what a model costs."""
-    return step(model.values, SHARES, plan)
-
-
-def costs_of(model: Model, plan: Plan, found: Found) -> dict[str, Cost]:
-    """What a model costs, by name."""
-    return read(found[model_step(model, plan).key], model.values)
+def _steps(models: Iterable[Model], plan: Plan) -> list[Step]:
+    """The turns that tell what models cost; of those beyond the longest once."""
+    made = (step(model.values, SHARES, plan) for model in models)
+    return list({one.key: one for one in made}.values())
 
 
 def row_of(model: Model) -> str:
@@ -81,8 +78,8 @@ def told(seconds: float, nbytes: float) -> dict[str, float]:
 def _models(who: Sequence[str], *, papers: bool) -> Fill:
     def fill(plan: Plan, found: Found) -> Iterator[Line]:
         for model in MODELS:
-            costs, row, x = costs_of(model, plan, found), row_of(model), model.values
-            for cost in (costs[each] for each in who):
+            seen, row, x = costs(model.values, SHARES, plan, found), row_of(model), model.values
+            for cost in (seen[each] for each in who):
                 yield Line(row, cost.who, cost.group, numbers(cost), x)
             if papers:
                 yield Line(row, PLAIN, "paper", told(model.plain_s, model.plain_bytes), x)
@@ -98,22 +95,17 @@ PARTS = (PLAIN, *map(ours, (0.1, 0.5, 1.0)), *map(tenseals, (0.1, 0.5, 1.0)))
 
 
 def _fewer_steps(plan: Plan) -> list[Step]:
-    made = [_fewer_step(model, plan) for model in TABLE_5]
-    made += [model_step(model, plan) for model in TABLE_5]
-    return list({one.key: one for one in made}.values())
-
-
-def _fewer_step(model: Model, plan: Plan) -> Step:
-    if model is RESNET_18:
-        return reduced_step(model.values, TOP_K, plan)
-    return step(TABLE_5[model].values, SHARES, plan)
+    few = [reduced_step(RESNET_18.values, plan), step(TABLE_5[BERT].values, SHARES, plan)]
+    return [*few, *_steps(TABLE_5, plan)]
 
 
 def _table_5(plan: Plan, found: Found) -> Iterator[Line]:
     for model, paper in TABLE_5.items():
-        whole, at = costs_of(model, plan, found), row_of(model)
-        length = model.values if model is RESNET_18 else paper.values
-        fewer = read(found[_fewer_step(model, plan).key], length)
+        whole, at = costs(model.values, SHARES, plan, found), row_of(model)
+        if model is RESNET_18:
+            fewer = reduced_costs(model.values, plan, found)
+        else:
+            fewer = costs(paper.values, SHARES, plan, found)
         for who, name in (
             ("in clear", PLAIN),
             ("FedML-HE", OURS),
@@ -138,18 +130,13 @@ Quantities = Mapping[str, Marked]
 SHORT = {CNN: "CNN", VIT: "ViT"}
 
 
-def share_step(plan: Plan) -> Step:
-    """The turns of the Vision Transformer, for every share of Table 7."""
-    return step(VIT.values, tuple(TABLE_7), plan)
-
-
 def _table_7(plan: Plan, found: Found) -> Iterator[Line]:
-    costs = read(found[share_step(plan).key], VIT.values)
+    seen = costs(VIT.values, [*TABLE_7], plan, found)
     for share, paper in TABLE_7.items():
         row, x = f"{share:.0%}", 100 * share
         theirs = tenseals(share) if share else PLAIN
-        yield Line(row, OURS, "ours", numbers(costs[ours(share)]), x)
-        yield Line(row, TENSEAL, "peer", numbers(costs[theirs]), x)
+        yield Line(row, OURS, "ours", numbers(seen[ours(share)]), x)
+        yield Line(row, TENSEAL, "peer", numbers(seen[theirs]), x)
         yield Line(row, PAPER, "paper", told(paper.seconds, paper.nbytes), x)
 
 
@@ -166,12 +153,12 @@ def selective(
 
 
 def _selection(plan: Plan, found: Found) -> Iterator[Line]:
-    vit = read(found[share_step(plan).key], VIT.values)
     told_of: dict[tuple[str, str, Group], Sequence[Quantities]] = {}
-    for model, costs in ((CNN, costs_of(CNN, plan, found)), (VIT, vit)):
+    for model, shares in ((CNN, SHARES), (VIT, [*TABLE_7])):
+        seen = costs(model.values, shares, plan, found)
         mine, theirs = (ours(0), ours(0.1), OURS), (PLAIN, tenseals(0.1), TENSEAL)
-        told_of[SHORT[model], OURS, "ours"] = [numbers(costs[name]) for name in mine]
-        told_of[SHORT[model], TENSEAL, "peer"] = [numbers(costs[name]) for name in theirs]
+        told_of[SHORT[model], OURS, "ours"] = [numbers(seen[name]) for name in mine]
+        told_of[SHORT[model], TENSEAL, "peer"] = [numbers(seen[name]) for name in theirs]
     papers = (told(TABLE_7[p].seconds, TABLE_7[p].nbytes) for p in (0.0, 0.1, 1.0))
     told_of[SHORT[VIT], PAPER, "paper"] = [
         {what: published(n) for what, n in each.items()} for each in papers
@@ -194,10 +181,10 @@ HERE = {
 
 
 def _table_8(plan: Plan, found: Found) -> Iterator[Line]:
-    costs = costs_of(CNN, plan, found)
+    seen = costs(CNN.values, SHARES, plan, found)
     for row in (*HERE, "IBMFL"):
         if row in HERE:
-            cost = costs[HERE[row]]
+            cost = seen[HERE[row]]
             here = "here" if cost.group == "ours" else "here, TenSEAL"
             yield Line(row, here, cost.group, numbers(cost))
         if row in TABLE_8:
@@ -208,17 +195,16 @@ def _table_8(plan: Plan, found: Found) -> Iterator[Line]:
 FEWER = section(_fewer_steps, Table("fedml-table-5", _table_5, sampled))
 SECTIONS: Sequence[Section] = (
     section(
-        # Of all models, those beyond the longest once.
-        lambda plan: list({s.key: s for s in (model_step(m, plan) for m in MODELS)}.values()),
+        lambda plan: _steps(MODELS, plan),
         Table("fedml-table-4", _models(WHOLE, papers=True), sampled),
         Table("fedml-figure-2", _models(WHOLE, papers=True), sampled),
         Table("fedml-figure-7", _models(PARTS, papers=False), sampled),
     ),
     TABLE_6_SECTION,
     section(
-        lambda plan: [model_step(CNN, plan), share_step(plan)],
+        lambda plan: [*_steps([CNN], plan), step(VIT.values, [*TABLE_7], plan)],
         Table("fedml-table-7", _table_7, sampled),
         Table("fedml-selective", _selection, sampled),
     ),
-    section(lambda plan: [model_step(CNN, plan)], Table("fedml-table-8", _table_8, sampled)),
+    section(lambda plan: _steps([CNN], plan), Table("fedml-table-8", _table_8, sampled)),
 )

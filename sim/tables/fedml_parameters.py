@@ -12,7 +12,6 @@ of scikit-learn, each of whose means goes through such ciphertexts.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -95,9 +94,8 @@ def cost_of_setups(values: int, repeats: int, say: Say) -> list[dict[str, Any]]:
             if made is not None:
                 way = replace(made[0], slots=slots).contender(setting, updates, alike=False)
                 # How far it is off is what is asked for: it may be far.
-                loose, clock = replace(way, error=None), time.process_time
-                (seen,) = in_turns([loose], repeats, clock=clock, warm=False).values()
-                seconds = {phase: times.min for phase, times in seen.times.items()}
+                (seen,) = in_turns([replace(way, error=None)], repeats).values()
+                seconds = seen.least
                 row |= {
                     "moduli": made[1],
                     "values": values,

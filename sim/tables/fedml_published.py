@@ -60,8 +60,9 @@ class Aggregated:
 
 MODELS = rows("fedml", "table_4", Model)
 _NAMED = {model.name.partition(" (")[0]: model for model in MODELS}
-CNN, MOBILENET, RESNET_18, RESNET_50, VIT = (
-    _NAMED[name] for name in ("CNN", "MobileNet", "ResNet-18", "ResNet-50", "Vision Transformer")
+CNN, MOBILENET, RESNET_18, RESNET_50, VIT, BERT = (
+    _NAMED[name]
+    for name in ("CNN", "MobileNet", "ResNet-18", "ResNet-50", "Vision Transformer", "BERT")
 )
 TABLE_5 = {_NAMED[row.model]: row for row in rows("fedml", "table_5", Efficient)}
 TOP_K = TABLE_5[RESNET_18].values

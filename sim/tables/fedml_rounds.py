@@ -22,14 +22,15 @@ from flhe_lab.tables.fedml_measure import (
     PLAIN,
     SHARES,
     TENSEAL,
+    costs,
     ours,
-    read,
+    reduced_costs,
     reduced_step,
     step,
     tenseals,
     total_s,
 )
-from flhe_lab.tables.fedml_published import CNN, COHORT, RESNET_50, TOP_K
+from flhe_lab.tables.fedml_published import CNN, COHORT, RESNET_50
 from flhe_lab.tables.fedml_threshold import FIGURE_12
 from flhe_lab.tables.learned import batch_seconds
 from flhe_lab.tables.marked import Marked, projected, proportional, sampled
@@ -92,19 +93,14 @@ def _whole_step(plan: Plan) -> Step:
     return step(RESNET_50.values, SHARES, plan)
 
 
-def _reduced_step(plan: Plan) -> Step:
-    return reduced_step(RESNET_50.values, TOP_K, plan)
-
-
 def _cycle(cost: Cost, train_s: Marked, network: str) -> Round:
     return played(cost, train_s, named(network).links(COHORT))
 
 
 def _figure_8(plan: Plan, found: Found) -> Iterator[Line]:
     train_s = _train_s(plan, found)
-    whole, less = (
-        read(found[make(plan).key], RESNET_50.values) for make in (_whole_step, _reduced_step)
-    )
+    whole = costs(RESNET_50.values, SHARES, plan, found)
+    less = reduced_costs(RESNET_50.values, plan, found)
     for row, everything, part in (
         ("FedML-HE", OURS, ours(KEPT_SHARE)),
         ("TenSEAL", TENSEAL, tenseals(KEPT_SHARE)),
@@ -132,7 +128,7 @@ NETWORKS = {
 
 def _figure_14b(plan: Plan, found: Found) -> Iterator[Line]:
     train_s = _train_s(plan, found)
-    whole = read(found[_whole_step(plan).key], RESNET_50.values)
+    whole = costs(RESNET_50.values, SHARES, plan, found)
     for network, row in NETWORKS.items():
         for cost in (whole[who] for who in (PLAIN, OURS, TENSEAL)):
             seen = _cycle(cost, train_s, network)
@@ -173,7 +169,11 @@ SECTIONS: Sequence[Section] = (
     FEWER,
     FIGURE_5,
     section(
-        lambda plan: [_whole_step(plan), _reduced_step(plan), training_step(plan)],
+        lambda plan: [
+            _whole_step(plan),
+            reduced_step(RESNET_50.values, plan),
+            training_step(plan),
+        ],
         Table("fedml-figure-8", _figure_8, sampled_told),
     ),
     FIGURE_12,

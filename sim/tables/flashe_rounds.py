@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from flhe_lab.advise import prices, wan
@@ -178,7 +178,7 @@ def measure_tenth(values: int, repeats: int, say: Say) -> dict[str, Any]:
     contenders: Mapping[str, Contender] = {
         PLAIN_TENTH: plain,
         FLASHE_TENTH: ours,
-        PHE: WHO[PHE].make(setting, updates),
+        PHE: WHO[PHE](setting, updates),
     }
     return {
         "rows": phase_costs.timed(contenders, repeats, say),
@@ -186,7 +186,6 @@ def measure_tenth(values: int, repeats: int, say: Say) -> dict[str, Any]:
         "sent": sent.count,
         "support_bytes": len(sent.data),
         "sum_support_bytes": len(union.data),
-        "sum_bytes": {PLAIN_TENTH: plain.sum_bytes, FLASHE_TENTH: ours.sum_bytes},
     }
 
 
@@ -195,8 +194,8 @@ def tenth_costs(model: str, plan: Plan, found: Found) -> Iterator[Cost]:
     at, factor = EVALUATION.stands_for(model, plan)
     seen = found[_tenth_step(at, plan).key]
     read = phase_costs.read(seen["rows"])
-    for name, size in seen["sum_bytes"].items():
-        yield replace(read[name], down_bytes=counted(size)).scaled(factor)
+    for name in (PLAIN_TENTH, FLASHE_TENTH):
+        yield read[name].scaled(factor)
     sent, union = seen["sent"] / VALUES[at], seen["union"] / VALUES[at]
     whole = read[PHE]
     tenth = Cost(
