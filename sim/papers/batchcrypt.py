@@ -45,8 +45,8 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 Reader = Literal["text", "program"]
 
-SIGNS = 2
-"""Sign bits."""
+PADDING, SIGNS = 2, 2
+"""Zeros between neighbours, and sign bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,6 @@ class PaperBatch:
 
     cohort: int  # N, 2 or more; the layout knows nothing of it
     bits: int = 16  # r: bits of one value without its sign, 1 to 32
-    padding: int = 2  # Zeros between neighbours; the paper's program is read for 2 only
     reader: Reader = "text"  # Who decodes, see above
 
     @property
@@ -66,7 +65,7 @@ class PaperBatch:
     @property
     def slot_bits(self) -> int:
         """Bits of a slot: padding, signs, value."""
-        return self.padding + SIGNS + self.bits
+        return PADDING + SIGNS + self.bits
 
     def slots(self, key_bits: int) -> int:
         """Values that one plaintext of `key_bits` bits holds."""

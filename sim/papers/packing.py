@@ -45,7 +45,9 @@ from flhe_lab.papers.published import rows
 
 Reals = NDArray[np.float64]
 
-COHORT = 9
+COHORT, LOG_P = 9, 460
+"""N, and bits of a plaintext coefficient."""
+
 ERRORS = (1e-2, 1e-9)
 """Table 4, of all three models: without packing, with it; magnitudes, at 32 bits."""
 
@@ -71,8 +73,6 @@ class PaperPacking:
     cohort: int  # N
     log_q0: int = 16  # Bits of an encoded coefficient, the paper's precision
     n: int = 1 << 15  # Dimension, a power of two
-    log_p: int = 460  # Bits of a plaintext coefficient
-    pad: int = 0  # Zeros above each coefficient; 0 for ceil(log2 N) + 1
     fields: int = 0
     """T; 0 for as many as there is room for, 1 for no packing: one polynomial, as it is."""
     halves: bool = True  # Whether both halves of a complex number carry a value
@@ -81,10 +81,8 @@ class PaperPacking:
     _slots: NDArray[np.int64] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.pad == 0:
-            object.__setattr__(self, "pad", (self.cohort - 1).bit_length() + 1)
         if self.fields == 0:
-            object.__setattr__(self, "fields", self.log_p // self.width)
+            object.__setattr__(self, "fields", LOG_P // self.width)
         # zeta^(5^j) is value (5^j - 1) / 2 of the transform; its conjugate is another half's.
         exponents, power = np.empty(self.n // 2, np.int64), 1
         for j in range(self.n // 2):
@@ -93,8 +91,8 @@ class PaperPacking:
 
     @property
     def width(self) -> int:
-        """Bits of a field: pad + log2 q0."""
-        return self.pad + self.log_q0
+        """Bits of a field: log2 q0, and zeros above, ceil(log2 N) + 1 of them."""
+        return (self.cohort - 1).bit_length() + 1 + self.log_q0
 
     @property
     def carrying(self) -> int:

@@ -38,7 +38,7 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.sealed import Sealed
 from flhe_lab.bench.contender import SLOT
 from flhe_lab.bench.schemes import NARROW
-from flhe_lab.papers.esafl import PaperEshe
+from flhe_lab.papers.esafl import LOG_Q, PaperEshe
 from flhe_lab.papers.packing import (
     COHORT,
     ERRORS,
@@ -151,7 +151,7 @@ def _papers_error(packing: PaperPacking, count: int) -> float:
         key = eshe.key()
         s = [x + y for x, y in zip(s, key, strict=True)]
         parts = [eshe.encrypt(a, key, m) for m in packing.pack(values)]
-        totals = parts if totals is None else added([totals, parts], eshe.log_q)
+        totals = parts if totals is None else added([totals, parts], LOG_Q)
         exact += values
     assert totals is not None
     opened = packing.unpack([eshe.decrypt(a, s, total) for total in totals], count, COHORT)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flhe_lab.papers.corrections.proof import Fixed, Found, shows
-from flhe_lab.papers.esafl import PaperEshe, Poly, multiply
+from flhe_lab.papers.esafl import PaperEshe, Poly, Q, multiply
 
 N = 256
 LOW = 21
@@ -95,8 +95,8 @@ def _one_a() -> Found:
     a, key = eshe.polynomial(2, 9), eshe.key(Fixed(1))
     first, second = message(N, 2), message(N, 3)
     parts = [eshe.encrypt(a, key, m, Fixed(4 + i)) for i, m in enumerate((first, second))]
-    q, p = eshe.q, eshe.p
-    seen = [((x - y + q // 2) % q - q // 2) % p for x, y in zip(*parts, strict=True)]
+    p = eshe.p
+    seen = [((x - y + Q // 2) % Q - Q // 2) % p for x, y in zip(*parts, strict=True)]
     right = sum(d == (x - y) % p for d, x, y in zip(seen, first, second, strict=True))
     return Found(
         "Two ciphertexts of one client and round: their difference modulo p is that of the "
@@ -108,7 +108,7 @@ def _one_a() -> Found:
 @shows("esafl-short-seed")
 def _seed() -> Found:
     bits, n = 6, 64
-    eshe = printed(n=n, weight=16, seed_bits=bits)
+    eshe = printed(n=n, weight=16)
     b, t, key = 41, 40, eshe.key(Fixed(1))
     while sum(eshe.polynomial(t, b)) % 2 == 0:  # the simpler half, as above
         t -= 1

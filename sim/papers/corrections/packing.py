@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe_lab.papers.corrections.proof import Found, shows
-from flhe_lab.papers.packing import COHORT, ERRORS, TABLE_3, PaperPacking, added, unpacked
+from flhe_lab.papers.packing import COHORT, ERRORS, LOG_P, TABLE_3, PaperPacking, added, unpacked
 
 N = 1024
-LOG_P = 460
 
 
 def _values(count: int) -> list[NDArray[np.float64]]:
