@@ -18,131 +18,88 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flhe_lab.bench.turns import Progress
-from flhe_lab.papers.learning import Arguments, Curve, Setting, learn, rounds_of, strategy
+from flhe_lab.papers.learning import Curve, Run, Setting, learn
 
 if TYPE_CHECKING:
     from flhe.strategies.report import RoundReport
     from flhe_app.tasks.workloads import Workload
 
-PLAIN = "plain FedAvg"
-
-BATCHCRYPT = ("BatchCrypt", {"scheme": "batchcrypt"})
-SHORTER_KEY = ("BatchCrypt, 2048-bit key", {"scheme": "batchcrypt", "key_bits": 2048})
-ESAFL = ("ESAFL", {"scheme": "esafl"})
-SASH = ("SASH", {"scheme": "sash", "bits": 16})
-FLASHE = ("FLASHE", {"scheme": "flashe"})
-SPARSE = ("FLASHE, top 10%", {"scheme": "flashe", "top_k": 0.1, "warmup": 2})
+PLAIN = Run("plain FedAvg")
+BATCHCRYPT = Run("BatchCrypt", "BatchCryptFedAvg")
+ESAFL = Run("ESAFL", "EsaflFedAvg")
+SASH = Run("SASH", "SashFedAvg", {"bits": 16})
+FLASHE = Run("FLASHE", "FlasheFedAvg")
+SPARSE = Run("FLASHE, top 10%", "FlasheFedAvg", {"top_k": 0.1, "warmup": 2})
 """Before the tenth, FLASHE's shares of 80, 40 and 20%, here for two rounds each: there are few."""
-
-
-BATCH_NORM = {"*.running_*": 16.0, "*": 0.25}
-"""Clipping thresholds where there is batch norm: its running variances move by up to 7 in a round,
-weights by less than 0.02."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """How one workload is compared."""
 
-    label: str  # The network's name in the figure
     setting: Setting  # How all its federations train
-    runs: tuple[tuple[str, dict[str, Any]], ...]  # Encrypted ones: name, and `Arguments`
+    runs: tuple[Run, ...]  # Encrypted ones
 
 
-def _fewer(run: tuple[str, dict[str, Any]], rounds: int) -> tuple[str, dict[str, Any]]:
-    """A run that ends early: Paillier takes its time with large models."""
-    return run[0], {**run[1], "rounds": rounds}
+def _batch_norm(run: Run) -> Run:
+    """With clipping thresholds for batch norm's running variances, which move by up to 7 in a round.
+
+    Weights move by less than 0.02.
+    """
+    return replace(run, options={**run.options, "clip": {"*.running_*": 16.0, "*": 0.25}})
 
 
 COMPARISONS = {
-    "fcn": Comparison(
-        "FCN",
-        Setting(4, 30, batch_size=128, learning_rate=1e-3, optimizer="adam"),
-        (BATCHCRYPT, ESAFL),
-    ),
+    "fcn": Comparison(Setting(4, 30, 128, 1e-3), (BATCHCRYPT, ESAFL)),
     "alexnet": Comparison(
-        "AlexNet",
-        Setting(
-            3,
-            25,
-            batch_size=64,
-            batches=10,
-            learning_rate=1e-4,
-            test_images=300,
-            optimizer="rmsprop",
-        ),
-        (_fewer(BATCHCRYPT, 12), ESAFL),
+        Setting(3, 25, 64, 1e-4, "rmsprop", batches=10, test_images=300),
+        (replace(BATCHCRYPT, rounds=12), ESAFL),  # Paillier takes its time with large models
     ),
     "lstm": Comparison(
-        "LSTM",
-        Setting(
-            3, 20, batch_size=8, batches=16, learning_rate=2e-3, test_images=64, optimizer="adam"
+        Setting(3, 20, 8, 2e-3, batches=16, test_images=64),
+        (
+            Run("BatchCrypt, 2048-bit key", "BatchCryptFedAvg", {"key_bits": 2048}, rounds=8),
+            ESAFL,
+            SASH,
         ),
-        (_fewer(SHORTER_KEY, 8), ESAFL, SASH),
     ),
     "resnet20": Comparison(
-        "ResNet-20",
-        Setting(
-            4, 25, batch_size=64, batches=8, learning_rate=2e-3, test_images=200, optimizer="adam"
-        ),
-        tuple(
-            (name, {**arguments, "clip": BATCH_NORM}) for name, arguments in (FLASHE, SPARSE, SASH)
-        ),
+        Setting(4, 25, 64, 2e-3, batches=8, test_images=200),
+        (_batch_norm(FLASHE), _batch_norm(SPARSE), _batch_norm(SASH)),
     ),
-    "gru": Comparison(
-        "GRU",
-        Setting(
-            4, 30, batch_size=16, batches=12, learning_rate=5e-3, test_images=64, optimizer="adam"
-        ),
-        (FLASHE, SPARSE),
-    ),
-    "cnn": Comparison(
-        "CNN",
-        Setting(4, 30, batch_size=64, learning_rate=5e-4, optimizer="adam"),
-        (FLASHE, SPARSE, SASH),
-    ),
+    "gru": Comparison(Setting(4, 30, 16, 5e-3, batches=12, test_images=64), (FLASHE, SPARSE)),
+    "cnn": Comparison(Setting(4, 30, 64, 5e-4), (FLASHE, SPARSE, SASH)),
 }
 """By workload."""
 
 
 def compare(
-    name: str,
-    *,
-    data_dir: str = "",
-    rounds: int = 0,
-    workers: int = 1,
-    progress: Progress | None = None,
+    name: str, *, data_dir: str = "", rounds: int = 0, progress: Progress | None = None
 ) -> list[Curve]:
     """Run one workload's federations, plain FedAvg first; their curves in this order.
 
     Raises ConfigError: data that is missing. FlheError: a federation failed.
 
-    `name` is one of COMPARISONS. Each federation has at most so many `rounds`, 0 for all; so many
-    `workers` train at a time. `progress` receives (rounds done, rounds in all, what is going on).
+    `name` is one of COMPARISONS. Each federation has at most so many `rounds`, 0 for all. `progress`
+    receives (rounds done, rounds in all, what is going on).
     """
-    found = COMPARISONS[name]
-    most = min(rounds or found.setting.rounds, found.setting.rounds)
-    setting = replace(found.setting, rounds=most)
-    runs: dict[str, Arguments | None] = {PLAIN: None}
-    for told, arguments in found.runs:
-        fewer = {"rounds": min(arguments["rounds"], most)} if "rounds" in arguments else {}
-        runs[told] = {**arguments, **fewer}
+    setting, runs = COMPARISONS[name].setting, (PLAIN, *COMPARISONS[name].runs)
+    setting = replace(setting, rounds=min(rounds or setting.rounds, setting.rounds))
     task = learned(name, data_dir)
     data = task.load(data_dir, download=False)
-    for how in runs.values():
-        strategy(setting, len(data.train.labels), how)  # refuse now, not after hours
-    total = sum(rounds_of(setting, how) for how in runs.values())
-    turns, curves = itertools.count(1), []
-    for told, how in runs.items():
+    for run in runs:
+        run.strategy(setting, len(data.train.labels))  # refuse now, not after hours
+    total, turns, curves = sum(run.rounds_of(setting) for run in runs), itertools.count(1), []
+    for run in runs:
 
-        def note(report: RoundReport, told: str = told) -> None:
+        def note(report: RoundReport, run: Run = run) -> None:
             if progress is not None:
-                progress(next(turns), total, f"{told}: accuracy {report.accuracy:.4f}")
+                progress(next(turns), total, f"{run.name}: accuracy {report.accuracy:.4f}")
 
-        curves.append(learn(told, task, data, setting, how, workers=workers, on_round=note))
+        curves.append(learn(run, task, data, setting, note))
     return curves
 
 

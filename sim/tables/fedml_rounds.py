@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flhe_lab.advise.wan import named
-from flhe_lab.papers.learners import quiet
+from flhe_lab.papers.learning import quiet
 from flhe_lab.tables import phase_costs
 from flhe_lab.tables.evaluation import Round, played
 from flhe_lab.tables.fedml_costs import FEWER

@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from flhe_lab.bench.contender import Contender
 from flhe_lab.bench.turns import measure
 from flhe_lab.papers.curves import COMPARISONS, compare, learned
-from flhe_lab.papers.learners import quiet
-from flhe_lab.papers.learning import SETTLED, Curve
+from flhe_lab.papers.learning import SETTLED, Curve, quiet
 from flhe_lab.tables.chart import Chart
 from flhe_lab.tables.marked import Marked, measured
 from flhe_lab.tables.result import Entry, Group, Result
@@ -91,11 +91,10 @@ def curves_step(model: str, plan: Plan) -> Step:
             model,
             data_dir=data_dir,
             rounds=QUICK_ROUNDS if plan.quick else 0,
-            workers=2,
             progress=lambda _done, _all, what: say(what),
         )
         title = learned(model, data_dir).source.title
-        return {"task": title, "curves": [curve.to_json() for curve in found]}
+        return {"task": title, "curves": [asdict(curve) for curve in found]}
 
     return Step(key, work, f"{NAMES[model]}: learning curves", 6.0 if plan.quick else 240.0, 0)
 
@@ -107,14 +106,14 @@ def _models(plan: Plan) -> tuple[str, ...]:
 
 
 def _figure(model: str, found: Any) -> Result:
-    curves = [Curve.from_json(each) for each in found["curves"]]
+    curves = [Curve(c["name"], c["accuracy"], c["loss"]) for c in found["curves"]]
     entries: list[Entry] = []
     for curve in curves:
         group: Group = "peer" if curve is curves[0] else "ours"
-        for what in ("accuracy", "loss"):
+        for what, values in (("accuracy", curve.accuracy), ("loss", curve.loss)):
             entries += [
                 Entry(f"round {i}", curve.name, group, what, "", measured(value), float(i))
-                for i, value in enumerate(curve.series[what], 1)
+                for i, value in enumerate(values, 1)
             ]
     return Result(
         f"curves-{model}",
@@ -129,7 +128,7 @@ def _figure(model: str, found: Any) -> Result:
 def _setting(model: str) -> str:
     """How it was trained, and what differs from the papers', in words."""
     how = COMPARISONS[model].setting
-    work = f"{how.batches} batches" if how.batches else f"{how.local_epochs} epoch"
+    work = f"{how.batches} batches" if how.batches else "1 epoch"
     return (
         f"{how.clients} clients, {work} of {how.batch_size} in a round, {how.optimizer} with a "
         f"learning rate of {how.learning_rate:g}; models are averaged. The papers have nine or ten "
@@ -141,11 +140,12 @@ def _setting(model: str) -> str:
 def _apart(curves: Sequence[Curve]) -> str:
     """How far the encrypted curves lie from the plain one, in words."""
     plain, *others = curves
-    said = [
-        f"{curve.name} {curve.gap(plain):.3f} in {curve.rounds} rounds, "
-        f"{curve.settled_after(curve.rounds) - plain.settled_after(curve.rounds):+.4f} over the last"
-        for curve in others
-    ]
+    said = []
+    for curve in others:
+        rounds = len(curve.accuracy)
+        settled = curve.settled_after(rounds) - plain.settled_after(rounds)
+        gap = f"{curve.name} {curve.gap(plain):.3f} in {rounds} rounds"
+        said.append(f"{gap}, {settled:+.4f} over the last")
     return (
         "Largest difference of accuracy from plain FedAvg on the same batches in any one round, and of "
         f"the mean over the last {SETTLED}, or all: {'; '.join(said)}."
