@@ -212,7 +212,7 @@ def _figure_10(plan: Plan, found: Found) -> Iterator[Line]:
     for bits, costs in by_width(found[_widths_step(plan).key], VALUES["lstm"]).items():
         for cost in costs:
             who = cost.who if cost.group == "peer" else "BatchCrypt (flhe)"
-            numbers = EVALUATION.iteration(cost, train_s).parts()
+            numbers = EVALUATION.iteration(cost, train_s).parts
             numbers |= {"traffic": everybodys_mb(cost), PER: counted(slots(bits).per)}
             yield Line(f"{bits} bits", who, cost.group, numbers)
         yield Line(f"{bits} bits", "BatchCrypt", "paper", {PER: BATCH[bits]})

@@ -131,11 +131,11 @@ def everybodys_mb(cost: Cost) -> Marked:
 
 def _breakdown(_model: str, cost: Cost, seen: Round) -> Numbers:
     """Where an iteration goes: a client's parts, the whole, and what the server adds."""
-    return seen.parts() | {AGGREGATION: cost.add_s * COHORT}
+    return seen.parts | {AGGREGATION: cost.add_s * COHORT}
 
 
 def _total(_model: str, _cost: Cost, seen: Round) -> Numbers:
-    return {TOTAL: seen.total_s}
+    return {TOTAL: seen.parts[TOTAL]}
 
 
 def _traffic(_model: str, cost: Cost, _seen: Round) -> Numbers:

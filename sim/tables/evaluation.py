@@ -22,7 +22,8 @@ from flhe_lab.tables.section import Found, Plan, Step
 from flhe_lab.tables.table import Fill, Line, Numbers
 
 PARTS = ("training", "encryption", "decryption", "idle")
-"""An iteration, as the paper's figures stack it; idle holds transfers and the server's work."""
+"""An iteration, as the paper's figures stack it; idle holds all else, transfers, the server's work and
+waiting for others."""
 
 TOTAL = "iteration"
 
@@ -31,18 +32,10 @@ TOTAL = "iteration"
 class Round:
     """One round as the slowest client sees it."""
 
-    train_s: Marked  # Its own work, as measured or sampled
-    encrypt_s: Marked  # The same
-    decrypt_s: Marked  # The same
-    wait_s: Marked
-    """All else, transfer, the server's work and waiting for others: what the papers call idle."""
-    total_s: Marked  # The round
+    parts: dict[
+        str, Marked
+    ]  # PARTS, as measured or sampled, and TOTAL; idle and total are projected
     breakdown: Breakdown  # The model's own account
-
-    def parts(self) -> dict[str, Marked]:
-        """PARTS, then TOTAL."""
-        numbers = (self.train_s, self.encrypt_s, self.decrypt_s, self.wait_s, self.total_s)
-        return dict(zip((*PARTS, TOTAL), numbers, strict=True))
 
 
 def work_of(cost: Cost, train_s: float) -> Work:
@@ -63,7 +56,8 @@ def played(cost: Cost, train_s: Marked, links: Sequence[Link]) -> Round:
     whole = typical(simulate(work_of(cost, train_s.value), links))
     own = whole.train_s + whole.encrypt_s + whole.decrypt_s
     idle, total = projected(whole.total_s - own), projected(whole.total_s)
-    return Round(train_s, cost.encrypt_s, cost.decrypt_s, idle, total, whole)
+    numbers = (train_s, cost.encrypt_s, cost.decrypt_s, idle, total)
+    return Round(dict(zip((*PARTS, TOTAL), numbers, strict=True)), whole)
 
 
 def row(model: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from flhe_lab.advise.wan import named
 from flhe_lab.papers.learning import quiet
 from flhe_lab.tables import phase_costs
-from flhe_lab.tables.evaluation import Round, played
+from flhe_lab.tables.evaluation import TOTAL, Round, played
 from flhe_lab.tables.fedml_costs import FEWER
 from flhe_lab.tables.fedml_costs import sampled as sampled_told
 from flhe_lab.tables.fedml_map import FIGURE_5
@@ -109,13 +109,13 @@ def _figure_8(plan: Plan, found: Found) -> Iterator[Line]:
         for who, cost in bars:
             seen = _cycle(cost, train_s, "fedml-200")
             parts = {  # they add up to the cycle
-                "encryption": seen.encrypt_s,
+                "encryption": cost.encrypt_s,
                 "transfer": projected(seen.breakdown.transfer_s),
                 "aggregation": cost.add_s * COHORT,
-                "decryption": seen.decrypt_s,
+                "decryption": cost.decrypt_s,
             }
-            beside = sum(parts.values(), projected(0.0)) / seen.total_s * 100
-            columns = {"training": seen.train_s, **parts, "cycle": seen.total_s}
+            beside = sum(parts.values(), projected(0.0)) / seen.parts[TOTAL] * 100
+            columns = {"training": train_s, **parts, "cycle": seen.parts[TOTAL]}
             yield Line(row, who, cost.group, {**columns, "beside training": beside})
 
 
@@ -136,7 +136,7 @@ def _figure_14b(plan: Plan, found: Found) -> Iterator[Line]:
             numbers = {
                 "communication": moved,
                 "others": total_s(cost) + train_s,
-                "communication's part": moved / seen.total_s * 100,
+                "communication's part": moved / seen.parts[TOTAL] * 100,
             }
             yield Line(row, cost.who, cost.group, numbers)
 

@@ -225,11 +225,11 @@ def _figure_11(plan: Plan, found: Found) -> Iterator[Line]:
 
 _ours, _filled, _modes = EVALUATION.ours, EVALUATION.filled, tuple(MODES)
 FIGURE_7 = _filled(
-    _ours(costs, lambda _model, _cost, seen: seen.parts()), papers(_modes, _iteration_s)
+    _ours(costs, lambda _model, _cost, seen: seen.parts), papers(_modes, _iteration_s)
 )
 FIGURE_8 = _filled(_ours(costs, _traffic), papers(_modes, _paper_traffic))
 TABLE_4 = _filled(_ours(costs, _ends), papers(_modes, _paper_ends))
-FIGURE_10 = _filled(_ours(tenth_costs, lambda _model, _cost, seen: seen.parts()))
+FIGURE_10 = _filled(_ours(tenth_costs, lambda _model, _cost, seen: seen.parts))
 
 SECTIONS: Sequence[Section] = (
     section(size_steps, Table("flashe-table-2", _table_2)),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flhe_lab.advise.wan import uniform
 from flhe_lab.bench.secure_sums import SECAGG
 from flhe_lab.tables import phase_costs as costs
-from flhe_lab.tables.evaluation import played
+from flhe_lab.tables.evaluation import TOTAL, played
 from flhe_lab.tables.learned import batch_s, training_step
 from flhe_lab.tables.marked import Marked
 from flhe_lab.tables.sash_times import ratio_of, ratio_step
@@ -78,7 +78,7 @@ def headlines(plan: Plan, found: Found) -> Iterator[Headline]:
     at_cnn = costs.read(found[cnn_step(plan).key])
     train_s = batch_s("cnn", found, plan) * BATCHES
     links = uniform(MBPS, cohort=COHORT).links(COHORT)
-    total_s = {name: played(cost, train_s, links).total_s for name, cost in at_cnn.items()}
+    total_s = {name: played(cost, train_s, links).parts[TOTAL] for name, cost in at_cnn.items()}
     sent = {name: cost.upload_bytes for name, cost in at_cnn.items()}
     plain, flashe = total_s[costs.PLAIN], total_s[costs.FLASHE]
     ratio = flashe / plain

@@ -16,20 +16,19 @@ from typing import Literal, get_args
 from flhe.errors import ConfigError
 
 Mark = Literal["counted", "measured", "sampled", "projected", "published"]
-"""Where a number comes from, the firmest first; `MEANINGS` says what each one means."""
+"""Where a number comes from, the firmest first; LEGEND says what each one means."""
 
 MARKS: tuple[Mark, ...] = get_args(Mark)
-MEANINGS: dict[Mark, str] = {
+_MEANINGS: dict[Mark, str] = {
     "counted": "the number is exact, such as the bytes of a ciphertext",
     "measured": "all of it ran on this machine",
     "sampled": "a part of it ran on this machine, and the rest is in proportion",
     "projected": "a model computes it from other numbers, such as seconds on a described link",
     "published": "a paper states it",
 }
-"""What each mark tells a reader."""
 
 LEGEND = "The small word behind a number says where the number comes from:\n\n" + "".join(
-    f"- *{mark}*: {MEANINGS[mark]}\n" for mark in MARKS
+    f"- *{mark}*: {_MEANINGS[mark]}\n" for mark in MARKS
 )
 """Markdown for every page with a table; marks are whole words, since a letter looks like a unit."""
 
@@ -70,10 +69,8 @@ class Marked:
 def weakest(*marks: Mark) -> Mark:
     """The mark of what is made of numbers with these marks.
 
-    Raises ConfigError: no mark; or a paper's number among ours: such a number would stand for neither.
+    Raises ConfigError: a paper's number among ours: such a number would stand for neither.
     """
-    if not marks:
-        raise ConfigError("no marks: a number is made of at least one")
     if "published" in marks and set(marks) != {"published"}:
         raise ConfigError("a published number and one of ours do not mix: show them side by side")
     return max(marks, key=MARKS.index)
@@ -82,7 +79,6 @@ def weakest(*marks: Mark) -> Mark:
 counted, measured, sampled, projected, published = (
     functools.partial(Marked, mark=mark) for mark in MARKS
 )
-"""Value -> number with that mark."""
 
 
 def proportional(number: Marked, factor: float) -> Marked:

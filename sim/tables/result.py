@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from flhe.errors import ConfigError
@@ -13,7 +14,6 @@ from flhe_lab.tables.chart import Chart
 from flhe_lab.tables.marked import Marked
 
 Group = Literal["ours", "peer", "paper"]
-GROUPS: tuple[Group, ...] = ("ours", "peer", "paper")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,6 @@ class Entry:
     x: float | None = None  # Place on a numeric axis, for lines
 
     def __post_init__(self) -> None:
-        if self.group not in GROUPS:
-            raise ConfigError(f"group={self.group!r}: choose from {', '.join(GROUPS)}")
         if (self.group == "paper") != (self.number.mark == "published"):
             raise ConfigError(
                 f"{self.row}, {self.who}, {self.what}: a paper's number is published, and no other is"
@@ -47,19 +45,15 @@ class Result:
     entries: tuple[Entry, ...]
     """In the order of rows; columns come in the order of their first entry."""
     chart: Chart | None = None  # How it is drawn; None where it is a table only
-    notes: tuple[str, ...] = field(default=())
-    """What a reader must know: setting, what differs from the paper's, what the paper leaves
-    out."""
+    notes: tuple[str, ...] = ()  # Setting, what differs from the paper's, what the paper leaves out
 
     def __post_init__(self) -> None:
         if not self.entries:
             raise ConfigError(f"{self.name}: has no entries; leave it out instead")
-        seen: set[tuple[str, ...]] = set()
-        for e in self.entries:
-            key = (e.row, e.who, e.group, e.what)
-            if key in seen:
-                raise ConfigError(f"{self.name}: two entries for {', '.join(key)}")
-            seen.add(key)
+        times = Counter((e.row, e.who, e.group, e.what) for e in self.entries)
+        (most, count) = times.most_common(1)[0]
+        if count > 1:
+            raise ConfigError(f"{self.name}: two entries for {', '.join(most)}")
 
 
 FIELDS = ("row", "who", "group", "what", "unit", "value", "mark", "x")
@@ -102,16 +96,8 @@ def short(value: float) -> str:
     """Three or four digits that count; whole numbers below a billion in full."""
     if value == int(value) and abs(value) < 1e9:
         return f"{int(value):,}"
-    size = abs(value)
-    if size >= 1000:
-        return f"{value:,.0f}"
-    if size >= 100:
-        return f"{value:.1f}"
-    if size >= 1:
-        return f"{value:.2f}"
-    if size >= 0.001:
-        return f"{value:.3g}"
-    return f"{value:.2g}"
+    formats = ((1000, ",.0f"), (100, ".1f"), (1, ".2f"), (0.001, ".3g"), (0, ".2g"))
+    return format(value, next(shape for least, shape in formats if abs(value) >= least))
 
 
 def ratios(

@@ -66,16 +66,13 @@ def run(
     what is going on); both are estimates.
     """
     store = Store(out / plan.name / "measured")
+    # Sections that are not asked for are shown where all of theirs is there.
+    asked = {section.name for section in sections}
+    rest = [section for section in sections if section.name not in {o.name for o in others}]
     steps = steps_of(sections, plan)
-    found: dict[str, object] = {}
-    todo: list[Step] = []
-    for step in steps:
-        data = None if fresh else store.get(step.key)
-        if data is None:
-            todo.append(step)
-        else:
-            found[step.key] = data
+    found = {} if fresh else store.having(step.key for step in steps)
     foreign = tuple(store.foreign)
+    todo = [step for step in steps if step.key not in found]
     whole = max(round(sum(step.weight for step in todo)), 1)
     done, failures = 0.0, list[tuple[str, str]]()
     for step in todo:
@@ -84,38 +81,19 @@ def run(
         except (FlheError, ImportError) as error:
             failures.append((step.about, " ".join(str(error).split())))
         done += step.weight
-    shown, missing = _ready(sections, others, plan, store, found)
-    results = _report(shown, plan, found)
-    where = write(results, missing, plan, out)
-    measured = len(todo) - len(failures)
-    kept = len(steps) - len(todo)
-    return Made(tuple(results), where, measured, kept, foreign, tuple(failures))
-
-
-def _ready(
-    sections: Sequence[Section],
-    others: Sequence[Section],
-    plan: Plan,
-    store: Store,
-    found: dict[str, object],
-) -> tuple[list[Section], list[Section]]:
-    """Sections whose steps are all there, in the order of `others`, and those asked for that lack one.
-
-    Takes what earlier runs left into `found`.
-    """
-    names = {section.name for section in sections}
-    rest = [section for section in sections if all(other.name != section.name for other in others)]
+    measured = {step.key for step in steps}
     shown, missing = [], []
     for section in (*others, *rest):
         keys = [step.key for step in section.steps(plan)]
-        if section.name not in names:
-            there = {key: store.get(key) for key in keys if key not in found}
-            found |= {key: data for key, data in there.items() if data is not None}
+        found |= store.having(key for key in keys if key not in measured)
         if all(key in found for key in keys):
             shown.append(section)
-        elif section.name in names:
+        elif section.name in asked:
             missing.append(section)
-    return shown, missing
+    results = _report(shown, plan, found)
+    where = write(results, missing, plan, out)
+    kept = len(steps) - len(todo)
+    return Made(tuple(results), where, len(todo) - len(failures), kept, foreign, tuple(failures))
 
 
 def _measure(step: Step, done: float, whole: int, progress: Progress | None) -> object:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from flhe.errors import ConfigError
@@ -26,8 +26,8 @@ class Step:
     """One measurement."""
 
     key: str
-    """Its name, small letters, digits, "-", "." and "+": the file that it is kept in. It names
-    all that the result depends on: sizes, cohort, whether a quick one."""
+    """Its name, of the file that it is kept in: all that the result depends on, such as sizes, cohort,
+    and whether it is a quick one."""
     work: Callable[[Say], Any]  # Takes `say`; returns JSON values
     about: str  # What it does, for the progress bar
     weight: float = 1.0  # About how many seconds it takes, for the progress bar
@@ -72,4 +72,4 @@ class Section:
     """Plan -> steps, in order; none where nothing is measured."""
     report: Callable[[Plan, Found], Sequence[Result]]
     """(plan, found) -> results. It measures nothing."""
-    covers: tuple[str, ...] = field(default=())  # What of the paper it regenerates: "Table 2"
+    covers: tuple[str, ...] = ()  # What of the paper it regenerates: "Table 2"

@@ -54,7 +54,6 @@ def test_markdown_has_a_line_for_each_row_and_who_and_a_word_behind_each_number(
         (lambda: result(entries=()), "no entries"),
         (lambda: Entry("CNN", "Pai", "paper", "time", "s", measured(1.0)), "published"),
         (lambda: Entry("CNN", "ours", "ours", "time", "s", published(1.0)), "published"),
-        (lambda: Entry("CNN", "ours", "theirs", "time", "s", measured(1.0)), "choose from"),
     ],
 )
 def test_what_no_table_says(make: Callable[[], object], says: str) -> None:
