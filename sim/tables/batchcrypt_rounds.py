@@ -16,7 +16,7 @@ from flhe_lab.papers.convergence import Projection, Reported, billed, reported
 from flhe_lab.papers.packing import TABLE_3
 from flhe_lab.papers.published import rows
 from flhe_lab.tables import phase_costs as costs_of
-from flhe_lab.tables.evaluation import TOTAL, Evaluation, Round, papers
+from flhe_lab.tables.evaluation import TOTAL, Evaluation, Round
 from flhe_lab.tables.learned import NAMES, VALUES
 from flhe_lab.tables.marked import Marked, projected
 from flhe_lab.tables.phase_costs import BATCHCRYPT_2048, ESAFL_NARROW, PHE, PHE_BATCHED, Cost
@@ -134,12 +134,12 @@ def _breakdown(_model: str, cost: Cost, seen: Round) -> Numbers:
     return seen.parts | {AGGREGATION: cost.add_s * COHORT}
 
 
-def _total(_model: str, _cost: Cost, seen: Round) -> Numbers:
-    return {TOTAL: seen.parts[TOTAL]}
-
-
 def _traffic(_model: str, cost: Cost, _seen: Round) -> Numbers:
     return {TRAFFIC: everybodys_mb(cost)}
+
+
+def _both(_model: str, cost: Cost, seen: Round) -> Numbers:
+    return {TOTAL: seen.parts[TOTAL], TRAFFIC: everybodys_mb(cost)}
 
 
 def _end(paper: str, model: str, cost: Cost, seen: Round) -> Projection:
@@ -159,7 +159,7 @@ def convergence_of(paper: str, names: Sequence[str], modes: Sequence[str]) -> Fi
         said = line(paper, model, mode)
         return {"time": said.hours, TRAFFIC: said.traffic_gb, "epochs": said.epochs}
 
-    return EVALUATION.filled(EVALUATION.ours(costs(names), ours), papers(modes, theirs))
+    return EVALUATION.filled(costs(names), ours, modes, theirs)
 
 
 def _bill(model: str, cost: Cost, seen: Round) -> Numbers:
@@ -180,8 +180,7 @@ def iterations_of(
 
     `names` and the paper's `modes` are in the first two, `beside` and `two` of its modes in the third.
     """
-    ours, filled = EVALUATION.ours, EVALUATION.filled
-    every, some = costs(names), costs(beside)
+    every, some, filled = costs(names), costs(beside), EVALUATION.filled
 
     def seconds(model: str, mode: str) -> Numbers:
         return {TOTAL: iteration_s(paper, model, mode)}
@@ -190,14 +189,9 @@ def iterations_of(
         return {TRAFFIC: traffic_mb(paper, model, mode)}
 
     return (
-        filled(ours(every, _breakdown), papers(modes, seconds)),
-        filled(ours(every, _traffic), papers(modes, megabytes)),
-        filled(
-            ours(some, _total),
-            ours(some, _traffic),
-            papers(two, seconds),
-            papers(two, megabytes),
-        ),
+        filled(every, _breakdown, modes, seconds),
+        filled(every, _traffic, modes, megabytes),
+        filled(some, _both, two, lambda *at: {**seconds(*at), **megabytes(*at)}),
     )
 
 
@@ -211,7 +205,7 @@ FILLS: Mapping[str, Fill] = {
     "batchcrypt-figure-9": _9,
     "batchcrypt-table-4": convergence_of(BATCHCRYPT, BILLED, (*STOCK_MODES, PLAIN)),
     "batchcrypt-figure-11": EVALUATION.filled(
-        EVALUATION.ours(costs(BILLED), _bill), papers((*STOCK_MODES, PLAIN), _paper_bill)
+        costs(BILLED), _bill, (*STOCK_MODES, PLAIN), _paper_bill
     ),
     "esafl-figure-4": _4,
     "esafl-figure-5": _5,
@@ -220,7 +214,7 @@ FILLS: Mapping[str, Fill] = {
 }
 """Table -> what it holds."""
 
-ROUNDS = {name: section(steps, Table(name, fill, by_row=True)) for name, fill in FILLS.items()}
+ROUNDS = {name: section(steps, Table(name, fill)) for name, fill in FILLS.items()}
 SECTIONS: Sequence[Section] = tuple(
     found for name, found in ROUNDS.items() if name.startswith("batchcrypt")
 )

@@ -68,9 +68,6 @@ def row(model: str) -> str:
 Costs = Callable[[str, Plan, Found], Iterable[Cost]]
 """(model, plan, found) -> everybody's costs at that model."""
 
-Part = Callable[[str, Plan, Found], Iterable[Line]]
-"""(model, plan, found) -> lines of that model."""
-
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
@@ -123,33 +120,25 @@ class Evaluation:
         """Training to convergence, over so many rounds."""
         return project(seen.breakdown, rounds, self.prices, self.link, self.cohort)
 
-    def ours(self, costs: Costs, numbers: Callable[[str, Cost, Round], Numbers]) -> Part:
-        """Lines of what was measured here: (model, cost, its iteration) -> numbers."""
+    def filled(
+        self,
+        costs: Costs,
+        numbers: Callable[[str, Cost, Round], Numbers],
+        modes: Sequence[str] = (),
+        told: Callable[[str, str], Numbers] = lambda _model, _mode: {},
+    ) -> Fill:
+        """A table, model by model: what was measured here, and below it the paper's `modes`.
 
-        def lines(model: str, plan: Plan, found: Found) -> Iterator[Line]:
-            train_s = self.train_s(model, plan, found)
-            for cost in costs(model, plan, found):
-                seen = self.iteration(cost, train_s)
-                yield Line(row(model), cost.who, cost.group, numbers(model, cost, seen))
-
-        return lines
-
-    def filled(self, *parts: Part) -> Fill:
-        """A table of those parts, model by model."""
+        `numbers` takes (model, cost, its iteration), `told` (model, mode).
+        """
 
         def fill(plan: Plan, found: Found) -> Iterator[Line]:
             for model in self.models:
-                for part in parts:
-                    yield from part(model, plan, found)
+                train_s = self.train_s(model, plan, found)
+                for cost in costs(model, plan, found):
+                    each = numbers(model, cost, self.iteration(cost, train_s))
+                    yield Line(row(model), cost.who, cost.group, each)
+                for mode in modes:
+                    yield Line(row(model), mode, "paper", told(model, mode))
 
         return fill
-
-
-def papers(modes: Sequence[str], numbers: Callable[[str, str], Numbers]) -> Part:
-    """Lines of what a paper says: (model, mode) -> numbers."""
-
-    def lines(model: str, _plan: Plan, _found: Found) -> Iterator[Line]:
-        for mode in modes:
-            yield Line(row(model), mode, "paper", numbers(model, mode))
-
-    return lines

@@ -12,7 +12,7 @@ from flhe_lab.bench.sparse import plain_sparse, sparse
 from flhe_lab.papers.convergence import Reported, reported
 from flhe_lab.papers.published import rows
 from flhe_lab.tables import phase_costs
-from flhe_lab.tables.evaluation import TOTAL, Evaluation, Round, papers, row
+from flhe_lab.tables.evaluation import TOTAL, Evaluation, Round, row
 from flhe_lab.tables.headlines import BATCHES, COHORT, cnn_step
 from flhe_lab.tables.learned import NAMES as MODEL_NAMES
 from flhe_lab.tables.learned import VALUES
@@ -223,13 +223,11 @@ def _figure_11(plan: Plan, found: Found) -> Iterator[Line]:
             yield Line(row(model), who, "paper", {RATIO: ratio})
 
 
-_ours, _filled, _modes = EVALUATION.ours, EVALUATION.filled, tuple(MODES)
-FIGURE_7 = _filled(
-    _ours(costs, lambda _model, _cost, seen: seen.parts), papers(_modes, _iteration_s)
-)
-FIGURE_8 = _filled(_ours(costs, _traffic), papers(_modes, _paper_traffic))
-TABLE_4 = _filled(_ours(costs, _ends), papers(_modes, _paper_ends))
-FIGURE_10 = _filled(_ours(tenth_costs, lambda _model, _cost, seen: seen.parts))
+_filled, _modes = EVALUATION.filled, tuple(MODES)
+FIGURE_7 = _filled(costs, lambda _model, _cost, seen: seen.parts, _modes, _iteration_s)
+FIGURE_8 = _filled(costs, _traffic, _modes, _paper_traffic)
+TABLE_4 = _filled(costs, _ends, _modes, _paper_ends)
+FIGURE_10 = _filled(tenth_costs, lambda _model, _cost, seen: seen.parts)
 
 SECTIONS: Sequence[Section] = (
     section(size_steps, Table("flashe-table-2", _table_2)),

@@ -54,7 +54,6 @@ class Table:
     told: Told | None = None  # What titles and notes name in braces
     chart: Callable[[Plan, Found], Chart] | None = None
     """(plan, found) -> chart, where it is not declared."""
-    by_row: bool = False  # Whether lines of one row are brought together
 
     @property
     def source(self) -> str:
@@ -71,9 +70,6 @@ class Table:
         entries = _entries(self.fill(plan, found), declared["units"])
         for what, to, *group in declared.get("ratios", ()):
             entries += ratios(entries, what, to, group=group[0] if group else None)
-        if self.by_row:
-            rows = list(dict.fromkeys(e.row for e in entries))
-            entries.sort(key=lambda e: rows.index(e.row))
         notes = (note.format_map(told) for note in declared.get("notes", ()))
         return Result(
             self.name,
