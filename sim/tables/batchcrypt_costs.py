@@ -140,26 +140,21 @@ def measure_keys(
     return timed(contenders, repeats, say)
 
 
-def _table_1(plan: Plan, found: Found) -> list[Line]:
-    out: list[tuple[int, Line]] = []
-    for name, cost in read(found[_keys_step(plan).key]).items():
-        who, _, bits = name.partition("|")
-        numbers = {
-            "plaintext": counted(4 * TABLE_1_VALUES / MB),
-            "ciphertext": cost.upload_bytes / MB,
-            "encryption": cost.encrypt_s,
-            "decryption": cost.decrypt_s,
-        }
-        out.append((int(bits), Line(f"key of {bits} bits", who, cost.group, numbers)))
+COLUMNS_1 = ("plaintext", "ciphertext", "encryption", "decryption")
+
+
+def _table_1(plan: Plan, found: Found) -> Iterator[Line]:
+    costs = read(found[_keys_step(plan).key])
     for line in TABLE_1:
-        told = {
-            "plaintext": line.plain_mb,
-            "ciphertext": line.cipher_mb,
-            "encryption": line.encrypt_s,
-            "decryption": line.decrypt_s,
-        }
-        out.append((line.key_bits, Line(f"key of {line.key_bits} bits", PHE, "paper", told)))
-    return [line for _, line in sorted(out, key=lambda pair: pair[0])]
+        row = f"key of {line.key_bits} bits"
+        for name, cost in costs.items():
+            who, _, bits = name.partition("|")
+            if int(bits) == line.key_bits:
+                size = counted(4 * TABLE_1_VALUES / MB)
+                ours = (size, cost.upload_bytes / MB, cost.encrypt_s, cost.decrypt_s)
+                yield Line(row, who, cost.group, dict(zip(COLUMNS_1, ours, strict=True)))
+        theirs = (line.plain_mb, line.cipher_mb, line.encrypt_s, line.decrypt_s)
+        yield Line(row, PHE, "paper", dict(zip(COLUMNS_1, theirs, strict=True)))
 
 
 # --- Figure 10 ---
