@@ -14,7 +14,7 @@ import numpy as np
 from flhe.keys.agreement.circle import PACKED_FROM, SharingParameters
 from flhe.math.prg import random_elements
 from flhe_lab.bench.contender import Contender, Setting
-from flhe_lab.bench.sash_members import SashMembers
+from flhe_lab.bench.members import SashMembers
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,15 +23,28 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.client.mod import secaggplus_mod
+from flwr.common import (
+    Code,
+    FitIns,
+    FitRes,
+    Status,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+)
 from flwr.common.secure_aggregation.crypto.shamir import create_shares
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import encrypt, generate_shared_key
-from flwr.common.secure_aggregation.secaggplus_constants import Key, Stage
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 from flwr.common.secure_aggregation.secaggplus_utils import share_keys_plaintext_concat
-from flwr.server.workflow import SecAggPlusWorkflow
+from flwr.compat.common import recorddict_compat as compat
+from flwr.server import LegacyContext
+from flwr.server.workflow import SecAggPlusWorkflow, constant
 from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
 from flwr.supercore.primitives.asymmetric import (
     bytes_to_public_key,
@@ -39,21 +52,11 @@ from flwr.supercore.primitives.asymmetric import (
     private_key_to_bytes,
     public_key_to_bytes,
 )
+from flwr.supercore.task_identity import TaskIdentity
+from numpy.typing import NDArray
 
 from flhe.errors import FlheError
 from flhe_lab.bench.contender import Laps, Setting, worst
-from flhe_lab.bench.flower_parts import (
-    FIRST,
-    Client,
-    Clients,
-    configs_of,
-    context_for,
-    grid,
-    message_to,
-    need,
-    stayed,
-    update_of,
-)
 from flhe_lab.bench.host import quiet
 
 MAX_WEIGHT = 1000.0
@@ -237,3 +240,143 @@ def _unmask(workflow: Any, context: Any, state: Any, replies: list[Any]) -> floa
         seconds = time.perf_counter() - began
     need(done)
     return seconds
+
+
+EXAMPLES = 1000
+"""Of every client: as many as Flower's default max_weight, so that the weight costs no precision."""
+
+FIRST = 1000
+"""Node id of the first client."""
+
+
+def update_of(setting: Setting, node: int) -> NDArray[np.float32]:
+    """What a client uploads, shape (values,): Gaussian, sigma 0.02, always the same."""
+    rng = np.random.default_rng(node)  # test data; keys and masks never come from here
+    return rng.standard_normal(setting.values, np.float32) * np.float32(0.02)
+
+
+def stayed(setting: Setting) -> list[int]:
+    """Node ids of the clients that upload; the others shared their keys."""
+    return [FIRST + rank for rank in setting.survivors]
+
+
+class Client:
+    """One client: Flower's mod around a training function that trains nothing."""
+
+    def __init__(self, setting: Setting, node: int) -> None:
+        self._setting = setting
+        self._context = Context(1, node, {}, RecordDict(), {})
+        self.seconds = 0.0
+
+    def handle(self, message: Any) -> Any:
+        """Give the message to the mod; its seconds add up, training's are not among them."""
+        # The mod takes fields out of what it is given, and the workflow gives all clients one record.
+        records: dict[str, Any] = dict(message.content)
+        for name, found in message.content.config_records.items():
+            records[name] = ConfigRecord(dict(found), False)
+        message.content = RecordDict(records)
+        trained: Any = None
+        if configs_of(message)[Key.STAGE] == Stage.COLLECT_MASKED_VECTORS:
+            update = ndarrays_to_parameters([update_of(self._setting, self._context.node_id)])
+            result = FitRes(Status(Code.OK, ""), update, EXAMPLES, {})
+            trained = Message(compat.fitres_to_recorddict(result, False), reply_to=message)
+        began = time.perf_counter()
+        out = secaggplus_mod(message, self._context, lambda _msg, _ctx: trained)
+        self.seconds += time.perf_counter() - began
+        return out
+
+
+Replies = Callable[[Iterable[Any]], list[Any]]
+"""Messages -> their replies."""
+
+
+def grid(replies: Replies) -> Any:
+    """Of Flower's Grid the one method that the workflow calls: all replies at once."""
+
+    def send_and_receive(messages: Iterable[Any], *, timeout: float | None = None) -> Any:
+        del timeout
+        return replies(messages)
+
+    return SimpleNamespace(send_and_receive=send_and_receive)
+
+
+class Clients:
+    """Hands each message to its client's mod; clients that dropped out answer with an error."""
+
+    def __init__(self, setting: Setting) -> None:
+        nodes = range(FIRST, FIRST + setting.cohort)
+        self.clients = {node: Client(setting, node) for node in nodes}
+        self.replies: list[Any] = []
+        self._stayed = stayed(setting)
+        self._stage = 0
+
+    def __call__(self, messages: Iterable[Any]) -> list[Any]:
+        """Replies of one stage."""
+        self._stage += 1
+        self.replies = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            if self._stage >= 3 and node not in self._stayed:
+                self.replies.append(Message(Error(5, "gone"), reply_to=message))
+            else:
+                self.replies.append(self.clients[node].handle(message))
+        return self.replies
+
+
+class Strategy:
+    """What the workflow calls of a strategy; keeps the mean that it hands over, and its weight.
+
+    `nodes` says what each node is told; the workflow's own parameters where it has no instructions.
+    """
+
+    def __init__(self, nodes: Mapping[int, FitIns | None]) -> None:
+        self._nodes = nodes
+        self.found: list[NDArray[Any]] = []
+        self.weight = 0.0
+
+    def configure_fit(self, _round: int, parameters: Any, _manager: Any) -> list[Any]:
+        """Every node, with its instructions."""
+        same = FitIns(parameters, {})
+        return [(SimpleNamespace(node_id=n), told or same) for n, told in self._nodes.items()]
+
+    def aggregate_fit(self, _round: int, results: Any, _failures: Any) -> Any:
+        """Take the mean, which stands in every result, and the counts, which are told in clear."""
+        if results:
+            self.found = parameters_to_ndarrays(results[0][1].parameters)
+            self.weight = float(sum(result.num_examples for _, result in results))
+        return None, {}
+
+
+def context_for(cohort: int) -> tuple[Any, Strategy]:
+    """A LegacyContext, and the strategy in it."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages need them
+    strategy = Strategy(dict.fromkeys(range(FIRST, FIRST + cohort)))
+    return legacy_context(strategy), strategy
+
+
+def legacy_context(strategy: Any) -> Any:
+    """A LegacyContext in round 1 around what the workflow takes for a strategy."""
+    state = RecordDict()
+    round_ = ConfigRecord({constant.Key.CURRENT_ROUND: 1})
+    state.config_records[constant.MAIN_CONFIGS_RECORD] = round_
+    arrays = ArrayRecord([np.zeros(1, np.float32)])
+    state.array_records[constant.MAIN_PARAMS_RECORD] = arrays
+    manager: Any = SimpleNamespace(num_available=lambda: 0)  # nobody counts them here
+    return LegacyContext(Context(1, 0, {}, state, {}), strategy=strategy, client_manager=manager)
+
+
+def message_to(node: int, fields: dict[str, Any]) -> Any:
+    """A message of the workflow to a client."""
+    content = RecordDict({RECORD_KEY_CONFIGS: ConfigRecord(fields, False)})
+    return Message(content=content, dst_node_id=node, message_type="train", group_id="1")
+
+
+def configs_of(message: Any) -> Any:
+    """The workflow's fields of a message."""
+    return message.content.config_records[RECORD_KEY_CONFIGS]
+
+
+def need(done: bool) -> None:
+    """FlheError unless a stage went through."""
+    if not done:
+        raise FlheError("legacy SecAgg+: the workflow halted, see Flower's log")

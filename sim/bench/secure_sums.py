@@ -13,8 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from flhe_lab.bench.contender import MANY, Contender, Laps, Setting
-from flhe_lab.bench.pairwise import Pairwise, SashNeighbours
-from flhe_lab.bench.sash_members import SashMembers
+from flhe_lab.bench.members import Pairwise, SashMembers, SashNeighbours
 from flhe_lab.bench.turns import Measured, Progress, measure
 
 DEGREE = 100

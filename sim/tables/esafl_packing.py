@@ -41,7 +41,7 @@ from flhe_lab.papers.packing import (
     added,
     unpacked,
 )
-from flhe_lab.tables.batchcrypt_rounds import ROUNDS
+from flhe_lab.tables.batchcrypt import ROUNDS
 from flhe_lab.tables.marked import Mark, Marked, counted, published
 from flhe_lab.tables.section import Found, Plan, Say, Section, Step
 from flhe_lab.tables.table import Line, Table, section

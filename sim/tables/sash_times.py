@@ -15,7 +15,7 @@ from typing import Any
 
 from flhe.keys.agreement.circle import PACKED_FROM
 from flhe_lab.bench.contender import Setting
-from flhe_lab.bench.sash_members import SashMembers
+from flhe_lab.bench.members import SashMembers
 from flhe_lab.bench.secure_sums import (
     FLOWERS,
     FLOWERS_PARTS,

@@ -29,7 +29,7 @@ VERDICTS: dict[Verdict, str] = {
 """What each verdict means."""
 
 TEXTS = "corrections.toml"
-MODULES = ("flashe", "esafl", "packing", "batchcrypt", "fedml", "sash", "hours", "tables")
+MODULES = ("flashe", "esafl", "batchcrypt", "fedml", "sash", "tables")
 """Modules of this package that have proofs."""
 
 

@@ -14,10 +14,8 @@ from flhe.keys.agreement.messages import Envelope
 from flhe.wire.canonical import loads
 from flhe_lab.bench import flower_secagg
 from flhe_lab.bench.contender import Setting
-from flhe_lab.bench.flower_parts import stayed, update_of
-from flhe_lab.bench.flower_secagg import FlowerSecAgg, Projection
-from flhe_lab.bench.pairwise import Pairwise, SashNeighbours
-from flhe_lab.bench.sash_members import SashMembers, checked
+from flhe_lab.bench.flower_secagg import FlowerSecAgg, Projection, stayed, update_of
+from flhe_lab.bench.members import Pairwise, SashMembers, SashNeighbours, checked
 from flhe_lab.bench.secure_sums import (
     FLOWERS,
     SASH_PLUS,

@@ -20,7 +20,7 @@ from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
 from flhe.math import ring
 from flhe_lab.advise import wan
-from flhe_lab.papers.corrections import batchcrypt, esafl, flashe, hours, sash, tables
+from flhe_lab.papers.corrections import batchcrypt, esafl, flashe, sash, tables
 from flhe_lab.papers.corrections import proof as proving
 from flhe_lab.papers.corrections.listing import TITLES, entry, page
 from flhe_lab.papers.corrections.proof import (
@@ -165,9 +165,9 @@ MENDED = {
     ),
     "esafl-links": (wan, "named", lambda _: wan.uniform(1000)),
     "batchcrypt-plain-traffic": (
-        hours,
+        tables,
         "BATCHCRYPT_4",
-        {m: _fits(each, 1 if m == "FMNIST" else 91) for m, each in hours.BATCHCRYPT_4.items()},
+        {m: _fits(each, 1 if m == "FMNIST" else 91) for m, each in tables.BATCHCRYPT_4.items()},
     ),
     "batchcrypt-capacity": (
         batchcrypt,

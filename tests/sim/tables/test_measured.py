@@ -17,11 +17,11 @@ from flhe_lab.bench.secure_sums import FLOWERS, SECAGG
 from flhe_lab.papers import curves
 from flhe_lab.papers.packing import Packed
 from flhe_lab.tables import (
-    batchcrypt_costs,
+    batchcrypt,
+    fedml_costs,
     fedml_map,
     fedml_measure,
     fedml_parameters,
-    fedml_rounds,
     fedml_threshold,
     flashe_masks,
     flashe_rounds,
@@ -69,14 +69,14 @@ def test_costs_are_of_one_run_and_keep_their_marks() -> None:
 
 
 def test_short_keys_are_below_the_policy() -> None:
-    assert batchcrypt_costs.short_key(512).public.bits in (511, 512)
+    assert batchcrypt.short_key(512).public.bits in (511, 512)
     with pytest.raises(ConfigError, match="key_bits=1024"):
         SecretKey.generate(1024)
 
 
 def test_keys_that_are_refused_have_no_batches() -> None:
-    found = stored(batchcrypt_costs.measure_keys(300, 4, 300, 1, say, (512, 2048)))
-    who = (phase_costs.PHE, batchcrypt_costs.ARITHMETIC, batchcrypt_costs.WHOLE)
+    found = stored(batchcrypt.measure_keys(300, 4, 300, 1, say, (512, 2048)))
+    who = (phase_costs.PHE, batchcrypt.ARITHMETIC, batchcrypt.WHOLE)
     names = [f"{name}|{bits}" for bits in (512, 2048) for name in who]
     assert list(found) == [name for name in names if name != f"{who[2]}|512"]
     costs = phase_costs.read(found)
@@ -87,10 +87,8 @@ def test_keys_that_are_refused_have_no_batches() -> None:
 
 
 def test_narrower_values_take_fewer_ciphertexts() -> None:
-    slots = batchcrypt_costs.slots
-    found = batchcrypt_costs.by_width(
-        stored(batchcrypt_costs.measure_widths(700, 700, 1, say)), 700
-    )
+    slots = batchcrypt.slots
+    found = batchcrypt.by_width(stored(batchcrypt.measure_widths(700, 700, 1, say)), 700)
     for bits, (ours, theirs) in found.items():
         count = -(-700 // slots(bits).per)
         assert theirs.upload_bytes.value == count * 512
@@ -278,7 +276,7 @@ def test_a_batch_is_trained_of_the_size_that_is_told(model: str) -> None:
 
 
 def test_training_is_of_the_model_that_the_paper_has() -> None:
-    found = fedml_rounds.train_resnet(2, 1, 32)
+    found = fedml_costs.train_resnet(2, 1, 32)
     assert found["parameters"] == RESNET_50.values
     assert found["seconds_per_image"] > 0
 

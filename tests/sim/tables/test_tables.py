@@ -11,7 +11,7 @@ import pytest
 
 from flhe.errors import ConfigError
 from flhe_lab.tables import headlines, sash_times
-from flhe_lab.tables.batchcrypt_rounds import (
+from flhe_lab.tables.batchcrypt import (
     ROUNDS,
     steps,
 )
