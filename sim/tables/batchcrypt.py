@@ -325,7 +325,6 @@ def _keys_step(plan: Plan) -> Step:
         f"batchcrypt-keys-{TABLE_1_VALUES}-{count}-{sample}",
         lambda say: measure_keys(TABLE_1_VALUES, count, sample, plan.repeats, say),
         "Paillier with keys of 1024, 2048 and 3072 bits",
-        weight=8 if plan.quick else 45,
     )
 
 
@@ -377,7 +376,6 @@ def _widths_step(plan: Plan) -> Step:
         f"batchcrypt-widths-{values}-{sample}",
         lambda say: measure_widths(values, sample, plan.repeats, say),
         f"BatchCrypt with values of 8, 16 and 32 bits, {values:,} values",
-        weight=8 if plan.quick else 40,
     )
 
 

@@ -190,7 +190,6 @@ def _step(model: Packed, bits: int, plan: Plan) -> Step:
         f"esafl-errors-{model.values}-{bits}-{sample}",
         lambda say: errors(model, bits, sample, say),
         f"ESAFL's errors, {model.name}, {bits} bits",
-        weight=7 * sample,
     )
 
 

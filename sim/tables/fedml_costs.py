@@ -13,39 +13,12 @@ from typing import Any
 
 from flhe_lab.advise.wan import named
 from flhe_lab.papers.learning import quiet
+from flhe_lab.tables import fedml_measure as turns
+from flhe_lab.tables import fedml_published as said
 from flhe_lab.tables import phase_costs
 from flhe_lab.tables.evaluation import TOTAL, Round, played
 from flhe_lab.tables.fedml_map import FIGURE_5
-from flhe_lab.tables.fedml_measure import (
-    FLARE,
-    OURS,
-    PLAIN,
-    SHARES,
-    TENSEAL,
-    costs,
-    longest,
-    ours,
-    reduced_costs,
-    reduced_step,
-    step,
-    tenseals,
-    total_s,
-)
 from flhe_lab.tables.fedml_parameters import TABLE_6_SECTION
-from flhe_lab.tables.fedml_published import (
-    BERT,
-    CNN,
-    COHORT,
-    MB,
-    MODELS,
-    RESNET_18,
-    RESNET_50,
-    TABLE_5,
-    TABLE_7,
-    TABLE_8,
-    VIT,
-    Model,
-)
 from flhe_lab.tables.fedml_threshold import FIGURE_12
 from flhe_lab.tables.learned import batch_seconds
 from flhe_lab.tables.marked import Marked, projected, proportional, published, sampled
@@ -61,28 +34,28 @@ TIME, SIZE = "aggregation", "upload"
 
 def noted(plan: Plan, _found: Found) -> dict[str, object]:
     """What the note on samples names: values of the longest vector that is run whole."""
-    return {"longest": longest(plan)}
+    return {"longest": turns.longest(plan)}
 
 
-def _steps(models: Iterable[Model], plan: Plan) -> list[Step]:
+def _steps(models: Iterable[said.Model], plan: Plan) -> list[Step]:
     """The turns that tell what models cost; of those beyond the longest once."""
-    made = (step(model.values, SHARES, plan) for model in models)
+    made = (turns.step(model.values, turns.SHARES, plan) for model in models)
     return list({one.key: one for one in made}.values())
 
 
-def row_of(model: Model) -> str:
+def row_of(model: said.Model) -> str:
     """A model as tables call it."""
     return f"{model.name} ({model.values:,})"
 
 
 def numbers(cost: Cost) -> dict[str, Marked]:
     """Total seconds and MB of one aggregation."""
-    return {TIME: total_s(cost), SIZE: cost.upload_bytes / MB}
+    return {TIME: turns.total_s(cost), SIZE: cost.upload_bytes / said.MB}
 
 
 def told(seconds: float, nbytes: float) -> dict[str, float]:
     """The same as the paper says."""
-    return {TIME: seconds, SIZE: nbytes / MB}
+    return {TIME: seconds, SIZE: nbytes / said.MB}
 
 
 # --- Table 4, Figures 2 and 7: by the size of the model ---
@@ -90,41 +63,48 @@ def told(seconds: float, nbytes: float) -> dict[str, float]:
 
 def _models(who: Sequence[str], *, papers: bool) -> Fill:
     def fill(plan: Plan, found: Found) -> Iterator[Line]:
-        for model in MODELS:
-            seen, row, x = costs(model.values, SHARES, plan, found), row_of(model), model.values
+        for model in said.MODELS:
+            seen, row, x = (
+                turns.costs(model.values, turns.SHARES, plan, found),
+                row_of(model),
+                model.values,
+            )
             for cost in (seen[each] for each in who):
                 yield Line(row, cost.who, cost.group, numbers(cost), x)
             if papers:
-                yield Line(row, PLAIN, "paper", told(model.plain_s, model.plain_bytes), x)
+                yield Line(row, turns.PLAIN, "paper", told(model.plain_s, model.plain_bytes), x)
                 yield Line(row, PAPER, "paper", told(model.he_s, model.he_bytes), x)
 
     return fill
 
 
-WHOLE = (PLAIN, OURS, TENSEAL, FLARE)
-PARTS = (PLAIN, *map(ours, (0.1, 0.5, 1.0)), *map(tenseals, (0.1, 0.5, 1.0)))
+WHOLE = (turns.PLAIN, turns.OURS, turns.TENSEAL, turns.FLARE)
+PARTS = (turns.PLAIN, *map(turns.ours, (0.1, 0.5, 1.0)), *map(turns.tenseals, (0.1, 0.5, 1.0)))
 
 # --- Table 5: fewer values travel, all of those encrypted ---
 
 
 def _fewer_steps(plan: Plan) -> list[Step]:
-    few = [reduced_step(RESNET_18.values, plan), step(TABLE_5[BERT].values, SHARES, plan)]
-    return [*few, *_steps(TABLE_5, plan)]
+    few = [
+        turns.reduced_step(said.RESNET_18.values, plan),
+        turns.step(said.TABLE_5[said.BERT].values, turns.SHARES, plan),
+    ]
+    return [*few, *_steps(said.TABLE_5, plan)]
 
 
 def _table_5(plan: Plan, found: Found) -> Iterator[Line]:
-    for model, paper in TABLE_5.items():
-        whole, at = costs(model.values, SHARES, plan, found), row_of(model)
-        if model is RESNET_18:
-            fewer = reduced_costs(model.values, plan, found)
+    for model, paper in said.TABLE_5.items():
+        whole, at = turns.costs(model.values, turns.SHARES, plan, found), row_of(model)
+        if model is said.RESNET_18:
+            fewer = turns.reduced_costs(model.values, plan, found)
         else:
-            fewer = costs(paper.values, SHARES, plan, found)
+            fewer = turns.costs(paper.values, turns.SHARES, plan, found)
         for who, name in (
-            ("in clear", PLAIN),
-            ("FedML-HE", OURS),
-            ("TenSEAL, server weighs", TENSEAL),
+            ("in clear", turns.PLAIN),
+            ("FedML-HE", turns.OURS),
+            ("TenSEAL, server weighs", turns.TENSEAL),
         ):
-            some = {} if name == PLAIN else numbers(fewer[name])
+            some = {} if name == turns.PLAIN else numbers(fewer[name])
             for what in (SIZE, TIME):
                 each = {
                     f"{what}, all values": numbers(whole[name])[what],
@@ -132,24 +112,24 @@ def _table_5(plan: Plan, found: Found) -> Iterator[Line]:
                 }
                 yield Line(at, who, whole[name].group, each)
         all_values = f"{SIZE}, all values"
-        yield Line(at, "in clear", "paper", {all_values: model.plain_bytes / MB})
-        sizes = {all_values: model.he_bytes / MB, f"{SIZE}, fewer": paper.nbytes / MB}
+        yield Line(at, "in clear", "paper", {all_values: model.plain_bytes / said.MB})
+        sizes = {all_values: model.he_bytes / said.MB, f"{SIZE}, fewer": paper.nbytes / said.MB}
         yield Line(at, "PALISADE", "paper", sizes)
 
 
 # --- Table 7 and Section 4.2.1: by the share that is encrypted ---
 
 Quantities = Mapping[str, Marked]
-SHORT = {CNN: "CNN", VIT: "ViT"}
+SHORT = {said.CNN: "CNN", said.VIT: "ViT"}
 
 
 def _table_7(plan: Plan, found: Found) -> Iterator[Line]:
-    seen = costs(VIT.values, [*TABLE_7], plan, found)
-    for share, paper in TABLE_7.items():
+    seen = turns.costs(said.VIT.values, [*said.TABLE_7], plan, found)
+    for share, paper in said.TABLE_7.items():
         row, x = f"{share:.0%}", 100 * share
-        theirs = tenseals(share) if share else PLAIN
-        yield Line(row, OURS, "ours", numbers(seen[ours(share)]), x)
-        yield Line(row, TENSEAL, "peer", numbers(seen[theirs]), x)
+        theirs = turns.tenseals(share) if share else turns.PLAIN
+        yield Line(row, turns.OURS, "ours", numbers(seen[turns.ours(share)]), x)
+        yield Line(row, turns.TENSEAL, "peer", numbers(seen[theirs]), x)
         yield Line(row, PAPER, "paper", told(paper.seconds, paper.nbytes), x)
 
 
@@ -167,13 +147,16 @@ def selective(
 
 def _selection(plan: Plan, found: Found) -> Iterator[Line]:
     told_of: dict[tuple[str, str, Group], Sequence[Quantities]] = {}
-    for model, shares in ((CNN, SHARES), (VIT, [*TABLE_7])):
-        seen = costs(model.values, shares, plan, found)
-        mine, theirs = (ours(0), ours(0.1), OURS), (PLAIN, tenseals(0.1), TENSEAL)
-        told_of[SHORT[model], OURS, "ours"] = [numbers(seen[name]) for name in mine]
-        told_of[SHORT[model], TENSEAL, "peer"] = [numbers(seen[name]) for name in theirs]
-    papers = (told(TABLE_7[p].seconds, TABLE_7[p].nbytes) for p in (0.0, 0.1, 1.0))
-    told_of[SHORT[VIT], PAPER, "paper"] = [
+    for model, shares in ((said.CNN, turns.SHARES), (said.VIT, [*said.TABLE_7])):
+        seen = turns.costs(model.values, shares, plan, found)
+        mine, theirs = (
+            (turns.ours(0), turns.ours(0.1), turns.OURS),
+            (turns.PLAIN, turns.tenseals(0.1), turns.TENSEAL),
+        )
+        told_of[SHORT[model], turns.OURS, "ours"] = [numbers(seen[name]) for name in mine]
+        told_of[SHORT[model], turns.TENSEAL, "peer"] = [numbers(seen[name]) for name in theirs]
+    papers = (told(said.TABLE_7[p].seconds, said.TABLE_7[p].nbytes) for p in (0.0, 0.1, 1.0))
+    told_of[SHORT[said.VIT], PAPER, "paper"] = [
         {what: published(n) for what, n in each.items()} for each in papers
     ]
     for (name, who, group), three in told_of.items():
@@ -184,41 +167,44 @@ def _selection(plan: Plan, found: Found) -> Iterator[Line]:
 # --- Table 8: by framework ---
 
 HERE = {
-    "plain": PLAIN,
-    "ours": OURS,
-    "ours 10%": ours(0.1),
-    "TenSEAL": TENSEAL,
-    "TenSEAL 10%": tenseals(0.1),
-    "FLARE": FLARE,
+    "plain": turns.PLAIN,
+    "ours": turns.OURS,
+    "ours 10%": turns.ours(0.1),
+    "TenSEAL": turns.TENSEAL,
+    "TenSEAL 10%": turns.tenseals(0.1),
+    "FLARE": turns.FLARE,
 }
 
 
 def _table_8(plan: Plan, found: Found) -> Iterator[Line]:
-    seen = costs(CNN.values, SHARES, plan, found)
+    seen = turns.costs(said.CNN.values, turns.SHARES, plan, found)
     for row in (*HERE, "IBMFL"):
         if row in HERE:
             cost = seen[HERE[row]]
             here = "here" if cost.group == "ours" else "here, TenSEAL"
             yield Line(row, here, cost.group, numbers(cost))
-        if row in TABLE_8:
-            theirs = TABLE_8[row]
+        if row in said.TABLE_8:
+            theirs = said.TABLE_8[row]
             yield Line(row, "FedML-HE", "paper", told(theirs.seconds, theirs.nbytes))
 
 
 COSTS: Sequence[Section] = (
     section(
-        lambda plan: _steps(MODELS, plan),
+        lambda plan: _steps(said.MODELS, plan),
         Table("fedml-table-4", _models(WHOLE, papers=True), noted),
         Table("fedml-figure-2", _models(WHOLE, papers=True), noted),
         Table("fedml-figure-7", _models(PARTS, papers=False), noted),
     ),
     TABLE_6_SECTION,
     section(
-        lambda plan: [*_steps([CNN], plan), step(VIT.values, [*TABLE_7], plan)],
+        lambda plan: [
+            *_steps([said.CNN], plan),
+            turns.step(said.VIT.values, [*said.TABLE_7], plan),
+        ],
         Table("fedml-table-7", _table_7, noted),
         Table("fedml-selective", _selection, noted),
     ),
-    section(lambda plan: _steps([CNN], plan), Table("fedml-table-8", _table_8, noted)),
+    section(lambda plan: _steps([said.CNN], plan), Table("fedml-table-8", _table_8, noted)),
 )
 
 
@@ -239,7 +225,6 @@ def training_step(plan: Plan) -> Step:
         f"training-resnet50-{batch}-{batches}",
         lambda _say: train_resnet(batch, batches, PIXELS),
         "ResNet-50: training",
-        weight=0.4 * batch * (batches + 1),
     )
 
 
@@ -274,24 +259,28 @@ def _train_s(plan: Plan, found: Found) -> Marked:
 
 
 def _cycle(cost: Cost, train_s: Marked, network: str) -> Round:
-    return played(cost, train_s, named(network).links(COHORT))
+    return played(cost, train_s, named(network).links(said.COHORT))
 
 
 def _figure_8(plan: Plan, found: Found) -> Iterator[Line]:
     train_s = _train_s(plan, found)
-    whole = costs(RESNET_50.values, SHARES, plan, found)
-    less = reduced_costs(RESNET_50.values, plan, found)
+    whole = turns.costs(said.RESNET_50.values, turns.SHARES, plan, found)
+    less = turns.reduced_costs(said.RESNET_50.values, plan, found)
     for row, everything, part in (
-        ("FedML-HE", OURS, ours(KEPT_SHARE)),
-        ("TenSEAL", TENSEAL, tenseals(KEPT_SHARE)),
+        ("FedML-HE", turns.OURS, turns.ours(KEPT_SHARE)),
+        ("TenSEAL", turns.TENSEAL, turns.tenseals(KEPT_SHARE)),
     ):
-        bars = (("plain", whole[PLAIN]), ("all", whole[everything]), ("optimized", less[part]))
+        bars = (
+            ("plain", whole[turns.PLAIN]),
+            ("all", whole[everything]),
+            ("optimized", less[part]),
+        )
         for who, cost in bars:
             seen = _cycle(cost, train_s, "fedml-200")
             parts = {  # they add up to the cycle
                 "encryption": cost.encrypt_s,
                 "transfer": projected(seen.breakdown.transfer_s),
-                "aggregation": cost.add_s * COHORT,
+                "aggregation": cost.add_s * said.COHORT,
                 "decryption": cost.decrypt_s,
             }
             beside = sum(parts.values(), projected(0.0)) / seen.parts[TOTAL] * 100
@@ -308,14 +297,14 @@ NETWORKS = {
 
 def _figure_14b(plan: Plan, found: Found) -> Iterator[Line]:
     train_s = _train_s(plan, found)
-    whole = costs(RESNET_50.values, SHARES, plan, found)
+    whole = turns.costs(said.RESNET_50.values, turns.SHARES, plan, found)
     for network, row in NETWORKS.items():
-        for cost in (whole[who] for who in (PLAIN, OURS, TENSEAL)):
+        for cost in (whole[who] for who in (turns.PLAIN, turns.OURS, turns.TENSEAL)):
             seen = _cycle(cost, train_s, network)
             moved = projected(seen.breakdown.transfer_s)
             numbers = {
                 "communication": moved,
-                "others": total_s(cost) + train_s,
+                "others": turns.total_s(cost) + train_s,
                 "communication's part": moved / seen.parts[TOTAL] * 100,
             }
             yield Line(row, cost.who, cost.group, numbers)
@@ -323,12 +312,14 @@ def _figure_14b(plan: Plan, found: Found) -> Iterator[Line]:
 
 # --- Figure 14a ---
 
-CROWD = (PLAIN, OURS, phase_costs.CKKS)
+CROWD = (turns.PLAIN, turns.OURS, phase_costs.CKKS)
 
 
 def _crowd(plan: Plan) -> tuple[int, dict[int, Step]]:
-    """Values that are taken of the CNN, and steps by the number of clients."""
-    values, cohorts = (30_720, (3, 10, 50)) if plan.quick else (CNN.values, (3, 10, 50, 100, 200))
+    """Values that are taken of the said.CNN, and steps by the number of clients."""
+    values, cohorts = (
+        (30_720, (3, 10, 50)) if plan.quick else (said.CNN.values, (3, 10, 50, 100, 200))
+    )
     return values, {cohort: phase_costs.step(values, cohort, CROWD, plan) for cohort in cohorts}
 
 
@@ -341,7 +332,7 @@ def _figure_14a(plan: Plan, found: Found) -> Iterator[Line]:
                 "aggregation": cost.add_s * (cohort - 1),
                 "decryption": cost.decrypt_s,
             }
-            whole = {what: proportional(s, CNN.values / values) for what, s in parts.items()}
+            whole = {what: proportional(s, said.CNN.values / values) for what, s in parts.items()}
             yield Line(f"{cohort} clients", who, cost.group, whole, float(cohort))
 
 
@@ -351,8 +342,8 @@ SECTIONS: Sequence[Section] = (
     FIGURE_5,
     section(
         lambda plan: [
-            step(RESNET_50.values, SHARES, plan),
-            reduced_step(RESNET_50.values, plan),
+            turns.step(said.RESNET_50.values, turns.SHARES, plan),
+            turns.reduced_step(said.RESNET_50.values, plan),
             training_step(plan),
         ],
         Table("fedml-figure-8", _figure_8, noted),
@@ -363,7 +354,7 @@ SECTIONS: Sequence[Section] = (
         Table("fedml-figure-14a", _figure_14a, lambda plan, _found: {"values": _crowd(plan)[0]}),
     ),
     section(
-        lambda plan: [step(RESNET_50.values, SHARES, plan), training_step(plan)],
+        lambda plan: [turns.step(said.RESNET_50.values, turns.SHARES, plan), training_step(plan)],
         Table("fedml-figure-14b", _figure_14b, noted),
     ),
 )

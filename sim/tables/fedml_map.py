@@ -29,7 +29,7 @@ Map = Mapping[str, NDArray[np.float32]]
 
 
 def _step(plan: Plan) -> Step:
-    return Step(f"fedml-map-lenet-{IMAGES}", _measure, "sensitivity of LeNet", weight=3.0)
+    return Step(f"fedml-map-lenet-{IMAGES}", _measure, "sensitivity of LeNet")
 
 
 def _measure(_say: Say) -> dict[str, Any]:

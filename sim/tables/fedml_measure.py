@@ -163,7 +163,6 @@ def step(values: int, shares: Sequence[float], plan: Plan) -> Step:
         f"fedml-turns-{taken}-{slug}" + ("-quick" if plan.quick else ""),
         lambda say: measure(taken, COHORT, ways_of(taken, shares), plan.repeats, say, ENOUGH_S),
         f"FedML-HE and TenSEAL, {taken:,} values",
-        weight=1 + taken * sum(shares) * plan.repeats / 1e6,
     )
 
 
@@ -190,7 +189,6 @@ def reduced_step(values: int, plan: Plan) -> Step:
         f"fedml-reduced-{whole}-{sent}" + ("-quick" if plan.quick else ""),
         work,
         f"FedML-HE and TenSEAL, {sent:,} of {whole:,} values",
-        weight=1 + sent * 2.6 * plan.repeats / 1e6,
     )
 
 

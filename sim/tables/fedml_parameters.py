@@ -192,13 +192,11 @@ def parameter_steps(plan: Plan) -> list[Step]:
             f"fedml-parameters-{values}{quick}",
             lambda say: cost_of_setups(values, 1 if plan.quick else 3, say),
             "CKKS by batch and scale",
-            weight=8.0 if plan.quick else 60.0,
         ),
         Step(
             f"fedml-accuracy-{rounds}-{len(rings)}-{len(scales)}",
             lambda say: accuracy(rings, scales, rounds, say, 150 if plan.quick else 0),
             "learning digits through CKKS",
-            weight=10.0 if plan.quick else 90.0,
         ),
     ]
 

@@ -112,7 +112,6 @@ def _step(plan: Plan) -> Step:
         f"fedml-threshold-{values}" + ("-quick" if plan.quick else ""),
         lambda say: measure(values, plan.repeats, say),
         f"threshold and single keys, {values:,} values",
-        weight=3.0 if plan.quick else 30.0,
     )
 
 

@@ -163,7 +163,6 @@ def _dropout_step(model: str, plan: Plan) -> Step:
         f"flashe-dropouts-{values}-{draws}",
         lambda say: measure_dropouts(values, draws, say),
         f"double and single masking with dropouts, {values:,} values",
-        weight=2 + values * draws / 4e5,
     )
 
 
@@ -222,7 +221,6 @@ def _ahead_step(model: str, plan: Plan) -> Step:
         f"flashe-ahead-{values}-{repeats}",
         lambda say: timed({FLASHE: flashe(setting, setting.updates(), ahead=True)}, repeats, say),
         f"FLASHE with masks computed ahead, {values:,} values",
-        weight=0.5 + values * repeats / 2e7,
     )
 
 

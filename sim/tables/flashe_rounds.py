@@ -161,7 +161,6 @@ def _tenth_step(model: str, plan: Plan) -> Step:
         f"flashe-tenth-{values}",
         lambda say: measure_tenth(values, plan.repeats, say),
         f"a tenth of {values:,} values",
-        weight=4 + values * plan.repeats / 1e6,
     )
 
 

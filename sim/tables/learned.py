@@ -43,7 +43,7 @@ def training_step(model: str, plan: Plan) -> Step:
     """
     repeats = 2 if plan.quick else 5
     key = f"training-{model}-{BATCH[model]}" + ("-quick" if plan.quick else "")
-    return Step(key, lambda _say: _train(model, repeats), f"{NAMES[model]}: training", 4.0)
+    return Step(key, lambda _say: _train(model, repeats), f"{NAMES[model]}: training")
 
 
 def batch_s(model: str, found: Found, plan: Plan) -> Marked:
@@ -96,7 +96,7 @@ def curves_step(model: str, plan: Plan) -> Step:
         title = learned(model, data_dir).source.title
         return {"task": title, "curves": [asdict(curve) for curve in found]}
 
-    return Step(key, work, f"{NAMES[model]}: learning curves", 6.0 if plan.quick else 240.0, 0)
+    return Step(key, work, f"{NAMES[model]}: learning curves", threads=0)
 
 
 def _models(plan: Plan) -> tuple[str, ...]:

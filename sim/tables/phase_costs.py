@@ -114,7 +114,6 @@ def step(values: int, cohort: int, names: Sequence[str], plan: Plan, key: str = 
         whole,
         lambda say: measure(values, cohort, {n: WHO[n] for n in names}, plan.repeats, say),
         f"{len(names)} contenders, {values:,} values, {cohort} clients",
-        weight=1 + values * len(names) * plan.repeats / 3e6,
     )
 
 
@@ -174,7 +173,7 @@ def read(found: Mapping[str, Any]) -> dict[str, Cost]:
     out = {}
     for name, row in found.items():
         group: Group = "peer" if name.startswith(PEERS) else "ours"
-        numbers = (Marked(*row[key]) for key in (*PHASES, "bytes"))
+        encrypt_s, add_s, decrypt_s, size = (Marked(*row[key]) for key in (*PHASES, "bytes"))
         down = Marked(*row["down"]) if "down" in row else None
-        out[name] = Cost(name, group, *numbers, down_bytes=down)
+        out[name] = Cost(name, group, encrypt_s, add_s, decrypt_s, size, down)
     return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -13,7 +14,7 @@ from flhe_lab.bench.turns import Progress
 from flhe_lab.tables.chart import draw
 from flhe_lab.tables.marked import LEGEND
 from flhe_lab.tables.result import Result, to_csv, to_markdown
-from flhe_lab.tables.section import Found, Plan, Section, Step
+from flhe_lab.tables.section import Found, Plan, Say, Section, Step
 from flhe_lab.tables.store import Store
 
 
@@ -62,8 +63,8 @@ def run(
 
     `sections` are asked for; the page shows `others` too, in this order, where all of it was measured
     before. `out` is a directory, made if it is not there, with a page and a folder named by `plan`.
-    `fresh` measures again what is asked for. `progress` receives (seconds of work done, seconds in all,
-    what is going on); both are estimates.
+    `fresh` measures again what is asked for. `progress` receives (steps done, steps in all, what is
+    going on).
     """
     store = Store(out / plan.name / "measured")
     # Sections that are not asked for are shown where all of theirs is there.
@@ -73,14 +74,17 @@ def run(
     found = {} if fresh else store.having(step.key for step in steps)
     foreign = tuple(store.foreign)
     todo = [step for step in steps if step.key not in found]
-    whole = max(round(sum(step.weight for step in todo)), 1)
-    done, failures = 0.0, list[tuple[str, str]]()
-    for step in todo:
+    failures: list[tuple[str, str]] = []
+    for done, step in enumerate(todo):
+
+        def say(what: str, done: int = done, about: str = step.about) -> None:
+            if progress is not None:
+                progress(done, len(todo), f"{about}: {what}" if what else about)
+
         try:
-            found[step.key] = store.put(step.key, _measure(step, done, whole, progress))
+            found[step.key] = store.put(step.key, _measure(step, say))
         except (FlheError, ImportError) as error:
             failures.append((step.about, " ".join(str(error).split())))
-        done += step.weight
     measured = {step.key for step in steps}
     shown, missing = [], []
     for section in (*others, *rest):
@@ -96,17 +100,10 @@ def run(
     return Made(tuple(results), where, len(todo) - len(failures), kept, foreign, tuple(failures))
 
 
-def _measure(step: Step, done: float, whole: int, progress: Progress | None) -> object:
-    def say(what: str) -> None:
-        if progress is not None:
-            progress(round(done), whole, f"{step.about}: {what}" if what else step.about)
-
+def _measure(step: Step, say: Say) -> object:
     say("")
-    with quiet():
-        if not step.threads:
-            return step.work(say)
-        with pinned(step.threads):
-            return step.work(say)
+    with quiet(), pinned(step.threads) if step.threads else nullcontext():
+        return step.work(say)
 
 
 def _report(sections: Sequence[Section], plan: Plan, found: Found) -> list[Result]:

@@ -66,8 +66,7 @@ def _point(setting: Setting, plan: Plan) -> Step:
             for name, each in found.items()
         }
 
-    weight = 1.0 + n / 50 * (1 if plan.quick else 6) + (0 if plan.quick else 20)
-    return Step(key, work, f"secure aggregation, {n} clients, {m:,} values, dropout {d:g}", weight)
+    return Step(key, work, f"secure aggregation, {n} clients, {m:,} values, dropout {d:g}")
 
 
 def over_values(plan: Plan) -> list[Setting]:
@@ -166,7 +165,7 @@ def _bytes_step(_plan: Plan) -> Step:
             found[str(clients)] = {"upload": upload, "agreement": members.client_bytes}
         return found
 
-    return Step("sash-bytes", work, "bytes of SASH's agreement", 2.0)
+    return Step("sash-bytes", work, "bytes of SASH's agreement")
 
 
 def _inflation(plan: Plan, found: Found) -> Iterator[Line]:

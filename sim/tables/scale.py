@@ -36,7 +36,7 @@ def _step(one: Asked) -> Step:
         return asdict(RayRun(one, TIMEOUT_S, lambda _n, what: say(what)).run())
 
     key = f"ray-{one.clients}-{one.values}-{one.rounds}"
-    return Step(key, work, f"{one.clients} clients on Ray", 25.0 + 0.5 * one.clients, threads=0)
+    return Step(key, work, f"{one.clients} clients on Ray", threads=0)
 
 
 def _crowds(plan: Plan, found: Found) -> list[Crowd]:

@@ -30,7 +30,6 @@ class Step:
     and whether it is a quick one."""
     work: Callable[[Say], Any]  # Takes `say`; returns JSON values
     about: str  # What it does, for the progress bar
-    weight: float = 1.0  # About how many seconds it takes, for the progress bar
     threads: int = 1  # Processors that it is pinned to; 0: as many as there are
 
     def __post_init__(self) -> None:
