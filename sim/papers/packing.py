@@ -52,18 +52,8 @@ ERRORS = (1e-2, 1e-9)
 """Table 4, of all three models: without packing, with it; magnitudes, at 32 bits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """A line of Table 3."""
-
-    name: str  # Of the model
-    values: int  # Weights
-    ciphertexts: tuple[int, int]  # Without packing, with it
-    traffic: tuple[float, float]  # The same; MB of an iteration
-    plain_traffic: float  # MB of an iteration without encryption
-
-
-TABLE_3 = rows("esafl", "table_3", Packed)
+TABLE_3 = rows("esafl", "table_3")
+"""Ciphertexts and MB of an iteration are pairs: without packing, with it."""
 
 
 @dataclass(frozen=True, slots=True)

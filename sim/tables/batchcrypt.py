@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,7 +26,7 @@ from flhe_lab.advise import prices, wan
 from flhe_lab.bench.contender import Contender, Setting, Vector, part_of
 from flhe_lab.bench.phe import phe_batches, phe_keys, phe_values, sampled
 from flhe_lab.bench.schemes import batchcrypt
-from flhe_lab.papers.convergence import Projection, Reported, billed, reported
+from flhe_lab.papers.convergence import Projection, billed, reported
 from flhe_lab.papers.packing import TABLE_3
 from flhe_lab.papers.published import rows
 from flhe_lab.tables import phase_costs as costs_of
@@ -84,23 +83,10 @@ BILL = ("instances", "network", "total")
 # --- what the papers say ---
 
 
-@dataclass(frozen=True, slots=True)
-class Iteration:
-    """Of BatchCrypt's Sec. 3.1 and 6.3, all nine clients, up and down."""
-
-    model: str
-    stock_s: float  # With stock FATE
-    stock_gb: float  # With stock FATE
-    to_plain: float  # How many times the plain one's seconds
-    plain_mb: float
-    faster: float  # How many times less time with BatchCrypt
-    smaller: float  # The same, of traffic
+STOCK = {each.model: each for each in rows("batchcrypt", "iterations")}
 
 
-STOCK = {each.model: each for each in rows("batchcrypt", "iterations", Iteration)}
-
-
-def line(paper: str, model: str, mode: str) -> Reported:
+def line(paper: str, model: str, mode: str) -> Any:
     """A line of BatchCrypt's Table 4, or of ESAFL's Table 5."""
     return reported(paper, NAMES[model], mode)
 
@@ -240,18 +226,7 @@ FILLS: Mapping[str, Fill] = {
 ROUNDS = {name: section(steps, Table(name, fill)) for name, fill in FILLS.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Papers:
-    """One line of Table 1: python-paillier on 900,000 floats; MB of 2^20 bytes, seconds."""
-
-    key_bits: int
-    plain_mb: float
-    cipher_mb: float
-    encrypt_s: float
-    decrypt_s: float
-
-
-TABLE_1 = rows("batchcrypt", "table_1", Papers)
+TABLE_1 = rows("batchcrypt", "table_1")
 TABLE_1_VALUES = 900_000
 BATCH = {8: 200, 16: 100, 32: 50}
 """Sec. 6.4: bits of a value -> values of a ciphertext, as told."""

@@ -36,7 +36,6 @@ from flhe_lab.papers.packing import (
     COHORT,
     ERRORS,
     TABLE_3,
-    Packed,
     PaperPacking,
     added,
     unpacked,
@@ -93,7 +92,7 @@ def counts(values: int, bits: int = BITS_3, n: int = DIMENSION) -> dict[Way, tup
 
 
 def errors(
-    model: Packed, bits: int, sample: int, say: Say, n: int = DIMENSION
+    model: Any, bits: int, sample: int, say: Say, n: int = DIMENSION
 ) -> list[dict[str, Any]]:
     """What of `counts` is run, as JSON values; as printed, so many plaintexts of each vector.
 
@@ -156,7 +155,7 @@ def _our_error(count: int, bits: int, ring: str) -> float:
 # --- the tables ---
 
 
-def _row(model: Packed) -> str:
+def _row(model: Any) -> str:
     return f"{model.name} ({model.values / 1e6:.2f}M)"
 
 
@@ -177,14 +176,14 @@ def _pair(how: str, ciphertexts: Marked, traffic: Marked) -> dict[str, Marked]:
     return {f"{CIPHERTEXTS}, {how}": ciphertexts, f"{TRAFFIC}, {how}": traffic}
 
 
-def _turns(plan: Plan) -> list[tuple[Packed, int]]:
+def _turns(plan: Plan) -> list[tuple[Any, int]]:
     """What is measured: in a quick run FCN at Table 4's precision, which stands for all."""
     if plan.quick:
         return [(TABLE_3[0], BITS_4)]
     return [(model, bits) for bits in (BITS_4, BITS_3) for model in TABLE_3]
 
 
-def _step(model: Packed, bits: int, plan: Plan) -> Step:
+def _step(model: Any, bits: int, plan: Plan) -> Step:
     sample = 1 if plan.quick else 2
     return Step(
         f"esafl-errors-{model.values}-{bits}-{sample}",

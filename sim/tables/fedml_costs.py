@@ -37,13 +37,13 @@ def noted(plan: Plan, _found: Found) -> dict[str, object]:
     return {"longest": turns.longest(plan)}
 
 
-def _steps(models: Iterable[said.Model], plan: Plan) -> list[Step]:
+def _steps(models: Iterable[Any], plan: Plan) -> list[Step]:
     """The turns that tell what models cost; of those beyond the longest once."""
     made = (turns.step(model.values, turns.SHARES, plan) for model in models)
     return list({one.key: one for one in made}.values())
 
 
-def row_of(model: said.Model) -> str:
+def row_of(model: Any) -> str:
     """A model as tables call it."""
     return f"{model.name} ({model.values:,})"
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from flhe_lab.advise import prices, wan
 from flhe_lab.bench.contender import Contender, Setting
 from flhe_lab.bench.sparse import plain_sparse, sparse
-from flhe_lab.papers.convergence import Reported, reported
+from flhe_lab.papers.convergence import reported
 from flhe_lab.papers.published import rows
 from flhe_lab.tables import phase_costs
 from flhe_lab.tables.evaluation import TOTAL, Evaluation, Round, row
@@ -55,20 +54,8 @@ MODES: Mapping[str, str] = {
 # --- Table 2: peers, with a value and with a batch a ciphertext ---
 
 
-@dataclass(frozen=True, slots=True)
-class Papers:
-    """One line of the table: a method's bytes and seconds; None where memory did not suffice."""
-
-    values: int
-    method: str
-    size: float
-    encrypt_s: float
-    decrypt_s: float
-    add_s: float | None = None
-
-
-TABLE_2 = rows("flashe", "table_2", Papers)
-PLAIN_BYTES = dict(rows("flashe", "plaintexts", lambda values, size: (int(values), float(size))))
+TABLE_2 = rows("flashe", "table_2")
+PLAIN_BYTES = dict(rows("flashe", "plaintexts"))
 NAMES_2 = (PHE, PHE_BATCHED, BFV_VALUES, BFV_PAPER, BFV, CKKS_VALUES, CKKS_PAPER, CKKS, FLASHE)
 """In the order of the paper's table."""
 
@@ -115,7 +102,7 @@ def _step(model: str, plan: Plan) -> Step:
 steps, costs = EVALUATION.steps(_step), EVALUATION.costs(_step, NAMES)
 
 
-def _said(model: str, mode: str) -> Reported:
+def _said(model: str, mode: str) -> Any:
     """Table 4's line of a model."""
     return reported("FLASHE", MODEL_NAMES[model], MODES[mode])
 

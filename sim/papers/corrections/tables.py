@@ -128,7 +128,7 @@ def _forty() -> Found:
 
 @shows("fedml-tenth")
 def _tenth() -> Found:
-    seconds = dict(rows("fedml", "table_7", lambda share, seconds, _size: (share, seconds)))
+    seconds = {row.share: row.seconds for row in rows("fedml", "table_7")}
     shares = {p: (s - seconds[0]) / (seconds[1] - seconds[0]) for p, s in seconds.items()}
     texts = ", ".join(f"{shares[p]:.3f} at {p:.0%}" for p in (0.1, 0.3, 0.5, 0.7))
     return Found(
@@ -173,7 +173,7 @@ BATCHCRYPT_4 = {
 }
 """BatchCrypt, Table 4: stock FATE, BatchCrypt, plain; hours, GB."""
 
-_ITERATIONS = rows("batchcrypt", "iterations", lambda *row: row)
+_ITERATIONS = rows("batchcrypt", "iterations")
 BATCHCRYPT_ITERATION = {
     dataset: row[1:4] for dataset, row in zip(BATCHCRYPT_4, _ITERATIONS, strict=True)
 }
@@ -303,7 +303,7 @@ def _links() -> Found:
 
 @shows("batchcrypt-table-1")
 def _paillier() -> Found:
-    least, usual, most = rows("batchcrypt", "table_1", lambda *row: row)
+    least, usual, most = rows("batchcrypt", "table_1")
     size, power = (math.log(most[i] / least[i]) / math.log(most[0] / least[0]) for i in (2, 3))
     bits, plain = (usual[i] * 2**20 * 8 / 900_000 for i in (2, 1))
     return Found(

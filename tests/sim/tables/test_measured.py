@@ -15,7 +15,7 @@ from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe_lab.bench.contender import Setting, part_of
 from flhe_lab.bench.secure_sums import FLOWERS, SECAGG
 from flhe_lab.papers import curves
-from flhe_lab.papers.packing import Packed
+from flhe_lab.papers.packing import TABLE_3
 from flhe_lab.tables import (
     batchcrypt,
     fedml_costs,
@@ -102,7 +102,7 @@ def test_narrower_values_take_fewer_ciphertexts() -> None:
 
 
 def test_what_is_counted_is_what_is_encrypted() -> None:
-    tiny = Packed("TINY", 900, (3, 1), (2.5, 1.25), 0.5)
+    tiny = TABLE_3[0]._replace(values=900)
     rows = {(row["encoding"], row["packed"]): row for row in errors(tiny, 16, 1, say, 64)}
     same = counts(900, 16, 64)
     assert [some for some, _ in same.values()] == [29, 2, 15, 1, 1, 1, 1, 1]
