@@ -94,9 +94,9 @@ class Contender:
     projection: float = 1.0
     """Factor from what is run to what it stands for; names and notes of samples say "projected"."""
     before: Work | None = None  # What precedes each turn and is not clocked
-    counted: bool = True  # Whether `upload_bytes` are of all that it stands for, not projected too
+    counted: bool = True
+    """Whether bytes, or seconds of its last phase, are of all that it stands for, not projected too."""
     threads: int = 0  # Processors that it has; 0: as many as the others
-    projected: tuple[str, ...] = ()  # Phases whose seconds are added up from those of their parts
 
     def turn(self) -> Laps:
         """Do everything once; seconds by phase."""

@@ -7,8 +7,7 @@ made ready beforehand is not in the seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -37,19 +36,8 @@ class Sides(Protocol):
         """Seconds from the last answer to the sum; raises FlheError if it is not the sum."""
 
 
-@dataclass(frozen=True, slots=True)
-class Maker:
-    """How to make one that takes part."""
-
-    name: str  # In the figure
-    make: Callable[[Setting], Sides | None]  # Setting -> its sides, or None where it has no point
-    max_repeats: int = MANY  # Repeats beyond which waiting for it teaches nothing
-
-    def contender(self, sides: Sides) -> Contender:
-        """Both sides, in turn."""
-        work = {"client": sides.client, "server": sides.server}
-        projected = ("server",) if sides.projected else ()
-        return Contender(self.name, work, max_repeats=self.max_repeats, projected=projected)
+Make = Callable[[Setting], Sides | None]
+"""Setting -> both sides, or None where there is no point."""
 
 
 def _flowers(setting: Setting, *, whole: int) -> Sides:
@@ -60,33 +48,42 @@ def _flowers(setting: Setting, *, whole: int) -> Sides:
     return (FlowerSecAgg if setting.cohort <= whole else Projection)(setting, shares)
 
 
-def _sparse(make: Callable[[Setting, int], Sides]) -> Callable[[Setting], Sides | None]:
+def _sparse(make: Callable[[Setting, int], Sides]) -> Make:
     """Those on a graph have no point where all would be neighbours."""
     return lambda setting: make(setting, DEGREE) if setting.cohort > DEGREE + 1 else None
 
 
-SASH, SASH_PLUS = Maker("SASH", SashMembers), Maker("SASH+", _sparse(SashNeighbours))
-SECAGG = Maker("SecAgg", lambda setting: Pairwise(setting, None))
-SECAGG_PLUS = Maker("SecAgg+", _sparse(Pairwise))
-FLOWERS = Maker("SecAgg+ of Flower", partial(_flowers, whole=WHOLE), max_repeats=1)
-FLOWERS_PARTS = Maker(FLOWERS.name, partial(_flowers, whole=0), max_repeats=1)
+SASH, SASH_PLUS, SECAGG, SECAGG_PLUS = "SASH", "SASH+", "SecAgg", "SecAgg+"
+FLOWERS = "SecAgg+ of Flower"
+MAKES: Mapping[str, Make] = {
+    SASH: SashMembers,
+    SASH_PLUS: _sparse(SashNeighbours),
+    SECAGG: lambda setting: Pairwise(setting, None),
+    SECAGG_PLUS: _sparse(Pairwise),
+    FLOWERS: partial(_flowers, whole=WHOLE),
+}
+IN_PARTS: Mapping[str, Make] = {**MAKES, FLOWERS: partial(_flowers, whole=0)}
+"""The same, with Flower's always projected."""
+
+
+def contender(name: str, sides: Sides) -> Contender:
+    """Both sides, in turn; Flower's takes too long to be repeated."""
+    work = {"client": sides.client, "server": sides.server}
+    most = 1 if name == FLOWERS else MANY
+    return Contender(name, work, max_repeats=most, counted=not sides.projected)
 
 
 def timed(
-    setting: Setting,
-    makers: Sequence[Maker],
-    repeats: int,
-    progress: Progress | None = None,
+    setting: Setting, makes: Mapping[str, Make], repeats: int, progress: Progress | None = None
 ) -> dict[str, Measured]:
     """Time everybody in one setting, in turns; by name. Who has no point here is left out.
 
     Raises ConfigError: no repeats. FlheError: a sum that is not the sum.
     """
     taking = []
-    for maker in makers:
+    for name, make in makes.items():
         if progress is not None:
-            progress(0, repeats + 1, f"{maker.name}, {setting.cohort} clients: making it ready")
-        sides = maker.make(setting)
-        if sides is not None:
-            taking.append(maker.contender(sides))
+            progress(0, repeats + 1, f"{name}, {setting.cohort} clients: making it ready")
+        if sides := make(setting):
+            taking.append(contender(name, sides))
     return measure(taking, repeats, progress)

@@ -69,11 +69,11 @@ def _row(row: Measured, setting: Setting) -> dict[str, Any]:
     }
 
 
-# --- what nobody can be faster than: OpenSSL's AES-256-CTR, NumPy adding and copying float32 ---
+# --- what nobody can be faster than: OpenSSL's AES-256-CTR, NumPy adding float32 ---
 
 
 def limits(setting: Setting) -> list[Contender]:
-    """AES over FLASHE's own keystream; an addition that stays in cache; one copy of an update."""
+    """AES over FLASHE's own keystream; an addition that stays in cache."""
     values, scheme = setting.values, Flashe()
     terms, adder = terms_of(scheme), scheme.adder(setting.cohort)
     lane = np.dtype(adder.packing.lane).itemsize
@@ -83,16 +83,12 @@ def limits(setting: Setting) -> list[Contender]:
     )
     piece = min(values, 1 << 15)
     a, b, c = (np.zeros(piece, np.float32) for _ in range(3))
-    source, target = np.zeros(values, np.float32), np.zeros(values, np.float32)
 
     def add() -> None:
         for _ in range(values // piece):
             np.add(a, b, out=c)
         rest = values % piece
         np.add(a[:rest], b[:rest], out=c[:rest])
-
-    def copy() -> None:
-        np.copyto(target, source)
 
     keystream = {
         "encrypt": _keystream(sealing * length * lane),
@@ -103,11 +99,9 @@ def limits(setting: Setting) -> list[Contender]:
         f"{8 * lane} bits; on one thread"
     )
     cached = f"pieces of {piece} that stay in cache"
-    copies = {"encrypt": copy, "decrypt": copy}
     return [
         Contender("openssl-aes-ctr", keystream, "limit", note),
         Contender("numpy-add-f32", {"add": add}, "limit", cached),
-        Contender("numpy-copy-f32", copies, "limit", "one copy of the float32 update"),
     ]
 
 

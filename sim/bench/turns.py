@@ -28,15 +28,6 @@ class Times:
     min: float
     median: float
 
-    @classmethod
-    def of(cls, seconds: Sequence[float]) -> Times | None:
-        """Minimum and median; None of nothing."""
-        return cls(min(seconds), statistics.median(seconds)) if seconds else None
-
-    def projected(self, factor: float) -> Times:
-        """Of `factor` times as much work."""
-        return Times(self.min * factor, self.median * factor)
-
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -91,7 +82,6 @@ def measure(
 def _measured(contender: Contender, laps: Sequence[dict[str, float]]) -> Measured:
     times = {}
     for phase in laps[0]:
-        taken = Times.of([lap[phase] for lap in laps])
-        assert taken is not None
-        times[phase] = taken.projected(contender.projection)
+        taken = [lap[phase] * contender.projection for lap in laps]
+        times[phase] = Times(min(taken), statistics.median(taken))
     return Measured(contender, times, contender.checked(), len(laps))

@@ -91,7 +91,7 @@ def line(paper: str, model: str, mode: str) -> Any:
     return reported(paper, NAMES[model], mode)
 
 
-def iteration_s(paper: str, model: str, mode: str) -> float:
+def iteration_s(paper: str, model: str, mode: str) -> Any:
     """Seconds of an iteration: stock FATE's as told, the others' by the ratios told.
 
     ESAFL's own are hours of its Table 5.
@@ -103,7 +103,7 @@ def iteration_s(paper: str, model: str, mode: str) -> float:
     return stock.stock_s / {FATE: 1, BATCHCRYPT: stock.faster, PLAIN: stock.to_plain}[mode]
 
 
-def traffic_mb(paper: str, model: str, mode: str) -> float:
+def traffic_mb(paper: str, model: str, mode: str) -> Any:
     """MB of an iteration, all nine clients, up and down; ESAFL's own are nine times its Table 3."""
     stock, own = STOCK[model], TABLE_3[MODELS.index(model)]
     if paper == ESAFL and mode in (ESAFL, PLAIN):

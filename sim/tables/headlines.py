@@ -101,7 +101,7 @@ def headlines(plan: Plan, found: Found) -> Iterator[Headline]:
     yield Headline(row, ratio_of(plan, found), 20.0, paper=paper)
     # Ours is many times faster than the paper's baseline: it is told, and held to 1.
     row = f"SecAgg as flhe has it, to SASH: seconds, {setting}"
-    yield Headline(row, ratio_of(plan, found, SECAGG.name), 1.0)
+    yield Headline(row, ratio_of(plan, found, SECAGG), 1.0)
     part = costs.read(found[selected_step(plan).key])
     clear, whole, tenth = (part[name] for name in SELECTED)
     row = "CKKS of everything to CKKS of a tenth, beyond what is in clear: {}, 3 clients, "

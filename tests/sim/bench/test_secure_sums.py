@@ -18,10 +18,11 @@ from flhe_lab.bench.flower_secagg import FlowerSecAgg, Projection, stayed, updat
 from flhe_lab.bench.members import Pairwise, SashMembers, SashNeighbours, checked
 from flhe_lab.bench.secure_sums import (
     FLOWERS,
+    MAKES,
     SASH_PLUS,
     SECAGG,
     SECAGG_PLUS,
-    Maker,
+    contender,
     timed,
 )
 from flhe_lab.variants.secagg import pairwise
@@ -39,7 +40,7 @@ MAKERS = {
 @pytest.mark.parametrize("kind", MAKERS)
 def test_sums_are_checked(kind: str, dropouts: int) -> None:
     made: Any = MAKERS[kind](Setting(300, 9, dropouts))
-    laps = Maker(kind, MAKERS[kind]).contender(made).turn()
+    laps = contender(kind, made).turn()
     assert {*laps} == {"client", "server"}
     assert min(*laps.values(), made.server()["server"]) > 0  # once more, on the same answers
     expected = made._expected if "SecAgg" in kind else made._uploads.expected
@@ -81,13 +82,13 @@ def test_a_client_opens_what_all_others_sent_and_has_the_bits_that_there_are() -
 
 
 def test_who_has_a_point() -> None:
-    assert SECAGG_PLUS.make(Setting(10, 101)) is SASH_PLUS.make(Setting(10, 50)) is None
-    for clients, projected in ((5, ()), (51, ("server",))):
-        made = FLOWERS.make(Setting(10, clients))
+    assert MAKES[SECAGG_PLUS](Setting(10, 101)) is MAKES[SASH_PLUS](Setting(10, 50)) is None
+    for clients in (5, 51):
+        made = MAKES[FLOWERS](Setting(10, clients))
         assert made is not None
-        assert FLOWERS.contender(made).projected == projected
-    absent = Maker("absent", lambda _: None)
-    assert list(timed(Setting(10, 4), [SECAGG, absent], 1)) == ["SecAgg"]
+        assert made.projected == (clients > 50)
+    makes = {SECAGG: MAKES[SECAGG], SASH_PLUS: lambda _: None}
+    assert list(timed(Setting(10, 4), makes, 1)) == [SECAGG]
 
 
 # --- Flower's ---
