@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flhe.errors import ConfigError, FlheError
 from flhe.schemes.sealed import Slot
 
-Kind = Literal["scheme", "part", "peer", "limit"]
+Kind = Literal["scheme", "peer", "limit"]
 Vector = NDArray[np.float32]
 Work = Callable[[], object]
 
@@ -151,13 +151,9 @@ def averaging(
     add: Work,
     decrypt: Callable[[], Vector],
     exact: Sequence[NDArray[Any]],
-    error: Callable[[Vector], float] | None = None,
     **known: Any,
 ) -> Contender:
-    """One whose `decrypt` gives the mean of `exact`, to which it is held; `known` as in `Contender`.
-
-    `error` is that of a mean, where it is of something else than `exact`.
-    """
+    """One whose `decrypt` gives the mean of `exact`, to which it is held; `known` as in `Contender`."""
     mean = np.empty(0, np.float32)
 
     def opened() -> None:
@@ -165,8 +161,7 @@ def averaging(
         mean = decrypt()
 
     phases = {"encrypt": encrypt, "add": add, "decrypt": opened}
-    check = error or (lambda found: worst(found, exact))
-    return Contender(name, phases, error=lambda: check(mean), **known)
+    return Contender(name, phases, error=lambda: worst(mean, exact), **known)
 
 
 def worst(mean: NDArray[Any], updates: Sequence[NDArray[Any]]) -> float:
@@ -174,5 +169,4 @@ def worst(mean: NDArray[Any], updates: Sequence[NDArray[Any]]) -> float:
     exact = np.zeros(mean.size, np.float64)
     for update in updates:
         exact += update
-    exact /= len(updates)
-    return float(np.max(np.abs(mean - exact)))
+    return float(np.max(np.abs(mean - exact / len(updates))))

@@ -13,7 +13,6 @@ import numpy as np
 from flhe.coding.select import Select
 from flhe.errors import ConfigError
 from flhe.math import ring
-from flhe.math.prg import random_elements
 from flhe.schemes.base import Sealer
 from flhe.schemes.batchcrypt.scheme import DEFAULT_KEY_BITS, BatchCrypt
 from flhe.schemes.esafl.presets import DEFAULT_ESHE
@@ -133,24 +132,6 @@ def sash(setting: Setting, updates: Sequence[Vector]) -> Contender:
     )
 
 
-def sash_mask(setting: Setting) -> Contender:
-    """Of SASH's client, the mask alone: draw a seed, expand `a`, transform, round."""
-    adder = Sash().adder(setting.cohort)
-    dimension = adder.scheme.parameters_of_prg.dimension
-    out = np.empty(setting.values, np.uint32)
-    return Contender(
-        "sash mask",
-        {"encrypt": lambda: adder.expand(SLOT, random_elements(dimension), out, setting.threads)},
-        "part",
-        "of encrypt, the mask alone",
-        max_repeats=MANY,
-    )
-
-
-def _named(scheme: str, which: str, usual: str) -> str:
-    return scheme if which == usual else f"{scheme} {which}"
-
-
 def esafl(setting: Setting, updates: Sequence[Vector], ring_name: str = DEFAULT_ESHE) -> Contender:
     """ESAFL: quantize, draw the error, expand `a`, transform, add, pack.
 
@@ -173,7 +154,7 @@ def esafl(setting: Setting, updates: Sequence[Vector], ring_name: str = DEFAULT_
         lambda total: EsaflOpener(adder, key, s, threads=threads).decrypt(total),
         key,
     ).contender(
-        _named("esafl", ring_name, DEFAULT_ESHE),
+        "esafl" if ring_name == DEFAULT_ESHE else f"esafl {ring_name}",
         Setting(setting.values, len(mine), 0, threads),
         mine,
         note=f"{ring_name}, log q = {sizes.slots.q.bit_length()}; {sizes.slots.per} values of "

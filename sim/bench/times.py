@@ -14,7 +14,7 @@ from flhe.schemes.flashe.scheme import Flashe
 from flhe_lab.bench.contender import PHASES, Contender, Setting, Work
 from flhe_lab.bench.federation import layout_of, terms_of
 from flhe_lab.bench.host import machine, pinned
-from flhe_lab.bench.schemes import NARROW, esafl, sash_mask, scheme_named
+from flhe_lab.bench.schemes import NARROW, esafl, scheme_named
 from flhe_lab.bench.turns import Measured, Progress, measure
 
 Rows = Mapping[str, Measured]
@@ -37,8 +37,6 @@ def bench(
     with pinned(setting.threads):
         updates = setting.updates()
         contenders: list[Contender] = [make(setting, updates) for make in makers]
-        if "sash" in schemes:
-            contenders.append(sash_mask(setting))
         if "esafl" in schemes:
             contenders.append(esafl(setting, updates, NARROW))
         contenders += limits(setting)

@@ -11,6 +11,7 @@ Source: SASH, Sec. 4.1.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from flhe.keys.agreement.circle import PACKED_FROM
@@ -33,7 +34,6 @@ from flhe_lab.tables.table import Fill, Line, Table, section
 
 TOTAL = "client + server"
 SHARED, INFLATION = "key agreement, up and down", "inflation, to 16 bits a value"
-Settings = Callable[[Plan], Sequence[Setting]]
 VALUES = 100_000
 FEW = 50
 HEADLINE = Setting(VALUES, FEW, FEW * 3 // 10)
@@ -67,30 +67,37 @@ def _point(setting: Setting, plan: Plan) -> Step:
     return Step(key, work, f"secure aggregation, {n} clients, {m:,} values, dropout {d:g}")
 
 
-def over_values(plan: Plan) -> list[Setting]:
+Places = Callable[[Plan], Sequence[tuple[str, float, Setting]]]
+"""Plan -> row, place on the axis, and setting of each point."""
+
+
+def _over_values(plan: Plan) -> list[tuple[str, float, Setting]]:
     """Fig. 3a: over M, nobody drops out."""
     sizes = (10_000, 100_000) if plan.quick else (10_000, 30_000, 100_000, 300_000, 1_000_000)
-    return [Setting(m, many(plan)) for m in sizes]
+    return [(f"{m:,} values", m, Setting(m, many(plan))) for m in sizes]
 
 
-def over_clients(plan: Plan) -> list[Setting]:
+def _over_clients(plan: Plan) -> list[tuple[str, float, Setting]]:
     """Fig. 3b and 4: over N at M = 100,000 and a dropout of 0.1."""
     counts = (50, 200) if plan.quick else (50, 100, 200, 300, 400, 500)
-    return [Setting(VALUES, n, n // 10) for n in counts]
+    return [(f"{n} clients", n, Setting(VALUES, n, n // 10)) for n in counts]
 
 
-def over_dropout(clients: int, plan: Plan) -> list[Setting]:
+def _over_dropout(plan: Plan, clients: int = 0) -> list[tuple[str, float, Setting]]:
     """Fig. 3c, N = 50, and Fig. 4: over the dropout at M = 100,000."""
+    n = clients or many(plan)
     tenths = (0, 1, 3) if plan.quick else (0, 1, 2, 3)
-    return [Setting(VALUES, clients, clients * d // 10) for d in tenths]
+    return [(f"dropout {d / 10:g}", d / 10, Setting(VALUES, n, n * d // 10)) for d in tenths]
 
 
-def lines(settings: Settings, axis: str, who: Sequence[str]) -> Fill:
+_few = partial(_over_dropout, clients=FEW)
+
+
+def _lines(places: Places, who: Sequence[str]) -> Fill:
     """Seconds of all in `who` in each setting."""
 
     def fill(plan: Plan, found: Found) -> Iterator[Line]:
-        for setting in settings(plan):
-            row, x = _place(setting, axis)
+        for row, x, setting in places(plan):
             for contender, taken in found[_point(setting, plan).key].items():
                 name = OURS.get(contender, FLOWER)
                 if name in who:
@@ -100,16 +107,6 @@ def lines(settings: Settings, axis: str, who: Sequence[str]) -> Fill:
                     yield Line(row, name, group, numbers, x)
 
     return fill
-
-
-def _place(setting: Setting, axis: str) -> tuple[str, float]:
-    """Row and place on the axis."""
-    if axis == "values":
-        return f"{setting.values:,} values", setting.values
-    if axis == "clients":
-        return f"{setting.cohort} clients", setting.cohort
-    dropout = setting.dropouts / setting.cohort
-    return f"dropout {dropout:g}", dropout
 
 
 def _sides(taken: Any) -> tuple[Marked, Marked]:
@@ -177,35 +174,26 @@ def _inflation(plan: Plan, found: Found) -> Iterator[Line]:
 
 def _figure_3c(plan: Plan, found: Found) -> Iterator[Line]:
     """With what the paper says of its ratio, whose SecAgg is neither of ours."""
-    yield from lines(_few, "dropout", THREE)(plan, found)
-    row, x = _place(HEADLINE, "dropout")
-    yield Line(row, "SecAgg", "paper", {f"{TOTAL}, to SASH": 20.0}, x)
+    yield from _lines(_few, THREE)(plan, found)
+    yield Line("dropout 0.3", "SecAgg", "paper", {f"{TOTAL}, to SASH": 20.0}, 0.3)
 
 
-def _few(plan: Plan) -> list[Setting]:
-    return over_dropout(FEW, plan)
-
-
-def _dropouts(plan: Plan) -> list[Setting]:
-    return over_dropout(many(plan), plan)
-
-
-def _steps(*several: Settings) -> Callable[[Plan], list[Step]]:
-    return lambda plan: [_point(one, plan) for settings in several for one in settings(plan)]
+def _steps(*several: Places) -> Callable[[Plan], list[Step]]:
+    return lambda plan: [_point(one, plan) for places in several for _, _, one in places(plan)]
 
 
 SECTIONS: Sequence[Section] = (
     section(
-        _steps(over_values, over_clients, _few),
-        Table("sash-figure-3a", lines(over_values, "values", THREE), _many),
-        Table("sash-figure-3b", lines(over_clients, "clients", THREE)),
+        _steps(_over_values, _over_clients, _few),
+        Table("sash-figure-3a", _lines(_over_values, THREE), _many),
+        Table("sash-figure-3b", _lines(_over_clients, THREE)),
         Table("sash-figure-3c", _figure_3c, _ratios),
         name="sash-figure-3",
     ),
     section(
-        _steps(over_clients, _dropouts),
-        Table("sash-figure-4a", lines(over_clients, "clients", FOUR)),
-        Table("sash-figure-4b", lines(_dropouts, "dropout", FOUR), _many),
+        _steps(_over_clients, _over_dropout),
+        Table("sash-figure-4a", _lines(_over_clients, FOUR)),
+        Table("sash-figure-4b", _lines(_over_dropout, FOUR), _many),
         name="sash-figure-4",
     ),
     section(
