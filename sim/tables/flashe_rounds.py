@@ -66,7 +66,7 @@ TIMES = ("encryption", "decryption", "addition of 10")
 def size_steps(plan: Plan) -> list[Step]:
     """One step a size: all contenders in turns."""
     sizes = SIZES[:2] if plan.quick else SIZES
-    return [phase_costs.step(n, COHORT, NAMES_2, plan, "flashe-table-2") for n in sizes]
+    return [phase_costs.step(n, COHORT, NAMES_2, plan) for n in sizes]
 
 
 def _table_2(plan: Plan, found: Found) -> Iterator[Line]:

@@ -97,21 +97,15 @@ class Cost:
         return replace(self, **numbers)
 
 
-def step(values: int, cohort: int, names: Sequence[str], plan: Plan, key: str = "costs") -> Step:
+def step(values: int, cohort: int, names: Sequence[str], plan: Plan) -> Step:
     """The measurement of `names` at `values` values and `cohort` clients.
 
-    The step's key holds values, cohort and names: sections that ask for the same share one measurement;
-    what is to be compared must be in one. One with a `key` of its own is named by that and the values.
+    The step's key holds all of them: sections that ask for the same share one measurement; what is to
+    be compared must be in one.
     """
-    whole = f"{key}-{values}"
-    if key == "costs":
-        slug = "+".join(sorted("".join(c for c in n.lower() if c.isalnum()) for n in names))
-        whole = f"costs-{values}-{cohort}-{slug}"
-        if len(whole) > 120:
-            digest = hashlib.sha256(slug.encode()).hexdigest()
-            whole = f"costs-{values}-{cohort}-{digest[:16]}"
+    digest = hashlib.sha256("+".join(sorted(names)).encode()).hexdigest()
     return Step(
-        whole,
+        f"costs-{values}-{cohort}-{digest[:8]}",
         lambda say: measure(values, cohort, {n: WHO[n] for n in names}, plan.repeats, say),
         f"{len(names)} contenders, {values:,} values, {cohort} clients",
     )
