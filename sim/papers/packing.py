@@ -34,8 +34,9 @@ Source: Wu, Zhang, Luo, "ESAFL", Sec. 4.5 and 5.2.2; embedding: Cheon, Kim, Kim,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,21 +64,17 @@ class PaperPacking:
     cohort: int  # N
     log_q0: int = 16  # Bits of an encoded coefficient, the paper's precision
     n: int = 1 << 15  # Dimension, a power of two
-    fields: int = 0
-    """T; 0 for as many as there is room for, 1 for no packing: one polynomial, as it is."""
+    packed: bool = (
+        True  # Whether a plaintext holds as many polynomials as there is room for, or one
+    )
     halves: bool = True  # Whether both halves of a complex number carry a value
     zero: bool = True  # Whether the last of several fields is left empty
     offset: bool = True  # Whether coefficients are made positive by q0 / 2, or reduced modulo q0
-    _slots: NDArray[np.int64] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        if self.fields == 0:
-            object.__setattr__(self, "fields", LOG_P // self.width)
-        # zeta^(5^j) is value (5^j - 1) / 2 of the transform; its conjugate is another half's.
-        exponents, power = np.empty(self.n // 2, np.int64), 1
-        for j in range(self.n // 2):
-            exponents[j], power = power, power * 5 % (2 * self.n)
-        object.__setattr__(self, "_slots", (exponents - 1) // 2)
+    @property
+    def fields(self) -> int:
+        """T."""
+        return LOG_P // self.width if self.packed else 1
 
     @property
     def width(self) -> int:
@@ -132,8 +129,8 @@ class PaperPacking:
         """z(X) before it is reduced modulo q0: signed coefficients, shape (n,), of one polynomial."""
         z = values[::2] + 1j * values[1::2] if self.halves else values.astype(np.complex128)
         spectrum = np.empty(self.n, np.complex128)
-        spectrum[self._slots] = z
-        spectrum[self.n - 1 - self._slots] = np.conj(z)
+        spectrum[_slots(self.n)] = z
+        spectrum[self.n - 1 - _slots(self.n)] = np.conj(z)
         turned = np.fft.fft(spectrum) / self.n * self._roots().conj()
         return np.rint(self.scale * turned.real).astype(np.int64)
 
@@ -154,7 +151,7 @@ class PaperPacking:
     def decode(self, coefficients: NDArray[np.int64]) -> Reals:
         """Values of one polynomial with signed coefficients: n, or n/2, of them."""
         spectrum = np.fft.ifft(coefficients * self._roots()) * (self.n / self.scale)
-        z = spectrum[self._slots]
+        z = spectrum[_slots(self.n)]
         parts = [z.real, z.imag] if self.halves else [z.real]
         return np.column_stack(parts).ravel()
 
@@ -164,9 +161,15 @@ class PaperPacking:
         return roots
 
 
+@functools.cache
+def _slots(n: int) -> NDArray[np.int64]:
+    """zeta^(5^j) is value (5^j - 1) / 2 of the transform; its conjugate is another half's."""
+    return np.array([(pow(5, j, 2 * n) - 1) // 2 for j in range(n // 2)], np.int64)
+
+
 def unpacked(packing: PaperPacking) -> PaperPacking:
     """The same encoding, one polynomial a plaintext."""
-    return replace(packing, fields=1)
+    return replace(packing, packed=False)
 
 
 def added(plaintexts: Iterable[Sequence[Poly]], log_p: int) -> list[Poly]:

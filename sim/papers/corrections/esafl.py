@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe_lab.papers.corrections.proof import Fixed, Found, shows
+from flhe_lab.papers.corrections.proof import Found, fixed, shows
 from flhe_lab.papers.esafl import PaperEshe, Poly, Q, multiply
 from flhe_lab.papers.packing import COHORT, ERRORS, LOG_P, TABLE_3, PaperPacking, added, unpacked
 
@@ -31,7 +31,7 @@ def printed(cohort: int = 9, n: int = N, **others: Any) -> PaperEshe:
 
 def message(n: int, seed: int) -> Poly:
     """Fields of a plaintext; the lowest is the zero polynomial (Eq. 9)."""
-    random = Fixed(seed)
+    random = fixed(seed)
     return [int.from_bytes(random(50), "big") << LOW for _ in range(n)]
 
 
@@ -63,10 +63,10 @@ def key_from(c: Poly, a: Poly, bits: int = 3) -> Poly:
 @shows("esafl-low-bits")
 def _low_bits() -> Found:
     eshe = printed()
-    a, key = odd(eshe.public(Fixed(1))), eshe.key(Fixed(2))
-    found = key_from(eshe.encrypt(a, key, message(N, 3), Fixed(4)), a)
+    a, key = odd(eshe.public(fixed(1))), eshe.key(fixed(2))
+    found = key_from(eshe.encrypt(a, key, message(N, 3), fixed(4)), a)
     later, m = eshe.polynomial(7, 3), message(N, 5)
-    opened = eshe.decrypt(later, found, eshe.encrypt(later, key, m, Fixed(6)))
+    opened = eshe.decrypt(later, found, eshe.encrypt(later, key, m, fixed(6)))
     right = sum(x == y for x, y in zip(found, key, strict=True))
     return Found(
         f"One ciphertext of round 1 and its `a`, n = {N}: {right} of {N} coefficients of the key "
@@ -79,8 +79,8 @@ def _low_bits() -> Found:
 @shows("esafl-all-ones")
 def _parity() -> Found:
     eshe = printed(p=(1 << 460) - 1)
-    a, key = odd(eshe.public(Fixed(1))), eshe.key(Fixed(2))
-    c = eshe.encrypt(a, key, message(N, 3), Fixed(4))
+    a, key = odd(eshe.public(fixed(1))), eshe.key(fixed(2))
+    c = eshe.encrypt(a, key, message(N, 3), fixed(4))
     uneven = np.array(multiply([x & 1 for x in c], _inverse(a, 1))) % 2 == 1
     uneven = uneven if 2 * uneven.sum() <= uneven.size else ~uneven
     right = int((uneven == (np.array(key) != 0)).sum())
@@ -94,9 +94,9 @@ def _parity() -> Found:
 @shows("esafl-one-a")
 def _one_a() -> Found:
     eshe = printed()
-    a, key = eshe.polynomial(2, 9), eshe.key(Fixed(1))
+    a, key = eshe.polynomial(2, 9), eshe.key(fixed(1))
     first, second = message(N, 2), message(N, 3)
-    parts = [eshe.encrypt(a, key, m, Fixed(4 + i)) for i, m in enumerate((first, second))]
+    parts = [eshe.encrypt(a, key, m, fixed(4 + i)) for i, m in enumerate((first, second))]
     p = eshe.p
     seen = [((x - y + Q // 2) % Q - Q // 2) % p for x, y in zip(*parts, strict=True)]
     right = sum(d == (x - y) % p for d, x, y in zip(seen, first, second, strict=True))
@@ -111,10 +111,10 @@ def _one_a() -> Found:
 def _seed() -> Found:
     bits, n = 6, 64
     eshe = printed(n=n, weight=16)
-    b, t, key = 41, 40, eshe.key(Fixed(1))
+    b, t, key = 41, 40, eshe.key(fixed(1))
     while sum(eshe.polynomial(t, b)) % 2 == 0:  # the simpler half, as above
         t -= 1
-    c = eshe.encrypt(eshe.polynomial(t, b), key, message(n, 2), Fixed(3))
+    c = eshe.encrypt(eshe.polynomial(t, b), key, message(n, 2), fixed(3))
     hits = []
     for guess in range(1 << bits):
         a = eshe.polynomial(t, guess)
@@ -130,7 +130,7 @@ def _seed() -> Found:
 @shows("esafl-collusion")
 def _collusion() -> Found:
     eshe = printed(3, n=1 << 15)
-    keys = [np.array(eshe.key(Fixed(i))) for i in range(3)]
+    keys = [np.array(eshe.key(fixed(i))) for i in range(3)]
     both = keys[1] + keys[2]  # what the third client knows, of s and its own key
     unknown, wide = int((np.abs(both) == 1).sum()), 1 << 15
     return Found(
@@ -198,10 +198,10 @@ def _fig_2() -> Found:
 @shows("esafl-dropout")
 def _dropout() -> Found:
     eshe = printed(3)
-    a, keys = eshe.polynomial(2, 9), [eshe.key(Fixed(i)) for i in range(3)]
+    a, keys = eshe.polynomial(2, 9), [eshe.key(fixed(i)) for i in range(3)]
     messages = [message(N, 10 + i) for i in range(3)]
     parts = [
-        eshe.encrypt(a, k, m, Fixed(20 + i))
+        eshe.encrypt(a, k, m, fixed(20 + i))
         for i, (k, m) in enumerate(zip(keys, messages, strict=True))
     ]
     s = [sum(column) for column in zip(*keys, strict=True)]

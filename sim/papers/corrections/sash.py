@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe_lab.papers.corrections.proof import Fixed, Found, shows
+from flhe_lab.papers.corrections.proof import Found, fixed, shows
 from flhe_lab.papers.sash import MU, SECURITY, lwr_masks, mask
 
 
 def _seed(client: int) -> NDArray[np.uint64]:
-    return np.frombuffer(Fixed(client)(8 * MU), "<u8").astype(np.uint64)
+    return np.frombuffer(fixed(client)(8 * MU), "<u8").astype(np.uint64)
 
 
 @shows("sash-parameters")
@@ -31,7 +31,7 @@ def _parameters() -> Found:
 @shows("sash-bias")
 def _bias() -> Found:
     cohort, count = 50, 200
-    rows = np.frombuffer(Fixed(99)(8 * count * MU), np.uint64)
+    rows = np.frombuffer(fixed(99)(8 * count * MU), np.uint64)
     seeds = [_seed(j) for j in range(cohort)]
     all_seeds: NDArray[np.uint64] = np.sum(seeds, axis=0)
     off = []

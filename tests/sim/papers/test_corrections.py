@@ -25,10 +25,10 @@ from flhe_lab.papers.corrections import proof as proving
 from flhe_lab.papers.corrections.listing import TITLES, entry, page
 from flhe_lab.papers.corrections.proof import (
     VERDICTS,
-    Fixed,
     Found,
     Paper,
     Proof,
+    fixed,
     named,
     of_paper,
     proofs,
@@ -126,7 +126,7 @@ def test_it_prints_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _mixed(n: int) -> list[int]:
-    random = Fixed(3)
+    random = fixed(3)
     return [int.from_bytes(random(50), "big") for _ in range(n)]
 
 
@@ -141,8 +141,8 @@ def test_low_bits_tell_nothing_of_a_scheme_that_is_mended(
     p: int, tilde: bool, message: Callable[[int], list[int]]
 ) -> None:
     eshe = esafl.printed(p=p, tilde=tilde)
-    a, key = esafl.odd(eshe.public(Fixed(1))), eshe.key(Fixed(2))
-    found = esafl.key_from(eshe.encrypt(a, key, message(esafl.N), Fixed(4)), a)
+    a, key = esafl.odd(eshe.public(fixed(1))), eshe.key(fixed(2))
+    found = esafl.key_from(eshe.encrypt(a, key, message(esafl.N), fixed(4)), a)
     assert sum(x == y for x, y in zip(found, key, strict=True)) < esafl.N // 2
 
 

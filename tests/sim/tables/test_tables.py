@@ -28,23 +28,18 @@ FOLDER = Path(__file__).parents[3] / "docs" / "results" / "measured"
 STORED = {path.stem: json.loads(path.read_text())["data"] for path in FOLDER.glob("*.json")}
 
 
-def kind(key: str, *, loosely: bool = False) -> str:
-    """A step's key without sizes, or without any number."""
-    shorter = re.sub(r"(?<=-)\d{3,}(?=-|$)|-quick$", "", key)
-    return re.sub(r"(-[\d.]*)+$", "", shorter) if loosely else shorter
+def kind(key: str) -> str:
+    """A step's key without sizes."""
+    return re.sub(r"(?<=-)\d{3,}(?=-|$)|-quick$", "", key)
 
 
 def quickly(section: Section) -> dict[str, Any]:
     """What a quick run's steps would leave, of what full ones have left, whatever its size."""
     found = {}
     for step in section.steps(QUICK):
-        exact = [data for key, data in STORED.items() if kind(key) == kind(step.key)]
-        like = [
-            data
-            for key, data in sorted(STORED.items())
-            if kind(key, loosely=True) == kind(step.key, loosely=True)
-        ]
-        found[step.key] = (exact or like)[0]
+        ways = (str, kind, lambda key: re.sub(r"(-[\d.]*)+$", "", kind(key)))
+        like = (STORED[key] for way in ways for key in sorted(STORED) if way(key) == way(step.key))
+        found[step.key] = next(like)
     return found
 
 
