@@ -10,7 +10,10 @@ from importlib import resources
 from typing import Any
 
 _SIZE = re.compile(r"([0-9.]+) ([KMG])B")
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+MB = 1 << 20
+"""The papers' megabyte, but for FLASHE's."""
+
+_UNITS = {"K": 1 << 10, "M": MB, "G": 1 << 30}
 
 
 def rows(paper: str, table: str) -> tuple[Any, ...]:

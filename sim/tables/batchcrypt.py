@@ -28,7 +28,7 @@ from flhe_lab.bench.phe import phe_batches, phe_keys, phe_values, sampled
 from flhe_lab.bench.schemes import batchcrypt
 from flhe_lab.papers.convergence import Projection, billed, reported
 from flhe_lab.papers.packing import TABLE_3
-from flhe_lab.papers.published import rows
+from flhe_lab.papers.published import MB, rows
 from flhe_lab.tables import phase_costs as costs_of
 from flhe_lab.tables.evaluation import TOTAL, Evaluation, Round
 from flhe_lab.tables.learned import NAMES, VALUES, training_step
@@ -51,9 +51,6 @@ MODELS = ("fcn", "alexnet", "lstm")
 COHORT = 9
 LINK = wan.named("batchcrypt")
 EVALUATION = Evaluation(MODELS, COHORT, LINK, prices.BATCHCRYPT, 1, MODELS[0])
-
-MB = 1 << 20
-"""The papers': 8 bytes a value of nine clients are Sec. 3.1's 6.98 MB."""
 
 FATE, BATCHCRYPT, ESAFL, PLAIN = "FATE", "BatchCrypt", "ESAFL", "plain"
 """Modes, as `convergence.REPORTED` has them."""

@@ -40,13 +40,11 @@ from flhe_lab.papers.packing import (
     added,
     unpacked,
 )
+from flhe_lab.papers.published import MB
 from flhe_lab.tables.batchcrypt import ROUNDS
 from flhe_lab.tables.marked import Mark, Marked, counted, published
 from flhe_lab.tables.section import Found, Plan, Say, Section, Step
 from flhe_lab.tables.table import Line, Table, section
-
-MB = 1 << 20
-"""The paper's megabyte."""
 
 DIMENSION = 1 << 15
 PAPERS_RING = "paper-32768"

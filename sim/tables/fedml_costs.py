@@ -13,6 +13,7 @@ from typing import Any
 
 from flhe_lab.advise.wan import named
 from flhe_lab.papers.learning import quiet
+from flhe_lab.papers.published import MB
 from flhe_lab.tables import fedml_measure as turns
 from flhe_lab.tables import fedml_published as said
 from flhe_lab.tables import phase_costs
@@ -50,12 +51,12 @@ def row_of(model: Any) -> str:
 
 def numbers(cost: Cost) -> dict[str, Marked]:
     """Total seconds and MB of one aggregation."""
-    return {TIME: turns.total_s(cost), SIZE: cost.upload_bytes / said.MB}
+    return {TIME: turns.total_s(cost), SIZE: cost.upload_bytes / MB}
 
 
 def told(seconds: float, nbytes: float) -> dict[str, float]:
     """The same as the paper says."""
-    return {TIME: seconds, SIZE: nbytes / said.MB}
+    return {TIME: seconds, SIZE: nbytes / MB}
 
 
 # --- Table 4, Figures 2 and 7: by the size of the model ---
@@ -112,8 +113,8 @@ def _table_5(plan: Plan, found: Found) -> Iterator[Line]:
                 }
                 yield Line(at, who, whole[name].group, each)
         all_values = f"{SIZE}, all values"
-        yield Line(at, "in clear", "paper", {all_values: model.plain_bytes / said.MB})
-        sizes = {all_values: model.he_bytes / said.MB, f"{SIZE}, fewer": paper.nbytes / said.MB}
+        yield Line(at, "in clear", "paper", {all_values: model.plain_bytes / MB})
+        sizes = {all_values: model.he_bytes / MB, f"{SIZE}, fewer": paper.nbytes / MB}
         yield Line(at, "PALISADE", "paper", sizes)
 
 

@@ -22,7 +22,8 @@ from flhe_lab.bench.contender import Setting, Vector
 from flhe_lab.bench.peers import Tenseal, tenseal_ckks
 from flhe_lab.bench.turns import measure as in_turns
 from flhe_lab.papers.learning import quiet
-from flhe_lab.tables.fedml_published import BATCHES, CNN, COHORT, MB, SCALES, TABLE_6
+from flhe_lab.papers.published import MB
+from flhe_lab.tables.fedml_published import BATCHES, CNN, COHORT, SCALES, TABLE_6
 from flhe_lab.tables.marked import Marked, measured
 from flhe_lab.tables.section import Found, Plan, Say, Step
 from flhe_lab.tables.table import Line, Table, section

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from flhe_lab.papers.published import rows
 
-MB = 1 << 20
-"""The paper's."""
-
 COHORT = 3
 MODELS = rows("fedml", "table_4")
 _NAMED = {model.name.partition(" (")[0]: model for model in MODELS}

@@ -19,7 +19,7 @@ from flhe_lab.bench import peers
 from flhe_lab.bench.contender import SLOT, Contender, Laps, Setting, Vector
 from flhe_lab.bench.federation import Federation
 from flhe_lab.bench.schemes import fedml, fedml_terms
-from flhe_lab.tables.fedml_published import MB
+from flhe_lab.papers.published import MB
 from flhe_lab.tables.marked import Marked
 from flhe_lab.tables.phase_costs import Rows, timed
 from flhe_lab.tables.result import Group

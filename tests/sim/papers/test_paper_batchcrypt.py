@@ -54,19 +54,3 @@ def test_two_clients_get_sums_or_saturation_on_the_right_side(
         # -2^r needs no second sign bit, so it is no overflow.
         assert full == (not -layout.largest - 1 <= a + b <= layout.largest)
         assert found == (layout.largest * (1 if a + b > 0 else -1) if full else a + b)
-
-
-@pytest.mark.parametrize(
-    ("cohort", "reader", "rows", "sums", "full"),
-    [
-        (5, "text", [[-1, -1, -1]] * 5, [-5, -4, -4], [False] * 3),  # carries run on
-        (3, "text", [[65535, -65535]] * 3, [-65535, 65535], [True] * 2),  # the other sign
-        (10, "text", [[65535]] * 10, [65535], [True]),  # it comes round to where two are
-        (3, "text", [[-1], [-1], [5]], [3], [False]),
-        (3, "program", [[-1], [-1], [5]], [-65535], [True]),  # two carries, for overflow
-    ],
-)
-def test_what_goes_wrong(
-    cohort: int, reader: Reader, rows: list[list[int]], sums: list[int], full: list[bool]
-) -> None:
-    assert added(PaperBatch(cohort, reader=reader), rows) == (sums, full)
