@@ -1,19 +1,14 @@
 """Flower's own SecAgg+, timed as it is installed: what users of Flower have without flhe.
 
-Called is the installed code and nothing in its place: `SecAggPlusWorkflow.setup_stage`,
-`share_keys_stage`, `collect_masked_vectors_stage` and `unmask_stage` of `flwr.server.workflow` with a
-`LegacyContext`, and the whole of `secaggplus_mod` of `flwr.client.mod` for every client. Only the grid
-between them is ours: it hands each message to the mod and each reply back, so no network, no
-serialisation and no waiting for the next poll (three seconds a stage) is in the times.
+Called is the installed code and nothing in its place: the stages of `SecAggPlusWorkflow` with a
+`LegacyContext`, and the whole of `secaggplus_mod` for every client. Only the grid between them is ours:
+it hands each message to the mod and each reply back, so no network, no serialisation and no waiting for
+the next poll (three seconds a stage) is in the times.
 
     client   the mod's four stages for one client: keys, shares of both secrets, sealing and opening
              them, quantizing, masking, the shares it gives away
     server   `unmask_stage` after the last reply has come: shares to secrets, secrets to masks, masks
              off the sum, sum to mean
-
-Unmasking takes minutes to hours for hundreds of clients, because every share that arrives is
-interpolated, in Python. `Projection` runs the same stage for one and two owners of shares, and adds
-up: the loop over owners has no other terms. What it gives is projected, and says so.
 
 Source: Bell et al., CCS 2020 (SecAgg+); flwr 1.41. Its masks come from 32 bits of each seed by a
 Mersenne Twister, it signs nothing, and it uploads 8 bytes a value: a baseline of speed alone.
@@ -125,9 +120,10 @@ class FlowerSecAgg:
 class Projection:
     """One real client among stand-ins, and the server's time from its parts.
 
-    For numbers of clients at which a whole round takes hours. The client is the whole mod; who sends
-    it keys and shares did nothing else. The server's part is `unmask_stage` for a few owners of
-    shares, as many shares each as neighbours remain on average.
+    Unmasking takes minutes to hours for hundreds of clients, because every share that arrives is
+    interpolated, in Python. So the same stage is run for one and two owners of shares, as many shares
+    each as neighbours remain on average, and added up: the loop over owners has no other terms. The
+    client is the whole mod; who sends it keys and shares did nothing else.
     """
 
     projected = True

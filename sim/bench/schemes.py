@@ -11,21 +11,24 @@ from typing import Any
 import numpy as np
 
 from flhe.coding.select import Select
-from flhe.errors import ConfigError
 from flhe.math import ring
 from flhe.schemes.base import Sealer
+from flhe.schemes.batchcrypt.adder import BatchCryptOpener, BatchCryptSealer
+from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.schemes.batchcrypt.scheme import DEFAULT_KEY_BITS, BatchCrypt
+from flhe.schemes.esafl.adder import EsaflOpener, EsaflSealer
+from flhe.schemes.esafl.keys import Total, draw_own
 from flhe.schemes.esafl.presets import DEFAULT_ESHE
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
 from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.sash.adder import SashOpener, SashSealer
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed
 from flhe.training.terms import Terms
 from flhe_lab.bench.contender import (
     EXAMPLES,
-    MANY,
     SLOT,
     Contender,
     Make,
@@ -100,8 +103,6 @@ def sash(setting: Setting, updates: Sequence[Vector]) -> Contender:
 
     The agreement on the sum of seeds does not depend on the update's length and is timed elsewhere.
     """
-    from flhe.schemes.sash.adder import SashOpener, SashSealer
-
     scheme = Sash()
     terms, adder = terms_of(scheme).resolved(setting.cohort), scheme.adder(setting.cohort)
     first: dict[int, SashSealer] = {}
@@ -128,7 +129,6 @@ def sash(setting: Setting, updates: Sequence[Vector]) -> Contender:
         setting,
         updates,
         note=f"{adder.bits} bits a value, 32 on the wire; {scheme.preset}",
-        max_repeats=MANY,
     )
 
 
@@ -137,9 +137,6 @@ def esafl(setting: Setting, updates: Sequence[Vector], ring_name: str = DEFAULT_
 
     Who drops out does so before keys are agreed on: the cohort is that of the survivors.
     """
-    from flhe.schemes.esafl.adder import EsaflOpener, EsaflSealer
-    from flhe.schemes.esafl.keys import Total, draw_own
-
     mine, threads = [updates[j] for j in setting.survivors], setting.threads
     scheme = Esafl(ring_name, "joint")  # the keys cost apart; how values are encrypted is the same
     terms, adder = terms_of(scheme), scheme.adder(len(mine))
@@ -172,9 +169,6 @@ def batchcrypt(
 
     `add` checks the ciphertexts. A modulus of `key_bits` bits; `coding` as in `terms_of`.
     """
-    from flhe.schemes.batchcrypt.adder import BatchCryptOpener, BatchCryptSealer
-    from flhe.schemes.batchcrypt.keys import SecretKey
-
     scheme, key, threads = BatchCrypt(key_bits), SecretKey.generate(key_bits), setting.threads
     terms = terms_of(scheme, **coding)
     adder = scheme.adder(setting.cohort, terms.bits, key.public.to_bytes())
@@ -247,10 +241,3 @@ SCHEMES: dict[str, Make] = {
     "plain": plain,
 }
 """Name -> how to make it take part."""
-
-
-def scheme_named(name: str) -> Make:
-    """How to make a scheme take part; ConfigError for one that nobody knows."""
-    if name not in SCHEMES:
-        raise ConfigError(f"unknown scheme {name!r}; choose from {', '.join(SCHEMES)}")
-    return SCHEMES[name]

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from flhe.errors import ConfigError
 from flhe.math.prg import BLOCK, CHUNK, AesCtr
 from flhe.schemes.flashe.scheme import Flashe
 from flhe_lab.bench.contender import PHASES, Contender, Setting, Work
 from flhe_lab.bench.federation import layout_of, terms_of
 from flhe_lab.bench.host import machine, pinned
-from flhe_lab.bench.schemes import NARROW, esafl, scheme_named
+from flhe_lab.bench.schemes import NARROW, SCHEMES, esafl
 from flhe_lab.bench.turns import Measured, Progress, measure
 
 Rows = Mapping[str, Measured]
@@ -33,10 +34,12 @@ def bench(
     Raises ConfigError: an unknown scheme, or a setting that cannot be measured. FlheError: a mean that
     is not the mean.
     """
-    makers = [scheme_named(name) for name in schemes]
+    for name in schemes:
+        if name not in SCHEMES:
+            raise ConfigError(f"unknown scheme {name!r}; choose from {', '.join(SCHEMES)}")
     with pinned(setting.threads):
         updates = setting.updates()
-        contenders: list[Contender] = [make(setting, updates) for make in makers]
+        contenders: list[Contender] = [SCHEMES[n](setting, updates) for n in schemes]
         if "esafl" in schemes:
             contenders.append(esafl(setting, updates, NARROW))
         contenders += limits(setting)

@@ -5,13 +5,10 @@ ResNet-20, GRU and CNN under FLASHE, dense and with the largest 10% of values, a
 ResNet-20 and LSTM under SASH too, after its Fig. 5 (whose models have other sizes). All at 16 bits a
 value.
 
-What differs from the papers: three or four clients instead of nine or ten, and rounds of a few batches,
-as many as a desk does in minutes: curves bend, and do not end where the papers' do. Optimizers are
-theirs, learning rates are higher. All federations here average models; BatchCrypt's and ESAFL's step
-with gradients. Batch norm's running statistics are sent as weights are, and whole where of others only
-the largest 10% are sent: under error feedback they would overshoot (`flhe.coding.sparsify`). FCN and
-CNN learn scikit-learn's digits, enlarged, and the figure says so, unless DATA has Fashion-MNIST or
-FEMNIST.
+What differs from the papers is in the figures' notes; optimizers are theirs, learning rates are higher.
+Batch norm's running statistics are sent as weights are, and whole where of others only the largest 10%
+are sent: under error feedback they would overshoot (`flhe.coding.sparsify`). FCN and CNN learn
+scikit-learn's digits, enlarged, and the figure says so, unless DATA has Fashion-MNIST or FEMNIST.
 """
 
 from __future__ import annotations

@@ -5,13 +5,7 @@
 
 n = 2^15, q = 2^478, p = 2^460, p~ the polynomial whose coefficients are all p, keys of 64 coefficients
 -1 or 1, errors of variance 1.22 (Sec. 8.1.2). As printed it breaks in several ways, which
-`tests/schemes/test_eshe_attacks.py` runs:
-
-- p~ e vanishes modulo p, so low bits of c are those of a s + m: known ones give the key;
-- where p is odd instead, p~ e still has all its coefficients of one parity, and the support leaks;
-- `a` is one polynomial for all ciphertexts of a round, so differences of them open modulo p;
-- who knows s, and a key of its own, knows where the other two keys are not zero;
-- `a^t` is drawn from t xor B, as many bits as the number of rounds has, and a^1 = a^0 is public.
+`tests/schemes/test_eshe_attacks.py` runs and `flhe corrections` lists.
 
 What the text leaves open, and what is built here:
 

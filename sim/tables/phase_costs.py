@@ -92,9 +92,9 @@ class Cost:
         """The cost of `factor` times as many values."""
         names = ("encrypt_s", "add_s", "decrypt_s", "upload_bytes", "down_bytes")
         numbers: dict[str, Any] = {name: getattr(self, name) for name in names}
-        for name, number in numbers.items():
-            numbers[name] = number and proportional(number, factor)
-        return replace(self, **numbers)
+        return replace(
+            self, **{n: each and proportional(each, factor) for n, each in numbers.items()}
+        )
 
 
 def step(values: int, cohort: int, names: Sequence[str], plan: Plan) -> Step:

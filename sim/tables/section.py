@@ -7,15 +7,11 @@ share it. What is to be compared belongs into one step, in turns: a ratio is of 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flhe.errors import ConfigError
 from flhe_lab.tables.result import Result
-
-_KEY = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 
 Say = Callable[[str], None]
 """Takes what is going on, for the progress bar."""
@@ -31,12 +27,6 @@ class Step:
     work: Callable[[Say], Any]  # Takes `say`; returns JSON values
     about: str  # What it does, for the progress bar
     threads: int = 1  # Processors that it is pinned to; 0: as many as there are
-
-    def __post_init__(self) -> None:
-        if not _KEY.fullmatch(self.key):
-            raise ConfigError(
-                f"step {self.key!r}: a key is of small letters, digits, '-', '.', '+'"
-            )
 
 
 Found = Mapping[str, Any]

@@ -110,8 +110,6 @@ def test_one_key_for_two_things_is_refused(tmp_path: Path) -> None:
     b = Section("b", "P", lambda _plan: [Step("k", lambda _say: 2, "that")], lambda _p, _f: [])
     with pytest.raises(FlheError, match="share key"):
         steps_of([a, b], QUICK)
-    with pytest.raises(ConfigError, match="small letters"):
-        Step("Not a key", lambda _say: 1, "this")
     counting = Counting(1)
     with pytest.raises(FlheError, match="one name"):
         run([counting.section, counting.section], QUICK, tmp_path)
