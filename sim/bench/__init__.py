@@ -1,1 +1,1 @@
-"""`flhe bench`: what encryption costs, beside what nobody can beat and what a user would pick instead."""
+"""`flhe bench`: what encryption costs, beside what nobody can beat and what else one might use."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import Any
 
-from flhe_lab.bench.contender import MANY, Contender, Laps, Setting
+from flhe_lab.bench.contender import MANY, Contender, Setting
 from flhe_lab.bench.members import Pairwise, SashMembers, SashNeighbours
 from flhe_lab.bench.turns import Measured, Progress, measure
 
@@ -22,25 +22,15 @@ WHOLE = 50
 """Clients up to which Flower's round is run whole, not projected."""
 
 
-class Sides(Protocol):
-    """One client and one server of one setting."""
+Make = Callable[[Setting], Any]
+"""Setting -> both sides, or None where there is no point.
 
-    @property
-    def projected(self) -> bool:
-        """Whether the server's seconds are added up from those of its parts."""
-
-    def client(self) -> Laps:
-        """Seconds of one client, a whole round."""
-
-    def server(self) -> Laps:
-        """Seconds from the last answer to the sum; raises FlheError if it is not the sum."""
+`client` and `server` give the seconds of one client, a whole round, and those from the last answer to
+the sum; `projected` says whether the latter are added up from those of its parts.
+"""
 
 
-Make = Callable[[Setting], Sides | None]
-"""Setting -> both sides, or None where there is no point."""
-
-
-def _flowers(setting: Setting, *, whole: int) -> Sides:
+def _flowers(setting: Setting, *, whole: int) -> Any:
     """Flower's SecAgg+ on DEGREE neighbours: run up to `whole` clients, projected from parts beyond."""
     from flhe_lab.bench.flower_secagg import FlowerSecAgg, Projection
 
@@ -48,7 +38,7 @@ def _flowers(setting: Setting, *, whole: int) -> Sides:
     return (FlowerSecAgg if setting.cohort <= whole else Projection)(setting, shares)
 
 
-def _sparse(make: Callable[[Setting, int], Sides]) -> Make:
+def _sparse(make: Callable[[Setting, int], Any]) -> Make:
     """Those on a graph have no point where all would be neighbours."""
     return lambda setting: make(setting, DEGREE) if setting.cohort > DEGREE + 1 else None
 
@@ -66,7 +56,7 @@ IN_PARTS: Mapping[str, Make] = {**MAKES, FLOWERS: partial(_flowers, whole=0)}
 """The same, with Flower's always projected."""
 
 
-def contender(name: str, sides: Sides) -> Contender:
+def contender(name: str, sides: Any) -> Contender:
     """Both sides, in turn; Flower's takes too long to be repeated."""
     work = {"client": sides.client, "server": sides.server}
     most = 1 if name == FLOWERS else MANY

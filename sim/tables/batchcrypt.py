@@ -32,7 +32,6 @@ from flhe_lab.papers.published import MB, rows
 from flhe_lab.tables import phase_costs as costs_of
 from flhe_lab.tables.evaluation import TOTAL, Evaluation, Round
 from flhe_lab.tables.learned import NAMES, VALUES, training_step
-from flhe_lab.tables.marked import Marked, counted, projected
 from flhe_lab.tables.phase_costs import (
     BATCHCRYPT_2048,
     ESAFL_NARROW,
@@ -42,8 +41,19 @@ from flhe_lab.tables.phase_costs import (
     read,
     timed,
 )
-from flhe_lab.tables.section import Found, Plan, Say, Section, Step
-from flhe_lab.tables.table import Fill, Line, Numbers, Table, section
+from flhe_lab.tables.result import Marked, counted, projected
+from flhe_lab.tables.table import (
+    Fill,
+    Found,
+    Line,
+    Numbers,
+    Plan,
+    Say,
+    Section,
+    Step,
+    Table,
+    section,
+)
 
 MODELS = ("fcn", "alexnet", "lstm")
 """Table 3, by growing size; FMNIST, CIFAR and LSTM there."""

@@ -15,7 +15,7 @@ import typer
 from flhe.errors import ConfigError, FlheError
 
 if TYPE_CHECKING:
-    from flhe_lab.tables.section import Section
+    from flhe_lab.tables.table import Section
 
 MODULES = (
     "headlines",
@@ -90,7 +90,7 @@ def tables(
 
     from flhe_lab.bench.table import progress
     from flhe_lab.tables.runner import run
-    from flhe_lab.tables.section import Plan
+    from flhe_lab.tables.table import Plan
 
     chosen = sections(names or ())
     console = Console()

@@ -42,9 +42,8 @@ from flhe_lab.papers.packing import (
 )
 from flhe_lab.papers.published import MB
 from flhe_lab.tables.batchcrypt import ROUNDS
-from flhe_lab.tables.marked import Mark, Marked, counted, published
-from flhe_lab.tables.section import Found, Plan, Say, Section, Step
-from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.tables.result import Mark, Marked, counted, published
+from flhe_lab.tables.table import Found, Line, Plan, Say, Section, Step, Table, section
 
 DIMENSION = 1 << 15
 PAPERS_RING = "paper-32768"

@@ -16,10 +16,9 @@ from flhe_lab.advise.round_model import Breakdown, Work, simulate, typical
 from flhe_lab.advise.wan import Link, Wan
 from flhe_lab.papers.convergence import Projection, project
 from flhe_lab.tables.learned import NAMES, VALUES, batch_s, training_step
-from flhe_lab.tables.marked import Marked, projected
 from flhe_lab.tables.phase_costs import Cost, read
-from flhe_lab.tables.section import Found, Plan, Step
-from flhe_lab.tables.table import Fill, Line, Numbers
+from flhe_lab.tables.result import Marked, projected
+from flhe_lab.tables.table import Fill, Found, Line, Numbers, Plan, Step
 
 PARTS = ("training", "encryption", "decryption", "idle")
 """An iteration, as the paper's figures stack it; idle holds all else, transfers, the server's work and

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flhe_lab.advise.wan import named
-from flhe_lab.papers.learning import quiet
+from flhe_lab.papers.curves import quiet
 from flhe_lab.papers.published import MB
 from flhe_lab.tables import fedml_measure as turns
 from flhe_lab.tables import fedml_published as said
@@ -22,11 +22,9 @@ from flhe_lab.tables.fedml_map import FIGURE_5
 from flhe_lab.tables.fedml_parameters import TABLE_6_SECTION
 from flhe_lab.tables.fedml_threshold import FIGURE_12
 from flhe_lab.tables.learned import batch_seconds
-from flhe_lab.tables.marked import Marked, projected, proportional, published, sampled
 from flhe_lab.tables.phase_costs import Cost
-from flhe_lab.tables.result import Group
-from flhe_lab.tables.section import Found, Plan, Section, Step
-from flhe_lab.tables.table import Fill, Line, Table, section
+from flhe_lab.tables.result import Group, Marked, projected, proportional, published, sampled
+from flhe_lab.tables.table import Fill, Found, Line, Plan, Section, Step, Table, section
 
 PAPER = "FedML-HE (PALISADE)"
 TIME, SIZE = "aggregation", "upload"

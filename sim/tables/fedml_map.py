@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from flhe_lab.bench import figures
 from flhe_lab.tables.chart import Chart
-from flhe_lab.tables.marked import counted, measured
-from flhe_lab.tables.section import Found, Plan, Say, Step
-from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.tables.result import counted, measured
+from flhe_lab.tables.table import Found, Line, Plan, Say, Step, Table, section
 
 IMAGES = 8
 LAYERS = ("convolution 1", "convolution 2", "convolution 3", "linear")

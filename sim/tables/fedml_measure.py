@@ -28,9 +28,9 @@ from flhe_lab.bench.federation import layout_of
 from flhe_lab.bench.peers import SLOTS, Weighs, tenseal_ckks
 from flhe_lab.tables import phase_costs
 from flhe_lab.tables.fedml_published import COHORT, MOBILENET, TOP_K
-from flhe_lab.tables.marked import Marked
 from flhe_lab.tables.phase_costs import Cost, measure
-from flhe_lab.tables.section import Found, Plan, Say, Step
+from flhe_lab.tables.result import Marked
+from flhe_lab.tables.table import Found, Plan, Say, Step
 
 PLAIN, OURS = phase_costs.PLAIN, phase_costs.FEDML
 TENSEAL, FLARE = "TenSEAL, server weighs", "TenSEAL, clients weigh"

@@ -21,12 +21,11 @@ import numpy as np
 from flhe_lab.bench.contender import Setting, Vector
 from flhe_lab.bench.peers import Tenseal, tenseal_ckks
 from flhe_lab.bench.turns import measure as in_turns
-from flhe_lab.papers.learning import quiet
+from flhe_lab.papers.curves import quiet
 from flhe_lab.papers.published import MB
 from flhe_lab.tables.fedml_published import BATCHES, CNN, COHORT, SCALES, TABLE_6
-from flhe_lab.tables.marked import Marked, measured
-from flhe_lab.tables.section import Found, Plan, Say, Step
-from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.tables.result import Marked, measured
+from flhe_lab.tables.table import Found, Line, Plan, Say, Step, Table, section
 
 TIME, SIZE = "aggregation", "upload"
 BUDGET = {2048: 54, 4096: 109, 8192: 218}

@@ -20,11 +20,9 @@ from flhe_lab.bench.contender import SLOT, Contender, Laps, Setting, Vector
 from flhe_lab.bench.federation import Federation
 from flhe_lab.bench.schemes import fedml, fedml_terms
 from flhe_lab.papers.published import MB
-from flhe_lab.tables.marked import Marked
 from flhe_lab.tables.phase_costs import Rows, timed
-from flhe_lab.tables.result import Group
-from flhe_lab.tables.section import Found, Plan, Say, Step
-from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.tables.result import Group, Marked
+from flhe_lab.tables.table import Found, Line, Plan, Say, Step, Table, section
 from flhe_lab.variants.threshold import keys as threshold_keys
 from flhe_lab.variants.threshold.adder import ThresholdRlwe
 from flhe_lab.variants.threshold.opening import Answered, Party, combine

@@ -22,10 +22,9 @@ from flhe_lab.tables.evaluation import TOTAL, row, work_of
 from flhe_lab.tables.flashe_rounds import EVALUATION, MODELS
 from flhe_lab.tables.headlines import COHORT
 from flhe_lab.tables.learned import NAMES, VALUES
-from flhe_lab.tables.marked import Marked, measured, projected, proportional, sampled
 from flhe_lab.tables.phase_costs import FLASHE, read, timed
-from flhe_lab.tables.section import Found, Plan, Say, Section, Step
-from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.tables.result import Marked, measured, projected, proportional, sampled
+from flhe_lab.tables.table import Found, Line, Plan, Say, Section, Step, Table, section
 
 SAMPLE = 100_000
 """Values that a quick run measures for all models."""

@@ -15,7 +15,6 @@ from flhe_lab.tables.evaluation import TOTAL, Evaluation, Round, row
 from flhe_lab.tables.headlines import BATCHES, COHORT, cnn_step
 from flhe_lab.tables.learned import NAMES as MODEL_NAMES
 from flhe_lab.tables.learned import VALUES
-from flhe_lab.tables.marked import Marked, counted, projected, published
 from flhe_lab.tables.phase_costs import (
     BFV,
     BFV_PAPER,
@@ -31,9 +30,8 @@ from flhe_lab.tables.phase_costs import (
     WHO,
     Cost,
 )
-from flhe_lab.tables.result import Group
-from flhe_lab.tables.section import Found, Plan, Say, Section, Step
-from flhe_lab.tables.table import Line, Numbers, Table, section
+from flhe_lab.tables.result import Group, Marked, counted, projected, published
+from flhe_lab.tables.table import Found, Line, Numbers, Plan, Say, Section, Step, Table, section
 
 MODELS = ("resnet20", "gru", "cnn")
 """Sec. 6.1, by growing size."""

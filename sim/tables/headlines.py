@@ -9,10 +9,9 @@ from flhe_lab.bench.secure_sums import SECAGG
 from flhe_lab.tables import phase_costs as costs
 from flhe_lab.tables.evaluation import TOTAL, played
 from flhe_lab.tables.learned import batch_s, training_step
-from flhe_lab.tables.marked import Marked
+from flhe_lab.tables.result import Marked
 from flhe_lab.tables.sash_times import ratio_of, ratio_step
-from flhe_lab.tables.section import Found, Plan, Section, Step
-from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.tables.table import Found, Line, Plan, Section, Step, Table, section
 
 CNN, COHORT, MBPS = 1_200_000, 10, 40.0
 """FLASHE's CNN and cohort; the slowest link that its paper measured (Sec. 2.3)."""

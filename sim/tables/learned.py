@@ -13,12 +13,10 @@ from typing import Any
 
 from flhe_lab.bench.contender import Contender
 from flhe_lab.bench.turns import measure
-from flhe_lab.papers.curves import COMPARISONS, compare, learned
-from flhe_lab.papers.learning import SETTLED, Curve, quiet
+from flhe_lab.papers.curves import COMPARISONS, SETTLED, Curve, compare, learned, quiet
 from flhe_lab.tables.chart import Chart
-from flhe_lab.tables.marked import Marked, measured
-from flhe_lab.tables.result import Entry, Group, Result
-from flhe_lab.tables.section import Found, Plan, Say, Section, Step
+from flhe_lab.tables.result import Entry, Group, Marked, Result, measured
+from flhe_lab.tables.table import Found, Plan, Say, Section, Step
 
 _MODELS = {
     "fcn": ("FCN", 101_770, 128, "BatchCrypt, Fig. 6; ESAFL, Fig. 3"),

@@ -16,9 +16,8 @@ from typing import Any
 from flhe_lab.bench import peers, phe, schemes, sparse
 from flhe_lab.bench.contender import PHASES, Contender, Make, Setting, part_of
 from flhe_lab.bench.turns import measure as in_turns
-from flhe_lab.tables.marked import Marked, proportional
-from flhe_lab.tables.result import Group
-from flhe_lab.tables.section import Plan, Say, Step
+from flhe_lab.tables.result import Group, Marked, proportional
+from flhe_lab.tables.table import Plan, Say, Step
 
 PLAIN = "plain"
 FLASHE, SASH, BATCHCRYPT, ESAFL, FEDML = "FLASHE", "SASH", "BatchCrypt", "ESAFL", "FedML-HE"

@@ -12,10 +12,9 @@ from flhe.errors import ConfigError, FlheError
 from flhe_lab.bench.host import machine, pinned, quiet
 from flhe_lab.bench.turns import Progress
 from flhe_lab.tables.chart import draw
-from flhe_lab.tables.marked import LEGEND
-from flhe_lab.tables.result import Result, to_csv, to_markdown
-from flhe_lab.tables.section import Found, Plan, Say, Section, Step
+from flhe_lab.tables.result import LEGEND, Result, to_csv, to_markdown
 from flhe_lab.tables.store import Store
+from flhe_lab.tables.table import Found, Plan, Say, Section, Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,8 @@ from flhe_lab.bench.secure_sums import (
     SECAGG_PLUS,
     timed,
 )
-from flhe_lab.tables.marked import Marked, counted, measured, sampled
-from flhe_lab.tables.result import Group
-from flhe_lab.tables.section import Found, Plan, Say, Section, Step
-from flhe_lab.tables.table import Fill, Line, Table, section
+from flhe_lab.tables.result import Group, Marked, counted, measured, sampled
+from flhe_lab.tables.table import Fill, Found, Line, Plan, Say, Section, Step, Table, section
 
 TOTAL = "client + server"
 SHARED, INFLATION = "key agreement, up and down", "inflation, to 16 bits a value"

@@ -16,9 +16,8 @@ from flhe_lab.crowd.found import Asked
 from flhe_lab.crowd.found import Found as Crowd
 from flhe_lab.crowd.report import FURTHER, QUANTITIES
 from flhe_lab.crowd.run import RayRun
-from flhe_lab.tables.marked import counted, measured, projected
-from flhe_lab.tables.section import Found, Plan, Say, Section, Step
-from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.tables.result import counted, measured, projected
+from flhe_lab.tables.table import Found, Line, Plan, Say, Section, Step, Table, section
 
 VALUES = 10_000
 SASH = "SASH"

@@ -21,10 +21,19 @@ from flhe_app.tasks import base, task_named
 from flhe_app.tasks.base import Data, Examples
 from flhe_app.tasks.workloads import Workload
 from flhe_lab.papers import curves
-from flhe_lab.papers.curves import COMPARISONS, FLASHE, PLAIN, compare
-from flhe_lab.papers.learning import Curve, Run, Setting, learn, parts_of
+from flhe_lab.papers.curves import (
+    COMPARISONS,
+    FLASHE,
+    PLAIN,
+    Curve,
+    Run,
+    Setting,
+    compare,
+    learn,
+    parts_of,
+)
 from flhe_lab.tables import learned as tables
-from flhe_lab.tables.section import Plan
+from flhe_lab.tables.table import Plan
 
 SMALL = Setting(3, 2, 20, 0.05, "sgd", images=40, test_images=20)
 DIGITS = task_named("digits")

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from flhe_lab.tables.command import sections
-from flhe_lab.tables.marked import LEGEND, MARKS
-from flhe_lab.tables.result import Result, to_csv, to_markdown
-from flhe_lab.tables.section import Plan
+from flhe_lab.tables.result import LEGEND, MARKS, Result, to_csv, to_markdown
+from flhe_lab.tables.table import Plan
 
 DOCS = Path(__file__).parents[3] / "docs"
 FOLDER = DOCS / "results"

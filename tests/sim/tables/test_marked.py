@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
-from flhe_lab.tables.marked import LEGEND, MARKS, Marked, counted, projected, published, weakest
+from flhe_lab.tables.result import LEGEND, MARKS, Marked, counted, projected, published, weakest
 
 OURS = st.sampled_from(MARKS[:-1])
 VALUES = st.floats(0.1, 1e6)

@@ -33,8 +33,8 @@ from flhe_lab.tables.chart import draw
 from flhe_lab.tables.esafl_packing import AS_COUNTED, AS_WRITTEN, counts, errors
 from flhe_lab.tables.fedml_published import RESNET_50
 from flhe_lab.tables.flashe_masks import crossing
-from flhe_lab.tables.marked import counted
-from flhe_lab.tables.section import Plan
+from flhe_lab.tables.result import counted
+from flhe_lab.tables.table import Plan
 
 for package in ("phe", "gmpy2", "tenseal", "torchvision"):
     pytest.importorskip(package)

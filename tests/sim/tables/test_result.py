@@ -11,8 +11,20 @@ import pytest
 
 from flhe.errors import ConfigError
 from flhe_lab.tables.chart import Chart, draw
-from flhe_lab.tables.marked import MARKS, counted, measured, projected, published, sampled
-from flhe_lab.tables.result import Entry, Result, ratios, short, to_csv, to_markdown
+from flhe_lab.tables.result import (
+    MARKS,
+    Entry,
+    Result,
+    counted,
+    measured,
+    projected,
+    published,
+    ratios,
+    sampled,
+    short,
+    to_csv,
+    to_markdown,
+)
 
 ENTRIES = (
     Entry("CNN", "ours", "ours", "time", "s", measured(2.0), 1.0),

@@ -10,11 +10,10 @@ import pytest
 
 from flhe.errors import ConfigError, FlheError
 from flhe_lab.tables.chart import Chart
-from flhe_lab.tables.marked import LEGEND, measured
-from flhe_lab.tables.result import Entry, Result
+from flhe_lab.tables.result import LEGEND, Entry, Result, measured
 from flhe_lab.tables.runner import run, steps_of
-from flhe_lab.tables.section import Found, Plan, Say, Section, Step
 from flhe_lab.tables.store import Store
+from flhe_lab.tables.table import Found, Plan, Say, Section, Step
 
 QUICK = Plan(quick=True)
 

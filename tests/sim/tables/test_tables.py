@@ -18,10 +18,9 @@ from flhe_lab.tables.batchcrypt import (
 from flhe_lab.tables.command import sections
 from flhe_lab.tables.fedml_costs import selective
 from flhe_lab.tables.learned import NAMES
-from flhe_lab.tables.marked import counted, measured
-from flhe_lab.tables.result import to_markdown
+from flhe_lab.tables.result import counted, measured, to_markdown
 from flhe_lab.tables.runner import steps_of
-from flhe_lab.tables.section import Plan, Section
+from flhe_lab.tables.table import Plan, Section
 
 QUICK, FULL = Plan(quick=True), Plan(quick=False)
 FOLDER = Path(__file__).parents[3] / "docs" / "results" / "measured"
