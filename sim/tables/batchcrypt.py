@@ -30,8 +30,7 @@ from flhe_lab.papers.convergence import Projection, billed, reported
 from flhe_lab.papers.packing import TABLE_3
 from flhe_lab.papers.published import MB, rows
 from flhe_lab.tables import phase_costs as costs_of
-from flhe_lab.tables.evaluation import TOTAL, Evaluation, Round
-from flhe_lab.tables.learned import NAMES, VALUES, training_step
+from flhe_lab.tables.evaluation import NAMES, TOTAL, VALUES, Evaluation, Round, training_step
 from flhe_lab.tables.phase_costs import (
     BATCHCRYPT_2048,
     ESAFL_NARROW,

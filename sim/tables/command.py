@@ -25,7 +25,7 @@ MODULES = (
     "esafl_packing",
     "fedml_costs",
     "sash_times",
-    "learned",
+    "evaluation",
     "scale",
 )
 """Modules of this package that have SECTIONS."""

@@ -15,13 +15,11 @@ from flhe_lab.advise.wan import named
 from flhe_lab.papers.curves import quiet
 from flhe_lab.papers.published import MB
 from flhe_lab.tables import fedml_measure as turns
-from flhe_lab.tables import fedml_published as said
 from flhe_lab.tables import phase_costs
-from flhe_lab.tables.evaluation import TOTAL, Round, played
+from flhe_lab.tables.evaluation import TOTAL, Round, batch_seconds, played
 from flhe_lab.tables.fedml_map import FIGURE_5
 from flhe_lab.tables.fedml_parameters import TABLE_6_SECTION
 from flhe_lab.tables.fedml_threshold import FIGURE_12
-from flhe_lab.tables.learned import batch_seconds
 from flhe_lab.tables.phase_costs import Cost
 from flhe_lab.tables.result import Group, Marked, projected, proportional, published, sampled
 from flhe_lab.tables.table import Fill, Found, Line, Plan, Section, Step, Table, section
@@ -62,7 +60,7 @@ def told(seconds: float, nbytes: float) -> dict[str, float]:
 
 def _models(who: Sequence[str], *, papers: bool) -> Fill:
     def fill(plan: Plan, found: Found) -> Iterator[Line]:
-        for model in said.MODELS:
+        for model in turns.MODELS:
             seen, row, x = (
                 turns.costs(model.values, turns.SHARES, plan, found),
                 row_of(model),
@@ -85,16 +83,16 @@ PARTS = (turns.PLAIN, *map(turns.ours, (0.1, 0.5, 1.0)), *map(turns.tenseals, (0
 
 def _fewer_steps(plan: Plan) -> list[Step]:
     few = [
-        turns.reduced_step(said.RESNET_18.values, plan),
-        turns.step(said.TABLE_5[said.BERT].values, turns.SHARES, plan),
+        turns.reduced_step(turns.RESNET_18.values, plan),
+        turns.step(turns.TABLE_5[turns.BERT].values, turns.SHARES, plan),
     ]
-    return [*few, *_steps(said.TABLE_5, plan)]
+    return [*few, *_steps(turns.TABLE_5, plan)]
 
 
 def _table_5(plan: Plan, found: Found) -> Iterator[Line]:
-    for model, paper in said.TABLE_5.items():
+    for model, paper in turns.TABLE_5.items():
         whole, at = turns.costs(model.values, turns.SHARES, plan, found), row_of(model)
-        if model is said.RESNET_18:
+        if model is turns.RESNET_18:
             fewer = turns.reduced_costs(model.values, plan, found)
         else:
             fewer = turns.costs(paper.values, turns.SHARES, plan, found)
@@ -119,12 +117,12 @@ def _table_5(plan: Plan, found: Found) -> Iterator[Line]:
 # --- Table 7 and Section 4.2.1: by the share that is encrypted ---
 
 Quantities = Mapping[str, Marked]
-SHORT = {said.CNN: "CNN", said.VIT: "ViT"}
+SHORT = {turns.CNN: "CNN", turns.VIT: "ViT"}
 
 
 def _table_7(plan: Plan, found: Found) -> Iterator[Line]:
-    seen = turns.costs(said.VIT.values, [*said.TABLE_7], plan, found)
-    for share, paper in said.TABLE_7.items():
+    seen = turns.costs(turns.VIT.values, [*turns.TABLE_7], plan, found)
+    for share, paper in turns.TABLE_7.items():
         row, x = f"{share:.0%}", 100 * share
         theirs = turns.tenseals(share) if share else turns.PLAIN
         yield Line(row, turns.OURS, "ours", numbers(seen[turns.ours(share)]), x)
@@ -146,7 +144,7 @@ def selective(
 
 def _selection(plan: Plan, found: Found) -> Iterator[Line]:
     told_of: dict[tuple[str, str, Group], Sequence[Quantities]] = {}
-    for model, shares in ((said.CNN, turns.SHARES), (said.VIT, [*said.TABLE_7])):
+    for model, shares in ((turns.CNN, turns.SHARES), (turns.VIT, [*turns.TABLE_7])):
         seen = turns.costs(model.values, shares, plan, found)
         mine, theirs = (
             (turns.ours(0), turns.ours(0.1), turns.OURS),
@@ -154,8 +152,8 @@ def _selection(plan: Plan, found: Found) -> Iterator[Line]:
         )
         told_of[SHORT[model], turns.OURS, "ours"] = [numbers(seen[name]) for name in mine]
         told_of[SHORT[model], turns.TENSEAL, "peer"] = [numbers(seen[name]) for name in theirs]
-    papers = (told(said.TABLE_7[p].seconds, said.TABLE_7[p].nbytes) for p in (0.0, 0.1, 1.0))
-    told_of[SHORT[said.VIT], PAPER, "paper"] = [
+    papers = (told(turns.TABLE_7[p].seconds, turns.TABLE_7[p].nbytes) for p in (0.0, 0.1, 1.0))
+    told_of[SHORT[turns.VIT], PAPER, "paper"] = [
         {what: published(n) for what, n in each.items()} for each in papers
     ]
     for (name, who, group), three in told_of.items():
@@ -176,20 +174,20 @@ HERE = {
 
 
 def _table_8(plan: Plan, found: Found) -> Iterator[Line]:
-    seen = turns.costs(said.CNN.values, turns.SHARES, plan, found)
+    seen = turns.costs(turns.CNN.values, turns.SHARES, plan, found)
     for row in (*HERE, "IBMFL"):
         if row in HERE:
             cost = seen[HERE[row]]
             here = "here" if cost.group == "ours" else "here, TenSEAL"
             yield Line(row, here, cost.group, numbers(cost))
-        if row in said.TABLE_8:
-            theirs = said.TABLE_8[row]
+        if row in turns.TABLE_8:
+            theirs = turns.TABLE_8[row]
             yield Line(row, "FedML-HE", "paper", told(theirs.seconds, theirs.nbytes))
 
 
 COSTS: Sequence[Section] = (
     section(
-        lambda plan: _steps(said.MODELS, plan),
+        lambda plan: _steps(turns.MODELS, plan),
         Table("fedml-table-4", _models(WHOLE, papers=True), noted),
         Table("fedml-figure-2", _models(WHOLE, papers=True), noted),
         Table("fedml-figure-7", _models(PARTS, papers=False), noted),
@@ -197,13 +195,13 @@ COSTS: Sequence[Section] = (
     TABLE_6_SECTION,
     section(
         lambda plan: [
-            *_steps([said.CNN], plan),
-            turns.step(said.VIT.values, [*said.TABLE_7], plan),
+            *_steps([turns.CNN], plan),
+            turns.step(turns.VIT.values, [*turns.TABLE_7], plan),
         ],
         Table("fedml-table-7", _table_7, noted),
         Table("fedml-selective", _selection, noted),
     ),
-    section(lambda plan: _steps([said.CNN], plan), Table("fedml-table-8", _table_8, noted)),
+    section(lambda plan: _steps([turns.CNN], plan), Table("fedml-table-8", _table_8, noted)),
 )
 
 
@@ -258,13 +256,13 @@ def _train_s(plan: Plan, found: Found) -> Marked:
 
 
 def _cycle(cost: Cost, train_s: Marked, network: str) -> Round:
-    return played(cost, train_s, named(network).links(said.COHORT))
+    return played(cost, train_s, named(network).links(turns.COHORT))
 
 
 def _figure_8(plan: Plan, found: Found) -> Iterator[Line]:
     train_s = _train_s(plan, found)
-    whole = turns.costs(said.RESNET_50.values, turns.SHARES, plan, found)
-    less = turns.reduced_costs(said.RESNET_50.values, plan, found)
+    whole = turns.costs(turns.RESNET_50.values, turns.SHARES, plan, found)
+    less = turns.reduced_costs(turns.RESNET_50.values, plan, found)
     for row, everything, part in (
         ("FedML-HE", turns.OURS, turns.ours(KEPT_SHARE)),
         ("TenSEAL", turns.TENSEAL, turns.tenseals(KEPT_SHARE)),
@@ -279,7 +277,7 @@ def _figure_8(plan: Plan, found: Found) -> Iterator[Line]:
             parts = {  # they add up to the cycle
                 "encryption": cost.encrypt_s,
                 "transfer": projected(seen.breakdown.transfer_s),
-                "aggregation": cost.add_s * said.COHORT,
+                "aggregation": cost.add_s * turns.COHORT,
                 "decryption": cost.decrypt_s,
             }
             beside = sum(parts.values(), projected(0.0)) / seen.parts[TOTAL] * 100
@@ -296,7 +294,7 @@ NETWORKS = {
 
 def _figure_14b(plan: Plan, found: Found) -> Iterator[Line]:
     train_s = _train_s(plan, found)
-    whole = turns.costs(said.RESNET_50.values, turns.SHARES, plan, found)
+    whole = turns.costs(turns.RESNET_50.values, turns.SHARES, plan, found)
     for network, row in NETWORKS.items():
         for cost in (whole[who] for who in (turns.PLAIN, turns.OURS, turns.TENSEAL)):
             seen = _cycle(cost, train_s, network)
@@ -315,9 +313,9 @@ CROWD = (turns.PLAIN, turns.OURS, phase_costs.CKKS)
 
 
 def _crowd(plan: Plan) -> tuple[int, dict[int, Step]]:
-    """Values that are taken of the said.CNN, and steps by the number of clients."""
+    """Values that are taken of the turns.CNN, and steps by the number of clients."""
     values, cohorts = (
-        (30_720, (3, 10, 50)) if plan.quick else (said.CNN.values, (3, 10, 50, 100, 200))
+        (30_720, (3, 10, 50)) if plan.quick else (turns.CNN.values, (3, 10, 50, 100, 200))
     )
     return values, {cohort: phase_costs.step(values, cohort, CROWD, plan) for cohort in cohorts}
 
@@ -331,7 +329,7 @@ def _figure_14a(plan: Plan, found: Found) -> Iterator[Line]:
                 "aggregation": cost.add_s * (cohort - 1),
                 "decryption": cost.decrypt_s,
             }
-            whole = {what: proportional(s, said.CNN.values / values) for what, s in parts.items()}
+            whole = {what: proportional(s, turns.CNN.values / values) for what, s in parts.items()}
             yield Line(f"{cohort} clients", who, cost.group, whole, float(cohort))
 
 
@@ -341,8 +339,8 @@ SECTIONS: Sequence[Section] = (
     FIGURE_5,
     section(
         lambda plan: [
-            turns.step(said.RESNET_50.values, turns.SHARES, plan),
-            turns.reduced_step(said.RESNET_50.values, plan),
+            turns.step(turns.RESNET_50.values, turns.SHARES, plan),
+            turns.reduced_step(turns.RESNET_50.values, plan),
             training_step(plan),
         ],
         Table("fedml-figure-8", _figure_8, noted),
@@ -353,7 +351,7 @@ SECTIONS: Sequence[Section] = (
         Table("fedml-figure-14a", _figure_14a, lambda plan, _found: {"values": _crowd(plan)[0]}),
     ),
     section(
-        lambda plan: [turns.step(said.RESNET_50.values, turns.SHARES, plan), training_step(plan)],
+        lambda plan: [turns.step(turns.RESNET_50.values, turns.SHARES, plan), training_step(plan)],
         Table("fedml-figure-14b", _figure_14b, noted),
     ),
 )

@@ -23,7 +23,7 @@ from flhe_lab.bench.peers import Tenseal, tenseal_ckks
 from flhe_lab.bench.turns import measure as in_turns
 from flhe_lab.papers.curves import quiet
 from flhe_lab.papers.published import MB
-from flhe_lab.tables.fedml_published import BATCHES, CNN, COHORT, SCALES, TABLE_6
+from flhe_lab.tables.fedml_measure import BATCHES, CNN, COHORT, SCALES, TABLE_6
 from flhe_lab.tables.result import Marked, measured
 from flhe_lab.tables.table import Found, Line, Plan, Say, Step, Table, section
 

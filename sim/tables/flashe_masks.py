@@ -18,10 +18,9 @@ from flhe_lab.bench.contender import SLOT, Contender, Setting
 from flhe_lab.bench.mask_counts import CLIENTS, MODES, crossover, masks_made, survivors_of
 from flhe_lab.bench.schemes import flashe
 from flhe_lab.bench.turns import measure as in_turns
-from flhe_lab.tables.evaluation import TOTAL, row, work_of
+from flhe_lab.tables.evaluation import NAMES, TOTAL, VALUES, row, work_of
 from flhe_lab.tables.flashe_rounds import EVALUATION, MODELS
 from flhe_lab.tables.headlines import COHORT
-from flhe_lab.tables.learned import NAMES, VALUES
 from flhe_lab.tables.phase_costs import FLASHE, read, timed
 from flhe_lab.tables.result import Marked, measured, projected, proportional, sampled
 from flhe_lab.tables.table import Found, Line, Plan, Say, Section, Step, Table, section

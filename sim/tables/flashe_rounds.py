@@ -11,10 +11,9 @@ from flhe_lab.bench.sparse import plain_sparse, sparse
 from flhe_lab.papers.convergence import reported
 from flhe_lab.papers.published import rows
 from flhe_lab.tables import phase_costs
-from flhe_lab.tables.evaluation import TOTAL, Evaluation, Round, row
+from flhe_lab.tables.evaluation import NAMES as MODEL_NAMES
+from flhe_lab.tables.evaluation import TOTAL, VALUES, Evaluation, Round, row
 from flhe_lab.tables.headlines import BATCHES, COHORT, cnn_step
-from flhe_lab.tables.learned import NAMES as MODEL_NAMES
-from flhe_lab.tables.learned import VALUES
 from flhe_lab.tables.phase_costs import (
     BFV,
     BFV_PAPER,

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from flhe_lab.advise.wan import uniform
 from flhe_lab.bench.secure_sums import SECAGG
 from flhe_lab.tables import phase_costs as costs
-from flhe_lab.tables.evaluation import TOTAL, played
-from flhe_lab.tables.learned import batch_s, training_step
+from flhe_lab.tables.evaluation import TOTAL, batch_s, played, training_step
 from flhe_lab.tables.result import Marked
 from flhe_lab.tables.sash_times import ratio_of, ratio_step
 from flhe_lab.tables.table import Found, Line, Plan, Section, Step, Table, section

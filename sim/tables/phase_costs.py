@@ -91,9 +91,8 @@ class Cost:
         """The cost of `factor` times as many values."""
         names = ("encrypt_s", "add_s", "decrypt_s", "upload_bytes", "down_bytes")
         numbers: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return replace(
-            self, **{n: each and proportional(each, factor) for n, each in numbers.items()}
-        )
+        numbers |= {n: each and proportional(each, factor) for n, each in numbers.items()}
+        return replace(self, **numbers)
 
 
 def step(values: int, cohort: int, names: Sequence[str], plan: Plan) -> Step:

@@ -32,7 +32,7 @@ from flhe_lab.papers.curves import (
     learn,
     parts_of,
 )
-from flhe_lab.tables import learned as tables
+from flhe_lab.tables import evaluation as tables
 from flhe_lab.tables.table import Plan
 
 SMALL = Setting(3, 2, 20, 0.05, "sgd", images=40, test_images=20)

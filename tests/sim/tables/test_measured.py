@@ -18,6 +18,7 @@ from flhe_lab.papers import curves
 from flhe_lab.papers.packing import TABLE_3
 from flhe_lab.tables import (
     batchcrypt,
+    evaluation,
     fedml_costs,
     fedml_map,
     fedml_measure,
@@ -25,13 +26,12 @@ from flhe_lab.tables import (
     fedml_threshold,
     flashe_masks,
     flashe_rounds,
-    learned,
     phase_costs,
     sash_times,
 )
 from flhe_lab.tables.chart import draw
 from flhe_lab.tables.esafl_packing import AS_COUNTED, AS_WRITTEN, counts, errors
-from flhe_lab.tables.fedml_published import RESNET_50
+from flhe_lab.tables.fedml_measure import RESNET_50
 from flhe_lab.tables.flashe_masks import crossing
 from flhe_lab.tables.result import counted
 from flhe_lab.tables.table import Plan
@@ -268,11 +268,13 @@ def test_bytes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("model", ["fcn", "gru"])
 def test_a_batch_is_trained_of_the_size_that_is_told(model: str) -> None:
-    step = learned.training_step(model, QUICK)
+    step = evaluation.training_step(model, QUICK)
     found = step.work(say)
-    assert found["batch"] == learned.BATCH[model]
-    assert round(found["parameters"], -4) == round(learned.VALUES[model], -4)
-    assert learned.batch_s(model, {step.key: found}, QUICK).value == found["seconds_per_batch"] > 0
+    assert found["batch"] == evaluation.BATCH[model]
+    assert round(found["parameters"], -4) == round(evaluation.VALUES[model], -4)
+    assert (
+        evaluation.batch_s(model, {step.key: found}, QUICK).value == found["seconds_per_batch"] > 0
+    )
 
 
 def test_training_is_of_the_model_that_the_paper_has() -> None:
@@ -282,8 +284,8 @@ def test_training_is_of_the_model_that_the_paper_has() -> None:
 
 
 def test_other_settings_are_other_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = learned.curves_step("fcn", FULL).key
+    before = evaluation.curves_step("fcn", FULL).key
     told = curves.COMPARISONS["fcn"]
     other = replace(told, setting=replace(told.setting, rounds=told.setting.rounds + 1))
     monkeypatch.setitem(curves.COMPARISONS, "fcn", other)
-    assert learned.curves_step("fcn", FULL).key != before
+    assert evaluation.curves_step("fcn", FULL).key != before

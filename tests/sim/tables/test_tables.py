@@ -16,8 +16,8 @@ from flhe_lab.tables.batchcrypt import (
     steps,
 )
 from flhe_lab.tables.command import sections
+from flhe_lab.tables.evaluation import NAMES
 from flhe_lab.tables.fedml_costs import selective
-from flhe_lab.tables.learned import NAMES
 from flhe_lab.tables.result import counted, measured, to_markdown
 from flhe_lab.tables.runner import steps_of
 from flhe_lab.tables.table import Plan, Section
