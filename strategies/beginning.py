@@ -30,7 +30,7 @@ def begin(
     state_dir: str | Path | None,
     *,
     resume: bool,
-    of: type[F] = Federation,  # type: ignore[assignment]
+    of: type[F],
 ) -> F:
     """The federation, `of` a class, in `state_dir` where it is to `resume`, otherwise a new one.
 

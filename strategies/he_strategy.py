@@ -199,8 +199,8 @@ class HEStrategy(FedAvg):
         given: dict[Asked, Given | None] = {"train": train_config, "evaluate": evaluate_config}
         self._plan = plan = Plan(self, self.terms, stream, given)
         contract = plan.contract(num_rounds, self.settings.min_replies or 0)
-        state_dir, membership = self.settings.state_dir, self._membership
-        fed = begin(stream, contract, membership, initial_arrays, state_dir, resume=resume)
+        made = contract, self._membership, initial_arrays, self.settings.state_dir
+        fed = begin(stream, *made, resume=resume, of=Federation)
         self._fed = fed
         epochs = Epochs(fed, self)
         fewest = max(self.min_available_nodes, self.min_train_nodes, self.min_evaluate_nodes)

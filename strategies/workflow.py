@@ -65,7 +65,7 @@ class Workflow:
         self._epochs.prepare(fed.ledger.round + 1)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Nothing is left to be told: keys are the members'."""
 
     def _running(self) -> Survey:

@@ -14,8 +14,8 @@ import numpy as np
 from flhe.keys.agreement.circle import PACKED_FROM, SharingParameters
 from flhe.math.prg import random_elements
 from flhe_lab.advise.cost_model import Curve
-from flhe_lab.bench.contender import Contender
-from flhe_lab.bench.sash_members import SashMembers, Setting
+from flhe_lab.bench.contender import Contender, Setting
+from flhe_lab.bench.members import SashMembers
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Sharing(SashMembers):
 
     def __init__(self, clients: int, elements: int) -> None:
         self._wanted = elements
-        super().__init__(Setting(clients, 1))
+        super().__init__(Setting(1, clients))
 
     def _upload(self) -> None:
         self._elements = self._wanted
@@ -43,7 +43,7 @@ class Sharing(SashMembers):
     @property
     def name(self) -> str:
         """Of its row."""
-        return f"masking keys | {self.setting.clients} | {self._elements}"
+        return f"masking keys | {self.setting.cohort} | {self._elements}"
 
     def contender(self) -> Contender:
         """All stages, as rank 0 and as the reader; what comes out must be what went in."""

@@ -31,7 +31,7 @@ SUPPORT, SUPPORT_VALUES = "supports", 500_000
 def probe(point: Point) -> Contender:
     """A contender under its point's name, in as many turns as the point says."""
     setting = Setting(point.values, point.cohort, point.dropouts)
-    made = who.WHO[point.name].make(setting, setting.updates())
+    made = who.WHO[point.name](setting, setting.updates())
     return replace(made, name=point.key, max_repeats=point.repeats)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flhe.errors import ConfigError, FlheError
 from flhe.schemes.sealed import Slot
 
-Kind = Literal["scheme", "part", "peer", "limit"]
+Kind = Literal["scheme", "peer", "limit"]
 Vector = NDArray[np.float32]
 Work = Callable[[], object]
 
@@ -94,18 +94,19 @@ class Contender:
     projection: float = 1.0
     """Factor from what is run to what it stands for; names and notes of samples say "projected"."""
     before: Work | None = None  # What precedes each turn and is not clocked
+    counted: bool = True
+    """Whether bytes, or seconds of its last phase, are of all that it stands for, not projected too."""
     threads: int = 0  # Processors that it has; 0: as many as the others
-    projected: tuple[str, ...] = ()  # Phases whose seconds are added up from those of their parts
 
-    def turn(self, clock: Callable[[], float] = time.perf_counter) -> Laps:
+    def turn(self) -> Laps:
         """Do everything once; seconds by phase."""
         if self.before is not None:
             self.before()
         laps = Laps()
         for phase, work in self.phases.items():
-            began = clock()
+            began = time.perf_counter()
             found = work()
-            laps |= found if isinstance(found, Laps) else Laps({phase: clock() - began})
+            laps |= found if isinstance(found, Laps) else Laps({phase: time.perf_counter() - began})
         return laps
 
     def checked(self) -> float | None:
@@ -121,19 +122,38 @@ class Contender:
         return error
 
 
+Make = Callable[[Setting, Sequence[Vector]], Contender]
+"""(setting, updates) -> one that takes part."""
+
+
+def part_of(make: Make, most: int) -> Make:
+    """One that is given `most` values of each update; its seconds and bytes stand for all of them."""
+
+    def made(setting: Setting, updates: Sequence[Vector]) -> Contender:
+        taken = min(most, setting.values)
+        part = make(replace(setting, values=taken), [update[:taken] for update in updates])
+        factor = setting.values / taken
+        size, whole = part.upload_bytes or 0, factor == 1.0
+        return replace(
+            part,
+            projection=part.projection * factor,
+            upload_bytes=size if whole else round(size * factor),
+            sum_bytes=part.sum_bytes if whole else None,
+            counted=part.counted and whole,
+        )
+
+    return made
+
+
 def averaging(
     name: str,
     encrypt: Work,
     add: Work,
     decrypt: Callable[[], Vector],
     exact: Sequence[NDArray[Any]],
-    error: Callable[[Vector], float] | None = None,
     **known: Any,
 ) -> Contender:
-    """One whose `decrypt` gives the mean of `exact`, to which it is held; `known` as in `Contender`.
-
-    `error` is that of a mean, where it is of something else than `exact`.
-    """
+    """One whose `decrypt` gives the mean of `exact`, to which it is held; `known` as in `Contender`."""
     mean = np.empty(0, np.float32)
 
     def opened() -> None:
@@ -141,8 +161,7 @@ def averaging(
         mean = decrypt()
 
     phases = {"encrypt": encrypt, "add": add, "decrypt": opened}
-    check = error or (lambda found: worst(found, exact))
-    return Contender(name, phases, error=lambda: check(mean), **known)
+    return Contender(name, phases, error=lambda: worst(mean, exact), **known)
 
 
 def worst(mean: NDArray[Any], updates: Sequence[NDArray[Any]]) -> float:
@@ -150,5 +169,4 @@ def worst(mean: NDArray[Any], updates: Sequence[NDArray[Any]]) -> float:
     exact = np.zeros(mean.size, np.float64)
     for update in updates:
         exact += update
-    exact /= len(updates)
-    return float(np.max(np.abs(mean - exact)))
+    return float(np.max(np.abs(mean - exact / len(updates))))

@@ -68,17 +68,16 @@ def uploads(
     opened: Callable[[Sealed], Vector],
     exact: Sequence[NDArray[Any]],
     *,
-    ranks: Sequence[int] | None = None,
+    ranks: Sequence[int],
     add: Callable[[Sealed, Sealed], object] | None = None,
     **known: Any,
 ) -> Contender:
-    """A contender of `ranks`, who upload; of all whose update is in `exact`, unless said.
+    """A contender of `ranks`, who upload.
 
     `seal` makes a rank's upload, `opened` the float32 mean of a closed sum; `exact` is what that is of.
     `add` is given (running sum, upload), and timed where it is less than the adder's own. `known` as in
     `Contender`.
     """
-    ranks = range(len(exact)) if ranks is None else ranks
     parts = [seal(rank) for rank in ranks]
     total: Sealed | None = None
     for part in parts:

@@ -1,19 +1,14 @@
 """Flower's own SecAgg+, timed as it is installed: what users of Flower have without flhe.
 
-Called is the installed code and nothing in its place: `SecAggPlusWorkflow.setup_stage`,
-`share_keys_stage`, `collect_masked_vectors_stage` and `unmask_stage` of `flwr.server.workflow` with a
-`LegacyContext`, and the whole of `secaggplus_mod` of `flwr.client.mod` for every client. Only the grid
-between them is ours: it hands each message to the mod and each reply back, so no network, no
-serialisation and no waiting for the next poll (three seconds a stage) is in the times.
+Called is the installed code and nothing in its place: the stages of `SecAggPlusWorkflow` with a
+`LegacyContext`, and the whole of `secaggplus_mod` for every client. Only the grid between them is ours:
+it hands each message to the mod and each reply back, so no network, no serialisation and no waiting for
+the next poll (three seconds a stage) is in the times.
 
     client   the mod's four stages for one client: keys, shares of both secrets, sealing and opening
              them, quantizing, masking, the shares it gives away
     server   `unmask_stage` after the last reply has come: shares to secrets, secrets to masks, masks
              off the sum, sum to mean
-
-Unmasking takes minutes to hours for hundreds of clients, because every share that arrives is
-interpolated, in Python. `Projection` runs the same stage for one and two owners of shares, and adds
-up: the loop over owners has no other terms. What it gives is projected, and says so.
 
 Source: Bell et al., CCS 2020 (SecAgg+); flwr 1.41. Its masks come from 32 bits of each seed by a
 Mersenne Twister, it signs nothing, and it uploads 8 bytes a value: a baseline of speed alone.
@@ -23,15 +18,28 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.client.mod import secaggplus_mod
+from flwr.common import (
+    Code,
+    FitIns,
+    FitRes,
+    Status,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+)
 from flwr.common.secure_aggregation.crypto.shamir import create_shares
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import encrypt, generate_shared_key
-from flwr.common.secure_aggregation.secaggplus_constants import Key, Stage
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 from flwr.common.secure_aggregation.secaggplus_utils import share_keys_plaintext_concat
-from flwr.server.workflow import SecAggPlusWorkflow
+from flwr.compat.common import recorddict_compat as compat
+from flwr.server import LegacyContext
+from flwr.server.workflow import SecAggPlusWorkflow, constant
 from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
 from flwr.supercore.primitives.asymmetric import (
     bytes_to_public_key,
@@ -39,20 +47,11 @@ from flwr.supercore.primitives.asymmetric import (
     private_key_to_bytes,
     public_key_to_bytes,
 )
+from flwr.supercore.task_identity import TaskIdentity
+from numpy.typing import NDArray
 
 from flhe.errors import FlheError
-from flhe_lab.bench.contender import Laps
-from flhe_lab.bench.flower_parts import (
-    FIRST,
-    Client,
-    Clients,
-    Round,
-    configs_of,
-    context_for,
-    grid,
-    message_to,
-    need,
-)
+from flhe_lab.bench.contender import Laps, Setting, worst
 from flhe_lab.bench.host import quiet
 
 MAX_WEIGHT = 1000.0
@@ -65,6 +64,9 @@ MODULUS = 1 << 32
 class FlowerSecAgg:
     """A whole round, every client of it real.
 
+    A secret is shared among `shares` clients, its owner included: all of them for the complete graph,
+    else an odd number (Flower's SecAgg+ needs an even number of neighbours); more than half open it.
+
     Making one runs it up to the last reply, which takes N clients' time. `client` and `server` then
     give the seconds of one of them; the mean is checked each time that `server` ends.
 
@@ -73,18 +75,18 @@ class FlowerSecAgg:
 
     projected = False
 
-    def __init__(self, setting: Round) -> None:
+    def __init__(self, setting: Setting, shares: int) -> None:
         self.setting = setting
         work: Any = SecAggPlusWorkflow(
-            setting.num_shares,
-            setting.threshold,
+            shares,
+            shares // 2 + 1,
             max_weight=MAX_WEIGHT,
             clipping_range=CLIP,
             quantization_range=LEVELS,
             modulus_range=MODULUS,
         )
         self._workflow = work
-        self._context, self._strategy = context_for(setting)
+        self._context, self._strategy = context_for(setting.cohort)
         clients, state = Clients(setting), WorkflowState()
         replies, stages = grid(clients), (work.setup_stage, work.share_keys_stage)
         with quiet():
@@ -94,7 +96,7 @@ class FlowerSecAgg:
             need(work.unmask_stage(replies, self._context, state))
         self._check()
         self._replies = clients.replies
-        self._seconds = [clients.clients[node].seconds for node in setting.stayed]
+        self._seconds = [clients.clients[node].seconds for node in stayed(setting)]
 
     def client(self) -> Laps:
         """Seconds of one client that stayed, all stages; each call gives another client's."""
@@ -108,7 +110,8 @@ class FlowerSecAgg:
         return Laps(server=seconds)
 
     def _check(self) -> None:
-        error = float(np.abs(self._strategy.found[0] - self.setting.mean()).max())
+        updates = [update_of(self.setting, node) for node in stayed(self.setting)]
+        error = worst(self._strategy.found[0], updates)
         # Each client's rounding errs by less than a level, of a value times its weight's rounding.
         if not error <= 2 * CLIP / LEVELS * 1.5:
             raise FlheError(f"legacy SecAgg+: its mean is off by {error:.3g}: times mean nothing")
@@ -117,30 +120,30 @@ class FlowerSecAgg:
 class Projection:
     """One real client among stand-ins, and the server's time from its parts.
 
-    For numbers of clients at which a whole round takes hours. The client is the whole mod; who sends
-    it keys and shares did nothing else. The server's part is `unmask_stage` for a few owners of
-    shares, as many shares each as neighbours remain on average.
+    Unmasking takes minutes to hours for hundreds of clients, because every share that arrives is
+    interpolated, in Python. So the same stage is run for one and two owners of shares, as many shares
+    each as neighbours remain on average, and added up: the loop over owners has no other terms. The
+    client is the whole mod; who sends it keys and shares did nothing else.
     """
 
     projected = True
 
-    def __init__(self, setting: Round) -> None:
-        self.setting = setting
-        self._stayed = setting.clients - setting.dropouts
-        shares = round(setting.num_shares * self._stayed / setting.clients)
-        shares = max(shares, setting.threshold)
-        self._workflow = SecAggPlusWorkflow(setting.num_shares, setting.threshold)
+    def __init__(self, setting: Setting, shares: int) -> None:
+        self.setting, self._shares, self._threshold = setting, shares, shares // 2 + 1
+        self._stayed = len(setting.survivors)
+        given = max(round(shares * self._stayed / setting.cohort), self._threshold)
+        self._workflow = SecAggPlusWorkflow(shares, self._threshold)
         pair = generate_key_pairs()
         public, secret = public_key_to_bytes(pair[1]), private_key_to_bytes(pair[0])
-        self._nodes = list(range(FIRST, FIRST + setting.num_shares))
+        self._nodes = list(range(FIRST, FIRST + shares))
         self._keys = {node: [public, public] for node in self._nodes}
-        self._seed = create_shares(bytes(range(32)), setting.threshold, shares)
-        self._key = create_shares(secret, setting.threshold, shares)
-        self._context, _ = context_for(setting)
+        self._seed = create_shares(bytes(range(32)), self._threshold, given)
+        self._key = create_shares(secret, self._threshold, given)
+        self._context, _ = context_for(setting.cohort)
 
     def client(self) -> Laps:
         """Seconds of one client, all stages."""
-        return Laps(client=_lone_client(self.setting))
+        return Laps(client=_lone_client(self.setting, self._shares))
 
     def server(self) -> Laps:
         """Seconds that the whole stage would take; see the module."""
@@ -157,7 +160,7 @@ class Projection:
         state.active_node_ids = set(owners[:stayed])
         state.nid_to_neighbours = {node: set(self._nodes) for node in owners}
         state.nid_to_publickeys = self._keys
-        state.threshold = self.setting.threshold
+        state.threshold = self._threshold
         state.mod_range, state.clipping_range, state.quantization_range = MODULUS, CLIP, LEVELS
         # As the sum arrives: int64, the weights in front.
         state.aggregate_ndarrays = [
@@ -172,7 +175,7 @@ class Projection:
         return _unmask(self._workflow, self._context, state, replies)
 
 
-def _lone_client(setting: Round) -> float:
+def _lone_client(setting: Setting, shares: int) -> float:
     """One real client, whose neighbours made keys and nothing else."""
     client = Client(setting, FIRST)
 
@@ -182,9 +185,9 @@ def _lone_client(setting: Round) -> float:
     publics = tell(
         Stage.SETUP,
         {
-            Key.SAMPLE_NUMBER: setting.clients,
-            Key.SHARE_NUMBER: setting.num_shares,
-            Key.THRESHOLD: setting.threshold,
+            Key.SAMPLE_NUMBER: setting.cohort,
+            Key.SHARE_NUMBER: shares,
+            Key.THRESHOLD: shares // 2 + 1,
             Key.CLIPPING_RANGE: CLIP,
             Key.TARGET_RANGE: LEVELS,
             Key.MOD_RANGE: MODULUS,
@@ -192,7 +195,7 @@ def _lone_client(setting: Round) -> float:
         },
     )
     mine = [publics[Key.PUBLIC_KEY_1], publics[Key.PUBLIC_KEY_2]]
-    others = range(FIRST + 1, FIRST + setting.num_shares)
+    others = range(FIRST + 1, FIRST + shares)
     pairs = {node: (generate_key_pairs(), generate_key_pairs()) for node in others}
     keys = {str(n): [public_key_to_bytes(p[1]) for p in both] for n, both in pairs.items()}
     tell(Stage.SHARE_KEYS, {str(FIRST): mine, **keys})
@@ -212,7 +215,7 @@ def _lone_client(setting: Round) -> float:
         Stage.COLLECT_MASKED_VECTORS,
         {Key.CIPHERTEXT_LIST: boxes, Key.SOURCE_LIST: list(others)},
     )
-    gone = round(len(others) * setting.dropouts / setting.clients)
+    gone = round(len(others) * setting.dropouts / setting.cohort)
     nodes = [FIRST, *others]
     tell(
         Stage.UNMASK,
@@ -233,3 +236,143 @@ def _unmask(workflow: Any, context: Any, state: Any, replies: list[Any]) -> floa
         seconds = time.perf_counter() - began
     need(done)
     return seconds
+
+
+EXAMPLES = 1000
+"""Of every client: as many as Flower's default max_weight, so that the weight costs no precision."""
+
+FIRST = 1000
+"""Node id of the first client."""
+
+
+def update_of(setting: Setting, node: int) -> NDArray[np.float32]:
+    """What a client uploads, shape (values,): Gaussian, sigma 0.02, always the same."""
+    rng = np.random.default_rng(node)  # test data; keys and masks never come from here
+    return rng.standard_normal(setting.values, np.float32) * np.float32(0.02)
+
+
+def stayed(setting: Setting) -> list[int]:
+    """Node ids of the clients that upload; the others shared their keys."""
+    return [FIRST + rank for rank in setting.survivors]
+
+
+class Client:
+    """One client: Flower's mod around a training function that trains nothing."""
+
+    def __init__(self, setting: Setting, node: int) -> None:
+        self._setting = setting
+        self._context = Context(1, node, {}, RecordDict(), {})
+        self.seconds = 0.0
+
+    def handle(self, message: Any) -> Any:
+        """Give the message to the mod; its seconds add up, training's are not among them."""
+        # The mod takes fields out of what it is given, and the workflow gives all clients one record.
+        records: dict[str, Any] = dict(message.content)
+        for name, found in message.content.config_records.items():
+            records[name] = ConfigRecord(dict(found), False)
+        message.content = RecordDict(records)
+        trained: Any = None
+        if configs_of(message)[Key.STAGE] == Stage.COLLECT_MASKED_VECTORS:
+            update = ndarrays_to_parameters([update_of(self._setting, self._context.node_id)])
+            result = FitRes(Status(Code.OK, ""), update, EXAMPLES, {})
+            trained = Message(compat.fitres_to_recorddict(result, False), reply_to=message)
+        began = time.perf_counter()
+        out = secaggplus_mod(message, self._context, lambda _msg, _ctx: trained)
+        self.seconds += time.perf_counter() - began
+        return out
+
+
+Replies = Callable[[Iterable[Any]], list[Any]]
+"""Messages -> their replies."""
+
+
+def grid(replies: Replies) -> Any:
+    """Of Flower's Grid the one method that the workflow calls: all replies at once."""
+
+    def send_and_receive(messages: Iterable[Any], *, timeout: float | None = None) -> Any:
+        del timeout
+        return replies(messages)
+
+    return SimpleNamespace(send_and_receive=send_and_receive)
+
+
+class Clients:
+    """Hands each message to its client's mod; clients that dropped out answer with an error."""
+
+    def __init__(self, setting: Setting) -> None:
+        nodes = range(FIRST, FIRST + setting.cohort)
+        self.clients = {node: Client(setting, node) for node in nodes}
+        self.replies: list[Any] = []
+        self._stayed = stayed(setting)
+        self._stage = 0
+
+    def __call__(self, messages: Iterable[Any]) -> list[Any]:
+        """Replies of one stage."""
+        self._stage += 1
+        self.replies = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            if self._stage >= 3 and node not in self._stayed:
+                self.replies.append(Message(Error(5, "gone"), reply_to=message))
+            else:
+                self.replies.append(self.clients[node].handle(message))
+        return self.replies
+
+
+class Strategy:
+    """What the workflow calls of a strategy; keeps the mean that it hands over, and its weight.
+
+    `nodes` says what each node is told; the workflow's own parameters where it has no instructions.
+    """
+
+    def __init__(self, nodes: Mapping[int, FitIns | None]) -> None:
+        self._nodes = nodes
+        self.found: list[NDArray[Any]] = []
+        self.weight = 0.0
+
+    def configure_fit(self, _round: int, parameters: Any, _manager: Any) -> list[Any]:
+        """Every node, with its instructions."""
+        same = FitIns(parameters, {})
+        return [(SimpleNamespace(node_id=n), told or same) for n, told in self._nodes.items()]
+
+    def aggregate_fit(self, _round: int, results: Any, _failures: Any) -> Any:
+        """Take the mean, which stands in every result, and the counts, which are told in clear."""
+        if results:
+            self.found = parameters_to_ndarrays(results[0][1].parameters)
+            self.weight = float(sum(result.num_examples for _, result in results))
+        return None, {}
+
+
+def context_for(cohort: int) -> tuple[Any, Strategy]:
+    """A LegacyContext, and the strategy in it."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages need them
+    strategy = Strategy(dict.fromkeys(range(FIRST, FIRST + cohort)))
+    return legacy_context(strategy), strategy
+
+
+def legacy_context(strategy: Any) -> Any:
+    """A LegacyContext in round 1 around what the workflow takes for a strategy."""
+    state = RecordDict()
+    round_ = ConfigRecord({constant.Key.CURRENT_ROUND: 1})
+    state.config_records[constant.MAIN_CONFIGS_RECORD] = round_
+    arrays = ArrayRecord([np.zeros(1, np.float32)])
+    state.array_records[constant.MAIN_PARAMS_RECORD] = arrays
+    manager: Any = SimpleNamespace(num_available=lambda: 0)  # nobody counts them here
+    return LegacyContext(Context(1, 0, {}, state, {}), strategy=strategy, client_manager=manager)
+
+
+def message_to(node: int, fields: dict[str, Any]) -> Any:
+    """A message of the workflow to a client."""
+    content = RecordDict({RECORD_KEY_CONFIGS: ConfigRecord(fields, False)})
+    return Message(content=content, dst_node_id=node, message_type="train", group_id="1")
+
+
+def configs_of(message: Any) -> Any:
+    """The workflow's fields of a message."""
+    return message.content.config_records[RECORD_KEY_CONFIGS]
+
+
+def need(done: bool) -> None:
+    """FlheError unless a stage went through."""
+    if not done:
+        raise FlheError("legacy SecAgg+: the workflow halted, see Flower's log")

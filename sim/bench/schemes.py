@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from flhe.coding.base import Plain
-from flhe.coding.extras import Extras
 from flhe.coding.select import Select
-from flhe.errors import ConfigError
 from flhe.math import ring
-from flhe.math.prg import random_elements
 from flhe.schemes.base import Sealer
+from flhe.schemes.batchcrypt.adder import BatchCryptOpener, BatchCryptSealer
+from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.schemes.batchcrypt.scheme import DEFAULT_KEY_BITS, BatchCrypt
+from flhe.schemes.esafl.adder import EsaflOpener, EsaflSealer
+from flhe.schemes.esafl.keys import Total, draw_own
 from flhe.schemes.esafl.presets import DEFAULT_ESHE
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
 from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.sash.adder import SashOpener, SashSealer
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed
 from flhe.training.terms import Terms
 from flhe_lab.bench.contender import (
     EXAMPLES,
-    MANY,
     SLOT,
     Contender,
+    Make,
     Setting,
     Vector,
     Work,
@@ -40,8 +41,6 @@ from flhe_lab.bench.federation import Federation, layout_of, terms_of
 
 NARROW = "rns-8192"
 """ESAFL's ring for narrow links, a row of its own."""
-
-Make = Callable[[Setting, Sequence[Vector]], Contender]
 
 
 def flashe(setting: Setting, updates: Sequence[Vector], *, ahead: bool = False) -> Contender:
@@ -104,8 +103,6 @@ def sash(setting: Setting, updates: Sequence[Vector]) -> Contender:
 
     The agreement on the sum of seeds does not depend on the update's length and is timed elsewhere.
     """
-    from flhe.schemes.sash.adder import SashOpener, SashSealer
-
     scheme = Sash()
     terms, adder = terms_of(scheme).resolved(setting.cohort), scheme.adder(setting.cohort)
     first: dict[int, SashSealer] = {}
@@ -132,26 +129,7 @@ def sash(setting: Setting, updates: Sequence[Vector]) -> Contender:
         setting,
         updates,
         note=f"{adder.bits} bits a value, 32 on the wire; {scheme.preset}",
-        max_repeats=MANY,
     )
-
-
-def sash_mask(setting: Setting) -> Contender:
-    """Of SASH's client, the mask alone: draw a seed, expand `a`, transform, round."""
-    adder = Sash().adder(setting.cohort)
-    dimension = adder.scheme.parameters_of_prg.dimension
-    out = np.empty(setting.values, np.uint32)
-    return Contender(
-        "sash mask",
-        {"encrypt": lambda: adder.expand(SLOT, random_elements(dimension), out, setting.threads)},
-        "part",
-        "of encrypt, the mask alone",
-        max_repeats=MANY,
-    )
-
-
-def _named(scheme: str, which: str, usual: str) -> str:
-    return scheme if which == usual else f"{scheme} {which}"
 
 
 def esafl(setting: Setting, updates: Sequence[Vector], ring_name: str = DEFAULT_ESHE) -> Contender:
@@ -159,9 +137,6 @@ def esafl(setting: Setting, updates: Sequence[Vector], ring_name: str = DEFAULT_
 
     Who drops out does so before keys are agreed on: the cohort is that of the survivors.
     """
-    from flhe.schemes.esafl.adder import EsaflOpener, EsaflSealer
-    from flhe.schemes.esafl.keys import Total, draw_own
-
     mine, threads = [updates[j] for j in setting.survivors], setting.threads
     scheme = Esafl(ring_name, "joint")  # the keys cost apart; how values are encrypted is the same
     terms, adder = terms_of(scheme), scheme.adder(len(mine))
@@ -176,7 +151,7 @@ def esafl(setting: Setting, updates: Sequence[Vector], ring_name: str = DEFAULT_
         lambda total: EsaflOpener(adder, key, s, threads=threads).decrypt(total),
         key,
     ).contender(
-        _named("esafl", ring_name, DEFAULT_ESHE),
+        "esafl" if ring_name == DEFAULT_ESHE else f"esafl {ring_name}",
         Setting(setting.values, len(mine), 0, threads),
         mine,
         note=f"{ring_name}, log q = {sizes.slots.q.bit_length()}; {sizes.slots.per} values of "
@@ -185,20 +160,18 @@ def esafl(setting: Setting, updates: Sequence[Vector], ring_name: str = DEFAULT_
 
 
 def batchcrypt(
-    setting: Setting, updates: Sequence[Vector], key_bits: int = DEFAULT_KEY_BITS
+    setting: Setting,
+    updates: Sequence[Vector],
+    key_bits: int = DEFAULT_KEY_BITS,
+    **coding: Any,
 ) -> Contender:
     """BatchCrypt: quantize, batch, draw the powers r^n, multiply; fixed-base tables are made anew.
 
-    `add` checks the ciphertexts. A modulus of `key_bits` bits.
+    `add` checks the ciphertexts. A modulus of `key_bits` bits; `coding` as in `terms_of`.
     """
-    from flhe.schemes.batchcrypt.adder import BatchCryptOpener, BatchCryptSealer
-    from flhe.schemes.batchcrypt.keys import SecretKey
-
     scheme, key, threads = BatchCrypt(key_bits), SecretKey.generate(key_bits), setting.threads
-    terms, adder = terms_of(scheme), scheme.adder(setting.cohort, public=key.public.to_bytes())
-    # Always the same: exponents are drawn afresh, and tags here protect nothing but random numbers.
-    group_key = bytes(32)
-
+    terms = terms_of(scheme, **coding)
+    adder = scheme.adder(setting.cohort, terms.bits, key.public.to_bytes())
     slots = adder.batch
     count = slots.batches(setting.values + terms.trailer_lanes(layout_of(setting.values)))
     return Federation(
@@ -206,7 +179,8 @@ def batchcrypt(
         adder,
         lambda rank: BatchCryptSealer(adder, key, rank, threads=threads),
         lambda total: BatchCryptOpener(adder, key, threads).decrypt(total),
-        group_key,
+        # Always the same: exponents are drawn afresh, and tags here protect nothing but random numbers.
+        bytes(32),
     ).contender(
         "batchcrypt" if key_bits == DEFAULT_KEY_BITS else f"batchcrypt {key_bits}",
         setting,
@@ -253,39 +227,9 @@ def fedml(setting: Setting, updates: Sequence[Vector], share: float = 1.0) -> Co
 
 
 def fedml_clear(setting: Setting, updates: Sequence[Vector], share: float) -> Contender:
-    """What selecting `share` leaves in clear, alone: quantized, packed, added, unpacked."""
-    from flhe.schemes.selective import Selective, pack_clear, unpack_clear
-
-    terms = fedml_terms(share)
-    adder = terms.selective(terms.for_cohort(setting.cohort), layout_of(setting.values))
-    assert isinstance(adder, Selective)
-    count, packing, threads = adder.rest, adder.packing, setting.threads
-    codec, senders = terms.codec, setting.survivors
-    state, extras = codec.init(layout_of(count)), Extras().encode(1, {}, [])
-    update = updates[0][:count].copy()
-    one, _ = codec.encode(Plain(update, extras), state)
-    summed = one.extras.astype(np.int64) * len(senders)
-
-    def encode() -> Any:
-        encoded, _ = codec.encode(Plain(update, extras), state)
-        return pack_clear(packing, encoded.values, threads)
-
-    part = encode()
-    total, running = part.copy(), part.copy()
-    for _ in senders[1:]:
-        packing.add(total, part, count)
-
-    def decode() -> None:
-        sums = unpack_clear(packing, total, count, threads)
-        codec.decode(Plain(sums, summed), senders, state, reuse=True)
-
-    return Contender(
-        f"its clear part, {count / setting.values:g}",
-        {"encrypt": encode, "add": lambda: packing.add(running, part, count), "decrypt": decode},
-        "part",
-        f"{packing.bits} bits a value",
-        upload_bytes=part.size,
-    )
+    """What selecting `share` leaves in clear, alone but for one value, which is encrypted."""
+    count = setting.values - round(share * setting.values)
+    return fedml(replace(setting, values=count), [u[:count] for u in updates], 1 / count)
 
 
 SCHEMES: dict[str, Make] = {
@@ -297,10 +241,3 @@ SCHEMES: dict[str, Make] = {
     "plain": plain,
 }
 """Name -> how to make it take part."""
-
-
-def scheme_named(name: str) -> Make:
-    """How to make a scheme take part; ConfigError for one that nobody knows."""
-    if name not in SCHEMES:
-        raise ConfigError(f"unknown scheme {name!r}; choose from {', '.join(SCHEMES)}")
-    return SCHEMES[name]

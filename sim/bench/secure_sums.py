@@ -7,14 +7,12 @@ made ready beforehand is not in the seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import Any
 
-from flhe_lab.bench.contender import MANY, Contender, Laps
-from flhe_lab.bench.pairwise import Pairwise, SashNeighbours
-from flhe_lab.bench.sash_members import SashMembers, Setting
+from flhe_lab.bench.contender import MANY, Contender, Setting
+from flhe_lab.bench.members import Pairwise, SashMembers, SashNeighbours
 from flhe_lab.bench.turns import Measured, Progress, measure
 
 DEGREE = 100
@@ -24,72 +22,58 @@ WHOLE = 50
 """Clients up to which Flower's round is run whole, not projected."""
 
 
-class Sides(Protocol):
-    """One client and one server of one setting."""
+Make = Callable[[Setting], Any]
+"""Setting -> both sides, or None where there is no point.
 
-    @property
-    def projected(self) -> bool:
-        """Whether the server's seconds are added up from those of its parts."""
-
-    def client(self) -> Laps:
-        """Seconds of one client, a whole round."""
-
-    def server(self) -> Laps:
-        """Seconds from the last answer to the sum; raises FlheError if it is not the sum."""
+`client` and `server` give the seconds of one client, a whole round, and those from the last answer to
+the sum; `projected` says whether the latter are added up from those of its parts.
+"""
 
 
-@dataclass(frozen=True, slots=True)
-class Maker:
-    """How to make one that takes part."""
-
-    name: str  # In the figure
-    make: Callable[[Setting], Sides | None]  # Setting -> its sides, or None where it has no point
-    max_repeats: int = MANY  # Repeats beyond which waiting for it teaches nothing
-
-    def contender(self, sides: Sides) -> Contender:
-        """Both sides, in turn."""
-        work = {"client": sides.client, "server": sides.server}
-        projected = ("server",) if sides.projected else ()
-        return Contender(self.name, work, max_repeats=self.max_repeats, projected=projected)
-
-
-def _flowers(setting: Setting, *, whole: int) -> Sides:
+def _flowers(setting: Setting, *, whole: int) -> Any:
     """Flower's SecAgg+ on DEGREE neighbours: run up to `whole` clients, projected from parts beyond."""
-    from flhe_lab.bench.flower_parts import Round
     from flhe_lab.bench.flower_secagg import FlowerSecAgg, Projection
 
-    shares = min(DEGREE + 1, setting.clients)
-    asked = Round(setting.clients, setting.values, shares, shares // 2 + 1, setting.dropouts)
-    return FlowerSecAgg(asked) if setting.clients <= whole else Projection(asked)
+    shares = min(DEGREE + 1, setting.cohort)
+    return (FlowerSecAgg if setting.cohort <= whole else Projection)(setting, shares)
 
 
-def _sparse(make: Callable[[Setting, int], Sides]) -> Callable[[Setting], Sides | None]:
+def _sparse(make: Callable[[Setting, int], Any]) -> Make:
     """Those on a graph have no point where all would be neighbours."""
-    return lambda setting: make(setting, DEGREE) if setting.clients > DEGREE + 1 else None
+    return lambda setting: make(setting, DEGREE) if setting.cohort > DEGREE + 1 else None
 
 
-SASH, SASH_PLUS = Maker("SASH", SashMembers), Maker("SASH+", _sparse(SashNeighbours))
-SECAGG = Maker("SecAgg", lambda setting: Pairwise(setting, None))
-SECAGG_PLUS = Maker("SecAgg+", _sparse(Pairwise))
-FLOWERS = Maker("SecAgg+ of Flower", partial(_flowers, whole=WHOLE), max_repeats=1)
-FLOWERS_PARTS = Maker(FLOWERS.name, partial(_flowers, whole=0), max_repeats=1)
+SASH, SASH_PLUS, SECAGG, SECAGG_PLUS = "SASH", "SASH+", "SecAgg", "SecAgg+"
+FLOWERS = "SecAgg+ of Flower"
+MAKES: Mapping[str, Make] = {
+    SASH: SashMembers,
+    SASH_PLUS: _sparse(SashNeighbours),
+    SECAGG: lambda setting: Pairwise(setting, None),
+    SECAGG_PLUS: _sparse(Pairwise),
+    FLOWERS: partial(_flowers, whole=WHOLE),
+}
+IN_PARTS: Mapping[str, Make] = {**MAKES, FLOWERS: partial(_flowers, whole=0)}
+"""The same, with Flower's always projected."""
+
+
+def contender(name: str, sides: Any) -> Contender:
+    """Both sides, in turn; Flower's takes too long to be repeated."""
+    work = {"client": sides.client, "server": sides.server}
+    most = 1 if name == FLOWERS else MANY
+    return Contender(name, work, max_repeats=most, counted=not sides.projected)
 
 
 def timed(
-    setting: Setting,
-    makers: Sequence[Maker],
-    repeats: int,
-    progress: Progress | None = None,
+    setting: Setting, makes: Mapping[str, Make], repeats: int, progress: Progress | None = None
 ) -> dict[str, Measured]:
     """Time everybody in one setting, in turns; by name. Who has no point here is left out.
 
     Raises ConfigError: no repeats. FlheError: a sum that is not the sum.
     """
     taking = []
-    for maker in makers:
+    for name, make in makes.items():
         if progress is not None:
-            progress(0, repeats + 1, f"{maker.name}, {setting.clients} clients: making it ready")
-        sides = maker.make(setting)
-        if sides is not None:
-            taking.append(maker.contender(sides))
+            progress(0, repeats + 1, f"{name}, {setting.cohort} clients: making it ready")
+        if sides := make(setting):
+            taking.append(contender(name, sides))
     return measure(taking, repeats, progress)

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from flhe.errors import ConfigError
 from flhe.math.prg import BLOCK, CHUNK, AesCtr
 from flhe.schemes.flashe.scheme import Flashe
 from flhe_lab.bench.contender import PHASES, Contender, Setting, Work
 from flhe_lab.bench.federation import layout_of, terms_of
 from flhe_lab.bench.host import machine, pinned
-from flhe_lab.bench.schemes import NARROW, esafl, sash_mask, scheme_named
+from flhe_lab.bench.schemes import NARROW, SCHEMES, esafl
 from flhe_lab.bench.turns import Measured, Progress, measure
 
 Rows = Mapping[str, Measured]
@@ -33,12 +34,12 @@ def bench(
     Raises ConfigError: an unknown scheme, or a setting that cannot be measured. FlheError: a mean that
     is not the mean.
     """
-    makers = [scheme_named(name) for name in schemes]
+    for name in schemes:
+        if name not in SCHEMES:
+            raise ConfigError(f"unknown scheme {name!r}; choose from {', '.join(SCHEMES)}")
     with pinned(setting.threads):
         updates = setting.updates()
-        contenders: list[Contender] = [make(setting, updates) for make in makers]
-        if "sash" in schemes:
-            contenders.append(sash_mask(setting))
+        contenders: list[Contender] = [SCHEMES[n](setting, updates) for n in schemes]
         if "esafl" in schemes:
             contenders.append(esafl(setting, updates, NARROW))
         contenders += limits(setting)
@@ -69,11 +70,11 @@ def _row(row: Measured, setting: Setting) -> dict[str, Any]:
     }
 
 
-# --- what nobody can be faster than: OpenSSL's AES-256-CTR, NumPy adding and copying float32 ---
+# --- what nobody can be faster than: OpenSSL's AES-256-CTR, NumPy adding float32 ---
 
 
 def limits(setting: Setting) -> list[Contender]:
-    """AES over FLASHE's own keystream; an addition that stays in cache; one copy of an update."""
+    """AES over FLASHE's own keystream; an addition that stays in cache."""
     values, scheme = setting.values, Flashe()
     terms, adder = terms_of(scheme), scheme.adder(setting.cohort)
     lane = np.dtype(adder.packing.lane).itemsize
@@ -83,16 +84,12 @@ def limits(setting: Setting) -> list[Contender]:
     )
     piece = min(values, 1 << 15)
     a, b, c = (np.zeros(piece, np.float32) for _ in range(3))
-    source, target = np.zeros(values, np.float32), np.zeros(values, np.float32)
 
     def add() -> None:
         for _ in range(values // piece):
             np.add(a, b, out=c)
         rest = values % piece
         np.add(a[:rest], b[:rest], out=c[:rest])
-
-    def copy() -> None:
-        np.copyto(target, source)
 
     keystream = {
         "encrypt": _keystream(sealing * length * lane),
@@ -103,11 +100,9 @@ def limits(setting: Setting) -> list[Contender]:
         f"{8 * lane} bits; on one thread"
     )
     cached = f"pieces of {piece} that stay in cache"
-    copies = {"encrypt": copy, "decrypt": copy}
     return [
         Contender("openssl-aes-ctr", keystream, "limit", note),
         Contender("numpy-add-f32", {"add": add}, "limit", cached),
-        Contender("numpy-copy-f32", copies, "limit", "one copy of the float32 update"),
     ]
 
 

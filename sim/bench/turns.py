@@ -28,15 +28,6 @@ class Times:
     min: float
     median: float
 
-    @classmethod
-    def of(cls, seconds: Sequence[float]) -> Times | None:
-        """Minimum and median; None of nothing."""
-        return cls(min(seconds), statistics.median(seconds)) if seconds else None
-
-    def projected(self, factor: float) -> Times:
-        """Of `factor` times as much work."""
-        return Times(self.min * factor, self.median * factor)
-
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -47,24 +38,25 @@ class Measured:
     error: float | None  # Of its mean
     repeats: int  # Turns that counted
 
+    @property
+    def least(self) -> dict[str, float]:
+        """Seconds by phase, the least of the turns."""
+        return {phase: times.min for phase, times in self.times.items()}
+
 
 def measure(
     contenders: Sequence[Contender],
     repeats: int,
     progress: Progress | None = None,
     *,
-    clock: Callable[[], float] = time.perf_counter,
     enough_s: float = float("inf"),
-    warm: bool = True,
 ) -> dict[str, Measured]:
     """Time everybody in turns, and check every mean.
 
     Raises ConfigError: no repeats. FlheError: a mean that is not the mean; two contenders of one name.
 
-    So many `repeats` count. `progress` is told the turn and who runs. `clock` is read before and after
-    a work; `time.process_time` leaves out what others take. After `enough_s` seconds two turns that
-    count are enough. With `warm` a turn warms up, unless whoever asks has done so with something
-    shorter. Returns what was found by name, in order.
+    So many `repeats` count, after one that warms up; after `enough_s` seconds two are enough.
+    `progress` is told the turn and who runs. Returns what was found by name, in order.
     """
     if repeats < 1:
         raise ConfigError(f"--repeats {repeats}: must be at least 1")
@@ -72,7 +64,7 @@ def measure(
         raise FlheError("two contenders of one name: their seconds would be mixed")
     laps: dict[str, list[dict[str, float]]] = {c.name: [] for c in contenders}
     began = time.perf_counter()
-    for turn in range(0 if warm else 1, repeats + 1):
+    for turn in range(repeats + 1):
         if turn > 2 and time.perf_counter() - began > enough_s:
             break
         for contender in contenders:
@@ -81,7 +73,7 @@ def measure(
             if progress is not None:
                 progress(turn, repeats + 1, contender.name)
             with pinned(contender.threads) if contender.threads else nullcontext():
-                found = contender.turn(clock)
+                found = contender.turn()
             if turn > 0:  # the first turn warms up
                 laps[contender.name].append(found)
     return {c.name: _measured(c, laps[c.name]) for c in contenders}
@@ -90,7 +82,6 @@ def measure(
 def _measured(contender: Contender, laps: Sequence[dict[str, float]]) -> Measured:
     times = {}
     for phase in laps[0]:
-        taken = Times.of([lap[phase] for lap in laps])
-        assert taken is not None
-        times[phase] = taken.projected(contender.projection)
+        taken = [lap[phase] * contender.projection for lap in laps]
+        times[phase] = Times(min(taken), statistics.median(taken))
     return Measured(contender, times, contender.checked(), len(laps))

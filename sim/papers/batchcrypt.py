@@ -9,14 +9,9 @@ from its neighbour. A batch is the long integer of its slots, and a sum of batch
 integers. In the sum, 00 and 11 are the signs of positive and negative values, 01 is positive overflow
 and 10 negative: a saturated value, 2^r - 1 or its negative, is used then.
 
-That is right for two clients, if saturated sums are. For more it is not:
-
-- a sum of three values may lie beyond 2^(r+1), where overflow takes the other sign;
-- every negative value carries one bit out of its two's complement: padding of two bits holds three
-  carries, so from five clients on slots run into their neighbours, whatever values are scaled to.
-
-With advance scaling, which leaves the carries only, sums of nine are off by 2 steps at most; as the
-program decodes them, by half the range and more.
+That is right for two clients, if saturated sums are. For more it is not: a sum of three values may lie
+beyond 2^(r+1), and every negative value carries one bit out of its two's complement, so from five
+clients on slots run into their neighbours (`flhe corrections batchcrypt-carries`).
 
 What the text leaves open, and what is built here:
 
@@ -45,8 +40,8 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 Reader = Literal["text", "program"]
 
-SIGNS = 2
-"""Sign bits."""
+PADDING, SIGNS = 2, 2
+"""Zeros between neighbours, and sign bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +50,6 @@ class PaperBatch:
 
     cohort: int  # N, 2 or more; the layout knows nothing of it
     bits: int = 16  # r: bits of one value without its sign, 1 to 32
-    padding: int = 2  # Zeros between neighbours; the paper's program is read for 2 only
     reader: Reader = "text"  # Who decodes, see above
 
     @property
@@ -66,7 +60,7 @@ class PaperBatch:
     @property
     def slot_bits(self) -> int:
         """Bits of a slot: padding, signs, value."""
-        return self.padding + SIGNS + self.bits
+        return PADDING + SIGNS + self.bits
 
     def slots(self, key_bits: int) -> int:
         """Values that one plaintext of `key_bits` bits holds."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from flhe_lab.advise.prices import GB, Cost, Prices, cost
 from flhe_lab.advise.round_model import Breakdown
@@ -47,25 +48,15 @@ def billed(hours: float, up: float, down: float, prices: Prices, wan: Wan, cohor
     return cost(prices.on(wan), hours, leaving, cohort)
 
 
-@dataclass(frozen=True, slots=True)
-class Reported:
-    """A line of a paper's table: one model trained to the end."""
+REPORTED = rows("trained", "rows")
+"""What the papers' tables say of one model trained to the end, misprints included.
 
-    paper: str
-    model: str
-    mode: str  # "plain", or the scheme, as the paper calls it
-    epochs: int  # Until the record. One is a round in FLASHE, and many in the others.
-    reached: float  # Accuracy in percent; a loss for models named "LSTM"
-    hours: float  # As the paper tells them
-    traffic_gb: float  # As the paper tells them, whatever its gigabyte is
-    usd: float | None = None  # All costs; None where the paper has but a picture
+An epoch is one round in FLASHE, and many in the others; `reached` is the record, accuracy in percent or
+a loss for models named "LSTM"; `traffic_gb` is as the paper tells it, whatever its gigabyte is.
+"""
 
 
-REPORTED = rows("trained", "rows", Reported)
-"""What the papers' tables say, misprints included."""
-
-
-def reported(paper: str, model: str, mode: str) -> Reported:
+def reported(paper: str, model: str, mode: str) -> Any:
     """The line of that table."""
     who = (paper, model, mode)
     return next(line for line in REPORTED if (line.paper, line.model, line.mode) == who)

@@ -3,146 +3,319 @@
 FCN, AlexNet and LSTM under BatchCrypt and ESAFL, as in BatchCrypt's Fig. 6 and ESAFL's Fig. 3 (d-f);
 ResNet-20, GRU and CNN under FLASHE, dense and with the largest 10% of values, as in its Fig. 9; CNN,
 ResNet-20 and LSTM under SASH too, after its Fig. 5 (whose models have other sizes). All at 16 bits a
-value.
+value. Flower's own FedAvg and encrypted strategies train the same models on the same batches: what two
+curves differ by is what the encryption's encoding does.
 
-What differs from the papers: three or four clients instead of nine or ten, and rounds of a few batches,
-as many as a desk does in minutes: curves bend, and do not end where the papers' do. Optimizers are
-theirs, learning rates are higher. All federations here average models; BatchCrypt's and ESAFL's step
-with gradients. Batch norm's running statistics are sent as weights are, and whole where of others only
-the largest 10% are sent: under error feedback they would overshoot (`flhe.coding.sparsify`). FCN and
-CNN learn scikit-learn's digits, enlarged, and the figure says so, unless DATA has Fashion-MNIST or
-FEMNIST.
+What differs from the papers is in the figures' notes; optimizers are theirs, learning rates are higher.
+Batch norm's running statistics are sent as weights are, and whole where of others only the largest 10%
+are sent: under error feedback they would overshoot (`flhe.coding.sparsify`). FCN and CNN learn
+scikit-learn's digits, enlarged, and the figure says so, unless DATA has Fashion-MNIST or FEMNIST.
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
-from dataclasses import dataclass, replace
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flhe.errors import ConfigError, FlheError
+from flhe_lab.bench import host
 from flhe_lab.bench.turns import Progress
-from flhe_lab.papers.learning import Arguments, Curve, Setting, learn, rounds_of, strategy
 
 if TYPE_CHECKING:
+    from flwr.app import Context, Message
+    from flwr.clientapp import ClientApp
+    from torch import nn
+
     from flhe.strategies.report import RoundReport
+    from flhe_app.tasks.base import Data
     from flhe_app.tasks.workloads import Workload
 
-PLAIN = "plain FedAvg"
 
-BATCHCRYPT = ("BatchCrypt", {"scheme": "batchcrypt"})
-SHORTER_KEY = ("BatchCrypt, 2048-bit key", {"scheme": "batchcrypt", "key_bits": 2048})
-ESAFL = ("ESAFL", {"scheme": "esafl"})
-SASH = ("SASH", {"scheme": "sash", "bits": 16})
-FLASHE = ("FLASHE", {"scheme": "flashe"})
-SPARSE = ("FLASHE, top 10%", {"scheme": "flashe", "top_k": 0.1, "warmup": 2})
+SETTLED = 10
+"""Last rounds whose mean accuracy stands for a curve: one round's goes up and down."""
+
+SEED = 0
+"""Of the initial model, the split and the batches."""
+
+EVALUATED = 128
+"""Examples that are scored at a time: the logits of more windows of text than that take memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What every federation of a comparison trains alike, all clients in every round, an epoch each."""
+
+    clients: int
+    rounds: int
+    batch_size: int  # Of a client
+    learning_rate: float  # Of a client
+    optimizer: str = "adam"  # What a client steps with: "sgd" (momentum 0.9), "adam" or "rmsprop"
+    batches: int = 0  # Batches of an epoch, other ones in each round; 0 for all
+    images: int = 0  # Training examples of one client; 0 for all of its even share
+    test_images: int = 0  # The same, of test examples
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One federation of a comparison."""
+
+    name: str  # In the figure
+    alias: str = ""  # Of `flhe.strategies`; Flower's FedAvg unless said
+    options: dict[str, Any] = field(default_factory=dict)  # That it takes
+    rounds: int = 0  # Fewer than the setting's; 0 for as many
+
+    def rounds_of(self, setting: Setting) -> int:
+        """How many rounds it trains."""
+        return min(self.rounds or setting.rounds, setting.rounds)
+
+    def strategy(self, setting: Setting, most: int, note: Any = None) -> Any:
+        """The strategy; `most` is a client's largest example count. ConfigError where it refuses."""
+        from flhe import strategies
+        from flhe.strategies.plain import MeteredFedAvg
+
+        nodes = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
+        known: dict[str, Any] = {**dict.fromkeys(nodes, setting.clients), "on_round": note}
+        if not self.alias:
+            return MeteredFedAvg(**known)
+        return getattr(strategies, self.alias)(**known, max_examples=most, **self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What one federation reached, by round."""
+
+    name: str
+    accuracy: list[float]
+    loss: list[float]
+
+    def settled_after(self, rounds: int) -> float:
+        """Mean accuracy over the last SETTLED of the first `rounds` rounds."""
+        return statistics.fmean(self.accuracy[:rounds][-SETTLED:])
+
+    def gap(self, other: Curve) -> float:
+        """Largest difference of accuracy, up or down, to another curve in a round that both have."""
+        pairs = zip(self.accuracy, other.accuracy, strict=False)
+        return max(abs(mine - theirs) for mine, theirs in pairs)
+
+
+def learn(
+    run: Run,
+    task: Workload,
+    data: Data,
+    setting: Setting,
+    on_round: Callable[[RoundReport], None] = lambda _report: None,
+) -> Curve:
+    """Run one federation to its end, two clients at a time.
+
+    Raises ConfigError: options that the strategy refuses, or more images than there are. FlheError: a
+    round without all clients, or without accuracy: it cannot be compared.
+
+    `data` is split over the clients. FedAvg adds up in the order of arrival, so runs of one seed differ
+    in last bits. `on_round` receives each round's report.
+    """
+    from flwr.app import ArrayRecord
+
+    from flhe.testing import InProcessGrid
+    from flhe_app.tasks.base import new_model
+
+    first, parts = new_model(task, SEED), parts_of(data, setting)
+    curve = Curve(run.name, [], [])
+
+    def note(report: RoundReport) -> None:
+        if report.survivors != setting.clients or report.accuracy is None:
+            there = f"{report.survivors} of {setting.clients} clients, accuracy {report.accuracy}"
+            raise FlheError(f"{run.name}, round {report.round}: {there}; it cannot be compared")
+        assert report.loss is not None
+        curve.accuracy.append(report.accuracy)
+        curve.loss.append(report.loss)
+        on_round(report)
+
+    with quiet(1), tempfile.TemporaryDirectory(prefix="flhe-curves-") as scratch:
+        grid = InProcessGrid(
+            _app(first, parts, setting, encrypted=bool(run.alias)),
+            setting.clients,
+            node_config=lambda i: _allowing(Path(scratch) / f"node-{i}"),
+            workers=2,
+        )
+        try:
+            run.strategy(setting, max(len(part.train.labels) for part in parts), note).start(
+                grid=grid,
+                initial_arrays=ArrayRecord(first.state_dict()),
+                num_rounds=run.rounds_of(setting),
+            )
+        finally:
+            grid.close()
+    return curve
+
+
+@contextmanager
+def quiet(threads: int) -> Iterator[None]:
+    """So many torch threads for each client that trains, and no word from Flower but errors."""
+    import flhe.strategies  # noqa: F401  Flower sets its log's level when imported
+
+    with host.torch_threads(threads), host.quiet():
+        yield
+
+
+# --- the clients' side ---
+
+
+def parts_of(data: Data, setting: Setting) -> list[Data]:
+    """What each client holds: an even share of both halves, no more than the setting's images of it."""
+    from flhe_app.tasks.base import Data as Part
+    from flhe_app.tasks.split import split_iid
+
+    shares = []
+    for half, name in ((data.train, "images"), (data.test, "test_images")):
+        split, most = split_iid(half.labels.numpy(), setting.clients, SEED), getattr(setting, name)
+        least = min(map(len, split))
+        if most > least:
+            raise ConfigError(
+                f"{name}={most}: a client's share is {least}; lower it, or use fewer clients"
+            )
+        shares.append([half.take(mine[: most or None]) for mine in split])
+    return [Part(*pair) for pair in zip(*shares, strict=True)]
+
+
+def _allowing(home: Path) -> dict[str, Any]:
+    """A node's config that allows whatever is to be measured: it has nothing to hide."""
+    return {
+        "flhe-home": str(home),
+        "flhe-trust": "first-use",
+        "flhe-server-reads": True,
+        "flhe-unpermuted": True,
+        "flhe-min-bits": 112,
+    }
+
+
+def _app(first: nn.Module, parts: list[Data], setting: Setting, *, encrypted: bool) -> ClientApp:
+    """One app, whose nodes differ in their part of the data."""
+    from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+    from flwr.clientapp import ClientApp
+
+    from flhe.mods import HEMod
+    from flhe_app.tasks import base
+
+    app = ClientApp(mods=[HEMod()] if encrypted else [])
+
+    def received(message: Message) -> nn.Module:
+        # A copy, rather than a new model: clients work at the same time, torch's generator is one
+        model = copy.deepcopy(first)
+        model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
+        return model
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        node = int(context.node_config["partition-id"])
+        model, mine = received(message), parts[node].train
+        server_round = message.content.config_records["config"]["server-round"]
+        assert isinstance(server_round, int)
+        score = base.train(
+            model,
+            mine,
+            epochs=1,
+            learning_rate=setting.learning_rate,
+            batch_size=setting.batch_size,
+            shuffle=base.shuffler(SEED, node, server_round),
+            optimizer=setting.optimizer,
+            batches=setting.batches,
+        )
+        metrics = MetricRecord({"train_loss": score.loss, "num-examples": len(mine.labels)})
+        content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        mine = parts[int(context.node_config["partition-id"])].test
+        score = base.evaluate(received(message), mine, batch_size=EVALUATED)
+        metrics = MetricRecord({**score._asdict(), "num-examples": len(mine.labels)})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    return app
+
+
+# --- the papers' six workloads ---
+
+PLAIN = Run("plain FedAvg")
+BATCHCRYPT = Run("BatchCrypt", "BatchCryptFedAvg")
+ESAFL = Run("ESAFL", "EsaflFedAvg")
+SASH = Run("SASH", "SashFedAvg", {"bits": 16})
+FLASHE = Run("FLASHE", "FlasheFedAvg")
+SPARSE = Run("FLASHE, top 10%", "FlasheFedAvg", {"top_k": 0.1, "warmup": 2})
 """Before the tenth, FLASHE's shares of 80, 40 and 20%, here for two rounds each: there are few."""
-
-
-BATCH_NORM = {"*.running_*": 16.0, "*": 0.25}
-"""Clipping thresholds where there is batch norm: its running variances move by up to 7 in a round,
-weights by less than 0.02."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """How one workload is compared."""
 
-    label: str  # The network's name in the figure
     setting: Setting  # How all its federations train
-    runs: tuple[tuple[str, dict[str, Any]], ...]  # Encrypted ones: name, and `Arguments`
+    runs: tuple[Run, ...]  # Encrypted ones
 
 
-def _fewer(run: tuple[str, dict[str, Any]], rounds: int) -> tuple[str, dict[str, Any]]:
-    """A run that ends early: Paillier takes its time with large models."""
-    return run[0], {**run[1], "rounds": rounds}
+def _batch_norm(run: Run) -> Run:
+    """With clipping thresholds for batch norm's running variances, which move by up to 7 in a round.
+
+    Weights move by less than 0.02.
+    """
+    return replace(run, options={**run.options, "clip": {"*.running_*": 16.0, "*": 0.25}})
 
 
 COMPARISONS = {
-    "fcn": Comparison(
-        "FCN",
-        Setting(4, 30, batch_size=128, learning_rate=1e-3, optimizer="adam"),
-        (BATCHCRYPT, ESAFL),
-    ),
+    "fcn": Comparison(Setting(4, 30, 128, 1e-3), (BATCHCRYPT, ESAFL)),
     "alexnet": Comparison(
-        "AlexNet",
-        Setting(
-            3,
-            25,
-            batch_size=64,
-            batches=10,
-            learning_rate=1e-4,
-            test_images=300,
-            optimizer="rmsprop",
-        ),
-        (_fewer(BATCHCRYPT, 12), ESAFL),
+        Setting(3, 25, 64, 1e-4, "rmsprop", batches=10, test_images=300),
+        (replace(BATCHCRYPT, rounds=12), ESAFL),  # Paillier takes its time with large models
     ),
     "lstm": Comparison(
-        "LSTM",
-        Setting(
-            3, 20, batch_size=8, batches=16, learning_rate=2e-3, test_images=64, optimizer="adam"
+        Setting(3, 20, 8, 2e-3, batches=16, test_images=64),
+        (
+            Run("BatchCrypt, 2048-bit key", "BatchCryptFedAvg", {"key_bits": 2048}, rounds=8),
+            ESAFL,
+            SASH,
         ),
-        (_fewer(SHORTER_KEY, 8), ESAFL, SASH),
     ),
     "resnet20": Comparison(
-        "ResNet-20",
-        Setting(
-            4, 25, batch_size=64, batches=8, learning_rate=2e-3, test_images=200, optimizer="adam"
-        ),
-        tuple(
-            (name, {**arguments, "clip": BATCH_NORM}) for name, arguments in (FLASHE, SPARSE, SASH)
-        ),
+        Setting(4, 25, 64, 2e-3, batches=8, test_images=200),
+        (_batch_norm(FLASHE), _batch_norm(SPARSE), _batch_norm(SASH)),
     ),
-    "gru": Comparison(
-        "GRU",
-        Setting(
-            4, 30, batch_size=16, batches=12, learning_rate=5e-3, test_images=64, optimizer="adam"
-        ),
-        (FLASHE, SPARSE),
-    ),
-    "cnn": Comparison(
-        "CNN",
-        Setting(4, 30, batch_size=64, learning_rate=5e-4, optimizer="adam"),
-        (FLASHE, SPARSE, SASH),
-    ),
+    "gru": Comparison(Setting(4, 30, 16, 5e-3, batches=12, test_images=64), (FLASHE, SPARSE)),
+    "cnn": Comparison(Setting(4, 30, 64, 5e-4), (FLASHE, SPARSE, SASH)),
 }
 """By workload."""
 
 
 def compare(
-    name: str,
-    *,
-    data_dir: str = "",
-    rounds: int = 0,
-    workers: int = 1,
-    progress: Progress | None = None,
+    name: str, *, data_dir: str = "", rounds: int = 0, progress: Progress | None = None
 ) -> list[Curve]:
     """Run one workload's federations, plain FedAvg first; their curves in this order.
 
     Raises ConfigError: data that is missing. FlheError: a federation failed.
 
-    `name` is one of COMPARISONS. Each federation has at most so many `rounds`, 0 for all; so many
-    `workers` train at a time. `progress` receives (rounds done, rounds in all, what is going on).
+    `name` is one of COMPARISONS. Each federation has at most so many `rounds`, 0 for all. `progress`
+    receives (rounds done, rounds in all, what is going on).
     """
-    found = COMPARISONS[name]
-    most = min(rounds or found.setting.rounds, found.setting.rounds)
-    setting = replace(found.setting, rounds=most)
-    runs: dict[str, Arguments | None] = {PLAIN: None}
-    for told, arguments in found.runs:
-        fewer = {"rounds": min(arguments["rounds"], most)} if "rounds" in arguments else {}
-        runs[told] = {**arguments, **fewer}
+    setting, runs = COMPARISONS[name].setting, (PLAIN, *COMPARISONS[name].runs)
+    setting = replace(setting, rounds=min(rounds or setting.rounds, setting.rounds))
     task = learned(name, data_dir)
     data = task.load(data_dir, download=False)
-    for how in runs.values():
-        strategy(setting, len(data.train.labels), how)  # refuse now, not after hours
-    total = sum(rounds_of(setting, how) for how in runs.values())
-    turns, curves = itertools.count(1), []
-    for told, how in runs.items():
+    for run in runs:
+        run.strategy(setting, len(data.train.labels))  # refuse now, not after hours
+    total, turns, curves = sum(run.rounds_of(setting) for run in runs), itertools.count(1), []
+    for run in runs:
 
-        def note(report: RoundReport, told: str = told) -> None:
+        def note(report: RoundReport, run: Run = run) -> None:
             if progress is not None:
-                progress(next(turns), total, f"{told}: accuracy {report.accuracy:.4f}")
+                progress(next(turns), total, f"{run.name}: accuracy {report.accuracy:.4f}")
 
-        curves.append(learn(told, task, data, setting, how, workers=workers, on_round=note))
+        curves.append(learn(run, task, data, setting, note))
     return curves
 
 

@@ -5,13 +5,7 @@
 
 n = 2^15, q = 2^478, p = 2^460, p~ the polynomial whose coefficients are all p, keys of 64 coefficients
 -1 or 1, errors of variance 1.22 (Sec. 8.1.2). As printed it breaks in several ways, which
-`tests/schemes/test_eshe_attacks.py` runs:
-
-- p~ e vanishes modulo p, so low bits of c are those of a s + m: known ones give the key;
-- where p is odd instead, p~ e still has all its coefficients of one parity, and the support leaks;
-- `a` is one polynomial for all ciphertexts of a round, so differences of them open modulo p;
-- who knows s, and a key of its own, knows where the other two keys are not zero;
-- `a^t` is drawn from t xor B, as many bits as the number of rounds has, and a^1 = a^0 is public.
+`tests/schemes/test_eshe_attacks.py` runs and `flhe corrections` lists.
 
 What the text leaves open, and what is built here:
 
@@ -35,14 +29,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flhe.math.prg import BLOCK, CHUNK, AesCtr
+from flhe.math.prg import AesCtr, words
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Random
 
 Poly = list[int]
 """Coefficients, lowest first."""
+
+LOG_Q = 478
+Q = 1 << LOG_Q
+WIDTH = (LOG_Q + 7) // 8
+"""Ciphertext modulus, and bytes of a coefficient."""
+
+VARIANCE = 1.22
+"""Of an error's coefficients."""
 
 TAIL = 9
 """Where the error's distribution is cut, in standard deviations."""
@@ -54,18 +55,10 @@ class PaperEshe:
 
     cohort: int  # N, 2 or more
     n: int = 1 << 15  # Dimension, a power of two
-    log_q: int = 478  # q = 2^log_q
     p: int = 1 << 460  # Plaintext modulus; the paper's is a power of two
     tilde: bool = True
     """Whether all coefficients of p~ are p, as printed, or the constant one alone."""
     weight: int = 64  # Coefficients of a key that are not zero; 0 for uniform ternary keys
-    variance: float = 1.22  # Of an error's coefficients
-    seed_bits: int = 16  # k: bits of B, as many as numbers of rounds have
-
-    @property
-    def q(self) -> int:
-        """Ciphertext modulus."""
-        return 1 << self.log_q
 
     def key(self, random: Random = secrets.token_bytes) -> Poly:
         """s_i, n coefficients -1, 0 or 1."""
@@ -82,28 +75,24 @@ class PaperEshe:
 
     def error(self, random: Random = secrets.token_bytes) -> Poly:
         """e_i, n coefficients, discrete Gaussian."""
-        reach = math.ceil(TAIL * math.sqrt(self.variance))
+        reach = math.ceil(TAIL * math.sqrt(VARIANCE))
         support = np.arange(-reach, reach + 1)
-        mass = np.exp(-(support.astype(np.float64) ** 2) / (2 * self.variance))
+        mass = np.exp(-(support.astype(np.float64) ** 2) / (2 * VARIANCE))
         borders = np.cumsum(mass)[:-1] / mass.sum()
-        words = np.frombuffer(random(8 * self.n), np.uint64) >> np.uint64(11)
-        found: Poly = support[np.searchsorted(borders, words * 2.0**-53, side="right")].tolist()
+        drawn = np.frombuffer(random(8 * self.n), np.uint64) >> np.uint64(11)
+        found: Poly = support[np.searchsorted(borders, drawn * 2.0**-53, side="right")].tolist()
         return found
 
     def public(self, random: Random = secrets.token_bytes) -> Poly:
         """a^0: uniform, public, and `a` of round 1 (Fig. 2)."""
-        return self._cut(random(self.n * self._bytes))
+        return _cut(random(self.n * WIDTH))
 
     def polynomial(self, t: int, b: int) -> Poly:
         """a^t of round t >= 2, from the k bits of B (Eq. 6)."""
         key = hkdf((t ^ b).to_bytes(8, "big"), "sim/paper-esafl")
-        nbytes = self.n * self._bytes
-        # Stream 0 from block 0: the paper has nothing but the seed to tell rounds apart by.
-        stream = AesCtr().stream(key, 0)
-        data: NDArray[np.uint8] = np.empty(nbytes + BLOCK, np.uint8)
-        for at in range(0, nbytes, CHUNK):
-            stream.into(data[at:], min(CHUNK, nbytes - at))
-        return self._cut(data[:nbytes].tobytes())
+        # Stream 0 from its beginning: the paper has nothing but the seed to tell rounds apart by.
+        found = words(AesCtr(), key, 0, -(-self.n * WIDTH // 8))
+        return _cut(b"".join(part.tobytes() for _, part in found)[: self.n * WIDTH])
 
     def encrypt(
         self, a: Poly, key: Poly, m: Sequence[int], random: Random = secrets.token_bytes
@@ -112,29 +101,25 @@ class PaperEshe:
         e = self.error(random)
         if self.tilde:
             e = times_ones(e)
-        masks, q, p = multiply(a, key), self.q, self.p
-        return [(x + p * y + z) % q for x, y, z in zip(masks, e, m, strict=True)]
+        masks, p = multiply(a, key), self.p
+        return [(x + p * y + z) % Q for x, y, z in zip(masks, e, m, strict=True)]
 
     def add(self, parts: Iterable[Poly]) -> Poly:
         """C, the sum of ciphertexts (Eq. 4)."""
-        return [sum(column) % self.q for column in zip(*parts, strict=True)]
+        return [sum(column) % Q for column in zip(*parts, strict=True)]
 
     def decrypt(self, a: Poly, s: Poly, total: Poly) -> Poly:
         """[[C - a s]_q]_p, coefficients below p (Eq. 5)."""
-        q, half = self.q, self.q >> 1
+        half = Q >> 1
         masks = multiply(a, s)
-        return [((x - y + half) % q - half) % self.p for x, y in zip(total, masks, strict=True)]
+        return [((x - y + half) % Q - half) % self.p for x, y in zip(total, masks, strict=True)]
 
-    @property
-    def _bytes(self) -> int:
-        return (self.log_q + 7) // 8
 
-    def _cut(self, data: bytes) -> Poly:
-        width, mask = self._bytes, self.q - 1
-        return [
-            int.from_bytes(data[at : at + width], "little") & mask
-            for at in range(0, len(data), width)
-        ]
+def _cut(data: bytes) -> Poly:
+    return [
+        int.from_bytes(data[at : at + WIDTH], "little") & (Q - 1)
+        for at in range(0, len(data), WIDTH)
+    ]
 
 
 # --- Z[x] / (x^n + 1), coefficients of any size ---

@@ -34,8 +34,9 @@ Source: Wu, Zhang, Luo, "ESAFL", Sec. 4.5 and 5.2.2; embedding: Cheon, Kim, Kim,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,23 +46,15 @@ from flhe_lab.papers.published import rows
 
 Reals = NDArray[np.float64]
 
-COHORT = 9
+COHORT, LOG_P = 9, 460
+"""N, and bits of a plaintext coefficient."""
+
 ERRORS = (1e-2, 1e-9)
 """Table 4, of all three models: without packing, with it; magnitudes, at 32 bits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """A line of Table 3."""
-
-    name: str  # Of the model
-    values: int  # Weights
-    ciphertexts: tuple[int, int]  # Without packing, with it
-    traffic: tuple[float, float]  # The same; MB of an iteration
-    plain_traffic: float  # MB of an iteration without encryption
-
-
-TABLE_3 = rows("esafl", "table_3", Packed)
+TABLE_3 = rows("esafl", "table_3")
+"""Ciphertexts and MB of an iteration are pairs: without packing, with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,30 +64,22 @@ class PaperPacking:
     cohort: int  # N
     log_q0: int = 16  # Bits of an encoded coefficient, the paper's precision
     n: int = 1 << 15  # Dimension, a power of two
-    log_p: int = 460  # Bits of a plaintext coefficient
-    pad: int = 0  # Zeros above each coefficient; 0 for ceil(log2 N) + 1
-    fields: int = 0
-    """T; 0 for as many as there is room for, 1 for no packing: one polynomial, as it is."""
+    packed: bool = (
+        True  # Whether a plaintext holds as many polynomials as there is room for, or one
+    )
     halves: bool = True  # Whether both halves of a complex number carry a value
     zero: bool = True  # Whether the last of several fields is left empty
     offset: bool = True  # Whether coefficients are made positive by q0 / 2, or reduced modulo q0
-    _slots: NDArray[np.int64] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        if self.pad == 0:
-            object.__setattr__(self, "pad", (self.cohort - 1).bit_length() + 1)
-        if self.fields == 0:
-            object.__setattr__(self, "fields", self.log_p // self.width)
-        # zeta^(5^j) is value (5^j - 1) / 2 of the transform; its conjugate is another half's.
-        exponents, power = np.empty(self.n // 2, np.int64), 1
-        for j in range(self.n // 2):
-            exponents[j], power = power, power * 5 % (2 * self.n)
-        object.__setattr__(self, "_slots", (exponents - 1) // 2)
+    @property
+    def fields(self) -> int:
+        """T."""
+        return LOG_P // self.width if self.packed else 1
 
     @property
     def width(self) -> int:
-        """Bits of a field: pad + log2 q0."""
-        return self.pad + self.log_q0
+        """Bits of a field: log2 q0, and zeros above, ceil(log2 N) + 1 of them."""
+        return (self.cohort - 1).bit_length() + 1 + self.log_q0
 
     @property
     def carrying(self) -> int:
@@ -144,8 +129,8 @@ class PaperPacking:
         """z(X) before it is reduced modulo q0: signed coefficients, shape (n,), of one polynomial."""
         z = values[::2] + 1j * values[1::2] if self.halves else values.astype(np.complex128)
         spectrum = np.empty(self.n, np.complex128)
-        spectrum[self._slots] = z
-        spectrum[self.n - 1 - self._slots] = np.conj(z)
+        spectrum[_slots(self.n)] = z
+        spectrum[self.n - 1 - _slots(self.n)] = np.conj(z)
         turned = np.fft.fft(spectrum) / self.n * self._roots().conj()
         return np.rint(self.scale * turned.real).astype(np.int64)
 
@@ -166,7 +151,7 @@ class PaperPacking:
     def decode(self, coefficients: NDArray[np.int64]) -> Reals:
         """Values of one polynomial with signed coefficients: n, or n/2, of them."""
         spectrum = np.fft.ifft(coefficients * self._roots()) * (self.n / self.scale)
-        z = spectrum[self._slots]
+        z = spectrum[_slots(self.n)]
         parts = [z.real, z.imag] if self.halves else [z.real]
         return np.column_stack(parts).ravel()
 
@@ -176,9 +161,15 @@ class PaperPacking:
         return roots
 
 
+@functools.cache
+def _slots(n: int) -> NDArray[np.int64]:
+    """zeta^(5^j) is value (5^j - 1) / 2 of the transform; its conjugate is another half's."""
+    return np.array([(pow(5, j, 2 * n) - 1) // 2 for j in range(n // 2)], np.int64)
+
+
 def unpacked(packing: PaperPacking) -> PaperPacking:
     """The same encoding, one polynomial a plaintext."""
-    return replace(packing, fields=1)
+    return replace(packing, packed=False)
 
 
 def added(plaintexts: Iterable[Sequence[Poly]], log_p: int) -> list[Poly]:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import functools
 import re
 import tomllib
-from collections.abc import Callable
+from collections import namedtuple
 from importlib import resources
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
 _SIZE = re.compile(r"([0-9.]+) ([KMG])B")
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+MB = 1 << 20
+"""The papers' megabyte, but for FLASHE's."""
+
+_UNITS = {"K": 1 << 10, "M": MB, "G": 1 << 30}
 
 
-def rows(paper: str, table: str, of: Callable[..., T]) -> tuple[T, ...]:
-    """One `of` for each row of a paper's table; sizes in bytes."""
-    return tuple(of(*map(_number, row)) for row in _read()[paper][table])
+def rows(paper: str, table: str) -> tuple[Any, ...]:
+    """A named tuple for each row of a paper's table; sizes in bytes, None where a row ends early."""
+    columns, *lines = _read()[paper][table]
+    of = namedtuple("of", columns, defaults=[None] * len(columns))  # type: ignore[misc]
+    return tuple(of(*map(_number, line)) for line in lines)
 
 
 @functools.cache

@@ -20,8 +20,8 @@ from flwr.compat.common import recorddict_compat as compat
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
 
-from flhe_lab.bench.flower_parts import Strategy, configs_of, legacy_context
-from flhe_lab.bench.flower_parts import grid as replies_of
+from flhe_lab.bench.flower_secagg import Strategy, configs_of, legacy_context
+from flhe_lab.bench.flower_secagg import grid as replies_of
 from flhe_lab.server_audit.grid import FIRST, LyingGrid
 from flhe_lab.server_audit.script import Ask, Script, Seen, View
 from flhe_lab.server_audit.task import (

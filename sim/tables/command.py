@@ -15,22 +15,17 @@ import typer
 from flhe.errors import ConfigError, FlheError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from flhe_lab.tables.runner import Made
-    from flhe_lab.tables.section import Section
+    from flhe_lab.tables.table import Section
 
 MODULES = (
     "headlines",
     "flashe_rounds",
     "flashe_masks",
-    "batchcrypt_costs",
-    "batchcrypt_rounds",
+    "batchcrypt",
     "esafl_packing",
     "fedml_costs",
-    "fedml_rounds",
     "sash_times",
-    "learned",
+    "evaluation",
     "scale",
 )
 """Modules of this package that have SECTIONS."""
@@ -95,7 +90,7 @@ def tables(
 
     from flhe_lab.bench.table import progress
     from flhe_lab.tables.runner import run
-    from flhe_lab.tables.section import Plan
+    from flhe_lab.tables.table import Plan
 
     chosen = sections(names or ())
     console = Console()
@@ -114,7 +109,7 @@ def tables(
         how = "the same command without --fresh" if fresh else "the same command"
         Console(stderr=True).print(f"stopped; what was measured is kept, {how} goes on")
         raise
-    console.print(_told(made))
+    console.print(f"{made.measured} measured now, {made.kept} kept from before.")
     if made.foreign:
         count = len(made.foreign)
         console.print(f"{count} measurements of another machine or release were made again.")
@@ -122,21 +117,3 @@ def tables(
     if made.failures:
         said = "; ".join(f"{what}: {why}" for what, why in made.failures)
         raise FlheError(f"{len(made.failures)} measurements failed, all else is there: {said}")
-
-
-def _told(made: Made) -> Table:
-    from rich.table import Table
-
-    from flhe_lab.tables.marked import MARKS
-
-    out = Table(
-        title=f"{made.measured} measured now, {made.kept} kept from before",
-        caption="numbers by where they come from",
-    )
-    out.add_column("result")
-    for mark in MARKS:
-        out.add_column(mark, justify="right")
-    for result in made.results:
-        marks = [entry.number.mark for entry in result.entries]
-        out.add_row(result.source, *(str(marks.count(mark) or "") for mark in MARKS))
-    return out

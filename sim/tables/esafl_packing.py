@@ -1,6 +1,6 @@
 """ESAFL, Tables 3 and 4: what packing saves, and what it costs in accuracy.
 
-Nine clients, three models. Who takes part, each with and without packing:
+Who takes part, each with and without packing:
 
 - *paper, as counted*: the paper's scheme with the canonical embedding, n/2 values a polynomial, T = 21
   polynomials a plaintext, none of them zero: the reading of Sec. 5.2.2 that gives Table 3's counts;
@@ -8,15 +8,9 @@ Nine clients, three models. Who takes part, each with and without packing:
 - *ours*: coefficient packing, in the paper's ring with our corrections, which is only counted, and in
   the others; moduli are as small as the slots allow, within the preset's bound.
 
-Ciphertexts and bytes are counted. Errors are measured: vectors are encoded, encrypted by all nine,
-added, decrypted, and compared with the exact sum. Encryption as printed takes 0.15 s a ciphertext, so
-of each vector only the first plaintexts are taken (`measured` values); ours encrypts whole vectors.
-Values are uniform in [0, 1], which the paper normalizes to (Fig. 2).
-
-
-A ciphertext is n log2 q bits, 1.867 MB; with 3.734 MB of traffic a ciphertext, the paper's 287.60 MB
-are 287.55, its 918.81 are 918.66, its 44.82 are 44.81. The notes of the tables say what else is so of
-its numbers.
+Ciphertexts and bytes are counted. Errors are measured: vectors, uniform in [0, 1], to which the paper
+normalizes (Fig. 2), are encrypted by all nine, added, decrypted, and compared with the exact sum.
+Encryption as printed takes 0.15 s a ciphertext, so of each vector only the first plaintexts are taken.
 
 Source: Wu, Zhang, Luo, "ESAFL", Sec. 8.1.2 and 8.2, Tables 3 and 4.
 """
@@ -24,7 +18,6 @@ Source: Wu, Zhang, Luo, "ESAFL", Sec. 8.1.2 and 8.2, Tables 3 and 4.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,28 +26,24 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.schemes.esafl.adder import EsaflOpener, EsaflSealer
 from flhe.schemes.esafl.keys import Total, draw_own
-from flhe.schemes.esafl.presets import DEFAULT_ESHE, ESHE
+from flhe.schemes.esafl.presets import DEFAULT_ESHE
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.sealed import Sealed
 from flhe_lab.bench.contender import SLOT
 from flhe_lab.bench.schemes import NARROW
-from flhe_lab.papers.esafl import PaperEshe
+from flhe_lab.papers.esafl import LOG_Q, PaperEshe
 from flhe_lab.papers.packing import (
     COHORT,
     ERRORS,
     TABLE_3,
-    Packed,
     PaperPacking,
     added,
     unpacked,
 )
-from flhe_lab.tables.batchcrypt_rounds import ROUNDS
-from flhe_lab.tables.marked import Mark, Marked, counted, published
-from flhe_lab.tables.section import Found, Plan, Say, Section, Step
-from flhe_lab.tables.table import Line, Table, section
-
-MB = 1 << 20
-"""The paper's megabyte."""
+from flhe_lab.papers.published import MB
+from flhe_lab.tables.batchcrypt import ROUNDS
+from flhe_lab.tables.result import Mark, Marked, counted, published
+from flhe_lab.tables.table import Found, Line, Plan, Say, Section, Step, Table, section
 
 DIMENSION = 1 << 15
 PAPERS_RING = "paper-32768"
@@ -69,28 +58,12 @@ AS_COUNTED, AS_WRITTEN = "paper, as counted", "paper, as written"
 NOTHING = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One way to encrypt one model's update."""
-
-    encoding: str  # Whose, and how it is read
-    bits: int  # Of a value: log2 q0, or those of an integer
-    packed: bool  # Whether a coefficient holds several values
-    ciphertexts: int  # Polynomials that a client uploads
-    upload_bytes: int  # Their length; the sum that comes back is as long
-    measured: int = 0
-    """Values of the vector that were really encrypted, added and decrypted; 0: counted only."""
-    error: float | None = None
-    """Mean absolute error of the sum of nine; a ninth of it is that of the mean."""
-
-    @property
-    def traffic_mb(self) -> float:
-        """Up and down, MB of 2^20 bytes."""
-        return 2 * self.upload_bytes / MB
+Way = tuple[str, bool]
+"""Whose encoding, and how it is read; whether a coefficient holds several values."""
 
 
-def papers_ways(bits: int, n: int = DIMENSION) -> dict[tuple[str, bool], PaperPacking]:
-    """(encoding, packed) -> the paper's encoding, as it is read; `n` is its ring's dimension."""
+def papers_ways(bits: int, n: int = DIMENSION) -> dict[Way, PaperPacking]:
+    """The paper's encoding, as it is read; `n` is its ring's dimension."""
     counting = PaperPacking(COHORT, bits, n, halves=False, zero=False)
     writing = PaperPacking(COHORT, bits, n, offset=False)
     return {
@@ -100,40 +73,41 @@ def papers_ways(bits: int, n: int = DIMENSION) -> dict[tuple[str, bool], PaperPa
     }
 
 
-def counts(values: int, bits: int = BITS_3, n: int = DIMENSION) -> dict[tuple[str, bool], Row]:
-    """(encoding, packed) -> ciphertexts and bytes of an upload of so many values; nothing is run."""
-    rows = []
-    for (name, packed), packing in papers_ways(bits, n).items():
+def counts(values: int, bits: int = BITS_3, n: int = DIMENSION) -> dict[Way, tuple[int, int]]:
+    """Polynomials and bytes that a client uploads of so many values; nothing is run."""
+    found: dict[Way, tuple[int, int]] = {}
+    for way, packing in papers_ways(bits, n).items():
         some = packing.plaintexts(values)
-        rows.append(Row(name, bits, packed, some, some * n * ESHE[PAPERS_RING].log_q // 8))
+        found[way] = some, some * n * LOG_Q // 8
     for ring in (PAPERS_RING, *RINGS):
-        adder = Esafl(ring, "joint").adder(COHORT, bits)
-        n_here, name = adder.sizes.n, f"ours, {ring}"
+        adder, name = Esafl(ring, "joint").adder(COHORT, bits), f"ours, {ring}"
         if ring == PAPERS_RING:
-            nbytes = adder.limbs.nbytes(values)
-            rows.append(Row(name, bits, False, -(-values // n_here), nbytes))
-        packed_into = -(-adder.sizes.slots.count(values) // n_here)
-        rows.append(Row(name, bits, True, packed_into, adder.nbytes(values)))
-    return {(row.encoding, row.packed): row for row in rows}
+            found[name, False] = -(-values // adder.sizes.n), adder.limbs.nbytes(values)
+        packed_into = -(-adder.sizes.slots.count(values) // adder.sizes.n)
+        found[name, True] = packed_into, adder.nbytes(values)
+    return found
 
 
 def errors(
-    model: Packed, bits: int, sample: int, say: Say, n: int = DIMENSION
+    model: Any, bits: int, sample: int, say: Say, n: int = DIMENSION
 ) -> list[dict[str, Any]]:
-    """What of `counts` is run, as JSON values; as printed, so many plaintexts of each vector."""
-    counted_here, found = counts(model.values, bits, n), []
-    for way, packing in papers_ways(bits, n).items():
-        say(way[0])
-        some = min(sample, packing.plaintexts(model.values))
-        count = min(model.values, some * packing.capacity)
+    """What of `counts` is run, as JSON values; as printed, so many plaintexts of each vector.
+
+    "measured" are the values that were really encrypted, added and decrypted, "error" is the mean
+    absolute error of the sum of nine.
+    """
+    found: list[dict[str, Any]] = []
+    for (name, packed), packing in papers_ways(bits, n).items():
+        say(name)
+        count = min(model.values, sample * packing.capacity)
         error = _papers_error(packing, count)
-        found.append(replace(counted_here[way], measured=count, error=error))
+        found.append({"encoding": name, "packed": packed, "measured": count, "error": error})
     for ring in RINGS:
-        say(f"ours, {ring}")
+        name = f"ours, {ring}"
+        say(name)
         error = _our_error(model.values, bits, ring)
-        row = counted_here[f"ours, {ring}", True]
-        found.append(replace(row, measured=model.values, error=error))
-    return [asdict(row) for row in found]
+        found.append({"encoding": name, "packed": True, "measured": model.values, "error": error})
+    return found
 
 
 def _updates(count: int) -> Iterator[NDArray[np.float64]]:
@@ -151,7 +125,7 @@ def _papers_error(packing: PaperPacking, count: int) -> float:
         key = eshe.key()
         s = [x + y for x, y in zip(s, key, strict=True)]
         parts = [eshe.encrypt(a, key, m) for m in packing.pack(values)]
-        totals = parts if totals is None else added([totals, parts], eshe.log_q)
+        totals = parts if totals is None else added([totals, parts], LOG_Q)
         exact += values
     assert totals is not None
     opened = packing.unpack([eshe.decrypt(a, s, total) for total in totals], count, COHORT)
@@ -178,15 +152,15 @@ def _our_error(count: int, bits: int, ring: str) -> float:
 # --- the tables ---
 
 
-def _row(model: Packed) -> str:
+def _row(model: Any) -> str:
     return f"{model.name} ({model.values / 1e6:.2f}M)"
 
 
 def _table_3(_plan: Plan, _found: Found) -> Iterator[Line]:
     for model in TABLE_3:
         at = _row(model)
-        for (name, packed), row in counts(model.values).items():
-            numbers = _pair(HOW[packed], counted(row.ciphertexts), counted(row.traffic_mb))
+        for (name, packed), (some, nbytes) in counts(model.values).items():
+            numbers = _pair(HOW[packed], counted(some), counted(2 * nbytes / MB))
             yield Line(at, name, "ours", numbers)
         clear = f"{TRAFFIC}, {HOW[0]}"
         yield Line(at, "plain", "ours", {clear: counted(8 * model.values / MB)})
@@ -199,20 +173,19 @@ def _pair(how: str, ciphertexts: Marked, traffic: Marked) -> dict[str, Marked]:
     return {f"{CIPHERTEXTS}, {how}": ciphertexts, f"{TRAFFIC}, {how}": traffic}
 
 
-def _turns(plan: Plan) -> list[tuple[Packed, int]]:
+def _turns(plan: Plan) -> list[tuple[Any, int]]:
     """What is measured: in a quick run FCN at Table 4's precision, which stands for all."""
     if plan.quick:
         return [(TABLE_3[0], BITS_4)]
     return [(model, bits) for bits in (BITS_4, BITS_3) for model in TABLE_3]
 
 
-def _step(model: Packed, bits: int, plan: Plan) -> Step:
+def _step(model: Any, bits: int, plan: Plan) -> Step:
     sample = 1 if plan.quick else 2
     return Step(
         f"esafl-errors-{model.values}-{bits}-{sample}",
         lambda say: errors(model, bits, sample, say),
         f"ESAFL's errors, {model.name}, {bits} bits",
-        weight=7 * sample,
     )
 
 

@@ -1,28 +1,179 @@
-"""A paper's evaluation as tables of rounds: models, among so many clients, on one network.
+"""What the workloads take to train, and a paper's evaluation of them as tables of rounds.
 
 A line of such a table is one model and who trains it: what an iteration takes, moves, or comes to until
 a model has converged. What is of the paper stands below what is of this machine. A round is made of
 costs that were measured and a network that was not: seconds of work keep their marks, and whatever
 waits for a link is projected, and so is the whole.
+
+Learning curves are FLASHE's Fig. 9, BatchCrypt's Fig. 6, ESAFL's Fig. 3 (d-f) and SASH's Fig. 5.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from flhe_lab.advise.prices import Prices
 from flhe_lab.advise.round_model import Breakdown, Work, simulate, typical
 from flhe_lab.advise.wan import Link, Wan
+from flhe_lab.bench.contender import Contender
+from flhe_lab.bench.turns import measure
 from flhe_lab.papers.convergence import Projection, project
-from flhe_lab.tables.learned import NAMES, VALUES, batch_s, training_step
-from flhe_lab.tables.marked import Marked, projected
+from flhe_lab.papers.curves import COMPARISONS, SETTLED, Curve, compare, learned, quiet
+from flhe_lab.tables.chart import Chart
 from flhe_lab.tables.phase_costs import Cost, read
-from flhe_lab.tables.section import Found, Plan, Step
-from flhe_lab.tables.table import Fill, Line, Numbers
+from flhe_lab.tables.result import Entry, Group, Marked, Result, measured, projected
+from flhe_lab.tables.table import Fill, Found, Line, Numbers, Plan, Say, Section, Step
+
+_MODELS = {
+    "fcn": ("FCN", 101_770, 128, "BatchCrypt, Fig. 6; ESAFL, Fig. 3"),
+    "alexnet": ("AlexNet", 1_250_000, 128, "BatchCrypt, Fig. 6; ESAFL, Fig. 3"),
+    "lstm": ("LSTM", 4_020_000, 64, "BatchCrypt, Fig. 6; ESAFL, Fig. 3; SASH, Fig. 5"),
+    "resnet20": ("ResNet-20", 270_000, 128, "FLASHE, Fig. 9; SASH, Fig. 5"),
+    "gru": ("GRU", 660_000, 128, "FLASHE, Fig. 9"),
+    "cnn": ("CNN", 1_200_000, 128, "FLASHE, Fig. 9; SASH, Fig. 5"),
+}
+"""Model -> its name in the papers; parameters as they round them, which costs are measured at; examples
+in a batch (FLASHE, Sec. 6.1; BatchCrypt, Sec. 6.1); the figures that show its learning curves."""
+
+NAMES = {model: name for model, (name, _, _, _) in _MODELS.items()}
+VALUES = {model: values for model, (_, values, _, _) in _MODELS.items()}
+BATCH = {model: batch for model, (_, _, batch, _) in _MODELS.items()}
+
+
+def training_step(model: str, plan: Plan) -> Step:
+    """Seconds of one batch of a workload, on one processor, over generated data.
+
+    Its result: {"seconds_per_batch", "batch", "parameters"}.
+    """
+    repeats = 2 if plan.quick else 5
+    key = f"training-{model}-{BATCH[model]}" + ("-quick" if plan.quick else "")
+    return Step(key, lambda _say: _train(model, repeats), f"{NAMES[model]}: training")
+
+
+def batch_s(model: str, found: Found, plan: Plan) -> Marked:
+    """Seconds of one batch, of what `training_step` left."""
+    return measured(found[training_step(model, plan).key]["seconds_per_batch"])
+
+
+def batch_seconds(train: Callable[[], object], repeats: int) -> float:
+    """The least seconds of one batch, after one that warms up."""
+    (found,) = measure([Contender("training", {"batch": train})], repeats).values()
+    return found.times["batch"].min
+
+
+def _train(model: str, repeats: int) -> dict[str, Any]:
+    from flhe_app.tasks import task_named
+    from flhe_app.tasks.base import new_model, shuffler, train
+    from flhe_app.tasks.workloads import generated
+
+    task, batch = task_named(model), BATCH[model]
+    net, turns = new_model(task, 0), itertools.count()
+    examples = generated(task, batch, 0).train
+
+    def one() -> None:
+        shuffle = shuffler(0, 0, next(turns))
+        train(net, examples, epochs=1, learning_rate=0.001, batch_size=batch, shuffle=shuffle)
+
+    with quiet(1):
+        seconds = batch_seconds(one, repeats)
+    count = sum(parameter.numel() for parameter in net.parameters())
+    return {"seconds_per_batch": seconds, "batch": batch, "parameters": count}
+
+
+QUICK_ROUNDS = 3
+
+
+def curves_step(model: str, plan: Plan) -> Step:
+    """Learning curves of a model, plain and encrypted on the same batches."""
+    data_dir = plan.data_dir
+    # A digest of how it is trained and encrypted.
+    digest = hashlib.sha256(repr(COMPARISONS[model]).encode()).hexdigest()
+    key = f"curves-{learned(model, data_dir).name}-{digest[:8]}" + ("-quick" if plan.quick else "")
+
+    def work(say: Say) -> Any:
+        found = compare(
+            model,
+            data_dir=data_dir,
+            rounds=QUICK_ROUNDS if plan.quick else 0,
+            progress=lambda _done, _all, what: say(what),
+        )
+        title = learned(model, data_dir).source.title
+        return {"task": title, "curves": [asdict(curve) for curve in found]}
+
+    return Step(key, work, f"{NAMES[model]}: learning curves", threads=0)
+
+
+def _models(plan: Plan) -> tuple[str, ...]:
+    if plan.quick:
+        return ("fcn",)  # which learns what is installed, where there is nothing else
+    return tuple(m for m in NAMES if learned(m, plan.data_dir).source.there(plan.data_dir))
+
+
+def _figure(model: str, found: Any) -> Result:
+    curves = [Curve(c["name"], c["accuracy"], c["loss"]) for c in found["curves"]]
+    entries: list[Entry] = []
+    for curve in curves:
+        group: Group = "peer" if curve is curves[0] else "ours"
+        for what, values in (("accuracy", curve.accuracy), ("loss", curve.loss)):
+            entries += [
+                Entry(f"round {i}", curve.name, group, what, "", measured(value), float(i))
+                for i, value in enumerate(values, 1)
+            ]
+    return Result(
+        f"curves-{model}",
+        f"Learning curves, {_MODELS[model][3]}",
+        f"{NAMES[model]} on {found['task']}, encrypted beside plain",
+        tuple(entries),
+        Chart("lines", ("accuracy", "loss"), xlabel="round"),
+        (_setting(model), _apart(curves)),
+    )
+
+
+def _setting(model: str) -> str:
+    """How it was trained, and what differs from the papers', in words."""
+    how = COMPARISONS[model].setting
+    work = f"{how.batches} batches" if how.batches else "1 epoch"
+    return (
+        f"{how.clients} clients, {work} of {how.batch_size} in a round, {how.optimizer} with a "
+        f"learning rate of {how.learning_rate:g}; models are averaged. The papers have nine or ten "
+        "clients, more data and rounds, and BatchCrypt and ESAFL gradients: these curves are to lie on "
+        "each other, not on the papers'."
+    )
+
+
+def _apart(curves: Sequence[Curve]) -> str:
+    """How far the encrypted curves lie from the plain one, in words."""
+    plain, *others = curves
+    said = []
+    for curve in others:
+        rounds = len(curve.accuracy)
+        settled = curve.settled_after(rounds) - plain.settled_after(rounds)
+        gap = f"{curve.name} {curve.gap(plain):.3f} in {rounds} rounds"
+        said.append(f"{gap}, {settled:+.4f} over the last")
+    return (
+        "Largest difference of accuracy from plain FedAvg on the same batches in any one round, and of "
+        f"the mean over the last {SETTLED}, or all: {'; '.join(said)}."
+    )
+
+
+SECTIONS: tuple[Section, ...] = (
+    Section(
+        "learning-curves",
+        "learned",
+        lambda plan: [curves_step(model, plan) for model in _models(plan)],
+        lambda plan, found: [_figure(m, found[curves_step(m, plan).key]) for m in _models(plan)],
+        ("FLASHE Fig. 9", "BatchCrypt Fig. 6", "ESAFL Fig. 3", "SASH Fig. 5"),
+    ),
+)
+
 
 PARTS = ("training", "encryption", "decryption", "idle")
-"""An iteration, as the paper's figures stack it; idle holds transfers and the server's work."""
+"""An iteration, as the paper's figures stack it; idle holds all else, transfers, the server's work and
+waiting for others."""
 
 TOTAL = "iteration"
 
@@ -31,18 +182,10 @@ TOTAL = "iteration"
 class Round:
     """One round as the slowest client sees it."""
 
-    train_s: Marked  # Its own work, as measured or sampled
-    encrypt_s: Marked  # The same
-    decrypt_s: Marked  # The same
-    wait_s: Marked
-    """All else, transfer, the server's work and waiting for others: what the papers call idle."""
-    total_s: Marked  # The round
+    parts: dict[
+        str, Marked
+    ]  # PARTS, as measured or sampled, and TOTAL; idle and total are projected
     breakdown: Breakdown  # The model's own account
-
-    def parts(self) -> dict[str, Marked]:
-        """PARTS, then TOTAL."""
-        numbers = (self.train_s, self.encrypt_s, self.decrypt_s, self.wait_s, self.total_s)
-        return dict(zip((*PARTS, TOTAL), numbers, strict=True))
 
 
 def work_of(cost: Cost, train_s: float) -> Work:
@@ -63,7 +206,8 @@ def played(cost: Cost, train_s: Marked, links: Sequence[Link]) -> Round:
     whole = typical(simulate(work_of(cost, train_s.value), links))
     own = whole.train_s + whole.encrypt_s + whole.decrypt_s
     idle, total = projected(whole.total_s - own), projected(whole.total_s)
-    return Round(train_s, cost.encrypt_s, cost.decrypt_s, idle, total, whole)
+    numbers = (train_s, cost.encrypt_s, cost.decrypt_s, idle, total)
+    return Round(dict(zip((*PARTS, TOTAL), numbers, strict=True)), whole)
 
 
 def row(model: str) -> str:
@@ -73,9 +217,6 @@ def row(model: str) -> str:
 
 Costs = Callable[[str, Plan, Found], Iterable[Cost]]
 """(model, plan, found) -> everybody's costs at that model."""
-
-Part = Callable[[str, Plan, Found], Iterable[Line]]
-"""(model, plan, found) -> lines of that model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,33 +270,25 @@ class Evaluation:
         """Training to convergence, over so many rounds."""
         return project(seen.breakdown, rounds, self.prices, self.link, self.cohort)
 
-    def ours(self, costs: Costs, numbers: Callable[[str, Cost, Round], Numbers]) -> Part:
-        """Lines of what was measured here: (model, cost, its iteration) -> numbers."""
+    def filled(
+        self,
+        costs: Costs,
+        numbers: Callable[[str, Cost, Round], Numbers],
+        modes: Sequence[str] = (),
+        told: Callable[[str, str], Numbers] = lambda _model, _mode: {},
+    ) -> Fill:
+        """A table, model by model: what was measured here, and below it the paper's `modes`.
 
-        def lines(model: str, plan: Plan, found: Found) -> Iterator[Line]:
-            train_s = self.train_s(model, plan, found)
-            for cost in costs(model, plan, found):
-                seen = self.iteration(cost, train_s)
-                yield Line(row(model), cost.who, cost.group, numbers(model, cost, seen))
-
-        return lines
-
-    def filled(self, *parts: Part) -> Fill:
-        """A table of those parts, model by model."""
+        `numbers` takes (model, cost, its iteration), `told` (model, mode).
+        """
 
         def fill(plan: Plan, found: Found) -> Iterator[Line]:
             for model in self.models:
-                for part in parts:
-                    yield from part(model, plan, found)
+                train_s = self.train_s(model, plan, found)
+                for cost in costs(model, plan, found):
+                    each = numbers(model, cost, self.iteration(cost, train_s))
+                    yield Line(row(model), cost.who, cost.group, each)
+                for mode in modes:
+                    yield Line(row(model), mode, "paper", told(model, mode))
 
         return fill
-
-
-def papers(modes: Sequence[str], numbers: Callable[[str, str], Numbers]) -> Part:
-    """Lines of what a paper says: (model, mode) -> numbers."""
-
-    def lines(model: str, _plan: Plan, _found: Found) -> Iterator[Line]:
-        for mode in modes:
-            yield Line(row(model), mode, "paper", numbers(model, mode))
-
-    return lines

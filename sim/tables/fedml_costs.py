@@ -1,73 +1,53 @@
-"""FedML-HE's Tables 4 to 8, and its Figures 2 and 7: what an aggregation costs.
+"""FedML-HE's Tables 4 to 8 and all its figures: what an aggregation costs, and a cycle of training.
 
-All but Table 6 come of `fedml_measure`'s turns; what is said of selective encryption is of one run.
+All but Table 6 and Figures 5, 12 and 14a come of `fedml_measure`'s turns; what is said of selective
+encryption is of one run. A cycle is one of `flhe_lab.advise.round_model`: transfer and its sum are
+projected. Training is an epoch of EPOCH images on a client, on one thread of this machine, sampled from
+a few batches; the paper had a GPU, and does not say how many images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from flhe_lab.tables.fedml_measure import (
-    FLARE,
-    OURS,
-    PLAIN,
-    SHARES,
-    TENSEAL,
-    longest,
-    ours,
-    read,
-    reduced_step,
-    step,
-    tenseals,
-    total_s,
-)
+from flhe_lab.advise.wan import named
+from flhe_lab.papers.curves import quiet
+from flhe_lab.papers.published import MB
+from flhe_lab.tables import fedml_measure as turns
+from flhe_lab.tables import phase_costs
+from flhe_lab.tables.evaluation import TOTAL, Round, batch_seconds, played
+from flhe_lab.tables.fedml_map import FIGURE_5
 from flhe_lab.tables.fedml_parameters import TABLE_6_SECTION
-from flhe_lab.tables.fedml_published import (
-    CNN,
-    MB,
-    MODELS,
-    RESNET_18,
-    TABLE_5,
-    TABLE_7,
-    TABLE_8,
-    TOP_K,
-    VIT,
-    Model,
-)
-from flhe_lab.tables.marked import Marked, published
+from flhe_lab.tables.fedml_threshold import FIGURE_12
 from flhe_lab.tables.phase_costs import Cost
-from flhe_lab.tables.result import Group
-from flhe_lab.tables.section import Found, Plan, Section, Step
-from flhe_lab.tables.table import Fill, Line, Table, section
+from flhe_lab.tables.result import Group, Marked, projected, proportional, published, sampled
+from flhe_lab.tables.table import Fill, Found, Line, Plan, Section, Step, Table, section
 
 PAPER = "FedML-HE (PALISADE)"
 TIME, SIZE = "aggregation", "upload"
 """Quantities: the three phases one after the other, as in the paper; one client's bytes."""
 
 
-def sampled(plan: Plan, _found: Found) -> dict[str, object]:
+def noted(plan: Plan, _found: Found) -> dict[str, object]:
     """What the note on samples names: values of the longest vector that is run whole."""
-    return {"longest": longest(plan)}
+    return {"longest": turns.longest(plan)}
 
 
-def model_step(model: Model, plan: Plan) -> Step:
-    """The turns that tell what a model costs."""
-    return step(model.values, SHARES, plan)
+def _steps(models: Iterable[Any], plan: Plan) -> list[Step]:
+    """The turns that tell what models cost; of those beyond the longest once."""
+    made = (turns.step(model.values, turns.SHARES, plan) for model in models)
+    return list({one.key: one for one in made}.values())
 
 
-def costs_of(model: Model, plan: Plan, found: Found) -> dict[str, Cost]:
-    """What a model costs, by name."""
-    return read(found[model_step(model, plan).key], model.values)
-
-
-def row_of(model: Model) -> str:
+def row_of(model: Any) -> str:
     """A model as tables call it."""
     return f"{model.name} ({model.values:,})"
 
 
 def numbers(cost: Cost) -> dict[str, Marked]:
     """Total seconds and MB of one aggregation."""
-    return {TIME: total_s(cost), SIZE: cost.upload_bytes / MB}
+    return {TIME: turns.total_s(cost), SIZE: cost.upload_bytes / MB}
 
 
 def told(seconds: float, nbytes: float) -> dict[str, float]:
@@ -80,46 +60,48 @@ def told(seconds: float, nbytes: float) -> dict[str, float]:
 
 def _models(who: Sequence[str], *, papers: bool) -> Fill:
     def fill(plan: Plan, found: Found) -> Iterator[Line]:
-        for model in MODELS:
-            costs, row, x = costs_of(model, plan, found), row_of(model), model.values
-            for cost in (costs[each] for each in who):
+        for model in turns.MODELS:
+            seen, row, x = (
+                turns.costs(model.values, turns.SHARES, plan, found),
+                row_of(model),
+                model.values,
+            )
+            for cost in (seen[each] for each in who):
                 yield Line(row, cost.who, cost.group, numbers(cost), x)
             if papers:
-                yield Line(row, PLAIN, "paper", told(model.plain_s, model.plain_bytes), x)
+                yield Line(row, turns.PLAIN, "paper", told(model.plain_s, model.plain_bytes), x)
                 yield Line(row, PAPER, "paper", told(model.he_s, model.he_bytes), x)
 
     return fill
 
 
-WHOLE = (PLAIN, OURS, TENSEAL, FLARE)
-PARTS = (PLAIN, *map(ours, (0.1, 0.5, 1.0)), *map(tenseals, (0.1, 0.5, 1.0)))
+WHOLE = (turns.PLAIN, turns.OURS, turns.TENSEAL, turns.FLARE)
+PARTS = (turns.PLAIN, *map(turns.ours, (0.1, 0.5, 1.0)), *map(turns.tenseals, (0.1, 0.5, 1.0)))
 
 # --- Table 5: fewer values travel, all of those encrypted ---
 
 
 def _fewer_steps(plan: Plan) -> list[Step]:
-    made = [_fewer_step(model, plan) for model in TABLE_5]
-    made += [model_step(model, plan) for model in TABLE_5]
-    return list({one.key: one for one in made}.values())
-
-
-def _fewer_step(model: Model, plan: Plan) -> Step:
-    if model is RESNET_18:
-        return reduced_step(model.values, TOP_K, plan)
-    return step(TABLE_5[model].values, SHARES, plan)
+    few = [
+        turns.reduced_step(turns.RESNET_18.values, plan),
+        turns.step(turns.TABLE_5[turns.BERT].values, turns.SHARES, plan),
+    ]
+    return [*few, *_steps(turns.TABLE_5, plan)]
 
 
 def _table_5(plan: Plan, found: Found) -> Iterator[Line]:
-    for model, paper in TABLE_5.items():
-        whole, at = costs_of(model, plan, found), row_of(model)
-        length = model.values if model is RESNET_18 else paper.values
-        fewer = read(found[_fewer_step(model, plan).key], length)
+    for model, paper in turns.TABLE_5.items():
+        whole, at = turns.costs(model.values, turns.SHARES, plan, found), row_of(model)
+        if model is turns.RESNET_18:
+            fewer = turns.reduced_costs(model.values, plan, found)
+        else:
+            fewer = turns.costs(paper.values, turns.SHARES, plan, found)
         for who, name in (
-            ("in clear", PLAIN),
-            ("FedML-HE", OURS),
-            ("TenSEAL, server weighs", TENSEAL),
+            ("in clear", turns.PLAIN),
+            ("FedML-HE", turns.OURS),
+            ("TenSEAL, server weighs", turns.TENSEAL),
         ):
-            some = {} if name == PLAIN else numbers(fewer[name])
+            some = {} if name == turns.PLAIN else numbers(fewer[name])
             for what in (SIZE, TIME):
                 each = {
                     f"{what}, all values": numbers(whole[name])[what],
@@ -135,21 +117,16 @@ def _table_5(plan: Plan, found: Found) -> Iterator[Line]:
 # --- Table 7 and Section 4.2.1: by the share that is encrypted ---
 
 Quantities = Mapping[str, Marked]
-SHORT = {CNN: "CNN", VIT: "ViT"}
-
-
-def share_step(plan: Plan) -> Step:
-    """The turns of the Vision Transformer, for every share of Table 7."""
-    return step(VIT.values, tuple(TABLE_7), plan)
+SHORT = {turns.CNN: "CNN", turns.VIT: "ViT"}
 
 
 def _table_7(plan: Plan, found: Found) -> Iterator[Line]:
-    costs = read(found[share_step(plan).key], VIT.values)
-    for share, paper in TABLE_7.items():
+    seen = turns.costs(turns.VIT.values, [*turns.TABLE_7], plan, found)
+    for share, paper in turns.TABLE_7.items():
         row, x = f"{share:.0%}", 100 * share
-        theirs = tenseals(share) if share else PLAIN
-        yield Line(row, OURS, "ours", numbers(costs[ours(share)]), x)
-        yield Line(row, TENSEAL, "peer", numbers(costs[theirs]), x)
+        theirs = turns.tenseals(share) if share else turns.PLAIN
+        yield Line(row, turns.OURS, "ours", numbers(seen[turns.ours(share)]), x)
+        yield Line(row, turns.TENSEAL, "peer", numbers(seen[theirs]), x)
         yield Line(row, PAPER, "paper", told(paper.seconds, paper.nbytes), x)
 
 
@@ -166,14 +143,17 @@ def selective(
 
 
 def _selection(plan: Plan, found: Found) -> Iterator[Line]:
-    vit = read(found[share_step(plan).key], VIT.values)
     told_of: dict[tuple[str, str, Group], Sequence[Quantities]] = {}
-    for model, costs in ((CNN, costs_of(CNN, plan, found)), (VIT, vit)):
-        mine, theirs = (ours(0), ours(0.1), OURS), (PLAIN, tenseals(0.1), TENSEAL)
-        told_of[SHORT[model], OURS, "ours"] = [numbers(costs[name]) for name in mine]
-        told_of[SHORT[model], TENSEAL, "peer"] = [numbers(costs[name]) for name in theirs]
-    papers = (told(TABLE_7[p].seconds, TABLE_7[p].nbytes) for p in (0.0, 0.1, 1.0))
-    told_of[SHORT[VIT], PAPER, "paper"] = [
+    for model, shares in ((turns.CNN, turns.SHARES), (turns.VIT, [*turns.TABLE_7])):
+        seen = turns.costs(model.values, shares, plan, found)
+        mine, theirs = (
+            (turns.ours(0), turns.ours(0.1), turns.OURS),
+            (turns.PLAIN, turns.tenseals(0.1), turns.TENSEAL),
+        )
+        told_of[SHORT[model], turns.OURS, "ours"] = [numbers(seen[name]) for name in mine]
+        told_of[SHORT[model], turns.TENSEAL, "peer"] = [numbers(seen[name]) for name in theirs]
+    papers = (told(turns.TABLE_7[p].seconds, turns.TABLE_7[p].nbytes) for p in (0.0, 0.1, 1.0))
+    told_of[SHORT[turns.VIT], PAPER, "paper"] = [
         {what: published(n) for what, n in each.items()} for each in papers
     ]
     for (name, who, group), three in told_of.items():
@@ -184,41 +164,194 @@ def _selection(plan: Plan, found: Found) -> Iterator[Line]:
 # --- Table 8: by framework ---
 
 HERE = {
-    "plain": PLAIN,
-    "ours": OURS,
-    "ours 10%": ours(0.1),
-    "TenSEAL": TENSEAL,
-    "TenSEAL 10%": tenseals(0.1),
-    "FLARE": FLARE,
+    "plain": turns.PLAIN,
+    "ours": turns.OURS,
+    "ours 10%": turns.ours(0.1),
+    "TenSEAL": turns.TENSEAL,
+    "TenSEAL 10%": turns.tenseals(0.1),
+    "FLARE": turns.FLARE,
 }
 
 
 def _table_8(plan: Plan, found: Found) -> Iterator[Line]:
-    costs = costs_of(CNN, plan, found)
+    seen = turns.costs(turns.CNN.values, turns.SHARES, plan, found)
     for row in (*HERE, "IBMFL"):
         if row in HERE:
-            cost = costs[HERE[row]]
+            cost = seen[HERE[row]]
             here = "here" if cost.group == "ours" else "here, TenSEAL"
             yield Line(row, here, cost.group, numbers(cost))
-        if row in TABLE_8:
-            theirs = TABLE_8[row]
+        if row in turns.TABLE_8:
+            theirs = turns.TABLE_8[row]
             yield Line(row, "FedML-HE", "paper", told(theirs.seconds, theirs.nbytes))
 
 
-FEWER = section(_fewer_steps, Table("fedml-table-5", _table_5, sampled))
-SECTIONS: Sequence[Section] = (
+COSTS: Sequence[Section] = (
     section(
-        # Of all models, those beyond the longest once.
-        lambda plan: list({s.key: s for s in (model_step(m, plan) for m in MODELS)}.values()),
-        Table("fedml-table-4", _models(WHOLE, papers=True), sampled),
-        Table("fedml-figure-2", _models(WHOLE, papers=True), sampled),
-        Table("fedml-figure-7", _models(PARTS, papers=False), sampled),
+        lambda plan: _steps(turns.MODELS, plan),
+        Table("fedml-table-4", _models(WHOLE, papers=True), noted),
+        Table("fedml-figure-2", _models(WHOLE, papers=True), noted),
+        Table("fedml-figure-7", _models(PARTS, papers=False), noted),
     ),
     TABLE_6_SECTION,
     section(
-        lambda plan: [model_step(CNN, plan), share_step(plan)],
-        Table("fedml-table-7", _table_7, sampled),
-        Table("fedml-selective", _selection, sampled),
+        lambda plan: [
+            *_steps([turns.CNN], plan),
+            turns.step(turns.VIT.values, [*turns.TABLE_7], plan),
+        ],
+        Table("fedml-table-7", _table_7, noted),
+        Table("fedml-selective", _selection, noted),
     ),
-    section(lambda plan: [model_step(CNN, plan)], Table("fedml-table-8", _table_8, sampled)),
+    section(lambda plan: _steps([turns.CNN], plan), Table("fedml-table-8", _table_8, noted)),
+)
+
+
+EPOCH = 1000
+"""Images of one client's local epoch."""
+
+PIXELS = 224
+KEPT_SHARE = 0.3
+"""Encrypted of what is sent, in Fig. 8's optimized setup."""
+
+# --- training ---
+
+
+def training_step(plan: Plan) -> Step:
+    """Seconds of one image of ResNet-50, forwards, backwards and a step."""
+    batch, batches = (2, 1) if plan.quick else (16, 3)
+    return Step(
+        f"training-resnet50-{batch}-{batches}",
+        lambda _say: train_resnet(batch, batches, PIXELS),
+        "ResNet-50: training",
+    )
+
+
+def train_resnet(batch: int, batches: int, pixels: int) -> dict[str, Any]:
+    """Train torchvision's ResNet-50 on noise, one batch that warms up and then those that count."""
+    import torch
+    from torchvision.models import resnet50
+
+    random = torch.Generator().manual_seed(0)
+    images = torch.rand(batch, 3, pixels, pixels, generator=random)
+    labels = torch.randint(1000, (batch,), generator=random)
+    model = resnet50()
+    steps = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    def train() -> None:
+        steps.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        steps.step()
+
+    with quiet(1):
+        seconds = batch_seconds(train, batches)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return {"seconds_per_image": seconds / batch, "parameters": count, "batch": batch}
+
+
+def _train_s(plan: Plan, found: Found) -> Marked:
+    return sampled(found[training_step(plan).key]["seconds_per_image"] * EPOCH)
+
+
+# --- Figures 8 and 14b ---
+
+
+def _cycle(cost: Cost, train_s: Marked, network: str) -> Round:
+    return played(cost, train_s, named(network).links(turns.COHORT))
+
+
+def _figure_8(plan: Plan, found: Found) -> Iterator[Line]:
+    train_s = _train_s(plan, found)
+    whole = turns.costs(turns.RESNET_50.values, turns.SHARES, plan, found)
+    less = turns.reduced_costs(turns.RESNET_50.values, plan, found)
+    for row, everything, part in (
+        ("FedML-HE", turns.OURS, turns.ours(KEPT_SHARE)),
+        ("TenSEAL", turns.TENSEAL, turns.tenseals(KEPT_SHARE)),
+    ):
+        bars = (
+            ("plain", whole[turns.PLAIN]),
+            ("all", whole[everything]),
+            ("optimized", less[part]),
+        )
+        for who, cost in bars:
+            seen = _cycle(cost, train_s, "fedml-200")
+            parts = {  # they add up to the cycle
+                "encryption": cost.encrypt_s,
+                "transfer": projected(seen.breakdown.transfer_s),
+                "aggregation": cost.add_s * turns.COHORT,
+                "decryption": cost.decrypt_s,
+            }
+            beside = sum(parts.values(), projected(0.0)) / seen.parts[TOTAL] * 100
+            columns = {"training": train_s, **parts, "cycle": seen.parts[TOTAL]}
+            yield Line(row, who, cost.group, {**columns, "beside training": beside})
+
+
+NETWORKS = {
+    "fedml-infiniband": "Infiniband, 5 GB/s",
+    "fedml-region": "one region, 592 MB/s",
+    "fedml-regions": "two regions, 15.6 MB/s",
+}
+
+
+def _figure_14b(plan: Plan, found: Found) -> Iterator[Line]:
+    train_s = _train_s(plan, found)
+    whole = turns.costs(turns.RESNET_50.values, turns.SHARES, plan, found)
+    for network, row in NETWORKS.items():
+        for cost in (whole[who] for who in (turns.PLAIN, turns.OURS, turns.TENSEAL)):
+            seen = _cycle(cost, train_s, network)
+            moved = projected(seen.breakdown.transfer_s)
+            numbers = {
+                "communication": moved,
+                "others": turns.total_s(cost) + train_s,
+                "communication's part": moved / seen.parts[TOTAL] * 100,
+            }
+            yield Line(row, cost.who, cost.group, numbers)
+
+
+# --- Figure 14a ---
+
+CROWD = (turns.PLAIN, turns.OURS, phase_costs.CKKS)
+
+
+def _crowd(plan: Plan) -> tuple[int, dict[int, Step]]:
+    """Values that are taken of the turns.CNN, and steps by the number of clients."""
+    values, cohorts = (
+        (30_720, (3, 10, 50)) if plan.quick else (turns.CNN.values, (3, 10, 50, 100, 200))
+    )
+    return values, {cohort: phase_costs.step(values, cohort, CROWD, plan) for cohort in cohorts}
+
+
+def _figure_14a(plan: Plan, found: Found) -> Iterator[Line]:
+    values, steps = _crowd(plan)
+    for cohort, made in steps.items():
+        for who, cost in phase_costs.read(found[made.key]).items():
+            parts = {
+                "encryption": cost.encrypt_s,
+                "aggregation": cost.add_s * (cohort - 1),
+                "decryption": cost.decrypt_s,
+            }
+            whole = {what: proportional(s, turns.CNN.values / values) for what, s in parts.items()}
+            yield Line(f"{cohort} clients", who, cost.group, whole, float(cohort))
+
+
+SECTIONS: Sequence[Section] = (
+    *COSTS,
+    section(_fewer_steps, Table("fedml-table-5", _table_5, noted)),
+    FIGURE_5,
+    section(
+        lambda plan: [
+            turns.step(turns.RESNET_50.values, turns.SHARES, plan),
+            turns.reduced_step(turns.RESNET_50.values, plan),
+            training_step(plan),
+        ],
+        Table("fedml-figure-8", _figure_8, noted),
+    ),
+    FIGURE_12,
+    section(
+        lambda plan: list(_crowd(plan)[1].values()),
+        Table("fedml-figure-14a", _figure_14a, lambda plan, _found: {"values": _crowd(plan)[0]}),
+    ),
+    section(
+        lambda plan: [turns.step(turns.RESNET_50.values, turns.SHARES, plan), training_step(plan)],
+        Table("fedml-figure-14b", _figure_14b, noted),
+    ),
 )

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from flhe_lab.bench import figures
 from flhe_lab.tables.chart import Chart
-from flhe_lab.tables.marked import counted, measured
-from flhe_lab.tables.section import Found, Plan, Say, Step
-from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.tables.result import counted, measured
+from flhe_lab.tables.table import Found, Line, Plan, Say, Step, Table, section
 
 IMAGES = 8
 LAYERS = ("convolution 1", "convolution 2", "convolution 3", "linear")
@@ -29,7 +28,7 @@ Map = Mapping[str, NDArray[np.float32]]
 
 
 def _step(plan: Plan) -> Step:
-    return Step(f"fedml-map-lenet-{IMAGES}", _measure, "sensitivity of LeNet", weight=3.0)
+    return Step(f"fedml-map-lenet-{IMAGES}", _measure, "sensitivity of LeNet")
 
 
 def _measure(_say: Say) -> dict[str, Any]:
@@ -61,18 +60,16 @@ def read(found: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
     return {layer: np.hstack([weights, biases]) for layer, weights, biases in pairs}
 
 
-def _border(whole: NDArray[np.float32]) -> float:
-    return float(np.quantile(whole, 1 - TENTH))
-
-
-def _whole(layers: Map) -> NDArray[np.float32]:
-    return np.concatenate([part.reshape(-1) for part in layers.values()])
+def _whole(layers: Map) -> tuple[NDArray[np.float32], float]:
+    """All of it, and the least of its most sensitive tenth."""
+    whole = np.concatenate([part.reshape(-1) for part in layers.values()])
+    return whole, float(np.quantile(whole, 1 - TENTH))
 
 
 def _lines(plan: Plan, found: Found) -> Iterator[Line]:
     layers = read(found[_step(plan).key])
-    whole = _whole(layers)
-    most, border = whole.max(), _border(whole)
+    whole, border = _whole(layers)
+    most = whole.max()
     for layer, part in layers.items():
         numbers = {
             "parameters": counted(part.size),
@@ -86,8 +83,8 @@ def _lines(plan: Plan, found: Found) -> Iterator[Line]:
 
 
 def _told(plan: Plan, found: Found) -> dict[str, object]:
-    whole = _whole(read(found[_step(plan).key]))
-    top = whole[whole >= _border(whole)].sum() / whole.sum()
+    whole, border = _whole(read(found[_step(plan).key]))
+    top = whole[whole >= border].sum() / whole.sum()
     low = (whole < 0.1 * whole.max()).mean()
     return {"size": whole.size, "top": 100 * top, "low": 100 * low}
 

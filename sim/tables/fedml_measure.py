@@ -6,38 +6,50 @@ encrypted and weighed by clients, as NVIDIA FLARE does. Bare TenSEAL is CKKS of 
 one level, scale 2^40, from float32 to bytes and back; the level is for the server's weights (Algorithm
 1 of the paper).
 
-Seconds are of the processor, on one thread: one client's from float32 to an upload, making a sealer
-included; the server's on three uploads; one client's from the sum to the float32 mean. Of several turns
-the minimum of each counts. Longer vectors than the longest that is taken are projected from that one:
-"sampled".
+Seconds are of one thread: one client's from float32 to an upload, making a sealer included; the
+server's on three uploads; one client's from the sum to the float32 mean. Longer vectors than the
+longest that is taken are projected from that one: "sampled".
 
-Source: Jin et al., "FedML-HE", Sec. 2.3 and appendix D.7.
+Only a model's length matters to what is timed: vectors of so many values are drawn at random. Ratios
+are made of the paper's sizes and seconds; its own differ a little where it had more digits, and for
+CNN's 16.66, which is that of Table 8's 105.72 MB.
+
+Source: Jin et al., "FedML-HE", Sec. 2.3 and appendix D.
 """
 
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from flhe.coding.select import Select
 from flhe_lab.bench import schemes
-from flhe_lab.bench.contender import Contender, Setting, Vector
+from flhe_lab.bench.contender import Contender, Make, Setting, Vector
 from flhe_lab.bench.federation import layout_of
 from flhe_lab.bench.peers import SLOTS, Weighs, tenseal_ckks
-from flhe_lab.bench.schemes import Make
-from flhe_lab.bench.turns import Measured
-from flhe_lab.bench.turns import measure as timed
+from flhe_lab.papers.published import rows
 from flhe_lab.tables import phase_costs
-from flhe_lab.tables.fedml_published import COHORT, MOBILENET
-from flhe_lab.tables.marked import Marked, counted, measured
-from flhe_lab.tables.phase_costs import Cost
-from flhe_lab.tables.result import Group
-from flhe_lab.tables.section import Plan, Say, Step
+from flhe_lab.tables.phase_costs import Cost, measure
+from flhe_lab.tables.result import Marked
+from flhe_lab.tables.table import Found, Plan, Say, Step
+
+COHORT = 3
+MODELS = rows("fedml", "table_4")
+_NAMED = {model.name.partition(" (")[0]: model for model in MODELS}
+CNN, MOBILENET, RESNET_18, RESNET_50, VIT, BERT = (
+    _NAMED[name]
+    for name in ("CNN", "MobileNet", "ResNet-18", "ResNet-50", "Vision Transformer", "BERT")
+)
+TABLE_5 = {_NAMED[row.model]: row for row in rows("fedml", "table_5")}
+TOP_K = TABLE_5[RESNET_18].values
+TABLE_6 = rows("fedml", "table_6")
+BATCHES, SCALES = ([*dict.fromkeys(getattr(r, by) for r in TABLE_6)] for by in ("batch", "scale"))
+TABLE_7 = {row.share: row for row in rows("fedml", "table_7")}
+TABLE_8 = {row.framework: row for row in rows("fedml", "table_8")}
+
 
 PLAIN, OURS = phase_costs.PLAIN, phase_costs.FEDML
 TENSEAL, FLARE = "TenSEAL, server weighs", "TenSEAL, clients weigh"
@@ -46,9 +58,6 @@ SHARES = (0.0, 0.1, 0.5, 1.0)
 
 MODULI = (60, 40, 60)
 """Bits of TenSEAL's; the last is the key's."""
-
-WARM = Setting(20_000, COHORT)
-"""What the turn that warms up takes."""
 
 ENOUGH_S = 30.0
 """Seconds after which two turns are enough, unless the plan is a quick one."""
@@ -171,90 +180,42 @@ def step(values: int, shares: Sequence[float], plan: Plan) -> Step:
     slug = "-".join(f"{share:g}" for share in shares)
     return Step(
         f"fedml-turns-{taken}-{slug}" + ("-quick" if plan.quick else ""),
-        lambda say: in_turns(ways_of(taken, shares), taken, plan, say),
+        lambda say: measure(taken, COHORT, ways_of(taken, shares), plan.repeats, say, ENOUGH_S),
         f"FedML-HE and TenSEAL, {taken:,} values",
-        weight=1 + taken * sum(shares) * plan.repeats / 1e6,
     )
+
+
+def costs(values: int, shares: Sequence[float], plan: Plan, found: Found) -> dict[str, Cost]:
+    """Name -> what it took for vectors of `values`, of what `step` gave; projected where it sampled."""
+    factor = values / min(values, longest(plan))
+    read = phase_costs.read(found[step(values, shares, plan).key])
+    return {name: cost.scaled(factor) for name, cost in read.items()}
 
 
 REDUCED_SHARES = (0.3, 1.0)
 """Encrypted, of the values that are sent: Fig. 8's 30%, and Table 5's all."""
 
 
-def reduced_step(values: int, count: int, plan: Plan) -> Step:
-    """The measurement for `count` of `values` that are sent; a quick plan takes a part of both."""
-    cut = 16 if plan.quick else 1
-    whole, sent = values // cut, count // cut
+def reduced_step(values: int, plan: Plan) -> Step:
+    """The measurement for TOP_K of `values` that are sent; a quick plan takes a part of both."""
+    whole, sent = (each // (16 if plan.quick else 1) for each in (values, TOP_K))
 
-    def work(say: Say) -> dict[str, Any]:
-        ways = ways_of(sent, REDUCED_SHARES)
-        return in_turns({name: fewer(make, sent) for name, make in ways.items()}, whole, plan, say)
+    def work(say: Say) -> phase_costs.Rows:
+        ways = {name: fewer(make, sent) for name, make in ways_of(sent, REDUCED_SHARES).items()}
+        return measure(whole, COHORT, ways, plan.repeats, say, ENOUGH_S)
 
     return Step(
         f"fedml-reduced-{whole}-{sent}" + ("-quick" if plan.quick else ""),
         work,
         f"FedML-HE and TenSEAL, {sent:,} of {whole:,} values",
-        weight=1 + sent * 2.6 * plan.repeats / 1e6,
     )
 
 
-def in_turns(ways: Mapping[str, Make], values: int, plan: Plan, say: Say) -> dict[str, Any]:
-    """Time everybody in turns; JSON values that `read` takes."""
-    say("warming up")
-    _warm_up()
-    setting = Setting(values, COHORT)
-    updates = setting.updates()
-    found = timed(
-        [replace(make(setting, updates), name=name) for name, make in ways.items()],
-        plan.repeats,
-        lambda turn, _n, who: say(f"turn {turn}: {who}"),
-        clock=time.process_time,
-        enough_s=ENOUGH_S,
-        warm=False,
-    )
-    return {name: _row(each, values) for name, each in found.items()}
-
-
-@functools.cache
-def _warm_up() -> None:
-    """Have everything loaded and compiled that the first turn would wait for, once a process."""
-    for make in ways_of(WARM.values, (0.5, 1.0)).values():
-        make(WARM, WARM.updates()).turn()
-
-
-def _row(found: Measured, values: int) -> dict[str, Any]:
-    seconds = {phase: times.min for phase, times in found.times.items()}
-    return {
-        "encrypt": seconds["encrypt"],
-        "aggregate": COHORT * seconds["add"] + seconds.get("close", 0.0),
-        "decrypt": seconds["decrypt"],
-        "up": found.contender.upload_bytes,
-        "down": found.contender.sum_bytes,
-        "values": values,
-        "error": found.error,
-        "turns": found.repeats,
-    }
-
-
-def read(found: Mapping[str, Any], values: int) -> dict[str, Cost]:
-    """Name -> what it took for vectors of `values`, of what a step gave; projected where it sampled.
-
-    `add_s` is a part for each of the three uploads of what the server does.
-    """
-    out = {}
-    for name, row in found.items():
-        factor, whole = values / row["values"], values == row["values"]
-
-        def told(number: float, exact: bool, factor: float = factor, whole: bool = whole) -> Marked:
-            if not whole:
-                return Marked(number * factor, "sampled")
-            return counted(number) if exact else measured(number)
-
-        group: Group = "peer" if name.startswith("TenSEAL") else "ours"
-        times = (row["encrypt"], row["aggregate"] / COHORT, row["decrypt"])
-        sizes = (told(row[way], True) for way in ("up", "down"))
-        out[name] = Cost(name, group, *(told(each, False) for each in times), *sizes)
-    return out
+def reduced_costs(values: int, plan: Plan, found: Found) -> dict[str, Cost]:
+    """Name -> what it took, of what `reduced_step` gave."""
+    factor = values / (values // 16) if plan.quick else 1.0
+    read = phase_costs.read(found[reduced_step(values, plan).key])
+    return {name: cost.scaled(factor) for name, cost in read.items()}
 
 
 def total_s(cost: Cost) -> Marked:

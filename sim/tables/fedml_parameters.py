@@ -12,7 +12,6 @@ of scikit-learn, each of whose means goes through such ciphertexts.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,11 +21,11 @@ import numpy as np
 from flhe_lab.bench.contender import Setting, Vector
 from flhe_lab.bench.peers import Tenseal, tenseal_ckks
 from flhe_lab.bench.turns import measure as in_turns
-from flhe_lab.papers.learners import quiet
-from flhe_lab.tables.fedml_published import BATCHES, CNN, COHORT, MB, SCALES, TABLE_6
-from flhe_lab.tables.marked import Marked, measured
-from flhe_lab.tables.section import Found, Plan, Say, Step
-from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.papers.curves import quiet
+from flhe_lab.papers.published import MB
+from flhe_lab.tables.fedml_measure import BATCHES, CNN, COHORT, SCALES, TABLE_6
+from flhe_lab.tables.result import Marked, measured
+from flhe_lab.tables.table import Found, Line, Plan, Say, Step, Table, section
 
 TIME, SIZE = "aggregation", "upload"
 BUDGET = {2048: 54, 4096: 109, 8192: 218}
@@ -95,9 +94,8 @@ def cost_of_setups(values: int, repeats: int, say: Say) -> list[dict[str, Any]]:
             if made is not None:
                 way = replace(made[0], slots=slots).contender(setting, updates, alike=False)
                 # How far it is off is what is asked for: it may be far.
-                loose, clock = replace(way, error=None), time.process_time
-                (seen,) = in_turns([loose], repeats, clock=clock, warm=False).values()
-                seconds = {phase: times.min for phase, times in seen.times.items()}
+                (seen,) = in_turns([replace(way, error=None)], repeats).values()
+                seconds = seen.least
                 row |= {
                     "moduli": made[1],
                     "values": values,
@@ -194,13 +192,11 @@ def parameter_steps(plan: Plan) -> list[Step]:
             f"fedml-parameters-{values}{quick}",
             lambda say: cost_of_setups(values, 1 if plan.quick else 3, say),
             "CKKS by batch and scale",
-            weight=8.0 if plan.quick else 60.0,
         ),
         Step(
             f"fedml-accuracy-{rounds}-{len(rings)}-{len(scales)}",
             lambda say: accuracy(rings, scales, rounds, say, 150 if plan.quick else 0),
             "learning digits through CKKS",
-            weight=10.0 if plan.quick else 90.0,
         ),
     ]
 

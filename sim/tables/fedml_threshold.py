@@ -16,15 +16,13 @@ from flhe.schemes.presets import DEFAULT_SEAL
 from flhe.schemes.seal_keys import SealSecret
 from flhe.schemes.sealed import Sealed
 from flhe_lab.bench import peers
-from flhe_lab.bench.contender import PHASES, Contender, Laps, Setting, Vector
+from flhe_lab.bench.contender import Contender, Laps, Setting, Vector
 from flhe_lab.bench.federation import Federation
 from flhe_lab.bench.schemes import fedml, fedml_terms
-from flhe_lab.bench.turns import measure as timed
-from flhe_lab.tables.fedml_published import MB
-from flhe_lab.tables.marked import counted, measured
-from flhe_lab.tables.result import Group
-from flhe_lab.tables.section import Found, Plan, Say, Step
-from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.papers.published import MB
+from flhe_lab.tables.phase_costs import Rows, timed
+from flhe_lab.tables.result import Group, Marked
+from flhe_lab.tables.table import Found, Line, Plan, Say, Step, Table, section
 from flhe_lab.variants.threshold import keys as threshold_keys
 from flhe_lab.variants.threshold.adder import ThresholdRlwe
 from flhe_lab.variants.threshold.opening import Party, combine
@@ -71,7 +69,7 @@ def threshold_contender(
     return made, lambda: len(theirs[0])
 
 
-def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:
+def measure(values: int, repeats: int, say: Say) -> Rows:
     """Time all three in turns; JSON values."""
     setting = Setting(values, PARTIES)
     updates = setting.updates()
@@ -86,20 +84,11 @@ def measure(values: int, repeats: int, say: Say) -> dict[str, Any]:
         THRESHOLD: lambda: Laps(keys=agreed()[2]),
         TENSEAL: lambda: peers.tenseal_ckks(peers.shortest_moduli(PARTIES)),
     }
-    times = timed([*contenders.values()], repeats, lambda _n, _m, who: say(who))
-    keys = timed(
-        [Contender(name, {"keys": make}) for name, make in makers.items()],
-        repeats,
-        lambda _n, _m, who: say(f"{who}, keys"),
-        warm=False,
-    )
-    found: dict[str, Any] = {}
-    for name, one in contenders.items():
-        seen = times[one.name]
-        found[name] = {phase: seen.times[phase].min for phase in PHASES}
-        found[name] |= {"keys": keys[name].times["keys"].min, "up": one.upload_bytes}
-        found[name] |= {"error": seen.error}
-    found[THRESHOLD]["answer"] = answer_bytes()
+    found = timed(contenders, repeats, say)
+    keys = {name: Contender(name, {"keys": make}) for name, make in makers.items()}
+    for name, row in timed(keys, repeats, say).items():
+        found[name]["keys"] = row["keys"]
+    found[THRESHOLD]["answer"] = [answer_bytes(), "counted"]
     return found
 
 
@@ -113,21 +102,19 @@ def _step(plan: Plan) -> Step:
         f"fedml-threshold-{values}" + ("-quick" if plan.quick else ""),
         lambda say: measure(values, plan.repeats, say),
         f"threshold and single keys, {values:,} values",
-        weight=3.0 if plan.quick else 30.0,
     )
 
 
 TOLD = {"keys": "keys", "encrypt": "encryption", "add": "addition", "decrypt": "decryption"}
-"""Phases as they are measured -> as tables call them."""
+SIZES = {"bytes": "upload", "answer": "answer"}
+"""Phases and sizes as they are measured -> as tables call them."""
 
 
 def _lines(plan: Plan, found: Found) -> Iterator[Line]:
     for who, row in found[_step(plan).key].items():
         group: Group = "peer" if who == TENSEAL else "ours"
-        numbers = {what: measured(row[phase]) for phase, what in TOLD.items()}
-        numbers["upload"] = counted(row["up"] / MB)
-        if "answer" in row:
-            numbers["answer"] = counted(row["answer"] / MB)
+        numbers = {what: Marked(*row[phase]) for phase, what in TOLD.items()}
+        numbers |= {what: Marked(*row[size]) / MB for size, what in SIZES.items() if size in row}
         yield Line("two parties", who, group, numbers)
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.schemes.flashe.adder import FlasheAdder, FlasheOpener, FlasheSealer
@@ -19,14 +18,12 @@ from flhe_lab.bench.contender import SLOT, Contender, Setting
 from flhe_lab.bench.mask_counts import CLIENTS, MODES, crossover, masks_made, survivors_of
 from flhe_lab.bench.schemes import flashe
 from flhe_lab.bench.turns import measure as in_turns
-from flhe_lab.tables.evaluation import TOTAL, row, work_of
+from flhe_lab.tables.evaluation import NAMES, TOTAL, VALUES, row, work_of
 from flhe_lab.tables.flashe_rounds import EVALUATION, MODELS
 from flhe_lab.tables.headlines import COHORT
-from flhe_lab.tables.learned import NAMES, VALUES
-from flhe_lab.tables.marked import Marked, counted, measured, projected, proportional, sampled
-from flhe_lab.tables.phase_costs import Cost
-from flhe_lab.tables.section import Found, Plan, Say, Section, Step
-from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.tables.phase_costs import FLASHE, read, timed
+from flhe_lab.tables.result import Marked, measured, projected, proportional, sampled
+from flhe_lab.tables.table import Found, Line, Plan, Say, Section, Step, Table, section
 
 SAMPLE = 100_000
 """Values that a quick run measures for all models."""
@@ -95,9 +92,9 @@ def measure_dropouts(
                 for i, senders in enumerate(sets[:draws])
                 for mode in MODES
             ]
-            seen = in_turns(taking, REPEATS, warm=False)
+            seen = in_turns(taking, REPEATS)
             took = {
-                mode: sum(seen[f"{mode} {i}"].times["both"].min for i in range(draws)) / draws
+                mode: sum(seen[f"{mode} {i}"].least["both"] for i in range(draws)) / draws
                 for mode in MODES
             }
             masks = {mode: masks_made(adders[mode], sets) for mode in MODES}
@@ -113,23 +110,19 @@ def _one(
     def both() -> None:
         key = secrets.token_bytes(32)
         part = FlasheSealer(adder, key, senders[0]).encrypt(plain, SLOT)
-        total = Sealed(part.scheme, part.slot, senders, part.length, part.data, part.mode)
-        FlasheOpener(adder, key).decrypt(total)
+        FlasheOpener(adder, key).decrypt(replace(part, senders=senders))
 
-    return Contender(name, {"both": both}, error=lambda: _off(adder, senders, rng))
+    def error() -> float:
+        """By how much a short sum of those clients opens to something else."""
+        key, plains = secrets.token_bytes(32), [_integers(CHECKED, rng) for _ in senders]
+        total: Sealed | None = None
+        for rank, each in zip(senders, plains, strict=True):
+            total = adder.add(total, FlasheSealer(adder, key, rank).encrypt(each, SLOT))
+        assert total is not None
+        exact = np.sum([each.values for each in plains], axis=0, dtype=np.int64)
+        return float(np.abs(FlasheOpener(adder, key).decrypt(total) - exact).max())
 
-
-def _off(adder: FlasheAdder, senders: Sequence[int], rng: np.random.Generator) -> float:
-    """By how much a short sum of those clients opens to something else."""
-    key = secrets.token_bytes(32)
-    exact: NDArray[np.int64] = np.zeros(CHECKED, np.int64)
-    total: Sealed | None = None
-    for rank in senders:
-        plain = _integers(CHECKED, rng)
-        exact += plain.values
-        total = adder.add(total, FlasheSealer(adder, key, rank).encrypt(plain, SLOT))
-    assert total is not None
-    return float(np.abs(FlasheOpener(adder, key).decrypt(total) - exact).max())
+    return Contender(name, {"both": both}, error=error)
 
 
 def _integers(count: int, rng: np.random.Generator) -> Plain:
@@ -168,7 +161,6 @@ def _dropout_step(model: str, plan: Plan) -> Step:
         f"flashe-dropouts-{values}-{draws}",
         lambda say: measure_dropouts(values, draws, say),
         f"double and single masking with dropouts, {values:,} values",
-        weight=2 + values * draws / 4e5,
     )
 
 
@@ -222,36 +214,20 @@ def _crossovers(plan: Plan, found: Found) -> Iterator[Line]:
 def _ahead_step(model: str, plan: Plan) -> Step:
     """FLASHE at a model, prepared and not."""
     values, repeats = VALUES[model], 3 * plan.repeats
+    setting = Setting(values, COHORT)
     return Step(
         f"flashe-ahead-{values}-{repeats}",
-        lambda say: measure_ahead(values, repeats, say),
+        lambda say: timed({FLASHE: flashe(setting, setting.updates(), ahead=True)}, repeats, say),
         f"FLASHE with masks computed ahead, {values:,} values",
-        weight=0.5 + values * repeats / 2e7,
     )
-
-
-def measure_ahead(values: int, repeats: int, say: Say) -> dict[str, Any]:
-    """Least seconds of each part, in turns: encrypt, prepare, encrypt_prepared, add, decrypt; bytes."""
-    setting = Setting(values, COHORT)
-    made = flashe(setting, setting.updates(), ahead=True)
-    (seen,) = in_turns(
-        [made], repeats, lambda turn, _n, _who: say(f"turn {turn} of {repeats}")
-    ).values()
-    seconds = {name: times.min for name, times in seen.times.items()}
-    return {**seconds, "bytes": made.upload_bytes}
 
 
 def _figure_13(plan: Plan, found: Found) -> Iterator[Line]:
     for model in MODELS:
         where, seen = row(model), found[_ahead_step(model, plan).key]
-        second = {name: measured(seen[name]) for name in seen if name != "bytes"}
-        encrypt_s, add_s, decrypt_s = (second[name] for name in ("encrypt", "add", "decrypt"))
-        cost = Cost("FLASHE", "ours", encrypt_s, add_s, decrypt_s, counted(seen["bytes"]))
-        train_s = EVALUATION.train_s(model, plan, found)
-        ways = (
-            (cost, 0.0),
-            (replace(cost, encrypt_s=second["encrypt_prepared"]), second["prepare"].value),
-        )
+        cost, train_s = read(seen)[FLASHE], EVALUATION.train_s(model, plan, found)
+        ahead, left = (Marked(*seen[FLASHE][name]) for name in ("prepare", "encrypt_prepared"))
+        ways = ((cost, 0.0), (replace(cost, encrypt_s=left), ahead.value))
         for who, (each, prepare) in zip(WAYS, ways, strict=True):
             work = replace(work_of(each, train_s.value), prepare_s=prepare)
             whole = typical(simulate(work, EVALUATION.link.links(COHORT)))
@@ -262,8 +238,8 @@ def _figure_13(plan: Plan, found: Found) -> Iterator[Line]:
                 TOTAL: projected(whole.total_s),
             }
             if prepare:
-                told[AHEAD] = second["prepare"]
-                told[SAVED] = second["encrypt"] - second["encrypt_prepared"]
+                told[AHEAD] = ahead
+                told[SAVED] = cost.encrypt_s - left
             yield Line(where, who, "ours", told)
         yield Line(where, WAYS[1], "paper", {SAVED: SAVED_S[model]})
         yield Line(where, f"{WAYS[1]}, at most", "paper", {CRITICAL: LEFT_S})

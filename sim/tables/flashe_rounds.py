@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from flhe_lab.advise import prices, wan
 from flhe_lab.bench.contender import Contender, Setting
 from flhe_lab.bench.sparse import plain_sparse, sparse
-from flhe_lab.papers.convergence import Reported, reported
+from flhe_lab.papers.convergence import reported
 from flhe_lab.papers.published import rows
 from flhe_lab.tables import phase_costs
-from flhe_lab.tables.evaluation import TOTAL, Evaluation, Round, papers, row
+from flhe_lab.tables.evaluation import NAMES as MODEL_NAMES
+from flhe_lab.tables.evaluation import TOTAL, VALUES, Evaluation, Round, row
 from flhe_lab.tables.headlines import BATCHES, COHORT, cnn_step
-from flhe_lab.tables.learned import NAMES as MODEL_NAMES
-from flhe_lab.tables.learned import VALUES
-from flhe_lab.tables.marked import Marked, counted, projected, published
 from flhe_lab.tables.phase_costs import (
     BFV,
     BFV_PAPER,
@@ -32,9 +29,8 @@ from flhe_lab.tables.phase_costs import (
     WHO,
     Cost,
 )
-from flhe_lab.tables.result import Group
-from flhe_lab.tables.section import Found, Plan, Say, Section, Step
-from flhe_lab.tables.table import Line, Numbers, Table, section
+from flhe_lab.tables.result import Group, Marked, counted, projected, published
+from flhe_lab.tables.table import Found, Line, Numbers, Plan, Say, Section, Step, Table, section
 
 MODELS = ("resnet20", "gru", "cnn")
 """Sec. 6.1, by growing size."""
@@ -55,20 +51,8 @@ MODES: Mapping[str, str] = {
 # --- Table 2: peers, with a value and with a batch a ciphertext ---
 
 
-@dataclass(frozen=True, slots=True)
-class Papers:
-    """One line of the table: a method's bytes and seconds; None where memory did not suffice."""
-
-    values: int
-    method: str
-    size: float
-    encrypt_s: float
-    decrypt_s: float
-    add_s: float | None = None
-
-
-TABLE_2 = rows("flashe", "table_2", Papers)
-PLAIN_BYTES = dict(rows("flashe", "plaintexts", lambda values, size: (int(values), float(size))))
+TABLE_2 = rows("flashe", "table_2")
+PLAIN_BYTES = dict(rows("flashe", "plaintexts"))
 NAMES_2 = (PHE, PHE_BATCHED, BFV_VALUES, BFV_PAPER, BFV, CKKS_VALUES, CKKS_PAPER, CKKS, FLASHE)
 """In the order of the paper's table."""
 
@@ -79,7 +63,7 @@ TIMES = ("encryption", "decryption", "addition of 10")
 def size_steps(plan: Plan) -> list[Step]:
     """One step a size: all contenders in turns."""
     sizes = SIZES[:2] if plan.quick else SIZES
-    return [phase_costs.step(n, COHORT, NAMES_2, plan, "flashe-table-2") for n in sizes]
+    return [phase_costs.step(n, COHORT, NAMES_2, plan) for n in sizes]
 
 
 def _table_2(plan: Plan, found: Found) -> Iterator[Line]:
@@ -115,7 +99,7 @@ def _step(model: str, plan: Plan) -> Step:
 steps, costs = EVALUATION.steps(_step), EVALUATION.costs(_step, NAMES)
 
 
-def _said(model: str, mode: str) -> Reported:
+def _said(model: str, mode: str) -> Any:
     """Table 4's line of a model."""
     return reported("FLASHE", MODEL_NAMES[model], MODES[mode])
 
@@ -161,7 +145,6 @@ def _tenth_step(model: str, plan: Plan) -> Step:
         f"flashe-tenth-{values}",
         lambda say: measure_tenth(values, plan.repeats, say),
         f"a tenth of {values:,} values",
-        weight=4 + values * plan.repeats / 1e6,
     )
 
 
@@ -178,7 +161,7 @@ def measure_tenth(values: int, repeats: int, say: Say) -> dict[str, Any]:
     contenders: Mapping[str, Contender] = {
         PLAIN_TENTH: plain,
         FLASHE_TENTH: ours,
-        PHE: WHO[PHE].make(setting, updates),
+        PHE: WHO[PHE](setting, updates),
     }
     return {
         "rows": phase_costs.timed(contenders, repeats, say),
@@ -186,7 +169,6 @@ def measure_tenth(values: int, repeats: int, say: Say) -> dict[str, Any]:
         "sent": sent.count,
         "support_bytes": len(sent.data),
         "sum_support_bytes": len(union.data),
-        "sum_bytes": {PLAIN_TENTH: plain.sum_bytes, FLASHE_TENTH: ours.sum_bytes},
     }
 
 
@@ -195,8 +177,8 @@ def tenth_costs(model: str, plan: Plan, found: Found) -> Iterator[Cost]:
     at, factor = EVALUATION.stands_for(model, plan)
     seen = found[_tenth_step(at, plan).key]
     read = phase_costs.read(seen["rows"])
-    for name, size in seen["sum_bytes"].items():
-        yield replace(read[name], down_bytes=counted(size)).scaled(factor)
+    for name in (PLAIN_TENTH, FLASHE_TENTH):
+        yield read[name].scaled(factor)
     sent, union = seen["sent"] / VALUES[at], seen["union"] / VALUES[at]
     whole = read[PHE]
     tenth = Cost(
@@ -224,13 +206,11 @@ def _figure_11(plan: Plan, found: Found) -> Iterator[Line]:
             yield Line(row(model), who, "paper", {RATIO: ratio})
 
 
-_ours, _filled, _modes = EVALUATION.ours, EVALUATION.filled, tuple(MODES)
-FIGURE_7 = _filled(
-    _ours(costs, lambda _model, _cost, seen: seen.parts()), papers(_modes, _iteration_s)
-)
-FIGURE_8 = _filled(_ours(costs, _traffic), papers(_modes, _paper_traffic))
-TABLE_4 = _filled(_ours(costs, _ends), papers(_modes, _paper_ends))
-FIGURE_10 = _filled(_ours(tenth_costs, lambda _model, _cost, seen: seen.parts()))
+_filled, _modes = EVALUATION.filled, tuple(MODES)
+FIGURE_7 = _filled(costs, lambda _model, _cost, seen: seen.parts, _modes, _iteration_s)
+FIGURE_8 = _filled(costs, _traffic, _modes, _paper_traffic)
+TABLE_4 = _filled(costs, _ends, _modes, _paper_ends)
+FIGURE_10 = _filled(tenth_costs, lambda _model, _cost, seen: seen.parts)
 
 SECTIONS: Sequence[Section] = (
     section(size_steps, Table("flashe-table-2", _table_2)),

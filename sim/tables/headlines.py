@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from flhe_lab.advise.wan import uniform
 from flhe_lab.bench.secure_sums import SECAGG
 from flhe_lab.tables import phase_costs as costs
-from flhe_lab.tables.evaluation import played
-from flhe_lab.tables.learned import batch_s, training_step
-from flhe_lab.tables.marked import Marked
+from flhe_lab.tables.evaluation import TOTAL, batch_s, played, training_step
+from flhe_lab.tables.result import Marked
 from flhe_lab.tables.sash_times import ratio_of, ratio_step
-from flhe_lab.tables.section import Found, Plan, Section, Step
-from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.tables.table import Found, Line, Plan, Section, Step, Table, section
 
 CNN, COHORT, MBPS = 1_200_000, 10, 40.0
 """FLASHE's CNN and cohort; the slowest link that its paper measured (Sec. 2.3)."""
@@ -56,70 +53,57 @@ def _steps(plan: Plan) -> list[Step]:
     return [training_step("cnn", plan), cnn_step(plan), ratio_step(plan), selected_step(plan)]
 
 
-@dataclass(frozen=True, slots=True)
-class Headline:
-    """One ratio."""
-
-    row: str  # What is divided by what
-    here: Marked  # The ratio of one run
-    bound: float  # What it is held to
-    most: bool = False  # Whether it may be at most that, or must be at least
-    paper: tuple[str, float] | None = None  # Whose line of the paper, and its number
-
-    @property
-    def holds(self) -> bool:
-        """Whether it keeps to its bound."""
-        value = self.here.value
-        return value <= self.bound if self.most else value >= self.bound
+def _held(
+    row: str,
+    here: Marked,
+    bound: float,
+    most: bool = False,
+    paper: tuple[str, float] | None = None,
+) -> Iterator[Line]:
+    """One ratio, and whether it keeps to its bound; with it whose line of the paper, and its number."""
+    holds = here.value <= bound if most else here.value >= bound
+    said = f"{'at most' if most else 'at least'} {bound:g}: {'holds' if holds else 'does NOT hold'}"
+    yield Line(row, f"here, {said}", "ours", {"ratio": here})
+    if paper is not None:
+        yield Line(row, paper[0], "paper", {"ratio": paper[1]})
 
 
-def headlines(plan: Plan, found: Found) -> Iterator[Headline]:
-    """All of them."""
+def _lines(plan: Plan, found: Found) -> Iterator[Line]:
     at_cnn = costs.read(found[cnn_step(plan).key])
     train_s = batch_s("cnn", found, plan) * BATCHES
     links = uniform(MBPS, cohort=COHORT).links(COHORT)
-    total_s = {name: played(cost, train_s, links).total_s for name, cost in at_cnn.items()}
+    total_s = {name: played(cost, train_s, links).parts[TOTAL] for name, cost in at_cnn.items()}
     sent = {name: cost.upload_bytes for name, cost in at_cnn.items()}
     plain, flashe = total_s[costs.PLAIN], total_s[costs.FLASHE]
     ratio = flashe / plain
-    yield Headline("FLASHE's round to plain FedAvg's", ratio, 1.03, True, ("FLASHE", 1.05))
+    yield from _held("FLASHE's round to plain FedAvg's", ratio, 1.03, True, ("FLASHE", 1.05))
     row, theirs = "FLASHE's traffic to plain float32", ("FLASHE, to plain of 20 bits", 1.0)
-    yield Headline(row, sent[costs.FLASHE] / sent[costs.PLAIN], 0.7, True, theirs)
+    yield from _held(row, sent[costs.FLASHE] / sent[costs.PLAIN], 0.7, True, theirs)
     # The price of room for sums, which the paper's plain pays too: told, and held to what it is.
     row = "FLASHE's traffic to integers of 16 bits in clear"
-    yield Headline(row, sent[costs.FLASHE] / (2 * CNN), 1.26, True)
+    yield from _held(row, sent[costs.FLASHE] / (2 * CNN), 1.26, True)
     for name in (costs.PHE_BATCHED, costs.BFV_PAPER, costs.BFV, costs.CKKS_PAPER, costs.CKKS):
         row, paper = f"a round with {name} to FLASHE's", PAPER_PEERS.get(name)
         # The shortest parameters are a fairer peer, and no paper's: they are told, and held to 1.
         bound = paper[1] if paper else 1.0
-        yield Headline(row, total_s[name] / flashe, bound, paper=paper)
+        yield from _held(row, total_s[name] / flashe, bound, paper=paper)
     row = "ESAFL's traffic (rns-8192) to plain float32"
-    yield Headline(row, sent[costs.ESAFL_NARROW] / sent[costs.PLAIN], 0.7, True)
+    yield from _held(row, sent[costs.ESAFL_NARROW] / sent[costs.PLAIN], 0.7, True)
     setting = "N = 50, M = 100,000, 30% dropped out"
     row = f"Flower's SecAgg+, all sharing with all, to SASH: seconds, {setting}"
     paper = ("SecAgg of its own to SASH", 20.0)
-    yield Headline(row, ratio_of(plan, found), 20.0, paper=paper)
+    yield from _held(row, ratio_of(plan, found), 20.0, paper=paper)
     # Ours is many times faster than the paper's baseline: it is told, and held to 1.
     row = f"SecAgg as flhe has it, to SASH: seconds, {setting}"
-    yield Headline(row, ratio_of(plan, found, SECAGG.name), 1.0)
+    yield from _held(row, ratio_of(plan, found, SECAGG), 1.0)
     part = costs.read(found[selected_step(plan).key])
     clear, whole, tenth = (part[name] for name in SELECTED)
     row = "CKKS of everything to CKKS of a tenth, beyond what is in clear: {}, 3 clients, "
     row += f"{1 if plan.quick else 10},000,000 values"
     seconds = whole.work_s(2) / (tenth.work_s(2) - clear.work_s(2))
-    yield Headline(row.format("seconds"), seconds, 5.0)
+    yield from _held(row.format("seconds"), seconds, 5.0)
     nbytes = whole.upload_bytes / (tenth.upload_bytes - clear.upload_bytes)
-    yield Headline(row.format("bytes"), nbytes, 5.0)
-
-
-def _lines(plan: Plan, found: Found) -> Iterator[Line]:
-    for line in headlines(plan, found):
-        bound = f"{'at most' if line.most else 'at least'} {line.bound:g}"
-        said = f"{bound}: {'holds' if line.holds else 'does NOT hold'}"
-        yield Line(line.row, f"here, {said}", "ours", {"ratio": line.here})
-        if line.paper is not None:
-            who, ratio = line.paper
-            yield Line(line.row, who, "paper", {"ratio": ratio})
+    yield from _held(row.format("bytes"), nbytes, 5.0)
 
 
 def _told(plan: Plan, found: Found) -> dict[str, object]:

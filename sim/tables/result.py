@@ -1,19 +1,98 @@
-"""What a table or a figure says: entries, one number each; as CSV, Markdown and JSON."""
+"""What a table or a figure says: entries, one number each and its mark; as CSV and Markdown.
+
+A mark says where a number comes from. One that is made of several carries the weakest of theirs:
+seconds measured and multiplied by rounds that were counted are measured; with a link that nobody used
+they are projected.
+"""
 
 from __future__ import annotations
 
 import csv
+import functools
 import io
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 from flhe.errors import ConfigError
 from flhe_lab.tables.chart import Chart
-from flhe_lab.tables.marked import Marked
+
+Mark = Literal["counted", "measured", "sampled", "projected", "published"]
+"""Where a number comes from, the firmest first; LEGEND says what each one means."""
+
+MARKS: tuple[Mark, ...] = get_args(Mark)
+_MEANINGS: dict[Mark, str] = {
+    "counted": "the number is exact, such as the bytes of a ciphertext",
+    "measured": "all of it ran on this machine",
+    "sampled": "a part of it ran on this machine, and the rest is in proportion",
+    "projected": "a model computes it from other numbers, such as seconds on a described link",
+    "published": "a paper states it",
+}
+
+LEGEND = "The small word behind a number says where the number comes from:\n\n" + "".join(
+    f"- *{mark}*: {_MEANINGS[mark]}\n" for mark in MARKS
+)
+"""Markdown for every page with a table; marks are whole words, since a letter looks like a unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A number with its mark. Arithmetic keeps the weakest mark."""
+
+    value: float  # Finite
+    mark: Mark  # Where it comes from
+
+    def __post_init__(self) -> None:
+        if self.mark not in MARKS:
+            raise ConfigError(f"mark={self.mark!r}: choose from {', '.join(MARKS)}")
+        if not math.isfinite(self.value):
+            raise ConfigError(f"value={self.value}: a number in a table is finite")
+
+    def __add__(self, other: Marked | float) -> Marked:
+        return self._with(other, lambda a, b: a + b)
+
+    def __sub__(self, other: Marked | float) -> Marked:
+        return self._with(other, lambda a, b: a - b)
+
+    def __mul__(self, other: Marked | float) -> Marked:
+        return self._with(other, lambda a, b: a * b)
+
+    def __truediv__(self, other: Marked | float) -> Marked:
+        return self._with(other, lambda a, b: a / b)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def _with(self, other: Marked | float, how: Callable[[float, float], float]) -> Marked:
+        if not isinstance(other, Marked):
+            return Marked(how(self.value, other), self.mark)
+        return Marked(how(self.value, other.value), weakest(self.mark, other.mark))
+
+
+def weakest(*marks: Mark) -> Mark:
+    """The mark of what is made of numbers with these marks.
+
+    Raises ConfigError: a paper's number among ours: such a number would stand for neither.
+    """
+    if "published" in marks and set(marks) != {"published"}:
+        raise ConfigError("a published number and one of ours do not mix: show them side by side")
+    return max(marks, key=MARKS.index)
+
+
+counted, measured, sampled, projected, published = (
+    functools.partial(Marked, mark=mark) for mark in MARKS
+)
+
+
+def proportional(number: Marked, factor: float) -> Marked:
+    """A number of `factor` times as many values: sampled unless the factor is 1."""
+    if factor == 1.0:
+        return number
+    return Marked(number.value * factor, weakest(number.mark, "sampled"))
+
 
 Group = Literal["ours", "peer", "paper"]
-GROUPS: tuple[Group, ...] = ("ours", "peer", "paper")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +108,6 @@ class Entry:
     x: float | None = None  # Place on a numeric axis, for lines
 
     def __post_init__(self) -> None:
-        if self.group not in GROUPS:
-            raise ConfigError(f"group={self.group!r}: choose from {', '.join(GROUPS)}")
         if (self.group == "paper") != (self.number.mark == "published"):
             raise ConfigError(
                 f"{self.row}, {self.who}, {self.what}: a paper's number is published, and no other is"
@@ -47,19 +124,15 @@ class Result:
     entries: tuple[Entry, ...]
     """In the order of rows; columns come in the order of their first entry."""
     chart: Chart | None = None  # How it is drawn; None where it is a table only
-    notes: tuple[str, ...] = field(default=())
-    """What a reader must know: setting, what differs from the paper's, what the paper leaves
-    out."""
+    notes: tuple[str, ...] = ()  # Setting, what differs from the paper's, what the paper leaves out
 
     def __post_init__(self) -> None:
         if not self.entries:
             raise ConfigError(f"{self.name}: has no entries; leave it out instead")
-        seen: set[tuple[str, ...]] = set()
-        for e in self.entries:
-            key = (e.row, e.who, e.group, e.what)
-            if key in seen:
-                raise ConfigError(f"{self.name}: two entries for {', '.join(key)}")
-            seen.add(key)
+        times = Counter((e.row, e.who, e.group, e.what) for e in self.entries)
+        (most, count) = times.most_common(1)[0]
+        if count > 1:
+            raise ConfigError(f"{self.name}: two entries for {', '.join(most)}")
 
 
 FIELDS = ("row", "who", "group", "what", "unit", "value", "mark", "x")
@@ -102,16 +175,8 @@ def short(value: float) -> str:
     """Three or four digits that count; whole numbers below a billion in full."""
     if value == int(value) and abs(value) < 1e9:
         return f"{int(value):,}"
-    size = abs(value)
-    if size >= 1000:
-        return f"{value:,.0f}"
-    if size >= 100:
-        return f"{value:.1f}"
-    if size >= 1:
-        return f"{value:.2f}"
-    if size >= 0.001:
-        return f"{value:.3g}"
-    return f"{value:.2g}"
+    formats = ((1000, ",.0f"), (100, ".1f"), (1, ".2f"), (0.001, ".3g"), (0, ".2g"))
+    return format(value, next(shape for least, shape in formats if abs(value) >= least))
 
 
 def ratios(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -11,10 +12,9 @@ from flhe.errors import ConfigError, FlheError
 from flhe_lab.bench.host import machine, pinned, quiet
 from flhe_lab.bench.turns import Progress
 from flhe_lab.tables.chart import draw
-from flhe_lab.tables.marked import LEGEND
-from flhe_lab.tables.result import Result, to_csv, to_markdown
-from flhe_lab.tables.section import Found, Plan, Section, Step
+from flhe_lab.tables.result import LEGEND, Result, to_csv, to_markdown
 from flhe_lab.tables.store import Store
+from flhe_lab.tables.table import Found, Plan, Say, Section, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,73 +62,47 @@ def run(
 
     `sections` are asked for; the page shows `others` too, in this order, where all of it was measured
     before. `out` is a directory, made if it is not there, with a page and a folder named by `plan`.
-    `fresh` measures again what is asked for. `progress` receives (seconds of work done, seconds in all,
-    what is going on); both are estimates.
+    `fresh` measures again what is asked for. `progress` receives (steps done, steps in all, what is
+    going on).
     """
     store = Store(out / plan.name / "measured")
+    # Sections that are not asked for are shown where all of theirs is there.
+    asked = {section.name for section in sections}
+    rest = [section for section in sections if section.name not in {o.name for o in others}]
     steps = steps_of(sections, plan)
-    found: dict[str, object] = {}
-    todo: list[Step] = []
-    for step in steps:
-        data = None if fresh else store.get(step.key)
-        if data is None:
-            todo.append(step)
-        else:
-            found[step.key] = data
+    found = {} if fresh else store.having(step.key for step in steps)
     foreign = tuple(store.foreign)
-    whole = max(round(sum(step.weight for step in todo)), 1)
-    done, failures = 0.0, list[tuple[str, str]]()
-    for step in todo:
+    todo = [step for step in steps if step.key not in found]
+    failures: list[tuple[str, str]] = []
+    for done, step in enumerate(todo):
+
+        def say(what: str, done: int = done, about: str = step.about) -> None:
+            if progress is not None:
+                progress(done, len(todo), f"{about}: {what}" if what else about)
+
         try:
-            found[step.key] = store.put(step.key, _measure(step, done, whole, progress))
+            found[step.key] = store.put(step.key, _measure(step, say))
         except (FlheError, ImportError) as error:
             failures.append((step.about, " ".join(str(error).split())))
-        done += step.weight
-    shown, missing = _ready(sections, others, plan, store, found)
-    results = _report(shown, plan, found)
-    where = write(results, missing, plan, out)
-    measured = len(todo) - len(failures)
-    kept = len(steps) - len(todo)
-    return Made(tuple(results), where, measured, kept, foreign, tuple(failures))
-
-
-def _ready(
-    sections: Sequence[Section],
-    others: Sequence[Section],
-    plan: Plan,
-    store: Store,
-    found: dict[str, object],
-) -> tuple[list[Section], list[Section]]:
-    """Sections whose steps are all there, in the order of `others`, and those asked for that lack one.
-
-    Takes what earlier runs left into `found`.
-    """
-    names = {section.name for section in sections}
-    rest = [section for section in sections if all(other.name != section.name for other in others)]
+    measured = {step.key for step in steps}
     shown, missing = [], []
     for section in (*others, *rest):
         keys = [step.key for step in section.steps(plan)]
-        if section.name not in names:
-            there = {key: store.get(key) for key in keys if key not in found}
-            found |= {key: data for key, data in there.items() if data is not None}
+        found |= store.having(key for key in keys if key not in measured)
         if all(key in found for key in keys):
             shown.append(section)
-        elif section.name in names:
+        elif section.name in asked:
             missing.append(section)
-    return shown, missing
+    results = _report(shown, plan, found)
+    where = write(results, missing, plan, out)
+    kept = len(steps) - len(todo)
+    return Made(tuple(results), where, len(todo) - len(failures), kept, foreign, tuple(failures))
 
 
-def _measure(step: Step, done: float, whole: int, progress: Progress | None) -> object:
-    def say(what: str) -> None:
-        if progress is not None:
-            progress(round(done), whole, f"{step.about}: {what}" if what else step.about)
-
+def _measure(step: Step, say: Say) -> object:
     say("")
-    with quiet():
-        if not step.threads:
-            return step.work(say)
-        with pinned(step.threads):
-            return step.work(say)
+    with quiet(), pinned(step.threads) if step.threads else nullcontext():
+        return step.work(say)
 
 
 def _report(sections: Sequence[Section], plan: Plan, found: Found) -> list[Result]:

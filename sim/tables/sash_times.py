@@ -11,34 +11,33 @@ Source: SASH, Sec. 4.1.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from flhe.keys.agreement.circle import PACKED_FROM
-from flhe_lab.bench.sash_members import SashMembers, Setting
+from flhe_lab.bench.contender import Setting
+from flhe_lab.bench.members import SashMembers
 from flhe_lab.bench.secure_sums import (
     FLOWERS,
-    FLOWERS_PARTS,
+    IN_PARTS,
+    MAKES,
     SASH,
     SASH_PLUS,
     SECAGG,
     SECAGG_PLUS,
     timed,
 )
-from flhe_lab.tables.marked import Marked, counted, measured, sampled
-from flhe_lab.tables.result import Group
-from flhe_lab.tables.section import Found, Plan, Say, Section, Step
-from flhe_lab.tables.table import Fill, Line, Table, section
+from flhe_lab.tables.result import Group, Marked, counted, measured, sampled
+from flhe_lab.tables.table import Fill, Found, Line, Plan, Say, Section, Step, Table, section
 
 TOTAL = "client + server"
 SHARED, INFLATION = "key agreement, up and down", "inflation, to 16 bits a value"
-Settings = Callable[[Plan], Sequence[Setting]]
 VALUES = 100_000
 FEW = 50
-HEADLINE = Setting(FEW, VALUES, 0.3)
+HEADLINE = Setting(VALUES, FEW, FEW * 3 // 10)
 """Where the paper says 20x."""
 
-OURS = {SASH.name: "SASH", SASH_PLUS.name: "SASH+", SECAGG.name: "SecAgg, flhe's"}
-OURS[SECAGG_PLUS.name] = "SecAgg+, flhe's"
+OURS = {SASH: SASH, SASH_PLUS: SASH_PLUS, SECAGG: "SecAgg, flhe's", SECAGG_PLUS: "SecAgg+, flhe's"}
 FLOWER = "SecAgg+, Flower's"
 
 
@@ -49,51 +48,54 @@ def many(plan: Plan) -> int:
 
 def _point(setting: Setting, plan: Plan) -> Step:
     """Everybody in one setting."""
-    flower = FLOWERS_PARTS if plan.quick else FLOWERS
-    makers = [SASH, SASH_PLUS, SECAGG, SECAGG_PLUS]
-    # Beyond, each takes seconds at a time: left to the long run.
-    if not plan.quick or setting.clients <= FEW:
-        makers.append(flower)
-    n, m, d = setting.clients, setting.values, setting.dropout
+    makes = dict(IN_PARTS if plan.quick else MAKES)
+    if plan.quick and setting.cohort > FEW:  # where each takes seconds at a time
+        del makes[FLOWERS]
+    n, m, d = setting.cohort, setting.values, setting.dropouts / setting.cohort
     key = f"secagg-{n}-{m}-{d:g}" + ("-quick" if plan.quick else "")
     repeats = plan.repeats
 
     def work(say: Say) -> dict[str, Any]:
-        found = timed(setting, makers, repeats, lambda _n, _m, what: say(what))
+        found = timed(setting, makes, repeats, lambda _n, _m, what: say(what))
         return {
-            name: {phase: times.min for phase, times in each.times.items()}
-            | {"sampled": bool(each.contender.projected)}
+            name: each.least | {"sampled": not each.contender.counted}
             for name, each in found.items()
         }
 
-    weight = 1.0 + n / 50 * (1 if plan.quick else 6) + (0 if plan.quick else 20)
-    return Step(key, work, f"secure aggregation, {n} clients, {m:,} values, dropout {d:g}", weight)
+    return Step(key, work, f"secure aggregation, {n} clients, {m:,} values, dropout {d:g}")
 
 
-def over_values(plan: Plan) -> list[Setting]:
+Places = Callable[[Plan], Sequence[tuple[str, float, Setting]]]
+"""Plan -> row, place on the axis, and setting of each point."""
+
+
+def _over_values(plan: Plan) -> list[tuple[str, float, Setting]]:
     """Fig. 3a: over M, nobody drops out."""
     sizes = (10_000, 100_000) if plan.quick else (10_000, 30_000, 100_000, 300_000, 1_000_000)
-    return [Setting(many(plan), m) for m in sizes]
+    return [(f"{m:,} values", m, Setting(m, many(plan))) for m in sizes]
 
 
-def over_clients(plan: Plan) -> list[Setting]:
+def _over_clients(plan: Plan) -> list[tuple[str, float, Setting]]:
     """Fig. 3b and 4: over N at M = 100,000 and a dropout of 0.1."""
     counts = (50, 200) if plan.quick else (50, 100, 200, 300, 400, 500)
-    return [Setting(n, VALUES, 0.1) for n in counts]
+    return [(f"{n} clients", n, Setting(VALUES, n, n // 10)) for n in counts]
 
 
-def over_dropout(clients: int, plan: Plan) -> list[Setting]:
+def _over_dropout(plan: Plan, clients: int = 0) -> list[tuple[str, float, Setting]]:
     """Fig. 3c, N = 50, and Fig. 4: over the dropout at M = 100,000."""
-    rates = (0.0, 0.1, 0.3) if plan.quick else (0.0, 0.1, 0.2, 0.3)
-    return [Setting(clients, VALUES, d) for d in rates]
+    n = clients or many(plan)
+    tenths = (0, 1, 3) if plan.quick else (0, 1, 2, 3)
+    return [(f"dropout {d / 10:g}", d / 10, Setting(VALUES, n, n * d // 10)) for d in tenths]
 
 
-def lines(settings: Settings, axis: str, who: Sequence[str]) -> Fill:
+_few = partial(_over_dropout, clients=FEW)
+
+
+def _lines(places: Places, who: Sequence[str]) -> Fill:
     """Seconds of all in `who` in each setting."""
 
     def fill(plan: Plan, found: Found) -> Iterator[Line]:
-        for setting in settings(plan):
-            row, x = _place(setting, axis)
+        for row, x, setting in places(plan):
             for contender, taken in found[_point(setting, plan).key].items():
                 name = OURS.get(contender, FLOWER)
                 if name in who:
@@ -103,15 +105,6 @@ def lines(settings: Settings, axis: str, who: Sequence[str]) -> Fill:
                     yield Line(row, name, group, numbers, x)
 
     return fill
-
-
-def _place(setting: Setting, axis: str) -> tuple[str, float]:
-    """Row and place on the axis."""
-    if axis == "values":
-        return f"{setting.values:,} values", setting.values
-    if axis == "clients":
-        return f"{setting.clients} clients", setting.clients
-    return f"dropout {setting.dropout:g}", setting.dropout
 
 
 def _sides(taken: Any) -> tuple[Marked, Marked]:
@@ -125,13 +118,13 @@ def ratio_step(plan: Plan) -> Step:
     return _point(HEADLINE, plan)
 
 
-def ratio_of(plan: Plan, found: Found, contender: str = FLOWERS.name) -> Marked:
+def ratio_of(plan: Plan, found: Found, contender: str = FLOWERS) -> Marked:
     """How many times SASH's seconds, client and server together, SecAgg takes there.
 
-    `contender` is Flower's (FLOWERS.name), or flhe's own (SECAGG.name).
+    `contender` is Flower's (FLOWERS), or flhe's own (SECAGG).
     """
     taken = found[ratio_step(plan).key]
-    theirs, ours = _sides(taken[contender]), _sides(taken[SASH.name])
+    theirs, ours = _sides(taken[contender]), _sides(taken[SASH])
     return (theirs[0] + theirs[1]) / (ours[0] + ours[1])
 
 
@@ -140,7 +133,7 @@ FOUR = ("SASH", "SASH+", "SecAgg, flhe's", "SecAgg+, flhe's", FLOWER)
 
 
 def _ratios(plan: Plan, found: Found) -> dict[str, object]:
-    return {"flower": ratio_of(plan, found).value, "ours": ratio_of(plan, found, SECAGG.name).value}
+    return {"flower": ratio_of(plan, found).value, "ours": ratio_of(plan, found, SECAGG).value}
 
 
 def _many(plan: Plan, _found: Found) -> dict[str, object]:
@@ -159,14 +152,13 @@ def _bytes_step(_plan: Plan) -> Step:
         say("counting")
         found = {}
         for clients in (FEW, INFLATED):
-            members = SashMembers(
-                Setting(clients, 1_000)
-            )  # the agreement's bytes have no M in them
+            # The agreement's bytes have no M in them.
+            members = SashMembers(Setting(1_000, clients))
             upload = members.adder.nbytes(1_000_000)
             found[str(clients)] = {"upload": upload, "agreement": members.client_bytes}
         return found
 
-    return Step("sash-bytes", work, "bytes of SASH's agreement", 2.0)
+    return Step("sash-bytes", work, "bytes of SASH's agreement")
 
 
 def _inflation(plan: Plan, found: Found) -> Iterator[Line]:
@@ -180,35 +172,26 @@ def _inflation(plan: Plan, found: Found) -> Iterator[Line]:
 
 def _figure_3c(plan: Plan, found: Found) -> Iterator[Line]:
     """With what the paper says of its ratio, whose SecAgg is neither of ours."""
-    yield from lines(_few, "dropout", THREE)(plan, found)
-    row, x = _place(HEADLINE, "dropout")
-    yield Line(row, "SecAgg", "paper", {f"{TOTAL}, to SASH": 20.0}, x)
+    yield from _lines(_few, THREE)(plan, found)
+    yield Line("dropout 0.3", "SecAgg", "paper", {f"{TOTAL}, to SASH": 20.0}, 0.3)
 
 
-def _few(plan: Plan) -> list[Setting]:
-    return over_dropout(FEW, plan)
-
-
-def _dropouts(plan: Plan) -> list[Setting]:
-    return over_dropout(many(plan), plan)
-
-
-def _steps(*several: Settings) -> Callable[[Plan], list[Step]]:
-    return lambda plan: [_point(one, plan) for settings in several for one in settings(plan)]
+def _steps(*several: Places) -> Callable[[Plan], list[Step]]:
+    return lambda plan: [_point(one, plan) for places in several for _, _, one in places(plan)]
 
 
 SECTIONS: Sequence[Section] = (
     section(
-        _steps(over_values, over_clients, _few),
-        Table("sash-figure-3a", lines(over_values, "values", THREE), _many),
-        Table("sash-figure-3b", lines(over_clients, "clients", THREE)),
+        _steps(_over_values, _over_clients, _few),
+        Table("sash-figure-3a", _lines(_over_values, THREE), _many),
+        Table("sash-figure-3b", _lines(_over_clients, THREE)),
         Table("sash-figure-3c", _figure_3c, _ratios),
         name="sash-figure-3",
     ),
     section(
-        _steps(over_clients, _dropouts),
-        Table("sash-figure-4a", lines(over_clients, "clients", FOUR)),
-        Table("sash-figure-4b", lines(_dropouts, "dropout", FOUR), _many),
+        _steps(_over_clients, _over_dropout),
+        Table("sash-figure-4a", _lines(_over_clients, FOUR)),
+        Table("sash-figure-4b", _lines(_over_dropout, FOUR), _many),
         name="sash-figure-4",
     ),
     section(

@@ -16,9 +16,8 @@ from flhe_lab.crowd.found import Asked
 from flhe_lab.crowd.found import Found as Crowd
 from flhe_lab.crowd.report import FURTHER, QUANTITIES
 from flhe_lab.crowd.run import RayRun
-from flhe_lab.tables.marked import counted, measured, projected
-from flhe_lab.tables.section import Found, Plan, Say, Section, Step
-from flhe_lab.tables.table import Line, Table, section
+from flhe_lab.tables.result import counted, measured, projected
+from flhe_lab.tables.table import Found, Line, Plan, Say, Section, Step, Table, section
 
 VALUES = 10_000
 SASH = "SASH"
@@ -36,7 +35,7 @@ def _step(one: Asked) -> Step:
         return asdict(RayRun(one, TIMEOUT_S, lambda _n, what: say(what)).run())
 
     key = f"ray-{one.clients}-{one.values}-{one.rounds}"
-    return Step(key, work, f"{one.clients} clients on Ray", 25.0 + 0.5 * one.clients, threads=0)
+    return Step(key, work, f"{one.clients} clients on Ray", threads=0)
 
 
 def _crowds(plan: Plan, found: Found) -> list[Crowd]:

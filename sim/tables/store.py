@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,11 @@ class Store:
             self.foreign.append(key)
             return None
         return data
+
+    def having(self, keys: Iterable[str]) -> dict[str, Any]:
+        """What `get` gives for those keys that are there."""
+        found = {key: self.get(key) for key in keys}
+        return {key: data for key, data in found.items() if data is not None}
 
     def put(self, key: str, data: Any) -> Any:
         """Keep a result; returns it as it will be read: JSON values."""

@@ -1,9 +1,14 @@
-"""Tables as declarations: what a module fills in is numbers; tables.toml says all else.
+"""Sections of the tables: the steps that they need, and tables that are filled with their results.
 
-A declaration has `source` ("FLASHE, Table 2"), `title`, `units` of the columns, `chart`, `ratios`
-(what, to whom, of which group only) and `notes`. Titles and notes are format strings: names in braces
-are what the module tells, or texts of [shared]; {quick} is the one that `quick` names, in a quick run,
-else nothing. A note that comes to nothing is left out.
+A step is the least that is measured at a time and kept: a run that was stopped goes on behind the last
+one that ended. Steps are known by their keys, so that two sections that need the same measurement
+share it. What is to be compared belongs into one step, in turns: a ratio is of one run.
+
+Tables are declared in tables.toml: what a module fills in is numbers. A declaration has `source`
+("FLASHE, Table 2"), `title`, `units` of the columns, `chart`, `ratios` (what, to whom, of which group
+only) and `notes`. Titles and notes are format strings: names in braces are what the module tells, or
+texts of [shared]; {quick} is the one that `quick` names, in a quick run, else nothing. An empty note
+is left out.
 """
 
 from __future__ import annotations
@@ -16,9 +21,58 @@ from importlib import resources
 from typing import Any
 
 from flhe_lab.tables.chart import Chart
-from flhe_lab.tables.marked import Marked, published
-from flhe_lab.tables.result import Entry, Group, Result, ratios
-from flhe_lab.tables.section import Found, Plan, Section, Step
+from flhe_lab.tables.result import Entry, Group, Marked, Result, published, ratios
+
+Say = Callable[[str], None]
+"""Takes what is going on, for the progress bar."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One measurement."""
+
+    key: str
+    """Its name, of the file that it is kept in: all that the result depends on, such as sizes, cohort,
+    and whether it is a quick one."""
+    work: Callable[[Say], Any]  # Takes `say`; returns JSON values
+    about: str  # What it does, for the progress bar
+    threads: int = 1  # Processors that it is pinned to; 0: as many as there are
+
+
+Found = Mapping[str, Any]
+"""Step's key -> its result, JSON values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured."""
+
+    quick: bool  # Few repeats, small samples: all of it in five minutes on two processors
+    data_dir: str = ""  # Where data sets lie; "" where there are none: what needs them is left out
+
+    @property
+    def name(self) -> str:
+        """What its page and folder are called: a quick run never takes the place of a full one."""
+        return "results-quick" if self.quick else "results"
+
+    @property
+    def repeats(self) -> int:
+        """Counted turns of what is timed, after one that warms up."""
+        return 2 if self.quick else 7
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A paper's table or figure, or several that come of the same measurements."""
+
+    name: str  # "flashe-table-2"; what a user asks for
+    paper: str  # "FLASHE"
+    steps: Callable[[Plan], Sequence[Step]]
+    """Plan -> steps, in order; none where nothing is measured."""
+    report: Callable[[Plan, Found], Sequence[Result]]
+    """(plan, found) -> results. It measures nothing."""
+    covers: tuple[str, ...] = ()  # What of the paper it regenerates: "Table 2"
+
 
 TEXTS = "tables.toml"
 
@@ -54,7 +108,6 @@ class Table:
     told: Told | None = None  # What titles and notes name in braces
     chart: Callable[[Plan, Found], Chart] | None = None
     """(plan, found) -> chart, where it is not declared."""
-    by_row: bool = False  # Whether lines of one row are brought together
 
     @property
     def source(self) -> str:
@@ -71,9 +124,6 @@ class Table:
         entries = _entries(self.fill(plan, found), declared["units"])
         for what, to, *group in declared.get("ratios", ()):
             entries += ratios(entries, what, to, group=group[0] if group else None)
-        if self.by_row:
-            rows = list(dict.fromkeys(e.row for e in entries))
-            entries.sort(key=lambda e: rows.index(e.row))
         notes = (note.format_map(told) for note in declared.get("notes", ()))
         return Result(
             self.name,

@@ -22,6 +22,7 @@ from flhe.schemes.joint_key import JointKey
 from flhe.schemes.sealed import Sealed
 from flhe_lab.papers.corrections.esafl import odd, printed
 from flhe_lab.papers.esafl import Poly, multiply
+from flhe_lab.papers.esafl import Q as PAPERS_Q
 from flhe_lab.papers.packing import PaperPacking
 from tests.schemes.eshe_attacks import (
     SLOT,
@@ -103,7 +104,7 @@ def test_differences_of_a_rounds_ciphertexts_open() -> None:
     a, key = eshe.polynomial(2, 9), eshe.key()
     first, second = plaintext(256), plaintext(256)
     parts = eshe.encrypt(a, key, first), eshe.encrypt(a, key, second)
-    found = difference_of_plaintexts(*parts, eshe.q, eshe.p)
+    found = difference_of_plaintexts(*parts, PAPERS_Q, eshe.p)
     assert found == [(x - y) % eshe.p for x, y in zip(first, second, strict=True)]
 
 
@@ -125,7 +126,7 @@ def test_a_curious_client_splits_the_others_keys(attack: Any, n: int, weight: in
         keys[2] = eshe.key()  # 1 and -1 look like two zeros: more to try, where there is one
     a, s, mine = eshe.polynomial(1, 2), total(keys), keys[0]
     c = eshe.encrypt(a, keys[1], plaintext(n))
-    assert attack(c, a, key_from_sums(s, mine), eshe.q, eshe.p) == keys[1]
+    assert attack(c, a, key_from_sums(s, mine), PAPERS_Q, eshe.p) == keys[1]
 
 
 # --- two sums ---

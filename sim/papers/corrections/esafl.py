@@ -13,9 +13,11 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from flhe_lab.papers.corrections.proof import Fixed, Found, shows
-from flhe_lab.papers.esafl import PaperEshe, Poly, multiply
+from flhe_lab.papers.corrections.proof import Found, fixed, shows
+from flhe_lab.papers.esafl import PaperEshe, Poly, Q, multiply
+from flhe_lab.papers.packing import COHORT, ERRORS, LOG_P, TABLE_3, PaperPacking, added, unpacked
 
 N = 256
 LOW = 21
@@ -29,7 +31,7 @@ def printed(cohort: int = 9, n: int = N, **others: Any) -> PaperEshe:
 
 def message(n: int, seed: int) -> Poly:
     """Fields of a plaintext; the lowest is the zero polynomial (Eq. 9)."""
-    random = Fixed(seed)
+    random = fixed(seed)
     return [int.from_bytes(random(50), "big") << LOW for _ in range(n)]
 
 
@@ -61,10 +63,10 @@ def key_from(c: Poly, a: Poly, bits: int = 3) -> Poly:
 @shows("esafl-low-bits")
 def _low_bits() -> Found:
     eshe = printed()
-    a, key = odd(eshe.public(Fixed(1))), eshe.key(Fixed(2))
-    found = key_from(eshe.encrypt(a, key, message(N, 3), Fixed(4)), a)
+    a, key = odd(eshe.public(fixed(1))), eshe.key(fixed(2))
+    found = key_from(eshe.encrypt(a, key, message(N, 3), fixed(4)), a)
     later, m = eshe.polynomial(7, 3), message(N, 5)
-    opened = eshe.decrypt(later, found, eshe.encrypt(later, key, m, Fixed(6)))
+    opened = eshe.decrypt(later, found, eshe.encrypt(later, key, m, fixed(6)))
     right = sum(x == y for x, y in zip(found, key, strict=True))
     return Found(
         f"One ciphertext of round 1 and its `a`, n = {N}: {right} of {N} coefficients of the key "
@@ -77,8 +79,8 @@ def _low_bits() -> Found:
 @shows("esafl-all-ones")
 def _parity() -> Found:
     eshe = printed(p=(1 << 460) - 1)
-    a, key = odd(eshe.public(Fixed(1))), eshe.key(Fixed(2))
-    c = eshe.encrypt(a, key, message(N, 3), Fixed(4))
+    a, key = odd(eshe.public(fixed(1))), eshe.key(fixed(2))
+    c = eshe.encrypt(a, key, message(N, 3), fixed(4))
     uneven = np.array(multiply([x & 1 for x in c], _inverse(a, 1))) % 2 == 1
     uneven = uneven if 2 * uneven.sum() <= uneven.size else ~uneven
     right = int((uneven == (np.array(key) != 0)).sum())
@@ -92,11 +94,11 @@ def _parity() -> Found:
 @shows("esafl-one-a")
 def _one_a() -> Found:
     eshe = printed()
-    a, key = eshe.polynomial(2, 9), eshe.key(Fixed(1))
+    a, key = eshe.polynomial(2, 9), eshe.key(fixed(1))
     first, second = message(N, 2), message(N, 3)
-    parts = [eshe.encrypt(a, key, m, Fixed(4 + i)) for i, m in enumerate((first, second))]
-    q, p = eshe.q, eshe.p
-    seen = [((x - y + q // 2) % q - q // 2) % p for x, y in zip(*parts, strict=True)]
+    parts = [eshe.encrypt(a, key, m, fixed(4 + i)) for i, m in enumerate((first, second))]
+    p = eshe.p
+    seen = [((x - y + Q // 2) % Q - Q // 2) % p for x, y in zip(*parts, strict=True)]
     right = sum(d == (x - y) % p for d, x, y in zip(seen, first, second, strict=True))
     return Found(
         "Two ciphertexts of one client and round: their difference modulo p is that of the "
@@ -108,11 +110,11 @@ def _one_a() -> Found:
 @shows("esafl-short-seed")
 def _seed() -> Found:
     bits, n = 6, 64
-    eshe = printed(n=n, weight=16, seed_bits=bits)
-    b, t, key = 41, 40, eshe.key(Fixed(1))
+    eshe = printed(n=n, weight=16)
+    b, t, key = 41, 40, eshe.key(fixed(1))
     while sum(eshe.polynomial(t, b)) % 2 == 0:  # the simpler half, as above
         t -= 1
-    c = eshe.encrypt(eshe.polynomial(t, b), key, message(n, 2), Fixed(3))
+    c = eshe.encrypt(eshe.polynomial(t, b), key, message(n, 2), fixed(3))
     hits = []
     for guess in range(1 << bits):
         a = eshe.polynomial(t, guess)
@@ -128,7 +130,7 @@ def _seed() -> Found:
 @shows("esafl-collusion")
 def _collusion() -> Found:
     eshe = printed(3, n=1 << 15)
-    keys = [np.array(eshe.key(Fixed(i))) for i in range(3)]
+    keys = [np.array(eshe.key(fixed(i))) for i in range(3)]
     both = keys[1] + keys[2]  # what the third client knows, of s and its own key
     unknown, wide = int((np.abs(both) == 1).sum()), 1 << 15
     return Found(
@@ -196,10 +198,10 @@ def _fig_2() -> Found:
 @shows("esafl-dropout")
 def _dropout() -> Found:
     eshe = printed(3)
-    a, keys = eshe.polynomial(2, 9), [eshe.key(Fixed(i)) for i in range(3)]
+    a, keys = eshe.polynomial(2, 9), [eshe.key(fixed(i)) for i in range(3)]
     messages = [message(N, 10 + i) for i in range(3)]
     parts = [
-        eshe.encrypt(a, k, m, Fixed(20 + i))
+        eshe.encrypt(a, k, m, fixed(20 + i))
         for i, (k, m) in enumerate(zip(keys, messages, strict=True))
     ]
     s = [sum(column) for column in zip(*keys, strict=True)]
@@ -212,4 +214,96 @@ def _dropout() -> Found:
         "the others' sum, less the first, is the missing client's key in "
         f"{sum(x == y for x, y in zip(alone, keys[2], strict=True))}.",
         right < N // 50 and alone == keys[2],
+    )
+
+
+WIDE = 1024
+
+
+def _values(count: int) -> list[NDArray[np.float64]]:
+    """Everybody's, uniform in [0, 1]."""
+    return [np.random.default_rng(j).random(count) for j in range(COHORT)]  # test data
+
+
+@shows("esafl-scale")
+def _scale() -> Found:
+    bits = 47
+    coefficients = PaperPacking(COHORT, bits + 1, WIDE).encode(_values(WIDE)[0]).tolist()
+    reduced = {(c << LOG_P - bits) % (1 << 16) for c in coefficients}
+    largest = (2**16 - 1) * WIDE / 2.0**LOG_P
+    return Found(
+        f"{WIDE:,} coefficients of {bits} bits, scaled by p = 2^460 and reduced modulo q0 = 2^16: "
+        f"all are {max(reduced)}. And whatever is below q0 decodes, divided by p, to "
+        f"{largest:.0e} at most.",
+        any(coefficients) and reduced == {0} and largest < 1e-100,
+    )
+
+
+@shows("esafl-shift")
+def _shift() -> Found:
+    width, fields = 21, 4
+    alphas = [11, 22, 33, 0]
+    beta = sum(a << width * (fields - i) for i, a in enumerate(alphas, 1))
+    mask = (1 << width) - 1
+    printed = [beta >> width * (fields + 1 - i) & mask for i in range(1, fields)]
+    right = [beta >> width * (fields - i) & mask for i in range(1, fields)]
+    return Found(
+        f"Fields {', '.join(map(str, alphas))}: shifted by T + 1 - i fields, i = 1 to 3 read "
+        f"{', '.join(map(str, printed))}; by T - i, {', '.join(map(str, right))}.",
+        right == alphas[:3] and printed != right,
+    )
+
+
+@shows("esafl-signs")
+def _signs() -> Found:
+    count = 2 * WIDE
+    vectors, packing = _values(count), PaperPacking(COHORT, 16, WIDE, offset=False)
+    exact = np.sum(vectors, axis=0)
+    total = added([packing.pack(v) for v in vectors], LOG_P)
+    width, mask = packing.width, (1 << packing.width) - 1
+    beta = np.array(total[0], object)
+    shifts = [width * (packing.fields - i) for i in (1, 2)]
+    # Fields as they are, residues added up: what Eq. 10 and Eq. 11 say, but for the shift.
+    read = [packing.decode((beta >> shift & mask).astype(np.int64)) for shift in shifts]
+    off = float(np.abs(np.concatenate(read) - exact).mean())
+    centred = float(np.abs(packing.unpack(total, count, COHORT) - exact).mean())
+    return Found(
+        f"Nine vectors in [0, 1], decoded without a sign: off by {off:,.0f} on average, where "
+        f"sums are {float(exact.mean()):.1f}; centred modulo q0, by {centred:.2f}.",
+        off > 10 and centred < 0.05,
+    )
+
+
+@shows("esafl-packing-error")
+def _errors() -> Found:
+    packing = PaperPacking(COHORT, 32, WIDE)
+    count = 2 * WIDE
+    vectors = _values(count)
+    found = []
+    for each in (unpacked(packing), packing):
+        total = added([each.pack(v) for v in vectors], LOG_P)
+        opened = each.unpack(total, count, COHORT) / COHORT
+        found.append(float(np.abs(opened - np.mean(vectors, axis=0)).mean()))
+    return Found(
+        f"32 bits, mean of nine: off by {found[0]:.1e} without packing and by {found[1]:.1e} with "
+        f"it; Table 4 has {ERRORS[0]:.0e} and {ERRORS[1]:.0e}.",
+        max(found) < 1e-7 and abs(found[0] / found[1] - 1) < 0.1,
+    )
+
+
+@shows("esafl-counts")
+def _counts() -> Found:
+    written = PaperPacking(COHORT)
+    counted = PaperPacking(COHORT, halves=False, zero=False)
+    texts, matches = [], []
+    for model in TABLE_3:
+        by_text = [p.plaintexts(model.values) for p in (unpacked(written), written)]
+        by_table = [p.plaintexts(model.values) for p in (unpacked(counted), counted)]
+        matches.append(by_table == list(model.ciphertexts))
+        texts.append(
+            f"{model.name} {by_text[0]} and {by_text[1]} for {by_table[0]} and {by_table[1]}"
+        )
+    return Found(
+        f"Without packing and with it, by the text for the table's: {'; '.join(texts)}.",
+        all(matches),
     )

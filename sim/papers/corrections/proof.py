@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from flhe.errors import ConfigError, FlheError
+from flhe.wire.secret import Random
 
 Paper = Literal["FLASHE", "ESAFL", "BatchCrypt", "FedML-HE", "SASH"]
 Verdict = Literal["breaks secrecy", "wrong result", "wrong figure", "left open"]
@@ -29,7 +30,7 @@ VERDICTS: dict[Verdict, str] = {
 """What each verdict means."""
 
 TEXTS = "corrections.toml"
-MODULES = ("flashe", "esafl", "packing", "batchcrypt", "fedml", "sash", "hours", "tables")
+MODULES = ("flashe", "esafl", "batchcrypt", "fedml", "sash", "tables")
 """Modules of this package that have proofs."""
 
 
@@ -107,15 +108,6 @@ def of_paper(paper: Paper) -> list[Proof]:
     return sorted(mine, key=lambda proof: weights.index(proof.verdict))
 
 
-class Fixed:
-    """Bytes that are always the same, where a scheme takes random ones; they guard nothing.
-
-    Which ones, `seed` says.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._rng = np.random.default_rng(seed)  # keys of made-up clients, in proofs only
-
-    def __call__(self, count: int) -> bytes:
-        """`count` bytes."""
-        return self._rng.bytes(count)
+def fixed(seed: int) -> Random:
+    """Bytes that are always the same, where a scheme takes random ones; they guard nothing."""
+    return np.random.default_rng(seed).bytes  # keys of made-up clients, in proofs only

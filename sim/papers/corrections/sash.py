@@ -8,19 +8,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe_lab.papers.corrections.proof import Fixed, Found, shows
-from flhe_lab.papers.sash import MU, PaperSash, lwr_masks
+from flhe_lab.papers.corrections.proof import Found, fixed, shows
+from flhe_lab.papers.sash import MU, SECURITY, lwr_masks, mask
 
 
-def _values(seed: int, count: int) -> NDArray[np.uint32]:
-    rng = np.random.default_rng(seed)  # test data
-    return rng.integers(0, 1 << 16, count, np.uint32)
+def _seed(client: int) -> NDArray[np.uint64]:
+    return np.frombuffer(fixed(client)(8 * MU), "<u8").astype(np.uint64)
 
 
 @shows("sash-parameters")
 def _parameters() -> Found:
     from flhe_lab.papers.lattice import primal
-    from flhe_lab.papers.sash import SECURITY
 
     bits, ours = primal(MU, 64, 32).bits, primal(2048, 64, 32).bits
     return Found(
@@ -33,8 +31,8 @@ def _parameters() -> Found:
 @shows("sash-bias")
 def _bias() -> Found:
     cohort, count = 50, 200
-    sash, rows = PaperSash(cohort), np.frombuffer(Fixed(99)(8 * count * MU), np.uint64)
-    seeds = [sash.seed(Fixed(j)) for j in range(cohort)]
+    rows = np.frombuffer(fixed(99)(8 * count * MU), np.uint64)
+    seeds = [_seed(j) for j in range(cohort)]
     all_seeds: NDArray[np.uint64] = np.sum(seeds, axis=0)
     off = []
     for half in (0, 1 << 31):  # floor(x), and floor(x + 1/2), which is to nearest
@@ -96,12 +94,11 @@ def _offset() -> Found:
 
 @shows("sash-two-sums")
 def _twice() -> Found:
-    sash, count = PaperSash(5), 200
-    seeds, xs = [sash.seed(Fixed(j)) for j in range(5)], [_values(j, count) for j in range(5)]
-    uploads = [sash.encrypt(x, k) for x, k in zip(xs, seeds, strict=True)]
-    all_seeds, fewer = np.sum(seeds, axis=0), np.sum(seeds[:4], axis=0)
-    read = uploads[4] - sash.mask(all_seeds - fewer, count)
-    share = float(np.mean(read == xs[4]))
+    values = np.random.default_rng(4).integers(0, 1 << 16, 200, np.uint32)  # test data
+    seeds = [_seed(j) for j in range(5)]
+    upload = values + mask(seeds[4], values.size)
+    read = upload - mask(np.sum(seeds, axis=0) - np.sum(seeds[:4], axis=0), values.size)
+    share = float(np.mean(read == values))
     return Found(
         f"Seeds of five, then of four of them: the difference is the fifth one's, and {share:.0%} "
         "of its values are read exactly.",
@@ -159,12 +156,11 @@ def _neighbours() -> Found:
     colluders = (cohort - 1) // 3
     odds = LIMIT.denominator.bit_length() - 1
     fewest = bounds_of(cohort, enough, colluders).min_set
+    refused = False
     try:
         bounds_of(cohort, told, colluders)
     except ConfigError:
         refused = True
-    else:
-        refused = False
     return Found(
         f"N = {cohort}, {colluders} collude, odds of 2^-{odds} for a graph: for k = {told} there "
         f"{'is no threshold' if refused else 'is a threshold'} that withstands them. For k = "

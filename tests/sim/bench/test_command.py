@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
 from flhe_lab.bench import figures, phe
-from flhe_lab.bench import times as timing
 from flhe_lab.bench.contender import Contender, Laps, Setting
 from flhe_lab.bench.table import table
 from flhe_lab.bench.turns import Measured, Times, measure
@@ -99,12 +98,6 @@ def test_json_is_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert tuple(row) == fields
         assert row["kind"] in {"scheme", "peer", "limit"}
         assert row["encrypt_s"] is None or set(row["encrypt_s"]) == {"min", "median"}
-
-
-def test_sash_is_timed_with_its_parts() -> None:
-    rows = timing.bench(["sash"], Setting(4000, 6, 2), repeats=1)
-    assert [*rows][:3] == ["sash", "sash mask", "openssl-aes-ctr"]
-    assert rows["sash mask"].contender.kind == "part"
 
 
 def test_the_table_fits_a_terminal_of_80() -> None:

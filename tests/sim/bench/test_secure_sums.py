@@ -13,16 +13,16 @@ from flhe.errors import FlheError
 from flhe.keys.agreement.messages import Envelope
 from flhe.wire.canonical import loads
 from flhe_lab.bench import flower_secagg
-from flhe_lab.bench.flower_parts import Round
-from flhe_lab.bench.flower_secagg import FlowerSecAgg, Projection
-from flhe_lab.bench.pairwise import Pairwise, SashNeighbours
-from flhe_lab.bench.sash_members import SashMembers, Setting, checked
+from flhe_lab.bench.contender import Setting
+from flhe_lab.bench.flower_secagg import FlowerSecAgg, Projection, stayed, update_of
+from flhe_lab.bench.members import Pairwise, SashMembers, SashNeighbours, checked
 from flhe_lab.bench.secure_sums import (
     FLOWERS,
+    MAKES,
     SASH_PLUS,
     SECAGG,
     SECAGG_PLUS,
-    Maker,
+    contender,
     timed,
 )
 from flhe_lab.variants.secagg import pairwise
@@ -36,11 +36,11 @@ MAKERS = {
 }
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("dropouts", [0, 3])
 @pytest.mark.parametrize("kind", MAKERS)
-def test_sums_are_checked(kind: str, dropout: float) -> None:
-    made: Any = MAKERS[kind](Setting(9, 300, dropout))
-    laps = Maker(kind, MAKERS[kind]).contender(made).turn()
+def test_sums_are_checked(kind: str, dropouts: int) -> None:
+    made: Any = MAKERS[kind](Setting(300, 9, dropouts))
+    laps = contender(kind, made).turn()
     assert {*laps} == {"client", "server"}
     assert min(*laps.values(), made.server()["server"]) > 0  # once more, on the same answers
     expected = made._expected if "SecAgg" in kind else made._uploads.expected
@@ -53,13 +53,13 @@ def test_sums_are_checked(kind: str, dropout: float) -> None:
 
 def test_made_up_members_answer_as_real_ones_would() -> None:
     """Rank 0's answer by its real steps is the one that was made up for it."""
-    pair = Pairwise(Setting(7, 20, 0.2), 4)
+    pair = Pairwise(Setting(20, 7, 1), 4)
     plan, epoch, identity = pair.plan, pair._epoch, pair._identities[0]
     near = plan.graph.neighbours(0)
     first, _ = pairwise.advertise(identity, epoch, plan)
     second, _ = pairwise.share(first, [pair._keys[r] for r in near])
     masked, _ = pairwise.mask(second, pair._boxes, np.zeros(20, np.uint32))
-    signed, _ = pairwise.consist(masked, pair.setting.senders, pair._statements)
+    signed, _ = pairwise.consist(masked, pair.setting.survivors, pair._statements)
     answer = pairwise.unmask(signed, pair._sets)
     read = [
         loads(Envelope.from_bytes(a, 1 << 16).payload, 1 << 16, "answer")
@@ -71,58 +71,47 @@ def test_made_up_members_answer_as_real_ones_would() -> None:
     assert drop[0] == drop[1]  # but for its own share, of a seed drawn anew
 
 
-def test_settings() -> None:
-    setting = Setting(10, 5, 0.3)
-    assert (setting.dropouts, setting.gone) == (3, {3, 6, 9})
-    assert setting.senders == (0, 1, 2, 4, 5, 7, 8)
-    assert np.array_equal(setting.update(3), setting.update(3))
-    for clients in (3, 7, 50, 500):
-        for dropout in (0.0, 0.1, 0.3, 1 / 3):
-            each = Setting(clients, 1, dropout)
-            assert len(each.gone) == each.dropouts
-            assert each.gone <= set(range(1, clients))
-
-
 def test_a_client_opens_what_all_others_sent_and_has_the_bits_that_there_are() -> None:
-    made = SashMembers(Setting(9, 100, 0.2))
+    made = SashMembers(Setting(100, 9, 2))
     made._boxes[3] = bytes(made.circle.box_bytes)
     with pytest.raises(FlheError, match="do not open"):
         made.client()
-    many = SashMembers(Setting(300, 50))
+    many = SashMembers(Setting(50, 300))
     assert many.adder.bits < 16
     assert int(np.abs(many._uploads.update(5)).max()) <= many.adder.space.bound
 
 
 def test_who_has_a_point() -> None:
-    assert SECAGG_PLUS.make(Setting(101, 10)) is SASH_PLUS.make(Setting(50, 10)) is None
-    for clients, projected in ((5, ()), (51, ("server",))):
-        made = FLOWERS.make(Setting(clients, 10))
+    assert MAKES[SECAGG_PLUS](Setting(10, 101)) is MAKES[SASH_PLUS](Setting(10, 50)) is None
+    for clients in (5, 51):
+        made = MAKES[FLOWERS](Setting(10, clients))
         assert made is not None
-        assert FLOWERS.contender(made).projected == projected
-    absent = Maker("absent", lambda _: None)
-    assert list(timed(Setting(4, 10), [SECAGG, absent], 1)) == ["SecAgg"]
+        assert made.projected == (clients > 50)
+    makes = {SECAGG: MAKES[SECAGG], SASH_PLUS: lambda _: None}
+    assert list(timed(Setting(10, 4), makes, 1)) == [SECAGG]
 
 
 # --- Flower's ---
 
 
 @pytest.mark.parametrize(
-    "setting",
-    [Round(5, 100, 5, 3), Round(5, 100, 5, 3, 2), Round(6, 100, 3, 2), Round(9, 40, 7, 4, 1)],
+    ("setting", "shares"),
+    [(Setting(100, 5), 5), (Setting(100, 5, 2), 5), (Setting(100, 6), 3), (Setting(40, 9, 1), 7)],
     ids=str,
 )
 def test_the_mean_is_the_mean_of_whoever_stayed(
-    setting: Round, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    setting: Setting, shares: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        done = FlowerSecAgg(setting)
+        done = FlowerSecAgg(setting, shares)
     assert not [r for r in caplog.records if r.name.startswith("flwr")]
-    assert len(setting.stayed) == setting.clients - setting.dropouts
-    mean = np.mean([setting.update(node) for node in setting.stayed], axis=0)
+    nodes = stayed(setting)
+    assert len(nodes) == setting.cohort - setting.dropouts
+    mean = np.mean([update_of(setting, node) for node in nodes], axis=0)
     assert done._strategy.found[0] == pytest.approx(mean, abs=2 * 16 / 2**22)
     assert min(done.server()["server"] for _ in range(2)) > 0  # the state is not used up
-    assert len({done.client()["client"] for _ in setting.stayed}) == len(setting.stayed)
-    monkeypatch.setattr(Round, "mean", lambda self: np.zeros(self.values))
+    assert len({done.client()["client"] for _ in nodes}) == len(nodes)
+    monkeypatch.setattr(flower_secagg, "update_of", lambda one, _node: np.zeros(one.values))
     with pytest.raises(FlheError, match="mean is off by"):
         done.server()
 
@@ -130,7 +119,7 @@ def test_the_mean_is_the_mean_of_whoever_stayed(
 def test_a_projection_does_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Times are noise; what they are times of is not. By counting masks and shares instead."""
     workflow: Any = importlib.import_module(WORKFLOW)
-    setting, cost = Round(8, 50, 8, 4, 2), 0.0
+    setting, cost = Setting(50, 8, 2), 0.0
 
     def costly(name: str, of: Any) -> None:
         real = getattr(workflow, name)
@@ -145,10 +134,12 @@ def test_a_projection_does_the_same_work(monkeypatch: pytest.MonkeyPatch) -> Non
     costly("combine_shares", lambda given: len(given) ** 2 * len(given[0]))
     costly("pseudo_rand_gen", lambda *_: 1000)
     monkeypatch.setattr(flower_secagg.time, "perf_counter", lambda: cost)
-    whole, projected = (sides(setting).server()["server"] for sides in (FlowerSecAgg, Projection))
+    whole, projected = (
+        sides(setting, 8).server()["server"] for sides in (FlowerSecAgg, Projection)
+    )
     assert whole == pytest.approx(projected)
     assert whole > 6 * 1000 + 2 * 7 * 1000
 
 
 def test_a_projection_has_a_real_client() -> None:
-    assert Projection(Round(30, 200, 11, 6, 5)).client()["client"] > 0
+    assert Projection(Setting(200, 30, 5), 11).client()["client"] > 0

@@ -20,15 +20,15 @@ from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
 from flhe.math import ring
 from flhe_lab.advise import wan
-from flhe_lab.papers.corrections import batchcrypt, esafl, flashe, hours, sash, tables
+from flhe_lab.papers.corrections import batchcrypt, esafl, flashe, sash, tables
 from flhe_lab.papers.corrections import proof as proving
 from flhe_lab.papers.corrections.listing import TITLES, entry, page
 from flhe_lab.papers.corrections.proof import (
     VERDICTS,
-    Fixed,
     Found,
     Paper,
     Proof,
+    fixed,
     named,
     of_paper,
     proofs,
@@ -126,7 +126,7 @@ def test_it_prints_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _mixed(n: int) -> list[int]:
-    random = Fixed(3)
+    random = fixed(3)
     return [int.from_bytes(random(50), "big") for _ in range(n)]
 
 
@@ -141,8 +141,8 @@ def test_low_bits_tell_nothing_of_a_scheme_that_is_mended(
     p: int, tilde: bool, message: Callable[[int], list[int]]
 ) -> None:
     eshe = esafl.printed(p=p, tilde=tilde)
-    a, key = esafl.odd(eshe.public(Fixed(1))), eshe.key(Fixed(2))
-    found = esafl.key_from(eshe.encrypt(a, key, message(esafl.N), Fixed(4)), a)
+    a, key = esafl.odd(eshe.public(fixed(1))), eshe.key(fixed(2))
+    found = esafl.key_from(eshe.encrypt(a, key, message(esafl.N), fixed(4)), a)
     assert sum(x == y for x, y in zip(found, key, strict=True)) < esafl.N // 2
 
 
@@ -165,9 +165,9 @@ MENDED = {
     ),
     "esafl-links": (wan, "named", lambda _: wan.uniform(1000)),
     "batchcrypt-plain-traffic": (
-        hours,
+        tables,
         "BATCHCRYPT_4",
-        {m: _fits(each, 1 if m == "FMNIST" else 91) for m, each in hours.BATCHCRYPT_4.items()},
+        {m: _fits(each, 1 if m == "FMNIST" else 91) for m, each in tables.BATCHCRYPT_4.items()},
     ),
     "batchcrypt-capacity": (
         batchcrypt,

@@ -9,7 +9,7 @@ import pytest
 
 from flhe.math.sampling import SIGMA
 from flhe.schemes.esafl.presets import ESHE
-from flhe_lab.papers.lattice import Cost, log2_delta, primal, primal_errors, primal_sparse
+from flhe_lab.papers.lattice import Cost, log2_delta, primal, primal_errors
 
 PAIR = SIGMA / math.sqrt(2)
 """Errors and keys of two honest members, of which everyone else knows the sums."""
@@ -80,16 +80,3 @@ def test_the_root_hermite_factor_of_the_literature_and_the_two_costs() -> None:
         assert 2 ** log2_delta(beta) == pytest.approx(delta, abs=2e-4)
     cost = Cost(block_size=400, samples=1000, dimension=2048)
     assert cost.bits == pytest.approx(116.8 + 16.4 + 14)
-
-
-def test_sparse_keys_are_weaker_than_the_paper_says() -> None:
-    n, log_q, sigma = 32768, 478, math.sqrt(1.22)
-    assert primal_sparse(n, log_q, sigma, 64) < min(256, primal_errors(n, log_q, sigma).bits)
-    # A curious member at N = 3 knows the support of the other two keys' sum: 128 unknowns at most,
-    # errors of p, unknown plaintexts below p.
-    known = primal_errors(128, 478 - 460, math.sqrt(1.22 + 1 / 12))
-    assert (known.block_size, known.bits < 50) == (50, True)  # the smallest of the formula
-    # With two thirds of all coefficients there is nothing to gain by guessing zeros.
-    weights = [primal_sparse(4096, 109, 3.2, w) for w in (32, 64, 128, 512, 2 * 4096 // 3)]
-    assert weights == sorted(weights)
-    assert weights[-1] == pytest.approx(128, rel=0.1)

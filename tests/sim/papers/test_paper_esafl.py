@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe_lab.papers.esafl import PaperEshe, Poly, multiply, times_ones
-from flhe_lab.papers.packing import PaperPacking, added, unpacked
+from flhe_lab.papers.packing import LOG_P, PaperPacking, added, unpacked
 
 
 def schoolbook(x: Poly, y: Poly) -> Poly:
@@ -54,39 +54,16 @@ def test_sums_open(others: dict[str, Any]) -> None:
     ]
 
 
-def test_a_ciphertext_is_what_equation_3_says() -> None:
-    eshe = PaperEshe(2, n=8, weight=3, log_q=40, p=2**20)
-    a, key, m = eshe.public(), eshe.key(), [7] * 8
-    found = [
-        c - x - y for c, x, y in zip(eshe.encrypt(a, key, m), schoolbook(a, key), m, strict=True)
-    ]
-    noise = [(x + eshe.q // 2) % eshe.q - eshe.q // 2 for x in found]
-    assert all(x % eshe.p == 0 for x in noise)
-    # 1 + x + ... + x^7 times e: neighbours differ by twice a coefficient of e.
-    steps = np.diff(np.array(noise) // eshe.p)
-    assert np.all(steps % 2 == 0)
-    assert np.abs(steps).max() <= 2 * 10
-
-
-def test_a_depends_on_round_xor_secret_alone() -> None:
-    eshe = PaperEshe(2, n=16, weight=2, seed_bits=6)
-    assert eshe.polynomial(9, 5) == eshe.polynomial(12, 0)
-    assert len({tuple(eshe.polynomial(t, 5)) for t in range(64)}) == 64
-
-
 # --- packing ---
 
 
 @st.composite
 def packings(draw: st.DrawFn) -> PaperPacking:
     cohort = draw(st.integers(1, 40))
-    pad = (cohort - 1).bit_length() + 1 + draw(st.integers(0, 2))
     return PaperPacking(
         cohort,
         draw(st.integers(12, 40)),
         n=draw(st.sampled_from([4, 8, 64, 512])),
-        log_p=draw(st.integers(60, 460)),
-        pad=pad,
         halves=draw(st.booleans()),
         zero=draw(st.booleans()),
         offset=draw(st.booleans()),
@@ -108,7 +85,7 @@ def test_sums_of_packed_vectors_are_packed_sums(
     vectors = rng.uniform(-1, 1, (senders, length))
     if start % 3 == 0:  # the largest coefficients that there are
         vectors = np.ones((senders, length)) * (-1) ** start
-    total = added(map(packing.pack, vectors), packing.log_p)
+    total = added(map(packing.pack, vectors), LOG_P)
     assert len(total) == packing.plaintexts(length)
     found = packing.unpack(total, length, senders)
     assert found.shape == (length,)
@@ -129,7 +106,7 @@ def test_values_are_those_at_the_roots(halves: bool) -> None:
 @pytest.mark.parametrize("offset", [False, True])
 def test_fields_lie_as_equation_9_has_them(offset: bool) -> None:
     packing = PaperPacking(9, n=8, halves=False, offset=offset)
-    assert (packing.pad, packing.width, packing.fields, packing.carrying) == (5, 21, 21, 20)
+    assert (packing.width, packing.fields, packing.carrying) == (21, 21, 20)
     values = np.random.default_rng(2).uniform(-1, 1, packing.capacity)
     (beta,) = packing.pack(values)
     digits = [(packing.encode(row) + 2**15 * offset) % 2**16 for row in values.reshape(20, 4)]

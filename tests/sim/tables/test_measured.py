@@ -12,29 +12,29 @@ import pytest
 
 from flhe.errors import ConfigError
 from flhe.schemes.batchcrypt.keys import SecretKey
-from flhe_lab.bench.sash_members import Setting
+from flhe_lab.bench.contender import Setting, part_of
 from flhe_lab.bench.secure_sums import FLOWERS, SECAGG
 from flhe_lab.papers import curves
-from flhe_lab.papers.packing import Packed
+from flhe_lab.papers.packing import TABLE_3
 from flhe_lab.tables import (
-    batchcrypt_costs,
+    batchcrypt,
+    evaluation,
+    fedml_costs,
     fedml_map,
     fedml_measure,
     fedml_parameters,
-    fedml_rounds,
     fedml_threshold,
     flashe_masks,
     flashe_rounds,
-    learned,
     phase_costs,
     sash_times,
 )
 from flhe_lab.tables.chart import draw
 from flhe_lab.tables.esafl_packing import AS_COUNTED, AS_WRITTEN, counts, errors
-from flhe_lab.tables.fedml_published import RESNET_50
+from flhe_lab.tables.fedml_measure import RESNET_50
 from flhe_lab.tables.flashe_masks import crossing
-from flhe_lab.tables.marked import counted
-from flhe_lab.tables.section import Plan
+from flhe_lab.tables.result import counted
+from flhe_lab.tables.table import Plan
 
 for package in ("phe", "gmpy2", "tenseal", "torchvision"):
     pytest.importorskip(package)
@@ -51,12 +51,11 @@ def stored(found: Any) -> Any:
     return json.loads(json.dumps(found))
 
 
-def test_costs_are_of_one_run_and_keep_their_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    who = phase_costs.WHO
-    sampled = {**who, "plain": replace(who["plain"], sample=200)}
-    monkeypatch.setattr(phase_costs, "WHO", sampled)
+def test_costs_are_of_one_run_and_keep_their_marks() -> None:
     names = ("plain", "FLASHE", "TenSEAL CKKS, a value each")
-    costs = phase_costs.read(stored(phase_costs.measure(800, 4, names, 1, say)))
+    makes = {name: phase_costs.WHO[name] for name in names}
+    makes["plain"] = part_of(makes["plain"], 200)
+    costs = phase_costs.read(stored(phase_costs.measure(800, 4, makes, 1, say)))
     assert [cost.group for cost in costs.values()] == ["ours", "ours", "peer"]
     marks = [(cost.encrypt_s.mark, cost.upload_bytes.mark) for cost in costs.values()]
     assert marks == [("sampled", "sampled"), ("measured", "counted"), ("sampled", "sampled")]
@@ -64,39 +63,36 @@ def test_costs_are_of_one_run_and_keep_their_marks(monkeypatch: pytest.MonkeyPat
     twice = costs["FLASHE"].scaled(2.0)
     assert twice.upload_bytes.value == 2 * costs["FLASHE"].upload_bytes.value
     assert twice.work_s(3).mark == "sampled"
-    found = phase_costs.measure(64, 3, flashe_rounds.NAMES_2, 1, say)
-    assert list(phase_costs.read(stored(found))) == list(flashe_rounds.NAMES_2)
 
 
 # --- BatchCrypt ---
 
 
 def test_short_keys_are_below_the_policy() -> None:
-    assert batchcrypt_costs.short_key(512).public.bits in (511, 512)
+    assert batchcrypt.short_key(512).public.bits in (511, 512)
     with pytest.raises(ConfigError, match="key_bits=1024"):
         SecretKey.generate(1024)
 
 
 def test_keys_that_are_refused_have_no_batches() -> None:
-    found = stored(batchcrypt_costs.measure_keys(300, 4, 100, 1, say, (512, 2048)))
-    who = (phase_costs.PHE, batchcrypt_costs.ARITHMETIC, batchcrypt_costs.WHOLE)
+    found = stored(batchcrypt.measure_keys(300, 4, 300, 1, say, (512, 2048)))
+    who = (phase_costs.PHE, batchcrypt.ARITHMETIC, batchcrypt.WHOLE)
     names = [f"{name}|{bits}" for bits in (512, 2048) for name in who]
     assert list(found) == [name for name in names if name != f"{who[2]}|512"]
     costs = phase_costs.read(found)
     sizes = [costs[f"{name}|2048"].upload_bytes.value for name in who]
-    assert sizes == [300 * 516, 300 * 512, 3 * 512]  # 106 of two clients
+    assert sizes[:2] == [300 * 516, 300 * 512]
+    assert 3 * 512 < sizes[2] < 4 * 512 + 300  # 106 of two clients; tags and counts
     assert costs[f"{who[0]}|512"].group == "peer"
 
 
 def test_narrower_values_take_fewer_ciphertexts() -> None:
-    slots = batchcrypt_costs.slots
-    found = batchcrypt_costs.by_width(
-        stored(batchcrypt_costs.measure_widths(700, 200, 1, say)), 700
-    )
+    slots = batchcrypt.slots
+    found = batchcrypt.by_width(stored(batchcrypt.measure_widths(700, 700, 1, say)), 700)
     for bits, (ours, theirs) in found.items():
         count = -(-700 // slots(bits).per)
-        assert ours.upload_bytes.value == theirs.upload_bytes.value == count * 512
-        assert ours.upload_bytes.mark == "counted"
+        assert theirs.upload_bytes.value == count * 512
+        assert 0 < ours.upload_bytes.value - count * 512 < 512 + 300  # tags and counts
     assert slots(8).per > slots(16).per > slots(32).per
     ratio = found[8][1].encrypt_s.value / found[16][1].encrypt_s.value
     assert ratio == pytest.approx(slots(8).batches(700) / slots(16).batches(700))
@@ -106,12 +102,11 @@ def test_narrower_values_take_fewer_ciphertexts() -> None:
 
 
 def test_what_is_counted_is_what_is_encrypted() -> None:
-    tiny = Packed("TINY", 900, (3, 1), (2.5, 1.25), 0.5)
+    tiny = TABLE_3[0]._replace(values=900)
     rows = {(row["encoding"], row["packed"]): row for row in errors(tiny, 16, 1, say, 64)}
     same = counts(900, 16, 64)
-    assert [row.ciphertexts for row in same.values()] == [29, 2, 15, 1, 1, 1, 1, 1]
+    assert [some for some, _ in same.values()] == [29, 2, 15, 1, 1, 1, 1, 1]
     for way, row in rows.items():
-        assert same[way].upload_bytes == row["upload_bytes"]
         # A mean absolute deviation of nine roundings, or of nine times n of them.
         unit = {AS_WRITTEN: 9 * math.sqrt(2)}.get(way[0], 1) * 2**-15
         roundings = {AS_COUNTED: 64, AS_WRITTEN: 32}.get(way[0], 1)
@@ -119,7 +114,7 @@ def test_what_is_counted_is_what_is_encrypted() -> None:
         assert row["error"] == pytest.approx(math.sqrt(2 / math.pi) * deviation, rel=0.5)
     measured = [row["measured"] for row in rows.values()]
     assert measured == [32, 32 * 21, 64, 900, 900, 900]
-    assert same["ours, goldilocks-4096", True].upload_bytes == 450 * 8  # two values in eight bytes
+    assert same["ours, goldilocks-4096", True][1] == 450 * 8  # two values in eight bytes
 
 
 # --- FedML-HE ---
@@ -127,7 +122,8 @@ def test_what_is_counted_is_what_is_encrypted() -> None:
 
 def test_an_aggregation_is_measured_and_projected_where_it_is_longer() -> None:
     taken = fedml_measure.step(2_000, (0.0, 0.1, 1.0), QUICK)
-    whole = fedml_measure.read(found := stored(taken.work(say)), 2_000)
+    found = {taken.key: stored(taken.work(say))}
+    whole = fedml_measure.costs(2_000, (0.0, 0.1, 1.0), QUICK, found)
     ours, tenseals = fedml_measure.ours, fedml_measure.tenseals
     assert list(whole) == [
         *("plain", ours(0), ours(0.1), tenseals(0.1)),
@@ -137,16 +133,19 @@ def test_an_aggregation_is_measured_and_projected_where_it_is_longer() -> None:
     assert {fedml_measure.total_s(cost).mark for cost in whole.values()} == {"measured"}
     sizes = [whole[name].upload_bytes.value for name in (ours(1), fedml_measure.TENSEAL)]
     assert sizes == sorted(sizes)
-    longer = fedml_measure.read(found, 6_000)[ours(1)]
+    longest = {fedml_measure.step(10**7, (0.0, 0.1, 1.0), QUICK).key: found[taken.key]}
+    longer = fedml_measure.costs(10**7, (0.0, 0.1, 1.0), QUICK, longest)[ours(1)]
     assert longer.add_s.mark == longer.upload_bytes.mark == "sampled"
-    assert longer.add_s.value == pytest.approx(3 * whole[ours(1)].add_s.value)
+    factor = 10**7 / fedml_measure.longest(QUICK)
+    assert longer.add_s.value == pytest.approx(factor * whole[ours(1)].add_s.value)
 
 
 def test_fewer_values_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    step = fedml_measure.reduced_step(32_000, 16_000, QUICK)
+    monkeypatch.setattr(fedml_measure, "TOP_K", 16_000)
+    step = fedml_measure.reduced_step(32_000, QUICK)
     assert step.key == "fedml-reduced-2000-1000-quick"
-    found = fedml_measure.read(stored(step.work(say)), 2_000)
-    assert found["plain"].upload_bytes.value == 4_000
+    found = fedml_measure.reduced_costs(32_000, QUICK, {step.key: stored(step.work(say))})
+    assert found["plain"].upload_bytes.value == 16 * 4_000
 
 
 def test_parameters_keep_within_what_is_secure() -> None:
@@ -181,8 +180,8 @@ def test_a_shared_key_opens_the_same_mean_by_one_more_message() -> None:
     found = stored(fedml_threshold.measure(300, 1, say))
     single, shared = found[fedml_threshold.SINGLE], found[fedml_threshold.THRESHOLD]
     assert max(row["error"] for row in found.values()) < 1 / 2**15  # no more than rounding
-    assert shared["up"] > single["up"] > 0
-    assert 0 < shared["answer"] < shared["up"]
+    assert shared["bytes"][0] > single["bytes"][0] > 0
+    assert 0 < shared["answer"][0] < shared["bytes"][0]
 
 
 def test_the_map_has_every_parameter_and_is_drawn(tmp_path: Path) -> None:
@@ -205,7 +204,7 @@ def test_the_map_has_every_parameter_and_is_drawn(tmp_path: Path) -> None:
 def test_a_tenth_is_measured() -> None:
     found = stored(flashe_rounds.measure_tenth(3_000, 1, say))
     assert found["sent"] == 300 < found["union"]
-    assert list(found["sum_bytes"]) == list(found["rows"])[:2]
+    assert [name for name, row in found["rows"].items() if "down" in row] == list(found["rows"])[:2]
 
 
 def test_masks_and_seconds_are_measured_at_each_rate() -> None:
@@ -215,8 +214,6 @@ def test_masks_and_seconds_are_measured_at_each_rate() -> None:
     assert all(seconds > 0 for found in points for seconds in found["seconds"].values())
     assert points[0]["masks"] == {"double": 4, "single": 5}
     assert points[2]["masks"] == {"double": 4, "single": 10}
-    ahead = flashe_masks.measure_ahead(700, 1, say)
-    assert set(ahead) == {"encrypt", "prepare", "encrypt_prepared", "add", "decrypt", "bytes"}
 
 
 @pytest.mark.parametrize(
@@ -237,15 +234,15 @@ def test_lines_cross_where_they_do(double: Any, single: Any, at: float | None) -
 
 
 def test_a_point_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sash_times, "HEADLINE", Setting(10, 500, 0.3))
+    monkeypatch.setattr(sash_times, "HEADLINE", Setting(500, 10, 3))
     step = sash_times.ratio_step(QUICK)
     data = stored(step.work(say))
-    assert set(data) == {"SASH", "SecAgg", FLOWERS.name}  # all are neighbours of all
-    assert data[FLOWERS.name]["sampled"]
+    assert set(data) == {"SASH", "SecAgg", FLOWERS}  # all are neighbours of all
+    assert data[FLOWERS]["sampled"]
     assert not data["SASH"]["sampled"]
-    data[SECAGG.name] |= {"client": 10.0, "server": 30.0}
+    data[SECAGG] |= {"client": 10.0, "server": 30.0}
     data["SASH"] |= {"client": 1.0, "server": 1.0}
-    ratio = sash_times.ratio_of(QUICK, {step.key: data}, SECAGG.name)
+    ratio = sash_times.ratio_of(QUICK, {step.key: data}, SECAGG)
     assert (ratio.value, ratio.mark) == (20, "measured")
     assert sash_times.ratio_of(QUICK, {step.key: data}).mark == "sampled"
 
@@ -271,22 +268,24 @@ def test_bytes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("model", ["fcn", "gru"])
 def test_a_batch_is_trained_of_the_size_that_is_told(model: str) -> None:
-    step = learned.training_step(model, QUICK)
+    step = evaluation.training_step(model, QUICK)
     found = step.work(say)
-    assert found["batch"] == learned.BATCH[model]
-    assert round(found["parameters"], -4) == round(learned.VALUES[model], -4)
-    assert learned.batch_s(model, {step.key: found}, QUICK).value == found["seconds_per_batch"] > 0
+    assert found["batch"] == evaluation.BATCH[model]
+    assert round(found["parameters"], -4) == round(evaluation.VALUES[model], -4)
+    assert (
+        evaluation.batch_s(model, {step.key: found}, QUICK).value == found["seconds_per_batch"] > 0
+    )
 
 
 def test_training_is_of_the_model_that_the_paper_has() -> None:
-    found = fedml_rounds.train_resnet(2, 1, 32)
+    found = fedml_costs.train_resnet(2, 1, 32)
     assert found["parameters"] == RESNET_50.values
     assert found["seconds_per_image"] > 0
 
 
 def test_other_settings_are_other_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = learned.curves_step("fcn", FULL).key
+    before = evaluation.curves_step("fcn", FULL).key
     told = curves.COMPARISONS["fcn"]
     other = replace(told, setting=replace(told.setting, rounds=told.setting.rounds + 1))
     monkeypatch.setitem(curves.COMPARISONS, "fcn", other)
-    assert learned.curves_step("fcn", FULL).key != before
+    assert evaluation.curves_step("fcn", FULL).key != before

@@ -10,11 +10,10 @@ import pytest
 
 from flhe.errors import ConfigError, FlheError
 from flhe_lab.tables.chart import Chart
-from flhe_lab.tables.marked import LEGEND, measured
-from flhe_lab.tables.result import Entry, Result
+from flhe_lab.tables.result import LEGEND, Entry, Result, measured
 from flhe_lab.tables.runner import run, steps_of
-from flhe_lab.tables.section import Found, Plan, Say, Section, Step
 from flhe_lab.tables.store import Store
+from flhe_lab.tables.table import Found, Plan, Say, Section, Step
 
 QUICK = Plan(quick=True)
 
@@ -110,8 +109,6 @@ def test_one_key_for_two_things_is_refused(tmp_path: Path) -> None:
     b = Section("b", "P", lambda _plan: [Step("k", lambda _say: 2, "that")], lambda _p, _f: [])
     with pytest.raises(FlheError, match="share key"):
         steps_of([a, b], QUICK)
-    with pytest.raises(ConfigError, match="small letters"):
-        Step("Not a key", lambda _say: 1, "this")
     counting = Counting(1)
     with pytest.raises(FlheError, match="one name"):
         run([counting.section, counting.section], QUICK, tmp_path)
