@@ -23,7 +23,7 @@ from flwr.serverapp import Grid
 
 from flhe.errors import ConfigError, ProtocolError, QuorumError
 from flhe.keys.agreement.answers import combine
-from flhe.math.ring_arrays import Elements
+from flhe.math.ring import Elements
 from flhe.mods import records
 from flhe.schemes.base import Scheme
 from flhe.schemes.registry import SCHEMES
