@@ -26,8 +26,10 @@ from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.registry import SCHEMES
 from flhe.schemes.sash.scheme import Sash
 from flhe.strategies.ledger import PendingSet
+from flhe.strategies.survey import Asked, Outcome
 from flhe.training.contract import Contract
 from flhe.training.optimizer import Optimizer
+from flhe.training.query import AnswerForm, Part, Query
 from flhe.training.schedule import Cosine, Settings, Step
 from flhe.training.terms import Terms
 from flhe.wire import canonical
@@ -45,6 +47,8 @@ SUMS = {"mean-squares": {3: bytes(32)}, "update": {1: bytes(32), 2: bytes(32)}}
 def _more() -> list[Record]:
     """Honest records that no message holds, or not in all their ways."""
     e = exchange()
+    form = AnswerForm((Part("counts", (2, 3)), Part("costs", (1,), 1e6, 2.0**-20)))
+    asked = Asked(Query.of("age-histogram", {"bins": 10, "edges": [0.5, 1.0], "raw": b"b"}), form)
     return [
         *(e.advertised[0], e.shared[0], e.confirmed[0], e.epochs[0]),
         Roster.first_use(ROSTER.publics),
@@ -74,6 +78,8 @@ def _more() -> list[Record]:
             evaluate=Settings({"batch": Step(8, 0.5, 2), "name": "a", "raw": b"b"}),
             app="publisher/app 1.0.0 0123",
         ),
+        *(asked, asked.query, asked.form, *asked.form.parts),
+        *(Outcome(asked, 3, sealed, bytes(24)) for sealed in (False, True)),
         Terms(Flashe(masking="adaptive"), update_codec(clip="exchange")),
         Terms(Sash(unmask="clients"), update_codec(bits=0)),
         Terms(BatchCrypt(), update_codec(clip="history")),

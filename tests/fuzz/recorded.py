@@ -17,14 +17,17 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flhe.coding.select import Select
 from flhe.keys.agreement.epoch import Epoch
 from flhe.mods import HEMod, records
 from flhe.node.witness import Witness
+from flhe.schemes.base import Scheme
 from flhe.schemes.batchcrypt.keys import SecretKey
+from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.sash.scheme import Sash
 from flhe.strategies import (
     BatchCryptFedAvg,
     EsaflFedAvg,
@@ -32,7 +35,9 @@ from flhe.strategies import (
     FlasheFedAvg,
     SashFedAvg,
     SchemeFedAvg,
+    SecureSum,
 )
+from flhe.strategies.options import RunSettings
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
 from tests.fuzz.group import scratch
 from tests.fuzz.messages import copied
@@ -72,6 +77,25 @@ def _sensitivity(message: Message, context: Context) -> dict[str, Any]:
     }
 
 
+def _numbers(asked: ConfigRecord, context: Context) -> ArrayRecord:
+    return records.from_numpy({"n": np.arange(3) + int(str(asked["n"]))})
+
+
+class Analyst:
+    """In the place of a strategy: what asks a query a round."""
+
+    def __init__(self, scheme: Scheme, max_examples: int, **how: Any) -> None:
+        self.scheme, self.settings = scheme, RunSettings(**how)
+        self._evaluate = None
+
+    def start(self, grid: Any, _: object, num_rounds: int) -> None:
+        """Ask them."""
+        settings = {"retries": self.settings.retries}
+        with SecureSum(grid, self.scheme, **settings) as secure:  # type: ignore[arg-type]
+            for number in range(num_rounds):
+                secure.sum("numbers", {"n": number})
+
+
 SELECTED = {"flhe-min-select": 0.01, "flhe-select-rules": "sensitivity", "flhe-min-bits": 112}
 CASES: dict[str, Case] = {
     "flashe": Case(FlasheFedAvg, {"checkpoint_every": 1, "patience": 5}, away="round", rounds=3),
@@ -88,6 +112,10 @@ CASES: dict[str, Case] = {
     ),
     "esafl": Case(EsaflFedAvg, {"keys": "joint"}, nodes=3),
     "esafl-round": Case(EsaflFedAvg),
+    "queries": Case(partial(Analyst, Flashe()), config={"flhe-queries": "numbers"}, nodes=3),
+    "queries-together": Case(
+        partial(Analyst, Sash(unmask="clients")), config={"flhe-queries": "numbers"}
+    ),
     "threshold-ckks": Case(
         partial(SchemeFedAvg, ThresholdCkks()), config={"flhe-schemes": "threshold-ckks"}, nodes=3
     ),
@@ -218,7 +246,7 @@ def moments(name: str) -> tuple[Moment, ...]:
 
 def federation(case: Case, path: Path, name: str = "") -> tuple[Puppets, Recorder]:
     """Its nodes, and what notes their messages."""
-    app = Node(HEMod(None if case.served else _some, _sensitivity))
+    app = Node(HEMod(None if case.served else _some, _sensitivity, {"numbers": _numbers}))
     grid = Puppets(path, case.nodes, config=lambda _: case.config)
     if case.away:
         first = 100 + case.nodes - case.silent
