@@ -241,13 +241,14 @@ def plain_modulus(above: int, step: int) -> int:
 
 def peers(setting: Setting, updates: Sequence[Vector]) -> list[Contender]:
     """All peers of this version."""
-    from flhe_lab.bench.phe import phe_peers
+    from flhe_lab.bench.phe import phe_batches, phe_keys, phe_values
 
+    keys = phe_keys()
     return [
         *(ckks(setting, updates, moduli) for moduli in MODULI),
         bfv(setting, updates, BFV_MODULI),
         bfv(setting, updates),
-        *phe_peers(setting, updates),
+        *(make(setting, updates, keys) for make in (phe_values, phe_batches)),
     ]
 
 

@@ -56,15 +56,6 @@ class Found:
         known = {f.name: data[f.name] for f in fields(cls)}
         return cls(**{**known, "asked": Asked(**data["asked"])})
 
-    @property
-    def other_bytes(self) -> int:
-        """What all processes hold but the server's and one actor.
-
-        A process's own peak counts shared pages in full, and peaks need not coincide: where little
-        else runs, this may come out below the truth, but never below 0.
-        """
-        return max(self.tree_bytes - self.server_bytes - self.actor_bytes, 0)
-
     def read_clocks(self, directory: Path) -> None:
         """Take in what the actors noted of each message (`app.clock`); refusals are left out."""
         lines = [

@@ -131,35 +131,38 @@ def _client_s(run: Found, *, of_round: bool) -> float:
     return sum(s for stage, s in run.client_cpu_s.items() if (stage in PER_ROUND) == of_round)
 
 
-def _server_s(run: Found, key: str, *, of_round: bool) -> float:
+def _noted(run: Found, *keys: str, of_round: bool) -> float:
     """Of the epoch, or of the last round: in the first one everybody's confirmations travel too."""
     last = run.asked.rounds if of_round else 0
-    return sum(float(p[key]) for p in run.phases if p["round"] == last)
+    return sum(float(p[key]) for p in run.phases if p["round"] == last for key in keys)
 
 
 def _moved(run: Found, *, of_round: bool) -> float:
-    last = run.asked.rounds if of_round else 0
-    phases = [p for p in run.phases if p["round"] == last]
-    total = sum(float(p["up_bytes_total"]) + float(p["down_bytes_total"]) for p in phases)
+    total = _noted(run, "up_bytes_total", "down_bytes_total", of_round=of_round)
     return total / run.asked.clients / 1e3
+
+
+def _other_bytes(run: Found) -> int:
+    # A process's own peak counts shared pages in full, and peaks need not coincide.
+    return max(run.tree_bytes - run.server_bytes - run.actor_bytes, 0)
 
 
 MEMORY = (
     Quantity("server's process", "MB", lambda r: r.server_bytes / 1e6, (0, 1, 2)),
     Quantity("one actor", "MB", lambda r: r.actor_bytes / 1e6, (0, 1)),
-    Quantity("other processes", "MB", lambda r: r.other_bytes / 1e6, (0, 1)),
+    Quantity("other processes", "MB", lambda r: _other_bytes(r) / 1e6, (0, 1)),
 )
 """Parts of the memory of all processes; the last one is Ray's own processes and further actors."""
 
 QUANTITIES = (
     Quantity("client, epoch", "s", lambda r: _client_s(r, of_round=False), (0, 1)),
     Quantity("client, round", "s", lambda r: _client_s(r, of_round=True), (0, 1)),
-    Quantity("server, epoch", "s", lambda r: _server_s(r, "server_s", of_round=False), (1, 2)),
-    Quantity("server, round", "s", lambda r: _server_s(r, "server_s", of_round=True), (0, 1, 2)),
+    Quantity("server, epoch", "s", lambda r: _noted(r, "server_s", of_round=False), (1, 2)),
+    Quantity("server, round", "s", lambda r: _noted(r, "server_s", of_round=True), (0, 1, 2)),
     Quantity(
         "Flower's store and looking, round",
         "s",
-        lambda r: _server_s(r, "grid_s", of_round=True),
+        lambda r: _noted(r, "grid_s", of_round=True),
         (0, 1, 2),
     ),
     Quantity("round, all clients", "s", lambda r: median(r.rounds_s), (1, 2)),

@@ -64,9 +64,7 @@ class PaperPacking:
     cohort: int  # N
     log_q0: int = 16  # Bits of an encoded coefficient, the paper's precision
     n: int = 1 << 15  # Dimension, a power of two
-    packed: bool = (
-        True  # Whether a plaintext holds as many polynomials as there is room for, or one
-    )
+    packed: bool = True  # Whether a plaintext holds all polynomials that there is room for, or one
     halves: bool = True  # Whether both halves of a complex number carry a value
     zero: bool = True  # Whether the last of several fields is left empty
     offset: bool = True  # Whether coefficients are made positive by q0 / 2, or reduced modulo q0

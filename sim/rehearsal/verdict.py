@@ -74,7 +74,6 @@ class Report:
     killed_s: float  # Seconds from the beginning to its death
     back_s: float  # The same, to its return
     traffic: Traffic  # What was searched, and found
-    scratch: str  # Where all files were
     wrong: tuple[str, ...]
     """All that is not as it must be, with the mend; empty for a deployment that works."""
 
@@ -95,7 +94,6 @@ def check(loopback: Loopback, seconds: float) -> Report:
         killed_s=loopback.killed_s,
         back_s=loopback.back_s,
         traffic=traffic,
-        scratch=str(loopback.scratch),
         wrong=tuple(wrong(loopback.plan, results, traffic)),
     )
 
@@ -107,7 +105,8 @@ def _result(loopback: Loopback, run: Run) -> Result:
         sites, error = senders(run.scheme, after - before, report["round"], len(SITES))
         names = tuple(SITES[site] for site in sites)
         rounds.append(Round(report["round"], report["round_s"], names, error))
-    logs, rates = contracts.logged(loopback, run), contracts.rates(loopback, run)
+    logs = tuple(contracts.logged(loopback, run, site) for site in SITES)
+    rates = contracts.rates(loopback, run)
     return Result(run.scheme, run.status, run.ended - run.began, tuple(rounds), logs, rates)
 
 

@@ -182,9 +182,7 @@ TOTAL = "iteration"
 class Round:
     """One round as the slowest client sees it."""
 
-    parts: dict[
-        str, Marked
-    ]  # PARTS, as measured or sampled, and TOTAL; idle and total are projected
+    parts: dict[str, Marked]  # PARTS as measured or sampled, and TOTAL; this and idle are projected
     breakdown: Breakdown  # The model's own account
 
 

@@ -71,9 +71,8 @@ def _capacity() -> Found:
     batches = {8: 200, 16: 100, 32: 50}
     room = {bits: PaperBatch(9, bits).slots(2048) for bits in batches}
     needs = batches[8] * PaperBatch(9, 8).slot_bits
-    bare = {
-        bits: 2048 // (PaperBatch(9, bits).slot_bits - 2) for bits in batches
-    }  # no zeros between
+    # Without zeros between values.
+    bare = {bits: 2048 // (PaperBatch(9, bits).slot_bits - 2) for bits in batches}
     return Found(
         "Slots of r + 4 bits under 2048 bits: "
         + ", ".join(f"{room[b]} of {b} bits for {n} in the paper" for b, n in batches.items())
