@@ -57,8 +57,7 @@ class Tenseal:
     slots: int  # Values in one of them
     levels: int = 0  # What 1 is quantized to; 0 for real numbers
     weighs: Weighs = ""
-    """Who multiplies by a client's weight, the server under encryption; by default nobody, and
-    sums are divided."""
+    """Who multiplies by weights, the server under encryption; by default sums are divided."""
     wire: bool = False  # Whether uploads and the sum are bytes
 
     def encrypt(self, values: Vector, weight: float = 1.0) -> list[Any]:

@@ -132,9 +132,6 @@ def error_of(
     than chance allows, which finds one missing client of a thousand.
 
     Raises FlheError: it is another model.
-
-    `arrays` is the final model, `start` the initial one; of so many `clients`, `drops` are missing from
-    each of the `rounds`.
     """
     step, variance = 0.0, 0.0
     grain = 1 / Quantize(most_bits(clients)).levels
@@ -155,7 +152,6 @@ def error_of(
 
 
 def _strategy(nodes: int, timeout: float, on_round: Callable[[RoundReport], None]) -> HEStrategy:
-    """SASH among all nodes, which any of them may drop out of."""
     from flhe.strategies import SashFedAvg
 
     return SashFedAvg(

@@ -36,9 +36,7 @@ class Growth:
     powers: tuple[int, ...]  # p of each term, ascending
     factors: tuple[float, ...]  # c_p of each, not below 0
     residual: float  # Largest relative distance of a point from it
-    points: int
-    """Through how many it was laid; with no more points than terms, it passes through all of
-    them."""
+    points: int  # Through how many it was laid: all, where they are no more than terms
 
     @property
     def name(self) -> str:
@@ -74,8 +72,7 @@ def growth(clients: Sequence[int], found: Sequence[float], powers: Sequence[int]
 def together(parts: Sequence[Growth], clients: Sequence[int], found: Sequence[float]) -> Growth:
     """Add up the laws of the parts of a whole; no part then exceeds the whole, at any N.
 
-    There is one part at least. `clients` and `found` are the whole as it was measured: the residual is
-    its distance from the sum.
+    `clients` and `found` are the whole as it was measured: the residual is its distance from the sum.
     """
     powers = sorted({p for part in parts for p in part.powers})
     factors = dict.fromkeys(powers, 0.0)
@@ -95,8 +92,6 @@ def _against(
     residual = max(abs(law.at(n) / y - 1) for n, y in zip(clients, found, strict=True))
     return Growth(powers, factors, residual, len(found))
 
-
-# --- what a run took ---
 
 FURTHER = 10
 """How many times as many clients are projected."""
@@ -212,8 +207,7 @@ PANELS = (
 def plot(runs: Sequence[Found], path: Path) -> None:
     """Draw runs, by ascending clients, and the laws through them, dashed where nothing was run."""
     quantities = {quantity.name: quantity for quantity in QUANTITIES}
-    with figures.look():
-        figure = figures.new(9.2, 3.2)
+    with figures.drawn(path, 9.2, 3.2) as figure:
         for axes, (title, names) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
             for i, name in enumerate(names):
                 _line(axes, runs, quantities[name], figures.COLOURS[i])
@@ -224,7 +218,6 @@ def plot(runs: Sequence[Found], path: Path) -> None:
             fontsize=7.5,
             color="#333333",
         )
-        figures.save(figure, path)
 
 
 def _line(axes: Axes, runs: Sequence[Found], quantity: Quantity, colour: str) -> None:

@@ -62,7 +62,6 @@ def best(cost: Callable[[float], float], low: float = 0.3, high: float = 12.0) -
 
 
 def _density(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of N(0, 1)."""
     return np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
 
 

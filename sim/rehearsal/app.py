@@ -142,8 +142,8 @@ def client_app() -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        site, config = int(context.node_config["partition-id"]), message.content["config"]
-        number: int = config["server-round"]
+        config: Any = message.content["config"]
+        site, number = int(context.node_config["partition-id"]), config["server-round"]
         arrays = records.to_numpy(message.content.array_records["arrays"])
         received = np.concatenate([array.reshape(-1) for array in arrays.values()])
         scheme = str(context.run_config["scheme"])

@@ -51,11 +51,9 @@ def logged(loopback: Loopback, run: Run, site: str) -> Logged:
 
 def rates(loopback: Loopback, run: Run) -> tuple[tuple[int, float], ...]:
     """(round, learning rate) as apps were told, each once."""
-    found = dict[tuple[int, float], None]()
-    for number in range(1, loopback.plan.rounds + 1):
-        for note in notes_of(loopback, run, number):
-            found[number, float(note["rate"])] = None
-    return tuple(found)
+    rounds = range(1, loopback.plan.rounds + 1)
+    told = ((n, float(note["rate"])) for n in rounds for note in notes_of(loopback, run, n))
+    return tuple(dict.fromkeys(told))
 
 
 def wrong(

@@ -50,8 +50,7 @@ class Logs:
 def kept_logs(scratch: Path, say: Callable[[str], None]) -> Iterator[Logs]:
     """A new directory for logs; it stays after an error, or where `failed` is set, and is then named.
 
-    `scratch` has the deployment's files, which are still there at the end; `say` is told where the logs
-    are.
+    `scratch` has the deployment's files; `say` is told where the logs are.
     """
     logs = Logs(Path(tempfile.mkdtemp(prefix="flhe-loopback-logs-")))
     try:

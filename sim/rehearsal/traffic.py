@@ -14,11 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_ssh_public_key,
-)
+from cryptography.hazmat.primitives import serialization
 
 from flhe.mods import records
 from flhe.schemes.base import Adder
@@ -142,7 +138,6 @@ def opened(adders: Iterable[tuple[Adder, int]], arrays: Mapping[str, bytes]) -> 
 
 
 def _like(adder: Adder, length: int, arrays: Mapping[str, bytes]) -> list[str]:
-    """Names of arrays as long as a ciphertext of `length` integers."""
     return [name for name, data in arrays.items() if len(data) == adder.nbytes(length)]
 
 
@@ -178,5 +173,5 @@ def _controls(
 
 def _as_sent(public: Path) -> bytes:
     """A SuperNode's public key as Flower sends it, before base64."""
-    key = load_ssh_public_key(public.read_bytes())
-    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    key, pem = serialization.load_ssh_public_key(public.read_bytes()), serialization.Encoding.PEM
+    return key.public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)

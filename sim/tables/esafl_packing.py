@@ -149,9 +149,6 @@ def _our_error(count: int, bits: int, ring: str) -> float:
     return float(np.abs(opened - exact).mean())
 
 
-# --- the tables ---
-
-
 def _row(model: Any) -> str:
     return f"{model.name} ({model.values / 1e6:.2f}M)"
 

@@ -172,8 +172,7 @@ SECTIONS: tuple[Section, ...] = (
 
 
 PARTS = ("training", "encryption", "decryption", "idle")
-"""An iteration, as the paper's figures stack it; idle holds all else, transfers, the server's work and
-waiting for others."""
+"""An iteration, as the papers' figures stack it; idle holds all else: transfers, server, waiting."""
 
 TOTAL = "iteration"
 

@@ -49,8 +49,7 @@ SHARES = (0.2, 0.3, 0.5)
 def shortest(ring: int, scale: int, *, server_weighs: bool) -> tuple[Tenseal, list[int]] | None:
     """TenSEAL with the shortest primes that carry values below 2**(HEAD - 1), and bits of the primes.
 
-    With `server_weighs` there is a level for the server to multiply by weights. None where TenSEAL
-    takes none.
+    With `server_weighs` there is a level for the weights. None where TenSEAL takes none.
     """
     least = max(scale + HEAD, SHORTEST + 2)
     firsts = range(least, min(least + TRIES, LONGEST + 1))
@@ -77,9 +76,6 @@ def setups() -> list[tuple[int, int, bool]]:
 def name(ring: int, *, server_weighs: bool) -> str:
     """As tables call it."""
     return f"TenSEAL, n = {ring}, {'server weighs' if server_weighs else 'clients weigh'}"
-
-
-# --- what is measured ---
 
 
 def cost_of_setups(values: int, repeats: int, say: Say) -> list[dict[str, Any]]:
@@ -176,9 +172,6 @@ def _learn(average: Average, rounds: int, examples: int) -> float:
             vector_to_parameters(common.clone(), model.parameters())
             best = max(best, evaluate(model, data.test).accuracy)
     return best
-
-
-# --- the table ---
 
 
 def parameter_steps(plan: Plan) -> list[Step]:

@@ -43,8 +43,7 @@ CROSSOVER_80 = 0.4
 """Dropout rate beyond which single masking is faster among 80 clients, Sec. 6.5."""
 
 GAP_80_S = {"resnet20": 0.7, "cnn": 3.1}
-"""Seconds that single masking takes more among 80 clients of whom none drop out, Sec. 6.5: the least
-and the most of the three models."""
+"""Seconds that single masking takes more among 80 clients without dropouts, Sec. 6.5: least, most."""
 
 SAVED_S = {"resnet20": 1.2, "gru": 1.2, "cnn": 2.1}
 """Seconds that mask precomputation takes off an iteration, Sec. 6.6."""
@@ -116,8 +115,6 @@ def measure_dropouts(
 def _one(
     name: str, adder: FlasheAdder, senders: tuple[int, ...], plain: Plain, rng: np.random.Generator
 ) -> Contender:
-    """One survivor's encryption and opening, among `senders`."""
-
     def both() -> None:
         key = secrets.token_bytes(32)
         part = FlasheSealer(adder, key, senders[0]).encrypt(plain, SLOT)
@@ -189,9 +186,6 @@ def crossing(
     return rates[at - 1] + (rates[at] - rates[at - 1]) * before / (before - after)
 
 
-# --- Figure 12 ---
-
-
 def _dropout_step(model: str, plan: Plan) -> Step:
     """Both maskings at all dropout rates: of a model, or one sample for all of them."""
     values, draws = (SAMPLE, 4) if plan.quick else (VALUES[model], 8)
@@ -246,11 +240,7 @@ def _crossovers(plan: Plan, found: Found) -> Iterator[Line]:
         yield Line(largest, who, "paper", {GAP: gap_s})
 
 
-# --- Figure 13 ---
-
-
 def _ahead_step(model: str, plan: Plan) -> Step:
-    """FLASHE at a model, prepared and not."""
     values, repeats = VALUES[model], 3 * plan.repeats
     setting = Setting(values, COHORT)
     return Step(
