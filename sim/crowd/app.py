@@ -1,8 +1,7 @@
 """The Flower app of `flhe crowd`: SASH on a made-up model, each node and the server under a clock.
 
 Nodes add known numbers, so that the model tells whether sums were exact. Each actor of Flower's engine
-appends what its nodes took to a file of its own, since what a node tells the server would be part of
-what is measured.
+appends what its nodes took to a file of its own: what it told the server would be measured too.
 """
 
 from __future__ import annotations

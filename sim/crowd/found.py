@@ -24,12 +24,8 @@ class Asked:
     def __post_init__(self) -> None:
         if not 3 <= self.clients <= MAX_MEMBERS:
             raise ConfigError(f"--clients {self.clients}: a group has 3 to {MAX_MEMBERS} members")
-        for name, value, least in (
-            ("values", self.values, 1),
-            ("rounds", self.rounds, 1),
-            ("drops", self.drops, 0),
-        ):
-            if value < least:
+        for name, least in (("values", 1), ("rounds", 1), ("drops", 0)):
+            if (value := getattr(self, name)) < least:
                 raise ConfigError(f"--{name} {value}: must be {least} at least")
 
 

@@ -74,8 +74,7 @@ def primal(dimension: int, log2_q: float, log2_p: float) -> Cost:
 def primal_errors(dimension: int, log2_q: float, sigma: float) -> Cost:
     """Cheapest primal attack on LWE whose secret is as its errors are, and any number of samples.
 
-    `dimension` is n, the length of the secret; `sigma` the standard deviation of an error, and of a
-    coefficient of the secret.
+    `dimension` is n, the length of the secret; `sigma` its standard deviation, and that of errors.
     """
     return _cheapest(dimension, log2_q, math.log2(sigma), 0.0)
 

@@ -4,8 +4,7 @@ An update is random, of its site and round, so that a search of the wire cannot 
 so that it is known afterwards whose updates are in a sum. Nothing here needs torch.
 
 A client writes what the server must not see into the directory that its node config names in
-`loopback-notes`. A file `hold` there stops it in the middle of its second round, until the file is
-gone or the process is killed.
+`loopback-notes`. A file `hold` there stops it in the middle of its second round, until it is gone.
 """
 
 from __future__ import annotations

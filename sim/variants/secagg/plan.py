@@ -1,7 +1,6 @@
 """What a pairwise masking is about: public, and the same on all members and the server.
 
-A plan's hash is in every message and in every mask's key, so two members who differ about anything
-cannot add up.
+A plan's hash is in every message and every mask's key: members who differ about it cannot add up.
 
 Source: Bonawitz et al., CCS 2017.
 """
