@@ -153,7 +153,7 @@ def audit(images: Images, setting: Setting, progress: Progress | None = None) ->
     model = lenet(setting.seed)
     exact = copy.deepcopy(model).double()
     points: list[Point] = []
-    guesses = {}
+    guesses, shape = {}, (3, *images.pixels.shape[2:])
     # The model is too small for more, and sums come out the same on every machine like this one.
     with torch_threads(1):
         scores: dict[str, NDArray[Any]] = dict(maps(model, images, setting.seed))
@@ -167,29 +167,14 @@ def audit(images: Images, setting: Setting, progress: Progress | None = None) ->
                 if progress is not None:
                     done = len(points), len(images) * len(setting.points)
                     progress(*done, f"image {i + 1}: {way} {share:.0%}")
-                clear = ~hidden(scores.get(way, scores["random"]), share)
-                guess = invert(
-                    exact,
-                    Seen(values, clear),
-                    (3, *images.pixels.shape[2:]),
-                    CLASSES,
-                    setting.attack,
-                    (setting.seed, i),
-                )
+                seen = Seen(values, ~hidden(scores.get(way, scores["random"]), share))
+                guess = invert(exact, seen, shape, CLASSES, setting.attack, (setting.seed, i))
                 points.append(_point(way, share, i, guess, images))
                 guesses[way, share, i] = guess.image
     return Audit(setting, images, tuple(points), guesses, time.perf_counter() - began)
 
 
 def _point(way: str, share: float, i: int, guess: Guess, images: Images) -> Point:
-    original = images.pixels[i]
-    return Point(
-        way,
-        share,
-        i,
-        ssim(guess.image, original),
-        float(np.mean((guess.image - original) ** 2)),
-        guess.loss,
-        guess.evaluations,
-        guess.label == int(images.labels[i]),
-    )
+    original, right = images.pixels[i], guess.label == int(images.labels[i])
+    likeness, error = ssim(guess.image, original), float(np.mean((guess.image - original) ** 2))
+    return Point(way, share, i, likeness, error, guess.loss, guess.evaluations, right)

@@ -209,7 +209,7 @@ class Pairwise(Members):
     def __init__(self, setting: Setting, degree: int | None) -> None:
         super().__init__(setting)
         size = setting.cohort
-        graph = Graph.full(size) if degree is None else Graph(size, degree, bytes(range(16)))
+        graph = Graph(size, size - 1) if degree is None else Graph(size, degree, bytes(range(16)))
         # On a sparse graph: more than half, the least that lets no two sets be opened.
         threshold = None if graph.complete else graph.holders // 2 + 1
         length, elements = self._masked()

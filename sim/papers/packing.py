@@ -35,8 +35,8 @@ Source: Wu, Zhang, Luo, "ESAFL", Sec. 4.5 and 5.2.2; embedding: Cheon, Kim, Kim,
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,9 +165,10 @@ def _slots(n: int) -> NDArray[np.int64]:
     return np.array([(pow(5, j, 2 * n) - 1) // 2 for j in range(n // 2)], np.int64)
 
 
-def unpacked(packing: PaperPacking) -> PaperPacking:
-    """The same encoding, one polynomial a plaintext."""
-    return replace(packing, packed=False)
+def vectors(count: int) -> Iterator[Reals]:
+    """Everybody's values, uniform in [0, 1], always the same."""
+    for j in range(COHORT):
+        yield np.random.default_rng(j).random(count)  # test data; keys never come from here
 
 
 def added(plaintexts: Iterable[Sequence[Poly]], log_p: int) -> list[Poly]:

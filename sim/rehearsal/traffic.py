@@ -154,15 +154,11 @@ def _controls(
     yield "initial model, in streams", share_seen(first, downs) > 0.9
     yield "initial model, whole, over chunks' borders", share_seen(first, arrays.values()) == 1.0
     publics = loopback.trust.roster.publics
-    yield (
-        "identities' public keys, raw",
-        all(share_seen(public, ups) == 1.0 for public in publics),
-    )
+    raw = all(share_seen(public, ups) == 1.0 for public in publics)
+    yield "identities' public keys, raw", raw
     keys = [key.public for key in loopback.trust.node_keys.values()]
-    yield (
-        "SuperNodes' public keys, in base64",
-        all(share_seen(_as_sent(key), ups) == 1.0 for key in keys),
-    )
+    encoded = all(share_seen(_as_sent(key), ups) == 1.0 for key in keys)
+    yield "SuperNodes' public keys, in base64", encoded
     some = next(iter(sorted(down)), "")
     yield "an object's id, in hex", bool(some) and share_seen(bytes.fromhex(some), ups) == 1.0
     sealed = records.SEALED.encode()

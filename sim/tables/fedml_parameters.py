@@ -194,13 +194,8 @@ def parameter_steps(plan: Plan) -> list[Step]:
     ]
 
 
-def _parameters(plan: Plan, found: Found) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    costs, learned = (found[each.key] for each in parameter_steps(plan))
-    return costs, learned
-
-
 def _lines(plan: Plan, found: Found) -> Iterator[Line]:
-    costs, learned = _parameters(plan, found)
+    costs, learned = (found[each.key] for each in parameter_steps(plan))
     changes = {
         (each["ring"], each["scale"]): 100 * (each["best"] - learned["clear"])
         for each in learned["encrypted"]
@@ -228,7 +223,7 @@ def _lines(plan: Plan, found: Found) -> Iterator[Line]:
 
 
 def _told(plan: Plan, found: Found) -> dict[str, object]:
-    costs, learned = _parameters(plan, found)
+    costs, learned = (found[each.key] for each in parameter_steps(plan))
     refused = [
         f"{name(c['ring'], server_weighs=c['weighs'])}, {c['scale']} bits"
         for c in costs

@@ -107,11 +107,6 @@ class Table:
     told: Told | None = None  # What titles and notes name in braces
     chart: Callable[[Plan, Found], Own] | None = None  # Where none is declared
 
-    @property
-    def source(self) -> str:
-        """Paper and place: "FLASHE, Table 2"."""
-        return str(_declared()[self.name]["source"])
-
     def result(self, plan: Plan, found: Found) -> Result:
         """Fill it in."""
         declared = _declared()[self.name]
@@ -137,8 +132,8 @@ def section(
     steps: Callable[[Plan], Sequence[Step]], *tables: Table, name: str = "", paper: str = ""
 ) -> Section:
     """A section of tables that come of the same steps; its name is the first one's unless said."""
-    whose, _, _ = tables[0].source.partition(", ")
-    covers = tuple(dict.fromkeys(table.source.partition(", ")[2] for table in tables))
+    sources = [str(_declared()[table.name]["source"]).partition(", ") for table in tables]
+    whose, covers = sources[0][0], tuple(dict.fromkeys(where for _, _, where in sources))
 
     def report(plan: Plan, found: Found) -> list[Result]:
         return [table.result(plan, found) for table in tables]

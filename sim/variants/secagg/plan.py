@@ -72,7 +72,7 @@ class Plan:
         the roster's collusion bound, which on a sparse graph means: so many among one member's
         neighbours.
         """
-        graph = graph or Graph.full(epoch.size)
+        graph = graph or Graph(epoch.size, epoch.size - 1)
         colluders = epoch.roster.collusion
         if threshold is None:
             threshold = Thresholds(graph.holders, min(colluders, graph.holders - 2)).threshold
