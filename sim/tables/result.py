@@ -135,14 +135,11 @@ class Result:
             raise ConfigError(f"{self.name}: two entries for {', '.join(most)}")
 
 
-FIELDS = ("row", "who", "group", "what", "unit", "value", "mark", "x")
-
-
 def to_csv(result: Result) -> str:
     """One line a number, its mark among the fields."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(FIELDS)
+    writer.writerow(("row", "who", "group", "what", "unit", "value", "mark", "x"))
     for e in result.entries:
         x = "" if e.x is None else repr(e.x)
         value = repr(e.number.value)
