@@ -45,8 +45,7 @@ def measure(
 
     Raises FlheError: a mean that is not the mean.
 
-    Returns the calibration and, by key of the points in `also`, seconds by phase, and bytes of one
-    upload.
+    Returns the calibration and, by key of `also`, seconds by phase and bytes of one upload.
     """
     ours, more = (
         tuple(point for point in some if installed(point.name)) for some in (points, also)
@@ -66,10 +65,7 @@ def measure(
         others = [_support(SUPPORT_VALUES), *(each.contender() for each in sharing.values())]
         most = max(probe.max_repeats for probe in (*probes, *others))
         found = in_turns([*probes, *others], most, progress)
-    times = {
-        name: {phase: times.min for phase, times in each.times.items()}
-        for name, each in found.items()
-    }
+    times = {name: each.least for name, each in found.items()}
     sizes = {each.name: each.upload_bytes or 0 for each in probes}
     agreements = {key: Agreement(*times[each.name].values()) for key, each in sharing.items()}
     support_s = times[SUPPORT]["read"] / SUPPORT_VALUES

@@ -1,8 +1,7 @@
 """What `flhe advise` chooses among, and what a round of each asks of clients and server.
 
 Bytes are those of ciphertexts and of the shares, signatures and keys that go with them, by the schemes'
-own rules; what Flower frames a message with, and signatures of a few hundred bytes a message, are not
-in them.
+own rules, without Flower's frame of a message and its signatures, a few hundred bytes.
 """
 
 from __future__ import annotations

@@ -48,11 +48,9 @@ class Prices:
             client_usd_per_hour=self.client_usd_per_hour,
             server_usd_per_hour=self.server_usd_per_hour,
         )
-        check_amounts(f"Prices {self.name}, {EGRESS}", **self._by_site())
-
-    def _by_site(self) -> dict[str, float]:
         egress = self.egress_usd_per_gb
-        return dict(egress) if isinstance(egress, Mapping) else {"everywhere": egress}
+        by_site = egress if isinstance(egress, Mapping) else {"everywhere": egress}
+        check_amounts(f"Prices {self.name}, {EGRESS}", **by_site)
 
     def on(self, wan: Wan) -> Prices:
         """These, and the network's own where these have none for a site or the server.

@@ -15,6 +15,7 @@ from flhe_lab.advise.demand import Demand
 from flhe_lab.advise.ranking import Advice, Prediction
 from flhe_lab.advise.wan import SERVER
 from flhe_lab.bench.host import machine
+from flhe_lab.bench.table import HEADINGS
 
 
 def table(answer: Advice) -> Table:
@@ -31,23 +32,9 @@ def table(answer: Advice) -> Table:
         f"done again is counted. GB are of 2^30 bytes, of all clients. USD for {demand.rounds} rounds, "
         f"by prices {demand.prices.name!r}{_egress(demand)}",
     )
-    for heading in (
-        "seconds of",
-        "a round",
-        "encode+\nencrypt",
-        "add, a\nclient",
-        "decrypt+\ndecode",
-        "other\nstages",
-        "GB a\nround",
-        "USD",
-    ):
-        name = heading == "seconds of"
-        out.add_column(
-            heading,
-            justify="left" if name else "right",
-            no_wrap=not name,
-            min_width=18 if name else None,
-        )
+    out.add_column("seconds of", min_width=18)
+    for heading in ("a round", *HEADINGS[:3], "other\nstages", "GB a\nround", "USD"):
+        out.add_column(heading, justify="right", no_wrap=True)
     for row in answer.ranked:
         out.add_row(*_cells(row), end_section=row is answer.ranked[-1])
     out.add_row(*_cells(answer.plain))

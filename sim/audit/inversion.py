@@ -73,8 +73,7 @@ class Seen:
     """One example's gradient at the server."""
 
     values: NDArray[np.float64] = field(repr=False)
-    """The gradient (length,), in the order of the parameters; what is encrypted is not looked
-    at."""
+    """The gradient (length,), in the order of the parameters; what is encrypted is ignored."""
     clear: NDArray[np.bool_] = field(repr=False)  # Which coordinates are in clear, (length,)
 
 

@@ -1,18 +1,15 @@
 """Leakage: what a gradient inversion makes of the part of an update that is left in clear.
 
 The server sees one example's gradient of a fresh LeNet as it arrives: quantized, with noise if there is
-any, without the coordinates that are encrypted. Each way of choosing these is attacked from the same
-starts, at several shares:
+any, without the coordinates that are encrypted. Ways of choosing these, attacked from the same starts:
 
     random       another draw for each image
     labels       most sensitive by labels, the paper's map; see `flhe.coding.sensitivity`
     inputs       most sensitive by inputs
     magnitude    the largest gradients, by their mean
 
-The last three maps are those of these very images.
-
-and beside them `none`, where everything is in clear, and `all`, where nothing is and the guess is where
-the attack starts.
+The last three maps are those of these very images. Beside them there is `none`, where everything is in
+clear, and `all`, where nothing is and the guess is where the attack starts.
 
 Source: FedML-HE, Sec. 2.4 (the choice); Zhu et al. (NeurIPS 2019), the attack, see `inversion`.
 """
@@ -128,26 +125,17 @@ def name(way: str, share: float) -> str:
 def maps(model: torch.nn.Module, images: Images, seed: int) -> dict[str, NDArray[np.float32]]:
     """Maps of all images, by rule, each float32 (length,); the seed is of the probes."""
     pixels, labels = torch.from_numpy(images.pixels), torch.from_numpy(images.labels)
-    by: tuple[Of, Of] = ("labels", "inputs")
-    found = {
-        of: sensitivity(
-            model,
-            torch.nn.functional.cross_entropy,
-            [(pixels, labels)],
-            of=of,
-            random=torch.Generator().manual_seed(seed),
-        )
-        for of in by
-    }
     sizes = [
         gradient(model, pixels[i : i + 1], labels[i : i + 1]).abs() for i in range(len(images))
     ]
-    return {
-        of: np.concatenate([part.numpy().reshape(-1) for part in parts.values()])
-        for of, parts in found.items()
-    } | {
-        "magnitude": torch.stack(sizes).mean(0).numpy(),
-    }
+    found = {"magnitude": torch.stack(sizes).mean(0).numpy()}
+    batch, loss = (pixels, labels), torch.nn.functional.cross_entropy
+    by: tuple[Of, Of] = ("labels", "inputs")
+    for of in by:
+        probes = torch.Generator().manual_seed(seed)
+        parts = sensitivity(model, loss, [batch], of=of, random=probes)
+        found[of] = np.concatenate([part.numpy().reshape(-1) for part in parts.values()])
+    return found
 
 
 def hidden(scores: NDArray[Any], share: float) -> NDArray[np.bool_]:
@@ -165,7 +153,7 @@ def audit(images: Images, setting: Setting, progress: Progress | None = None) ->
     model = lenet(setting.seed)
     exact = copy.deepcopy(model).double()
     points: list[Point] = []
-    guesses = {}
+    guesses, shape = {}, (3, *images.pixels.shape[2:])
     # The model is too small for more, and sums come out the same on every machine like this one.
     with torch_threads(1):
         scores: dict[str, NDArray[Any]] = dict(maps(model, images, setting.seed))
@@ -179,29 +167,14 @@ def audit(images: Images, setting: Setting, progress: Progress | None = None) ->
                 if progress is not None:
                     done = len(points), len(images) * len(setting.points)
                     progress(*done, f"image {i + 1}: {way} {share:.0%}")
-                clear = ~hidden(scores.get(way, scores["random"]), share)
-                guess = invert(
-                    exact,
-                    Seen(values, clear),
-                    (3, *images.pixels.shape[2:]),
-                    CLASSES,
-                    setting.attack,
-                    (setting.seed, i),
-                )
+                seen = Seen(values, ~hidden(scores.get(way, scores["random"]), share))
+                guess = invert(exact, seen, shape, CLASSES, setting.attack, (setting.seed, i))
                 points.append(_point(way, share, i, guess, images))
                 guesses[way, share, i] = guess.image
     return Audit(setting, images, tuple(points), guesses, time.perf_counter() - began)
 
 
 def _point(way: str, share: float, i: int, guess: Guess, images: Images) -> Point:
-    original = images.pixels[i]
-    return Point(
-        way,
-        share,
-        i,
-        ssim(guess.image, original),
-        float(np.mean((guess.image - original) ** 2)),
-        guess.loss,
-        guess.evaluations,
-        guess.label == int(images.labels[i]),
-    )
+    original, right = images.pixels[i], guess.label == int(images.labels[i])
+    likeness, error = ssim(guess.image, original), float(np.mean((guess.image - original) ** 2))
+    return Point(way, share, i, likeness, error, guess.loss, guess.evaluations, right)

@@ -144,9 +144,8 @@ def picture(found: Audit, path: Path) -> None:
     """Draw a row of originals, and one for each way, with SSIM, MSE and credits."""
     count = len(found.images)
     rows = [("original", None), *((name(*at), at) for at in found.pictured)]
-    with figures.look():
-        width = 1.2 + 1.05 * count
-        figure = figures.new(width, 1.32 * len(rows))
+    width = 1.2 + 1.05 * count
+    with figures.drawn(path, width, 1.32 * len(rows)) as figure:
         grid = figure.subplots(len(rows), count, squeeze=False)
         for line, (label, at) in zip(grid, rows, strict=True):
             for i, axes in enumerate(line):
@@ -159,7 +158,6 @@ def picture(found: Audit, path: Path) -> None:
             line[0].set_ylabel(label.replace(", ", ",\n").replace(" by ", "\nby "), fontsize=7)
         lines = [textwrap.fill(line, int(LETTERS * width)) for line in found.images.credits]
         figure.supxlabel("\n".join(lines), x=0.99, ha="right", fontsize=5)
-        figures.save(figure, path)
 
 
 def _show(axes: Axes, image: NDArray[Any], title: str) -> None:
@@ -172,8 +170,7 @@ def _show(axes: Axes, image: NDArray[Any], title: str) -> None:
 
 def curve(found: Audit, path: Path) -> None:
     """Draw SSIM and MSE over the share encrypted: means, and from the least to the largest."""
-    with figures.look():
-        figure = figures.new(7.4, 2.9)
+    with figures.drawn(path, 7.4, 2.9) as figure:
         for axes, what in zip(figure.subplots(1, 2), ("ssim", "mse"), strict=True):
             for i, rule in enumerate(RULES):
                 ways = [(NONE, 0.0), *((rule, s) for s in found.setting.shares), (ALL, 1.0)]
@@ -189,4 +186,3 @@ def curve(found: Audit, path: Path) -> None:
             axes.set(xlabel="encrypted, % of the parameters", title=what.upper(), xlim=(0, 100))
             axes.set_ylim(bottom=0)
             axes.legend(loc="best", fontsize=7)
-        figures.save(figure, path)

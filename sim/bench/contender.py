@@ -39,21 +39,17 @@ class Setting:
     values: int = 1_200_000  # D, length of an update
     cohort: int = 10  # N, clients
     dropouts: int = 0
-    """Clients whose upload is missing; every other one from rank 1 on, the worst case for masks
-    that telescope."""
+    """Clients whose upload is missing: every other one from rank 1 on, the worst case for masks."""
     threads: int = 1  # Threads of one client
 
     def __post_init__(self) -> None:
-        if self.values < 1:
-            raise ConfigError(f"--values {self.values}: must be at least 1")
-        if self.cohort < 2:
-            raise ConfigError(f"--cohort {self.cohort}: must be at least 2")
+        for name, least in (("values", 1), ("cohort", 2), ("threads", 1)):
+            if (value := getattr(self, name)) < least:
+                raise ConfigError(f"--{name} {value}: must be at least {least}")
         if not 0 <= self.dropouts <= self.cohort - 2:
             raise ConfigError(
                 f"--dropouts {self.dropouts} of --cohort {self.cohort}: two clients must remain"
             )
-        if self.threads < 1:
-            raise ConfigError(f"--threads {self.threads}: must be at least 1")
 
     @property
     def survivors(self) -> tuple[int, ...]:

@@ -75,8 +75,7 @@ def uploads(
     """A contender of `ranks`, who upload.
 
     `seal` makes a rank's upload, `opened` the float32 mean of a closed sum; `exact` is what that is of.
-    `add` is given (running sum, upload), and timed where it is less than the adder's own. `known` as in
-    `Contender`.
+    `add` is given (running sum, upload): less than the adder's own. `known` as in `Contender`.
     """
     parts = [seal(rank) for rank in ranks]
     total: Sealed | None = None

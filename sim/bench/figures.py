@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,33 +45,25 @@ def check(path: Path) -> None:
         ) from None
 
 
-def new(width: float, height: float) -> Figure:
-    """An empty figure, sizes in inches; axes made within `look` have its manner."""
+@contextmanager
+def drawn(path: Path, width: float, height: float) -> Iterator[Figure]:
+    """An empty figure, sizes in inches, written as the PNG `path` in the end; ConfigError if not."""
+    import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
-
-
-def look() -> Any:
-    """A context in which axes are made as ours."""
-    import matplotlib as mpl
-
-    return mpl.rc_context(LOOK)  # type: ignore[arg-type]
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write the PNG; ConfigError when that cannot be done."""
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+    with mpl.rc_context(LOOK):  # type: ignore[arg-type]
+        figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+        yield figure
+        try:
+            figure.savefig(path)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def save_data(path: Path, name: str, version: int, data: Mapping[str, Any]) -> Path:
     """Write what a figure shows into the JSON file beside it; returns that file's path.
 
-    `path` is the figure's, `name` and `version` are the data's format; `data` holds JSON values, what
-    made them too.
+    `path` is the figure's, `name` and `version` are the data's format; `data` holds JSON values.
     """
     beside = path.with_suffix(".json")
     document = {"format": name, "version": version, **data}

@@ -238,9 +238,6 @@ def _unmask(workflow: Any, context: Any, state: Any, replies: list[Any]) -> floa
     return seconds
 
 
-EXAMPLES = 1000
-"""Of every client: as many as Flower's default max_weight, so that the weight costs no precision."""
-
 FIRST = 1000
 """Node id of the first client."""
 
@@ -274,7 +271,8 @@ class Client:
         trained: Any = None
         if configs_of(message)[Key.STAGE] == Stage.COLLECT_MASKED_VECTORS:
             update = ndarrays_to_parameters([update_of(self._setting, self._context.node_id)])
-            result = FitRes(Status(Code.OK, ""), update, EXAMPLES, {})
+            # As many examples as the largest weight, so that the weight costs no precision.
+            result = FitRes(Status(Code.OK, ""), update, int(MAX_WEIGHT), {})
             trained = Message(compat.fitres_to_recorddict(result, False), reply_to=message)
         began = time.perf_counter()
         out = secaggplus_mod(message, self._context, lambda _msg, _ctx: trained)

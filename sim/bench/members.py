@@ -129,7 +129,6 @@ class SashMembers(Members):
         self._make_others()
 
     def _upload(self) -> None:
-        """Everybody's ciphertexts, and what the sum should be."""
         self._uploads = Uploads(self.adder, self.setting, self._slot)
         self._seeds = self._uploads.seeds
 
@@ -202,8 +201,7 @@ class SashMembers(Members):
 class Pairwise(Members):
     """SecAgg on a graph, or among all where there is no degree.
 
-    The sum is made from the senders' side, and the server takes it apart from the other one; it is
-    checked each time.
+    The sum is made from the senders' side; what the server makes of it is checked each time.
     """
 
     projected = False
@@ -211,7 +209,7 @@ class Pairwise(Members):
     def __init__(self, setting: Setting, degree: int | None) -> None:
         super().__init__(setting)
         size = setting.cohort
-        graph = Graph.full(size) if degree is None else Graph(size, degree, bytes(range(16)))
+        graph = Graph(size, size - 1) if degree is None else Graph(size, degree, bytes(range(16)))
         # On a sparse graph: more than half, the least that lets no two sets be opened.
         threshold = None if graph.complete else graph.holders // 2 + 1
         length, elements = self._masked()
@@ -247,7 +245,6 @@ class Pairwise(Members):
         return terms
 
     def _make_members(self) -> None:
-        """Everybody's secrets, keys, shares, signatures and answers."""
         plan, senders = self.plan, self.setting.survivors
         count = len(plan.members)
         rows = random_elements(8 * count).reshape(count, 8)

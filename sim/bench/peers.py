@@ -57,8 +57,7 @@ class Tenseal:
     slots: int  # Values in one of them
     levels: int = 0  # What 1 is quantized to; 0 for real numbers
     weighs: Weighs = ""
-    """Who multiplies by a client's weight, the server under encryption; by default nobody, and
-    sums are divided."""
+    """Who multiplies by weights, the server under encryption; by default sums are divided."""
     wire: bool = False  # Whether uploads and the sum are bytes
 
     def encrypt(self, values: Vector, weight: float = 1.0) -> list[Any]:
@@ -241,13 +240,14 @@ def plain_modulus(above: int, step: int) -> int:
 
 def peers(setting: Setting, updates: Sequence[Vector]) -> list[Contender]:
     """All peers of this version."""
-    from flhe_lab.bench.phe import phe_peers
+    from flhe_lab.bench.phe import phe_batches, phe_keys, phe_values
 
+    keys = phe_keys()
     return [
         *(ckks(setting, updates, moduli) for moduli in MODULI),
         bfv(setting, updates, BFV_MODULI),
         bfv(setting, updates),
-        *phe_peers(setting, updates),
+        *(make(setting, updates, keys) for make in (phe_values, phe_batches)),
     ]
 
 

@@ -131,15 +131,7 @@ def _about(how: str) -> dict[str, Any]:
     return {"kind": "peer", "note": note}
 
 
-def phe_peers(
-    setting: Setting, updates: Sequence[Vector], key_bits: int = KEY_BITS
-) -> list[Contender]:
-    """Both ways of using phe, under one key of `key_bits` bits."""
-    keys = phe_keys(key_bits)
-    return [phe_values(setting, updates, keys), phe_batches(setting, updates, keys)]
-
-
-def phe_keys(key_bits: int) -> Keys:
+def phe_keys(key_bits: int = KEY_BITS) -> Keys:
     """Phe's public and private key, made by phe."""
     public, private = library().generate_paillier_keypair(n_length=key_bits)
     return public, private

@@ -25,8 +25,7 @@ WHOLE = 50
 Make = Callable[[Setting], Any]
 """Setting -> both sides, or None where there is no point.
 
-`client` and `server` give the seconds of one client, a whole round, and those from the last answer to
-the sum; `projected` says whether the latter are added up from those of its parts.
+`client` and `server` give seconds; `projected`: whether the server's are added up from those of parts.
 """
 
 

@@ -31,8 +31,7 @@ def bench(
 ) -> Rows:
     """Time everything, by name; check every mean.
 
-    Raises ConfigError: an unknown scheme, or a setting that cannot be measured. FlheError: a mean that
-    is not the mean.
+    Raises ConfigError: an unknown scheme, or a setting that cannot be. FlheError: a wrong mean.
     """
     for name in schemes:
         if name not in SCHEMES:

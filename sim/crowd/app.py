@@ -1,8 +1,7 @@
 """The Flower app of `flhe crowd`: SASH on a made-up model, each node and the server under a clock.
 
 Nodes add known numbers, so that the model tells whether sums were exact. Each actor of Flower's engine
-appends what its nodes took to a file of its own, since what a node tells the server would be part of
-what is measured.
+appends what its nodes took to a file of its own: what it told the server would be measured too.
 """
 
 from __future__ import annotations
@@ -132,9 +131,6 @@ def error_of(
     than chance allows, which finds one missing client of a thousand.
 
     Raises FlheError: it is another model.
-
-    `arrays` is the final model, `start` the initial one; of so many `clients`, `drops` are missing from
-    each of the `rounds`.
     """
     step, variance = 0.0, 0.0
     grain = 1 / Quantize(most_bits(clients)).levels
@@ -155,7 +151,6 @@ def error_of(
 
 
 def _strategy(nodes: int, timeout: float, on_round: Callable[[RoundReport], None]) -> HEStrategy:
-    """SASH among all nodes, which any of them may drop out of."""
     from flhe.strategies import SashFedAvg
 
     return SashFedAvg(

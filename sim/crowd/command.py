@@ -55,7 +55,6 @@ def crowd(
 
 
 def _run(asked: Asked, timeout: float) -> Found:
-    """Run one federation, under a bar of its progress."""
     from rich.console import Console
 
     from flhe_lab.bench.table import progress

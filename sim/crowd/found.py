@@ -24,12 +24,8 @@ class Asked:
     def __post_init__(self) -> None:
         if not 3 <= self.clients <= MAX_MEMBERS:
             raise ConfigError(f"--clients {self.clients}: a group has 3 to {MAX_MEMBERS} members")
-        for name, value, least in (
-            ("values", self.values, 1),
-            ("rounds", self.rounds, 1),
-            ("drops", self.drops, 0),
-        ):
-            if value < least:
+        for name, least in (("values", 1), ("rounds", 1), ("drops", 0)):
+            if (value := getattr(self, name)) < least:
                 raise ConfigError(f"--{name} {value}: must be {least} at least")
 
 
@@ -55,15 +51,6 @@ class Found:
         """What was written down of one, earlier fields that are no more left out."""
         known = {f.name: data[f.name] for f in fields(cls)}
         return cls(**{**known, "asked": Asked(**data["asked"])})
-
-    @property
-    def other_bytes(self) -> int:
-        """What all processes hold but the server's and one actor.
-
-        A process's own peak counts shared pages in full, and peaks need not coincide: where little
-        else runs, this may come out below the truth, but never below 0.
-        """
-        return max(self.tree_bytes - self.server_bytes - self.actor_bytes, 0)
 
     def read_clocks(self, directory: Path) -> None:
         """Take in what the actors noted of each message (`app.clock`); refusals are left out."""

@@ -36,9 +36,7 @@ class Growth:
     powers: tuple[int, ...]  # p of each term, ascending
     factors: tuple[float, ...]  # c_p of each, not below 0
     residual: float  # Largest relative distance of a point from it
-    points: int
-    """Through how many it was laid; with no more points than terms, it passes through all of
-    them."""
+    points: int  # Through how many it was laid: all, where they are no more than terms
 
     @property
     def name(self) -> str:
@@ -74,8 +72,7 @@ def growth(clients: Sequence[int], found: Sequence[float], powers: Sequence[int]
 def together(parts: Sequence[Growth], clients: Sequence[int], found: Sequence[float]) -> Growth:
     """Add up the laws of the parts of a whole; no part then exceeds the whole, at any N.
 
-    There is one part at least. `clients` and `found` are the whole as it was measured: the residual is
-    its distance from the sum.
+    `clients` and `found` are the whole as it was measured: the residual is its distance from the sum.
     """
     powers = sorted({p for part in parts for p in part.powers})
     factors = dict.fromkeys(powers, 0.0)
@@ -95,8 +92,6 @@ def _against(
     residual = max(abs(law.at(n) / y - 1) for n, y in zip(clients, found, strict=True))
     return Growth(powers, factors, residual, len(found))
 
-
-# --- what a run took ---
 
 FURTHER = 10
 """How many times as many clients are projected."""
@@ -131,35 +126,38 @@ def _client_s(run: Found, *, of_round: bool) -> float:
     return sum(s for stage, s in run.client_cpu_s.items() if (stage in PER_ROUND) == of_round)
 
 
-def _server_s(run: Found, key: str, *, of_round: bool) -> float:
+def _noted(run: Found, *keys: str, of_round: bool) -> float:
     """Of the epoch, or of the last round: in the first one everybody's confirmations travel too."""
     last = run.asked.rounds if of_round else 0
-    return sum(float(p[key]) for p in run.phases if p["round"] == last)
+    return sum(float(p[key]) for p in run.phases if p["round"] == last for key in keys)
 
 
 def _moved(run: Found, *, of_round: bool) -> float:
-    last = run.asked.rounds if of_round else 0
-    phases = [p for p in run.phases if p["round"] == last]
-    total = sum(float(p["up_bytes_total"]) + float(p["down_bytes_total"]) for p in phases)
+    total = _noted(run, "up_bytes_total", "down_bytes_total", of_round=of_round)
     return total / run.asked.clients / 1e3
+
+
+def _other_bytes(run: Found) -> int:
+    # A process's own peak counts shared pages in full, and peaks need not coincide.
+    return max(run.tree_bytes - run.server_bytes - run.actor_bytes, 0)
 
 
 MEMORY = (
     Quantity("server's process", "MB", lambda r: r.server_bytes / 1e6, (0, 1, 2)),
     Quantity("one actor", "MB", lambda r: r.actor_bytes / 1e6, (0, 1)),
-    Quantity("other processes", "MB", lambda r: r.other_bytes / 1e6, (0, 1)),
+    Quantity("other processes", "MB", lambda r: _other_bytes(r) / 1e6, (0, 1)),
 )
 """Parts of the memory of all processes; the last one is Ray's own processes and further actors."""
 
 QUANTITIES = (
     Quantity("client, epoch", "s", lambda r: _client_s(r, of_round=False), (0, 1)),
     Quantity("client, round", "s", lambda r: _client_s(r, of_round=True), (0, 1)),
-    Quantity("server, epoch", "s", lambda r: _server_s(r, "server_s", of_round=False), (1, 2)),
-    Quantity("server, round", "s", lambda r: _server_s(r, "server_s", of_round=True), (0, 1, 2)),
+    Quantity("server, epoch", "s", lambda r: _noted(r, "server_s", of_round=False), (1, 2)),
+    Quantity("server, round", "s", lambda r: _noted(r, "server_s", of_round=True), (0, 1, 2)),
     Quantity(
         "Flower's store and looking, round",
         "s",
-        lambda r: _server_s(r, "grid_s", of_round=True),
+        lambda r: _noted(r, "grid_s", of_round=True),
         (0, 1, 2),
     ),
     Quantity("round, all clients", "s", lambda r: median(r.rounds_s), (1, 2)),
@@ -209,8 +207,7 @@ PANELS = (
 def plot(runs: Sequence[Found], path: Path) -> None:
     """Draw runs, by ascending clients, and the laws through them, dashed where nothing was run."""
     quantities = {quantity.name: quantity for quantity in QUANTITIES}
-    with figures.look():
-        figure = figures.new(9.2, 3.2)
+    with figures.drawn(path, 9.2, 3.2) as figure:
         for axes, (title, names) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
             for i, name in enumerate(names):
                 _line(axes, runs, quantities[name], figures.COLOURS[i])
@@ -221,7 +218,6 @@ def plot(runs: Sequence[Found], path: Path) -> None:
             fontsize=7.5,
             color="#333333",
         )
-        figures.save(figure, path)
 
 
 def _line(axes: Axes, runs: Sequence[Found], quantity: Quantity, colour: str) -> None:

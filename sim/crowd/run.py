@@ -112,7 +112,6 @@ class RayRun:
                 self.fail(f"it took longer than {self._timeout:g} s")
 
     def _hear(self, event: dict[str, Any]) -> None:
-        """Take in one event of the app's report."""
         found, kind = self._found, event["event"]
         if kind == "phase":
             number = event["round"]

@@ -164,9 +164,6 @@ def quiet(threads: int) -> Iterator[None]:
         yield
 
 
-# --- the clients' side ---
-
-
 def parts_of(data: Data, setting: Setting) -> list[Data]:
     """What each client holds: an even share of both halves, no more than the setting's images of it."""
     from flhe_app.tasks.base import Data as Part
@@ -196,7 +193,6 @@ def _allowing(home: Path) -> dict[str, Any]:
 
 
 def _app(first: nn.Module, parts: list[Data], setting: Setting, *, encrypted: bool) -> ClientApp:
-    """One app, whose nodes differ in their part of the data."""
     from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
 

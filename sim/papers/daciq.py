@@ -35,13 +35,18 @@ def two_tailed(bits: int) -> float:
 
     For comparison with the paper. It is not what `Clip` uses: see above.
     """
-    rounding = (2.0**bits - 2) / 3 * 2.0 ** (1 - 3 * bits)
+    return best(lambda a: 2 * tail(a) + rounding(bits) * a**2)
 
-    def by_the_paper(a: float) -> float:
-        cut = (a**2 + 1) * math.erfc(a / math.sqrt(2))
-        return cut - 2 * a * math.exp(-(a**2) / 2) / math.sqrt(2 * math.pi) + rounding * a**2
 
-    return best(by_the_paper)
+def tail(a: float) -> float:
+    """Of Eq. (1), of N(0, 1): the squared error of clipping at `a`, on one side."""
+    cut = (a**2 + 1) / 2 * math.erfc(a / math.sqrt(2))
+    return cut - a * math.exp(-(a**2) / 2) / math.sqrt(2 * math.pi)
+
+
+def rounding(bits: int) -> float:
+    """Of Eq. (1): the squared error of rounding, where clipped at 1."""
+    return (2.0**bits - 2) / 3 * 2.0 ** (1 - 3 * bits)
 
 
 def best(cost: Callable[[float], float], low: float = 0.3, high: float = 12.0) -> float:
@@ -62,7 +67,6 @@ def best(cost: Callable[[float], float], low: float = 0.3, high: float = 12.0) -
 
 
 def _density(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of N(0, 1)."""
     return np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
 
 

@@ -153,7 +153,6 @@ def times_ones(x: Sequence[int]) -> Poly:
 
 
 def _at(x: Sequence[int], width: int) -> Any:
-    """The polynomial's value at 256^width."""
     low = min(x)
     value = _integer(b"".join((each - low).to_bytes(width, "little") for each in x))
     return value + low * _integer((b"\1" + bytes(width - 1)) * len(x)) if low else value

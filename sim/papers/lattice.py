@@ -29,7 +29,9 @@ EUROCRYPT 2017 (guessing zeros).
 
 from __future__ import annotations
 
+import functools
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 
 SMALLEST_BLOCK = 50
@@ -72,8 +74,7 @@ def primal(dimension: int, log2_q: float, log2_p: float) -> Cost:
 def primal_errors(dimension: int, log2_q: float, sigma: float) -> Cost:
     """Cheapest primal attack on LWE whose secret is as its errors are, and any number of samples.
 
-    `dimension` is n, the length of the secret; `sigma` the standard deviation of an error, and of a
-    coefficient of the secret.
+    `dimension` is n, the length of the secret; `sigma` its standard deviation, and that of errors.
     """
     return _cheapest(dimension, log2_q, math.log2(sigma), 0.0)
 
@@ -100,18 +101,12 @@ def _log2_binomial(n: int, k: int) -> float:
 
 def _cheapest(n: int, log2_q: float, log2_sigma: float, log2_scale: float) -> Cost:
     """Smallest block size that works; the secret's n coefficients are scaled by 2**log2_scale."""
-    low, high = SMALLEST_BLOCK, SMALLEST_BLOCK
-    while _samples(n, log2_q, log2_sigma, log2_scale, high) is None:
-        low, high = high + 1, 2 * high
-    while low < high:
-        middle = (low + high) // 2
-        if _samples(n, log2_q, log2_sigma, log2_scale, middle) is None:
-            low = middle + 1
-        else:
-            high = middle
-    samples = _samples(n, log2_q, log2_sigma, log2_scale, low)
-    assert samples is not None
-    return Cost(low, samples, samples + n + 1)
+    samples = functools.partial(_samples, n, log2_q, log2_sigma, log2_scale)
+    blocks = range(SMALLEST_BLOCK, 1 << 30)
+    size = blocks[bisect_left(blocks, True, key=lambda beta: samples(beta) is not None)]
+    found = samples(size)
+    assert found is not None
+    return Cost(size, found, found + n + 1)
 
 
 def _samples(n: int, log2_q: float, log2_sigma: float, log2_scale: float, beta: int) -> int | None:

@@ -35,8 +35,8 @@ Source: Wu, Zhang, Luo, "ESAFL", Sec. 4.5 and 5.2.2; embedding: Cheon, Kim, Kim,
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,9 +64,7 @@ class PaperPacking:
     cohort: int  # N
     log_q0: int = 16  # Bits of an encoded coefficient, the paper's precision
     n: int = 1 << 15  # Dimension, a power of two
-    packed: bool = (
-        True  # Whether a plaintext holds as many polynomials as there is room for, or one
-    )
+    packed: bool = True  # Whether a plaintext holds all polynomials that there is room for, or one
     halves: bool = True  # Whether both halves of a complex number carry a value
     zero: bool = True  # Whether the last of several fields is left empty
     offset: bool = True  # Whether coefficients are made positive by q0 / 2, or reduced modulo q0
@@ -167,9 +165,10 @@ def _slots(n: int) -> NDArray[np.int64]:
     return np.array([(pow(5, j, 2 * n) - 1) // 2 for j in range(n // 2)], np.int64)
 
 
-def unpacked(packing: PaperPacking) -> PaperPacking:
-    """The same encoding, one polynomial a plaintext."""
-    return replace(packing, packed=False)
+def vectors(count: int) -> Iterator[Reals]:
+    """Everybody's values, uniform in [0, 1], always the same."""
+    for j in range(COHORT):
+        yield np.random.default_rng(j).random(count)  # test data; keys never come from here
 
 
 def added(plaintexts: Iterable[Sequence[Poly]], log_p: int) -> list[Poly]:

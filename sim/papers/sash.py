@@ -4,8 +4,7 @@
 
 The sum comes out wrong by up to N - 1 (SASH, Theorem 1): a floor is taken in each mask, and one in
 the mask of the summed seed. Seeds modulo 2^64 cannot be added by Shamir shares, which live in a
-prime field. And the lattice-estimator gives these parameters 91 bits where the paper claims 128:
-nothing here is offered to users.
+prime field. And the lattice-estimator gives these parameters 91 bits where the paper claims 128.
 """
 
 from __future__ import annotations

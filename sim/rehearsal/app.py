@@ -4,8 +4,7 @@ An update is random, of its site and round, so that a search of the wire cannot 
 so that it is known afterwards whose updates are in a sum. Nothing here needs torch.
 
 A client writes what the server must not see into the directory that its node config names in
-`loopback-notes`. A file `hold` there stops it in the middle of its second round, until the file is
-gone or the process is killed.
+`loopback-notes`. A file `hold` there stops it in the middle of its second round, until it is gone.
 """
 
 from __future__ import annotations
@@ -120,9 +119,7 @@ def examples(site: int) -> int:
 
 def update(scheme: str, site: int, number: int, values: int) -> Floats:
     """Update of a site in a round of a run, shape (values,), within CLIP."""
-    rng = np.random.default_rng(
-        [SCHEMES.index(scheme), site, number]
-    )  # test data; keys and masks never come from here
+    rng = np.random.default_rng([SCHEMES.index(scheme), site, number])  # test data
     return rng.uniform(-CLIP, CLIP, values).astype(np.float32)
 
 
@@ -144,13 +141,14 @@ def client_app() -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        site, number = int(context.node_config["partition-id"]), _round(message)
+        config: Any = message.content["config"]
+        site, number = int(context.node_config["partition-id"]), config["server-round"]
         arrays = records.to_numpy(message.content.array_records["arrays"])
         received = np.concatenate([array.reshape(-1) for array in arrays.values()])
         scheme = str(context.run_config["scheme"])
         trained = received + update(scheme, site, number, received.size)
         notes = Path(str(context.node_config["loopback-notes"]))
-        told = np.float32(message.content.config_records["config"]["lr"])  # type: ignore[arg-type]
+        told = np.float32(config["lr"])
         path = notes / f"{context.run_id}-{number}.npz"
         _note(path, received=received, trained=trained, rate=told)
         if number == HOLD_ROUND and (notes / HOLD).exists():
@@ -232,12 +230,6 @@ def _note(path: Path, **arrays: Floats | np.float32) -> None:
     with beside.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
     beside.replace(path)
-
-
-def _round(message: Message) -> int:
-    number = message.content.config_records["config"]["server-round"]
-    assert isinstance(number, int)
-    return number
 
 
 def _wait(what: str, there: Callable[[], bool], seconds: float) -> None:

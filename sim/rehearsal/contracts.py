@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from flhe.node import audit
 from flhe.node.node import StoredSession
 from flhe.node.store import Store
-from flhe_lab.rehearsal.app import HOLD_ROUND, RATES, SITES, Plan
+from flhe_lab.rehearsal.app import HOLD_ROUND, RATES, Plan
 from flhe_lab.rehearsal.loopback import Loopback, Run
 from flhe_lab.rehearsal.updates import notes_of
 
@@ -32,12 +32,8 @@ class Logged:
     rate: float  # Learning rate that this says of the last round
 
 
-def logged(loopback: Loopback, run: Run) -> tuple[Logged, ...]:
-    """What each site's log says of a run."""
-    return tuple(_logged(loopback, run, site) for site in SITES)
-
-
-def _logged(loopback: Loopback, run: Run, site: str) -> Logged:
+def logged(loopback: Loopback, run: Run, site: str) -> Logged:
+    """What a site's log says of a run."""
     home = loopback.home(site)
     contracts, epochs = dict[tuple[int, str], None](), dict[tuple[int, str], None]()
     for entry in audit.last(Store(home), LINES):
@@ -55,11 +51,9 @@ def _logged(loopback: Loopback, run: Run, site: str) -> Logged:
 
 def rates(loopback: Loopback, run: Run) -> tuple[tuple[int, float], ...]:
     """(round, learning rate) as apps were told, each once."""
-    found = dict[tuple[int, float], None]()
-    for number in range(1, loopback.plan.rounds + 1):
-        for note in notes_of(loopback, run, number):
-            found[number, float(note["rate"])] = None
-    return tuple(found)
+    rounds = range(1, loopback.plan.rounds + 1)
+    told = ((n, float(note["rate"])) for n in rounds for note in notes_of(loopback, run, n))
+    return tuple(dict.fromkeys(told))
 
 
 def wrong(

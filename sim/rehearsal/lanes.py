@@ -12,6 +12,7 @@ it allows, was encrypted under nothing (`open_without_keys`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -40,8 +41,7 @@ Integers = NDArray[np.integer]
 def quantized(terms: Terms, layout: Layout, update: NDArray[np.float32], examples: int) -> Integers:
     """An update clipped, weighed and rounded to nearest, shape (layout.floats,).
 
-    `terms` have a threshold that is given; `update` has shape (layout.floats,), and the site
-    `examples`.
+    `terms` have a threshold that is given; `update` has shape (layout.floats,).
     """
     codecs = (
         replace(codec, rounding="nearest") if isinstance(codec, Quantize) else codec
@@ -85,24 +85,17 @@ def open_without_keys(adder: Adder, sealed: Sealed) -> Integers | None:
 
     Of FLASHE it cannot be told: any lanes are a vector.
     """
-    try:
-        return _opened(adder, sealed)
-    except FlheError:
-        return None
-
-
-def _opened(adder: Adder, sealed: Sealed) -> Integers | None:
-    found: Integers | None = None
-    if isinstance(adder, BatchCryptAdder):
-        found = _trivial_paillier(adder, sealed)
-    elif isinstance(adder, FedmlHeAdder):
-        found = _unmasked_ckks(adder, sealed)
-    elif isinstance(adder, EsaflAdder):
-        found = _keyless_eshe(adder, sealed)
-    elif isinstance(adder, SashAdder):
-        zeros = np.zeros(adder.scheme.elements(adder.cohort), np.uint64)
-        found = SashOpener(adder, zeros).decrypt(sealed)
-    return found
+    with suppress(FlheError):
+        if isinstance(adder, BatchCryptAdder):
+            return _trivial_paillier(adder, sealed)
+        if isinstance(adder, FedmlHeAdder):
+            return _unmasked_ckks(adder, sealed)
+        if isinstance(adder, EsaflAdder):
+            return _keyless_eshe(adder, sealed)
+        if isinstance(adder, SashAdder):
+            zeros = np.zeros(adder.scheme.elements(adder.cohort), np.uint64)
+            return SashOpener(adder, zeros).decrypt(sealed)
+    return None
 
 
 def _keyless_eshe(adder: EsaflAdder, sealed: Sealed) -> Integers:

@@ -40,18 +40,12 @@ class Logs:
             found.append(f"{path}" + (f" ends with {why}" if why else ""))
         return f"; see {', '.join(found)}"
 
-    def gather(self, scratch: Path) -> None:
-        """Copy what nodes and runs noted of themselves, before the directory `scratch` is removed."""
-        for path in (*scratch.glob("homes/*/errors.log"), *scratch.glob("run-*/report*.jsonl")):
-            shutil.copyfile(path, self.folder / f"{path.parent.name}-{path.name}")
-
 
 @contextmanager
 def kept_logs(scratch: Path, say: Callable[[str], None]) -> Iterator[Logs]:
     """A new directory for logs; it stays after an error, or where `failed` is set, and is then named.
 
-    `scratch` has the deployment's files, which are still there at the end; `say` is told where the logs
-    are.
+    `scratch` has the deployment's files; `say` is told where the logs are.
     """
     logs = Logs(Path(tempfile.mkdtemp(prefix="flhe-loopback-logs-")))
     try:
@@ -61,7 +55,9 @@ def kept_logs(scratch: Path, say: Callable[[str], None]) -> Iterator[Logs]:
         raise
     finally:
         if logs.failed:
-            logs.gather(scratch)
+            # What nodes and runs noted of themselves, before it is removed.
+            for path in (*scratch.glob("homes/*/errors.log"), *scratch.glob("run-*/report*.jsonl")):
+                shutil.copyfile(path, logs.folder / f"{path.parent.name}-{path.name}")
             say(f"logs are kept in {logs.folder}")
         else:
             shutil.rmtree(logs.folder, ignore_errors=True)

@@ -150,7 +150,6 @@ class Loopback:
         self._settle()
 
     def _late(self) -> str:
-        """What is not done when the time for the runs is over."""
         rest = ", ".join(
             f"{run.scheme} (round {len(run.rounds)} of {self.plan.rounds} is over)"
             for run in self.runs
@@ -203,7 +202,6 @@ class Loopback:
         ]
 
     def _place(self, name: str) -> Path:
-        """A new directory for what a run's server app writes."""
         place = self.scratch / f"run-{name}"
         place.mkdir(mode=0o700)
         return place

@@ -126,8 +126,6 @@ class Machines:
         return port
 
     def _register(self) -> None:
-        """Tell the SuperLink the keys of the SuperNodes that may connect."""
-
         def one(name: str) -> None:
             key = self._trust.node_keys[name].public
             words = ("supernode", "register", str(key), "flhe")

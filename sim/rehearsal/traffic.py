@@ -14,11 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_ssh_public_key,
-)
+from cryptography.hazmat.primitives import serialization
 
 from flhe.mods import records
 from flhe.schemes.base import Adder
@@ -142,7 +138,6 @@ def opened(adders: Iterable[tuple[Adder, int]], arrays: Mapping[str, bytes]) -> 
 
 
 def _like(adder: Adder, length: int, arrays: Mapping[str, bytes]) -> list[str]:
-    """Names of arrays as long as a ciphertext of `length` integers."""
     return [name for name, data in arrays.items() if len(data) == adder.nbytes(length)]
 
 
@@ -159,15 +154,11 @@ def _controls(
     yield "initial model, in streams", share_seen(first, downs) > 0.9
     yield "initial model, whole, over chunks' borders", share_seen(first, arrays.values()) == 1.0
     publics = loopback.trust.roster.publics
-    yield (
-        "identities' public keys, raw",
-        all(share_seen(public, ups) == 1.0 for public in publics),
-    )
+    raw = all(share_seen(public, ups) == 1.0 for public in publics)
+    yield "identities' public keys, raw", raw
     keys = [key.public for key in loopback.trust.node_keys.values()]
-    yield (
-        "SuperNodes' public keys, in base64",
-        all(share_seen(_as_sent(key), ups) == 1.0 for key in keys),
-    )
+    encoded = all(share_seen(_as_sent(key), ups) == 1.0 for key in keys)
+    yield "SuperNodes' public keys, in base64", encoded
     some = next(iter(sorted(down)), "")
     yield "an object's id, in hex", bool(some) and share_seen(bytes.fromhex(some), ups) == 1.0
     sealed = records.SEALED.encode()
@@ -178,5 +169,5 @@ def _controls(
 
 def _as_sent(public: Path) -> bytes:
     """A SuperNode's public key as Flower sends it, before base64."""
-    key = load_ssh_public_key(public.read_bytes())
-    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    key, pem = serialization.load_ssh_public_key(public.read_bytes()), serialization.Encoding.PEM
+    return key.public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)

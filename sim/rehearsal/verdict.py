@@ -20,19 +20,10 @@ from flhe.errors import FlheError
 from flhe.mods import records
 from flhe.node.checkpoint import open_checkpoint
 from flhe_lab.bench.synthetic import initial
-from flhe_lab.rehearsal import app, contracts
+from flhe_lab.rehearsal import app, contracts, node_secrets
 from flhe_lab.rehearsal.app import SITES, VICTIM, Plan
 from flhe_lab.rehearsal.contracts import Logged
 from flhe_lab.rehearsal.loopback import Loopback, Run
-from flhe_lab.rehearsal.node_secrets import (
-    CONTRIBUTION,
-    EPHEMERAL,
-    GROUP,
-    IDENTITY,
-    MODEL,
-    PAIR,
-    UPDATE,
-)
 from flhe_lab.rehearsal.traffic import Traffic, search
 from flhe_lab.rehearsal.updates import LANES, TRAINED, notes_of
 
@@ -74,7 +65,6 @@ class Report:
     killed_s: float  # Seconds from the beginning to its death
     back_s: float  # The same, to its return
     traffic: Traffic  # What was searched, and found
-    scratch: str  # Where all files were
     wrong: tuple[str, ...]
     """All that is not as it must be, with the mend; empty for a deployment that works."""
 
@@ -95,7 +85,6 @@ def check(loopback: Loopback, seconds: float) -> Report:
         killed_s=loopback.killed_s,
         back_s=loopback.back_s,
         traffic=traffic,
-        scratch=str(loopback.scratch),
         wrong=tuple(wrong(loopback.plan, results, traffic)),
     )
 
@@ -107,7 +96,8 @@ def _result(loopback: Loopback, run: Run) -> Result:
         sites, error = senders(run.scheme, after - before, report["round"], len(SITES))
         names = tuple(SITES[site] for site in sites)
         rounds.append(Round(report["round"], report["round_s"], names, error))
-    logs, rates = contracts.logged(loopback, run), contracts.rates(loopback, run)
+    logs = tuple(contracts.logged(loopback, run, site) for site in SITES)
+    rates = contracts.rates(loopback, run)
     return Result(run.scheme, run.status, run.ended - run.began, tuple(rounds), logs, rates)
 
 
@@ -144,21 +134,17 @@ def _flat(arrays: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
 
 
 def expected(plan: Plan) -> dict[str, int]:
-    """How many secrets of each kind there are at least: every run has a key agreement of all sites.
-
-    Beyond that, nothing may be missing of any member of any key agreement, nor of any site and round:
-    see `Traffic.missing`.
-    """
+    """How many secrets of each kind there are at least: every run has a key agreement of all sites."""
     sites, runs = len(SITES), len(plan.schemes)
     epochs = runs * (1 + plan.renew)
     vectors = runs * (sites * plan.rounds - plan.kill)
     return {
-        **dict.fromkeys((NODE_KEY, IDENTITY), sites),
-        **dict.fromkeys((EPHEMERAL, CONTRIBUTION), epochs * sites),
-        GROUP: epochs,
-        PAIR: epochs * sites * (sites - 1) // 2,
-        **dict.fromkeys((UPDATE, TRAINED, LANES), vectors),
-        MODEL: runs * (plan.rounds - 1),
+        **dict.fromkeys((NODE_KEY, node_secrets.IDENTITY), sites),
+        **dict.fromkeys((node_secrets.EPHEMERAL, node_secrets.CONTRIBUTION), epochs * sites),
+        node_secrets.GROUP: epochs,
+        node_secrets.PAIR: epochs * sites * (sites - 1) // 2,
+        **dict.fromkeys((node_secrets.UPDATE, TRAINED, LANES), vectors),
+        node_secrets.MODEL: runs * (plan.rounds - 1),
     }
 
 

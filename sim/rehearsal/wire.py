@@ -48,8 +48,7 @@ class Connection:
 def read(directory: Path) -> list[Connection]:
     """All connections of a wiretap, in order.
 
-    Raises ProtocolError: something else than HTTP/1.1, or bodies in a coding that a search would not
-    see through.
+    Raises ProtocolError: something else than HTTP/1.1, or bodies that a search cannot see through.
     """
     found = []
     for path in sorted(directory.glob("*.up")):

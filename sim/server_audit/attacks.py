@@ -57,27 +57,27 @@ def _listens(_system: System, setting: Setting, listened: View) -> Outcome:
     return _best(listened, setting, None)
 
 
-def _plain(system: System, setting: Setting, _listened: View) -> Outcome:
+def _asks(
+    system: System, setting: Setting, question: Callable[[Probe], Floats | None], *, before: bool
+) -> Outcome:
+    """A question in the middle of the run; with `before` also before anything else."""
     found: list[Floats] = []
 
     def ask(probe: Probe) -> None:
-        if (update := probe.plain(setting.first())) is not None:
-            found.append(update)
+        if (answer := question(probe)) is not None:
+            found.append(answer)
 
-    # Before anything else, and once more in the middle of the run.
-    view = system.run(setting, Script(before=ask, aside=ask))
+    view = system.run(setting, Script(before=ask if before else None, aside=ask))
     return _best(view, setting, found[0] if found else None)
+
+
+def _plain(system: System, setting: Setting, _listened: View) -> Outcome:
+    return _asks(system, setting, lambda probe: probe.plain(setting.first()), before=True)
 
 
 def _chosen_models(system: System, setting: Setting, _listened: View) -> Outcome:
-    found: list[Floats] = []
-
-    def ask(probe: Probe) -> None:
-        if (step := downhill(probe.loss, setting.first())) is not None:
-            found.append(step)
-
-    view = system.run(setting, Script(aside=ask))
-    return _best(view, setting, found[0] if found else None)
+    first = setting.first()
+    return _asks(system, setting, lambda probe: downhill(probe.loss, first), before=False)
 
 
 def _one_rate(system: System, setting: Setting, _listened: View) -> Outcome:
@@ -114,9 +114,6 @@ def _others_still(setting: Setting) -> dict[int, float]:
 
 def _without(setting: Setting, left_out: int) -> tuple[int, ...]:
     return tuple(site for site in range(setting.sites) if site != left_out)
-
-
-# --- example counts ---
 
 
 def _exact(view: View, setting: Setting, found: list[int | None]) -> Outcome:

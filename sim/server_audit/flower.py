@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from flwr.app import Message, RecordDict
@@ -117,15 +118,11 @@ class FlowerSecAgg:
 
         grid = LyingGrid(legacy_app(setting, secaggplus_mod), setting.sites + OWN)
 
-        def round_(ask: Ask, model: Floats) -> Seen:
-            return _secagg_round(grid, setting, ask, model)
-
         probe = _Probe(grid, setting, training, evaluation)
-        return _play(grid, setting, script, probe, round_)
+        return _play(grid, setting, script, probe, partial(_secagg_round, grid, setting))
 
 
 def _secagg_round(grid: LyingGrid, setting: Setting, ask: Ask, model: Floats) -> Seen:
-    """Run the workflow's four stages once."""
     sites = list(_asked(ask, setting))
     if len(sites) < 2:
         sites += range(setting.sites, setting.sites + OWN)

@@ -128,7 +128,6 @@ class Liar(SchemeFedAvg):
         message.content = RecordDict({**message.content, **changed})
 
     def _lone(self, record: ConfigRecord) -> ConfigRecord:
-        """A proposal of the victim alone."""
         rank = self._running().parameters.epoch.rank(FIRST + VICTIM)
         ranks = records.field(record, "survivors", list)
         shares = records.bytes_list(record, "shares")
@@ -204,7 +203,8 @@ class Liar(SchemeFedAvg):
 
         vars(fed)["keep"] = read
         try:
-            kept = (r for r in replies if fed.grid.node_of(r) != self._dropped(ask))
+            dropped = None if ask.dropped is None else FIRST + ask.dropped
+            kept = (r for r in replies if fed.grid.node_of(r) != dropped)
             found = super().aggregate_train(server_round, kept)
         finally:
             del vars(fed)["keep"]
@@ -216,10 +216,6 @@ class Liar(SchemeFedAvg):
                 fed.ledger.start_model(start)
                 fed.initial = records.from_numpy(start.arrays())
         return found
-
-    @staticmethod
-    def _dropped(ask: Ask) -> int | None:
-        return None if ask.dropped is None else FIRST + ask.dropped
 
 
 @dataclass(slots=True)

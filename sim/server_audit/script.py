@@ -59,10 +59,8 @@ class Seen:
     @property
     def best(self) -> Floats | None:
         """What comes closest to the victim's update without any attack."""
-        for found in (self.clear, self.mean, self.masked):
-            if found is not None:
-                return found
-        return None
+        found = (self.clear, self.mean, self.masked)
+        return next((each for each in found if each is not None), None)
 
 
 @dataclass(slots=True)

@@ -1,9 +1,7 @@
 """BatchCrypt's Tables 1 and 4 and Figures 7 to 11; ESAFL's Figures 4 to 6 and Table 5.
 
-Both evaluate nine clients in five data centers. Everybody is measured in
-one step a model, whichever paper asks. Their figures are pictures: what `iteration_s` and `traffic_mb`
-give is what texts and tables imply. Table 1 and Figure 10 are Paillier by the length of its key, and by
-the width of a value.
+Both evaluate nine clients in five data centers. Everybody is measured in one step a model, whichever
+paper asks. Their figures are pictures: `iteration_s` and `traffic_mb` give what texts and tables imply.
 """
 
 from __future__ import annotations
@@ -31,15 +29,7 @@ from flhe_lab.papers.packing import TABLE_3
 from flhe_lab.papers.published import MB, rows
 from flhe_lab.tables import phase_costs as costs_of
 from flhe_lab.tables.evaluation import NAMES, TOTAL, VALUES, Evaluation, Round, training_step
-from flhe_lab.tables.phase_costs import (
-    BATCHCRYPT_2048,
-    ESAFL_NARROW,
-    PHE,
-    PHE_BATCHED,
-    Cost,
-    read,
-    timed,
-)
+from flhe_lab.tables.phase_costs import Cost, read, timed
 from flhe_lab.tables.result import Marked, counted, projected
 from flhe_lab.tables.table import (
     Fill,
@@ -69,20 +59,26 @@ ITERATIONS = {"fcn": 52, "alexnet": 44, "lstm": 174}
 3.1) and its epochs are 52.03, 44.01 and 173.99."""
 
 MODES: Mapping[str, str] = {
-    PHE: FATE,
-    PHE_BATCHED: BATCHCRYPT,
-    BATCHCRYPT_2048: BATCHCRYPT,
+    costs_of.PHE: FATE,
+    costs_of.PHE_BATCHED: BATCHCRYPT,
+    costs_of.BATCHCRYPT_2048: BATCHCRYPT,
     costs_of.BATCHCRYPT: BATCHCRYPT,
     costs_of.ESAFL: ESAFL,
-    ESAFL_NARROW: ESAFL,
+    costs_of.ESAFL_NARROW: ESAFL,
     costs_of.PLAIN: PLAIN,
 }
 """Who is measured -> which of the papers' it stands for, and whose epochs it takes."""
 
-BATCHED = (PHE_BATCHED, BATCHCRYPT_2048, costs_of.BATCHCRYPT)
-ENCRYPTED, CLEAR = (PHE, *BATCHED), (*BATCHED, costs_of.PLAIN)
-TO_ESAFL = (PHE, PHE_BATCHED, BATCHCRYPT_2048, costs_of.ESAFL, ESAFL_NARROW)
-ESAFLS = (costs_of.ESAFL, ESAFL_NARROW, costs_of.PLAIN)
+BATCHED = (costs_of.PHE_BATCHED, costs_of.BATCHCRYPT_2048, costs_of.BATCHCRYPT)
+ENCRYPTED, CLEAR = (costs_of.PHE, *BATCHED), (*BATCHED, costs_of.PLAIN)
+TO_ESAFL = (
+    costs_of.PHE,
+    costs_of.PHE_BATCHED,
+    costs_of.BATCHCRYPT_2048,
+    costs_of.ESAFL,
+    costs_of.ESAFL_NARROW,
+)
+ESAFLS = (costs_of.ESAFL, costs_of.ESAFL_NARROW, costs_of.PLAIN)
 AGGREGATION, TRAFFIC = "server's additions", "traffic"
 BILL = ("instances", "network", "total")
 
@@ -126,9 +122,6 @@ def _paper_bill(model: str, mode: str) -> Numbers:
     return dict(zip(BILL, (bill.instance_usd, bill.network_usd, bill.total), strict=True))
 
 
-# --- what is measured ---
-
-
 def _step(model: str, plan: Plan) -> Step:
     return costs_of.step(VALUES[model], COHORT, tuple(MODES), plan)
 
@@ -139,9 +132,6 @@ steps, costs = EVALUATION.steps(_step), partial(EVALUATION.costs, _step)
 def everybodys_mb(cost: Cost) -> Marked:
     """What all nine send and receive in an iteration, MB of 2^20 bytes."""
     return cost.upload_bytes * (2 * COHORT) / MB
-
-
-# --- what tables are filled with ---
 
 
 def _breakdown(_model: str, cost: Cost, seen: Round) -> Numbers:
@@ -178,7 +168,6 @@ def convergence_of(paper: str, names: Sequence[str], modes: Sequence[str]) -> Fi
 
 
 def _bill(model: str, cost: Cost, seen: Round) -> Numbers:
-    """What training to convergence costs."""
     bill = _end(BATCHCRYPT, model, cost, seen).bill
     usd = map(projected, (bill.instance_usd, bill.network_usd, bill.total))
     return dict(zip(BILL, usd, strict=True))
@@ -211,7 +200,7 @@ def iterations_of(
 
 
 STOCK_MODES, FASTER = (FATE, BATCHCRYPT), (FATE, BATCHCRYPT, ESAFL)
-BILLED = (PHE, *CLEAR)
+BILLED = (costs_of.PHE, *CLEAR)
 _7, _8, _9 = iterations_of(BATCHCRYPT, ENCRYPTED, CLEAR, STOCK_MODES, (BATCHCRYPT, PLAIN))
 _4, _5, _6 = iterations_of(ESAFL, TO_ESAFL, ESAFLS, FASTER, (ESAFL, PLAIN))
 FILLS: Mapping[str, Fill] = {
@@ -250,9 +239,6 @@ LEVELS = (1 << 15) - 1
 """Integers of 16 bits, sign included."""
 
 
-# --- who takes part ---
-
-
 def short_key(bits: int) -> SecretKey:
     """A key of any even length, such as the paper's 1024 bits, which no policy of flhe allows."""
     half = bits // 2
@@ -268,8 +254,7 @@ def paillier_values(
     """Flhe's arithmetic of Paillier without the scheme: a value a ciphertext, no batches, no tags.
 
     Below the scheme there is no least length of a key, so this is timed at the paper's 1024 bits too.
-    Of an update, only the first `count` values are encrypted: as many ciphertexts share tables of
-    powers.
+    Of an update only `count` values are encrypted: as many ciphertexts share tables of powers.
     """
     key = short_key(key_bits)
     n, crt = gmpy().mpz(key.public.n), Crt(key.p, key.q)
@@ -297,9 +282,6 @@ def paillier_values(
     )
 
 
-# --- Table 1 ---
-
-
 def _keys_step(plan: Plan) -> Step:
     count, sample = (256, 25_000) if plan.quick else (2048, 300_000)
     return Step(
@@ -323,7 +305,7 @@ def measure_keys(
     contenders: dict[str, Contender] = {}
     for bits in key_bits:
         say(f"key of {bits} bits, making ready")
-        contenders[f"{PHE}|{bits}"] = phe_values(setting, updates, phe_keys(bits))
+        contenders[f"{costs_of.PHE}|{bits}"] = phe_values(setting, updates, phe_keys(bits))
         contenders[f"{ARITHMETIC}|{bits}"] = paillier_values(setting, updates, bits, count)
         if bits in ALLOWED:
             make = partial(batchcrypt, key_bits=bits)
@@ -345,10 +327,7 @@ def _table_1(plan: Plan, found: Found) -> Iterator[Line]:
                 ours = (size, cost.upload_bytes / MB, cost.encrypt_s, cost.decrypt_s)
                 yield Line(row, who, cost.group, dict(zip(COLUMNS_1, ours, strict=True)))
         theirs = (line.plain_mb, line.cipher_mb, line.encrypt_s, line.decrypt_s)
-        yield Line(row, PHE, "paper", dict(zip(COLUMNS_1, theirs, strict=True)))
-
-
-# --- Figure 10 ---
+        yield Line(row, costs_of.PHE, "paper", dict(zip(COLUMNS_1, theirs, strict=True)))
 
 
 def _widths_step(plan: Plan) -> Step:
@@ -369,8 +348,8 @@ def measure_widths(values: int, sample: int, repeats: int, say: Say) -> dict[str
         say(f"{bits} bits, making ready")
         make = partial(batchcrypt, key_bits=KEY_BITS, bits=bits, clip=LARGEST)
         contenders[f"{bits} bits"] = part_of(make, sample)(setting, updates)
-    say(f"{PHE_BATCHED}, making ready")
-    contenders[PHE_BATCHED] = phe_batches(setting, updates, phe_keys(KEY_BITS))
+    say(f"{costs_of.PHE_BATCHED}, making ready")
+    contenders[costs_of.PHE_BATCHED] = phe_batches(setting, updates, phe_keys(KEY_BITS))
     return timed(contenders, repeats, say)
 
 
@@ -382,12 +361,12 @@ def slots(bits: int) -> Slots:
 def by_width(measured: Mapping[str, Any], values: int) -> dict[int, list[Cost]]:
     """Bits -> ours, and python-paillier's, which goes with the number of ciphertexts."""
     costs = read(measured)
-    phe, whole = costs[PHE_BATCHED], slots(16).batches(values)
+    phe, whole = costs[costs_of.PHE_BATCHED], slots(16).batches(values)
     out = {}
     for bits in BATCH:
         share = slots(bits).batches(values) / whole
         numbers = (phe.encrypt_s, phe.add_s, phe.decrypt_s, phe.upload_bytes)
-        theirs = Cost(PHE_BATCHED, "peer", *(number * share for number in numbers))
+        theirs = Cost(costs_of.PHE_BATCHED, "peer", *(number * share for number in numbers))
         out[bits] = [costs[f"{bits} bits"], theirs]
     return out
 

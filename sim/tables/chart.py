@@ -14,6 +14,7 @@ from flhe_lab.bench import figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from flhe_lab.tables.result import Entry, Result
 
@@ -28,23 +29,25 @@ FIRM = ("counted", "measured", "published")
 class Chart:
     """How to draw."""
 
-    kind: Literal["lines", "dots", "own"]
+    kind: Literal["lines", "dots"]
     """lines: a line for everybody over Entry.x, a panel for each of `whats`; dots: a line for
     everybody, a dot for each row, a panel for each of `whats`."""
     whats: tuple[str, ...]  # Quantities that are drawn
     log: bool = False  # Logarithmic sizes
     log_x: bool = False  # Logarithmic axis of lines
     xlabel: str = ""  # What the axis of lines is
-    own: Callable[[Path], None] | None = None
-    """With kind "own": draws the PNG at the path that it is given, of what the section holds."""
+
+
+Own = Callable[[Path], None]
+"""In place of a chart: draws the PNG at the path that it is given."""
 
 
 def draw(result: Result, path: Path) -> None:
     """Draw a result with a chart into a PNG; ConfigError where it cannot be written."""
     chart = result.chart
     assert chart is not None
-    if chart.own is not None:
-        chart.own(path)
+    if not isinstance(chart, Chart):
+        chart(path)
         return
     shown = [e for e in result.entries if e.what in chart.whats]
     if chart.kind == "lines":
@@ -52,16 +55,21 @@ def draw(result: Result, path: Path) -> None:
     panels = [[e for e in shown if e.what == what] for what in chart.whats]
     panels = [panel for panel in panels if panel]
     who = list(dict.fromkeys((e.who, e.group) for e in shown))
-    with figures.look():
-        drawn = _lines if chart.kind == "lines" else _dots
-        figure = drawn(chart, panels, who)
+    across = min(len(panels), 3) if chart.kind == "lines" else len(panels)
+    down = -(-len(panels) // across)
+    size = (2.2 + 2.3 * across, 0.9 + 0.2 * len(who))
+    if chart.kind == "lines":
+        size = (2.9 * across + 1.1, 2.5 * down + 0.6 + 0.11 * len(who))
+    with figures.drawn(path, *size) as figure:
+        axes = figure.subplots(down, across, squeeze=False, sharey=chart.kind == "dots")
+        (_lines if chart.kind == "lines" else _dots)(chart, figure, axes, panels, who)
         if any(e.number.mark not in FIRM for e in shown):
             figure.supxlabel("hollow: sampled or projected; pale: published", fontsize=7)
-        figures.save(figure, path)
 
 
 Who = Sequence[tuple[str, str]]
 """(who, group) of everybody."""
+Panels = Sequence[Sequence["Entry"]]
 
 
 def _name(who: str, group: str) -> str:
@@ -86,11 +94,7 @@ def _mark(axis: Axes, entry: Entry, x: float, y: float, marker: str, colour: str
     )
 
 
-def _lines(chart: Chart, panels: Sequence[Sequence[Entry]], who: Who) -> Any:
-    across = min(len(panels), 3)
-    down = -(-len(panels) // across)
-    figure = figures.new(2.9 * across + 1.1, 2.5 * down + 0.6 + 0.11 * len(who))
-    axes: Any = figure.subplots(down, across, squeeze=False)
+def _lines(chart: Chart, figure: Figure, axes: Any, panels: Panels, who: Who) -> None:
     for spare in list(axes.flat)[len(panels) :]:
         spare.set_visible(False)
     named: dict[str, Any] = {}
@@ -109,16 +113,13 @@ def _lines(chart: Chart, panels: Sequence[Sequence[Entry]], who: Who) -> Any:
         axis.set_xscale("log" if chart.log_x else "linear")
         axis.set_yscale("log" if chart.log else "linear")
     figure.legend(named.values(), named, loc="outside upper center", ncols=min(len(named), 3))
-    return figure
 
 
-def _dots(chart: Chart, panels: Sequence[Sequence[Entry]], who: Who) -> Any:
+def _dots(chart: Chart, figure: Figure, axes: Any, panels: Panels, who: Who) -> None:
     from matplotlib.lines import Line2D
 
     rows = list(dict.fromkeys(e.row for panel in panels for e in panel))
     styles = {row: (MARKERS[i % 7], figures.COLOURS[i % 7]) for i, row in enumerate(rows)}
-    figure = figures.new(2.2 + 2.3 * len(panels), 0.9 + 0.2 * len(who))
-    axes: Any = figure.subplots(1, len(panels), squeeze=False, sharey=True)
     for axis, panel in zip(axes.flat, panels, strict=True):
         for e in panel:
             _mark(axis, e, e.number.value, who.index((e.who, e.group)), *styles[e.row])
@@ -136,4 +137,3 @@ def _dots(chart: Chart, panels: Sequence[Sequence[Entry]], who: Who) -> Any:
             for row, (marker, colour) in styles.items()
         ]
         figure.legend(handles=handles, loc="outside upper center", ncols=min(len(rows), 3))
-    return figure

@@ -18,10 +18,10 @@ Source: Wu, Zhang, Luo, "ESAFL", Sec. 8.1.2 and 8.2, Tables 3 and 4.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.schemes.esafl.adder import EsaflOpener, EsaflSealer
@@ -32,14 +32,7 @@ from flhe.schemes.sealed import Sealed
 from flhe_lab.bench.contender import SLOT
 from flhe_lab.bench.schemes import NARROW
 from flhe_lab.papers.esafl import LOG_Q, PaperEshe
-from flhe_lab.papers.packing import (
-    COHORT,
-    ERRORS,
-    TABLE_3,
-    PaperPacking,
-    added,
-    unpacked,
-)
+from flhe_lab.papers.packing import COHORT, ERRORS, TABLE_3, PaperPacking, added, vectors
 from flhe_lab.papers.published import MB
 from flhe_lab.tables.batchcrypt import ROUNDS
 from flhe_lab.tables.result import Mark, Marked, counted, published
@@ -67,7 +60,7 @@ def papers_ways(bits: int, n: int = DIMENSION) -> dict[Way, PaperPacking]:
     counting = PaperPacking(COHORT, bits, n, halves=False, zero=False)
     writing = PaperPacking(COHORT, bits, n, offset=False)
     return {
-        (name, packed): packing if packed else unpacked(packing)
+        (name, packed): replace(packing, packed=packed)
         for name, packing in ((AS_COUNTED, counting), (AS_WRITTEN, writing))
         for packed in (False, True)
     }
@@ -110,18 +103,12 @@ def errors(
     return found
 
 
-def _updates(count: int) -> Iterator[NDArray[np.float64]]:
-    """Everybody's values, uniform in [0, 1], always the same."""
-    for j in range(COHORT):
-        yield np.random.default_rng(j).random(count)  # test data; keys never come from here
-
-
 def _papers_error(packing: PaperPacking, count: int) -> float:
     eshe = PaperEshe(COHORT, packing.n, weight=min(64, packing.n))
     a, exact = eshe.public(), np.zeros(count)
     s = [0] * packing.n
     totals = None
-    for values in _updates(count):
+    for values in vectors(count):
         key = eshe.key()
         s = [x + y for x, y in zip(s, key, strict=True)]
         parts = [eshe.encrypt(a, key, m) for m in packing.pack(values)]
@@ -139,7 +126,7 @@ def _our_error(count: int, bits: int, ring: str) -> float:
     owns = [draw_own(adder.sizes.n) for _ in range(COHORT)]
     s: Total = np.add.reduce(owns, dtype=np.int32)
     total: Sealed | None = None
-    for j, values in enumerate(_updates(count)):
+    for j, values in enumerate(vectors(count)):
         sealer = EsaflSealer(adder, group_key, j, owns[j])
         plain = Plain(np.rint(values * levels).astype(np.int32), NOTHING)
         total = adder.add(total, sealer.encrypt(plain, SLOT))
@@ -147,9 +134,6 @@ def _our_error(count: int, bits: int, ring: str) -> float:
     assert total is not None
     opened = EsaflOpener(adder, group_key, s).decrypt(total) / levels
     return float(np.abs(opened - exact).mean())
-
-
-# --- the tables ---
 
 
 def _row(model: Any) -> str:

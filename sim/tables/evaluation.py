@@ -172,8 +172,7 @@ SECTIONS: tuple[Section, ...] = (
 
 
 PARTS = ("training", "encryption", "decryption", "idle")
-"""An iteration, as the paper's figures stack it; idle holds all else, transfers, the server's work and
-waiting for others."""
+"""An iteration, as the papers' figures stack it; idle holds all else: transfers, server, waiting."""
 
 TOTAL = "iteration"
 
@@ -182,9 +181,7 @@ TOTAL = "iteration"
 class Round:
     """One round as the slowest client sees it."""
 
-    parts: dict[
-        str, Marked
-    ]  # PARTS, as measured or sampled, and TOTAL; idle and total are projected
+    parts: dict[str, Marked]  # PARTS as measured or sampled, and TOTAL; this and idle are projected
     breakdown: Breakdown  # The model's own account
 
 

@@ -47,7 +47,7 @@ def row_of(model: Any) -> str:
 
 def numbers(cost: Cost) -> dict[str, Marked]:
     """Total seconds and MB of one aggregation."""
-    return {TIME: turns.total_s(cost), SIZE: cost.upload_bytes / MB}
+    return {TIME: cost.work_s(turns.COHORT), SIZE: cost.upload_bytes / MB}
 
 
 def told(seconds: float, nbytes: float) -> dict[str, float]:
@@ -61,11 +61,8 @@ def told(seconds: float, nbytes: float) -> dict[str, float]:
 def _models(who: Sequence[str], *, papers: bool) -> Fill:
     def fill(plan: Plan, found: Found) -> Iterator[Line]:
         for model in turns.MODELS:
-            seen, row, x = (
-                turns.costs(model.values, turns.SHARES, plan, found),
-                row_of(model),
-                model.values,
-            )
+            seen = turns.costs(model.values, turns.SHARES, plan, found)
+            row, x = row_of(model), model.values
             for cost in (seen[each] for each in who):
                 yield Line(row, cost.who, cost.group, numbers(cost), x)
             if papers:
@@ -146,10 +143,8 @@ def _selection(plan: Plan, found: Found) -> Iterator[Line]:
     told_of: dict[tuple[str, str, Group], Sequence[Quantities]] = {}
     for model, shares in ((turns.CNN, turns.SHARES), (turns.VIT, [*turns.TABLE_7])):
         seen = turns.costs(model.values, shares, plan, found)
-        mine, theirs = (
-            (turns.ours(0), turns.ours(0.1), turns.OURS),
-            (turns.PLAIN, turns.tenseals(0.1), turns.TENSEAL),
-        )
+        mine = (turns.ours(0), turns.ours(0.1), turns.OURS)
+        theirs = (turns.PLAIN, turns.tenseals(0.1), turns.TENSEAL)
         told_of[SHORT[model], turns.OURS, "ours"] = [numbers(seen[name]) for name in mine]
         told_of[SHORT[model], turns.TENSEAL, "peer"] = [numbers(seen[name]) for name in theirs]
     papers = (told(turns.TABLE_7[p].seconds, turns.TABLE_7[p].nbytes) for p in (0.0, 0.1, 1.0))
@@ -212,8 +207,6 @@ PIXELS = 224
 KEPT_SHARE = 0.3
 """Encrypted of what is sent, in Fig. 8's optimized setup."""
 
-# --- training ---
-
 
 def training_step(plan: Plan) -> Step:
     """Seconds of one image of ResNet-50, forwards, backwards and a step."""
@@ -252,9 +245,6 @@ def _train_s(plan: Plan, found: Found) -> Marked:
     return sampled(found[training_step(plan).key]["seconds_per_image"] * EPOCH)
 
 
-# --- Figures 8 and 14b ---
-
-
 def _cycle(cost: Cost, train_s: Marked, network: str) -> Round:
     return played(cost, train_s, named(network).links(turns.COHORT))
 
@@ -267,12 +257,8 @@ def _figure_8(plan: Plan, found: Found) -> Iterator[Line]:
         ("FedML-HE", turns.OURS, turns.ours(KEPT_SHARE)),
         ("TenSEAL", turns.TENSEAL, turns.tenseals(KEPT_SHARE)),
     ):
-        bars = (
-            ("plain", whole[turns.PLAIN]),
-            ("all", whole[everything]),
-            ("optimized", less[part]),
-        )
-        for who, cost in bars:
+        bars = {"plain": whole[turns.PLAIN], "all": whole[everything], "optimized": less[part]}
+        for who, cost in bars.items():
             seen = _cycle(cost, train_s, "fedml-200")
             parts = {  # they add up to the cycle
                 "encryption": cost.encrypt_s,
@@ -301,13 +287,11 @@ def _figure_14b(plan: Plan, found: Found) -> Iterator[Line]:
             moved = projected(seen.breakdown.transfer_s)
             numbers = {
                 "communication": moved,
-                "others": turns.total_s(cost) + train_s,
+                "others": cost.work_s(turns.COHORT) + train_s,
                 "communication's part": moved / seen.parts[TOTAL] * 100,
             }
             yield Line(row, cost.who, cost.group, numbers)
 
-
-# --- Figure 14a ---
 
 CROWD = (turns.PLAIN, turns.OURS, phase_costs.CKKS)
 

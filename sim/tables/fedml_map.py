@@ -1,13 +1,13 @@
 """FedML-HE's Figure 5: how sensitive each parameter of a LeNet is, layer by layer, drawn.
 
-The network is `flhe_lab.audit.lenet`, fresh, and the data are the sample images of `flhe audit`; the
-map is the paper's, by labels.
+The network, fresh, and the images are those of `flhe audit`; the map is the paper's, by labels.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe_lab.bench import figures
-from flhe_lab.tables.chart import Chart
+from flhe_lab.tables.chart import Own
 from flhe_lab.tables.result import counted, measured
 from flhe_lab.tables.table import Found, Line, Plan, Say, Step, Table, section
 
@@ -89,9 +89,8 @@ def _told(plan: Plan, found: Found) -> dict[str, object]:
     return {"size": whole.size, "top": 100 * top, "low": 100 * low}
 
 
-def _chart(plan: Plan, found: Found) -> Chart:
-    layers = read(found[_step(plan).key])
-    return Chart("own", (), own=lambda path: draw(layers, path))
+def _chart(plan: Plan, found: Found) -> Own:
+    return partial(draw, read(found[_step(plan).key]))
 
 
 def draw(layers: Map, path: Path) -> None:
@@ -99,8 +98,7 @@ def draw(layers: Map, path: Path) -> None:
     from matplotlib.colors import LogNorm
 
     most = max(float(part.max()) for part in layers.values())
-    with figures.look():
-        figure = figures.new(7.4, 6.0)
+    with figures.drawn(path, 7.4, 6.0) as figure:
         axes = figure.subplots(len(layers), 1)
         for axis, (layer, part) in zip(axes, layers.items(), strict=True):
             shown = axis.imshow(
@@ -114,7 +112,6 @@ def draw(layers: Map, path: Path) -> None:
             axis.grid(visible=False)
         axes[-1].set_xlabel("input")
         figure.colorbar(shown, ax=list(axes), label="sensitivity")
-        figures.save(figure, path)
 
 
 FIGURE_5 = section(lambda plan: [_step(plan)], Table("fedml-figure-5", _lines, _told, chart=_chart))

@@ -33,7 +33,6 @@ from flhe_lab.bench.peers import SLOTS, Weighs, tenseal_ckks
 from flhe_lab.papers.published import rows
 from flhe_lab.tables import phase_costs
 from flhe_lab.tables.phase_costs import Cost, measure
-from flhe_lab.tables.result import Marked
 from flhe_lab.tables.table import Found, Plan, Say, Step
 
 COHORT = 3
@@ -71,9 +70,6 @@ def ours(share: float) -> str:
 def tenseals(share: float) -> str:
     """The name of TenSEAL with so much encrypted."""
     return TENSEAL if share == 1 else f"TenSEAL, {share:.0%} encrypted"
-
-
-# --- who takes part ---
 
 
 def bare(weighs: Weighs) -> Make:
@@ -165,9 +161,6 @@ def ways_of(values: int, shares: Sequence[float]) -> dict[str, Make]:
     return ways
 
 
-# --- steps ---
-
-
 def longest(plan: Plan) -> int:
     """Values of the longest vector that is taken whole."""
     # Shares of it fill whole ciphertexts of 4096, so that they can be projected.
@@ -216,8 +209,3 @@ def reduced_costs(values: int, plan: Plan, found: Found) -> dict[str, Cost]:
     factor = values / (values // 16) if plan.quick else 1.0
     read = phase_costs.read(found[reduced_step(values, plan).key])
     return {name: cost.scaled(factor) for name, cost in read.items()}
-
-
-def total_s(cost: Cost) -> Marked:
-    """All phases of an aggregation, one after the other: clients work at the same time."""
-    return cost.work_s(COHORT)

@@ -49,8 +49,7 @@ SHARES = (0.2, 0.3, 0.5)
 def shortest(ring: int, scale: int, *, server_weighs: bool) -> tuple[Tenseal, list[int]] | None:
     """TenSEAL with the shortest primes that carry values below 2**(HEAD - 1), and bits of the primes.
 
-    With `server_weighs` there is a level for the server to multiply by weights. None where TenSEAL
-    takes none.
+    With `server_weighs` there is a level for the weights. None where TenSEAL takes none.
     """
     least = max(scale + HEAD, SHORTEST + 2)
     firsts = range(least, min(least + TRIES, LONGEST + 1))
@@ -77,9 +76,6 @@ def setups() -> list[tuple[int, int, bool]]:
 def name(ring: int, *, server_weighs: bool) -> str:
     """As tables call it."""
     return f"TenSEAL, n = {ring}, {'server weighs' if server_weighs else 'clients weigh'}"
-
-
-# --- what is measured ---
 
 
 def cost_of_setups(values: int, repeats: int, say: Say) -> list[dict[str, Any]]:
@@ -178,9 +174,6 @@ def _learn(average: Average, rounds: int, examples: int) -> float:
     return best
 
 
-# --- the table ---
-
-
 def parameter_steps(plan: Plan) -> list[Step]:
     """Costs by batch and scale; what learning through them comes to."""
     values, quick = 4 * BATCHES[-1] * (1 if plan.quick else 4), "-quick" if plan.quick else ""
@@ -201,13 +194,8 @@ def parameter_steps(plan: Plan) -> list[Step]:
     ]
 
 
-def _parameters(plan: Plan, found: Found) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    costs, learned = (found[each.key] for each in parameter_steps(plan))
-    return costs, learned
-
-
 def _lines(plan: Plan, found: Found) -> Iterator[Line]:
-    costs, learned = _parameters(plan, found)
+    costs, learned = (found[each.key] for each in parameter_steps(plan))
     changes = {
         (each["ring"], each["scale"]): 100 * (each["best"] - learned["clear"])
         for each in learned["encrypted"]
@@ -235,7 +223,7 @@ def _lines(plan: Plan, found: Found) -> Iterator[Line]:
 
 
 def _told(plan: Plan, found: Found) -> dict[str, object]:
-    costs, learned = _parameters(plan, found)
+    costs, learned = (found[each.key] for each in parameter_steps(plan))
     refused = [
         f"{name(c['ring'], server_weighs=c['weighs'])}, {c['scale']} bits"
         for c in costs

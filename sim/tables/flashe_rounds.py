@@ -10,25 +10,11 @@ from flhe_lab.bench.contender import Contender, Setting
 from flhe_lab.bench.sparse import plain_sparse, sparse
 from flhe_lab.papers.convergence import reported
 from flhe_lab.papers.published import rows
-from flhe_lab.tables import phase_costs
+from flhe_lab.tables import phase_costs as who
 from flhe_lab.tables.evaluation import NAMES as MODEL_NAMES
 from flhe_lab.tables.evaluation import TOTAL, VALUES, Evaluation, Round, row
 from flhe_lab.tables.headlines import BATCHES, COHORT, cnn_step
-from flhe_lab.tables.phase_costs import (
-    BFV,
-    BFV_PAPER,
-    BFV_VALUES,
-    CKKS,
-    CKKS_PAPER,
-    CKKS_VALUES,
-    FLASHE,
-    FLASHE_TENTH,
-    PHE,
-    PHE_BATCHED,
-    PLAIN,
-    WHO,
-    Cost,
-)
+from flhe_lab.tables.phase_costs import Cost
 from flhe_lab.tables.result import Group, Marked, counted, projected, published
 from flhe_lab.tables.table import Found, Line, Numbers, Plan, Say, Section, Step, Table, section
 
@@ -38,7 +24,7 @@ MODELS = ("resnet20", "gru", "cnn")
 # The slowest of the paper's links: a synchronous round waits for it (Sec. 2.3).
 EVALUATION = Evaluation(MODELS, COHORT, wan.named("40mbps"), prices.FLASHE, BATCHES, MODELS[-1])
 
-NAMES = (PLAIN, FLASHE, PHE_BATCHED, BFV_PAPER, BFV, CKKS_PAPER, CKKS)
+NAMES = (who.PLAIN, who.FLASHE, who.PHE_BATCHED, who.BFV_PAPER, who.BFV, who.CKKS_PAPER, who.CKKS)
 MODES: Mapping[str, str] = {
     "plain": "plain",
     "FLASHE": "FLASHE",
@@ -53,7 +39,17 @@ MODES: Mapping[str, str] = {
 
 TABLE_2 = rows("flashe", "table_2")
 PLAIN_BYTES = dict(rows("flashe", "plaintexts"))
-NAMES_2 = (PHE, PHE_BATCHED, BFV_VALUES, BFV_PAPER, BFV, CKKS_VALUES, CKKS_PAPER, CKKS, FLASHE)
+NAMES_2 = (
+    who.PHE,
+    who.PHE_BATCHED,
+    who.BFV_VALUES,
+    who.BFV_PAPER,
+    who.BFV,
+    who.CKKS_VALUES,
+    who.CKKS_PAPER,
+    who.CKKS,
+    who.FLASHE,
+)
 """In the order of the paper's table."""
 
 SIZES = tuple(PLAIN_BYTES)
@@ -63,13 +59,13 @@ TIMES = ("encryption", "decryption", "addition of 10")
 def size_steps(plan: Plan) -> list[Step]:
     """One step a size: all contenders in turns."""
     sizes = SIZES[:2] if plan.quick else SIZES
-    return [phase_costs.step(n, COHORT, NAMES_2, plan) for n in sizes]
+    return [who.step(n, COHORT, NAMES_2, plan) for n in sizes]
 
 
 def _table_2(plan: Plan, found: Found) -> Iterator[Line]:
     for step, values in zip(size_steps(plan), SIZES, strict=False):
         row = f"{values:,} values"
-        read = phase_costs.read(found[step.key])
+        read = who.read(found[step.key])
         yield Line(row, "plain, float32", "ours", _sizes(counted(4 * values), values))
         for cost in (read[name] for name in NAMES_2):
             seconds = (cost.encrypt_s, cost.decrypt_s, cost.add_s * (COHORT - 1))
@@ -93,14 +89,13 @@ def _step(model: str, plan: Plan) -> Step:
     """The largest model's is the headlines', where a few more take turns."""
     if model == MODELS[-1]:
         return cnn_step(plan)
-    return phase_costs.step(VALUES[model], COHORT, NAMES, plan)
+    return who.step(VALUES[model], COHORT, NAMES, plan)
 
 
 steps, costs = EVALUATION.steps(_step), EVALUATION.costs(_step, NAMES)
 
 
 def _said(model: str, mode: str) -> Any:
-    """Table 4's line of a model."""
     return reported("FLASHE", MODEL_NAMES[model], MODES[mode])
 
 
@@ -157,14 +152,14 @@ def measure_tenth(values: int, repeats: int, say: Say) -> dict[str, Any]:
     updates = setting.updates()
     plain, sent, union = plain_sparse(setting, updates, SHARE)
     ours = sparse(setting, updates, SHARE)
-    say(f"{PHE}, making ready")
+    say(f"{who.PHE}, making ready")
     contenders: Mapping[str, Contender] = {
         PLAIN_TENTH: plain,
-        FLASHE_TENTH: ours,
-        PHE: WHO[PHE](setting, updates),
+        who.FLASHE_TENTH: ours,
+        who.PHE: who.WHO[who.PHE](setting, updates),
     }
     return {
-        "rows": phase_costs.timed(contenders, repeats, say),
+        "rows": who.timed(contenders, repeats, say),
         "union": union.count,
         "sent": sent.count,
         "support_bytes": len(sent.data),
@@ -176,11 +171,11 @@ def tenth_costs(model: str, plan: Plan, found: Found) -> Iterator[Cost]:
     """Everybody's cost of a tenth."""
     at, factor = EVALUATION.stands_for(model, plan)
     seen = found[_tenth_step(at, plan).key]
-    read = phase_costs.read(seen["rows"])
-    for name in (PLAIN_TENTH, FLASHE_TENTH):
+    read = who.read(seen["rows"])
+    for name in (PLAIN_TENTH, who.FLASHE_TENTH):
         yield read[name].scaled(factor)
     sent, union = seen["sent"] / VALUES[at], seen["union"] / VALUES[at]
-    whole = read[PHE]
+    whole = read[who.PHE]
     tenth = Cost(
         PHE_TENTH,
         "peer",
@@ -196,14 +191,14 @@ def tenth_costs(model: str, plan: Plan, found: Found) -> Iterator[Cost]:
 def _figure_11(plan: Plan, found: Found) -> Iterator[Line]:
     for model in MODELS:
         values, dense = VALUES[model], counted(4 * VALUES[model])
-        sizes: list[tuple[str, Group, Marked]] = [(PLAIN, "ours", dense)]
+        sizes: list[tuple[str, Group, Marked]] = [(who.PLAIN, "ours", dense)]
         for cost in tenth_costs(model, plan, found):
             sizes.append((cost.who, cost.group, cost.upload_bytes))
-        for who, group, size in sizes:
+        for name, group, size in sizes:
             each = {"uplink": size / 1e6, "uplink a value of the model": size / values}
-            yield Line(row(model), who, group, {**each, RATIO: size / dense})
-        for who, ratio in PUBLISHED.items():
-            yield Line(row(model), who, "paper", {RATIO: ratio})
+            yield Line(row(model), name, group, {**each, RATIO: size / dense})
+        for name, ratio in PUBLISHED.items():
+            yield Line(row(model), name, "paper", {RATIO: ratio})
 
 
 _filled, _modes = EVALUATION.filled, tuple(MODES)

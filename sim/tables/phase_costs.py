@@ -98,8 +98,7 @@ class Cost:
 def step(values: int, cohort: int, names: Sequence[str], plan: Plan) -> Step:
     """The measurement of `names` at `values` values and `cohort` clients.
 
-    The step's key holds all of them: sections that ask for the same share one measurement; what is to
-    be compared must be in one.
+    Sections that ask for the same share one measurement; what is to be compared must be in one.
     """
     digest = hashlib.sha256("+".join(sorted(names)).encode()).hexdigest()
     return Step(
@@ -136,8 +135,7 @@ def timed(
 ) -> Rows:
     """Time everybody in turns; JSON values that `read` takes.
 
-    What is done once for the sum, "close", counts for each of `cohort` additions. `enough_s` is as in
-    `flhe_lab.bench.turns`.
+    What is done once for the sum, "close", is shared by `cohort` additions. `enough_s` as in `turns`.
 
     Raises FlheError: a mean that is not the mean.
     """

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from flhe.errors import ConfigError
-from flhe_lab.tables.chart import Chart
+from flhe_lab.tables.chart import Chart, Own
 
 Mark = Literal["counted", "measured", "sampled", "projected", "published"]
 """Where a number comes from, the firmest first; LEGEND says what each one means."""
@@ -123,7 +123,7 @@ class Result:
     title: str  # What it shows, in a few words
     entries: tuple[Entry, ...]
     """In the order of rows; columns come in the order of their first entry."""
-    chart: Chart | None = None  # How it is drawn; None where it is a table only
+    chart: Chart | Own | None = None  # How it is drawn; None where it is a table only
     notes: tuple[str, ...] = ()  # Setting, what differs from the paper's, what the paper leaves out
 
     def __post_init__(self) -> None:
@@ -135,14 +135,11 @@ class Result:
             raise ConfigError(f"{self.name}: two entries for {', '.join(most)}")
 
 
-FIELDS = ("row", "who", "group", "what", "unit", "value", "mark", "x")
-
-
 def to_csv(result: Result) -> str:
     """One line a number, its mark among the fields."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(FIELDS)
+    writer.writerow(("row", "who", "group", "what", "unit", "value", "mark", "x"))
     for e in result.entries:
         x = "" if e.x is None else repr(e.x)
         value = repr(e.number.value)
@@ -184,10 +181,8 @@ def ratios(
 ) -> tuple[Entry, ...]:
     """For each row, everybody's `what` divided by that of `to`: entries "`what`, ratio", unit "x".
 
-    A paper's numbers are divided by the paper's own of that name, ours and peers' by ours.
-
-    `what` is the quantity; the number of `to`, `who` of an entry, is 1; with `group` only entries of
-    that group.
+    A paper's numbers are divided by the paper's own of that name, ours and peers' by ours; the ratio of
+    `to` is 1. With `group`, only entries of that group.
     """
     base: dict[tuple[str, bool], Marked] = {}
     for e in entries:

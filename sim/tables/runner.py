@@ -55,15 +55,13 @@ def run(
 ) -> Made:
     """Measure what is not there yet, then write the page and all that it shows.
 
-    A step that fails does not keep others from being measured; the page names the sections that lack
-    it.
+    A step that fails does not keep others from being measured; the page names sections that lack it.
 
     Raises ConfigError: what cannot be read or written. FlheError: a section that is wrong.
 
     `sections` are asked for; the page shows `others` too, in this order, where all of it was measured
     before. `out` is a directory, made if it is not there, with a page and a folder named by `plan`.
-    `fresh` measures again what is asked for. `progress` receives (steps done, steps in all, what is
-    going on).
+    `fresh` measures again what is asked for.
     """
     store = Store(out / plan.name / "measured")
     # Sections that are not asked for are shown where all of theirs is there.

@@ -15,18 +15,9 @@ from functools import partial
 from typing import Any
 
 from flhe.keys.agreement.circle import PACKED_FROM
+from flhe_lab.bench import secure_sums as sums
 from flhe_lab.bench.contender import Setting
 from flhe_lab.bench.members import SashMembers
-from flhe_lab.bench.secure_sums import (
-    FLOWERS,
-    IN_PARTS,
-    MAKES,
-    SASH,
-    SASH_PLUS,
-    SECAGG,
-    SECAGG_PLUS,
-    timed,
-)
 from flhe_lab.tables.result import Group, Marked, counted, measured, sampled
 from flhe_lab.tables.table import Fill, Found, Line, Plan, Say, Section, Step, Table, section
 
@@ -37,7 +28,12 @@ FEW = 50
 HEADLINE = Setting(VALUES, FEW, FEW * 3 // 10)
 """Where the paper says 20x."""
 
-OURS = {SASH: SASH, SASH_PLUS: SASH_PLUS, SECAGG: "SecAgg, flhe's", SECAGG_PLUS: "SecAgg+, flhe's"}
+OURS = {
+    sums.SASH: sums.SASH,
+    sums.SASH_PLUS: sums.SASH_PLUS,
+    sums.SECAGG: "SecAgg, flhe's",
+    sums.SECAGG_PLUS: "SecAgg+, flhe's",
+}
 FLOWER = "SecAgg+, Flower's"
 
 
@@ -47,16 +43,15 @@ def many(plan: Plan) -> int:
 
 
 def _point(setting: Setting, plan: Plan) -> Step:
-    """Everybody in one setting."""
-    makes = dict(IN_PARTS if plan.quick else MAKES)
+    makes = dict(sums.IN_PARTS if plan.quick else sums.MAKES)
     if plan.quick and setting.cohort > FEW:  # where each takes seconds at a time
-        del makes[FLOWERS]
+        del makes[sums.FLOWERS]
     n, m, d = setting.cohort, setting.values, setting.dropouts / setting.cohort
     key = f"secagg-{n}-{m}-{d:g}" + ("-quick" if plan.quick else "")
     repeats = plan.repeats
 
     def work(say: Say) -> dict[str, Any]:
-        found = timed(setting, makes, repeats, lambda _n, _m, what: say(what))
+        found = sums.timed(setting, makes, repeats, lambda _n, _m, what: say(what))
         return {
             name: each.least | {"sampled": not each.contender.counted}
             for name, each in found.items()
@@ -92,8 +87,6 @@ _few = partial(_over_dropout, clients=FEW)
 
 
 def _lines(places: Places, who: Sequence[str]) -> Fill:
-    """Seconds of all in `who` in each setting."""
-
     def fill(plan: Plan, found: Found) -> Iterator[Line]:
         for row, x, setting in places(plan):
             for contender, taken in found[_point(setting, plan).key].items():
@@ -108,7 +101,6 @@ def _lines(places: Places, who: Sequence[str]) -> Fill:
 
 
 def _sides(taken: Any) -> tuple[Marked, Marked]:
-    """Client's seconds and server's."""
     server = sampled(taken["server"]) if taken["sampled"] else measured(taken["server"])
     return measured(taken["client"]), server
 
@@ -118,13 +110,13 @@ def ratio_step(plan: Plan) -> Step:
     return _point(HEADLINE, plan)
 
 
-def ratio_of(plan: Plan, found: Found, contender: str = FLOWERS) -> Marked:
+def ratio_of(plan: Plan, found: Found, contender: str = sums.FLOWERS) -> Marked:
     """How many times SASH's seconds, client and server together, SecAgg takes there.
 
     `contender` is Flower's (FLOWERS), or flhe's own (SECAGG).
     """
     taken = found[ratio_step(plan).key]
-    theirs, ours = _sides(taken[contender]), _sides(taken[SASH])
+    theirs, ours = _sides(taken[contender]), _sides(taken[sums.SASH])
     return (theirs[0] + theirs[1]) / (ours[0] + ours[1])
 
 
@@ -133,7 +125,7 @@ FOUR = ("SASH", "SASH+", "SecAgg, flhe's", "SecAgg+, flhe's", FLOWER)
 
 
 def _ratios(plan: Plan, found: Found) -> dict[str, object]:
-    return {"flower": ratio_of(plan, found).value, "ours": ratio_of(plan, found, SECAGG).value}
+    return {"flower": ratio_of(plan, found).value, "ours": ratio_of(plan, found, sums.SECAGG).value}
 
 
 def _many(plan: Plan, _found: Found) -> dict[str, object]:

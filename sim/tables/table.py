@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from flhe_lab.tables.chart import Chart
+from flhe_lab.tables.chart import Chart, Own
 from flhe_lab.tables.result import Entry, Group, Marked, Result, published, ratios
 
 Say = Callable[[str], None]
@@ -32,8 +32,7 @@ class Step:
     """One measurement."""
 
     key: str
-    """Its name, of the file that it is kept in: all that the result depends on, such as sizes, cohort,
-    and whether it is a quick one."""
+    """Its name, of the file that it is kept in: all that the result depends on, such as sizes."""
     work: Callable[[Say], Any]  # Takes `say`; returns JSON values
     about: str  # What it does, for the progress bar
     threads: int = 1  # Processors that it is pinned to; 0: as many as there are
@@ -106,13 +105,7 @@ class Table:
     name: str  # "flashe-table-2"
     fill: Fill  # (plan, found) -> lines, in order
     told: Told | None = None  # What titles and notes name in braces
-    chart: Callable[[Plan, Found], Chart] | None = None
-    """(plan, found) -> chart, where it is not declared."""
-
-    @property
-    def source(self) -> str:
-        """Paper and place: "FLASHE, Table 2"."""
-        return str(_declared()[self.name]["source"])
+    chart: Callable[[Plan, Found], Own] | None = None  # Where none is declared
 
     def result(self, plan: Plan, found: Found) -> Result:
         """Fill it in."""
@@ -139,8 +132,8 @@ def section(
     steps: Callable[[Plan], Sequence[Step]], *tables: Table, name: str = "", paper: str = ""
 ) -> Section:
     """A section of tables that come of the same steps; its name is the first one's unless said."""
-    whose, _, _ = tables[0].source.partition(", ")
-    covers = tuple(dict.fromkeys(table.source.partition(", ")[2] for table in tables))
+    sources = [str(_declared()[table.name]["source"]).partition(", ") for table in tables]
+    whose, covers = sources[0][0], tuple(dict.fromkeys(where for _, _, where in sources))
 
     def report(plan: Plan, found: Found) -> list[Result]:
         return [table.result(plan, found) for table in tables]
@@ -155,7 +148,6 @@ def _declared() -> dict[str, Any]:
 
 
 def _shared(declared: Mapping[str, Any]) -> dict[str, str]:
-    """Texts of [shared] that a declaration names."""
     whole = "".join((declared["title"], *declared.get("notes", ())))
     return {name: text for name, text in _declared()["shared"].items() if f"{{{name}}}" in whole}
 

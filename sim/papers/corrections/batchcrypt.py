@@ -71,9 +71,8 @@ def _capacity() -> Found:
     batches = {8: 200, 16: 100, 32: 50}
     room = {bits: PaperBatch(9, bits).slots(2048) for bits in batches}
     needs = batches[8] * PaperBatch(9, 8).slot_bits
-    bare = {
-        bits: 2048 // (PaperBatch(9, bits).slot_bits - 2) for bits in batches
-    }  # no zeros between
+    # Without zeros between values.
+    bare = {bits: 2048 // (PaperBatch(9, bits).slot_bits - 2) for bits in batches}
     return Found(
         "Slots of r + 4 bits under 2048 bits: "
         + ", ".join(f"{room[b]} of {b} bits for {n} in the paper" for b, n in batches.items())
@@ -87,21 +86,14 @@ def _capacity() -> Found:
 @shows("batchcrypt-eq-1")
 def _eq_1() -> Found:
     from flhe.coding.aciq import ratio
-    from flhe_lab.papers.daciq import best, error, two_tailed
+    from flhe_lab.papers.daciq import best, error, rounding, tail, two_tailed
 
     bits = 8
-    rounding = (2.0**bits - 2) / 3 * 2.0 ** (1 - 3 * bits)
-
-    def printed(a: float) -> float:
-        tail = (a**2 + 1) / 2 * math.erfc(a / math.sqrt(2))
-        return tail - a * math.exp(-(a**2) / 2) / math.sqrt(2 * math.pi) + rounding * a**2
-
-    low = best(printed)
+    low = best(lambda a: tail(a) + rounding(bits) * a**2)  # as printed
     x = np.linspace(low, low + 10, 100_001)
     bell = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
     cut = float(2 * ((x - low) ** 2 * bell).sum() * (x[1] - x[0]))
-    said = printed(low) - rounding * low**2
-    steps = math.sqrt(rounding / (1 / 6 / (2**bits - 1) ** 2))
+    said, steps = tail(low), math.sqrt(rounding(bits) / (1 / 6 / (2**bits - 1) ** 2))
     return Found(
         f"r = {bits}: the print is least at {low:.4f} sigma, with both tails at "
         f"{two_tailed(bits):.4f}. At {low:.4f} its integrals are {cut:.2e} sigma^2, its closed "

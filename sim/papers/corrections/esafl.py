@@ -10,14 +10,14 @@ Source: Wu, Zhang, Luo, "ESAFL".
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flhe_lab.papers.corrections.proof import Found, fixed, shows
 from flhe_lab.papers.esafl import PaperEshe, Poly, Q, multiply
-from flhe_lab.papers.packing import COHORT, ERRORS, LOG_P, TABLE_3, PaperPacking, added, unpacked
+from flhe_lab.papers.packing import COHORT, ERRORS, LOG_P, TABLE_3, PaperPacking, added, vectors
 
 N = 256
 LOW = 21
@@ -220,15 +220,10 @@ def _dropout() -> Found:
 WIDE = 1024
 
 
-def _values(count: int) -> list[NDArray[np.float64]]:
-    """Everybody's, uniform in [0, 1]."""
-    return [np.random.default_rng(j).random(count) for j in range(COHORT)]  # test data
-
-
 @shows("esafl-scale")
 def _scale() -> Found:
     bits = 47
-    coefficients = PaperPacking(COHORT, bits + 1, WIDE).encode(_values(WIDE)[0]).tolist()
+    coefficients = PaperPacking(COHORT, bits + 1, WIDE).encode(next(vectors(WIDE))).tolist()
     reduced = {(c << LOG_P - bits) % (1 << 16) for c in coefficients}
     largest = (2**16 - 1) * WIDE / 2.0**LOG_P
     return Found(
@@ -257,9 +252,9 @@ def _shift() -> Found:
 @shows("esafl-signs")
 def _signs() -> Found:
     count = 2 * WIDE
-    vectors, packing = _values(count), PaperPacking(COHORT, 16, WIDE, offset=False)
-    exact = np.sum(vectors, axis=0)
-    total = added([packing.pack(v) for v in vectors], LOG_P)
+    values, packing = list(vectors(count)), PaperPacking(COHORT, 16, WIDE, offset=False)
+    exact = np.sum(values, axis=0)
+    total = added([packing.pack(v) for v in values], LOG_P)
     width, mask = packing.width, (1 << packing.width) - 1
     beta = np.array(total[0], object)
     shifts = [width * (packing.fields - i) for i in (1, 2)]
@@ -278,12 +273,12 @@ def _signs() -> Found:
 def _errors() -> Found:
     packing = PaperPacking(COHORT, 32, WIDE)
     count = 2 * WIDE
-    vectors = _values(count)
+    values = list(vectors(count))
     found = []
-    for each in (unpacked(packing), packing):
-        total = added([each.pack(v) for v in vectors], LOG_P)
+    for each in (replace(packing, packed=False), packing):
+        total = added([each.pack(v) for v in values], LOG_P)
         opened = each.unpack(total, count, COHORT) / COHORT
-        found.append(float(np.abs(opened - np.mean(vectors, axis=0)).mean()))
+        found.append(float(np.abs(opened - np.mean(values, axis=0)).mean()))
     return Found(
         f"32 bits, mean of nine: off by {found[0]:.1e} without packing and by {found[1]:.1e} with "
         f"it; Table 4 has {ERRORS[0]:.0e} and {ERRORS[1]:.0e}.",
@@ -297,8 +292,8 @@ def _counts() -> Found:
     counted = PaperPacking(COHORT, halves=False, zero=False)
     texts, matches = [], []
     for model in TABLE_3:
-        by_text = [p.plaintexts(model.values) for p in (unpacked(written), written)]
-        by_table = [p.plaintexts(model.values) for p in (unpacked(counted), counted)]
+        by_text = [p.plaintexts(model.values) for p in (replace(written, packed=False), written)]
+        by_table = [p.plaintexts(model.values) for p in (replace(counted, packed=False), counted)]
         matches.append(by_table == list(model.ciphertexts))
         texts.append(
             f"{model.name} {by_text[0]} and {by_text[1]} for {by_table[0]} and {by_table[1]}"

@@ -222,7 +222,7 @@ def _history() -> Found:
 
 @shows("flashe-crossover")
 def _crossover() -> Found:
-    from flhe_lab.bench.mask_counts import crossover
+    from flhe_lab.tables.flashe_masks import crossover
 
     small = [n for n in range(2, 101) if crossover(n) < 0.3]
     at = {n: crossover(n) for n in (3, 5, 8, 80)}

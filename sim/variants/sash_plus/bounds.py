@@ -1,8 +1,7 @@
 """SASH+: how many neighbours, shares and survivors withstand how many colluders.
 
 Members of a large group add up the seeds of their SASH masks, 16 kB each, among a few neighbours
-(`flhe_lab.variants.secagg`). The bounds here are for a graph that a hash of everybody's contributions
-deals out.
+(`flhe_lab.variants.secagg`). These bounds are for a graph dealt out by a hash of all contributions.
 
 Source: SASH, Sec. 4.1.2 (SASH+); Bell et al., CCS 2020.
 """

@@ -43,11 +43,6 @@ class Graph:
         object.__setattr__(self, "_circle", circle)
         object.__setattr__(self, "_place", {rank: at for at, rank in enumerate(circle)})
 
-    @classmethod
-    def full(cls, members: int) -> Graph:
-        """The complete graph."""
-        return cls(members, members - 1)
-
     @property
     def complete(self) -> bool:
         """Whether everybody masks with everybody."""

@@ -99,8 +99,7 @@ def share(state: State, keys: Iterable[bytes]) -> tuple[State, dict[int, bytes]]
     """Take the neighbours' "mask-key" messages (U1); returns the "mask-share" for each, by rank.
 
     Raises ProtocolError: a message of somebody who is no neighbour, or of another sum; a sender or a
-    key that comes twice. AuthenticationError: a bad signature. QuorumError: with this member, fewer
-    than the threshold.
+    key that comes twice. AuthenticationError: a bad signature. QuorumError: fewer than the threshold.
     """
     plan, me = state.plan, state.rank
     near, publics = set(plan.graph.neighbours(me)), dict[int, bytes]()

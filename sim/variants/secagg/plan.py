@@ -1,7 +1,6 @@
 """What a pairwise masking is about: public, and the same on all members and the server.
 
-A plan's hash is in every message and in every mask's key, so two members who differ about anything
-cannot add up.
+A plan's hash is in every message and every mask's key: members who differ about it cannot add up.
 
 Source: Bonawitz et al., CCS 2017.
 """
@@ -73,7 +72,7 @@ class Plan:
         the roster's collusion bound, which on a sparse graph means: so many among one member's
         neighbours.
         """
-        graph = graph or Graph.full(epoch.size)
+        graph = graph or Graph(epoch.size, epoch.size - 1)
         colluders = epoch.roster.collusion
         if threshold is None:
             threshold = Thresholds(graph.holders, min(colluders, graph.holders - 2)).threshold

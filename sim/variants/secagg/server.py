@@ -18,15 +18,8 @@ from numpy.typing import NDArray
 from flhe.errors import ProtocolError, QuorumError
 from flhe.wire.canonical import loads
 from flhe.wire.secret import Secret
-from flhe_lab.variants.secagg.masks import (
-    Lanes,
-    Term,
-    agree,
-    apply,
-    commitment,
-    self_key,
-    towards,
-)
+from flhe_lab.variants.secagg import masks
+from flhe_lab.variants.secagg.masks import Lanes
 from flhe_lab.variants.secagg.pairwise import OPEN, SEED, from_bits, read_key, to_bits
 from flhe_lab.variants.secagg.plan import Plan
 
@@ -73,22 +66,22 @@ def unmask_sum(
         plan,
         sorted(chosen),
         held,
-        lambda owner, secret: commitment(secret, plan, owner) == committed[owner],
+        lambda owner, secret: masks.commitment(secret, plan, owner) == committed[owner],
     )
     secrets = _rebuild(plan, sorted(gone), held, lambda owner, s: _public(s) == publics[owner])
 
-    def terms() -> Iterator[Term]:
+    def terms() -> Iterator[masks.Term]:
         for rank, seed in seeds.items():
-            yield False, self_key(seed, plan, rank)
+            yield False, masks.self_key(seed, plan, rank)
         for rank, secret in secrets.items():
             private = X25519PrivateKey.from_private_bytes(secret)
             for other in plan.graph.neighbours(rank):
                 if other in chosen:
                     # What `rank` would have added is what `other` took away, and the reverse.
-                    key = agree(private, publics[other], plan, rank, other)
-                    yield towards(rank, other), key
+                    key = masks.agree(private, publics[other], plan, rank, other)
+                    yield masks.towards(rank, other), key
 
-    apply(plan, total, terms())
+    masks.apply(plan, total, terms())
     return total
 
 

@@ -1,9 +1,7 @@
 """SecAgg: pairwise masks on the vectors themselves; the server opens the sum.
 
-    y_u = x_u + PRG(b_u) + sum over v < u of PRG(s_uv) - sum over v > u of PRG(s_uv)    mod 2**b
-
-b = bits + ceil(log2 cohort), at most 32: a sum of `cohort` values of `bits` bits, sign included, never
-wraps, and exactly b bits a value travel. Masks are lanes of 32 bits, of which the low b count.
+Vectors are modulo 2**b, b = bits + ceil(log2 cohort), at most 32: a sum of `cohort` values of `bits`
+bits, sign included, never wraps, and b bits a value travel. Masks are lanes of 32 bits.
 
 Keys, shares and the set of senders are steps of `pairwise`, and who masks with whom is its graph:
 complete for SecAgg, regular for SecAgg+. Here is what lies between: values to lanes, lanes to the

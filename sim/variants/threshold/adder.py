@@ -59,9 +59,7 @@ class ThresholdRlwe(Adder):
     cohort: int  # N, parties that hold shares, and senders of a sum at most; 2 or more
     threshold: int  # t, parties that open a sum together, 2 to N. Fewer learn nothing.
     bits: int = 16  # Bits of one encoded value, sign included, 2 to 32
-    ring: str = DEFAULT_RING
-    """Parameters of the ring; see `flhe.schemes.esafl.presets`. One limb of 64 bits is too
-    small."""
+    ring: str = DEFAULT_RING  # As in `flhe.schemes.esafl.presets`; one limb of 64 bits is too small
     key_id: bytes = b""  # `PublicKey.key_id`, 32 bytes; empty before there is one
     scheme: ThresholdCkks = field(default=ThresholdCkks(), repr=False, compare=False)
 

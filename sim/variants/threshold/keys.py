@@ -80,8 +80,7 @@ def begin(
 ) -> tuple[Drawn, bytes]:
     """Draw s_i and e_i; returns the state to keep and the COMMIT, 32 bytes, for all.
 
-    `scheme` is without a key's id; `crs` has 32 public bytes which nobody chose alone, such as a hash
-    of a nonce of each party.
+    `scheme` is without a key's id; `crs` has 32 public bytes, such as a hash of a nonce of each party.
     """
     check_senders((rank,), scheme.cohort)
     if len(crs) != 32 or scheme.key_id:

@@ -94,7 +94,6 @@ def key_in(adder: ThresholdRlwe, data: bytes) -> ThresholdKey:
 
 
 def _shaped(adder: ThresholdRlwe, flat: NDArray[np.uint64]) -> Residues:
-    """A row for each limb."""
     moduli, n = adder.slots.moduli, adder.sizes.n
     if flat.size != len(moduli) * n:
         raise ProtocolError(

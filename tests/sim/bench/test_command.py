@@ -140,8 +140,11 @@ def test_data_lie_beside_a_figure_and_some_can_go_nowhere(
     with pytest.raises(ConfigError, match=r"a\.json: cannot be written \(Is a directory\)"):
         figures.save_data(tmp_path / "a.png", "x", 1, {})
     (tmp_path / "b.png").mkdir()
-    with pytest.raises(ConfigError, match=r"b\.png: cannot be written"):
-        figures.save(figures.new(1, 1), tmp_path / "b.png")
+    with (
+        pytest.raises(ConfigError, match=r"b\.png: cannot be written"),
+        figures.drawn(tmp_path / "b.png", 1, 1),
+    ):
+        pass
     real = builtins.__import__
 
     def none(name: str, *rest: Any) -> Any:

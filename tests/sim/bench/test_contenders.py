@@ -16,14 +16,14 @@ from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed
 from flhe_lab.bench.contender import Contender, Setting, Vector
 from flhe_lab.bench.federation import nbytes
-from flhe_lab.bench.mask_counts import CLIENTS, crossover, masks_made, survivors_of
 from flhe_lab.bench.peers import bfv, plain_modulus
-from flhe_lab.bench.phe import phe_batches, phe_keys, phe_peers, phe_values
+from flhe_lab.bench.phe import phe_batches, phe_keys, phe_values
 from flhe_lab.bench.schemes import SCHEMES, flashe
 from flhe_lab.bench.sparse import plain_sparse, sparse
 from flhe_lab.bench.times import limits
 from flhe_lab.tables.fedml_measure import bare, fewer, selected
 from flhe_lab.tables.fedml_threshold import threshold_contender
+from flhe_lab.tables.flashe_masks import CLIENTS, crossover, masks_made, survivors_of
 from flhe_lab.tables.phase_costs import BATCHCRYPT, WHO
 
 for package in ("phe", "gmpy2", "tenseal"):
@@ -109,7 +109,8 @@ def test_the_limit_is_of_flashes_own_streams() -> None:
 
 def test_samples_stand_for_wholes() -> None:
     setting = Setting(1000, 4, 1)
-    values, batches = phe_peers(setting, setting.updates(), 512)
+    updates = setting.updates()
+    values, batches = (make(setting, updates, KEY) for make in (phe_values, phe_batches))
     assert (values.projection, values.upload_bytes) == (1000 / 16, 1000 * (128 + 4))
     # Slots of 19 bits, 26 of them in 511: 39 ciphertexts.
     assert (batches.projection, batches.upload_bytes) == (39 / 16, 39 * 128)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flhe_lab.papers.esafl import PaperEshe, Poly, multiply, times_ones
-from flhe_lab.papers.packing import LOG_P, PaperPacking, added, unpacked
+from flhe_lab.papers.packing import LOG_P, PaperPacking, added
 
 
 def schoolbook(x: Poly, y: Poly) -> Poly:
@@ -113,5 +114,5 @@ def test_fields_lie_as_equation_9_has_them(offset: bool) -> None:
     for j in range(8):
         text = "".join("00000" + f"{int(digit[j]):016b}" for digit in digits) + "0" * 21
         assert beta[j] == int(text, 2)
-    (plain,) = unpacked(packing).pack(values[:4])
+    (plain,) = replace(packing, packed=False).pack(values[:4])
     assert plain == digits[0].tolist()

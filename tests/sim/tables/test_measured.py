@@ -130,7 +130,7 @@ def test_an_aggregation_is_measured_and_projected_where_it_is_longer() -> None:
         *(fedml_measure.OURS, fedml_measure.TENSEAL, fedml_measure.FLARE),
     ]
     assert whole["plain"].upload_bytes == counted(8_000)
-    assert {fedml_measure.total_s(cost).mark for cost in whole.values()} == {"measured"}
+    assert {cost.work_s(fedml_measure.COHORT).mark for cost in whole.values()} == {"measured"}
     sizes = [whole[name].upload_bytes.value for name in (ours(1), fedml_measure.TENSEAL)]
     assert sizes == sorted(sizes)
     longest = {fedml_measure.step(10**7, (0.0, 0.1, 1.0), QUICK).key: found[taken.key]}

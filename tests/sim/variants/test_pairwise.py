@@ -143,7 +143,7 @@ def test_a_plan_binds_everything() -> None:
     assert set(others) == fields
     hashes = {replace(plan, **{name: value}).hash for name, value in others.items()}
     assert len(hashes | {plan.hash}) == len(others) + 1
-    for wrong in ({"threshold": 2}, {"threshold": 6}, {"graph": Graph.full(6)}):
+    for wrong in ({"threshold": 2}, {"threshold": 6}, {"graph": Graph(6, 5)}):
         with pytest.raises(ConfigError, match="more than half of"):
             replace(plan, **wrong)
 
