@@ -308,7 +308,7 @@ def test_what_one_member_says_of_a_total_is_not_believed(tmp_path: Path) -> None
             assert grid.lies(liars, "total", change) == []
             if opens:
                 box = secure.sum("numbers", {"liars": len(liars)}).arrays
-                sealer = peek(b"".join(records.to_pieces(ArrayRecord(dict(box)))))["rank"]
+                sealer = peek(b"".join(records.to_pieces(ArrayRecord(dict(box))))).rank
                 assert secure._survey is not None
                 assert sealer not in map(secure._survey.parameters.epoch.rank, liars)
             else:
