@@ -128,8 +128,7 @@ class SecureSum(Workflow):
         nodes say that it was answered before, or not here; SumRangeError: the sum is beyond 63 bits.
         """
         query, fed = Query.of(name, dict(parameters or {})), self._running()
-        if fed.ledger.evaluation:  # whose opening a failure came in between
-            fed.open_by_members(fed.ledger.evaluated, self.settings.stage_timeout)
+        self._finish(fed)
         if (before := self._known(fed, query)) is not None:
             return before
         for _ in range(self.settings.retries + 1):
@@ -137,8 +136,8 @@ class SecureSum(Workflow):
             log(INFO, "")
             log(INFO, "[QUERY %d] %s", number, query.line())
             Attempts(fed, self._epochs).run(number, partial(self._ask, fed, query, number))
-            if not fed.server_reads and fed.ledger.evaluation:
-                fed.open_by_members(number, self.settings.stage_timeout)
+            if fed.ledger.evaluation:
+                fed.open_by_members(self.settings.stage_timeout)
             fed.ledger.done()
             if (made := self._known(fed, query)) is not None:
                 return replace(made, report=fed.report(number))
@@ -148,6 +147,18 @@ class SecureSum(Workflow):
                     "before in this federation, or a later one: begin another federation"
                 )
         raise QuorumError(f"query {name!r}: its sums were given up before they were opened")
+
+    def _finish(self, fed: Survey) -> None:
+        """Bring the last query to its end, under its own number, where a failure came in between.
+
+        Raises QuorumError: too few are there to open its sum, or to give it up.
+        """
+        ledger = fed.ledger
+        if ledger.pending is not None:
+            self._epochs.prepare(ledger.round)
+        fed.end_epoch(self.settings.stage_timeout)
+        if ledger.phase == "summed":
+            ledger.done()
 
     def _known(self, fed: Survey, query: Query) -> Total | None:
         """What came of a query, if it was asked before."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from logging import WARNING, getLogger
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
-from flhe.errors import ProtocolError, RangeError
+from flhe.errors import ProtocolError, QuorumError, RangeError
 from flhe.keys.agreement.answers import combine, pack
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
-from flhe.strategies.federation import Federation
+from flhe.strategies.federation import BEHIND, LEFT, NO_KEY, SUM_RANGE, Federation
 from flhe.strategies.overhead import OPEN
 from flhe.strategies.trouble import give_up, most_common, warn
 from flhe.sums.secure_sum import SecureSum as Sum
@@ -25,7 +26,11 @@ from flhe.training.session import THREADS
 from flhe.wire.fields import U32
 from flhe.wire.record import Form, Record
 
+log = getLogger("flwr").log
+
 MAX_RESULT = 1 << 30
+NEVER = (*BEHIND, NO_KEY, LEFT, SUM_RANGE)
+"""Codes by which a member says that it opens a total no more, however often it is shown it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,8 @@ class Survey(Federation):
     """The one that is asked."""
     forms: dict[bytes, AnswerForm] = field(default_factory=dict)
     """What answers to it look like, by hash."""
+    unable: set[int] = field(default_factory=set)
+    """Members that refused the last total for good: without its keys, or what it holds."""
 
     # --- in place of what there is of a model ---
 
@@ -145,12 +152,35 @@ class Survey(Federation):
         self.ledger.keep_result(number, outcome.to_bytes())
         return outcome.arrays()
 
-    def open_by_members(self, number: int, timeout: float) -> None:
+    def end_epoch(self, timeout: float) -> None:
+        """Have members open the sum that is kept, unless too many of them never can.
+
+        Raises QuorumError: as `open_by_members`, where they may open it later.
+        """
+        if not self.ledger.evaluation:
+            return
+        try:
+            self.open_by_members(timeout)
+        except QuorumError as error:
+            if self.ledger.evaluation:
+                raise
+            log(WARNING, "%s; it is given up", error)
+
+    def refused(self, node: int, reply: Message, *, of_model: bool = True) -> str:
+        """As that of all federations; notes who cannot open a sum."""
+        if reply.error.code in NEVER:
+            self.unable.add(node)
+        return super().refused(node, reply, of_model=of_model)
+
+    def open_by_members(self, timeout: float) -> None:
         """Have members open the sum that is kept, each for itself, and keep what one of them sealed.
 
-        Raises QuorumError: not one more than may collude with the server say the same of it.
+        Raises QuorumError: not one more than may collude with the server say the same of it; where so
+        few can, it is kept no more.
         """
         ledger, asked = self.ledger, Asked.from_bytes(self.ledger.asking)
+        number = ledger.evaluated
+        self.unable.clear()
         total = from_bytes(ledger.evaluation)
         nodes = self.present()
         confirmed = self.confirmed.issuperset(nodes)
@@ -180,6 +210,9 @@ class Survey(Federation):
         common = most_common(told.values()) if told else b""
         agree = [node for node in told if told[node] == common]
         if len(agree) < need:
+            if len(self.members.keys() - self.unable) < need:
+                ledger.keep_evaluation(number)  # or every later query would come upon it
+                ledger.done()
             give_up(
                 f"query {number}: {len(agree)} members say the same of its sum, {need} needed",
                 trouble,
