@@ -75,7 +75,8 @@ def total(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     of.check(found, agreed.roster.min_opening)
     release = records.optional(record, "release", b"")
     released = unpack(release) if release else ()
-    lanes = of.open(agreed, found, node.record_opening, released, threads=session.threads)
+    noted = node.record_opening if terms.scheme.opened_together else node.record_total
+    lanes = of.open(agreed, found, noted, released, threads=session.threads)
     opened = form.arrays(query.read(terms, found, lanes))
     app.context.state[f"total.{asked.name}"] = records.from_numpy(opened)
     model = replace(Model.initial(opened), round=found.slot.round, history=asked.hash())
