@@ -56,6 +56,8 @@ class Total:
         `flhe.strategies.save_sealed`, `flhe open`.
     contributors : int
         Nodes whose answers are in it.
+    senders : bytes
+        Hash of those nodes' keys: two totals that have the same one are of the same sites.
     errors : mapping of str to float
         Largest error of each array's values, by rounding to its resolution; 0.0 where it is exact.
     report : RoundReport or None
@@ -66,6 +68,7 @@ class Total:
     number: int
     arrays: ArrayRecord
     contributors: int
+    senders: bytes
     errors: Mapping[str, float]
     report: RoundReport | None = None
 
@@ -166,8 +169,11 @@ class SecureSum(Workflow):
         for number, kept in fed.ledger.results.items():
             if fed.ledger.asked.get(number) == asked:
                 outcome = Outcome.from_bytes(kept)
-                form, count = outcome.asked.form, outcome.contributors
-                return Total(query, number, outcome.arrays(), count, form.errors(count))
+                count, errors = (
+                    outcome.contributors,
+                    outcome.asked.form.errors(outcome.contributors),
+                )
+                return Total(query, number, outcome.arrays(), count, outcome.senders, errors)
         return None
 
     def _number(self, fed: Survey, query: Query) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from logging import WARNING, getLogger
@@ -23,7 +24,9 @@ from flhe.training import query
 from flhe.training.kind import Kind
 from flhe.training.query import AnswerForm, Query
 from flhe.training.session import THREADS
-from flhe.wire.fields import U32
+from flhe.wire.canonical import dumps
+from flhe.wire.derive import PREFIX
+from flhe.wire.fields import U32, Hash
 from flhe.wire.record import Form, Record
 
 log = getLogger("flwr").log
@@ -47,13 +50,14 @@ class Asked(Record):
 class Outcome(Record):
     """What came of a query: the sums of all its numbers, or what only members open.
 
-    `data` are int64, little-endian, or a sealed box.
+    `senders` is a hash of the contributors' keys; `data` are int64, little-endian, or a sealed box.
     """
 
     FORM = Form("outcome of a query", MAX_RESULT, version=1, row=True)
 
     asked: Asked
     contributors: U32
+    senders: Hash
     sealed: bool
     data: bytes = field(repr=False)
 
@@ -148,7 +152,7 @@ class Survey(Federation):
             except RangeError:
                 self.ledger.end_set()  # or every later query would come upon it
                 raise
-        outcome = Outcome(asked, len(total.senders), False, numbers.astype("<i8").tobytes())
+        outcome = self._outcome(asked, total, False, numbers.astype("<i8").tobytes())
         self.ledger.keep_result(number, outcome.to_bytes())
         return outcome.arrays()
 
@@ -218,4 +222,9 @@ class Survey(Federation):
                 trouble,
             )
         box = b"".join(boxes[min(agree, key=self.parameters.epoch.rank)])
-        ledger.keep_result(number, Outcome(asked, len(total.senders), True, box).to_bytes())
+        ledger.keep_result(number, self._outcome(asked, total, True, box).to_bytes())
+
+    def _outcome(self, asked: Asked, total: Sealed, sealed: bool, data: bytes) -> Outcome:
+        keys = [self.parameters.epoch.publics[rank] for rank in total.senders]
+        senders = hashlib.sha256(dumps([PREFIX + "senders", keys])).digest()
+        return Outcome(asked, len(keys), senders, sealed, data)
