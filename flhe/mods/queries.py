@@ -70,7 +70,7 @@ def total(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
         raise ProtocolError("the sum to be opened is missing")
     form = AnswerForm.from_bytes(records.field(record, "form", bytes))
     found = records.to_sealed(records.field(record, "header", bytes), arrays, take=True, floats=0)
-    node.policy.check_survivors(len(found.senders), asked=True)
+    node.check_survivors(len(found.senders), asked=True)
     of = query.sum_of(session.sums, asked, form, found.slot.round, found.slot.attempt)
     of.check(found, agreed.roster.min_opening)
     release = records.optional(record, "release", b"")

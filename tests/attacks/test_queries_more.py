@@ -17,6 +17,7 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.scheme import Sash
 from flhe.strategies import SecureSum
+from flhe.strategies.masking_agreement import MaskingAgreement
 from tests.attacks.test_queries import NODES, Liar, code, errors, liar, site
 from tests.strategies.puppets import Puppets
 from tests.strategies.test_secure_sum import Site, opened, pooled
@@ -162,24 +163,30 @@ def test_two_members_open_no_two_sums_of_a_question(liar: Liar) -> None:
 # --- a site's own minimum ---
 
 
-@pytest.mark.xfail(reason="only those who set it keep to it")
-def test_a_sites_own_minimum_holds_for_its_answer(tmp_path: Path) -> None:
-    """One site of four wants all four in a sum; another one opens a sum of three, with its answer."""
+@pytest.mark.parametrize("scheme", [Sash(), Flashe()], ids=str)
+def test_a_sites_own_minimum_holds_for_its_answer(tmp_path: Path, scheme: Any) -> None:
+    """One site of seven wants all of them in a sum; the others, who set nothing, keep to it."""
     queries = {"numbers": site("numbers")}
     allowed = {**ALLOWED, "flhe-queries": "numbers"}
+    strict = {**allowed, "flhe-min-contributors": 7}
+    app = query_app(queries)
+    with Puppets(tmp_path, 7, app, config=lambda i: allowed if i else strict) as grid:
+        with SecureSum(grid, scheme, min_nodes=7) as secure:  # whose members may open one of six
+            assert secure._survey is not None
+            assert set(secure._survey.members) == set(range(101, 107))
+        assert "flhe-min-contributors" in errors(grid)
     with (
-        Puppets(
-            tmp_path,
-            4,
-            query_app(queries),
-            config=lambda i: {**allowed, **({"flhe-min-contributors": 4} if i == 0 else {})},
-        ) as grid,
-        SecureSum(grid, Flashe()) as secure,
+        Puppets(tmp_path / "all", 7, app, config=lambda i: allowed if i else strict) as grid,
+        SecureSum(grid, scheme, min_nodes=7, min_replies=7, retries=0) as secure,
     ):
         one = Liar(grid, secure)
-        total = one.added(one.ask("numbers", NODES[:3], 1), 3)
-        assert code(one.opened(total, 100)) == 1011
-        assert one.opened(total, 101).has_error()
+        total = one.added(one.ask("numbers", range(100, 106), 1), 6)
+        if scheme.opened_together:
+            with pytest.raises(QuorumError, match="flhe/quorum"):
+                MaskingAgreement(one.fed, one.fed.adder, total, secure.settings).sign()
+        else:
+            assert [code(one.opened(total, node)) for node in range(100, 106)] == [1011] * 6
+        assert "opens none of fewer than 7" in errors(grid, 1)
 
 
 # --- what members are told that they do not read ---
@@ -189,7 +196,6 @@ def test_a_sites_own_minimum_holds_for_its_answer(tmp_path: Path) -> None:
 def test_a_server_that_reads_hands_no_app_a_total(liar: Liar) -> None:
 
     from flhe.keys.agreement.answers import pack
-    from flhe.strategies.masking_agreement import MaskingAgreement
 
     total = liar.added(liar.ask("numbers", NODES, 1))
     agreement = MaskingAgreement(liar.fed, liar.fed.adder, total, liar.secure.settings)
