@@ -126,6 +126,7 @@ class Epochs:
             present = [node for node in fed.present() if node not in membership.lost]
             if ledger.chain and fed.members_hold and present:
                 catch_up.settle(present)  # what is sealed under the old key is opened with it
+            fed.end_epoch(self.settings.stage_timeout)
         asked = membership.candidates(number, fed.connected())
         try:
             agreed = agree(

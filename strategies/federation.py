@@ -47,7 +47,7 @@ Read = Callable[[int, ConfigRecord, RecordDict], T]
 NOTHING, LOST = -1, -2
 """Where a node may stand besides a round: it has no model; it has another one than the others."""
 
-REUSED, UNCONFIRMED, NO_KEY, LEFT, CLAIMED = 1012, 1013, 1020, 1021, 1022
+REUSED, UNCONFIRMED, NO_KEY, LEFT, CLAIMED, SUM_RANGE = 1012, 1013, 1020, 1021, 1022, 1031
 APPS_FAULT = (1001, 1018)
 """Codes of an app that would do the same if it were asked again."""
 BEHIND = (1011, 1012, 1014, 1019, 1023, 1024)
@@ -248,6 +248,9 @@ class Federation:
         for i, r in enumerate(rounds):
             content[f"{records.SUM}.{i}"] = ledger.sums[r][1]
         return content
+
+    def end_epoch(self, timeout: float) -> None:
+        """Have opened what only the keys of this epoch open, and nobody is brought to."""
 
     # --- what comes back ---
 

@@ -56,6 +56,8 @@ class Total:
         `flhe.strategies.save_sealed`, `flhe open`.
     contributors : int
         Nodes whose answers are in it.
+    senders : bytes
+        Hash of those nodes' keys: two totals that have the same one are of the same sites.
     errors : mapping of str to float
         Largest error of each array's values, by rounding to its resolution; 0.0 where it is exact.
     report : RoundReport or None
@@ -66,6 +68,7 @@ class Total:
     number: int
     arrays: ArrayRecord
     contributors: int
+    senders: bytes
     errors: Mapping[str, float]
     report: RoundReport | None = None
 
@@ -128,8 +131,7 @@ class SecureSum(Workflow):
         nodes say that it was answered before, or not here; SumRangeError: the sum is beyond 63 bits.
         """
         query, fed = Query.of(name, dict(parameters or {})), self._running()
-        if fed.ledger.evaluation:  # whose opening a failure came in between
-            fed.open_by_members(fed.ledger.evaluated, self.settings.stage_timeout)
+        self._finish(fed)
         if (before := self._known(fed, query)) is not None:
             return before
         for _ in range(self.settings.retries + 1):
@@ -137,8 +139,8 @@ class SecureSum(Workflow):
             log(INFO, "")
             log(INFO, "[QUERY %d] %s", number, query.line())
             Attempts(fed, self._epochs).run(number, partial(self._ask, fed, query, number))
-            if not fed.server_reads and fed.ledger.evaluation:
-                fed.open_by_members(number, self.settings.stage_timeout)
+            if fed.ledger.evaluation:
+                fed.open_by_members(self.settings.stage_timeout)
             fed.ledger.done()
             if (made := self._known(fed, query)) is not None:
                 return replace(made, report=fed.report(number))
@@ -149,14 +151,29 @@ class SecureSum(Workflow):
                 )
         raise QuorumError(f"query {name!r}: its sums were given up before they were opened")
 
+    def _finish(self, fed: Survey) -> None:
+        """Bring the last query to its end, under its own number, where a failure came in between.
+
+        Raises QuorumError: too few are there to open its sum, or to give it up.
+        """
+        ledger = fed.ledger
+        if ledger.pending is not None:
+            self._epochs.prepare(ledger.round)
+        fed.end_epoch(self.settings.stage_timeout)
+        if ledger.phase == "summed":
+            ledger.done()
+
     def _known(self, fed: Survey, query: Query) -> Total | None:
         """What came of a query, if it was asked before."""
         asked = query.hash()
         for number, kept in fed.ledger.results.items():
             if fed.ledger.asked.get(number) == asked:
                 outcome = Outcome.from_bytes(kept)
-                form, count = outcome.asked.form, outcome.contributors
-                return Total(query, number, outcome.arrays(), count, form.errors(count))
+                count, errors = (
+                    outcome.contributors,
+                    outcome.asked.form.errors(outcome.contributors),
+                )
+                return Total(query, number, outcome.arrays(), count, outcome.senders, errors)
         return None
 
     def _number(self, fed: Survey, query: Query) -> int:

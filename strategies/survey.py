@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from logging import WARNING, getLogger
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
-from flhe.errors import ProtocolError, RangeError
+from flhe.errors import ProtocolError, QuorumError, RangeError
 from flhe.keys.agreement.answers import combine, pack
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
-from flhe.strategies.federation import Federation
+from flhe.strategies.federation import BEHIND, LEFT, NO_KEY, SUM_RANGE, Federation
 from flhe.strategies.overhead import OPEN
 from flhe.strategies.trouble import give_up, most_common, warn
 from flhe.sums.secure_sum import SecureSum as Sum
@@ -22,10 +24,16 @@ from flhe.training import query
 from flhe.training.kind import Kind
 from flhe.training.query import AnswerForm, Query
 from flhe.training.session import THREADS
-from flhe.wire.fields import U32
+from flhe.wire.canonical import dumps
+from flhe.wire.derive import PREFIX
+from flhe.wire.fields import U32, Hash
 from flhe.wire.record import Form, Record
 
+log = getLogger("flwr").log
+
 MAX_RESULT = 1 << 30
+NEVER = (*BEHIND, NO_KEY, LEFT, SUM_RANGE)
+"""Codes by which a member says that it opens a total no more, however often it is shown it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +50,14 @@ class Asked(Record):
 class Outcome(Record):
     """What came of a query: the sums of all its numbers, or what only members open.
 
-    `data` are int64, little-endian, or a sealed box.
+    `senders` is a hash of the contributors' keys; `data` are int64, little-endian, or a sealed box.
     """
 
     FORM = Form("outcome of a query", MAX_RESULT, version=1, row=True)
 
     asked: Asked
     contributors: U32
+    senders: Hash
     sealed: bool
     data: bytes = field(repr=False)
 
@@ -68,6 +77,8 @@ class Survey(Federation):
     """The one that is asked."""
     forms: dict[bytes, AnswerForm] = field(default_factory=dict)
     """What answers to it look like, by hash."""
+    unable: set[int] = field(default_factory=set)
+    """Members that refused the last total for good: without its keys, or what it holds."""
 
     # --- in place of what there is of a model ---
 
@@ -141,16 +152,39 @@ class Survey(Federation):
             except RangeError:
                 self.ledger.end_set()  # or every later query would come upon it
                 raise
-        outcome = Outcome(asked, len(total.senders), False, numbers.astype("<i8").tobytes())
+        outcome = self._outcome(asked, total, False, numbers.astype("<i8").tobytes())
         self.ledger.keep_result(number, outcome.to_bytes())
         return outcome.arrays()
 
-    def open_by_members(self, number: int, timeout: float) -> None:
+    def end_epoch(self, timeout: float) -> None:
+        """Have members open the sum that is kept, unless too many of them never can.
+
+        Raises QuorumError: as `open_by_members`, where they may open it later.
+        """
+        if not self.ledger.evaluation:
+            return
+        try:
+            self.open_by_members(timeout)
+        except QuorumError as error:
+            if self.ledger.evaluation:
+                raise
+            log(WARNING, "%s; it is given up", error)
+
+    def refused(self, node: int, reply: Message, *, of_model: bool = True) -> str:
+        """As that of all federations; notes who cannot open a sum."""
+        if reply.error.code in NEVER:
+            self.unable.add(node)
+        return super().refused(node, reply, of_model=of_model)
+
+    def open_by_members(self, timeout: float) -> None:
         """Have members open the sum that is kept, each for itself, and keep what one of them sealed.
 
-        Raises QuorumError: not one more than may collude with the server say the same of it.
+        Raises QuorumError: not one more than may collude with the server say the same of it; where so
+        few can, it is kept no more.
         """
         ledger, asked = self.ledger, Asked.from_bytes(self.ledger.asking)
+        number = ledger.evaluated
+        self.unable.clear()
         total = from_bytes(ledger.evaluation)
         nodes = self.present()
         confirmed = self.confirmed.issuperset(nodes)
@@ -180,9 +214,17 @@ class Survey(Federation):
         common = most_common(told.values()) if told else b""
         agree = [node for node in told if told[node] == common]
         if len(agree) < need:
+            if len(self.members.keys() - self.unable) < need:
+                ledger.keep_evaluation(number)  # or every later query would come upon it
+                ledger.done()
             give_up(
                 f"query {number}: {len(agree)} members say the same of its sum, {need} needed",
                 trouble,
             )
         box = b"".join(boxes[min(agree, key=self.parameters.epoch.rank)])
-        ledger.keep_result(number, Outcome(asked, len(total.senders), True, box).to_bytes())
+        ledger.keep_result(number, self._outcome(asked, total, True, box).to_bytes())
+
+    def _outcome(self, asked: Asked, total: Sealed, sealed: bool, data: bytes) -> Outcome:
+        keys = [self.parameters.epoch.publics[rank] for rank in total.senders]
+        senders = hashlib.sha256(dumps([PREFIX + "senders", keys])).digest()
+        return Outcome(asked, len(keys), senders, sealed, data)

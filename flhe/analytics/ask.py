@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -41,7 +42,7 @@ class Sums(Protocol):
     """What asks queries: `flhe.strategies.SecureSum`."""
 
     def sum(self, name: str, parameters: Mapping[str, Any]) -> Any:
-        """The total of a query, which has `arrays`."""
+        """The total of a query: its `arrays`, and `senders`, a hash of whose answers are in it."""
 
 
 def answers(
@@ -74,7 +75,10 @@ def ask(secure: Sums, schema: Schema, statistic: Statistic) -> Any:
     Raises ConfigError: only members read its sum (`save_sealed`, `flhe open`, then
     `statistic.result(schema, arrays)`); others as `SecureSum.sum`.
     """
-    total = secure.sum(statistic.name, statistic.parameters(schema))
+    return _result(secure.sum(statistic.name, statistic.parameters(schema)), schema, statistic)
+
+
+def _result(total: Any, schema: Schema, statistic: Statistic) -> Any:
     if isinstance(total.arrays, records.SealedArrays):
         raise ConfigError(
             f"the total of {statistic.name!r} is sealed for the members: keep it with save_sealed, "
@@ -93,42 +97,68 @@ def quantiles(
     learns single values, each somebody's: that is what a quantile is.
 
     Raises ConfigError: a share beyond 0 to 1, or no rows; ProtocolError: sites dropped out or came back
-    in between, so that counts are not of the same rows: ask again; others as `ask`.
+    in between, so that counts are not of the same rows: ask again, with other `cuts`; others as `ask`.
     """
     if not shares or not all(0 <= share <= 1 for share in shares):
         raise ConfigError("quantiles: shares from 0 to 1")
     real = schema.column(column, Real)
-    rows, _ = ask(secure, schema, Below(column, (0,)))
-    if rows < 1:
+    search = _Search(secure, schema, column, cuts)
+    first = search.begin()
+    if search.rows < 1:
         raise ConfigError("quantiles: the sites have no rows")
-    places = np.asarray(shares, np.float64) * (rows - 1)
+    places = np.asarray(shares, np.float64) * (search.rows - 1)
     ranks = sorted({int(r) for place in places for r in (np.floor(place), np.ceil(place))})
-    found = _order_statistics(secure, schema, column, ranks, cuts, rows)
+    found = search.order_statistics(ranks, first)
     value = {rank: real.middle + real.half * found[rank] / (1 << FRACTION) for rank in ranks}
     low = np.array([value[int(np.floor(place))] for place in places])
     high = np.array([value[int(np.ceil(place))] for place in places])
     return np.asarray(low + (high - low) * (places - np.floor(places)))
 
 
-def _order_statistics(
-    secure: Sums, schema: Schema, column: str, ranks: Sequence[int], cuts: int, rows: int
-) -> dict[int, int]:
-    """For each rank from 0, the smallest threshold that more than `rank` values are at most."""
-    one = 1 << FRACTION
-    # Each is above the first of its two numbers, and at most the second.
-    spans = dict.fromkeys(ranks, (-one - 1, one))
-    while any(high - low > 1 for low, high in spans.values()):
-        tried: dict[int, list[int]] = {}
-        for rank, (low, high) in spans.items():
-            inner = {low + (high - low) * k // (cuts + 1) for k in range(1, cuts + 1)}
-            tried[rank] = sorted(inner - {low, high})
-        thresholds = tuple(sorted({t for each in tried.values() for t in each}))
-        counted, counts = ask(secure, schema, Below(column, thresholds))
-        if counted != rows:
-            raise ProtocolError("quantiles: other sites answered this time than before: ask again")
-        below = dict(zip(thresholds, counts.tolist(), strict=True))
-        for rank, (low, high) in spans.items():
-            under = [t for t in tried[rank] if below[t] <= rank]
-            over = [t for t in tried[rank] if below[t] > rank]
-            spans[rank] = max([low, *under]), min([high, *over])
-    return {rank: high for rank, (_, high) in spans.items()}
+@dataclass(slots=True)
+class _Search:
+    """Counts below thresholds, all of the same sites' rows."""
+
+    secure: Sums
+    schema: Schema
+    column: str
+    cuts: int
+    rows: int = -1
+    senders: bytes = b""
+
+    def begin(self) -> dict[int, int]:
+        """The counts that every search begins with; `rows` is known from there on."""
+        one = 1 << FRACTION
+        return self._below(self._inner(-one - 1, one))
+
+    def order_statistics(self, ranks: Sequence[int], first: dict[int, int]) -> dict[int, int]:
+        """For each rank from 0, the smallest threshold that more than `rank` values are at most."""
+        one, below = 1 << FRACTION, first
+        # Each is above the first of its two numbers, and at most the second.
+        spans = dict.fromkeys(ranks, (-one - 1, one))
+        while True:
+            for rank, (low, high) in spans.items():
+                tried = [t for t in below if low < t < high]
+                under = [t for t in tried if below[t] <= rank]
+                over = [t for t in tried if below[t] > rank]
+                spans[rank] = max([low, *under]), min([high, *over])
+            wanted = {t for low, high in spans.values() for t in self._inner(low, high)}
+            if not wanted:
+                return {rank: high for rank, (_, high) in spans.items()}
+            below = self._below(wanted)
+
+    def _inner(self, low: int, high: int) -> set[int]:
+        inner = {low + (high - low) * k // (self.cuts + 1) for k in range(1, self.cuts + 1)}
+        return inner - {low, high}
+
+    def _below(self, thresholds: Iterable[int]) -> dict[int, int]:
+        statistic = Below(self.column, tuple(sorted(thresholds)))
+        total = self.secure.sum(statistic.name, statistic.parameters(self.schema))
+        rows, counts = _result(total, self.schema, statistic)
+        if self.rows not in (-1, rows) or self.senders not in (b"", total.senders):
+            raise ProtocolError(
+                "quantiles: other sites answered this time than before: ask again, with other `cuts`, "
+                "because sites answer each question once"
+            )
+        self.rows, self.senders = rows, total.senders
+        return dict(zip(statistic.thresholds, counts.tolist(), strict=True))

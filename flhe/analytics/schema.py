@@ -41,6 +41,14 @@ class Real:
             raise ConfigError(
                 f"Real({self.low}, {self.high}): two finite numbers, the lower one first"
             )
+        if not math.isfinite(self.high - self.low) or not math.isfinite(self.high + self.low):
+            raise ConfigError(f"Real({self.low}, {self.high}): beyond what floats have room for")
+        ends = np.array([self.low, self.high], np.float64)
+        if self.scaled(ends).tolist() != [-1 << FRACTION, 1 << FRACTION]:
+            raise ConfigError(
+                f"Real({self.low}, {self.high}): floats that large do not resolve so small a range; "
+                "take differences from its lower end"
+            )
 
     @property
     def middle(self) -> float:
@@ -88,6 +96,8 @@ class Whole:
     def take(self, name: str, values: NDArray[Any]) -> NDArray[np.int64]:
         """Its values from 0 on, shape (rows,); RangeError for one that is not whole, or beyond."""
         taken = np.asarray(values)
+        if taken.dtype.kind == "u" and taken.size and int(taken.max()) > self.high:
+            raise RangeError(f"column {name!r} holds a value beyond the bounds of its schema")
         whole = (
             taken.astype(np.int64, copy=False) if taken.dtype.kind in "iub" else _whole(name, taken)
         )

@@ -192,9 +192,9 @@ class Covariance(Statistic):
     columns: tuple[str, ...]
 
     def check(self, schema: Schema) -> None:
-        """Two real columns or more."""
-        if len(self.columns) < 2:
-            raise ConfigError("Covariance: two columns or more")
+        """Two real columns or more, each once: a message of many names would take a site hours."""
+        if len(self.columns) < 2 or len(set(self.columns)) != len(self.columns):
+            raise ConfigError("Covariance: two columns or more, each once")
         for name in self.columns:
             schema.column(name, Real)
 
@@ -265,8 +265,10 @@ class Below(Statistic):
     thresholds: tuple[int, ...]
 
     def check(self, schema: Schema) -> None:
-        """A real column; thresholds that ascend."""
+        """A real column; thresholds that ascend, and are written in one way."""
         schema.column(self.column, Real)
+        if any(type(threshold) is not int for threshold in self.thresholds):
+            raise ConfigError("Below: integers")
         if not self.thresholds or list(self.thresholds) != sorted(set(self.thresholds)):
             raise ConfigError("Below: thresholds that ascend, each once")
 

@@ -13,7 +13,7 @@ from flhe.node import federations
 from flhe.node.node import Node
 from flhe.training.contract import Contract
 
-AT_REST = ("sync", "verify", "checkpoint")
+AT_REST = ("sync", "verify", "checkpoint", "total")
 """Stages that no app hears of: a run that resumes a federation under another config opens with them
 what was sealed before, and then its members sign the other config."""
 

@@ -68,7 +68,7 @@ def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
     kept = node.load_dealt()
     if kept is None or not _is_of(kept.slot, epoch, record):
         raise ProtocolError("nothing was encrypted here for this attempt: ask for the round first")
-    node.policy.check_survivors(len(proposed), asked=kept.slot.purpose == QUERY.purpose)
+    node.check_survivors(len(proposed), asked=kept.slot.purpose == QUERY.purpose)
     spends = FREE
     try:
         if scheme.per_sum_keys:

@@ -208,7 +208,10 @@ def write(store: Store, entry: Entry) -> None:
 
 def log_failure(store: Store, stage: str, error: BaseException) -> Path:
     """Append a failure to the node's own errors.log, the only place that gets the details; its path."""
-    text = f"{datetime.now(UTC):{_TIME}} {stage[:16]!r}\n{''.join(traceback.format_exception(error))}\n"
+    told = "".join(traceback.format_exception(error)).splitlines()
+    # An exception may quote what a server said: none of its lines begins as an entry does.
+    said = "".join(f"  {printable(line, MAX_ERRORS)}\n" for line in told)
+    text = f"{datetime.now(UTC):{_TIME}} {stage[:16]!r}\n{said}\n"
     lines = text.encode(errors="backslashreplace")[:MAX_ERRORS]  # of whatever length an app's is
     store.append("errors.log", lines, MAX_ERRORS)
     return store.root / "errors.log"

@@ -276,6 +276,15 @@ class Claims:
         answered = found is not None and found.answered and found.slot == slot.digest()
         (self.book.note if answered else self.book.enter)(recorded)
 
+    def record_total(self, slot: Slot, digest: bytes) -> None:
+        """As `record_opening`, of a query's sum where members open alone: they have signed no set."""
+
+        def recorded(now: Journal) -> Journal:
+            then = now.recorded(slot.epoch, slot.purpose, slot.round, digest)
+            return then.with_total(slot.round, slot.history)
+
+        self.book.enter(recorded)
+
     def skip_openings(self, round_: int) -> None:
         """Open no sum up to `round_`, because a model of it was taken from another member."""
         self.book.note(lambda now: now.skipped(round_))

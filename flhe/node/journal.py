@@ -28,6 +28,7 @@ from flhe.node.store import Store
 from flhe.schemes.base import Spends
 from flhe.schemes.sealed import UPDATE
 from flhe.training.evaluation import EVALUATION
+from flhe.training.query import QUERY
 from flhe.wire.fields import U32, Hash, size
 from flhe.wire.record import Form, Record
 
@@ -89,7 +90,7 @@ class Journal(Record):
     start, in whatever epoch; `past` are epochs of this federation that are over: their keys open and
     sign nothing. `spent` counts the coefficients that shares of this epoch's key may have opened, where
     nobody has the key. `queries` are
-    hashes of the queries that were answered, by number.
+    hashes of the queries that were answered, or opened, by number.
     """
 
     FORM = Form(
@@ -202,16 +203,18 @@ class Journal(Record):
         one is signed, unless members have given that up (`check_set`).
 
         Raises ReuseError: it has another number, or the number another query, or a later one was
-        asked; PolicyError: more than `most` queries.
+        asked, or a sum of it was opened; PolicyError: more than `most` queries.
         """
         last = max(self.queries, default=0)
         if self.queries.get(number) == query and number == last:
+            if number in self.opened.get(QUERY.purpose, {}):
+                raise ReuseError(f"a sum of query {number} was opened here: it has no other one")
             return self
         if number <= last:
             raise ReuseError(
                 f"query {last} was answered here: one that comes later has a later number"
             )
-        known = next((of for of, each in self.queries.items() if each == query), 0)
+        known = max((of for of, each in self.queries.items() if each == query), default=0)
         if known and not (again and known == last):
             raise ReuseError(
                 f"this query was answered here as number {known}: a second sum of it, over other "
@@ -222,6 +225,21 @@ class Journal(Record):
                 f"{len(self.queries)} queries were answered in this federation, which is all that this "
                 "site answers: raise flhe-max-queries in the node config, or begin another one"
             )
+        return replace(self, queries={**self.queries, number: query})
+
+    def with_total(self, number: int, query: bytes) -> Journal:
+        """With a query of which a sum is about to be opened, under the only number that it has.
+
+        Two sums of one question, under two numbers, would differ by single answers.
+
+        Raises ReuseError: it has another number, or the number another query.
+        """
+        known = [of for of, each in self.queries.items() if each == query]
+        if self.queries.get(number, query) != query or (known and number not in known):
+            said = f"this query has another number here than {number}"
+            raise ReuseError(f"{said}: a second sum of it would show single answers")
+        if not known and len(self.queries) >= MAX_QUERIES:
+            raise ReuseError(f"this federation has had its {MAX_QUERIES} queries")
         return replace(self, queries={**self.queries, number: query})
 
     # --- sets of survivors ---

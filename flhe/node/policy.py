@@ -223,9 +223,9 @@ class Policy:
                 f"lower {self._setting('min-members')} (or flhe-min-survivors)"
             )
 
-    def check_survivors(self, senders: int, *, asked: bool = False) -> None:
-        """Refuse to help open a sum of so few; QuorumError."""
-        if senders < (need := self.fewest(asked=asked)):
+    def check_survivors(self, senders: int, *, asked: bool = False, least: int = 0) -> None:
+        """Refuse to help open a sum of so few, or fewer than the contract's `least`; QuorumError."""
+        if senders < (need := max(self.fewest(asked=asked), least)):
             raise QuorumError(
                 f"a sum of {senders} senders, this node's policy opens none of fewer than {need}: wait "
                 "for more nodes, or lower flhe-min-survivors (of answers to queries, "
@@ -264,6 +264,12 @@ class Policy:
             raise PolicyError(
                 "the server asked for a federation that answers queries, and this site answers none: "
                 "list those that it may in flhe-queries in the node config"
+            )
+        if contract.asks and contract.least < self.min_contributors:
+            raise PolicyError(
+                f"the contract has all members keep to sums of {contract.least} sites or more, and "
+                f"answers of this one go into none of fewer than {self.min_contributors}: set "
+                "min_replies in SecureSum, or lower flhe-min-contributors in the node config"
             )
         name = contract.hash().hex()
         if self.accepted and name not in self.accepted:

@@ -1,0 +1,283 @@
+"""More that a server tries with queries, and what becomes of one that a failure comes in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Context
+
+from flhe.analytics import Covariance, Real, Schema, Whole, answers, quantiles
+from flhe.analytics.statistics import Below
+from flhe.errors import ConfigError, ProtocolError, QuorumError, RangeError, SumRangeError
+from flhe.mods import query_app
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.sash.scheme import Sash
+from flhe.strategies import SecureSum
+from flhe.strategies.masking_agreement import MaskingAgreement
+from tests.attacks.test_queries import NODES, Liar, code, errors, liar, site
+from tests.strategies.puppets import Puppets
+from tests.strategies.test_secure_sum import Site, opened, pooled
+from tests.strategies.test_secure_sum import federation as asked_of
+from tests.strategies.variants import ALLOWED
+
+__all__ = ["liar"]
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+FIRST, SECOND = ConfigRecord({"seed": 1}), ConfigRecord({"seed": 2})
+
+
+# --- a query after one that a failure came in between ---
+
+
+def exact(grid: Puppets, total: Any, asked: ConfigRecord) -> None:
+    """The total is that of all four sites, of this question and no other."""
+    for part, values in pooled(range(4), asked).items():
+        np.testing.assert_array_equal(opened(grid, total)[part], values)
+
+
+@pytest.mark.parametrize("scheme", [Sash(), Sash(unmask="clients"), Esafl()], ids=str)
+def test_a_set_that_is_settled_late_is_no_other_querys(tmp_path: Path, scheme: Any) -> None:
+    """The set of one query is opened when the next is asked: each total is its own query's."""
+    with asked_of(tmp_path) as grid, SecureSum(grid, scheme, retries=0) as secure:
+        grid.fate = lambda node, at, _: "dead" if at == "unmask" and node > 101 else None
+        with pytest.raises(QuorumError):
+            secure.sum("numbers", FIRST)
+        grid.fate = lambda *_: None
+        exact(grid, secure.sum("numbers", SECOND), SECOND)
+        exact(grid, secure.sum("numbers", FIRST), FIRST)
+
+
+def test_a_total_that_is_opened_late_is_followed_by_the_next_query(tmp_path: Path) -> None:
+    with asked_of(tmp_path) as grid, SecureSum(grid, Flashe(), retries=0) as secure:
+        grid.fate = lambda node, at, _: "dead" if at == "total" and node > 100 else None
+        with pytest.raises(QuorumError):
+            secure.sum("numbers", FIRST)
+        grid.fate = lambda *_: None
+        exact(grid, secure.sum("numbers", SECOND), SECOND)
+        exact(grid, secure.sum("numbers", FIRST), FIRST)
+
+
+def test_a_crash_between_a_result_and_its_end_costs_the_next_query_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flhe.strategies.ledger import Ledger
+
+    state = tmp_path / "state"
+    with asked_of(tmp_path) as grid:
+        with SecureSum(grid, Sash(), state_dir=state) as secure, monkeypatch.context() as patch:
+            patch.setattr(Ledger, "done", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                secure.sum("numbers", FIRST)
+        with SecureSum(grid, Sash(), state_dir=state, resume=True) as later:
+            exact(grid, later.sum("numbers", SECOND), SECOND)
+            exact(grid, later.sum("numbers", FIRST), FIRST)
+
+
+@pytest.mark.parametrize("scheme", [Flashe(), Sash(unmask="clients")], ids=str)
+def test_a_total_that_nobody_kept_outlives_a_new_contract(tmp_path: Path, scheme: Any) -> None:
+    """Members have opened a sum, and the server stops before it keeps the box."""
+    state = tmp_path / "state"
+    with asked_of(tmp_path) as grid:
+        grid.lost[1, "total"] = range(4)
+        first = SecureSum(grid, scheme, state_dir=state, retries=0, max_queries=1)
+        with first as secure, pytest.raises(QuorumError):
+            secure.sum("numbers", FIRST)
+        grid.lost.clear()
+        for context in grid.contexts.values():
+            context.run_config = {"queries": 9}
+        again = SecureSum(grid, scheme, state_dir=state, retries=0, max_queries=9, resume=True)
+        with again as later:
+            exact(grid, later.sum("numbers", FIRST), FIRST)
+
+
+@pytest.mark.parametrize("scheme", [Sash(), Flashe(), Sash(unmask="clients"), Esafl()], ids=str)
+def test_a_sum_that_nobody_can_have_stops_no_other_query(tmp_path: Path, scheme: Any) -> None:
+    """One site's answer takes it beyond 63 bits."""
+
+    def found(partition: int, asked: ConfigRecord) -> Any:
+        return {"n": [(1 << 62) if asked["seed"] == 1 and partition > 1 else partition]}
+
+    with asked_of(tmp_path, Site(found)) as grid, SecureSum(grid, scheme, retries=0) as secure:
+        for _ in range(2):
+            with pytest.raises((SumRangeError, QuorumError)):
+                secure.sum("numbers", FIRST)
+        assert opened(grid, secure.sum("numbers", SECOND))["n"].tolist() == [6]
+
+
+def test_a_set_is_given_up_more_than_once(tmp_path: Path) -> None:
+    """Each time the query is asked under one more number."""
+    with asked_of(tmp_path) as grid, SecureSum(grid, Sash()) as secure:
+        grid.fate = lambda node, at, n: "dead" if at == "unmask" and n in (1, 2) else None
+        total = secure.sum("numbers", FIRST)
+        assert total.number == 3
+        exact(grid, total, FIRST)
+
+
+# --- two sums of one question ---
+
+
+@pytest.mark.parametrize("shown", [100, 108], ids=["contributor", "bystander"])
+def test_a_member_opens_no_sum_of_a_question_that_has_another_number(
+    tmp_path: Path, shown: int
+) -> None:
+    """Two halves of the sites are asked under two numbers, and one member is shown both sums."""
+    with asked_of(tmp_path, nodes=9) as grid, SecureSum(grid, Flashe()) as secure:
+        one = Liar(grid, secure)
+        sums = []
+        for number, nodes in ((1, range(100, 104)), (2, range(104, 108))):
+            total = one.added(one.ask("numbers", nodes, number), 4)
+            confirms = list(one.fed.parameters.epoch.confirms)
+            sums.append(one.opened(total, shown, confirms=confirms))
+        assert not sums[0].has_error()
+        assert code(sums[1]) == 1012
+        assert "has another number here" in errors(grid, shown - 100)
+
+
+@pytest.mark.parametrize("liar", [Flashe()], ids=str, indirect=True)
+def test_what_was_opened_here_is_not_answered_again(liar: Liar) -> None:
+    """Or who has not opened it, because it joined or was put back, would open a second sum."""
+    total = liar.added(liar.ask("numbers", NODES, 1))
+    for node in NODES[:3]:
+        assert not liar.opened(total, node).has_error()
+    for node, reply in liar.ask("numbers", NODES, 1, 1).items():
+        assert reply.has_error() == (node != 103)
+
+
+@pytest.mark.parametrize("liar", [Flashe()], ids=str, indirect=True)
+def test_two_members_open_two_sums_of_a_question(liar: Liar) -> None:
+    """It works where members open alone: docs/limits.md says so. The server has a box of each."""
+    replies = liar.ask("numbers", NODES, 1)
+    whole = liar.added(replies)
+    fewer = liar.added({node: reply for node, reply in replies.items() if node != 103}, 3)
+    assert not liar.opened(whole, 100).has_error()
+    assert not liar.opened(fewer, 101).has_error()
+
+
+# --- a site's own minimum ---
+
+
+@pytest.mark.parametrize("scheme", [Sash(), Flashe()], ids=str)
+def test_a_sites_own_minimum_holds_for_its_answer(tmp_path: Path, scheme: Any) -> None:
+    """One site of seven wants all of them in a sum; the others, who set nothing, keep to it."""
+    queries = {"numbers": site("numbers")}
+    allowed = {**ALLOWED, "flhe-queries": "numbers"}
+    strict = {**allowed, "flhe-min-contributors": 7}
+    app = query_app(queries)
+    with Puppets(tmp_path, 7, app, config=lambda i: allowed if i else strict) as grid:
+        with SecureSum(grid, scheme, min_nodes=7) as secure:  # whose members may open one of six
+            assert secure._survey is not None
+            assert set(secure._survey.members) == set(range(101, 107))
+        assert "flhe-min-contributors" in errors(grid)
+    with (
+        Puppets(tmp_path / "all", 7, app, config=lambda i: allowed if i else strict) as grid,
+        SecureSum(grid, scheme, min_nodes=7, min_replies=7, retries=0) as secure,
+    ):
+        one = Liar(grid, secure)
+        total = one.added(one.ask("numbers", range(100, 106), 1), 6)
+        if scheme.opened_together:
+            with pytest.raises(QuorumError, match="flhe/quorum"):
+                MaskingAgreement(one.fed, one.fed.adder, total, secure.settings).sign()
+        else:
+            assert [code(one.opened(total, node)) for node in range(100, 106)] == [1011] * 6
+        assert "opens none of fewer than 7" in errors(grid, 1)
+
+
+# --- what members are told that they do not read ---
+
+
+@pytest.mark.parametrize("liar", [Sash()], ids=str, indirect=True)
+def test_a_server_that_reads_hands_no_app_a_total(liar: Liar) -> None:
+
+    from flhe.keys.agreement.answers import pack
+
+    total = liar.added(liar.ask("numbers", NODES, 1))
+    agreement = MaskingAgreement(liar.fed, liar.fed.adder, total, liar.secure.settings)
+    agreement.sign()
+    release = pack(agreement.unmask())
+    reply = liar.opened(total, 100, release)
+    assert code(reply) == 1014
+    assert "total.numbers" not in liar.grid.contexts[100].state
+
+
+# --- statistics ---
+
+AGES = Schema(age=Real(0, 100))
+
+
+def test_a_search_whose_sites_change_but_not_their_rows_is_refused(tmp_path: Path) -> None:
+    """Five sites have as many rows each: one drops out, then another one."""
+
+    def load(context: Context) -> dict[str, Any]:
+        partition = int(str(context.node_config["partition-id"]))
+        return {"age": 20.0 * partition + np.arange(10)}
+
+    app = query_app(answers(AGES, load))
+    allowed = {**ALLOWED, "flhe-queries": "below"}
+    with Puppets(tmp_path, 5, app, config=lambda _: allowed) as grid:
+        grid.unreached = {(1, "query"): [0], **{(n, "query"): [4] for n in range(2, 12)}}
+        with SecureSum(grid, Sash(), min_nodes=5) as secure, pytest.raises(ProtocolError):
+            quantiles(secure, AGES, "age", (0.5,))
+
+
+def test_a_search_that_was_refused_can_be_made_again(tmp_path: Path) -> None:
+    def load(context: Context) -> dict[str, Any]:
+        partition = int(str(context.node_config["partition-id"]))
+        return {"age": 20.0 * partition + np.arange(10 + partition)}
+
+    app = query_app(answers(AGES, load))
+    allowed = {**ALLOWED, "flhe-queries": "below"}
+    with Puppets(tmp_path, 4, app, config=lambda _: allowed) as grid:
+        grid.unreached = {(1, "query"): [0]}
+        with SecureSum(grid, Sash()) as secure:
+            with pytest.raises(ProtocolError, match="cuts"):
+                quantiles(secure, AGES, "age", (0.5,))
+            rows = np.concatenate([20.0 * p + np.arange(10 + p) for p in range(4)])
+            found = quantiles(secure, AGES, "age", (0.5,), cuts=200)
+            np.testing.assert_allclose(found, np.quantile(rows, 0.5), atol=1e-8)
+
+
+def test_one_message_does_not_keep_a_site_busy_for_hours() -> None:
+    """A column named k times has k * k products."""
+    with pytest.raises(ConfigError, match="each once"):
+        Covariance(("age",) * 1000).parameters(AGES)
+
+
+def test_a_threshold_is_written_in_one_way() -> None:
+    """0 and 0.3 would be one question in two guises."""
+    for threshold in (0.0, 0.3, True):
+        with pytest.raises(ConfigError):
+            Below("age", (threshold,)).parameters(AGES)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "bounds", [(1e308, 1.7e308), (-1.7e308, 1.7e308), (1.0, np.nextafter(1.0, 2))]
+)
+def test_a_range_that_floats_do_not_resolve_is_refused(bounds: tuple[float, float]) -> None:
+    with pytest.raises(ConfigError):
+        Real(*bounds)
+
+
+def test_a_large_whole_number_is_no_negative_one() -> None:
+    with pytest.raises(RangeError):
+        Whole(-1, 100).take("visits", np.array([3, (1 << 64) - 1], np.uint64))
+
+
+def test_a_servers_text_makes_no_line_of_its_own_in_errors_log(tmp_path: Path) -> None:
+    def load(context: Context) -> dict[str, Any]:
+        return {"age": np.arange(10.0)}
+
+    app = query_app(answers(AGES, load))
+    allowed = {**ALLOWED, "flhe-queries": "count"}
+    with (
+        Puppets(tmp_path, 4, app, config=lambda _: allowed) as grid,
+        SecureSum(grid, Sash(), retries=0) as secure,
+        pytest.raises(QuorumError),
+    ):
+        secure.sum("count", {"schema": AGES.hash(), "x\n2026-01-01T00:00:00Z forged\x1b[2J": 1})
+    assert "\n2026-01-01T00:00:00Z forged" not in errors(grid)
+    assert "\x1b" not in errors(grid)
