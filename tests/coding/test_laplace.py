@@ -111,29 +111,6 @@ def test_magnitudes_are_as_exact_as_the_documentation_says() -> None:
         assert abs(laplace_kernels._log(m) - float(decimal.Decimal(m).ln())) < 2**-50
 
 
-# --- the distribution ---
-
-
-# --- the grid ---
-
-
-def test_naive_noise_has_low_bits_that_tell_the_value() -> None:
-    """What the grid is against: floats near 3 have no bit below 2**-22, floats near 0 do."""
-    noise = np.random.default_rng(0).laplace(0, 1.0, 20_000).astype(np.float32)  # an attack
-
-    def off_grid(values: NDArray[np.float32], near: float) -> float:
-        close = values[np.abs(values - near) < 0.1].astype(np.float64)
-        assert close.size > 1000
-        return float(np.mean(close % 2.0**-22 != 0))
-
-    assert off_grid(noise, 0.0) > 0.9
-    assert off_grid(noise + np.float32(3), 3.0) == 0
-    for value in (0.0, 1 / 3, 3.0):
-        out = np.full(20_000, value, np.float32)
-        Laplace(1.0).add(out, 100.0)
-        assert off_grid(out, 0.0 if value < 1 else 3.0) == 0
-
-
 # --- thresholds, positions, keys ---
 
 

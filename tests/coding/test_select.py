@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flhe.coding.flatten import Entry, Layout
-from flhe.coding.select import Select, describe
+from flhe.coding.select import Select
 from flhe.errors import ConfigError, RangeError
 
 LAYOUT = Layout(
@@ -142,6 +142,8 @@ MANY = Layout(tuple(Entry(f"{i:0200}", (1,), "float32") for i in range(1400)))
     ids=lambda value: value[:9] if isinstance(value, str) else "",
 )
 def test_layers_that_are_not_there_are_named(pattern: str, layout: Layout, says: str) -> None:
+    with pytest.raises(ConfigError, match="map"):
+        Select(0.5).fixed(layout)
     for ask in (Select.count, Select.fixed):
         with pytest.raises(ConfigError, match=says):
             ask(Select(rule=f"layers:{pattern}"), layout)
@@ -163,13 +165,6 @@ def test_layers_that_are_not_there_are_named(pattern: str, layout: Layout, says:
 def test_what_cannot_be_selected(how: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"(?i)select"):
         Select(**how)
-
-
-def test_words_for_logs() -> None:
-    assert describe(Select(0.1)) == "10% by sensitivity; the rest is in clear"
-    assert describe(Select(rule="layers:fc", rest="drop")) == "by layers:fc; the rest is not sent"
-    with pytest.raises(ConfigError, match="map"):
-        Select(0.5).fixed(LAYOUT)
 
 
 @settings(deadline=None)

@@ -113,13 +113,6 @@ def test_a_layer_that_fools_the_sample_is_chosen_from_all_the_same(stride: int) 
 
 
 @pytest.mark.parametrize(
-    ("ratio", "size", "kept"), [(0.1, 30, 3), (0.1, 31, 4), (0.7, 10, 7), (1, 9, 9), (0.3, 0, 0)]
-)
-def test_shares_are_decimal_numbers(ratio: float, size: int, kept: int) -> None:
-    assert check(TopK(ratio, 0, small=0), [size], np.ones(size, np.float32)).values.size == kept
-
-
-@pytest.mark.parametrize(
     ("how", "shares"),
     [
         ((0.1,), [0.8] * 10 + [0.4] * 10 + [0.2] * 10 + [0.1] * 15),
@@ -251,13 +244,6 @@ def test_misfits_are_refused() -> None:
 def test_impossible_parameters_are_refused(how: tuple[Any, ...], says: str) -> None:
     with pytest.raises(errors.ConfigError, match=says):
         TopK(*how)
-    assert TopK(1).parameters() == {
-        "name": "topk",
-        "ratio": "1.0",
-        "warmup": 10,
-        "whole": ["*running_*", "*moving_*"],
-        "small": 256,
-    }
 
 
 def test_memory_is_recalled() -> None:
