@@ -10,7 +10,6 @@ from dataclasses import fields
 from typing import Any, Unpack, get_type_hints
 
 import pytest
-import torch
 from flwr.serverapp.strategy import FedAvg
 
 from flhe import strategies
@@ -126,7 +125,6 @@ def test_what_an_alias_takes_where_nobody_says(
 
 EQUAL: dict[str, Any] = {"weighted": False}
 SGD = Optimizer("sgd", lr=0.1)
-AMSGRAD = torch.optim.Adam([torch.zeros(1)], amsgrad=True)
 CANNOT: list[tuple[Alias, dict[str, Any], str]] = [
     (FlasheFedAvg, {"bits": 1}, "bits"),
     (FlasheFedAvg, {"top_k": "a"}, "top_k='a': must be a share"),
@@ -145,7 +143,6 @@ CANNOT: list[tuple[Alias, dict[str, Any], str]] = [
     (strategies.BatchCryptFedAvg, {"key_bits": 1024}, "3072 has 128 bits"),
     (strategies.BatchCryptFedAvg, {"advance": 1}, "advance"),
     (strategies.BatchCryptFedAvg, {"optimizer": "adam"}, "torch"),
-    (strategies.BatchCryptFedAvg, {"optimizer": AMSGRAD}, "amsgrad"),
     (EsaflFedAvg, {"keys": "joint", "fraction_train": 0.5}, r"fraction_train=0.5.*keys"),
     (EsaflFedAvg, {"keys": "weekly"}, "one of round, joint, dealt"),
     (
