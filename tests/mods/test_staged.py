@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord
 
-from flhe.coding.laplace import Laplace
 from flhe.coding.support import Support
 from flhe.mods import records
 from flhe.node.witness import Witness
 from flhe.schemes.flashe.sparse import covered
-from flhe.schemes.sealed import Sealed, to_bytes
+from flhe.schemes.sealed import Sealed
 from flhe.training.draft import Draft
 from flhe.training.model import Model
 from tests.mods.harness import (
@@ -135,19 +134,6 @@ def test_all_three_steps_are_claimed_in_order(fitted: Group) -> None:
 # --- the sum of mean squares ---
 
 
-def test_a_sum_of_mean_squares_that_is_none(ranged: Group) -> None:
-    """What can be wrong with one is in tests/training; here, with which codes a node says so."""
-    parts = [mean_squares(ranged.ask(s)) for s in ranged.sites]
-    site, good = ranged.sites[0], ranged.total(parts)
-    for total, code in (
-        (parts[1], 1011),
-        (replace(good, slot=replace(good.slot, round=2)), 1014),
-        (replace(good, data=good.data ^ np.uint8(1)), 1023),
-    ):
-        refused(ranged.ask(site, "update", **on(to_bytes(total))), code)
-    answer(ranged.ask(ranged.sites[1], "update", **on(to_bytes(good))))
-
-
 def test_a_second_sum_of_mean_squares_is_not_opened(fitted: Group) -> None:
     """Nor in another attempt, nor in another epoch: drafts outlive both."""
     site = fitted.sites[0]
@@ -202,18 +188,6 @@ def test_no_coordinate_is_taken_out_of_a_sparse_sum(
         )  # for the test alone: one of these a round otherwise
         refused(sparse.evaluate(site, cut), 1023)
     answer(sparse.evaluate(sparse.sites[1], total))
-
-
-def test_the_site_decides_whether_its_choice_is_seen(tmp_path: Path) -> None:
-    terms = replace(SPARSE, codec=codec(top_k=0.5, small=0, warmup=0, permute=False))
-    group = Group(tmp_path, 3, terms)
-    refused(group.sites[0].ask("advertise", **group.begin()), 1010)
-    assert "flhe-unpermuted" in group.sites[0].log
-    group = Group(tmp_path / "allowed", 3, terms, config={"flhe-unpermuted": True}).agree()
-    told = support(group.ask(group.sites[0]))
-    assert told.coords[-1] == 12, "the scalar, last of the layout, in its own place"
-    group.sites[0].allow(flhe_unpermuted=False)
-    refused(group.ask(group.sites[0], attempt=1), 1010)
 
 
 # --- drafts ---
@@ -285,21 +259,6 @@ def test_an_earlier_round_is_not_trained_again(quarter: Group) -> None:
     kept = draft(site).residual
     answer(quarter.evaluate(site, quarter.total(quarter.sparse_parts(told, round_=2)), round_=2))
     np.testing.assert_array_equal(draft(site, "residual").residual, kept)  # type: ignore[arg-type]
-
-
-def test_another_training_with_noise_counts(tmp_path: Path) -> None:
-    """Told otherwise, the app trains again: that is another release, and the node counts it."""
-    group = Group(tmp_path, terms=replace(TERMS, noise=Laplace(0.25, "all"))).agree()
-    site = group.sites[0]
-    site.allow(**{"flhe-max-releases": 2})
-    answer(group.ask(site))
-    answer(group.ask(site, attempt=1))
-    group.renew(lr=0.2)
-    answer(group.ask(site, attempt=2))
-    group.renew(lr=0.3)
-    refused(group.ask(site, attempt=3), 1010)
-    assert len(site.app.seen) == 2
-    assert (site.run / "releases").read_bytes() == (2).to_bytes(8, "big")
 
 
 # --- crashes and damage ---
