@@ -3,9 +3,9 @@
 `python tests/mutate.py --count 120 --seed 21 --kind mutants|guards [--only flhe/keys] [--json FILE]`
 works on a copy of the project. First it runs the tests once, and keeps which of them reach which line
 and how long each takes. Then those that reach a mutant's line are run on it, of the folder that mirrors
-the file's and of SHARED: the module of the same name first, then the quick ones, to the first that fails.
-The same seed and sources give the same sites and the same examples of hypothesis. With FILE, what was
-stopped goes on.
+the file's and of SHARED: the module of the same name first, then the quick ones, to the first that
+fails. The same seed and sources give the same sites and the same examples of hypothesis. With FILE,
+what was stopped goes on.
 
 Survivors are listed for a person to judge: some change nothing that anybody could notice.
 """
