@@ -17,7 +17,7 @@ from flhe.coding.quantize import Quantize
 from flhe.coding.registry import CODECS
 from flhe.coding.sparsify import TopK
 from flhe.coding.weigh import Weigh
-from flhe.errors import ConfigError, MisfitError
+from flhe.errors import MisfitError
 from flhe.schemes.base import fits
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.registry import SCHEMES
@@ -132,11 +132,6 @@ def test_what_fits() -> None:
     fits(chain(CLIP, WEIGH, Q8), Flashe().adder(6, 9), 5)
     fits(chain(CLIP, WEIGH, Quantize(12)), Sash().adder(1000), 1000)
     fits(chain(CLIP, MANY, Q8), Flashe().adder(15, 8), 15)
-
-
-def test_an_empty_chain() -> None:
-    with pytest.raises(ConfigError, match="at least one codec"):
-        chain()
 
 
 def test_no_scheme_and_no_codec_is_left_out() -> None:
