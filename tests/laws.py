@@ -155,7 +155,7 @@ def _paillier(bits: int) -> SchemeCase:
         True,
         "refused",
         secrets=_paillier_secrets,
-        many=1_000,
+        many=300,
         tags_alone=True,
     )
 
