@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from Crypto.Cipher import AES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from flhe.coding.laplace import MAX_STEPS, Laplace
 from flhe.errors import ConfigError, RangeError
 from flhe.math import laplace_kernels
 from flhe.math.prg import CHUNK
+from tests.reference.wire import word
 from tests.scripted import Scripted
 
 KEY = bytes(range(32))
@@ -30,15 +30,6 @@ PIECE = CHUNK // 16
 
 def fixed(size: int) -> bytes:
     return KEY[:size]
-
-
-def words(start: int, count: int) -> list[tuple[int, int]]:
-    """Blocks of stream 0 under KEY, by PyCryptodome, as pairs of words."""
-    data = AES.new(KEY, AES.MODE_CTR, nonce=bytes(8), initial_value=start).encrypt(
-        bytes(16 * count)
-    )
-    numbers = [int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)]
-    return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def magnitude(first: int, second: int) -> decimal.Decimal:
@@ -76,7 +67,7 @@ def test_a_value_is_what_its_block_says(scale: float, alpha: float, shares: list
     x = (np.array(shares) * alpha).astype(np.float32)
     out = x.copy()
     Laplace(scale).add(out, alpha, fixed)
-    pairs = words(0, x.size)
+    pairs = [(word(KEY, 0, 2 * i), word(KEY, 0, 2 * i + 1)) for i in range(x.size)]
     assert out.tolist() == [
         expected(float(v), alpha, scale, *w) for v, w in zip(x, pairs, strict=True)
     ]

@@ -250,17 +250,6 @@ def test_a_round_that_came_to_nothing_is_trained_again(quarter: Group) -> None:
     answer(quarter.evaluate(quarter.sites[1], total))
 
 
-def test_an_earlier_round_is_not_trained_again(quarter: Group) -> None:
-    """It would take the place of the draft that the next sum settles, and that would count twice."""
-    told = quarter.supports(round_=2)
-    site = quarter.sites[0]
-    refused(quarter.ask(site, round_=1), 1022)
-    assert len(site.app.seen) == 1, "the app was not asked"
-    kept = draft(site).residual
-    answer(quarter.evaluate(site, quarter.total(quarter.sparse_parts(told, round_=2)), round_=2))
-    np.testing.assert_array_equal(draft(site, "residual").residual, kept)  # type: ignore[arg-type]
-
-
 # --- crashes and damage ---
 
 
