@@ -85,6 +85,15 @@ def test_history_moves_half_way_with_every_sum(fuse: bool) -> None:
 
 
 @every_way
+def test_exchange_starts_anew_every_round(fuse: bool) -> None:
+    codec = adaptive("exchange", fuse=fuse)
+    state = fitted(codec, LAYERS, 12.5, 1, 4)
+    opened, after = codec.decode(total_of(codec, state, X), (0,), state)
+    assert opened.extras.tolist() == [1, 3]
+    assert after == codec.init(LAYERS)
+
+
+@every_way
 def test_a_round_fitted_on_its_own_mean_squares_tells_them_once(fuse: bool) -> None:
     """Both sums are opened: where a client is in one of them only, the difference would be its own."""
     codec = adaptive("history", fuse=fuse)

@@ -226,6 +226,20 @@ def test_a_crash_while_signing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 # --- what leaves, and what is written down ---
 
 
+def test_who_leaves_keeps_no_shares(dealt: Masked) -> None:
+    signatures, site = dealt.signatures(ALL, ALL), dealt.sites[ME]
+    own, total = secrets(dealt)
+    assert any(own[:64] in data for data in disk(dealt).values())
+    site.allow(flhe_leave=True)
+    refused(dealt.unmask(ME, signatures), 1021)
+    assert not {"shares", "survivors", "outbox", "draft"} & set(site.files)
+    assert not any(own[:64] in d or total[:64] in d for d in disk(dealt).values())
+    refused(dealt.consist(ME, ALL), 1021)
+    site.allow(flhe_leave=False)
+    refused(dealt.unmask(ME, signatures), 1020)
+    refused(dealt.consist(ME, ALL), 1020)
+
+
 def test_logs_hold_one_line_a_stage_and_no_shares(dealt: Masked) -> None:
     """Also where a message was refused with everything at hand."""
     good, home = dealt.inbox(ME, ALL), dealt.sites[ME].home
