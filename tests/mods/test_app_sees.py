@@ -18,6 +18,7 @@ from tests.mods.harness import (
     Site,
     answer,
     arrays,
+    refused,
     update,
     wire,
 )
@@ -42,6 +43,13 @@ def test_the_app_sees_a_plain_fedavg_message(group: Group, site: Site) -> None:
         for name, array in records.to_numpy(seen["arrays"]).items():
             np.testing.assert_array_equal(array, arrays()[name])
             assert array.dtype == arrays()[name].dtype
+
+
+def test_a_node_without_a_model_that_is_sent_none(group: Group, site: Site) -> None:
+    for record, code in ((ConfigRecord({"a": 1}), 1019), (records.from_pieces([b"x"]), 1014)):
+        refused(group.ask(site, extra={"arrays": record}), code)
+    assert not site.app.seen
+    update(group.ask(site))
 
 
 def test_a_pickled_model_is_not_loaded(group: Group) -> None:

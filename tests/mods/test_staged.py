@@ -190,6 +190,18 @@ def test_no_coordinate_is_taken_out_of_a_sparse_sum(
     answer(sparse.evaluate(sparse.sites[1], total))
 
 
+def test_the_site_decides_whether_its_choice_is_seen(tmp_path: Path) -> None:
+    terms = replace(SPARSE, codec=codec(top_k=0.5, small=0, warmup=0, permute=False))
+    group = Group(tmp_path, 3, terms)
+    refused(group.sites[0].ask("advertise", **group.begin()), 1010)
+    assert "flhe-unpermuted" in group.sites[0].log
+    group = Group(tmp_path / "allowed", 3, terms, config={"flhe-unpermuted": True}).agree()
+    told = support(group.ask(group.sites[0]))
+    assert told.coords[-1] == 12, "the scalar, last of the layout, in its own place"
+    group.sites[0].allow(flhe_unpermuted=False)
+    refused(group.ask(group.sites[0], attempt=1), 1010)
+
+
 # --- drafts ---
 
 
