@@ -285,7 +285,6 @@ REFUSED: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
 ]
 
 
-@at_a_time(None, 1)
 @pytest.mark.parametrize(
     ("of", "change", "match"), [(of, change, match) for ofs, change, match in REFUSED for of in ofs]
 )
