@@ -1,11 +1,9 @@
 """Mutants: the library with one thing wrong, or one guard gone. Tests should fail.
 
 `python tests/mutate.py --count 120 --seed 21 --kind mutants|guards [--only flhe/keys] [--json FILE]`
-works on a copy of the project. First it runs the tests once, and keeps which of them reach which line
-and how long each takes. Then those that reach a mutant's line are run on it, of the folder that mirrors
-the file's and of SHARED: the module of the same name first, then the quick ones, each mutant in a fork
-of one process that has collected them. The same seed and sources give the same sites and the same
-examples of hypothesis. With FILE, what was stopped goes on.
+works on a copy of the project. On each mutant it runs the tests of the folder that mirrors the file's,
+the module of the same name first, then SHARED, to the first that fails. The same seed and sources give
+the same sites and the same examples of hypothesis. With FILE, what was stopped goes on.
 
 Survivors are listed for a person to judge: some change nothing that anybody could notice.
 """
@@ -13,7 +11,6 @@ Survivors are listed for a person to judge: some change nothing that anybody cou
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import random
@@ -30,9 +27,7 @@ from rich.progress import track
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.forked import PIPES  # noqa: E402
 from tests.guards import copy_to  # noqa: E402
-from tests.reached import RECORD, SELECT, kept_as  # noqa: E402
 from tests.sites import Site, sites  # noqa: E402
 
 ROOMS = ["keys", "sums", "node", "training", "mods", "schemes", "coding"]
@@ -40,156 +35,69 @@ FOLDERS = [*(f"flhe/{room}" for room in ROOMS), "strategies"]
 SHARED = [
     f"tests/{name}.py" for name in ("test_laws", "test_codec_laws", "strategies/test_round_vectors")
 ]
-BUSY_S = 40.0
-"""How long tests may keep a core busy for one mutant: the slowest are left out."""
-WAIT_S = 30.0
-"""How long they may keep it busy beside five times that: a mutant may make the library hang."""
+LIMIT_S = 1200.0
+"""How long the tests of one mutant may take: it may make the library hang."""
 
 
-class Copy:
-    """A copy of the project that mutants are made in.
-
-    Parameters
-    ----------
-    place : Path
-        An empty folder.
-    kept : Path
-        The folder of what is known of the tests.
-    """
-
-    def __init__(self, place: Path, kept: Path) -> None:
-        self.place, self.kept = place, kept
-        self.parts: dict[str, Any] = {}
-        copy_to(place)
-
-    def pytest(
-        self, *tests: str, fds: tuple[int, ...] = (), **told: object
-    ) -> subprocess.Popen[bytes]:
-        """Start it in the copy, with environment variables and pipes."""
-        env = {"PYTHONPYCACHEPREFIX": str(self.kept / "pyc"), **os.environ}
-        env.pop("PYTHONDONTWRITEBYTECODE", None)
-        plugins = ["no:cacheprovider", "tests.reached", "tests.forked"]
-        options = ["-q", f"--basetemp={self.place / 'tmp'}", *(f"-p{name}" for name in plugins)]
-        return subprocess.Popen(
-            [sys.executable, "-m", "pytest", *options, *tests],
-            cwd=self.place,
-            env=env | {name: str(value) for name, value in told.items()},
-            pass_fds=fds,
-            stdout=(self.place / "said.log").open("wb"),
-            stderr=subprocess.STDOUT,
-        )
-
-    def reached(self, part: str) -> dict[str, Any]:
-        """What the tests of a folder, or module, reach: module by module."""
-        if part in self.parts:
-            return self.parts[part]
-        path = self.place / part
-        modules = [
-            file.relative_to(self.place).as_posix()
-            for file in (sorted(path.rglob("test_*.py")) if path.is_dir() else [path])
-        ]
-        files = {module: self.kept / kept_as(module) for module in modules}
-        if missing := [module for module, file in files.items() if not file.exists()]:
-            print(f"{part}: which test reaches what", flush=True)
-            self.pytest(*missing, **{RECORD: self.kept}).wait()
-        found = self.parts[part] = {}
-        for module, file in files.items():
-            if file.exists():  # not where all tests are sweeps
-                found[module] = json.loads(file.read_text(encoding="utf-8"))
-                if failed := found[module]["failed"]:
-                    print(f"{module}: not used, as they fail without a mutant: {failed}")
-        return found
-
-    def tests_of(self, site: Site) -> dict[str, float]:
-        """Seconds of each test that is to be tried, in order."""
-        chosen: dict[str, dict[str, float]] = {}
-        for part in (mirror(site), *SHARED):
-            for module, known in self.reached(part).items():
-                lines = known["lines"].get(site.file, {})
-                at = map(str, site.lines) if site.lines else lines
-                reaching = {known["names"][test] for line in at for test in lines.get(line, ())}
-                for test, seconds in known["seconds"].items():
-                    if test in reaching or module in reaching:
-                        chosen.setdefault(module, {})[test] = seconds
-        same = f"test_{Path(site.file).name}"
-        order = sorted(chosen, key=lambda of: (Path(of).name != same, sum(chosen[of].values())))
-        left, tests = BUSY_S, {}
-        for module in order:
-            for test, seconds in sorted(chosen[module].items(), key=lambda one: one[1]):
-                if (left := left - seconds) > 0:
-                    tests[test] = seconds
-        return tests
-
-    def serve(self, parts: list[str]) -> None:
-        """Collect tests, once for all mutants of code that is not run on import."""
-        jobs, outcomes = os.pipe(), os.pipe()
-        self.pytest(*parts, fds=(jobs[0], outcomes[1]), **{PIPES: f"{jobs[0]},{outcomes[1]}"})
-        os.close(jobs[0])
-        os.close(outcomes[1])
-        self.jobs, self.outcomes = os.fdopen(jobs[1], "w"), os.fdopen(outcomes[0])
-
-    def tried(self, site: Site, tests: dict[str, float]) -> str | None:
-        """The first test that fails, "" if none does, None at the time limit."""
-        limit_s = WAIT_S + 5 * sum(tests.values())
-        if site.lines:
-            job = {"file": str(self.place / site.file), "tests": list(tests), "limit_s": limit_s}
-            self.jobs.write(json.dumps(job) + "\n")
-            self.jobs.flush()
-            if not (line := self.outcomes.readline()):
-                raise SystemExit((self.place / "said.log").read_text(encoding="utf-8")[-3000:])
-            outcome: str | None = json.loads(line)
-            return outcome
-        (self.place / "chosen.json").write_text(json.dumps(list(tests)), encoding="utf-8")
-        modules = dict.fromkeys(test.split("::")[0] for test in tests)
-        running = self.pytest("-x", *modules, **{SELECT: self.place / "chosen.json"})
-        try:
-            return "on import" if running.wait(6 * limit_s) else ""
-        except subprocess.TimeoutExpired:
-            running.kill()
-            running.wait()
-            return None
-
-    def judge(self, site: Site) -> dict[str, object]:
-        """Whether a test fails with it."""
-        tests = self.tests_of(site)
-        path = self.place / site.file
-        source, stat = path.read_bytes(), path.stat()
-        began = time.monotonic()
-        path.write_bytes(site.apply(source))
-        try:
-            by = self.tried(site, tests) if tests else ""
-        finally:
-            path.write_bytes(source)
-            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-        return {
-            "verdict": "time" if by is None else "killed" if by else "survived",
-            "tests": len(tests),
-            "by": by,
-            "seconds": round(time.monotonic() - began, 1),
-            "diff": f"{site.file}:{site.line}: {site.diff(source)}",
-        }
-
-
-def mirror(site: Site) -> str:
+def mirror(site: Site) -> Path:
     """The folder of tests that mirrors that of a site's file."""
     folder = ROOT / "tests" / Path(site.file).parent.as_posix().removeprefix("flhe/")
     while not folder.is_dir():
         folder = folder.parent
-    return folder.relative_to(ROOT).as_posix()
+    return folder
 
 
-def sources_hash(*folders: str) -> str:
-    """Hash of all Python files of some folders."""
-    files = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+def tests_of(site: Site) -> list[str]:
+    """Modules that are tried on a mutant, in order."""
+    same = f"test_{Path(site.file).name}"
+    modules = sorted(mirror(site).rglob("test_*.py"), key=lambda path: (path.name != same, path))
+    return list(dict.fromkeys([*(path.relative_to(ROOT).as_posix() for path in modules), *SHARED]))
 
 
-def summary(done: list[tuple[Site, dict[str, object]]]) -> None:
+def tried(place: Path, modules: list[str]) -> str | None:
+    """The first test that fails in the copy, "" if none does, None at the time limit."""
+    options = ["-q", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+    command = [sys.executable, "-m", "pytest", *options, f"--basetemp={place / 'tmp'}", *modules]
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=place,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("FAILED ")]
+    return (failed[0] if failed else "on import") if done.returncode else ""
+
+
+def judge(place: Path, site: Site) -> dict[str, Any]:
+    """Whether a test fails with a mutant."""
+    path, began = place / site.file, time.monotonic()
+    source = path.read_bytes()
+    path.write_bytes(site.apply(source))
+    try:
+        by = tried(place, tests_of(site))
+    finally:
+        path.write_bytes(source)
+    return {
+        "verdict": "time" if by is None else "killed" if by else "survived",
+        "by": by,
+        "seconds": round(time.monotonic() - began, 1),
+        "diff": f"{site.file}:{site.line}: {site.diff(source)}",
+    }
+
+
+def summary(done: list[tuple[Site, dict[str, Any]]]) -> None:
     """Survivors, and how many were killed of each folder."""
     for site, outcome in sorted(done, key=lambda one: (one[0].kind, one[0].file, one[0].line)):
         if outcome["verdict"] == "survived":
-            print(f"{site.kind[:-1]} {outcome['diff']}  [{outcome['tests']} tests]")
-    counts: Counter[tuple[str, str, object]] = Counter()
+            print(f"{site.kind[:-1]} {outcome['diff']}")
+    counts: Counter[tuple[str, str, str]] = Counter()
     for site, outcome in done:
         for folder in (Path(site.file).parent.as_posix(), "all"):
             counts[site.kind, folder, outcome["verdict"]] += 1
@@ -214,34 +122,22 @@ def main() -> int:
         for site in sites(asked.kind, name, file.read_bytes())
     ]
     taken = random.Random(asked.seed).sample(every, min(asked.count, len(every)))
-    taken.sort(key=mirror)
     if asked.list:
         for site in taken:
             print(f"{site.file}:{site.line}: {site.diff((ROOT / site.file).read_bytes())}")
         return 0
+    results: dict[str, dict[str, Any]] = {}
+    if asked.json and asked.json.exists():
+        results = json.loads(asked.json.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory(prefix="flhe-mutants-") as folder:
-        library = ["flhe", *FOLDERS]
-        kept = Path(f"{asked.json}.reached" if asked.json else folder, sources_hash(*library)[:8])
-        kept.mkdir(parents=True, exist_ok=True)
-        known = {"sources": sources_hash(*library, "tests"), "results": {}}
-        if asked.json and asked.json.exists():
-            before = json.loads(asked.json.read_text(encoding="utf-8"))
-            if before["sources"] != known["sources"]:
-                raise SystemExit(f"{asked.json} is of other sources: take another file")
-            known = before
-        place = Path(folder, "copy").resolve()
-        place.mkdir()
-        copy = Copy(place, kept.resolve())
-        copy.serve([*sorted({mirror(site) for site in taken}), *SHARED])
-        done = []
+        place = Path(folder).resolve()
+        copy_to(place)
         for site in track(taken, description=asked.kind):
-            name = f"{site.kind} {site.file} {site.start} {site.end} {site.text}"
-            if name not in known["results"]:
-                known["results"][name] = copy.judge(site)
+            if str(site) not in results:
+                results[str(site)] = judge(place, site)
                 if asked.json:
-                    asked.json.write_text(json.dumps(known, indent=1), encoding="utf-8")
-            done.append((site, known["results"][name]))
-        summary(done)
+                    asked.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    summary([(site, results[str(site)]) for site in taken])
     return 0
 
 

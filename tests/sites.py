@@ -47,8 +47,6 @@ class Site:
 
     kind: str
     file: str
-    lines: tuple[int, ...]
-    """Of its statement; none where it is run on import, or by Numba, when a kernel is compiled."""
     line: int
     start: int
     end: int
@@ -139,23 +137,19 @@ def _guards(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
 
 
 def sites(kind: str, file: str, source: bytes) -> list[Site]:
-    compiled = file.endswith("kernels.py")
     starts = [0, *(end.end() for end in re.finditer(b"\n", source))]
     found = []
 
-    def visit(node: ast.AST, lines: tuple[int, ...], returns: str | None) -> None:
+    def visit(node: ast.AST, returns: str | None) -> None:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             return
-        if isinstance(node, ast.stmt) and returns is not None and not compiled:
-            body = getattr(node, "body", None)
-            lines = tuple(range(node.lineno, (body[0].lineno if body else node.end_lineno + 1)))
         for at, text in _guards(node) if kind == "guards" else _mutants(node, returns or ""):
             start = starts[at.lineno - 1] + at.col_offset
             end = starts[at.end_lineno - 1] + at.end_col_offset
-            found.append(Site(kind, file, lines, at.lineno, start, end, text))
+            found.append(Site(kind, file, at.lineno, start, end, text))
         for child in _children(node):
             inside = isinstance(node, ast.FunctionDef) and isinstance(child, ast.stmt)
-            visit(child, lines, ast.unparse(node.returns or ast.Tuple([])) if inside else returns)
+            visit(child, ast.unparse(node.returns or ast.Tuple([])) if inside else returns)
 
-    visit(ast.parse(source), (), None)
+    visit(ast.parse(source), None)
     return found

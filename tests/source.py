@@ -33,8 +33,13 @@ def modules(*names: str) -> dict[str, ast.Module]:
     return found
 
 
-def imports(tree: ast.AST, *, types: bool = True) -> Iterator[str]:
+@cache
+def imports(tree: ast.AST, *, types: bool = True) -> tuple[str, ...]:
     """Everything that a module imports, wherever it does; without `types` not for types alone."""
+    return tuple(_imports(tree, types))
+
+
+def _imports(tree: ast.AST, types: bool) -> Iterator[str]:
     for node in _nodes(tree, types):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

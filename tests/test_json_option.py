@@ -6,25 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from flhe.cli import app
 from flhe.errors import ConfigError
 from flhe.json_option import STDOUT, console, write_json
-
-
-def test_every_json_option_takes_a_file() -> None:
-    found = {
-        name: option
-        for name, command in typer.main.get_command(app).commands.items()  # type: ignore[attr-defined]
-        for option in command.params
-        if "--json" in option.opts
-    }
-    assert set(found) == {"run", "bench", "advise", "crowd", "doctor", "rehearse"}
-    for option in found.values():
-        assert (option.metavar, option.is_flag) == ("FILE", False)
-        assert "-: standard output" in option.help
 
 
 def test_a_dash_writes_json_alone_to_standard_output() -> None:

@@ -81,7 +81,7 @@ def test_lengths_around_block_borders(case: SchemeCase) -> None:
         sums_open(case, 2, values, extras, RNG_SEED)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     st.sampled_from(SCHEMES),
     st.integers(2, 40),

@@ -111,13 +111,7 @@ app({arguments})
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        "run",
-        "audit --quick",
-        "tables",
-        "bench --peers --values 1000 --repeats 1",
-    ],
+    "command", ["run", "audit --quick", "tables", "bench --peers --values 1000 --repeats 1"]
 )
 def test_commands_name_what_is_missing(command: str, tmp_path: Path) -> None:
     code = WITHOUT.format(names=sorted(packages.EXTRA_OF), arguments=command.split())

@@ -13,10 +13,9 @@ import pytest
 
 from flhe.coding.chain import Chain
 from flhe.coding.registry import CODECS
-from flhe.errors import ConfigError, PolicyError
-from flhe.node.policy import Policy, allowed
+from flhe.errors import ConfigError
 from flhe.plugins import Plugins
-from flhe.schemes import DEFAULT, PLAIN
+from flhe.schemes import PLAIN
 from flhe.schemes.base import Scheme
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
@@ -70,12 +69,6 @@ def test_what_is_written_is_read_again(text: str, scheme: Scheme) -> None:
 def test_what_nobody_can_mean(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         parse(text)
-
-
-def test_the_default_is_one_of_ours_and_plain_is_none() -> None:
-    assert DEFAULT in SCHEMES.own
-    assert PLAIN not in SCHEMES.names()
-    assert len({kind.title for kind in SCHEMES.all()}) == len(SCHEMES.names())
 
 
 # --- plugins ---
@@ -223,18 +216,3 @@ def test_a_scheme_that_is_none_harms_no_other(
         SCHEMES.named("theirs")
     assert Flashe in SCHEMES.all()
     assert parse("flashe") == Flashe()
-
-
-@pytest.mark.usefixtures("theirs")
-def test_a_deployed_node_runs_what_somebody_else_brought_by_name_only(tmp_path: Path) -> None:
-    assert "theirs" in allowed(simulated=True)
-    assert "theirs" not in allowed()
-    assert PLAIN not in (*allowed(), *allowed(simulated=True))
-
-    def policy(**config: object) -> Policy:
-        said = {"flhe-trust": "first-use", "flhe-home": str(tmp_path), **config}
-        return Policy.of_node(said, run_id=1, node_id=1, simulated=False, environ={})
-
-    policy(**{"flhe-schemes": "theirs"}).check_scheme("theirs")
-    with pytest.raises(PolicyError, match="is not among flashe"):
-        policy().check_scheme("theirs")

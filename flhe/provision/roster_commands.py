@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flhe.errors import ConfigError
-from flhe.keys.roster.limits import Limits
-from flhe.keys.roster.roster import ANY, Roster
-from flhe.keys.roster.signed_roster import SignedRoster
-from flhe.provision import rosters, sites
 from flhe.provision.public_files import check_new, write_new
 from flhe.provision.public_files import replace as write
-from flhe.schemes import PLAIN
-from flhe.schemes.registry import SCHEMES
+
+if TYPE_CHECKING:
+    from flhe.keys.roster.roster import Roster
+    from flhe.keys.roster.signed_roster import SignedRoster
 
 DEFAULT_COLLUSION = "(N - 1) // 3 of N sites: 0 of 3, 1 of 4, 2 of 7, 3 of 10"
 
@@ -61,6 +59,12 @@ def new(
     ] = None,
 ) -> None:
     """Make a roster of the sites that have sent their keys."""
+    from flhe.keys.roster.limits import Limits
+    from flhe.keys.roster.roster import ANY, Roster
+    from flhe.provision import rosters
+    from flhe.schemes import PLAIN
+    from flhe.schemes.registry import SCHEMES
+
     allowed = (*SCHEMES.names(), PLAIN, ANY)
     if unknown := [name for name in scheme if name not in allowed]:
         raise ConfigError(f"--scheme {unknown[0]}: no scheme; there are {', '.join(allowed)}")
@@ -79,6 +83,8 @@ def new(
 @roster.command()
 def show(file: File) -> None:
     """Show the sites, the bounds, who has signed, and the hash in words."""
+    from flhe.provision import rosters
+
     _show(rosters.load(file))
 
 
@@ -96,6 +102,8 @@ def sign(
     ] = None,
 ) -> None:
     """Add this site's signature, once the hash has been compared with the other sites."""
+    from flhe.provision import rosters, sites
+
     read = rosters.load(file)
     before = None if previous is None else rosters.in_force(previous)
     if before is not None:
@@ -117,6 +125,8 @@ def merge(
     out: Out,
 ) -> None:
     """Unite the signatures of copies of one roster that were signed apart."""
+    from flhe.provision import rosters
+
     merged = rosters.load(file)
     for other in others:
         merged = merged.merged(rosters.load(other))
@@ -127,6 +137,8 @@ def merge(
 @roster.command()
 def check(file: File, roster_hash: Hash) -> None:
     """Say whether this is the roster with that hash, signed by all."""
+    from flhe.provision import rosters
+
     signed = rosters.load(file)
     rosters.check_hash(signed.roster, roster_hash)
     signed.check_complete()
@@ -136,6 +148,8 @@ def check(file: File, roster_hash: Hash) -> None:
 @roster.command()
 def add(file: File, site: Site, out: Out) -> None:
     """Make the roster with one more site."""
+    from flhe.provision import rosters
+
     _made(out, rosters.load(file).roster.admitted(rosters.newcomer(site)), file)
 
 
@@ -148,6 +162,8 @@ def remove(
     min_survivors: Survivors = None,
 ) -> None:
     """Make the roster without a site, whose key is revoked for good."""
+    from flhe.provision import rosters
+
     before = rosters.load(file).roster
     public = {member.name: member.public for member in before.members}.get(name)
     if public is None:
@@ -159,11 +175,15 @@ def remove(
 @roster.command()
 def replace(file: File, site: Site, out: Out) -> None:
     """Make the roster in which a site has the key that it rotated to; the old one is revoked."""
+    from flhe.provision import rosters
+
     _made(out, rosters.replaced(rosters.load(file).roster, site), file)
 
 
 def _show(signed: SignedRoster) -> None:
     from rich.console import Console
+
+    from flhe.provision import rosters
 
     Console().print(rosters.table(signed))
     typer.echo(f"{rosters.bounds(signed.roster)}\n\n{rosters.hash_of(signed.roster)}")
@@ -171,6 +191,8 @@ def _show(signed: SignedRoster) -> None:
 
 def _made(out: Path, made: Roster, before: Path | None = None) -> None:
     """Write a roster that is signed by nobody, and say what is to be done with it."""
+    from flhe.keys.roster.signed_roster import SignedRoster
+
     unsigned = SignedRoster(made)
     write_new(out, unsigned.to_bytes())
     _show(unsigned)
@@ -184,6 +206,8 @@ def _made(out: Path, made: Roster, before: Path | None = None) -> None:
 
 def _signed(file: Path, signed: SignedRoster) -> None:
     """Say whose signatures a roster has, and what is to be done with it."""
+    from flhe.provision import rosters
+
     typer.echo(rosters.hash_of(signed.roster))
     if names := sorted(member.name for member in signed.missing):
         typer.echo(f"\n{file} is not signed yet by: {', '.join(names)}")

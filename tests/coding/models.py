@@ -18,7 +18,7 @@ def mlp(seed: int = 0, outputs: int = 4) -> nn.Sequential:
 
 
 class Tokens(nn.Module):
-    """Takes mappings, gives mappings, and has one weight in two places."""
+    """Takes mappings, and has one weight in two places."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,32 +31,26 @@ class Tokens(nn.Module):
 
 
 class Mixed(nn.Module):
-    """Two inputs of different shapes, one of them a mapping's; or all of them in one."""
+    """Several inputs of different shapes, two of them in a mapping."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(5, 4)
 
-    def forward(self, one: Tensor, others: dict[str, Tensor] | None = None) -> Tensor:
-        if others is None:
-            one, others = one[:, :3], {"a": one[:, 3], "b": one[:, 4:]}
-        out: Tensor = self.layer(torch.cat([one, others["b"] * others["a"][:, None]], 1)).tanh()
+    def forward(self, one: Tensor, others: dict[str, Tensor]) -> Tensor:
+        joined = torch.cat([one, others["b"] * others["a"][:, None]], 1)
+        out: Tensor = self.layer(joined).tanh()
         return out
 
 
 class Attending(nn.Module):
-    def __init__(self, *, by_hand: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.layer, self.by_hand = nn.Linear(4, 4), by_hand
+        self.layer = nn.Linear(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        mixed = self.layer(x)
-        out: Tensor = (
-            (mixed @ mixed.mT / 2).softmax(-1) @ mixed
-            if self.by_hand
-            else functional.scaled_dot_product_attention(*[mixed] * 3)
-        )
-        return out.mean(1)
+        out: Tensor = functional.scaled_dot_product_attention(*[self.layer(x)] * 3).mean(1)
+        return out
 
 
 class Recurrent(nn.Module):
@@ -74,14 +68,10 @@ class Recurrent(nn.Module):
 class Shared(nn.Module):
     """One layer in two places, and its weight in a third."""
 
-    def __init__(self, *, module: bool, weight: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.a = nn.Linear(4, 4)
-        self.b = self.a if module else nn.Linear(4, 4)
-        self.c = nn.Linear(4, 4)
-        if weight:
-            self.c.weight = self.a.weight
-        self.o = nn.Linear(4, 3)
+        self.a, self.c, self.o = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.b, self.c.weight = self.a, self.a.weight
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in (self.a, self.b, self.c):

@@ -14,7 +14,7 @@ from flhe.coding.clip import Clip
 from flhe.coding.flatten import Entry, Layout
 from flhe.coding.quantize import Quantize
 from flhe.coding.weigh import Weigh
-from flhe.errors import ConfigError, RangeError
+from flhe.errors import ConfigError, NotFiniteError
 
 EXTRAS = np.array([1, 3], np.int64)
 ONE_LAYER = Layout((Entry("w", (200,), "float32"),))
@@ -69,15 +69,16 @@ def test_values_at_the_threshold_are_within_it(
     assert not caplog.records
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [*WAYS, "statistics"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("at", [0, 199])
 def test_not_finite_is_refused(way: str, bad: float, at: int) -> None:
-    codec = WAYS[way](Clip(1.0))
+    fitted = way == "statistics"
+    codec = WAYS["fused"](Clip.history()) if fitted else WAYS[way](Clip(1.0))
     x = np.zeros(200, np.float32)
     x[at] = bad
-    with pytest.raises(RangeError, match="NaN or infinity"):
-        codec.encode(Plain(x, EXTRAS), codec.init(ONE_LAYER))
+    with pytest.raises(NotFiniteError):
+        (codec.statistics if fitted else codec.encode)(Plain(x, EXTRAS), codec.init(ONE_LAYER))
 
 
 @pytest.mark.parametrize("way", WAYS)

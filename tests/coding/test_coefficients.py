@@ -187,16 +187,10 @@ def test_arrays_that_are_refused(moduli: tuple[int, ...]) -> None:
     fixed.flags.writeable = False
     on.lift(values, noise, held)
     for v, e, r in [
-        (values.astype(np.float32), noise, held),
-        (values.astype(np.uint32), noise, held),
-        (values.reshape(1, 7), noise, held),
-        (values[:6], noise, held),
-        (values, noise[:3], held),
-        (values, noise.astype(np.int16), held),
-        (values, noise, held[:, :3]),
+        *((wrong, noise, held) for wrong in (values.astype(np.uint32), values[None], values[:6])),
+        *((values, wrong, held) for wrong in (noise[:3], noise.astype(np.int16))),
+        *((values, noise, wrong) for wrong in (held[:, :3], held.view(np.int64), fixed)),
         (values, noise, np.zeros((len(moduli), 8), np.uint64)[:, ::2]),
-        (values, noise, held.view(np.int64)),
-        (values, noise, fixed),
     ]:
         with pytest.raises(ConfigError, match="takes"):
             on.lift(v, e, r)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from Crypto.Cipher import AES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from flhe.coding.laplace import MAX_STEPS, Laplace
 from flhe.errors import ConfigError, RangeError
 from flhe.math import sampling_kernels
 from flhe.math.prg import CHUNK
+from tests.reference.wire import word
 from tests.scripted import Scripted
 
 KEY = bytes(range(32))
@@ -30,15 +30,6 @@ PIECE = CHUNK // 16
 
 def fixed(size: int) -> bytes:
     return KEY[:size]
-
-
-def words(start: int, count: int) -> list[tuple[int, int]]:
-    """Blocks of stream 0 under KEY, by PyCryptodome, as pairs of words."""
-    data = AES.new(KEY, AES.MODE_CTR, nonce=bytes(8), initial_value=start).encrypt(
-        bytes(16 * count)
-    )
-    numbers = [int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)]
-    return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def magnitude(first: int, second: int) -> decimal.Decimal:
@@ -76,7 +67,7 @@ def test_a_value_is_what_its_block_says(scale: float, alpha: float, shares: list
     x = (np.array(shares) * alpha).astype(np.float32)
     out = x.copy()
     Laplace(scale).add(out, alpha, fixed)
-    pairs = words(0, x.size)
+    pairs = [(word(KEY, 0, 2 * i), word(KEY, 0, 2 * i + 1)) for i in range(x.size)]
     assert out.tolist() == [
         expected(float(v), alpha, scale, *w) for v, w in zip(x, pairs, strict=True)
     ]
@@ -109,29 +100,6 @@ def test_magnitudes_are_as_exact_as_the_documentation_says() -> None:
         assert abs(decimal.Decimal(float(made)) - magnitude(first, second)) < 2**-46
         m = 1 + mantissa / 2**52
         assert abs(sampling_kernels._log(m) - float(decimal.Decimal(m).ln())) < 2**-50
-
-
-# --- the distribution ---
-
-
-# --- the grid ---
-
-
-def test_naive_noise_has_low_bits_that_tell_the_value() -> None:
-    """What the grid is against: floats near 3 have no bit below 2**-22, floats near 0 do."""
-    noise = np.random.default_rng(0).laplace(0, 1.0, 20_000).astype(np.float32)  # an attack
-
-    def off_grid(values: NDArray[np.float32], near: float) -> float:
-        close = values[np.abs(values - near) < 0.1].astype(np.float64)
-        assert close.size > 1000
-        return float(np.mean(close % 2.0**-22 != 0))
-
-    assert off_grid(noise, 0.0) > 0.9
-    assert off_grid(noise + np.float32(3), 3.0) == 0
-    for value in (0.0, 1 / 3, 3.0):
-        out = np.full(20_000, value, np.float32)
-        Laplace(1.0).add(out, 100.0)
-        assert off_grid(out, 0.0 if value < 1 else 3.0) == 0
 
 
 # --- thresholds, positions, keys ---

@@ -53,28 +53,6 @@ def test_packs_unpacks_and_adds_like_big_integers(bits: int) -> None:
             assert np.array_equal(packed, kept)
 
 
-@pytest.mark.parametrize("bits", [5, 20, 32, 37, 64])
-def test_masks_add_on_the_way_in_and_on_the_way_out(bits: int) -> None:
-    packing = Packing(bits)
-    length = 3 * packing.block + 77
-    values = formula(length, bits)
-    rng = np.random.default_rng(bits)
-    mask = rng.integers(0, 1 << packing.word_bits, length, packing.lane)
-    data = np.empty(packing.nbytes(length), np.uint8)
-
-    def work(start: int, stop: int) -> None:
-        part = packing.cut(data, start, stop)
-        packing.pack(array(values, bits)[start:stop], mask[start:stop], part)
-
-    spread(work, length, packing.block, 2)
-    masked = [v + m for v, m in zip(values, mask.tolist(), strict=True)]
-    assert data.tobytes() == reference(masked, bits)
-    out = np.empty(length, packing.signed)
-    with np.errstate(over="ignore"):
-        negated = packing.lane(0) - mask
-    assert packing.unpack(data, negated, out).tolist() == values
-
-
 @settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 10**4), st.integers(1, 16))
 def test_slices_cover_once_and_start_at_borders(length: int, step: int, threads: int) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe import errors
-from flhe.coding.base import Integers, Plain, Reals, State
+from flhe.coding.base import Plain, State
 from flhe.coding.permute import Permute
 from flhe.math.permutation import SMALL, Permutation
 
@@ -63,15 +63,11 @@ def test_it_must_have_a_permutation_and_a_sparse_update() -> None:
         with pytest.raises(errors.MisfitError, match="put TopK before it"):
             step(codec, dense)
     assert codec.parameters() == Permute().parameters() == {"name": "permute"}
-    assert [codec.out(space) for space in (Integers(7), Reals(2.0))] == [Integers(7), Reals(2.0)]
-    assert repr(codec) == "Permute(permutation=Permutation(key=<32 bytes>, length=1))"
 
 
 @pytest.mark.parametrize("length", [10, SMALL])
 def test_broken_coordinates_are_refused(length: int) -> None:
     codec = Permute(Permutation(KEY, length))
-    with pytest.raises(errors.RangeError, match="not below"):
-        codec.decode(Plain(np.ones(2), EXTRAS, array([0, length])), (0,), State())
     with pytest.raises(errors.ProtocolError, match="stands twice"):
         codec.decode(Plain(np.ones(3), EXTRAS, array([0, 4, 4])), (0,), State())
     with pytest.raises(errors.ProtocolError, match="one value"):

@@ -113,9 +113,7 @@ def test_a_value_beyond_1_is_not_coerced(value: float) -> None:
         encode(Quantize(16), [0.5, value])
 
 
-def test_what_goes_before_it() -> None:
-    with pytest.raises(errors.MisfitError, match=r"put Clip\(\) before it"):
-        Quantize(8).out(Reals(1.0000001))
+def test_bits_and_roundings_that_cannot_be() -> None:
     with pytest.raises(errors.ConfigError, match="'stochastic' or 'nearest'"):
         Quantize(8, "down")  # type: ignore[arg-type]
     for bits in (1, 33):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flhe import errors
 from flhe.coding.base import Integers, Plain, Reals, State
 from flhe.coding.flatten import Entry, Layout
-from flhe.coding.sparsify import ROUNDS, Progress, TopK, merged
+from flhe.coding.sparsify import ROUNDS, TopK, merged
 
 NONE = np.empty(0, np.int64)
 EXTRAS = np.array([1, 17], np.int64)
@@ -113,13 +113,6 @@ def test_a_layer_that_fools_the_sample_is_chosen_from_all_the_same(stride: int) 
 
 
 @pytest.mark.parametrize(
-    ("ratio", "size", "kept"), [(0.1, 30, 3), (0.1, 31, 4), (0.7, 10, 7), (1, 9, 9), (0.3, 0, 0)]
-)
-def test_shares_are_decimal_numbers(ratio: float, size: int, kept: int) -> None:
-    assert check(TopK(ratio, 0, small=0), [size], np.ones(size, np.float32)).values.size == kept
-
-
-@pytest.mark.parametrize(
     ("how", "shares"),
     [
         ((0.1,), [0.8] * 10 + [0.4] * 10 + [0.2] * 10 + [0.1] * 15),
@@ -186,6 +179,7 @@ def test_some_arrays_travel_whole(how: dict[str, Any], kept: list[int]) -> None:
             assert not whole or not after.local[a:b].any()
         _, state = codec.decode(sent, (0,), after)
     assert codec.recall(where, codec.memory(state.shared)) == State(state.shared)
+    assert codec.recall(where, {"other": np.zeros(3)}) == codec.init(where)
 
 
 @pytest.mark.parametrize(
@@ -251,22 +245,6 @@ def test_misfits_are_refused() -> None:
 def test_impossible_parameters_are_refused(how: tuple[Any, ...], says: str) -> None:
     with pytest.raises(errors.ConfigError, match=says):
         TopK(*how)
-    assert TopK(1).parameters() == {
-        "name": "topk",
-        "ratio": "1.0",
-        "warmup": 10,
-        "whole": ["*running_*", "*moving_*"],
-        "small": 256,
-    }
-
-
-def test_memory_is_recalled() -> None:
-    codec, where = TopK(0.1, small=0), layout(5, 3)
-    shared = Progress((0, 5, 8), (False, False), 12)
-    kept = codec.memory(shared)
-    assert kept[ROUNDS].tolist() == [12]
-    assert codec.recall(where, kept) == State(shared)
-    assert codec.recall(where, {"other": np.zeros(3)}) == codec.init(where)
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flhe.coding.base import Plain, Reals, State
+from flhe.coding.base import Plain, State
 from flhe.coding.chain import Chain
 from flhe.coding.clip import Clip
-from flhe.coding.extras import MAX_PRODUCT
 from flhe.coding.flatten import Entry, Layout
 from flhe.coding.quantize import Quantize
 from flhe.coding.weigh import Weigh, most_examples
 from flhe.errors import (
     ConfigError,
     ExamplesError,
-    MisfitError,
     ProtocolError,
     RangeError,
 )
@@ -133,16 +131,6 @@ def test_a_sum_that_its_senders_did_not_make(
     expected = pytest.raises(ProtocolError, match=message) if message else nullcontext()
     with expected:
         assert not codec.decode(total, (0, 1), codec.init(LAYOUT))[0].values.any()
-
-
-def test_the_cohort_must_leave_room_in_63_bits() -> None:
-    Weigh(1 << 28).check_cohort(15)
-    Weigh(268435455).check_cohort(16)
-    says = r"with 16 clients overflows 63 bits; at most 268435455 fit"
-    with pytest.raises(MisfitError, match=says):
-        Weigh(1 << 28).check_cohort(16)
-    assert (1 << 28) * MAX_PRODUCT * 15 < 1 << 63
-    assert Weigh(5).out(Reals(0.5)) == Reals(0.5)
 
 
 @pytest.mark.parametrize("limit", [0, -1, (1 << 28) + 1])

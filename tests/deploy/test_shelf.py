@@ -19,8 +19,6 @@ from cryptography.hazmat.primitives.serialization import (
 from flwr.cli.build import build_fab_from_disk
 from flwr.supercore.fab import Fab
 from flwr.supercore.utils import request_download_link
-from flwr.superlink.servicer.control.control_handlers import _format_verification
-from flwr.supernode.start_client_internal import _verify_fab
 from typer.testing import CliRunner
 
 from flhe.cli import app
@@ -52,6 +50,9 @@ def key_files(directory: Path, name: str) -> Path:
 
 
 def trusts(fab: Path, trusted: dict[str, str], content: bytes | None = None) -> bool:
+    from flwr.superlink.servicer.control.control_handlers import _format_verification
+    from flwr.supernode.start_client_internal import _verify_fab
+
     data = fab.read_bytes() if content is None else content
     return _verify_fab(Fab("", data, _format_verification(shelf.signatures(fab))), trusted)
 

@@ -20,11 +20,9 @@ from tests.laws import SCHEMES, SLOT, Roles, random_plain
 
 CASES = {
     "flashe-16-double",
-    "flashe-29-single",
     "sash-ring-2048-auto-server",
     "batchcrypt-16",
     "esafl-16-goldilocks-4096",
-    "esafl-16-rns-8192",
     "fedml-he-16-4096",
 }
 VALUES = 40

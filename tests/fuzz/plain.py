@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 
 from flhe.coding.flatten import Entry, Layout
-from flhe.coding.limb_packing import LimbPacking
 from flhe.coding.pack import Packing
 from flhe.coding.support import Support
-from flhe.errors import ProtocolError
 from flhe.keys.agreement import epoch
 from flhe.keys.agreement.answers import pack, unpack
 from flhe.node.audit import Entry as AuditEntry
@@ -73,13 +71,6 @@ def _taken_supports(data: bytes) -> bytes:
     return Support.of(Support.from_bytes(data, FLOATS).coords, FLOATS).data
 
 
-def _support_of_length(data: Any) -> Support:
-    match data:
-        case [int(length), bytes(held)] if type(length) is int:
-            return Support.from_bytes(held, length)
-    raise ProtocolError("no support")
-
-
 # --- layouts and optimizers ---
 
 LAYOUT = Layout(
@@ -90,29 +81,6 @@ OPTIMIZERS = [Optimizer(name) for name in RULES]  # type: ignore[arg-type]
 # --- packed lanes ---
 
 PACKING = Packing(13)
-LIMBS = LimbPacking(57, ((1 << 57) - 13, (1 << 56) - 5))
-
-
-def _residues(data: bytes) -> Any:
-    held = np.frombuffer(data, np.uint8)
-    if held.size != LIMBS.nbytes(40):  # as all callers see to
-        raise ProtocolError("another length")
-    LIMBS.check(held, 40)
-    rows = np.empty((2, 40), np.uint64)
-    for limb in range(2):
-        LIMBS.read(held, 40, limb, 0, rows[limb])
-    return rows
-
-
-def _packed_residues(rows: Any) -> bytes:
-    out = np.empty(LIMBS.nbytes(40), np.uint8)
-    for limb in range(2):
-        LIMBS.write(rows[limb], out, 40, limb, 0)
-    return out.tobytes()
-
-
-def _some_residues() -> list[bytes]:
-    return [_packed_residues(np.arange(80, dtype=np.uint64).reshape(2, 40) << np.uint64(45))]
 
 
 def _some_clear() -> list[bytes]:
@@ -163,9 +131,7 @@ def entries() -> Sequence[Decoder]:
             "body of a sparse ciphertext", [body], lambda data: _sparse_of(header, data), _body
         ),
         Decoder("support", [s.data for s in SUPPORTS], _taken_supports, lambda again: again),
-        coded("support of any length", SUPPORTS, _support_of_length, lambda s: [s.length, s.data]),
         Decoder("release", [pack(pieces)], unpack, pack),
-        Decoder("residues in limbs", _some_residues, _residues, _packed_residues),
         Decoder("values in clear", _some_clear, _clear, ANY),
         Decoder("sum of keys", _keys, _summed_keys, ANY),
         Decoder("line of the audit log", _audit, AuditEntry.from_line, AuditEntry.to_line),

@@ -25,11 +25,9 @@ from flhe.keys.agreement.epoch import Epoch
 from flhe.mods import HEMod, records
 from flhe.node.witness import Witness
 from flhe.schemes.base import Scheme
-from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.scheme import Sash
 from flhe.strategies import (
-    BatchCryptFedAvg,
     EsaflFedAvg,
     FedmlHeFedAvg,
     FlasheFedAvg,
@@ -98,20 +96,14 @@ class Analyst:
 
 SELECTED = {"flhe-min-select": 0.01, "flhe-select-rules": "sensitivity", "flhe-min-bits": 112}
 CASES: dict[str, Case] = {
-    "flashe": Case(FlasheFedAvg, {"checkpoint_every": 1, "patience": 5}, away="round", rounds=3),
     "flashe-late": Case(FlasheFedAvg, {"min_available_nodes": 3}, late=True),
     "flashe-secret-start": Case(FlasheFedAvg, served=False),
     "flashe-sparse": Case(
         FlasheFedAvg, {"top_k": 0.3, "small": 0, "clip": "exchange", "masking": "adaptive"}
     ),
-    "sash-server": Case(SashFedAvg),
     "sash-clients": Case(SashFedAvg, {"unmask": "clients"}),
     "sash-void": Case(SashFedAvg, nodes=3, away="consist", silent=2, rounds=3),
-    "batchcrypt": Case(
-        BatchCryptFedAvg, {"key_bits": 2048}, config={"flhe-min-bits": 112}, nodes=3
-    ),
     "esafl": Case(EsaflFedAvg, {"keys": "joint"}, nodes=3),
-    "esafl-round": Case(EsaflFedAvg),
     "queries": Case(partial(Analyst, Flashe()), config={"flhe-queries": "numbers"}, nodes=3),
     "queries-together": Case(
         partial(Analyst, Sash(unmask="clients")), config={"flhe-queries": "numbers"}
@@ -185,21 +177,10 @@ def put(home: Path, disk: Disk) -> None:
             (home / name).write_bytes(content)
 
 
-@functools.cache
-def _pair(bits: int) -> SecretKey:
-    """A key pair takes long to make, and one is as good as another here."""
-    return SecretKey.generate(bits)
-
-
 @contextmanager
 def ageless() -> Iterator[None]:
     """No store sees that its directory was put back, nobody waits for disks or silent nodes."""
-    pair = _pair(2048)
-    with (
-        quickly(),
-        mock.patch.object(Witness, "check"),
-        mock.patch.object(SecretKey, "generate", return_value=pair),
-    ):
+    with quickly(), mock.patch.object(Witness, "check"):
         yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -395,32 +396,10 @@ def refused(message: Message, code: int) -> None:
     assert (message.error.code, message.error.reason) == (code, SLUGS[code])
 
 
-SLUGS = {
-    1001: "flhe/app-failed",
-    1002: "flhe/internal",
-    1010: "flhe/policy",
-    1011: "flhe/quorum",
-    1012: "flhe/reuse",
-    1022: "flhe/claimed",
-    1013: "flhe/authentication",
-    1014: "flhe/protocol",
-    1015: "flhe/store",
-    1016: "flhe/range",
-    1018: "flhe/reply",
-    1017: "flhe/config",
-    1019: "flhe/drift",
-    1020: "flhe/no-key",
-    1021: "flhe/left",
-    1023: "flhe/altered",
-    1024: "flhe/two-stories",
-    1025: "flhe/version",
-    1026: "flhe/federations",
-    1027: "flhe/not-finite",
-    1029: "flhe/examples",
-    1030: "flhe/package",
-    1031: "flhe/sum-range",
-}
-"""The codes that a node may answer with, written out: servers of other versions read them."""
+FAULTS = Path(__file__).parents[2] / "docs" / "faults.md"
+TABLE = re.findall(r"^\| (1\d{3}) \| `([\w/-]+)` \|", FAULTS.read_text("utf-8"), re.MULTILINE)
+SLUGS = {int(code): slug for code, slug in TABLE}
+"""The codes that a node may answer with, as the page has them: servers of other versions read them."""
 
 
 def private(path: Path) -> bool:

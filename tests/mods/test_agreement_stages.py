@@ -16,7 +16,7 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.training.contract import Contract
 from flhe.training.optimizer import Optimizer
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
-from tests.mods.harness import RUN, TERMS, Group, Site, answer, codec, pinned, refused, update
+from tests.mods.harness import TERMS, Group, Site, answer, codec, pinned, refused, update
 
 KEYS = ("key-pair", "take-pair", "joint", "joint-sum", "key-commit", "key-reveal", "key-shared")
 FIRST = ("share", "confirm", *KEYS)
@@ -140,30 +140,6 @@ def test_a_message_of_another_type_is_no_stage(tmp_path: Path) -> None:
         refused(site.ask("advertise", kind, **fields), 1014)
     refused(site.ask("evaluate", "train", **fields), 1014)
     assert not site.app.seen
-
-
-def test_what_a_relay_changes_has_a_code(fresh: Group) -> None:
-    """What each step refuses is in tests/keys; here, that nothing is kept of what was refused."""
-    hellos, site = fresh.hellos(), fresh.sites[0]
-    for wrong, code in (
-        ([flipped(hellos[0]), *hellos[1:]], 1013),
-        ([hellos[0], flipped(hellos[1]), hellos[2]], 1013),
-        ([*hellos, hellos[1]], 1014),
-        ([hellos[0], *Group(site.home.parent / "b", run_id=RUN + 1).hellos()], 1014),
-    ):
-        refused(site.ask("share", **fresh.stage(messages=wrong)), code)
-    shares = fresh.shares(hellos)
-    for wrong, code in (
-        (shares[:-1], 1014),
-        ([b""] * 6, 1014),
-        ([flipped(share) for share in shares], 1013),
-    ):
-        refused(site.ask("confirm", **fresh.stage(messages=wrong)), code)
-    answer(site.ask("confirm", **fresh.stage(messages=shares)))
-
-
-def flipped(data: bytes) -> bytes:
-    return data[:-1] + bytes([data[-1] ^ 1])
 
 
 # --- rosters ---

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,32 +101,19 @@ def test_a_crash_before_the_claim_leaves_the_attempt_free(group: Group, site: Si
     assert update(group.ask(site)).slot.attempt == 0
 
 
-class Hasty:
-    """Time of which each look takes ten seconds."""
-
-    def __init__(self) -> None:
-        self.now, self.slept = 0.0, list[float]()
-
-    def monotonic(self) -> float:
-        self.now += 10
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        assert len(self.slept) < 10, "it waits without end"
-        self.slept.append(seconds)
-
-
 def test_a_second_process_waits_so_long_and_says_so(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two SuperNodes on one state directory: the second is answered, not left waiting."""
-    site, clock = group.sites[0], Hasty()
+    site, slept = group.sites[0], list[float]()
+    ticks = itertools.count(0.0, 10.0)  # each look at the clock takes ten seconds
+    clock = SimpleNamespace(monotonic=lambda: next(ticks), sleep=slept.append)
     handle = os.open(site.home / f"lock-{RUN % LOCKS}", os.O_RDWR)
     fcntl.flock(handle, fcntl.LOCK_EX)
     with monkeypatch.context() as patch:
         patch.setattr(store, "time", clock)
         refused(group.ask(site), 1015)
-    assert clock.slept
+    assert slept
     assert not site.app.seen
     assert "another process has held the state directory for 30 s" in site.log
     os.close(handle)

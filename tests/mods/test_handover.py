@@ -142,19 +142,6 @@ def test_a_checkpoint_that_was_changed(group: Group) -> None:
     assert site.files == before
 
 
-def test_a_checkpoint_of_another_epoch(group: Group) -> None:
-    group.play()
-    old = box_of(group, group.sites[0])
-    group.renew()
-    site = group.sites[2]
-    site.put(drifted(site.model))
-    before = site.model_file
-    refused(hand(group, site, old), 1014)
-    assert site.model_file == before
-    answer(hand(group, site, box_of(group, group.sites[0])))
-    assert site.model_file == group.sites[0].model_file
-
-
 def test_no_second_sum_comes_as_a_checkpoint(four: Group) -> None:
     """Two sums of one round differ by somebody's update, also when one of them comes as a model."""
     parts = four.parts()

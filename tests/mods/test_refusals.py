@@ -72,15 +72,6 @@ def every_error(kind: type[errors.FlheError]) -> Iterator[type[errors.FlheError]
         yield from every_error(sub)
 
 
-def test_codes_of_flower_itself_are_explained() -> None:
-    assert explain(5, "") == "the node is unavailable"
-    assert explain(3, "") == "the message expired"
-    assert explain(0, "unknown") == "error code 0, unknown"
-    assert "put HEMod() first" in explain(2, "<class 'ValueError'>: secret")
-    assert "secret" not in explain(2, "<class 'ValueError'>: secret")
-    assert explain(99, "secret") == "error code 99"
-
-
 # --- plain messages ---
 
 
@@ -222,16 +213,6 @@ def test_an_actor_that_configures_nothing_is_a_simulation(bare: Site) -> None:
     assert (home / "identity.key").is_file()
     assert bare.context.state["flhe"] == ConfigRecord({"home": str(home)})
     assert not bare.home.exists()
-
-
-@pytest.mark.usefixtures("ray")
-@pytest.mark.parametrize("config", [{"scheme": "plain"}, {"flhe-plain": True}])
-def test_in_a_simulation_plain_runs_where_the_run_says_so(
-    bare: Site, config: dict[str, Any]
-) -> None:
-    refused(bare.send(plain_message()), 1010)  # somebody forgot to swap the strategy
-    bare.context.run_config.update(config)
-    assert not bare.send(plain_message()).has_error()
 
 
 # --- what goes wrong in the app ---

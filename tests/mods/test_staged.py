@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord
 
-from flhe.coding.laplace import Laplace
 from flhe.coding.support import Support
 from flhe.mods import records
 from flhe.node.witness import Witness
 from flhe.schemes.flashe.sparse import covered
-from flhe.schemes.sealed import Sealed, to_bytes
+from flhe.schemes.sealed import Sealed
 from flhe.training.draft import Draft
 from flhe.training.model import Model
 from tests.mods.harness import (
@@ -133,19 +132,6 @@ def test_all_three_steps_are_claimed_in_order(fitted: Group) -> None:
 
 
 # --- the sum of mean squares ---
-
-
-def test_a_sum_of_mean_squares_that_is_none(ranged: Group) -> None:
-    """What can be wrong with one is in tests/training; here, with which codes a node says so."""
-    parts = [mean_squares(ranged.ask(s)) for s in ranged.sites]
-    site, good = ranged.sites[0], ranged.total(parts)
-    for total, code in (
-        (parts[1], 1011),
-        (replace(good, slot=replace(good.slot, round=2)), 1014),
-        (replace(good, data=good.data ^ np.uint8(1)), 1023),
-    ):
-        refused(ranged.ask(site, "update", **on(to_bytes(total))), code)
-    answer(ranged.ask(ranged.sites[1], "update", **on(to_bytes(good))))
 
 
 def test_a_second_sum_of_mean_squares_is_not_opened(fitted: Group) -> None:
@@ -274,32 +260,6 @@ def test_a_round_that_came_to_nothing_is_trained_again(quarter: Group) -> None:
     refused(quarter.evaluate(site, total), 1012)
     assert site.model.round == 0
     answer(quarter.evaluate(quarter.sites[1], total))
-
-
-def test_an_earlier_round_is_not_trained_again(quarter: Group) -> None:
-    """It would take the place of the draft that the next sum settles, and that would count twice."""
-    told = quarter.supports(round_=2)
-    site = quarter.sites[0]
-    refused(quarter.ask(site, round_=1), 1022)
-    assert len(site.app.seen) == 1, "the app was not asked"
-    kept = draft(site).residual
-    answer(quarter.evaluate(site, quarter.total(quarter.sparse_parts(told, round_=2)), round_=2))
-    np.testing.assert_array_equal(draft(site, "residual").residual, kept)  # type: ignore[arg-type]
-
-
-def test_another_training_with_noise_counts(tmp_path: Path) -> None:
-    """Told otherwise, the app trains again: that is another release, and the node counts it."""
-    group = Group(tmp_path, terms=replace(TERMS, noise=Laplace(0.25, "all"))).agree()
-    site = group.sites[0]
-    site.allow(**{"flhe-max-releases": 2})
-    answer(group.ask(site))
-    answer(group.ask(site, attempt=1))
-    group.renew(lr=0.2)
-    answer(group.ask(site, attempt=2))
-    group.renew(lr=0.3)
-    refused(group.ask(site, attempt=3), 1010)
-    assert len(site.app.seen) == 2
-    assert (site.run / "releases").read_bytes() == (2).to_bytes(8, "big")
 
 
 # --- crashes and damage ---

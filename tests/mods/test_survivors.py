@@ -19,17 +19,15 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from flhe.keys.agreement import masking
-from flhe.keys.agreement.answers import combine, pack
+from flhe.keys.agreement.answers import combine
 from flhe.schemes.sash.adder import SashAdder, SashOpener
 from flhe.schemes.sealed import Sealed
 from flhe.wire import files
-from flhe.wire.canonical import dumps, loads
 from tests.mods.harness import (
     FLOATS,
     Group,
     Site,
     answer,
-    arrays,
     refused,
     update,
 )
@@ -269,24 +267,3 @@ def test_logs_hold_one_line_a_stage_and_no_shares(dealt: Masked) -> None:
 
 
 # --- who reads ---
-
-
-def test_members_open_the_sum_with_what_was_released(tmp_path: Path) -> None:
-    group = Masked(tmp_path, unmask="clients").agree()
-    parts = [update(group.upload(rank)) for rank in ALL]
-    answers = group.answers(ALL, group.signatures(ALL, ALL))
-    total, site = group.total(parts), group.sites[ME]
-    spoilt = loads(answers[0], 1 << 20, "")
-    spoilt[1] = spoilt[1][:-1] + bytes([spoilt[1][-1] ^ 1])
-    for release, code in (
-        (pack(answers[:1]), 1011),
-        (pack([dumps(spoilt), *answers[1:]]), 1013),
-        (b"\xff", 1014),
-    ):
-        refused(group.evaluate(site, total, releases=[release]), code)
-        assert site.model.round == 0
-    answer(group.evaluate(site, total, releases=[pack(answers)]))
-    found = site.model.arrays()
-    np.testing.assert_allclose(found["w"], arrays()["w"] + 0.125, atol=1e-3)
-    assert found["steps"] == 11
-    refused(group.upload(ME, attempt=1), 1014)  # that round is behind it

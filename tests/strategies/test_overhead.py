@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flhe.mods import MaskingKeyMod
 from flhe.mods.he_mod import STAGES as KNOWN
 from flhe.mods.records import message_bytes
 from flhe.strategies.overhead import (
@@ -183,5 +184,5 @@ def test_memory_is_the_most_at_a_phases_ends_or_a_new_record_within() -> None:
 
 
 def test_every_stage_has_a_phase() -> None:
-    assert {stage for _, stage in KNOWN} == set(STAGES)
+    assert {stage for _, stage in (*KNOWN, *MaskingKeyMod.STAGES)} == set(STAGES)
     assert {*STAGES.values(), *BETWEEN} <= set(PHASES)

@@ -235,7 +235,7 @@ def test_malformed_terms(body: Any, message: str) -> None:
         ({**BODY, "codec": [*BODY["codec"][:-1], {"name": "quantize", "bits": 33}]}, "2 to 32"),
         ({**BODY, "codec": BODY["codec"][::-1]}, "Weigh takes reals|Quantize needs inputs"),
         (clip(bound=[[5, "0x1.0000000000000p+0"]]), "names of layers"),
-        ({**BODY, "optimizer": {"name": "fedavg", "eta": (1.0).hex()}}, "fedavg has no eta"),
+        ({**BODY, "optimizer": {**BODY["optimizer"], "eta": (1.0).hex()}}, "fedavg has no eta"),
     ],
     ids=str,
 )

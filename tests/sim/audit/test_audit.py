@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -27,14 +28,19 @@ from flhe_lab.audit.lenet import lenet
 from flhe_lab.audit.ssim import ssim
 
 SHAPE = (3, 32, 32)
-IMAGES = audit_images.samples(2)
 MODEL = lenet(3).double()
+
+
+@functools.cache
+def images() -> audit_images.Images:
+    """Of scikit-learn, which takes long to import."""
+    return audit_images.samples(2)
 
 
 def seen(i: int = 1, hide: float = 0.0) -> Seen:
     """The gradient of a sample image; a share of it, drawn at random, is encrypted."""
-    image = torch.from_numpy(IMAGES.pixels[i : i + 1]).double()
-    values = gradient(MODEL, image, torch.from_numpy(IMAGES.labels[i : i + 1])).numpy()
+    image = torch.from_numpy(images().pixels[i : i + 1]).double()
+    values = gradient(MODEL, image, torch.from_numpy(images().labels[i : i + 1])).numpy()
     return Seen(values, np.random.default_rng(0).random(values.size) >= hide)
 
 
@@ -47,9 +53,9 @@ def attack(view: Seen, steps: int, restarts: int = 1, seed: int = 7) -> Guess:
 
 def test_a_gradient_in_clear_gives_the_image_away() -> None:
     found = attack(seen(), steps=200)
-    assert found.label == IMAGES.labels[1]
-    assert ssim(found.image, IMAGES.pixels[1]) > 0.6
-    assert np.mean((found.image - IMAGES.pixels[1]) ** 2) < 0.04
+    assert found.label == images().labels[1]
+    assert ssim(found.image, images().pixels[1]) > 0.6
+    assert np.mean((found.image - images().pixels[1]) ** 2) < 0.04
     assert found.image.shape == SHAPE
     assert 0 <= found.image.min() <= found.image.max() <= 1
     assert 200 <= found.evaluations <= 225  # a line search is not broken off
@@ -103,13 +109,13 @@ def test_the_highest_scores_are_hidden(scores: list[int], percent: int) -> None:
 
 def test_maps() -> None:
     model = lenet(3)
-    found = maps(model, IMAGES, 0)
+    found = maps(model, images(), 0)
     assert set(found) == set(RULES) - {"random"}
     assert {m.shape for m in found.values()} == {(sum(p.numel() for p in model.parameters()),)}
     expected = (np.abs(seen(0).values) + np.abs(seen(1).values)) / 2
     assert np.allclose(found["magnitude"], expected, rtol=1e-3, atol=1e-6)
     for of in ("labels", "inputs"):
-        batches = [(torch.from_numpy(IMAGES.pixels), torch.from_numpy(IMAGES.labels))]
+        batches = [(torch.from_numpy(images().pixels), torch.from_numpy(images().labels))]
         random = torch.Generator().manual_seed(0)
         parts = sensitivity(model, functional.cross_entropy, batches, of=of, random=random)
         assert np.array_equal(found[of], torch.cat([p.reshape(-1) for p in parts.values()]).numpy())
@@ -122,7 +128,7 @@ TINY = Setting(0.3, (0.6,), Attack(4, 1), seed=5)
 
 def test_every_image_is_attacked_in_every_way() -> None:
     told: list[tuple[int, int, str]] = []
-    found = audit(IMAGES, TINY, lambda *args: told.append(args))
+    found = audit(images(), TINY, lambda *args: told.append(args))
     ways = [(NONE, 0.0), (ALL, 1.0), *((rule, share) for share in (0.3, 0.6) for rule in RULES)]
     assert {(p.way, p.share, p.image) for p in found.points} == {
         (*at, i) for at in ways for i in (0, 1)
@@ -130,10 +136,10 @@ def test_every_image_is_attacked_in_every_way() -> None:
     assert [done for done, _, _ in told] == list(range(20))
     for point in found.points:
         guess = found.guesses[point.way, point.share, point.image]
-        original = IMAGES.pixels[point.image]
+        original = images().pixels[point.image]
         assert (point.ssim, point.mse) == (ssim(guess, original), np.mean((guess - original) ** 2))
-    assert audit(IMAGES, TINY).points == found.points
-    noisy = audit(IMAGES, replace(TINY, channel=Channel(noise=0.5)))
+    assert audit(images(), TINY).points == found.points
+    noisy = audit(images(), replace(TINY, channel=Channel(noise=0.5)))
     assert noisy.of(ALL, 1.0) == found.of(ALL, 1.0)
     assert noisy.of(NONE, 0.0) != found.of(NONE, 0.0)
 
