@@ -14,8 +14,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from flhe.coding import sensitivity as module
-from flhe.coding.mixed_derivatives import of_all, tensors
-from flhe.coding.sensitivity import sensitivity
+from flhe.coding.sensitivity import of_all, sensitivity, tensors
 from flhe.errors import ConfigError, RangeError
 from tests.coding.models import Attending, Mixed, Recurrent, Shared, Sum, Tokens, mlp, random
 

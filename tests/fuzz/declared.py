@@ -79,7 +79,7 @@ def _more() -> list[Record]:
             app="publisher/app 1.0.0 0123",
         ),
         *(asked, asked.query, asked.form, *asked.form.parts),
-        *(Outcome(asked, 3, sealed, bytes(24)) for sealed in (False, True)),
+        *(Outcome(asked, 3, bytes(32), sealed, bytes(24)) for sealed in (False, True)),
         Terms(Flashe(masking="adaptive"), update_codec(clip="exchange")),
         Terms(Sash(unmask="clients"), update_codec(bits=0)),
         Terms(BatchCrypt(), update_codec(clip="history")),
