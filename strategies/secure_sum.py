@@ -169,11 +169,9 @@ class SecureSum(Workflow):
         for number, kept in fed.ledger.results.items():
             if fed.ledger.asked.get(number) == asked:
                 outcome = Outcome.from_bytes(kept)
-                count, errors = (
-                    outcome.contributors,
-                    outcome.asked.form.errors(outcome.contributors),
-                )
-                return Total(query, number, outcome.arrays(), count, outcome.senders, errors)
+                count = outcome.contributors
+                known = count, outcome.senders, outcome.asked.form.errors(count)
+                return Total(query, number, outcome.arrays(), *known)
         return None
 
     def _number(self, fed: Survey, query: Query) -> int:

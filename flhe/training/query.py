@@ -162,7 +162,7 @@ class Bounds:
         one answers nothing.
     resolution : float, optional
         What they are rounded to; by default the power of two that uses all bits there are, about
-        `bound` / 10**13.
+        `bound` / 2**51.
     """
 
     bound: float
