@@ -139,8 +139,7 @@ class Survey(Federation):
         number, asked = total.slot.round, Asked.from_bytes(self.ledger.asking)
         self.survivors = len(total.senders)
         if not self.server_reads:
-            kept = to_bytes(total), pack(release) if release else b""
-            self.ledger.keep_evaluation(number, *kept)
+            self.ledger.keep_evaluation(number, to_bytes(total), pack(release))
             self.ledger.summed()
             return ArrayRecord()
         sums = self.parameters.sums

@@ -73,8 +73,7 @@ def total(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     node.check_survivors(len(found.senders), asked=True)
     of = query.sum_of(session.sums, asked, form, found.slot.round, found.slot.attempt)
     of.check(found, agreed.roster.min_opening)
-    release = records.optional(record, "release", b"")
-    released = unpack(release) if release else ()
+    released = unpack(records.optional(record, "release", b""))
     noted = node.record_opening if terms.scheme.opened_together else node.record_total
     lanes = of.open(agreed, found, noted, released, threads=session.threads)
     opened = form.arrays(query.read(terms, found, lanes))

@@ -89,8 +89,7 @@ class Journal(Record):
     was reached before this epoch. `signed` are the sets of survivors that were signed, the last of each
     start, in whatever epoch; `past` are epochs of this federation that are over: their keys open and
     sign nothing. `spent` counts the coefficients that shares of this epoch's key may have opened, where
-    nobody has the key. `queries` are
-    hashes of the queries that were answered, or opened, by number.
+    nobody has the key. `queries` are hashes of the queries that were answered, or opened, by number.
     """
 
     FORM = Form(

@@ -126,6 +126,10 @@ class AnswerForm(Record):
             raise ConfigError(
                 f"an answer has arrays of different names, and up to {MAX_VALUES} values"
             )
+        if len(self.to_bytes()) > MAX_FORM:  # before it is claimed, which nobody takes back
+            raise ConfigError(
+                "an answer has too many arrays, or names too long: unite some of them"
+            )
 
     @property
     def size(self) -> int:

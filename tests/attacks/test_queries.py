@@ -242,6 +242,16 @@ def test_an_answer_that_is_no_number_stays_at_its_site(tmp_path: Path, case: str
         assert "flhe.errors." in errors(grid, 3)
 
 
+def test_an_answer_of_too_many_arrays_is_refused_before_it_is_claimed(tmp_path: Path) -> None:
+    def answer(asked: ConfigRecord, context: Context) -> ArrayRecord:
+        return records.from_numpy({f"array {i:050d}": np.array([1]) for i in range(40)})
+
+    with federation(tmp_path, query_app({"numbers": answer})) as grid:
+        with SecureSum(grid, Sash(), retries=0) as secure, pytest.raises(QuorumError):
+            secure.sum("numbers")
+        assert "too many arrays" in errors(grid)
+
+
 def test_floats_of_no_declared_bound_stay_at_their_site(tmp_path: Path) -> None:
     app = query_app({"numbers": site("numbers", lambda _: [0.5])})
     with federation(tmp_path, app) as grid, SecureSum(grid, Sash(), retries=0) as secure:
