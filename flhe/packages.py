@@ -28,6 +28,8 @@ EXTRA_OF = {
     "tenseal": "ckks",
     "zstandard": "ckks",
     "gmpy2": "paillier",
+    "dp_accounting": "privacy",
+    "opacus": "peers",
     "phe": "peers",
     "tensorboardX": "tensorboard",
 }
