@@ -48,7 +48,7 @@ def confirm(node: Node, record: ConfigRecord, _message: Message, _app: App) -> R
     confirmed, envelope = epoch.confirm(state, records.bytes_list(record, "messages"))
     node.save_agreement(confirmed, contract)
     roster = confirmed.roster
-    need = max(roster.min_opening, node.policy.fewest(asked=contract.asks))
+    need = max(roster.min_opening, node.policy.fewest(contract))
     bounds = [len(roster.members), roster.collusion, need]
     return records.reply(envelope=envelope, bounds=bounds)
 

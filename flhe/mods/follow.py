@@ -165,7 +165,7 @@ class Follower:
         session.check(model, total, fitted_on, digest)
         for opened in (total, fitted_on):
             if opened is not None:
-                node.policy.check_survivors(len(opened.senders))
+                node.policy.check_survivors(len(opened.senders), self.contract)
         # Not written down as the one of its round: that would keep this node apart. Where a scheme
         # rounds, a sum that was damaged on the way may even open to the same values.
         if expected is not None:
@@ -213,7 +213,7 @@ class Follower:
             total = from_bytes(encoded)
             if total.slot.round != model.round:
                 return
-            self.node.policy.check_survivors(len(total.senders))
+            self.node.policy.check_survivors(len(total.senders), self.contract)
             answers = unpack(release)
             totals = session.open_evaluation(model, total, self.node.record_opening, answers)
         except FlheError as error:

@@ -26,6 +26,7 @@ from flhe.mods.handover import sealed_box
 from flhe.node.node import Node
 from flhe.schemes.base import Sealer
 from flhe.training import query
+from flhe.training.contract import Contract
 from flhe.training.model import Model
 from flhe.training.query import NOTHING, QUERY, AnswerForm, Query
 from flhe.training.session import Session
@@ -33,7 +34,7 @@ from flhe.training.session import Session
 
 def answer(node: Node, record: ConfigRecord, _message: Message, app: App) -> RecordDict:
     """Answer a query once; of the app's answer nothing leaves this node but ciphertext."""
-    session, asked = _session(node, record, app)
+    session, asked, _ = _session(node, record, app)
     number, attempt = (records.field(record, name, int) for name in ("round", "attempt"))
     together = session.terms.scheme.opened_together
     for encoded in records.bytes_list(record, "voids"):  # it may sign another set than one of these
@@ -63,14 +64,14 @@ def answer(node: Node, record: ConfigRecord, _message: Message, app: App) -> Rec
 
 def total(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
     """Open the one sum of a query, hand it to the app, and seal it for whoever may open results."""
-    session, asked = _session(node, record, app)
+    session, asked, contract = _session(node, record, app)
     agreed, terms = session.epoch, session.terms
     arrays = message.content.get(records.SUM)
     if not isinstance(arrays, ArrayRecord):
         raise ProtocolError("the sum to be opened is missing")
     form = AnswerForm.from_bytes(records.field(record, "form", bytes))
     found = records.to_sealed(records.field(record, "header", bytes), arrays, take=True, floats=0)
-    node.check_survivors(len(found.senders), asked=True)
+    node.policy.check_survivors(len(found.senders), contract)
     of = query.sum_of(session.sums, asked, form, found.slot.round, found.slot.attempt)
     of.check(found, agreed.roster.min_opening)
     released = unpack(records.optional(record, "release", b""))
@@ -92,8 +93,8 @@ def line_of(encoded: object) -> str | None:
         return None
 
 
-def _session(node: Node, record: ConfigRecord, app: App) -> tuple[Session, Query]:
-    """The node's session in a federation that answers queries, and the one that is asked.
+def _session(node: Node, record: ConfigRecord, app: App) -> tuple[Session, Query, Contract]:
+    """The node's session in a federation that answers queries, the one that is asked, the contract.
 
     Raises PolicyError: one that is not on this site's list; ProtocolError: another federation.
     """
@@ -103,4 +104,4 @@ def _session(node: Node, record: ConfigRecord, app: App) -> tuple[Session, Query
     asked = Query.from_bytes(records.field(record, "query", bytes))
     node.policy.check_query(asked.name)
     contract.check_due(0, records.field(record, "round", int), node.reached(agreed.id))
-    return Session(agreed, contract.terms, NOTHING), asked
+    return Session(agreed, contract.terms, NOTHING), asked, contract

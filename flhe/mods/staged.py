@@ -141,5 +141,5 @@ class _Stage:
         """The codecs' state in this round; see `flhe.training.mean_squares`."""
         turn, node, sent = self.turn, self.turn.node, self.mean_squares
         if sent is not None:
-            node.policy.check_survivors(len(sent.senders))
+            node.policy.check_survivors(len(sent.senders), turn.follower.contract)
         return turn.session.fit(turn.model, turn.round, sent, node.record_opening, turn.digest)

@@ -29,9 +29,8 @@ from flhe.node.node import Node
 from flhe.schemes.base import FREE, Sealer, SharedSealer
 from flhe.schemes.sealed import Slot
 from flhe.sums.secure_sum import SecureSum
-from flhe.training.query import QUERY
+from flhe.training.contract import Contract
 from flhe.training.session import Session
-from flhe.training.terms import Terms
 
 
 def check_ready(node: Node, of: SecureSum) -> None:
@@ -63,12 +62,12 @@ def shares(node: Node, slot: Slot) -> list[bytes]:
 
 def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
     """Sign the set of survivors that the server proposes."""
-    epoch, terms = _epoch(node, record, app)
-    scheme, proposed = terms.scheme, records.list_of(record, "survivors", int)
+    epoch, contract = _epoch(node, record, app)
+    scheme, proposed = contract.terms.scheme, records.list_of(record, "survivors", int)
     kept = node.load_dealt()
     if kept is None or not _is_of(kept.slot, epoch, record):
         raise ProtocolError("nothing was encrypted here for this attempt: ask for the round first")
-    node.check_survivors(len(proposed), asked=kept.slot.purpose == QUERY.purpose)
+    node.policy.check_survivors(len(proposed), contract)
     spends = FREE
     try:
         if scheme.per_sum_keys:
@@ -82,7 +81,7 @@ def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
             sent = node.load_output(kept.slot)
             if sent is None or (total.length, list(total.senders)) != (sent[0].length, proposed):
                 raise ProtocolError("the sum to be opened is not that of these survivors")
-            adder = terms.for_cohort(epoch.size, epoch.scheme_public)
+            adder = contract.terms.for_cohort(epoch.size, epoch.scheme_public)
             spends = spends_of(adder, total.length)
             decrypt = partial(partial_of, adder, epoch)
             agreed, signature = masking.agree_on_sum(
@@ -100,7 +99,7 @@ def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
 
 def unmask(node: Node, record: ConfigRecord, _message: Message, app: App) -> RecordDict:
     """Release the sum of the shares that this node has of the survivors' seeds."""
-    epoch, terms = _epoch(node, record, app)
+    epoch, contract = _epoch(node, record, app)
     agreed = node.load_survivors()
     if agreed is None or not _is_of(agreed.slot, epoch, record):
         raise ProtocolError("this node has signed no survivors in this attempt")
@@ -112,7 +111,7 @@ def unmask(node: Node, record: ConfigRecord, _message: Message, app: App) -> Rec
         agreed,
         records.list_of(record, "signers", int),
         records.bytes_list(record, "signatures"),
-        sealed=terms.scheme.reader == "clients",
+        sealed=contract.terms.scheme.reader == "clients",
     )
     node.answer_set(agreed.slot)
     return records.reply(step="unmask", answer=answer)
@@ -127,12 +126,12 @@ def void(node: Node, record: ConfigRecord, _message: Message, app: App) -> Recor
     return records.reply(step="void", promise=made.to_bytes())
 
 
-def _epoch(node: Node, record: ConfigRecord, app: App) -> tuple[Epoch, Terms]:
-    """The node's own epoch and terms, where they have such stages."""
+def _epoch(node: Node, record: ConfigRecord, app: App) -> tuple[Epoch, Contract]:
+    """The node's own epoch and contract, where they have such stages."""
     agreed, contract = agreement.current(node, record, app)
     if not contract.terms.scheme.opened_together:
         raise ProtocolError("a stage that this scheme does not have")
-    return agreed, contract.terms
+    return agreed, contract
 
 
 def _is_of(slot: Slot, epoch: Epoch, record: ConfigRecord) -> bool:

@@ -260,12 +260,6 @@ class Node(Claims):
         if kept is not None and kept.contract.terms != terms:
             raise PolicyError("the server changed the terms of a running federation")
 
-    def check_survivors(self, senders: int, *, asked: bool) -> None:
-        """Refuse to help open a sum of so few; of answers, also of fewer than all have signed."""
-        kept = self.session()
-        least = kept.contract.least if asked and kept is not None else 0
-        self.policy.check_survivors(senders, asked=asked, least=least)
-
     def encrypted_before(self) -> bool:
         """Whether this run has ever spoken of encryption here, and may not become a plain one."""
         return any(self.store.exists(self._name(n)) for n in ("agreement", "session", "encrypted"))

@@ -223,18 +223,19 @@ class Policy:
                 f"lower {self._setting('min-members')} (or flhe-min-survivors)"
             )
 
-    def check_survivors(self, senders: int, *, asked: bool = False, least: int = 0) -> None:
-        """Refuse to help open a sum of so few, or fewer than the contract's `least`; QuorumError."""
-        if senders < (need := max(self.fewest(asked=asked), least)):
+    def check_survivors(self, senders: int, contract: Contract) -> None:
+        """Refuse to help open a sum of so few; QuorumError."""
+        if senders < (need := self.fewest(contract)):
             raise QuorumError(
-                f"a sum of {senders} senders, this node's policy opens none of fewer than {need}: wait "
-                "for more nodes, or lower flhe-min-survivors (of answers to queries, "
-                "flhe-min-contributors) in the node config"
+                f"a sum of {senders} senders, this node opens none of fewer than {need}: wait for more "
+                "nodes, or lower min_replies in the contract, and in the node config "
+                "flhe-min-survivors (of answers to queries, flhe-min-contributors)"
             )
 
-    def fewest(self, *, asked: bool) -> int:
-        """Fewest senders of a sum that this node helps to open; of answers, where it was `asked`."""
-        return max(self.min_survivors, self.min_contributors if asked else 0)
+    def fewest(self, contract: Contract) -> int:
+        """Fewest senders of a sum that this node helps to open: what all signed, and its own limits."""
+        own = max(self.min_survivors, self.min_contributors if contract.asks else 0)
+        return max(contract.least, own)
 
     def check_query(self, name: str) -> None:
         """Refuse a query that this site does not answer; PolicyError."""
