@@ -34,6 +34,7 @@ from flhe.coding.support import Support
 from flhe.coding.weigh import most_examples
 from flhe.errors import ExamplesError, ProtocolError
 from flhe.keys.agreement.epoch import Epoch
+from flhe.keys.agreement.thresholds import Thresholds
 from flhe.keys.roles import sealer_for
 from flhe.math.permutation import Permutation
 from flhe.schemes.base import Sealer
@@ -68,12 +69,14 @@ def fixed_mask(select: Select, layout: Layout) -> Support:
 class Session:
     """One member's side of the rounds of one epoch.
 
-    Its epoch has the group key, the members and the own rank; the layout is the model's.
+    Its epoch has the group key, the members and the own rank; the layout is the model's. By the
+    contract a sum has `least` senders or more.
     """
 
     epoch: Epoch
     terms: Terms
     layout: Layout
+    least: int = 0
     sums: EpochSums = field(init=False)
     """What the server knows of the epoch's sums, too."""
     threads: ClassVar[int] = THREADS
@@ -142,6 +145,20 @@ class Session:
         """What a member signs that holds `model`, with this keyed digest."""
         return Holding(self.sums, self.epoch.members, model.round, model.history, digest)
 
+    @property
+    def honest(self) -> int:
+        """Fewest members whose noise is in a sum that is opened, and known to nobody who colludes.
+
+        Each member knows its own noise, so one is left out even where none is said to collude.
+        """
+        roster, scheme = self.epoch.roster, self.terms.scheme
+        fewest = max(self.least, roster.min_opening)
+        if scheme.opened_together:
+            fewest = max(fewest, Thresholds(len(roster.members), roster.collusion).min_set)
+        if scheme.needs_all_members:
+            fewest = max(fewest, self.epoch.size)
+        return fewest - max(roster.collusion, 1)
+
     # --- which part of an update is encrypted ---
 
     def ending(self, model: Model) -> Kind:
@@ -175,9 +192,12 @@ class Session:
         encrypt the same update under those. And an update with noise is drawn once: asked for anew in
         every attempt, the same update under fresh noise would be shown by the mean of all. A map is
         made once too: it takes longer than anything.
+
+        What is differentially private is never a draft: a file would hold it without its noise. It is
+        trained anew in each attempt, and each is paid for.
         """
         terms = self.terms
-        return (
+        return terms.codec.mechanism is None and (
             terms.codec.sparse
             or terms.scheme.needs_all_members
             or terms.noise is not None
@@ -210,7 +230,7 @@ class Session:
         """
         if self.terms.noise is not None:
             raise ProtocolError("an update with noise is a draft first, or it would be drawn anew")
-        codec = self.terms.codec
+        codec = self.terms.codec.counting_on(self.honest)
         extras = self._extras(old, trained, examples, metrics)
         gradients = self.terms.optimizer.gradients
         parts = self.layout.float_change(trained, old.masters, gradients=gradients)  # never whole
