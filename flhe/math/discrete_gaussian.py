@@ -5,8 +5,8 @@
 A sample is drawn from a discrete Laplace distribution and kept with the probability that turns one into
 the other. Each step compares a uniform number, whose first 64 bits are one word of a keystream, with
 exp(-a / b) for integers a and b. A compiled loop computes that in floating point, and decides only
-where the error cannot matter. One comparison in 2**35 is left to exact arithmetic, which draws further bits as
-it needs them. So the samples have the distribution itself, not one that is near it.
+where the error cannot matter. One comparison in 2**35 is left to exact arithmetic, which draws further
+bits as it needs them. So the samples have the distribution itself, not one that is near it.
 
 How long the loop runs depends on the samples. That is no use to someone who sees a whole update arrive,
 and is why secrets of encryption are drawn from a table instead (`flhe.math.sampling`).
