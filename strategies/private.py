@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from flhe.coding.chain import chain
+from flhe.coding.chain import Chain, chain
 from flhe.coding.clip_norm import ClipNorm
 from flhe.coding.discrete_gaussian import DiscreteGaussian
 from flhe.schemes.base import Scheme
@@ -55,10 +55,9 @@ def dp_fedsgd(
         As `HEStrategy` takes them; the optimizer is SGD with a learning rate of 0.1 unless said.
     """
     scheme = scheme or Sash("clients")
-    of_record = max_grad_norm, noise_multiplier, "record", sampling, expected_batch
-    noise = DiscreteGaussian(*of_record, bits=_bits(scheme, bits))  # type: ignore[arg-type]
+    codec = record_codec(scheme, noise_multiplier, max_grad_norm, sampling, expected_batch, bits)
     given: dict[str, Any] = {"optimizer": Optimizer("sgd", lr=0.1), **_QUIET, **options}
-    return HEStrategy(scheme, chain(noise), **given)
+    return HEStrategy(scheme, codec, **given)
 
 
 def dp_fedavg(
@@ -89,9 +88,27 @@ def dp_fedavg(
         As `HEStrategy` takes them.
     """
     scheme = scheme or Sash()
-    noise = DiscreteGaussian(clipping_norm, noise_multiplier, bits=_bits(scheme, bits))
+    codec = member_codec(scheme, noise_multiplier, clipping_norm, bits)
     given: dict[str, Any] = {**_QUIET, **options}
-    return HEStrategy(scheme, chain(ClipNorm(clipping_norm), noise), **given)
+    return HEStrategy(scheme, codec, **given)
+
+
+def record_codec(
+    scheme: Scheme,
+    multiplier: float,
+    norm: float,
+    sampling: float,
+    expected_batch: float,
+    bits: int | None = None,
+) -> Chain:
+    """Return the codec of `dp_fedsgd`, which says what its parameters are."""
+    of = norm, multiplier, "record", sampling, expected_batch
+    return chain(DiscreteGaussian(*of, bits=_bits(scheme, bits)))  # type: ignore[arg-type]
+
+
+def member_codec(scheme: Scheme, multiplier: float, norm: float, bits: int | None = None) -> Chain:
+    """Return the codec of `dp_fedavg`, which says what its parameters are."""
+    return chain(ClipNorm(norm), DiscreteGaussian(norm, multiplier, bits=_bits(scheme, bits)))
 
 
 def _bits(scheme: Scheme, said: int | None) -> int:

@@ -36,8 +36,9 @@ from flhe.errors import ExamplesError, ProtocolError
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.keys.roles import sealer_for
+from flhe.keys.roster.roster import Roster
 from flhe.math.permutation import Permutation
-from flhe.schemes.base import Sealer
+from flhe.schemes.base import Scheme, Sealer
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.sums.secure_sum import Record, SecureSum
 from flhe.training import evaluation, mean_squares, sensitivity, update
@@ -63,6 +64,20 @@ THREADS = min(4, os.cpu_count() or 1)
 def fixed_mask(select: Select, layout: Layout) -> Support:
     """The selection of a rule that needs no map; see `Select.fixed`."""
     return select.fixed(layout)
+
+
+def counted_on(roster: Roster, scheme: Scheme, members: int, least: int) -> int:
+    """Return how many members' noise is in any sum that opens, and known to nobody who colludes.
+
+    By the contract a sum has `least` senders or more. Each member knows its own noise, so one is left
+    out even where none is said to collude.
+    """
+    fewest = max(least, roster.min_opening)
+    if scheme.opened_together:
+        fewest = max(fewest, Thresholds(len(roster.members), roster.collusion).min_set)
+    if scheme.needs_all_members:
+        fewest = max(fewest, members)
+    return fewest - max(roster.collusion, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,20 +160,6 @@ class Session:
         """What a member signs that holds `model`, with this keyed digest."""
         return Holding(self.sums, self.epoch.members, model.round, model.history, digest)
 
-    @property
-    def honest(self) -> int:
-        """Fewest members whose noise is in a sum that is opened, and known to nobody who colludes.
-
-        Each member knows its own noise, so one is left out even where none is said to collude.
-        """
-        roster, scheme = self.epoch.roster, self.terms.scheme
-        fewest = max(self.least, roster.min_opening)
-        if scheme.opened_together:
-            fewest = max(fewest, Thresholds(len(roster.members), roster.collusion).min_set)
-        if scheme.needs_all_members:
-            fewest = max(fewest, self.epoch.size)
-        return fewest - max(roster.collusion, 1)
-
     # --- which part of an update is encrypted ---
 
     def ending(self, model: Model) -> Kind:
@@ -230,7 +231,9 @@ class Session:
         """
         if self.terms.noise is not None:
             raise ProtocolError("an update with noise is a draft first, or it would be drawn anew")
-        codec = self.terms.codec.counting_on(self.honest)
+        codec = self.terms.codec.counting_on(
+            counted_on(self.epoch.roster, self.terms.scheme, self.epoch.size, self.least)
+        )
         extras = self._extras(old, trained, examples, metrics)
         gradients = self.terms.optimizer.gradients
         parts = self.layout.float_change(trained, old.masters, gradients=gradients)  # never whole
