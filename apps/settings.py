@@ -296,13 +296,13 @@ class Settings:
         )
 
     def _private_codec(self) -> Chain:
-        from flhe.strategies.private import member_codec, record_codec
+        from flhe.coding.update import member_codec, private_bits, record_codec
 
-        of = self.system, self.noise_multiplier, self.clip_norm
+        bits = self.bits or private_bits(self.system.default_bits)
         if not self.gradients:
-            return member_codec(*of, self.bits or None)
+            return member_codec(self.noise_multiplier, self.clip_norm, bits)
         batch = self.sampling * task_named(self.task).train_size
-        return record_codec(*of, self.sampling, batch, self.bits or None)
+        return record_codec(self.noise_multiplier, self.clip_norm, self.sampling, batch, bits)
 
     def terms(self, max_examples: int) -> Terms:
         """What the members of an encrypted federation share; `max_examples` as for `codec`."""

@@ -8,10 +8,11 @@ from flhe.strategies.aliases import (
     FlasheFedAvg,
     SashFedAvg,
     SchemeFedAvg,
+    dp_fedavg,
+    dp_fedsgd,
 )
 from flhe.strategies.he_strategy import HEStrategy
 from flhe.strategies.masking_keys import MaskingKeyAgreement
-from flhe.strategies.private import dp_fedavg, dp_fedsgd
 from flhe.strategies.sealed_result import save_sealed
 from flhe.strategies.secure_sum import SecureSum, Total
 

@@ -3,6 +3,8 @@
 What all of them take is in `StrategyOptions`. FedSGD is a choice of optimizer: with `Optimizer("adam")`
 (or one of torch.optim, whose class and options are taken) apps return the gradient of one batch, under
 the model's names, and every client steps alike with the mean of all.
+
+Sums of `dp_fedsgd` and `dp_fedavg` are differentially private, under any scheme.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from flhe.coding.select import Select
-from flhe.coding.update import update_codec
+from flhe.coding.update import member_codec, private_bits, record_codec, update_codec
 from flhe.schemes.base import Scheme
 from flhe.schemes.batchcrypt.scheme import DEFAULT_KEY_BITS, BatchCrypt
 from flhe.schemes.esafl.presets import DEFAULT_ESHE
@@ -20,7 +22,8 @@ from flhe.schemes.flashe.scheme import Flashe, Masking
 from flhe.schemes.presets import DEFAULT_SEAL
 from flhe.schemes.sash.scheme import DEFAULT_SASH, Sash, Unmask
 from flhe.strategies.he_strategy import HEStrategy
-from flhe.strategies.options import CODING, StrategyOptions, check_names
+from flhe.strategies.options import CODING, StrategyOptions, TrainingOptions, check_names
+from flhe.training.optimizer import Optimizer
 
 
 class SchemeFedAvg(HEStrategy):
@@ -103,3 +106,84 @@ class FedmlHeFedAvg(SchemeFedAvg):
     def __init__(self, *, ring: str = DEFAULT_SEAL, **options: Unpack[StrategyOptions]) -> None:
         options.setdefault("weighted", not Select.of(options.get("select")).clear)
         super().__init__(FedmlHe(ring), **options)
+
+
+# --- with differential privacy ---
+
+_QUIET: dict[str, Any] = {"train_metrics": (), "evaluate_metrics": (), "fraction_evaluate": 0.0}
+"""Metrics would be averaged without noise."""
+
+
+def dp_fedsgd(
+    scheme: Scheme | None = None,
+    *,
+    noise_multiplier: float,
+    max_grad_norm: float,
+    sampling: float,
+    expected_batch: float,
+    bits: int | None = None,
+    **options: Unpack[TrainingOptions],
+) -> HEStrategy:
+    """Return the strategy of DP-SGD across sites: a round is one step with the gradients of all.
+
+    Apps reply with the sum of their batch's gradients, each clipped (`flhe.dpsgd`), and 1 as the number
+    of examples.
+
+    Raises ConfigError: a parameter that cannot work; PackageError: dp-accounting is missing.
+
+    Parameters
+    ----------
+    scheme : Scheme, optional
+        One whose members read; `Sash("clients")` unless said.
+    noise_multiplier : float
+        Standard deviation of the noise in a sum over `max_grad_norm`; `flhe advise --epsilon` finds it.
+    max_grad_norm : float
+        Largest L2 norm of one record's gradient.
+    sampling : float
+        Probability with which each record of each site is in a batch.
+    expected_batch : float
+        `sampling` times the number of all sites' records: what sums are divided by, in every round.
+    bits : int, optional
+        Bits of one value; 28 unless said, or all that the scheme has room for.
+    **options
+        As `HEStrategy` takes them; the optimizer is SGD with a learning rate of 0.1 unless said.
+    """
+    scheme = scheme or Sash("clients")
+    bits = private_bits(scheme.default_bits) if bits is None else bits
+    codec = record_codec(noise_multiplier, max_grad_norm, sampling, expected_batch, bits)
+    given: dict[str, Any] = {"optimizer": Optimizer("sgd", lr=0.1), **_QUIET, **options}
+    return HEStrategy(scheme, codec, **given)
+
+
+def dp_fedavg(
+    scheme: Scheme | None = None,
+    *,
+    noise_multiplier: float,
+    clipping_norm: float,
+    bits: int | None = None,
+    **options: Unpack[TrainingOptions],
+) -> HEStrategy:
+    """Return the strategy of DP-FedAvg: every member's update weighs the same, clipped in L2.
+
+    Which members take part in a round is the server's choice, so nothing is gained by sampling them.
+
+    Raises ConfigError: a parameter that cannot work; PackageError: dp-accounting is missing.
+
+    Parameters
+    ----------
+    scheme : Scheme, optional
+        `Sash()` unless said, which lets the server read the noisy sums.
+    noise_multiplier : float
+        Standard deviation of the noise in a sum over `clipping_norm`.
+    clipping_norm : float
+        Largest L2 norm of one member's update.
+    bits : int, optional
+        Bits of one value; 28 unless said, or all that the scheme has room for.
+    **options
+        As `HEStrategy` takes them.
+    """
+    scheme = scheme or Sash()
+    bits = private_bits(scheme.default_bits) if bits is None else bits
+    codec = member_codec(noise_multiplier, clipping_norm, bits)
+    given: dict[str, Any] = {**_QUIET, **options}
+    return HEStrategy(scheme, codec, **given)

@@ -157,6 +157,11 @@ class Codec(Protocol):
         """What differential privacy its noise gives an opened sum; None for a step without noise."""
         return None
 
+    @property
+    def of_gradients(self) -> bool:
+        """Whether it holds only for sums of gradients, one a record."""
+        return False
+
     def summary(self) -> str:
         """What it does, in a few words."""
         return ""

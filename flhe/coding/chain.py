@@ -116,6 +116,11 @@ class Chain(Codec):
         """What differential privacy opened sums have; None for none."""
         return next(filter(None, (codec.mechanism for codec in self.codecs)), None)
 
+    @property
+    def of_gradients(self) -> bool:
+        """Whether it holds only for sums of gradients, one a record."""
+        return any(codec.of_gradients for codec in self.codecs)
+
     def segments(self, layout: Layout) -> Segments:
         """Runs (start, stop, alpha) of the thresholds that are given; ConfigError where none are."""
         for at, codec in enumerate(self.codecs):

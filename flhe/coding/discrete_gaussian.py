@@ -160,6 +160,11 @@ class DiscreteGaussian(Codec):
         """Its multiplier, and how records are sampled."""
         return Mechanism(self.multiplier, self.sampling)
 
+    @property
+    def of_gradients(self) -> bool:
+        """For records: several steps of training would let one change an update by more."""
+        return not self.of_members
+
     def summary(self) -> str:
         """Its noise."""
         return f"noise of {self.multiplier:g} times what a {self.unit} changes, {self.bits} bits"

@@ -9,11 +9,16 @@ from typing import Literal
 from flhe.coding.base import Codec
 from flhe.coding.chain import Chain, chain
 from flhe.coding.clip import Clip
+from flhe.coding.clip_norm import ClipNorm
+from flhe.coding.discrete_gaussian import DiscreteGaussian
 from flhe.coding.permute import Permute
 from flhe.coding.quantize import Quantize
 from flhe.coding.sparsify import SMALL, WHOLE, TopK
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError
+
+PRIVATE_BITS = 28
+"""Of values with noise: its own steps then cost less than 1% up to millions of values."""
 
 Thresholds = float | Mapping[str, float] | Literal["history", "exchange"]
 """A clipping threshold, one for each layer, or what they are fitted on."""
@@ -69,6 +74,23 @@ def update_codec(
     if top_k is not None and permute:
         codecs.append(Permute())
     return chain(*codecs)
+
+
+def record_codec(
+    multiplier: float, norm: float, sampling: float, expected_batch: float, bits: int
+) -> Chain:
+    """Codec of sums of gradients with noise that hides a record; see `DiscreteGaussian`."""
+    return chain(DiscreteGaussian(norm, multiplier, "record", sampling, expected_batch, bits=bits))
+
+
+def member_codec(multiplier: float, norm: float, bits: int) -> Chain:
+    """Codec of updates, clipped to a norm, with noise that hides one; see `DiscreteGaussian`."""
+    return chain(ClipNorm(norm), DiscreteGaussian(norm, multiplier, bits=bits))
+
+
+def private_bits(default: int) -> int:
+    """Bits of values with noise under a scheme with that default: fine steps, or all there is room."""
+    return PRIVATE_BITS if default else 0
 
 
 def _clip(clip: Thresholds) -> Clip:

@@ -11,7 +11,7 @@ Neighbours differ by one member or one record, added or left out.
 
 Source: Canonne, Kamath, Steinke (arXiv 2004.00010), Theorem 4; Mironov, Talwar, Zhang, "Renyi
 Differential Privacy of the Sampled Gaussian Mechanism" (arXiv 1908.10530), Theorem 5 and Sec. 3.3;
-Kairouz, Liu, Steinke (arXiv 2102.06387), Theorem 9; docs/privacy_proof.md.
+Kairouz, Liu, Steinke (arXiv 2102.06387), Theorem 1, for tau; docs/privacy_proof.md.
 """
 
 from __future__ import annotations

@@ -144,6 +144,13 @@ class Terms(Record):
                 "of squares, would tell of the data without noise; leave them out"
             )
 
+        if self.codec.of_gradients and not self.optimizer.gradients:
+            raise ConfigError(
+                f"differential privacy of records with optimizer {self.optimizer.name!r}: it is "
+                "accounted for where apps send one clipped gradient a record; use "
+                'Optimizer("sgd", lr=...), "adam" or "rmsprop"'
+            )
+
     def _check_scheme(self) -> None:
         """Refuse what scheme, codec and optimizer do not go together with; ConfigError."""
         scheme, codec = self.scheme, self.codec

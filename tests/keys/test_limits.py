@@ -20,6 +20,8 @@ VALUES: dict[str, Any] = {
     "min-noise": st.floats(0, 1e299),
     "max-releases": st.integers(0, 2**32 - 1),
     "min-members": st.integers(2, 1024),
+    "max-epsilon": st.floats(0, 1e6),
+    "delta": st.floats(1e-300, 0.999),
 }
 ANY_LIMITS = st.fixed_dictionaries({}, optional=VALUES).map(Limits)
 ANY_OWN = st.fixed_dictionaries(VALUES)
@@ -45,8 +47,10 @@ def laxer(name: str, one: Any, other: Any) -> bool:
     """Whether `one` permits more than `other`; written for the meaning, not as the code has it."""
     if name in LARGER:
         return bool(one < other)
-    if name == "max-releases":
+    if name in ("max-releases", "max-epsilon"):
         return (one or 2**40) > (other or 2**40)
+    if name == "delta":
+        return bool(one > other)
     return bool(one and not other)
 
 
@@ -68,6 +72,8 @@ BAD: list[tuple[str, Any]] = [
     *(("min-noise", value) for value in (float("inf"), float("nan"), 10**400)),
     *(("max-releases", value) for value in (-1, 2**32)),
     *(("min-members", value) for value in (1, 1025)),
+    *(("max-epsilon", value) for value in (-1.0, float("inf"), float("nan"))),
+    *(("delta", value) for value in (0.0, 1.0)),
     *(("unpermuted", 1), ("server-reads", "true"), ("no-such", 1)),
 ]
 
@@ -91,4 +97,4 @@ def test_what_is_said_twice_or_by_a_later_version() -> None:
     with pytest.raises(ConfigError, match="unpermuted is said twice"):
         Limits.parse(["unpermuted=true", "unpermuted=false"])
     with pytest.raises(ProtocolError, match="limits that this flhe knows"):
-        Limits.from_fields([[["max-epsilon", "1.0"]]])
+        Limits.from_fields([[["max-regret", "1.0"]]])

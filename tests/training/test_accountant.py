@@ -79,7 +79,7 @@ def test_releases_of_two_kinds_add_up() -> None:
 
 
 def test_the_terms_that_are_added_bound_what_they_stand_for() -> None:
-    """Sums of discrete Gaussians (Theorem 9), and the ends of integers, at the widest that there is."""
+    """Sums of discrete Gaussians, and the ends of integers, at the widest that there is."""
     values = 2.0**32
     beyond = sum(math.exp(-2 * math.pi**2 * LEAST**2 * k / (k + 1)) for k in range(1, MOST_MEMBERS))
     assert 2 * values * 10 * beyond <= SUM
@@ -151,6 +151,22 @@ def test_a_multiplier_is_the_least_that_stays_within(
 def test_what_has_no_answer_is_refused(wrong: object) -> None:
     with pytest.raises(ConfigError):
         wrong()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("variance", "members"), [(0.5, 2), (0.7, 5), (1.0, 3), (1.3, 8)])
+def test_a_sum_of_discrete_gaussians_is_within_tau_of_one(variance: float, members: int) -> None:
+    """By exact convolution of narrow ones, where the difference is large enough to be seen."""
+    ys = np.arange(-60, 61)
+    one = np.exp(-(ys**2) / (2 * variance))
+    total = one / one.sum()
+    for _ in range(members - 1):
+        total = np.convolve(total, one / one.sum())
+    wide = np.arange(-(len(total) // 2), len(total) // 2 + 1)
+    single = np.exp(-(wide**2) / (2 * members * variance))
+    near = np.abs(wide) <= 6 * math.sqrt(members * variance)
+    apart = np.abs(np.log(total[near]) - np.log((single / single.sum())[near]))
+    tau = 10 * sum(math.exp(-2 * math.pi**2 * variance * k / (k + 1)) for k in range(1, members))
+    assert 1e-9 < apart.max() <= tau
 
 
 def test_what_a_run_says() -> None:

@@ -1,0 +1,215 @@
+"""A server that wants a second release for one budget, and a search for updates without noise."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from flhe.coding.base import Mechanism
+from flhe.coding.chain import chain
+from flhe.coding.clip_norm import ClipNorm
+from flhe.coding.discrete_gaussian import DiscreteGaussian
+from flhe.errors import ConfigError
+from flhe.mods import HEMod, records
+from flhe.schemes.base import Scheme
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.sash.scheme import Sash
+from flhe.strategies import dp_fedavg, dp_fedsgd
+from flhe.testing import InProcessGrid
+from flhe.training.accountant import epsilon
+from flhe.training.terms import Terms
+from tests.mods.harness import Group, Site, answer, put_back, refused, update
+
+NOISE = Mechanism(1.0, 1.0)
+TERMS = Terms(codec=chain(ClipNorm(1.0), DiscreteGaussian(1.0, 1.0)), metrics=(), evaluated=())
+START = {"arrays": records.from_numpy({"w": np.zeros((3, 4), np.float32)})}
+TWO = {"flhe-max-epsilon": epsilon({NOISE: 2})}
+
+
+def group(path: Path, rounds: int = 2, **how: Any) -> Group:
+    """Sites whose budget is two updates; the one that is asked is the first."""
+    made = Group(path, terms=how.pop("terms", TERMS), config=TWO, rounds=rounds, **how)
+    made.start = dict(START)
+    return made
+
+
+def spent(site: Site) -> int:
+    """Updates that a site has paid for."""
+    from flhe.node.budget import Budget
+    from flhe.node.store import Store
+
+    return sum(Budget(Store(site.home), b"", 0.0, 1e-5).ledger().counts.values())
+
+
+def test_a_server_that_asks_again_and_again_pays_each_time(tmp_path: Path) -> None:
+    """Fresh noise on the same update, averaged, would be none."""
+    sites = group(tmp_path).agree()
+    site = sites.sites[0]
+    first = sites.ask(site)
+    update(first)
+    np.testing.assert_array_equal(update(sites.ask(site)).data, update(first).data)
+    assert spent(site) == 1  # the same one, resent
+    update(sites.ask(site, attempt=1))
+    assert spent(site) == 2
+    before = len(site.app.seen)
+    for round_, attempt in ((1, 2), (2, 0)):
+        refused(sites.ask(site, round_=round_, attempt=attempt), 1032)
+    assert len(site.app.seen) == before  # nothing is trained for it
+    assert spent(site) == 2
+
+
+def test_a_new_epoch_brings_no_new_budget(tmp_path: Path) -> None:
+    sites = group(tmp_path).agree()
+    site = sites.sites[0]
+    update(sites.ask(site))
+    sites.renew()
+    update(sites.ask(site, attempt=1))
+    refused(site.ask("advertise", **{**sites.begin(), "number": 2}), 1032)
+
+
+def test_another_run_of_the_same_federation_brings_none(tmp_path: Path) -> None:
+    """Renamed, or begun beside the first: the directory is the site's, and so is the budget."""
+    sites = group(tmp_path).agree()
+    update(sites.ask(sites.sites[0]))
+    forked = group(tmp_path, rounds=1, run_id=8).agree()
+    update(forked.ask(forked.sites[0]))
+    third = group(tmp_path, rounds=1, run_id=9)
+    [again] = [site for site in third.sites if site.home == sites.sites[0].home]
+    refused(again.ask("advertise", **third.begin()), 1032)
+    refused(sites.ask(sites.sites[0], attempt=1), 1032)
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_state_directory_that_is_put_back_brings_none(tmp_path: Path, before: int) -> None:
+    """Not in its epoch, and not in a new one."""
+    sites = group(tmp_path).agree()
+    site = sites.sites[0]
+    for attempt in range(before):
+        update(sites.ask(site, attempt=attempt))
+    shutil.copytree(site.home, tmp_path / "image")
+    update(sites.ask(site, attempt=before))
+    put_back(site.home, tmp_path / "image")
+    assert sites.ask(site, attempt=before + 1).error.code in (1020, 1032)
+    sites.number += 1
+    refused(site.ask("advertise", **sites.begin()), 1032)
+
+
+def test_a_run_that_the_budget_cannot_end_is_not_begun(tmp_path: Path) -> None:
+    long = group(tmp_path, rounds=3)
+    refused(long.sites[0].ask("advertise", **long.begin()), 1032)
+    assert "noise multiplier 1" in long.sites[0].log
+
+
+def test_a_site_with_a_budget_takes_part_in_nothing_without_noise(tmp_path: Path) -> None:
+    plain = group(tmp_path, terms=Terms(metrics=(), evaluated=()))
+    refused(plain.sites[0].ask("advertise", **plain.begin()), 1010)
+    other = Group(tmp_path / "without")  # where no budget is set, it may
+    answer(other.sites[0].ask("advertise", **other.begin()))
+
+
+# --- what of an update is anywhere without its noise ---
+
+
+def patterns(update: np.ndarray) -> list[bytes]:
+    """Four values after one another of an update, as it might be written, scaled by what may be."""
+    codec = DiscreteGaussian(1.0, 1.0, bits=24)
+    steps = np.rint(update.astype(np.float64) / codec.grid(update.size).step)
+    norm = update / np.linalg.norm(update)
+    kinds = {"<f4": (update, -update, norm), ">f4": (update,), "<f8": (update, norm)}
+    kinds |= dict.fromkeys(("<i4", ">i4", "<i8"), (steps, -steps))
+    found: list[bytes] = []
+    for kind, written in kinds.items():
+        for values in written:
+            found += [values[at : at + 4].astype(kind).tobytes() for at in (0, 40, 96)]
+    return found
+
+
+def secret(partition: int) -> np.ndarray:
+    """A site's update, of norm 1/2: it is not clipped."""
+    x = np.random.default_rng(partition).normal(size=100).astype(np.float32)
+    return np.asarray(x / (2 * np.linalg.norm(x)), np.float32)
+
+
+def app() -> ClientApp:
+    made = ClientApp(mods=[HEMod()])
+
+    @made.train()
+    def train(msg: Message, ctx: Context) -> Message:
+        gradient = secret(int(str(ctx.node_config["partition-id"])))
+        content = {
+            "arrays": records.from_numpy({"w": gradient}),
+            "metrics": MetricRecord({"num-examples": 1}),
+        }
+        return Message(RecordDict(content), reply_to=msg)
+
+    return made
+
+
+def everything(home: Path, blobs: Iterable[bytes]) -> list[bytes]:
+    """All that went over the wire, and all that is on disk."""
+    return [*blobs, *(path.read_bytes() for path in home.rglob("*") if path.is_file())]
+
+
+@pytest.mark.parametrize(
+    "scheme", [Flashe(), Sash(), Sash("clients"), Esafl(keys="joint")], ids=str
+)
+def test_no_update_is_without_noise_on_the_wire_or_on_disk(tmp_path: Path, scheme: Scheme) -> None:
+    """Of any site, after two rounds and what is kept of them; an update that is planted is found.
+
+    Under keys that last, other updates are drafts on disk until their round is over.
+    """
+    blobs: list[bytes] = []
+    (tmp_path / "homes").mkdir()
+    tap = lambda _way, _node, content: blobs.append(content)  # noqa: E731
+    with InProcessGrid(app(), 4, homes=tmp_path / "homes", tap=tap, node_config=lenient) as grid:
+        made = dp_fedavg if scheme.reader == "server" else dp_fedsgd
+        more: dict[str, Any] = (
+            {"clipping_norm": 1.0}
+            if scheme.reader == "server"
+            else {"max_grad_norm": 1.0, "sampling": 1.0, "expected_batch": 4.0}
+        )
+        strategy = made(
+            scheme,
+            noise_multiplier=1.0,
+            min_train_nodes=4,
+            min_available_nodes=4,
+            state_dir=tmp_path / "server",
+            **more,
+        )
+        start = ArrayRecord({"w": records.from_numpy({"w": np.zeros(100, np.float32)})["w"]})
+        strategy.start(grid, start, num_rounds=2)
+    seen = everything(tmp_path, blobs)
+    wanted = [pattern for partition in range(4) for pattern in patterns(secret(partition))]
+    assert len(seen) > 100
+    assert not [p for p in wanted if any(p in blob for blob in seen)]
+    seen.append(b"before" + secret(2).astype(">f4").tobytes())
+    assert [p for p in wanted if any(p in blob for blob in seen)]
+
+
+def lenient(_partition: int) -> dict[str, Any]:
+    return {"flhe-server-reads": True, "flhe-fresh-keys": False}
+
+
+def test_metrics_stay_where_a_budget_is_unless_they_are_named(tmp_path: Path) -> None:
+    """They are added up without noise, so epsilon would not cover them."""
+    from flhe.node.policy import Policy
+
+    config: dict[str, Any] = {"flhe-home": str(tmp_path), "flhe-trust": "first-use"}
+    for said, allowed in (({}, True), (TWO, False), ({**TWO, "flhe-metrics": "loss"}, True)):
+        policy = Policy.of_node({**config, **said}, run_id=1, node_id=1, simulated=False)
+        assert policy.allows_metric("train_loss") is allowed
+
+
+def test_records_are_hidden_in_gradients_only() -> None:
+    """Several steps of training would let one record change an update by more than was clipped."""
+    record = DiscreteGaussian(1.0, 1.0, "record", 0.1, 10.0)
+    with pytest.raises(ConfigError, match="one clipped gradient a record"):
+        Terms(Flashe(), chain(record))

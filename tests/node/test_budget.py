@@ -1,0 +1,165 @@
+"""A site's privacy budget: what is spent stays spent, whatever becomes of its directory."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flhe.coding.base import Mechanism
+from flhe.errors import BudgetError, StoreError
+from flhe.node import witness
+from flhe.node.budget import LEDGER, Budget
+from flhe.node.store import Store
+from flhe.node.witness import Witness
+from flhe.training.accountant import epsilon
+from tests.mods.harness import put_back
+
+NOISE = Mechanism(1.0, 1.0)
+DELTA = 1e-5
+THREE = epsilon({NOISE: 3}, DELTA)
+
+
+@pytest.fixture
+def budget(tmp_path: Path) -> Budget:
+    """One that three updates use up, with its witness on another disk."""
+    (tmp_path / "apart").mkdir(mode=0o700)
+    store = Store(tmp_path / "home", Witness(tmp_path / "apart"))
+    return Budget(store, bytes(32), THREE, DELTA)
+
+
+def spend(budget: Budget, times: int) -> None:
+    for _ in range(times):
+        budget.spend(NOISE)
+
+
+def test_what_is_spent_is_spent(budget: Budget) -> None:
+    spend(budget, 3)
+    with pytest.raises(BudgetError, match="would make it"):
+        budget.spend(NOISE)
+    again = replace(budget, store=Store(budget.store.root, budget.store.witness))
+    with pytest.raises(BudgetError, match="would make it"):
+        again.check(NOISE)
+    assert again.ledger().counts == {NOISE: 3}
+    replace(budget, epsilon=2 * THREE).spend(Mechanism(4.0, 0.5))  # a site may allow more
+    with pytest.raises(BudgetError, match="would make it"):
+        budget.check(Mechanism(1000.0, 1.0))  # of any kind, all add up
+
+
+def test_looking_spends_nothing(budget: Budget) -> None:
+    budget.check(NOISE, 3)
+    budget.check(NOISE, 3)
+    with pytest.raises(BudgetError):
+        budget.check(NOISE, 4)
+    spend(budget, 3)
+
+
+@pytest.mark.parametrize("spent", [0, 1])
+def test_a_directory_that_was_put_back_has_no_budget(
+    budget: Budget, tmp_path: Path, spent: int
+) -> None:
+    """To before anything was spent, or to later."""
+    spend(budget, spent)
+    shutil.copytree(budget.store.root, tmp_path / "image")
+    spend(budget, 2)
+    put_back(budget.store.root, tmp_path / "image")
+    for act in (budget.check, budget.spend):
+        with pytest.raises(BudgetError, match="put back or taken away"):
+            act(NOISE)
+
+
+def test_a_ledger_that_was_taken_away_is_missed(budget: Budget) -> None:
+    spend(budget, 1)
+    (budget.store.root / LEDGER).unlink()
+    with pytest.raises(BudgetError, match="put back or taken away"):
+        budget.spend(NOISE)
+
+
+def test_a_witness_that_is_gone_is_asked_for(budget: Budget, tmp_path: Path) -> None:
+    """As after a restart of the machine: its administrator may confirm what is there."""
+    spend(budget, 2)
+    shutil.rmtree(tmp_path / "apart")
+    (tmp_path / "apart").mkdir(mode=0o700)
+    with pytest.raises(BudgetError, match="flhe budget --confirm"):
+        budget.spend(NOISE)
+    budget.confirm()
+    spend(budget, 1)
+    with pytest.raises(BudgetError, match="would make it"):
+        budget.spend(NOISE)
+
+
+def test_a_disk_that_is_never_put_back_needs_no_witness(budget: Budget, tmp_path: Path) -> None:
+    durable = replace(
+        budget, store=Store(budget.store.root, Witness(tmp_path / "apart", durable=True))
+    )
+    spend(durable, 2)
+    for path in (tmp_path / "apart").iterdir():
+        path.unlink()
+    spend(durable, 1)
+
+
+def test_a_witness_in_memory_lasts_as_long_as_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = Budget(Store(tmp_path / "home"), bytes(32), THREE, DELTA)
+    spend(budget, 1)
+    monkeypatch.setattr(witness, "_MEMORY", {})
+    with pytest.raises(BudgetError, match="flhe-witness"):
+        budget.spend(NOISE)
+
+
+def test_a_crash_between_ledger_and_witness_costs_what_was_paid(
+    budget: Budget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger is one entry ahead, twice in a row: nothing is refused, nothing is lost."""
+    spend(budget, 1)
+
+    def crash(*_: object) -> None:
+        raise OSError
+
+    for _ in range(2):
+        with monkeypatch.context() as crashing:
+            crashing.setattr("flhe.wire.files.os.pwrite", crash)
+            with pytest.raises(StoreError):
+                budget.spend(NOISE)
+    assert budget.ledger().counts == {NOISE: 3}
+    with pytest.raises(BudgetError, match="would make it"):
+        budget.spend(NOISE)
+
+
+def test_without_a_limit_updates_are_counted_all_the_same(budget: Budget) -> None:
+    free = replace(budget, epsilon=0.0)
+    spend(free, 5)
+    with pytest.raises(BudgetError, match="would make it"):
+        budget.check(NOISE)
+
+
+def test_two_federations_at_one_time_spend_one_budget(budget: Budget) -> None:
+    """Each thread opens the directory for itself, as processes do."""
+    refused: list[BudgetError] = []
+
+    def act() -> None:
+        own = replace(budget, store=Store(budget.store.root, budget.store.witness))
+        for _ in range(2):
+            try:
+                own.spend(NOISE)
+            except BudgetError as error:
+                refused.append(error)
+
+    threads = [threading.Thread(target=act) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert budget.ledger().counts == {NOISE: 3}
+    assert len(refused) == 5
+
+
+def test_a_damaged_ledger_allows_nothing(budget: Budget) -> None:
+    spend(budget, 1)
+    (budget.store.root / LEDGER).write_bytes(b"no ledger")
+    with pytest.raises(StoreError, match="damaged"):
+        budget.spend(NOISE)

@@ -1,0 +1,118 @@
+"""What an app of DP-SGD takes from `flhe.dpsgd`."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from flhe.dpsgd import clipped_gradients, poisson_batch
+from flhe.errors import ConfigError
+from tests.math.test_discrete_gaussian import seeded
+
+
+def test_each_record_is_in_a_batch_with_its_probability_and_by_itself() -> None:
+    rounds, count, rate = 400, 500, 0.2
+    batches = np.zeros((rounds, count))
+    for i in range(rounds):
+        batch = poisson_batch(count, rate, seeded(i))
+        assert (np.diff(batch) > 0).all()
+        batches[i, batch] = 1
+    spread = math.sqrt(rate * (1 - rate))
+    assert abs(batches.mean() - rate) < 5 * spread / math.sqrt(rounds * count)
+    assert np.abs(batches.mean(0) - rate).max() < 5.5 * spread / math.sqrt(rounds)
+    # A batch of fixed size, or a shuffled epoch, would have no variance of sizes.
+    assert batches.sum(1).var() == pytest.approx(count * rate * (1 - rate), rel=0.4)
+    assert abs(np.corrcoef(batches[:, 0], batches[:, 1])[0, 1]) < 5 / math.sqrt(rounds)
+
+
+def test_batches_at_the_ends() -> None:
+    assert poisson_batch(7, 1.0).tolist() == list(range(7))
+    assert poisson_batch(1000, 1e-12).size == 0
+    assert poisson_batch(0, 0.5).size == 0
+    assert poisson_batch(500, 0.5).tolist() != poisson_batch(500, 0.5).tolist()
+    for wrong in (0.0, 1.1, math.nan):
+        with pytest.raises(ConfigError, match="sampling"):
+            poisson_batch(3, wrong)
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.Flatten(), nn.Linear(144, 5)
+    )
+
+
+@pytest.mark.parametrize("at_a_time", [1, 4, 64])
+def test_gradients_are_those_of_one_example_after_the_other(at_a_time: int) -> None:
+    """By PyTorch's own backward pass, clipped by its own function."""
+    model, norm = network(), 0.7
+    inputs, targets = torch.randn(10, 1, 8, 8), torch.randint(0, 5, (10,))
+    sums = clipped_gradients(
+        model, functional.cross_entropy, inputs, targets, max_norm=norm, at_a_time=at_a_time
+    )
+    wanted = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    clipped = 0
+    for one, target in zip(inputs, targets, strict=True):
+        model.zero_grad()
+        functional.cross_entropy(model(one[None]), target[None]).backward()  # type: ignore[no-untyped-call]
+        clipped += bool(nn.utils.clip_grad_norm_(model.parameters(), norm) > norm)
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            wanted[name] += parameter.grad
+    assert clipped > 0
+    assert list(sums) == list(model.state_dict())
+    for name, total in wanted.items():
+        torch.testing.assert_close(sums[name], total, rtol=1e-4, atol=1e-5)
+
+
+def test_no_example_changes_a_sum_by_more_than_the_norm() -> None:
+    model = network()
+    inputs, targets = 50 * torch.randn(6, 1, 8, 8), torch.randint(0, 5, (6,))
+    whole, less = (
+        clipped_gradients(model, functional.cross_entropy, inputs[:n], targets[:n], max_norm=0.3)
+        for n in (6, 5)
+    )
+    squares = sum(float((whole[n] - less[n]).square().sum()) for n in whole)
+    assert math.sqrt(squares) == pytest.approx(0.3, rel=1e-4)
+
+
+def test_an_empty_batch_is_zeros_and_frozen_weights_too() -> None:
+    model = network()
+    model[0].requires_grad_(False)
+    for count in (0, 3):
+        sums = clipped_gradients(
+            model,
+            functional.cross_entropy,
+            torch.randn(count, 1, 8, 8),
+            torch.zeros(count, dtype=torch.int64),
+            max_norm=1.0,
+        )
+        assert {n: tuple(t.shape) for n, t in sums.items()} == {
+            n: tuple(t.shape) for n, t in model.state_dict().items()
+        }
+        assert not sums["0.weight"].any()
+        assert bool(sums["4.weight"].any()) == bool(count)
+
+
+def test_layers_that_mix_examples_are_refused() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
+    with pytest.raises(ConfigError, match="group norm"):
+        clipped_gradients(
+            model, functional.cross_entropy, torch.zeros(2, 3), torch.zeros(2).long(), max_norm=1.0
+        )
+
+
+def test_other_norms_and_buffers_are_refused() -> None:
+    model = nn.Linear(3, 2)
+    data = torch.zeros(2, 3), torch.zeros(2).long()
+    for wrong in (0.0, math.inf, math.nan):
+        with pytest.raises(ConfigError, match="max_norm"):
+            clipped_gradients(model, functional.cross_entropy, *data, max_norm=wrong)
+    model.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+    with pytest.raises(ConfigError, match="steps"):
+        clipped_gradients(model, functional.cross_entropy, *data, max_norm=1.0)
