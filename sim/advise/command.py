@@ -62,6 +62,13 @@ def advise(
         bool,
         typer.Option("--sparse", help="A tenth of each update may be sent, and which be seen."),
     ] = False,
+    epsilon: Annotated[
+        float, typer.Option(help="Privacy budget: say the noise multiplier that keeps to it.")
+    ] = 0.0,
+    delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
+    sampling: Annotated[
+        float, typer.Option(help="Probability of a record to be in a round's batch; 1: of members.")
+    ] = 1.0,
     memory: Annotated[
         str, typer.Option(help="Memory of each machine, such as 8GB; else this one's.")
     ] = "",
@@ -126,6 +133,9 @@ def advise(
     if answer.excluded:
         out.print(report.reasons(answer))
     out.print(answer.sentence(), markup=False, highlight=False)
+    if epsilon:
+        said = report.noise(epsilon, delta, sampling, demand.rounds)
+        out.print(said, markup=False, highlight=False)
     if any(line.verdict == "OFF" for line in lines):
         raise typer.Exit(1)
 

@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from flhe.training.accountant import multiplier_for
 from flhe_lab.advise.check import Line
 from flhe_lab.advise.demand import Demand
 from flhe_lab.advise.ranking import Advice, Prediction
@@ -86,3 +87,16 @@ def to_json(answer: Advice, checked: Sequence[Line] = ()) -> str:
             {**asdict(line), "off": line.off, "verdict": line.verdict} for line in checked
         ]
     return json.dumps(document, indent=2)
+
+
+def noise(epsilon: float, delta: float, sampling: float, rounds: int) -> str:
+    """Say the noise multiplier that keeps so many rounds within a privacy budget.
+
+    Raises ConfigError: none does; PackageError: dp-accounting is missing.
+    """
+    multiplier = multiplier_for(epsilon, rounds, sampling=sampling, delta=delta)
+    half = multiplier_for(epsilon / 2, rounds, sampling=sampling, delta=delta)
+    return (
+        f"Epsilon {epsilon:g} at delta {delta:g} in {rounds} rounds, sampling rate {sampling:g}: noise "
+        f"multiplier {multiplier:.3f}; half of that epsilon takes {half:.3f}."
+    )

@@ -1,0 +1,54 @@
+"""Differential privacy of `flhe run`: the codec, the client, the table and the picture."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flhe.coding.base import Mechanism
+from flhe.errors import ConfigError
+from flhe_app.console import round_table
+from flhe_app.plot import plot
+from flhe_app.settings import Settings
+from flhe_app.tasks import task_named
+from tests.apps.test_console import event, plain, rounds, shown
+
+RECORDS = Settings("flashe", algorithm="fedsgd", noise_multiplier=1.5, sampling=0.2)
+
+
+def test_records_under_fedsgd_and_nodes_under_fedavg() -> None:
+    assert RECORDS.codec(1).mechanism == Mechanism(1.5, 0.2)
+    [noise] = RECORDS.codec(1).codecs
+    assert noise.parameters()["divisor"] == (0.2 * task_named("digits").train_size).hex()
+    nodes = replace(RECORDS, algorithm="fedavg", clip_norm=2.0)
+    assert nodes.codec(1).mechanism == Mechanism(1.5, 1.0)
+    assert nodes.codec(1).codecs[0].norm_bound == 2.0
+    assert Settings().codec(100).mechanism is None
+
+
+@pytest.mark.parametrize(
+    "more", [{"top_k": 0.1}, {"select": 0.5}, {"noise": 0.1, "noise_scope": "all"}]
+)
+def test_what_would_not_be_private_is_refused_or_does_nothing(more: dict[str, object]) -> None:
+    if "top_k" in more:  # another codec: it has no such step
+        assert not replace(RECORDS, **more).codec(1).sparse  # type: ignore[arg-type]
+        return
+    with pytest.raises(ConfigError, match="differential privacy"):
+        replace(RECORDS, **more)  # type: ignore[arg-type]
+
+
+def test_the_table_and_the_picture_have_epsilon(tmp_path: Path) -> None:
+    reports = [{**r, "epsilon": 0.25 * r["round"], "delta": 1e-5} for r in rounds(RECORDS)]
+    said = shown(plain(120), round_table(RECORDS, reports, 1000))
+    assert "Epsilon" in said
+    assert "1.25" in said
+    assert "Epsilon" not in shown(plain(120), round_table(Settings(), rounds(Settings()), 1000))
+    for name in ("run.svg", "run.png"):
+        plot(tmp_path / name, "digits", reports)
+        assert (tmp_path / name).stat().st_size > 1000
+    plot(tmp_path / "plain.svg", "digits", [event(1), event(2)])
+    assert "epsilon" not in (tmp_path / "plain.svg").read_text()
+    with pytest.raises(ConfigError, match="--plot"):
+        plot(tmp_path / "run.txt", "digits", reports)
