@@ -29,19 +29,6 @@ def test_the_papers_example(reader: Reader) -> None:
     assert added(layout, [[-1, 1], [-126, -7]]) == ([-127, -6], [False, False])
 
 
-@given(st.integers(1, 20), st.data())
-def test_a_batch_is_its_slots_written_side_by_side(bits: int, data: Any) -> None:
-    layout = PaperBatch(2, bits)
-    value = st.integers(-layout.largest, layout.largest)
-    values = data.draw(st.lists(value, min_size=1, max_size=9))
-    # Two's complement written by another rule: all ones minus one less than the magnitude.
-    fields = [v if v >= 0 else 2 ** (bits + 2) - 1 - (abs(v) - 1) for v in values]
-    text = "".join("00" + f"{field:0{bits + 2}b}" for field in reversed(fields))
-    assert layout.encode(np.array(values, np.int64)) == int(text, 2)
-    assert layout.slot_bits * len(values) == len(text)
-    assert added(layout, [values]) == (values, [False] * len(values))
-
-
 @given(st.integers(1, 20), st.sampled_from(READERS), st.data())
 def test_two_clients_get_sums_or_saturation_on_the_right_side(
     bits: int, reader: Reader, data: Any
