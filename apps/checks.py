@@ -90,8 +90,6 @@ def _methods(settings: Settings) -> None:
             f"max-examples={settings.max_examples} with fair-q={settings.fair_q}: weights are rounded "
             f"to whole numbers up to it; use {MIN_LIMIT} or more, or 0"
         )
-    with _said(settings, "fair_q"):
-        _ = settings.fair
 
 
 def _selection(settings: Settings) -> None:
