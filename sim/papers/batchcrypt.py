@@ -46,9 +46,8 @@ PADDING, SIGNS = 2, 2
 
 @dataclass(frozen=True, slots=True)
 class PaperBatch:
-    """The paper's batches for `cohort` clients."""
+    """The paper's batches, for any number of clients."""
 
-    cohort: int  # N, 2 or more; the layout knows nothing of it
     bits: int = 16  # r: bits of one value without its sign, 1 to 32
     reader: Reader = "text"  # Who decodes, see above
 

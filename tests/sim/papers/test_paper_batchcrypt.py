@@ -23,7 +23,7 @@ def added(layout: PaperBatch, rows: list[list[int]]) -> tuple[list[int], list[bo
 @pytest.mark.parametrize("reader", READERS)
 def test_the_papers_example(reader: Reader) -> None:
     """Fig. 3b: -1 + (-126) and 1 + (-7), seven bits a value."""
-    layout = PaperBatch(2, 7, reader=reader)
+    layout = PaperBatch(7, reader=reader)
     first = layout.encode(np.array([1, -1]))
     assert f"{first:022b}" == "0011111111100000000001"
     assert added(layout, [[-1, 1], [-126, -7]]) == ([-127, -6], [False, False])
@@ -33,7 +33,7 @@ def test_the_papers_example(reader: Reader) -> None:
 def test_two_clients_get_sums_or_saturation_on_the_right_side(
     bits: int, reader: Reader, data: Any
 ) -> None:
-    layout = PaperBatch(2, bits, reader=reader)
+    layout = PaperBatch(bits, reader=reader)
     value = st.integers(-layout.largest, layout.largest)
     pairs = data.draw(st.lists(st.tuples(value, value), min_size=1, max_size=9))
     sums, saturated = added(layout, [[a for a, _ in pairs], [b for _, b in pairs]])
