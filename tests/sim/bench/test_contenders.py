@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flhe.errors import ConfigError, FlheError, ReuseError
+from flhe.errors import ConfigError, FlheError
 from flhe.schemes.flashe.masking import expected
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.sealed import Sealed
 from flhe_lab.bench.contender import Contender, Setting, Vector
-from flhe_lab.bench.federation import nbytes
 from flhe_lab.bench.peers import bfv, plain_modulus
 from flhe_lab.bench.phe import phe_batches, phe_keys, phe_values
-from flhe_lab.bench.schemes import SCHEMES, flashe
+from flhe_lab.bench.schemes import SCHEMES
 from flhe_lab.bench.sparse import plain_sparse, sparse
 from flhe_lab.bench.times import limits
 from flhe_lab.tables.fedml_measure import bare, fewer, selected
@@ -178,17 +176,6 @@ def test_a_tenth_is_the_largest_of_each() -> None:
     ours = sparse(setting, updates, 0.1)
     assert (ours.upload_bytes or 0) < (plain.upload_bytes or 0)
     assert 20 * union.count / 8 < (ours.sum_bytes or 0) < (plain.sum_bytes or 0) + 10 * 300
-
-
-def test_masks_that_were_made_ahead_are_used_and_only_once() -> None:
-    setting = Setting(700, 3)
-    ready = flashe(setting, setting.updates(), ahead=True)
-    ready.phases["prepare"]()
-    sealed = ready.phases["encrypt_prepared"]()
-    with pytest.raises(ReuseError):
-        ready.phases["encrypt_prepared"]()
-    assert isinstance(sealed, Sealed)
-    assert nbytes(sealed) == ready.upload_bytes
 
 
 @pytest.mark.parametrize(

@@ -107,18 +107,3 @@ def test_bounds_withstand_the_colluders_that_they_are_for() -> None:
             graph = Graph(members, degree, bytes([seed]) * 16)
             assert in_one_piece(graph, set(range(colluders, min_set)))
     assert bounds_of(200, 10, 66) is None
-
-
-@pytest.mark.parametrize("colluders", [0, 2, 8])
-def test_two_arcs_do_not_cut_the_circle(colluders: int) -> None:
-    """A server that knows the graph leaves out the honest of two arcs: too few are left beside them."""
-    members, degree = 148, 62
-    threshold, _ = bounds_of(members, degree, colluders) or (0, 0)
-    for seed in range(40):
-        graph = Graph(members, degree, bytes([seed]) * 16)
-        circle, half = graph._circle, degree // 2
-        for start in (0, 40):
-            cut = {circle[(start + s + d) % members] for s in (0, 70) for d in range(half)}
-            chosen = set(range(members)) - {r for r in cut if r >= colluders}
-            beside = circle[(start + half) % members]
-            assert len(set(graph.around(beside)) & chosen) < threshold
