@@ -9,10 +9,8 @@ exact integers. Nobody holds s: each party has a Shamir share of it (`keys`), an
 together (`opening`). With one CKKS key that all clients hold, one client and the server open every
 update; here it takes t parties.
 
-Senders are taken to encrypt as they are told, and the server to add up what it was sent. A server that
-has something else opened in the name of a sum is not found out by those who open it, unlike with
-`flhe.schemes.esafl.scheme`, where such a sum does not open: one update, or, of a few "sums" of its
-own making, the key itself. docs/threshold.md says what stopping that would take.
+Senders are taken to encrypt as they are told, and the server to add up what it was sent;
+docs/threshold.md says what happens else, and what stopping that would take.
 
 Source: FedML-HE, Sec. 2.2 and Fig. 12 (threshold keys); Asharov et al., EUROCRYPT 2012 (a joint public
 key, flooding); Brakerski, Gentry and Vaikuntanathan, ITCS 2012 (p e below the plaintext); slots:
