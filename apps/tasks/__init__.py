@@ -27,7 +27,7 @@ def task_named(name: str) -> Workload:
 def check_data(name: str, data_dir: str, *, download: bool) -> None:
     """Refuse a run whose data set cannot be there, before anything starts; reads nothing."""
     source = task_named(name).source
-    if source.there("") or (download and not data_dir and getattr(source, "hub", "")):
+    if source.there("") or (download and not data_dir and bool(getattr(source, "hub", ""))):
         return
     if not data_dir:
         raise ConfigError(

@@ -137,12 +137,19 @@ def _play(
         spend("decrypt_s", exchange.client_s)
         send("up", exchange.up_bytes)
         serve(exchange.server_s)
-    moved = (
-        work.upload_bytes + sum(exchange.up_bytes for exchange in work.exchanges),
-        work.download_bytes + sum(exchange.down_bytes for exchange in work.exchanges),
+    up = work.upload_bytes + sum(exchange.up_bytes for exchange in work.exchanges)
+    down = work.download_bytes + sum(exchange.down_bytes for exchange in work.exchanges)
+    return tuple(
+        Breakdown(
+            **{what: float(seconds[i]) for what, seconds in spent.items()},
+            idle_s=float(idle[i]),
+            server_s=server_s,
+            total_s=float(now[i]),
+            bytes_up=up,
+            bytes_down=down,
+        )
+        for i in range(len(links))
     )
-    rows = np.column_stack([*spent.values(), idle]).tolist()
-    return tuple(Breakdown(*row, server_s, float(now[0]), *moved) for row in rows)
 
 
 def _arrivals(
