@@ -128,7 +128,6 @@ class Settings:
         0,
         "Most examples that one node may count; 0 lets the task decide. With fair-q the largest "
         "weight.",
-        most=1 << 28,
     )
     clipping: str = option(
         "fixed",
