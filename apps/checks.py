@@ -85,13 +85,11 @@ def _methods(settings: Settings) -> None:
             f"algorithm='fedsgd' with scheme={settings.scheme!r}: every node steps for itself, so "
             "nodes must read the sums, and the server does; let the nodes (unmask=clients)"
         )
-    if settings.fair_q and 0 < settings.max_examples < MIN_LIMIT:
+    if settings.fair_q and not MIN_LIMIT <= (settings.max_examples or MIN_LIMIT) <= 1 << 28:
         raise ConfigError(
             f"max-examples={settings.max_examples} with fair-q={settings.fair_q}: weights are rounded "
-            f"to whole numbers up to it; use {MIN_LIMIT} or more, or 0"
+            f"to whole numbers up to it; use {MIN_LIMIT} to 2**28, or 0"
         )
-    with _said(settings, "fair_q"):
-        _ = settings.fair
 
 
 def _selection(settings: Settings) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import Field, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,25 +87,6 @@ def run(
         raise typer.Exit(128 + stopped.number) from None
 
 
-def _parameter(field: Field[Any], flag: str) -> inspect.Parameter:
-    """A setting, as a parameter of the command."""
-    said, kind = about(field), type(field.default)
-    default = f"  [default: {field.default}]" if field.default not in ("", False) else ""
-    shown = typer.Option(
-        flag, help=said.help + default, show_default=False, hidden=not said.shown, **said.extra
-    )
-    return inspect.Parameter(
-        field.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=field.default,
-        annotation=Annotated[kind, shown],
-    )
-
-
-_SETTINGS = [_parameter(f, flag) for f in fields(Settings) if (flag := flag_of(f)) is not None]
-_CTX, *_OWN = list(inspect.signature(run, eval_str=True).parameters.values())[:-1]
-run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what Typer reads
-    [_CTX, *_SETTINGS, *(each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in _OWN)]
-)
-run.__annotations__ |= {each.name: each.annotation for each in _SETTINGS}
+*_OWN, _ = inspect.signature(run, eval_str=True).parameters.values()
+run.__signature__ = inspect.Signature(_OWN)  # type: ignore[attr-defined]  # what Typer reads
 app.command(cls=RunCommand)(run)

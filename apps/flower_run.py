@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
 
@@ -118,9 +120,12 @@ class FlowerRun:
 
         limit = time.monotonic() + (SETTLE_S if self._outcome.done else SETTLE_S / 2)
         command = [script("flwr"), "ls", "flhe", "--format", "json"]
+        how: dict[str, Any] = {"log": self._scratch / "flwr-ls.log", "cwd": self._scratch}
         status, details = "", ""
         while not status.startswith("finished") and time.monotonic() < limit:
-            status, details = _status(children.query(command, cwd=self._scratch, timeout=SETTLE_S))
+            with suppress(subprocess.TimeoutExpired, LookupError):
+                latest = children.told(command, **how, timeout=SETTLE_S)["runs"][0]
+                status, details = (str(latest[name]) for name in ("status", "status-details"))
             self._tick()
         limit = time.monotonic() + STREAM_S
         while stream.poll() is None and time.monotonic() < limit:
@@ -133,7 +138,7 @@ class FlowerRun:
         self._fail(
             self._outcome.failure
             or last_exception(self._log, self._log_start)
-            or details
+            or " ".join(details.removeprefix("N/A").split())
             or f"the simulation's process ended after {len(self._outcome.rounds)} of "
             f"{self._settings.total_rounds} rounds; Flower says {status or 'nothing'!r}"
         )
@@ -178,13 +183,3 @@ class FlowerRun:
 
     def _fail(self, reason: str) -> NoReturn:
         raise FlheError(f"the run failed: {reason} (full log: {self._log})")
-
-
-def _status(listing: str) -> tuple[str, str]:
-    """Status and details, on one line, of the only run in the output of `flwr ls --format json`."""
-    try:
-        latest = json.loads(listing[listing.index("{") :])["runs"][0]
-        details = " ".join(str(latest["status-details"]).split())
-        return str(latest["status"]), "" if details == "N/A" else details
-    except (ValueError, LookupError):
-        return "", ""

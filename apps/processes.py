@@ -9,13 +9,16 @@ Run as a module, this is the watchdog of one run.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -101,22 +104,20 @@ class Children:
         self._started.append(process)
         return process
 
-    def query(self, command: Sequence[str], *, cwd: Path, timeout: float) -> str:
-        """Run `command` to its end and return its standard output; "" when it fails."""
-        try:
-            done = subprocess.run(  # noqa: S603
-                list(command),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                cwd=cwd,
-                env=self._env,
-                timeout=timeout,
-                check=True,
-            )
-        except (subprocess.SubprocessError, OSError):
-            return ""
-        return done.stdout
+    def told(
+        self, command: Sequence[str], *, log: Path, cwd: Path, timeout: float
+    ) -> dict[str, Any]:
+        """What a command says, as JSON; nothing where it failed. Its output is appended to `log`.
+
+        Raises subprocess.TimeoutExpired: it has not ended in `timeout` seconds.
+        """
+        before = log.stat().st_size if log.exists() else 0
+        found: dict[str, Any] = {}
+        if self.start(command, log=log, cwd=cwd).wait(timeout) == 0:
+            said = log.read_bytes()[before:].decode("utf-8", "replace")
+            with suppress(ValueError):
+                found = json.loads(said[said.index("{") : said.rindex("}") + 1])
+        return found
 
     def commands_below(self, pid: int) -> set[str]:
         """Return the names of the commands that run below `pid`, and remember their processes."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -23,7 +24,8 @@ from typer.core import TyperCommand
 
 from flhe.errors import ConfigError
 from flhe.schemes import PLAIN
-from flhe_app.option import about, key_of, said
+from flhe_app.option import about, flag_of, key_of
+from flhe_app.option import said as text_of
 from flhe_app.settings import Settings
 
 OWN = "scheme_"
@@ -52,7 +54,8 @@ class RunCommand(TyperCommand):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """The scheme's own options, then those of every run."""
         name = ctx.meta.get(NAMED, PLAIN)
-        return [*(() if name == PLAIN else _options(name)), *super().get_params(ctx)]
+        own = () if name == PLAIN else _options(name)
+        return [*own, *_settings(), *super().get_params(ctx)]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """With the scheme, or the place of its name."""
@@ -71,7 +74,7 @@ def scheme_text(ctx: click.Context, given: dict[str, Any]) -> str | None:
     own = {key.removeprefix(OWN): given.pop(key) for key in list(given) if key.startswith(OWN)}
     if name is None:
         return None
-    return " ".join([name, *(said(key_of(k), v) for k, v in own.items() if v is not None)])
+    return " ".join([name, *(text_of(key_of(k), v) for k, v in own.items() if v is not None)])
 
 
 def _schemes() -> Any:
@@ -80,24 +83,36 @@ def _schemes() -> Any:
     return SCHEMES
 
 
-def _options(name: str) -> list[click.Parameter]:
+def _options(name: str) -> Iterator[click.Parameter]:
     """An option for each parameter of a scheme, as its class declares and describes it."""
     kind = _schemes().named(name)
     hints, told = get_type_hints(kind), _described(kind.__doc__ or "")
-    made: list[click.Parameter] = []
     for field in fields(kind):
         hint, key = hints[field.name], key_of(field.name)
         choice = get_origin(hint) is Literal
-        both = f"--{key}/--no-{key}" if hint is bool else f"--{key}"
-        made.append(
-            click.Option(
-                [both, f"{OWN}{field.name}"],
-                type=click.Choice([str(one) for one in get_args(hint)]) if choice else hint,
-                default=None,
-                help=f"{told.get(field.name, field.name)}  [default: {field.default}]",
-            )
+        yield click.Option(
+            [f"--{key}/--no-{key}" if hint is bool else f"--{key}", f"{OWN}{field.name}"],
+            type=click.Choice([str(one) for one in get_args(hint)]) if choice else hint,
+            default=None,
+            help=f"{told.get(field.name, field.name)}  [default: {field.default}]",
         )
-    return made
+
+
+def _settings() -> Iterator[click.Parameter]:
+    """An option for each setting that the command line has."""
+    for field in fields(Settings):
+        if (flag := flag_of(field)) is not None:
+            said, default = about(field), field.default
+            shown = f"  [default: {default}]" if default not in ("", False) else ""
+            yield click.Option(
+                [flag, field.name],
+                type=type(default),
+                is_flag=type(default) is bool,
+                default=default,
+                help=said.help + shown,
+                hidden=not said.shown,
+                **said.extra,
+            )
 
 
 def _described(doc: str) -> dict[str, str]:
@@ -136,4 +151,4 @@ def _scheme(scheme: dict[str, Any], path: Path) -> str:
     """A scheme's table as one text."""
     if type(scheme.get("name")) is not str:
         raise ConfigError(f"--config {path}: [scheme] needs a name")
-    return " ".join([scheme["name"], *(said(k, v) for k, v in scheme.items() if k != "name")])
+    return " ".join([scheme["name"], *(text_of(k, v) for k, v in scheme.items() if k != "name")])

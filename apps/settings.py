@@ -104,7 +104,7 @@ class Settings:
         0.9, "Momentum of fedavgm.", only=("server_optimizer", "fedavgm")
     )
     proximal_mu: float = _fedavg(0.0, "Weight of FedProx's proximal term; 0 trains without it.")
-    fair_q: float = _fedavg(0.0, "Fairness q of q-FedAvg; 0 is FedAvg.")
+    fair_q: float = _fedavg(0.0, "Fairness q of q-FedAvg; 0 is FedAvg.", most=20)
     fair_lipschitz: float = hidden(
         0.0,
         "L of q-FedAvg; 0 takes 1 / learning-rate. Training here has momentum 0.9, which moves ten "

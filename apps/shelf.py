@@ -2,12 +2,7 @@
 
 A SuperNode with `--trusted-entities` runs an app only if one of the keys listed there has signed it.
 The SuperLink of flwr 1.41 hands on signatures only with apps that it fetched from a hub; which hub, its
-variable FLWR_SUPERGRID_API_URL says. This is one, for a coordinator's own apps:
-
-    flhe shelf sign app.fab --key reviewer       writes app.fab.signatures
-    flhe shelf trust reviewer.pub ...            prints what --trusted-entities reads
-    flhe shelf serve DIRECTORY --port 8081       beside the SuperLink
-
+variable FLWR_SUPERGRID_API_URL says. This is one, for a coordinator's own apps (docs/deploy.md).
 Neither shelf nor SuperLink need be trusted: SuperNodes verify the signature over the app's SHA-256.
 """
 

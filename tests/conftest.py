@@ -39,7 +39,6 @@ LONG = (
     "sim/rehearsal/test_loopback",
     "test_end_to_end",
     "apps/test_launch",
-    "apps/test_fedml_he",
 )
 """Files that start Flower's own processes."""
 

@@ -87,21 +87,24 @@ class Outcome:
     seconds: float
 
 
+def pytest_in(place: Path, *words: str, limit: float = LIMIT_S) -> tuple[int, list[str]]:
+    """Run pytest in the copy: its exit code, and the lines that it says; -1 at the time limit."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": limit}
+    try:
+        done = subprocess.run(command, check=False, cwd=place, env=env, **how)
+    except subprocess.TimeoutExpired:
+        return -1, [f"no end after {limit:g} s"]
+    return done.returncode, done.stdout.splitlines() or [done.stderr[-200:]]
+
+
 def run(place: Path, tests: tuple[str, ...]) -> Outcome:
     """Run tests in the copy."""
     began = time.monotonic()
-    names = [f"tests/{test}" for test in tests]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *names]
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": LIMIT_S}
-        done = subprocess.run(command, check=False, cwd=place, env=env, **how)
-    except subprocess.TimeoutExpired:
-        return Outcome(-1, f"no end after {LIMIT_S:g} s", time.monotonic() - began)
-    lines = done.stdout.splitlines()
+    code, lines = pytest_in(place, *(f"tests/{test}" for test in tests))
     failures = [line.removeprefix("E").strip() for line in lines if line.startswith("E  ")]
-    said = (failures or lines[-1:] or [done.stderr[-200:]])[0]
-    return Outcome(done.returncode, said, time.monotonic() - began)
+    return Outcome(code, (failures or lines[-1:])[0], time.monotonic() - began)
 
 
 def try_without(place: Path, guard: Guard) -> Outcome:

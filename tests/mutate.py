@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,7 +25,7 @@ from rich.progress import track
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.guards import copy_to  # noqa: E402
+from tests.guards import copy_to, pytest_in  # noqa: E402
 from tests.sites import Site, sites  # noqa: E402
 
 ROOMS = ["keys", "sums", "node", "training", "mods", "schemes", "coding"]
@@ -56,23 +54,10 @@ def tests_of(site: Site) -> list[str]:
 
 def tried(place: Path, modules: list[str]) -> str | None:
     """The first test that fails in the copy, "" if none does, None at the time limit."""
-    options = ["-q", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
-    command = [sys.executable, "-m", "pytest", *options, f"--basetemp={place / 'tmp'}", *modules]
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        done = subprocess.run(
-            command,
-            cwd=place,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return None
-    failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("FAILED ")]
-    return (failed[0] if failed else "on import") if done.returncode else ""
+    words = ["-x", "--hypothesis-seed=0", f"--basetemp={place / 'tmp'}", *modules]
+    code, lines = pytest_in(place, *words, limit=LIMIT_S)
+    failed = [line.split()[1] for line in lines if line.startswith("FAILED ")]
+    return None if code == -1 else (failed[0] if failed else "on import") if code else ""
 
 
 def judge(place: Path, site: Site) -> dict[str, Any]:

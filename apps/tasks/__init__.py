@@ -10,16 +10,11 @@ from flhe.errors import ConfigError
 if TYPE_CHECKING:
     from flhe_app.tasks.workloads import Workload
 
-INSTALLED = ("digits", "fcn-digits", "cnn-digits")
-"""Tasks whose data set comes with scikit-learn."""
-
-FETCHED = ("lstm", "gru", "cnn")
-"""Tasks whose data set flwr-datasets fetches, into a directory of its own unless one is given."""
-
-BROUGHT = ("fcn", "alexnet", "resnet20")
-"""Tasks whose data set the user puts into a directory, or has torchvision fetch into it."""
-
-TASKS = INSTALLED + BROUGHT + FETCHED
+TASKS = (
+    *("digits", "fcn-digits", "cnn-digits"),  # come with scikit-learn
+    *("fcn", "alexnet", "resnet20"),  # the user brings their data set, or has torchvision fetch it
+    *("lstm", "gru", "cnn"),  # flwr-datasets fetches it, where nobody brings it
+)
 
 
 def task_named(name: str) -> Workload:
@@ -31,7 +26,8 @@ def task_named(name: str) -> Workload:
 
 def check_data(name: str, data_dir: str, *, download: bool) -> None:
     """Refuse a run whose data set cannot be there, before anything starts; reads nothing."""
-    if name in INSTALLED or (name in FETCHED and download and not data_dir):
+    source = task_named(name).source
+    if source.there("") or (download and not data_dir and bool(getattr(source, "hub", ""))):
         return
     if not data_dir:
         raise ConfigError(

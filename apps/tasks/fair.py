@@ -30,8 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.flatten import Arrays
-from flhe.errors import ConfigError, RangeError
-from flhe_app.settings import MIN_LIMIT
+from flhe.errors import RangeError
 
 logger = logging.getLogger("flhe")
 
@@ -41,24 +40,13 @@ MIN_LOSS = 1e-10
 
 @dataclass(frozen=True, slots=True)
 class Fair:
-    """The public parameters of q-FedAvg."""
+    """The public parameters of q-FedAvg, within the bounds of `Settings`."""
 
-    q: float
-    """Fairness, more than 0 and at most 20. As q goes to 0, every node comes to count the same."""
+    q: float  # Fairness. As it goes to 0, every node comes to count the same
     lipschitz: float  # L, the inverse of a learning rate
     clip: float  # Largest change of one weight in one round, in the model's own units
     chance: float  # Loss of a model that guesses: ln(classes) for cross entropy
-    limit: int  # Largest weight, 2**10 to 2**28; `max_examples` of the strategy
-
-    def __post_init__(self) -> None:
-        if not 0 < self.q <= 20:
-            raise ConfigError(f"Fair(q={self.q}): must be more than 0 and at most 20")
-        for name in ("lipschitz", "clip", "chance"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"Fair({name}={value}): must be finite and positive")
-        if not MIN_LIMIT <= self.limit <= 1 << 28:
-            raise ConfigError(f"Fair(limit={self.limit}): must be {MIN_LIMIT} to 2**28")
+    limit: int  # Largest weight; `max_examples` of the strategy
 
     def reference(self, size: int) -> float:
         """The h that gets the largest weight, for a model of `size` weights."""

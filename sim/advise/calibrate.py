@@ -98,10 +98,13 @@ def load(
     They are in `folder`, by default the user's cache; `renew` measures anew.
     """
     store = Store(folder or cache_folder())
-    found = None if renew else _kept(store)
-    if found is None:
-        found, _, _ = measure(progress=progress)
-        store.put(KEY, found.to_json())
+    data = None if renew else store.get(KEY)
+    if data is not None and data["version"] == VERSION:
+        kept = Calibration.from_json(data)
+        if all(kept.has(point.name) for point in POINTS if installed(point.name)):
+            return kept
+    found, _, _ = measure(progress=progress)
+    store.put(KEY, found.to_json())
     return found
 
 
@@ -110,11 +113,3 @@ def checked(progress: Progress | None = None) -> tuple[Calibration, list[Line]]:
     found, times, sizes = measure(also=HELD_OUT, progress=progress)
     Store(cache_folder()).put(KEY, found.to_json())
     return found, compare(found, HELD_OUT, times, sizes)
-
-
-def _kept(store: Store) -> Calibration | None:
-    data = store.get(KEY)
-    if data is None or data["version"] != VERSION:
-        return None
-    kept = Calibration.from_json(data)
-    return kept if all(kept.has(p.name) for p in POINTS if installed(p.name)) else None

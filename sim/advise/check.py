@@ -27,12 +27,14 @@ SECONDS_OFF, BYTES_OFF = 0.30, 0.02
 JUDGED_S = 1e-4
 
 
-def _repeats(name: str, values: int) -> int:
-    return REPEATS if name == who.BATCHCRYPT or values > SHORT else MORE_REPEATS
-
-
 HELD_OUT: tuple[Point, ...] = tuple(
-    Point(name, values, CLIENTS, dropouts, _repeats(name, values))
+    Point(
+        name,
+        values,
+        CLIENTS,
+        dropouts,
+        REPEATS if name == who.BATCHCRYPT or values > SHORT else MORE_REPEATS,
+    )
     for name, sizes, dropouts in (
         (who.FLASHE, (150_000, 350_000, 5_000_000), 2),
         (who.FLASHE_TENTH, (150_000, 350_000, 5_000_000), 0),

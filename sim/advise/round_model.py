@@ -27,7 +27,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flhe_lab.advise.wan import MEGABIT, Link
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,82 +98,71 @@ def typical(breakdowns: Iterable[Breakdown]) -> Breakdown:
     return min(breakdowns, key=lambda b: b.idle_s)
 
 
-class _Client:
-    """One client's round so far: where its time went."""
-
-    def __init__(self, link: Link) -> None:
-        self.link = link
-        self.now_s = self.idle_s = 0.0
-        self.spent = dict.fromkeys(("train_s", "encrypt_s", "decrypt_s", "transfer_s"), 0.0)
-        self.bytes = {"up": 0, "down": 0}
-
-    def spend(self, what: str, seconds: float) -> None:
-        """Be busy with `what` that long."""
-        self.spent[what] += seconds
-        self.now_s += seconds
-
-    def wait(self, until_s: float) -> None:
-        """Be idle until then."""
-        self.idle_s += until_s - self.now_s
-        self.now_s = until_s
-
-
 def _play(
     work: Work, links: Sequence[Link], server: Link | None, ahead: Sequence[float]
 ) -> tuple[Breakdown, ...]:
-    clients = [_Client(link) for link in links]
-    _send(clients, "down", work.download_bytes, server)
-    for client, more in zip(clients, ahead, strict=True):
-        client.spend("decrypt_s", work.decrypt_s)
-        client.spend("train_s", work.train_s)
-        client.spend("encrypt_s", work.encrypt_s + more)
-    _send(clients, "up", work.upload_bytes, server)
-    arrivals = sorted(client.now_s for client in clients)
-    now = 0.0
-    for arrival in arrivals:
-        now = max(now, arrival) + work.add_s
-    server_s = now - arrivals[-1]
-    for client in clients:
-        client.wait(arrivals[-1])
-        client.now_s = now
+    now, idle = np.zeros((2, len(links)))
+    own = ("train_s", "encrypt_s", "decrypt_s", "transfer_s")
+    spent = dict(zip(own, np.zeros((len(own), len(links))), strict=True))
+    server_s = 0.0
+
+    def spend(what: str, seconds: Floats | float) -> None:
+        """Have all be busy with `what` that long."""
+        spent[what] += seconds
+        now[:] += seconds
+
+    def send(way: Literal["up", "down"], nbytes: int) -> None:
+        """Move a message of each client, all of one size."""
+        if nbytes:
+            spend("transfer_s", _arrivals(now, links, way, nbytes, server) - now)
+
+    def serve(seconds: float) -> None:
+        """Have all wait for the last one, and then so long for the server."""
+        nonlocal server_s
+        last = float(now.max())
+        idle[:] += last - now
+        now[:] = last + seconds
+        server_s += seconds
+
+    send("down", work.download_bytes)
+    for what in ("decrypt_s", "train_s", "encrypt_s"):
+        spend(what, getattr(work, what) + (np.array(ahead) if what == "encrypt_s" else 0.0))
+    send("up", work.upload_bytes)
+    done = 0.0
+    for arrival in np.sort(now).tolist():
+        done = max(done, arrival) + work.add_s
+    serve(done - float(now.max()))
     for exchange in work.exchanges:
-        _send(clients, "down", exchange.down_bytes, server)
-        for client in clients:
-            client.spend("decrypt_s", exchange.client_s)
-        _send(clients, "up", exchange.up_bytes, server)
-        last = max(client.now_s for client in clients)
-        now, server_s = last + exchange.server_s, server_s + exchange.server_s
-        for client in clients:
-            client.wait(last)
-            client.now_s = now
+        send("down", exchange.down_bytes)
+        spend("decrypt_s", exchange.client_s)
+        send("up", exchange.up_bytes)
+        serve(exchange.server_s)
+    up = work.upload_bytes + sum(exchange.up_bytes for exchange in work.exchanges)
+    down = work.download_bytes + sum(exchange.down_bytes for exchange in work.exchanges)
     return tuple(
         Breakdown(
-            **client.spent,
-            idle_s=client.idle_s,
+            **{what: float(seconds[i]) for what, seconds in spent.items()},
+            idle_s=float(idle[i]),
             server_s=server_s,
-            total_s=now,
-            bytes_up=client.bytes["up"],
-            bytes_down=client.bytes["down"],
+            total_s=float(now[i]),
+            bytes_up=up,
+            bytes_down=down,
         )
-        for client in clients
+        for i in range(len(links))
     )
 
 
-def _send(
-    clients: Sequence[_Client], way: Literal["up", "down"], nbytes: int, server: Link | None
-) -> None:
-    """Move a message of each client, all of one size."""
-    if not nbytes:
-        return
-    speeds = [getattr(client.link, f"{way}_mbps") * MEGABIT / 8 for client in clients]
+def _arrivals(
+    now: Floats, links: Sequence[Link], way: Literal["up", "down"], nbytes: int, server: Link | None
+) -> Floats:
+    """When each client's message is there, which it begins to send now."""
+    speeds = [getattr(link, f"{way}_mbps") * MEGABIT / 8 for link in links]
     capacity, latency = math.inf, 0.0
     if server is not None:
         other = server.down_mbps if way == "up" else server.up_mbps
         capacity, latency = other * MEGABIT / 8, server.latency_s
-    ends = _ends([client.now_s for client in clients], speeds, nbytes, capacity)
-    for client, end in zip(clients, ends, strict=True):
-        client.bytes[way] += nbytes
-        client.spend("transfer_s", end + client.link.latency_s + latency - client.now_s)
+    ends = _ends(now.tolist(), speeds, nbytes, capacity)
+    return np.array(ends) + [link.latency_s for link in links] + latency
 
 
 def _ends(

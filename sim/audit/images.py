@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.packages import install_hint
 from flhe_lab.audit.lenet import SIZE
 
 if TYPE_CHECKING:
@@ -53,17 +52,13 @@ def samples(count: int) -> Images:
 
     Digits have their own labels; photographs, which have none, are given one each.
 
-    Raises ConfigError: another count, or no scikit-learn.
+    Raises ConfigError: another count.
     """
+    from PIL import Image
+    from sklearn.datasets import load_digits, load_sample_image
+
     if not 1 <= count <= 2 * len(CROPS):
         raise ConfigError(f"{count} sample images: there are 1 to {2 * len(CROPS)}")
-    try:
-        from PIL import Image
-        from sklearn.datasets import load_digits, load_sample_image
-    except ImportError:
-        raise ConfigError(
-            f"the sample images need scikit-learn: {install_hint('apps', 'scikit-learn')}"
-        ) from None
     digits, classes = load_digits(return_X_y=True)
     found: list[tuple[NDArray[np.float32], int, str]] = []
     for i in range(count):

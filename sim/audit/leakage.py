@@ -30,7 +30,7 @@ from flhe.coding.select import Select
 from flhe.coding.sensitivity import Of, sensitivity
 from flhe.errors import ConfigError
 from flhe_lab.audit.images import CLASSES, Images
-from flhe_lab.audit.inversion import Attack, Channel, Guess, Seen, gradient, invert
+from flhe_lab.audit.inversion import Attack, Channel, Seen, gradient, invert
 from flhe_lab.audit.lenet import lenet
 from flhe_lab.audit.ssim import ssim
 from flhe_lab.bench.host import torch_threads
@@ -169,12 +169,9 @@ def audit(images: Images, setting: Setting, progress: Progress | None = None) ->
                     progress(*done, f"image {i + 1}: {way} {share:.0%}")
                 seen = Seen(values, ~hidden(scores.get(way, scores["random"]), share))
                 guess = invert(exact, seen, shape, CLASSES, setting.attack, (setting.seed, i))
-                points.append(_point(way, share, i, guess, images))
-                guesses[way, share, i] = guess.image
+                found, original = guess.image, images.pixels[i]
+                near = ssim(found, original), float(np.mean((found - original) ** 2))
+                right = guess.label == int(images.labels[i])
+                points.append(Point(way, share, i, *near, guess.loss, guess.evaluations, right))
+                guesses[way, share, i] = found
     return Audit(setting, images, tuple(points), guesses, time.perf_counter() - began)
-
-
-def _point(way: str, share: float, i: int, guess: Guess, images: Images) -> Point:
-    original, right = images.pixels[i], guess.label == int(images.labels[i])
-    likeness, error = ssim(guess.image, original), float(np.mean((guess.image - original) ** 2))
-    return Point(way, share, i, likeness, error, guess.loss, guess.evaluations, right)

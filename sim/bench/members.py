@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
+from flhe.coding.pack import Packing
 from flhe.errors import FlheError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import Answer, combine
@@ -25,6 +26,7 @@ from flhe.keys.agreement.pairs import pack_elements, seal_share, seal_to
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Member, Roster
 from flhe.math import ring
+from flhe.math.buffers import empty
 from flhe.math.prg import random_elements
 from flhe.math.shamir import Shamir
 from flhe.schemes.sash.adder import SashAdder, SashOpener, SashSealer, Seed
@@ -38,7 +40,6 @@ from flhe_lab.variants.secagg.masks import Term, agree, apply, commitment, self_
 from flhe_lab.variants.secagg.pairwise import State
 from flhe_lab.variants.secagg.plan import Plan
 from flhe_lab.variants.secagg.server import unmask_sum
-from flhe_lab.variants.secagg.vectors import opened, packing_of, seal
 
 BITS = 16
 """Of one value, as in the paper."""
@@ -225,8 +226,11 @@ class Pairwise(Members):
         self._prepare()
 
     def _masked(self) -> tuple[int, bool]:
-        """Length of what is masked, and whether it is of field elements."""
-        self.packing = packing_of(self.setting.cohort, BITS)
+        """Length of what is masked, and whether it is of field elements.
+
+        Values travel in lanes in which a sum of all members' never wraps; masks are of 32 bits.
+        """
+        self.packing = Packing(BITS + (self.setting.cohort - 1).bit_length())
         return self.setting.values, False
 
     def _prepare(self) -> None:
@@ -318,7 +322,10 @@ class Pairwise(Members):
         return update_of(self.setting, 0)
 
     def _upload(self, shared: State, update: NDArray[np.int32]) -> State:
-        return seal(shared, self._boxes, update, self.packing)[0]
+        masked, lanes = pairwise.mask(shared, self._boxes, np.zeros(update.size, np.uint32))
+        data = empty(self.packing.nbytes(update.size), np.uint8)
+        self.packing.pack(update.astype(self.packing.signed), lanes.view(np.uint32), data)
+        return masked
 
     def _known(self) -> dict[str, Any]:
         """What the server has beside the sum."""
@@ -332,7 +339,9 @@ class Pairwise(Members):
     def server(self) -> Laps:
         """Seconds from the answers to the sum."""
         began = time.perf_counter()
-        found = opened(self.plan, self._total, self.packing, **self._known())
+        zeros, lanes = np.zeros(self.plan.length, np.uint32), empty(self.plan.length, np.int32)
+        packed = self.packing.unpack(self._total, zeros, lanes).view(np.uint32)
+        found = self.packing.signed_of(unmask_sum(self.plan, packed, **self._known()))
         seconds = time.perf_counter() - began
         return checked("secagg", found, self._expected, seconds)
 

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
 
-    from flhe.strategies import HEStrategy
-    from flhe.strategies.report import Reporter, RoundReport
+    from flhe.strategies.report import Reporter
     from flhe_lab.crowd.phases import PhaseGrid
 
 TELL_S = 0.5
@@ -75,13 +74,26 @@ def client_app() -> ClientApp:
 
 def server_app() -> ServerApp:
     """The server: runs the rounds, checks the model, and writes down what each phase took."""
+    from flhe.strategies import SashFedAvg
     from flhe_lab.crowd.phases import PhaseGrid, Window
 
     def work(grid: Grid, config: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
-        nodes, rounds = config["nodes"], config["rounds"]
+        nodes, rounds, timeout = config["nodes"], config["rounds"], config["timeout"]
         noted = PhaseGrid(Window(grid))
         start = initial(config["values"])
-        run = _strategy(nodes, config["timeout"], reporter.round)
+        run = SashFedAvg(
+            clip=1.0,
+            weighted=False,
+            train_metrics=(),
+            min_train_nodes=nodes,
+            min_evaluate_nodes=3,
+            min_available_nodes=nodes,
+            fraction_evaluate=0.0,
+            round_timeout=timeout,
+            stage_timeout=timeout,
+            connect_timeout=min(timeout, 60.0),
+            on_round=reporter.round,
+        )
         with _telling(noted, reporter):
             result = run.start(noted, start, rounds)
         noted.end()
@@ -114,14 +126,6 @@ def _telling(grid: PhaseGrid, reporter: Reporter) -> Iterator[None]:
         thread.join()
 
 
-def _stay(clients: int, round_: int, drops: int) -> list[int]:
-    """Clients whose update is in the sum of a round."""
-    if not drops:
-        return list(range(clients))
-    places = [drops_at(0, round_, i, clients, drops) for i in range(clients)]
-    return [i for i, place in enumerate(places) if place not in ("round", "answer")]
-
-
 def error_of(
     arrays: ArrayRecord, start: ArrayRecord, clients: int, rounds: int, drops: int
 ) -> float:
@@ -136,7 +140,8 @@ def error_of(
     grain = 1 / Quantize(most_bits(clients)).levels
     values = sum(array.numpy().size for array in start.values())
     for round_ in range(1, rounds + 1):
-        there = _stay(clients, round_, drops)
+        places = [drops_at(0, round_, i, clients, drops) if drops else None for i in range(clients)]
+        there = [i for i, place in enumerate(places) if place not in ("round", "answer")]
         step += float(np.mean([float(STEP) * (1 + i) for i in there]))
         variance += grain**2 / 4 / len(there) / values
     off = [arrays[name].numpy().astype(np.float64) - start[name].numpy() - step for name in start]
@@ -148,21 +153,3 @@ def error_of(
             "survivors'"
         )
     return worst
-
-
-def _strategy(nodes: int, timeout: float, on_round: Callable[[RoundReport], None]) -> HEStrategy:
-    from flhe.strategies import SashFedAvg
-
-    return SashFedAvg(
-        clip=1.0,
-        weighted=False,
-        train_metrics=(),
-        min_train_nodes=nodes,
-        min_evaluate_nodes=3,
-        min_available_nodes=nodes,
-        fraction_evaluate=0.0,
-        round_timeout=timeout,
-        stage_timeout=timeout,
-        connect_timeout=min(timeout, 60.0),
-        on_round=on_round,
-    )

@@ -14,7 +14,7 @@ from flhe.errors import ConfigError
 from flhe.json_option import STDOUT, JsonFile, console, write_json
 
 if TYPE_CHECKING:
-    from flhe_lab.crowd.found import Asked, Found
+    from flhe_lab.crowd.found import Found
 
 FORMAT, VERSION = "flhe clients on ray", 1
 CLIENTS = "50,100,200,500,1000"
@@ -34,34 +34,28 @@ def crowd(
     ] = None,
 ) -> None:
     """Run SASH with more and more virtual clients on Ray, and project ten times as many."""
+    from rich.console import Console
+
     from flhe_lab.bench import figures
     from flhe_lab.bench.host import machine
+    from flhe_lab.bench.table import progress
     from flhe_lab.crowd.found import Asked
     from flhe_lab.crowd.report import plot, table
+    from flhe_lab.crowd.run import RayRun
 
     if figure is not None:
         figures.check(figure)
-
+    every = [Asked(n, values, rounds, drops=round(drops * n)) for n in _numbers(clients)]
     runs: list[Found] = []
-    for each in [Asked(n, values, rounds, drops=round(drops * n)) for n in _numbers(clients)]:
-        runs.append(_run(each, timeout))
-        if json_file is not None and json_file != STDOUT:  # which takes one document, at the end
+    for asked in every:
+        with progress(Console(stderr=True)) as advance:
+            runs.append(RayRun(asked, timeout, advance).run())
+        # Standard output takes one document, at the end.
+        if json_file is not None and (json_file != STDOUT or asked is every[-1]):
             write_json(json_file, json.dumps(to_data(runs, machine()), indent=1))
-    if json_file == STDOUT:
-        write_json(json_file, json.dumps(to_data(runs, machine()), indent=1))
     if figure is not None:
         plot(runs, figure)
     console(json_file, 130).print(table(runs))
-
-
-def _run(asked: Asked, timeout: float) -> Found:
-    from rich.console import Console
-
-    from flhe_lab.bench.table import progress
-    from flhe_lab.crowd.run import RayRun
-
-    with progress(Console(stderr=True)) as advance:
-        return RayRun(asked, timeout, lambda n, what: advance(n, asked.clients, what)).run()
 
 
 def to_data(runs: Sequence[Found], where: Mapping[str, Any]) -> dict[str, Any]:

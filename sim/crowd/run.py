@@ -11,7 +11,7 @@ import json
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,6 +23,7 @@ from flhe_app.outcome import Tail, last_exception
 from flhe_app.processes import Children, describe_exit
 from flhe_app.superlink import LOOK_S, Value, pairs, start_simulation
 from flhe_lab.bench.synthetic import write_app
+from flhe_lab.bench.turns import Progress
 from flhe_lab.crowd import app as crowd_app
 from flhe_lab.crowd.found import Asked, Found
 
@@ -32,19 +33,17 @@ MEMORY_S = 1.0
 SAID = 1000
 """Characters of a failure that are shown: Ray's name every process of the machine."""
 
-Step = Callable[[int, str], None]
-"""(answers so far in this phase, what is going on) -> None."""
-
 
 class RayRun:
     """One run, from the SuperLink's start to the end of everything.
 
     Flower's settings, ports, processes and files are private to it and gone after it, as in `flhe run`.
 
-    `timeout` is in seconds, for it all; `step` is told what is going on.
+    `timeout` is in seconds, for it all; `step` is told the answers so far in this phase, the clients,
+    and what is going on.
     """
 
-    def __init__(self, asked: Asked, timeout: float, step: Step = lambda *_: None) -> None:
+    def __init__(self, asked: Asked, timeout: float, step: Progress = lambda *_: None) -> None:
         self._asked, self._timeout, self._step = asked, timeout, step
         self._found = Found(asked)
         self._looked = 0.0
@@ -56,7 +55,7 @@ class RayRun:
         """
         began = time.monotonic()
         self._deadline = began + self._timeout
-        self._step(0, "starting Flower")
+        self._step(0, self._asked.clients, "starting Flower")
         with tempfile.TemporaryDirectory(
             prefix="flhe-", dir=short_tmp(), ignore_cleanup_errors=True
         ) as name:
@@ -116,7 +115,8 @@ class RayRun:
         if kind == "phase":
             number = event["round"]
             where = f"round {number}, {event['phase']}" if number else event["phase"]
-            self._step(event["answers"], f"{self._asked.clients} clients: {where}")
+            clients = self._asked.clients
+            self._step(event["answers"], clients, f"{clients} clients: {where}")
         elif kind == "round":
             found.rounds_s.append(event["round_s"])
             found.survivors.append(event["survivors"])

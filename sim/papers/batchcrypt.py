@@ -7,19 +7,15 @@ A value of r bits, -(2^r - 1) to 2^r - 1, takes a slot of r + 4 bits,
 that is two's complement of r + 2 bits, whose two sign bits are alike, below two zeros that keep it
 from its neighbour. A batch is the long integer of its slots, and a sum of batches is the sum of these
 integers. In the sum, 00 and 11 are the signs of positive and negative values, 01 is positive overflow
-and 10 negative: a saturated value, 2^r - 1 or its negative, is used then.
+and 10 negative: a saturated value, 2^r - 1 or its negative, is used then. For two clients that is
+right, if saturated sums are; for more it is not (docs/corrections.md, batchcrypt-overflow and
+-carries).
 
-That is right for two clients, if saturated sums are. For more it is not: a sum of three values may lie
-beyond 2^(r+1), and every negative value carries one bit out of its two's complement, so from five
-clients on slots run into their neighbours (`flhe corrections batchcrypt-carries`).
+What is built here where the text leaves it open:
 
-What the text leaves open, and what is built here:
-
-- *Padding or sign bits first?* "We pad two zeros between the two adjacent values" (Sec. 6.3), so
-  padding lies between values, and the sign bits "within values" (caption of Fig. 3).
-- *Does r count a sign?* The range of Sec. 4.2 says no; the authors' program counts one ("16 bits" are
-  r = 15, in slots of 19). Sums are as right or wrong either way. Batches of 200 values of 8 bits under
-  a key of 2048 bits (Sec. 6.4) fit neither: slots of 12 bits hold 170, slots of 11 hold 186.
+- *Padding or sign bits first?* Padding lies between values (Sec. 6.3), sign bits within (Fig. 3).
+- *Does r count a sign?* By the range of Sec. 4.2 it does not; the authors' program counts one ("16
+  bits" are r = 15, in slots of 19).
 - *What saturates?* The sum of a slot, when it is decoded (Sec. 4.1 (3)): values are clipped before.
 - *Who reads the padding?* Nobody says. `reader="text"` drops it, which serves the paper best.
   `reader="program"` is the authors' program: it knows padding that holds no carry, or one beside any
@@ -46,9 +42,8 @@ PADDING, SIGNS = 2, 2
 
 @dataclass(frozen=True, slots=True)
 class PaperBatch:
-    """The paper's batches for `cohort` clients."""
+    """The paper's batches, for any number of clients."""
 
-    cohort: int  # N, 2 or more; the layout knows nothing of it
     bits: int = 16  # r: bits of one value without its sign, 1 to 32
     reader: Reader = "text"  # Who decodes, see above
 

@@ -10,7 +10,7 @@ n = 2^15, q = 2^478, p = 2^460, p~ the polynomial whose coefficients are all p, 
 What the text leaves open, and what is built here:
 
 - *Weight or uniform?* "each coefficient is sampled uniformly from {-1, 0, 1} with parameter 64" is two
-  distributions; 64 is taken for the Hamming weight. `weight=0` draws coefficients uniformly.
+  distributions; 64 is taken for the Hamming weight.
 - *PRG.* Of [4] in the paper: AES in counter mode, here under HKDF of the k-bit seed.
 - *[.]_q and [.]_p.* The first is centered, the second is not: slots are unsigned.
 
@@ -58,15 +58,10 @@ class PaperEshe:
     p: int = 1 << 460  # Plaintext modulus; the paper's is a power of two
     tilde: bool = True
     """Whether all coefficients of p~ are p, as printed, or the constant one alone."""
-    weight: int = 64  # Coefficients of a key that are not zero; 0 for uniform ternary keys
+    weight: int = 64  # Coefficients of a key that are not zero
 
     def key(self, random: Random = secrets.token_bytes) -> Poly:
         """s_i, n coefficients -1, 0 or 1."""
-        if not self.weight:
-            trits = bytearray()
-            while len(trits) < self.n:
-                trits += bytes(x % 3 for x in random(self.n) if x < 255)
-            return [x - 1 for x in trits[: self.n]]
         out = [0] * self.n
         while self.n - out.count(0) < self.weight:
             word = int.from_bytes(random(8), "big")

@@ -11,20 +11,15 @@ its imaginary part are off by sqrt(n / 24) units, or sqrt(n / 12) where all numb
 polynomials are antisymmetric, roundings too. Rounding values one by one costs sqrt(1 / 12). For
 additions alone the embedding gives nothing in return: `flhe.coding.coefficients` has none.
 
-What the text leaves open or gets wrong, and what is built here:
+What is built here where the text leaves it open or gets it wrong (docs/corrections.md, esafl-scale,
+-signs, -shift and -counts):
 
-- *Scale.* Eq. 7 has p for Delta, and reduces modulo q0 far below p: nothing would be left. Coefficients
-  are averages of the numbers encoded, so Delta as large as Z_q0 has room for is taken, see `scale`.
-- *Signs.* Coefficients are negative half of the time, fields of beta_j are not. q0 / 2 is added to each
-  of them, and N times as much taken off a sum, which serves the paper best. `offset=False` takes [.]_q0
-  in [0, q0) at its word: sums are then known modulo q0, so Delta must leave room for N summands in it,
-  and what the padding catches is thrown away.
-- *Which fields?* Unpacking shifts by (pad + log2 q0)(T + 1 - i) in Eq. 10, one field too far for i = 1:
-  T - i is taken, which is where Eq. 9 puts a_i. "R_(q0 - 2pad)" in the text beside it is not used.
-- *How many numbers a polynomial?* n by the text, two in a complex number. Table 3 counts as if n/2:
-  `halves=False` has n/2 real numbers instead.
-- *The zero polynomial.* T - 1 polynomials carry numbers, the last field is zero; `zero=False` fills it.
-  Table 3's count for LSTM needs that, or padding of 4 bits where the text asks for 5.
+- *Scale.* Delta is as large as Z_q0 has room for, see `scale`: coefficients are averages of numbers.
+- *Signs.* q0 / 2 is added to each coefficient, and N times as much taken off a sum. `offset=False`
+  takes [.]_q0 in [0, q0) at its word: sums are known modulo q0, so Delta leaves room for N summands.
+- *Fields.* a_i is found at a shift of T - i fields, which is where Eq. 9 puts it.
+- *Numbers.* A polynomial has n, two in a complex number; with `halves=False` n/2, as Table 3 counts.
+- *Zeros.* The last of T polynomials is zero; `zero=False` fills it, which Table 3's LSTM needs.
 
 Arithmetic is complex128, by NumPy's FFT. Its relative error, about 2^-51, is a coefficient's rounding
 only where q0 comes near 2^50: at 16 and 32 bits it adds nothing that can be seen.

@@ -5,11 +5,10 @@ All traffic of SuperNodes and commands passes a relay that writes it down; see `
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -146,7 +145,7 @@ class Machines:
         command += ["--host", "127.0.0.1", "--port", str(free_port())]
         command += ["--node-config", pairs(node.config)]
         node.log, node.taken = Tail(self.logs.path(name), new=True), False
-        node.process = self._start_child(command, name)
+        node.process = self._children.start(command, log=self.logs.path(name), cwd=self._scratch)
         node.starts += 1
 
     def taken(self, name: str) -> bool:
@@ -168,7 +167,8 @@ class Machines:
                 with suppress(psutil.Error):
                     child.kill()
             psutil.wait_procs(below, timeout=COMMAND_S * self._patience)
-        self._ended(process, f"the killed SuperNode of {name}", name)
+        with self._bounded(f"the killed SuperNode of {name}", name) as seconds:
+            process.wait(seconds)
 
     def check(self, away: str = "") -> None:
         """Refuse to go on where a process has ended; `away` names a SuperNode that may.
@@ -189,29 +189,20 @@ class Machines:
         Raises FlheError: it did not end in time: how long it was waited for, and its log, which is
         called `log`.
         """
-        path = self.logs.path(log)
-        before = path.stat().st_size
-        process = self._start_child([script("flwr"), *words, "--format", "json"], log)
-        what = f"`flwr {' '.join(words[:2])}`"
-        if self._ended(process, what, log) != 0:
-            return {}
-        said = path.read_bytes()[before:].decode("utf-8", "replace")
-        try:
-            found: dict[str, Any] = json.loads(said[said.index("{") : said.rindex("}") + 1])
-        except ValueError:
-            return {}
-        return found
+        command = [script("flwr"), *words, "--format", "json"]
+        with self._bounded(f"`flwr {' '.join(words[:2])}`", log) as seconds:
+            return self._children.told(
+                command, log=self.logs.path(log), cwd=self._scratch, timeout=seconds
+            )
 
-    def _ended(self, process: subprocess.Popen[bytes], what: str, log: str) -> int:
-        """Wait for the end of a process and return its exit status; FlheError if it takes too long."""
+    @contextmanager
+    def _bounded(self, what: str, log: str) -> Iterator[float]:
+        """Gives the seconds in which something must end; FlheError if it does not."""
         seconds = COMMAND_S * self._patience
         try:
-            return process.wait(seconds)
+            yield seconds
         except subprocess.TimeoutExpired:
             raise FlheError(
                 f"waited {seconds:g} s for {what} to end; --patience gives it more"
                 f"{self.logs.why(log)}"
             ) from None
-
-    def _start_child(self, command: Sequence[str], name: str) -> subprocess.Popen[bytes]:
-        return self._children.start(command, log=self.logs.path(name), cwd=self._scratch)

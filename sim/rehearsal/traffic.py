@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -157,7 +156,10 @@ def _controls(
     raw = all(share_seen(public, ups) == 1.0 for public in publics)
     yield "identities' public keys, raw", raw
     keys = [key.public for key in loopback.trust.node_keys.values()]
-    encoded = all(share_seen(_as_sent(key), ups) == 1.0 for key in keys)
+    read, form = serialization.load_ssh_public_key, serialization.PublicFormat.SubjectPublicKeyInfo
+    # As Flower sends them, before base64.
+    pems = (read(key.read_bytes()).public_bytes(serialization.Encoding.PEM, form) for key in keys)
+    encoded = all(share_seen(pem, ups) == 1.0 for pem in pems)
     yield "SuperNodes' public keys, in base64", encoded
     some = next(iter(sorted(down)), "")
     yield "an object's id, in hex", bool(some) and share_seen(bytes.fromhex(some), ups) == 1.0
@@ -165,9 +167,3 @@ def _controls(
     yield "heads of ciphertexts", sum(sealed in content for content in up.values()) > 0
     number = leak_counts.forms(loopback_app.MAX_EXAMPLES)["record"]
     yield "a number of the run config", any(number in stream for stream in ups)
-
-
-def _as_sent(public: Path) -> bytes:
-    """A SuperNode's public key as Flower sends it, before base64."""
-    key, pem = serialization.load_ssh_public_key(public.read_bytes()), serialization.Encoding.PEM
-    return key.public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)

@@ -35,8 +35,6 @@ from flhe_app.processes import script
 from flhe_app.shelf import add_signature, trusted_entities
 from flhe_lab.rehearsal.wiretap import Tls
 
-_DAY = datetime.timedelta(days=1)
-
 
 @dataclass(frozen=True, slots=True)
 class NodeKey:
@@ -142,33 +140,24 @@ def _certificate(
     now = datetime.datetime.now(datetime.UTC)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "flhe loopback authority")])
-    signs = address is None
+    signs, public = address is None, key.public_key()
     unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
     usage = dict.fromkeys((*unused, "encipher_only", "decipher_only"), False)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _DAY)  # clocks differ
-        .not_valid_after(now + _DAY)
-        .add_extension(x509.BasicConstraints(ca=signs, path_length=0 if signs else None), True)
-        .add_extension(
-            x509.KeyUsage(
-                digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, **usage
-            ),
-            True,
-        )
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), False
-        )
-    )
+    usage |= {"digital_signature": not signs, "key_cert_sign": signs, "crl_sign": signs}
+    extensions: list[tuple[x509.ExtensionType, bool]] = [
+        (x509.BasicConstraints(ca=signs, path_length=0 if signs else None), True),
+        (x509.KeyUsage(**usage), True),
+        (x509.SubjectKeyIdentifier.from_public_key(public), False),
+        (x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), False),
+    ]
     if address is not None:
         names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
         purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
-        builder = builder.add_extension(names, False).add_extension(purpose, False)
+        extensions += [(names, False), (purpose, False)]
+    serial, day = x509.random_serial_number(), datetime.timedelta(days=1)  # clocks differ
+    builder = x509.CertificateBuilder(issuer, subject, public, serial, now - day, now + day)
+    for extension, critical in extensions:
+        builder = builder.add_extension(extension, critical)
     return builder.sign(authority, SHA256())
 
 

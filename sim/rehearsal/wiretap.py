@@ -8,6 +8,7 @@ client said, and what it was told.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import ssl
 import threading
 from collections.abc import Iterator
@@ -47,22 +48,40 @@ def wiretap(tls: Tls, port: int, directory: Path) -> Iterator[int]:
     Raises FlheError: it could not start.
     """
     directory.mkdir(mode=0o700)
-    loop = asyncio.new_event_loop()
-    relay = _Relay(tls, port, directory)
     started: list[int] = []
-    ready = threading.Event()
+    ready, loop, ended = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
+    numbers = itertools.count(1)
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        name = directory / f"{next(numbers):05}"
+        with suppress(OSError):  # a server that is not up
+            context = tls.client_context()
+            inner, outer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            ways = [
+                asyncio.ensure_future(_copy(reader, outer, name.with_suffix(".up"))),
+                asyncio.ensure_future(_copy(inner, writer, name.with_suffix(".down"))),
+            ]
+            try:  # TLS knows no half of a connection: the end of one way is that of the other
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for way in ways:
+                    way.cancel()
+                await asyncio.gather(*ways, return_exceptions=True)
+                outer.close()
+        writer.close()
+
+    async def relay() -> None:
+        context = tls.server_context()
+        server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=context)
+        started.append(int(server.sockets[0].getsockname()[1]))
+        ready.set()
+        await ended.wait()
+        server.close()
 
     def work() -> None:
-        asyncio.set_event_loop(loop)
-        try:
-            with suppress(OSError):
-                started.append(loop.run_until_complete(relay.listen()))
-        finally:
-            ready.set()
-        if started:
-            loop.run_forever()
-            loop.run_until_complete(relay.close())
-        loop.close()
+        with suppress(OSError), asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(relay())  # which cancels all connections in the end
+        ready.set()
 
     thread = threading.Thread(target=work, name="wiretap", daemon=True)
     thread.start()
@@ -72,58 +91,8 @@ def wiretap(tls: Tls, port: int, directory: Path) -> Iterator[int]:
     try:
         yield started[0]
     finally:
-        loop.call_soon_threadsafe(loop.stop)
+        loop.call_soon_threadsafe(ended.set)
         thread.join(END_S)
-
-
-class _Relay:
-    def __init__(self, tls: Tls, port: int, directory: Path) -> None:
-        self._tls, self._port, self._directory = tls, port, directory
-        self._count = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def listen(self) -> int:
-        self._server = await asyncio.start_server(
-            self._accept, "127.0.0.1", 0, ssl=self._tls.server_context()
-        )
-        return int(self._server.sockets[0].getsockname()[1])
-
-    async def close(self) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._count += 1
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            await self._connect(self._directory / f"{self._count:05}", reader, writer)
-        except (OSError, asyncio.CancelledError):  # a server that is not up, or the end of it all
-            pass
-        finally:
-            writer.close()
-            self._tasks.discard(task)
-
-    async def _connect(
-        self, name: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        inner, outer = await asyncio.open_connection(
-            "127.0.0.1", self._port, ssl=self._tls.client_context()
-        )
-        ways = [
-            asyncio.ensure_future(_copy(reader, outer, name.with_suffix(".up"))),
-            asyncio.ensure_future(_copy(inner, writer, name.with_suffix(".down"))),
-        ]
-        try:  # TLS knows no half of a connection: the end of one way is that of the other
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
-            outer.close()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, file: Path) -> None:

@@ -21,7 +21,7 @@ import binascii
 import re
 import urllib.parse
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -83,9 +83,13 @@ def _text(text: bytes) -> Iterator[bytes]:
     """What runs of text may stand for, all at once: alignments are tried on all of them together."""
     unbroken = text.translate(None, b"\t\n\r ")
     for each in {text, _BETWEEN.sub(b"", text)}:
-        yield from _hex(_of(_HEX, each))
+        digits = b"".join(_HEX.findall(each))
+        for start in (0, 1):
+            yield binascii.unhexlify(digits[start : len(digits) - (len(digits) - start) % 2])
     for each in {text, unbroken}:
-        yield from _base64(_of(_BASE64, each).translate(_URL_SAFE))
+        letters = b"".join(_BASE64.findall(each)).translate(_URL_SAFE)
+        for part in (letters[start:] for start in range(4 if letters else 0)):
+            yield base64.b64decode(part + b"A" * (-len(part) % 4))  # its last letters count as well
     if b"\\" in text:
         once = _ESCAPE.sub(_unescaped, text)
         yield once
@@ -93,7 +97,9 @@ def _text(text: bytes) -> Iterator[bytes]:
     if b"%" in text:
         yield urllib.parse.unquote_to_bytes(text)
     for match in _LIST.finditer(text):
-        yield bytes(_below_256(re.findall(rb"-?\d+", match[0])))
+        numbers = map(int, re.findall(rb"-?\d+", match[0]))
+        # Signed ones too, as Java writes them. What is larger stands as 0.
+        yield bytes(n & 0xFF if -128 <= n < 256 else 0 for n in numbers)
     for match in _INTEGER.finditer(text):
         number = int(match[0])
         written = number.to_bytes((number.bit_length() + 7) // 8, "big")
@@ -104,21 +110,6 @@ def _text(text: bytes) -> Iterator[bytes]:
         yield printed(np.array(decimals))
 
 
-def _of(pattern: re.Pattern[bytes], text: bytes) -> bytes:
-    return b"".join(pattern.findall(text))
-
-
-def _hex(digits: bytes) -> Iterator[bytes]:
-    for start in (0, 1):
-        yield binascii.unhexlify(digits[start : len(digits) - (len(digits) - start) % 2])
-
-
-def _base64(letters: bytes) -> Iterator[bytes]:
-    for start in range(4 if letters else 0):
-        part = letters[start:]
-        yield base64.b64decode(part + b"A" * (-len(part) % 4))  # its last letters count as well
-
-
 def _unescaped(match: re.Match[bytes]) -> bytes:
     code, point, octal, letter = match.groups()
     if letter is not None:
@@ -126,12 +117,6 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
     if octal is not None:
         return bytes([int(octal, 8) & 0xFF])
     return bytes([int(code or point, 16)])
-
-
-def _below_256(numbers: Iterable[bytes]) -> Iterator[int]:
-    """Bytes; signed ones too, as Java writes them. What is larger stands as 0."""
-    for number in map(int, numbers):
-        yield number & 0xFF if -128 <= number < 256 else 0
 
 
 MOST = 1 << 14

@@ -1,16 +1,8 @@
 """ESAFL, Tables 3 and 4: what packing saves, and what it costs in accuracy.
 
-Who takes part, each with and without packing:
-
-- *paper, as counted*: the paper's scheme with the canonical embedding, n/2 values a polynomial, T = 21
-  polynomials a plaintext, none of them zero: the reading of Sec. 5.2.2 that gives Table 3's counts;
-- *paper, as written*: n values a polynomial, T - 1 polynomials a plaintext, coefficients modulo q0;
-- *ours*: coefficient packing, in the paper's ring with our corrections, which is only counted, and in
-  the others; moduli are as small as the slots allow, within the preset's bound.
-
-Ciphertexts and bytes are counted. Errors are measured: vectors, uniform in [0, 1], to which the paper
-normalizes (Fig. 2), are encrypted by all nine, added, decrypted, and compared with the exact sum.
-Encryption as printed takes 0.15 s a ciphertext, so of each vector only the first plaintexts are taken.
+Who takes part, what is counted and what is run: see the tables' notes. Moduli of ours are as small as
+the slots allow, within the preset's bound. As printed, encryption takes 0.15 s a ciphertext, so of each
+vector only the first plaintexts are taken.
 
 Source: Wu, Zhang, Luo, "ESAFL", Sec. 8.1.2 and 8.2, Tables 3 and 4.
 """

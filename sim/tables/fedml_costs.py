@@ -1,9 +1,7 @@
 """FedML-HE's Tables 4 to 8 and all its figures: what an aggregation costs, and a cycle of training.
 
 All but Table 6 and Figures 5, 12 and 14a come of `fedml_measure`'s turns; what is said of selective
-encryption is of one run. A cycle is one of `flhe_lab.advise.round_model`: transfer and its sum are
-projected. Training is an epoch of EPOCH images on a client, on one thread of this machine, sampled from
-a few batches; the paper had a GPU, and does not say how many images.
+encryption is of one run. A cycle is one of `flhe_lab.advise.round_model`.
 """
 
 from __future__ import annotations

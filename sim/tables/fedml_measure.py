@@ -1,14 +1,9 @@
 """One aggregation of three updates by everybody, in turns: what FedML-HE's tables are made of.
 
-Who takes part: FedAvg in clear; ours with a share p encrypted; bare TenSEAL with the same share
-encrypted and the rest float32, weighed by the server as in the paper's own TenSEAL version; all of it
-encrypted and weighed by clients, as NVIDIA FLARE does. Bare TenSEAL is CKKS of ring dimension 8192 with
-one level, scale 2^40, from float32 to bytes and back; the level is for the server's weights (Algorithm
-1 of the paper).
-
-Seconds are of one thread: one client's from float32 to an upload, making a sealer included; the
-server's on three uploads; one client's from the sum to the float32 mean. Longer vectors than the
-longest that is taken are projected from that one: "sampled".
+Who takes part, and what seconds are of: see the tables' notes. Bare TenSEAL is CKKS of ring dimension
+8192 with one level, scale 2^40, from float32 to bytes and back; the level is for the server's weights
+(Algorithm 1 of the paper). A sealer is made anew each time. Longer vectors than the longest that is
+taken are projected from that one: "sampled".
 
 Only a model's length matters to what is timed: vectors of so many values are drawn at random. Ratios
 are made of the paper's sizes and seconds; its own differ a little where it had more digits, and for

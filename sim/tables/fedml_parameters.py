@@ -1,12 +1,9 @@
 """FedML-HE's Table 6: CKKS by the values in a ciphertext and the scale, under TenSEAL.
 
-The paper's batch is how many slots are used, in one ring: its bytes are 256 KB a ciphertext at every
-batch, two polynomials of 8192 coefficients in two words. That is measured here, and beside it the ring
-whose slots the batch fills, with what modulus 128 bits of security leave it. Larger rings have no prime
-of 14 bits: the next longer one that there is takes its place.
-
-What a scale does to a model is seen in the error of a mean, and in a federation that learns the digits
-of scikit-learn, each of whose means goes through such ciphertexts.
+The paper's batch is how many slots are used, in one ring. That is measured here, and beside it the ring
+whose slots the batch fills: see the table's notes. Larger rings have no prime of 14 bits: the next
+longer one that there is takes its place. What a scale does to a model is seen in the error of a mean,
+and in a federation that learns digits, each of whose means goes through such ciphertexts.
 """
 
 from __future__ import annotations

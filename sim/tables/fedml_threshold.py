@@ -1,8 +1,7 @@
 """FedML-HE's Figure 12: a key that two parties share, beside a key that both hold.
 
 Ours are `ckks` under one key and `threshold-rlwe`, two of two; beside them TenSEAL under one key. Keys
-are timed once a turn: of one party, without what it waits for. Opening under a shared key is one
-party's answer and putting both answers together.
+are timed once a turn: of one party, without what it waits for.
 """
 
 from __future__ import annotations

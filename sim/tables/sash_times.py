@@ -1,9 +1,7 @@
 """SASH's Figures 3 and 4, its 20x over SecAgg, and its inflation factor.
 
-A point is one setting: one client and the server of everybody who takes part, in turns. The paper adds
-the two up; both are shown. SecAgg takes part twice: flhe's own, whose masks are AES and whose server is
-compiled, and Flower's SecAgg+ as it is installed, with all other clients as neighbours where there are
-no more than 101, which is SecAgg.
+A point is one setting: one client and the server of everybody who takes part, in turns. SecAgg takes
+part twice, flhe's own and Flower's SecAgg+ as it is installed: see the figures' notes.
 
 Source: SASH, Sec. 4.1.
 """

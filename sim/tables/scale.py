@@ -32,7 +32,7 @@ def asked(plan: Plan) -> list[Asked]:
 
 def _step(one: Asked) -> Step:
     def work(say: Say) -> dict[str, Any]:
-        return asdict(RayRun(one, TIMEOUT_S, lambda _n, what: say(what)).run())
+        return asdict(RayRun(one, TIMEOUT_S, lambda _n, _m, what: say(what)).run())
 
     key = f"ray-{one.clients}-{one.values}-{one.rounds}"
     return Step(key, work, f"{one.clients} clients on Ray", threads=0)

@@ -169,7 +169,7 @@ class Federated:
         """Of each round."""
         return [report.survivors for report in self.reports]
 
-    def models(self, nodes: list[int] | None = None) -> list[Model]:
-        """What those nodes, or all, hold in the end."""
-        homes = self.homes if nodes is None else [self.homes[i] for i in nodes]
-        return [Model.from_bytes(next(h.glob("runs/*/model")).read_bytes()) for h in homes]
+    def models(self) -> list[Model]:
+        """What the nodes hold in the end."""
+        kept = (next(home.glob("runs/*/model")) for home in self.homes)
+        return [Model.from_bytes(path.read_bytes()) for path in kept]

@@ -29,7 +29,7 @@ from flhe_app import server_app
 from flhe_app.plain_fedsgd import PlainFedSGD
 from flhe_app.settings import SERVER_OPTIMIZERS, Settings
 from flhe_app.tasks import task_named
-from tests.apps.federation import Idle, server_context
+from tests.apps.federation import Idle, serve, server_context
 
 
 @pytest.mark.parametrize("where", ["report.jsonl", "nowhere/report.jsonl"])
@@ -165,3 +165,15 @@ def test_never_writes_arrays_in_clear_for_a_sealed_model(tmp_path: pathlib.Path)
         with pytest.raises(ProtocolError, match="the model was not written"):
             server_app.write_model(Settings(sealed_model=str(path)), Result(arrays=clear))
     assert not path.exists()
+
+
+def test_a_run_says_what_it_showed(tmp_path: pathlib.Path) -> None:
+    """The report that the command line reads has the warning about what is in clear."""
+    pytest.importorskip("tenseal")
+    part: dict[str, Any] = {"select": 0.5, "rule": "random", "noise": 0.01}
+    paths = {"report": str(tmp_path / "report"), "sealed_model": str(tmp_path / "model")}
+    settings = Settings("fedml-he", nodes=3, num_rounds=1, **part, **paths)
+    serve(settings, tmp_path, {"flhe-min-select": 0.5, "flhe-select-rules": "random"})
+    events = [json.loads(line) for line in (tmp_path / "report").read_text().splitlines()]
+    (told,) = [event for event in events if event["event"] == "warning"]
+    assert "not private in any accounted sense" in told["text"]

@@ -164,14 +164,6 @@ def test_windows_of_a_text_are_split_in_pieces(tmp_path: pathlib.Path) -> None:
 # --- training ---
 
 
-def test_batches_depend_on_seed_partition_and_round() -> None:
-    def order(*key: int) -> tuple[int, ...]:
-        return tuple(torch.randperm(50, generator=shuffler(*key)).tolist())
-
-    assert order(0, 1, 2) == order(0, 1, 2)
-    assert len({order(*key) for key in [(0, 1, 2), (1, 1, 2), (0, 2, 2), (0, 1, 3)]}) == 4
-
-
 def test_optimizers_and_batches() -> None:
     task, data = task_named("fcn-digits"), generated(task_named("fcn-digits"), 40, 0)
     usual = {"epochs": 1, "learning_rate": 0.01, "batch_size": 8}

@@ -20,7 +20,7 @@ from flhe.keys.agreement.pairs import seal_to
 from flhe.keys.roles import partial_of, secrets_of
 from flhe.schemes.sealed import Sealed
 from flhe.wire.canonical import dumps
-from flhe_lab.variants.threshold import stored
+from flhe_lab.variants.threshold.keys import ThresholdKey
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
 from tests.fuzz.group import CONTRACT, IDS, RUN, SIZE, exchange
 from tests.fuzz.signed import THRESHOLD as ADDER
@@ -95,7 +95,7 @@ def test_asked_twice_a_member_tells_the_same() -> None:
 def test_the_relay_sees_no_share() -> None:
     wire = b"".join(itertools.chain(once().commits, *once().boxes, [once().finish(0)[1]]))
     for epoch in epochs():
-        share = stored.key_in(ADDER, epoch.scheme_secret).share.tobytes()
+        share = ThresholdKey.from_bytes(epoch.scheme_secret).share.tobytes()
         for at in range(0, len(share), 19_997):
             assert share[at : at + 16] not in wire
     for state in once().states:

@@ -17,7 +17,7 @@ from flhe_lab.papers.corrections.proof import Found, shows
 
 @shows("batchcrypt-overflow")
 def _overflow() -> Found:
-    batch, cohort = PaperBatch(3, 8), 3
+    batch, cohort = PaperBatch(8), 3
     largest = batch.largest
     total = sum(batch.encode(np.full(1, largest)) for _ in range(cohort))
     decoded, full = batch.decode(total, 1)
@@ -35,7 +35,7 @@ def _carries() -> Found:
     wrong: dict[tuple[int, str, str], float] = {}
     off: dict[tuple[int, str, str], int] = {}
     for cohort in (3, 9):
-        batches = {reader: PaperBatch(cohort, bits, reader=reader) for reader in get_args(Reader)}
+        batches = {reader: PaperBatch(bits, reader=reader) for reader in get_args(Reader)}
         shape = cohort, batches["text"].slots(key_bits)
         slots, rng = Slots(largest, cohort, key_bits - 1), np.random.default_rng(3)  # test data
         inputs = {"uniform": rng.integers(-largest, largest + 1, shape)}
@@ -69,10 +69,10 @@ def _carries() -> Found:
 @shows("batchcrypt-capacity")
 def _capacity() -> Found:
     batches = {8: 200, 16: 100, 32: 50}
-    room = {bits: PaperBatch(9, bits).slots(2048) for bits in batches}
-    needs = batches[8] * PaperBatch(9, 8).slot_bits
+    room = {bits: PaperBatch(bits).slots(2048) for bits in batches}
+    needs = batches[8] * PaperBatch(8).slot_bits
     # Without zeros between values.
-    bare = {bits: 2048 // (PaperBatch(9, bits).slot_bits - 2) for bits in batches}
+    bare = {bits: 2048 // (PaperBatch(bits).slot_bits - 2) for bits in batches}
     return Found(
         "Slots of r + 4 bits under 2048 bits: "
         + ", ".join(f"{room[b]} of {b} bits for {n} in the paper" for b, n in batches.items())

@@ -149,18 +149,13 @@ def _matrix() -> Found:
 
 @shows("sash-neighbours")
 def _neighbours() -> Found:
-    from flhe.errors import ConfigError
-    from flhe_lab.variants.sash_plus.bounds import LIMIT, bounds_of
+    from flhe_lab.papers.sash_plus import LIMIT, bounds_of
 
     cohort, told, enough = 500, 100, 150
     colluders = (cohort - 1) // 3
     odds = LIMIT.denominator.bit_length() - 1
-    fewest = bounds_of(cohort, enough, colluders).min_set
-    refused = False
-    try:
-        bounds_of(cohort, told, colluders)
-    except ConfigError:
-        refused = True
+    _, fewest = bounds_of(cohort, enough, colluders) or (0, cohort)
+    refused = bounds_of(cohort, told, colluders) is None
     return Found(
         f"N = {cohort}, {colluders} collude, odds of 2^-{odds} for a graph: for k = {told} there "
         f"{'is no threshold' if refused else 'is a threshold'} that withstands them. For k = "

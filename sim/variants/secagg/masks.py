@@ -17,7 +17,7 @@ Source: Bonawitz et al., CCS 2017, Sec. 4.2 and Fig. 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
@@ -91,13 +91,3 @@ def apply(plan: Plan, total: NDArray[Any], terms: Iterable[Term]) -> None:
                 stream.into(scratch, 4 * part.size)
                 change = np.add if plus else np.subtract
                 change(part, lanes[: part.size], out=part)
-
-
-def own_terms(
-    plan: Plan, rank: int, seed: bytes, secret: bytes, publics: Iterable[tuple[int, bytes]]
-) -> Iterator[Term]:
-    """The masks of one member: its own, and one for each neighbour's (rank, public key)."""
-    yield True, self_key(seed, plan, rank)
-    private = X25519PrivateKey.from_private_bytes(secret)
-    for other, public in publics:
-        yield towards(rank, other), agree(private, public, plan, rank, other)

@@ -46,7 +46,7 @@ from flhe.math.prg import random_elements
 from flhe.math.ring import Q
 from flhe.wire.canonical import dumps, loads
 from flhe.wire.secret import Secret
-from flhe_lab.variants.secagg.masks import Lanes, apply, commitment, own_terms
+from flhe_lab.variants.secagg.masks import Lanes, agree, apply, commitment, self_key, towards
 from flhe_lab.variants.secagg.plan import Plan
 
 KEY, SHARE, WITH, SET, OPEN = "mask-key", "mask-share", "mask-with", "mask-set", "mask-open"
@@ -142,8 +142,12 @@ def mask(state: State, boxes: Mapping[int, bytes], vector: Lanes) -> tuple[State
             raise ProtocolError(f"{SHARE} message of rank {rank}: not two shares")
         shares[rank] = plain
     total = vector.copy()
-    masked_with = [(rank, state.publics[rank]) for rank in sorted(boxes)]
-    apply(plan, total, own_terms(plan, me, state.seed, state.secret, masked_with))
+    private = X25519PrivateKey.from_private_bytes(state.secret)
+    pairs = (
+        (towards(me, rank), agree(private, state.publics[rank], plan, me, rank))
+        for rank in sorted(boxes)
+    )
+    apply(plan, total, itertools.chain([(True, self_key(state.seed, plan, me))], pairs))
     message = state.signed(WITH, to_bits(plan, sorted(shares)))
     return State(state.identity, state.epoch, plan, shares=shares, message=message), total
 

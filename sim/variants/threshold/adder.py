@@ -9,10 +9,8 @@ exact integers. Nobody holds s: each party has a Shamir share of it (`keys`), an
 together (`opening`). With one CKKS key that all clients hold, one client and the server open every
 update; here it takes t parties.
 
-Senders are taken to encrypt as they are told, and the server to add up what it was sent. A server that
-has something else opened in the name of a sum is not found out by those who open it, unlike with
-`flhe.schemes.esafl.scheme`, where such a sum does not open: one update, or, of a few "sums" of its
-own making, the key itself. docs/threshold.md says what stopping that would take.
+Senders are taken to encrypt as they are told, and the server to add up what it was sent;
+docs/threshold.md says what happens else, and what stopping that would take.
 
 Source: FedML-HE, Sec. 2.2 and Fig. 12 (threshold keys); Asharov et al., EUROCRYPT 2012 (a joint public
 key, flooding); Brakerski, Gentry and Vaikuntanathan, ITCS 2012 (p e below the plaintext); slots:
@@ -147,27 +145,27 @@ class ThresholdRlwe(Adder):
 
     def draw(self, rank: int, common: bytes, random: Random) -> tuple[bytes, bytes]:
         """A member's part of the key, encoded, and the COMMIT."""
-        from flhe_lab.variants.threshold import keys, stored
+        from flhe_lab.variants.threshold import keys
 
         drawn, commitment = keys.begin(self, rank, common, random)
-        return stored.of_drawn(drawn), commitment
+        return drawn.to_bytes(), commitment
 
     def reveal(self, drawn: bytes, commitments: Sequence[bytes]) -> list[bytes]:
         """What each rank alone may see: the public part goes with it."""
-        from flhe_lab.variants.threshold import keys, stored
+        from flhe_lab.variants.threshold import keys
 
-        boxes = keys.reveal(self, stored.drawn_in(self, drawn), commitments)
-        return [stored.of_box(box) for box in boxes]
+        boxes = keys.reveal(self, keys.read(keys.Drawn, self, drawn), commitments)
+        return [box.to_bytes() for box in boxes]
 
     def finish(
         self, drawn: bytes, commitments: Sequence[bytes], boxes: Sequence[bytes]
     ) -> tuple[bytes, bytes]:
         """The member's key, encoded, and the public key's id."""
-        from flhe_lab.variants.threshold import keys, stored
+        from flhe_lab.variants.threshold import keys
 
-        found = [stored.box_in(self, box) for box in boxes]
-        key = keys.finish(self, stored.drawn_in(self, drawn), commitments, found)
-        return stored.of_key(key), key.public.key_id
+        found = [keys.read(keys.Box, self, box) for box in boxes]
+        key = keys.finish(self, keys.read(keys.Drawn, self, drawn), commitments, found)
+        return key.to_bytes(), key.public.key_id
 
     def openers(self, senders: Sequence[int]) -> tuple[int, ...]:
         """T: the first t of the senders; of fewer, the first of the others too."""
@@ -184,19 +182,21 @@ class ThresholdRlwe(Adder):
 
     def partial(self, secrets: Secrets, total: Sealed) -> bytes:
         """This member's partial decryption; its noise is a function of c1 and T."""
-        from flhe_lab.variants.threshold import opening, stored
+        from flhe_lab.variants.threshold import keys, opening
 
         chosen = self.openers(total.senders)
         if secrets.rank not in chosen:
             return b""
-        return opening.Party(self, stored.key_in(self, secrets.needed())).partial(total, chosen)
+        key = keys.read(keys.ThresholdKey, self, secrets.needed())
+        return opening.Party(self, key).partial(total, chosen)
 
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> Sealer:
         """The sealer: it takes the public key out of what the member holds."""
-        from flhe_lab.variants.threshold import stored
+        from flhe_lab.variants.threshold import keys
         from flhe_lab.variants.threshold.sealer import ThresholdSealer
 
-        return ThresholdSealer(self, stored.key_in(self, secrets.needed()).public, secrets.rank)
+        key = keys.read(keys.ThresholdKey, self, secrets.needed())
+        return ThresholdSealer(self, key.public, secrets.rank)
 
     def opener(
         self, secrets: Secrets, released: Mapping[int, bytes] | None = None, *, threads: int = 1

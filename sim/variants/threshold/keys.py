@@ -26,53 +26,97 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flhe.coding.limb_packing import Residues
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.sampling import draw
-from flhe.schemes.esafl.keys import Own, check_own, draw_own
+from flhe.schemes.esafl.keys import check_own, draw_own
 from flhe.schemes.polynomial_masks import lifted
 from flhe.schemes.sealed import check_senders
 from flhe.wire import canonical
+from flhe.wire.arrays import array
 from flhe.wire.derive import hkdf
+from flhe.wire.fields import SECRET, Hash
+from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random, Secret
 from flhe_lab.variants.threshold.adder import PublicKey, ThresholdRlwe, common_hats
 from flhe_lab.variants.threshold.sharing import scaled, shares
 
+MAX_BYTES = 1 << 20
+"""Longest encoding: of a key in the ring of 8192 coefficients, some 400 KB."""
 
-class Box(NamedTuple):
-    """What one party has for another: b_i and f_i(j + 1), uint64 (limbs, n), and r_ij."""
-
-    b: Residues
-    share: Residues
-    seed: Secret
+_Words = Annotated[NDArray[np.uint64], array(np.uint64)]
+_Small = Annotated[NDArray[np.int8], array(np.int8)]
+_Secret = Annotated[Hash, SECRET]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
+class Box(Record):
+    """What one party has for another."""
+
+    FORM = Form("share of a threshold key", MAX_BYTES, row=True)
+
+    b: _Words = field(repr=False)  # b_i, shape (limbs, n)
+    share: _Words = field(repr=False)  # f_i(j + 1), shape (limbs, n)
+    seed: _Secret  # r_ij
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn(Record):
     """One party before the others' commitments are known; secret, to be forgotten in the end."""
 
+    FORM = Form("part of a threshold key", MAX_BYTES, "threshold-part", 1, row=True)
+
     rank: int  # Its rank
-    crs: bytes  # What `a` is expanded from
-    own: Own = field(repr=False)  # s_i, shape (n,)
-    b: Residues = field(repr=False)  # b_i, shape (limbs, n)
-    key: Secret = field(repr=False)  # What f_i and r_ij are derived from, 32 bytes
+    crs: Hash  # What `a` is expanded from
+    own: _Small = field(repr=False)  # s_i, shape (n,)
+    b: _Words = field(repr=False)  # b_i, shape (limbs, n)
+    key: _Secret  # What f_i and r_ij are derived from
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ThresholdKey:
+class ThresholdKey(Record):
     """What a party holds."""
 
+    FORM = Form("threshold key", MAX_BYTES, "threshold-key", 1, row=True)
+
     rank: int  # Its rank
-    share: Residues = field(repr=False)  # S_j, shape (limbs, n)
-    pairs: tuple[bytes, ...] = field(repr=False)  # k_jk by rank, 32 bytes each; empty for itself
-    public: PublicKey  # The joint public key
-    noise: Secret = field(repr=False)  # What the noise of its answers is derived from, 32 bytes
+    share: _Words = field(repr=False)  # S_j, shape (limbs, n)
+    pairs: tuple[Annotated[bytes, SECRET], ...] = field(repr=False)
+    """k_jk by rank, 32 bytes each; empty for itself."""
+    crs: Hash  # Of the joint public key
+    b: _Words = field(repr=False)  # The same
+    noise: _Secret  # What the noise of its answers is derived from
+
+    @property
+    def public(self) -> PublicKey:
+        """The joint public key."""
+        return PublicKey(self.crs, self.b)
+
+
+Kept = TypeVar("Kept", Box, Drawn, ThresholdKey)
+
+
+def read(kind: type[Kept], scheme: ThresholdRlwe, data: bytes) -> Kept:
+    """Inverse of `to_bytes`; ProtocolError for anything else, a residue that is too large too."""
+    kept = kind.from_bytes(data)
+    moduli, n, rows = scheme.slots.moduli, scheme.sizes.n, {}
+    for name in {"b", "share"}.intersection(each.name for each in fields(kept)):
+        flat = getattr(kept, name)
+        if flat.size != len(moduli) * n:
+            raise ProtocolError(
+                f"threshold key: {flat.size} residues, {len(moduli)} times {n} are needed"
+            )
+        rows[name] = flat.reshape(len(moduli), n)
+        if any(int(row.max()) >= q for row, q in zip(rows[name], moduli, strict=True)):
+            raise ProtocolError("threshold key: a residue that is not below its modulus")
+    return replace(kept, **rows)
 
 
 def begin(
@@ -156,7 +200,7 @@ def finish(
         (low, first), (high, second) = sorted([(drawn.rank, _seed(drawn, rank)), (rank, box.seed)])
         pairs.append(hkdf(first + second, "threshold-pair", drawn.crs, low, high))
     noise = hkdf(drawn.key, "threshold-noise", drawn.crs)
-    return ThresholdKey(drawn.rank, share, tuple(pairs), PublicKey(drawn.crs, b), noise)
+    return ThresholdKey(drawn.rank, share, tuple(pairs), drawn.crs, b, noise)
 
 
 def _seed(drawn: Drawn, rank: int) -> Secret:

@@ -4,25 +4,17 @@
     c0 + sum over T of d_j = p (E + sum of E_j) + M
 
 T is a set of exactly t parties that all of them know beforehand, lambda_j(T) the Lagrange coefficient
-at 0 modulo q. E_j, uniform in [-B, B), hides E, which would give s: c1 s = p E + M - c0.
+at 0 modulo q. E_j, uniform in [-B, B), hides E, which would give s: c1 s = p E + M - c0. It is a
+function of c1 and T: asked again, a party tells the same. Z_jk, uniform under the pair's key, cancels
+in the sum over T and in no other; it is bound to the ciphertext, its slot and T. docs/threshold.md
+says what would be learned without them, or from other noise each time, and what nothing here stops.
 
-Z_jk, uniform under the pair's key, is there because lambda_j is a fraction modulo q and no small
-number. Whoever holds t - 1 shares knows each S_j as an affine function of s, and without Z would see
+Z_jk is there because lambda_j is a fraction modulo q and no small number. Whoever holds t - 1 shares
+knows each S_j as an affine function of s, and without Z would see
 
     lambda_j(T) c1 S_j + p E_j = (v / w) (p E + M - c0) + p E_j + something known
 
-of which w times, less what is known, is p (v E + w E_j): E modulo w. Of 5 parties that open by 3, w is
-up to 64; of 16 by 5 it reaches 7,203,735, which is all of E, so four parties outside T would find s.
-Only where those t - 1 are in T, as for t = N, w is 1. Z cancels in the sum over T and in no other: what
-honest parties' answers show is their sum, in which v / w is 1. Z is bound to the ciphertext, its slot
-and T: parties that were shown different ones open nothing.
-
-Two answers on one c1, with other noise each time, would let the noise be averaged away, whatever c0 is;
-so it is a function of c1 and T: asked again, a party tells the same. Of members of a federation, each
-signs one set of senders a round (`flhe.keys.agreement.masking`), and T follows from that.
-
-Nothing here tells a sum from what was made up: d_j is a function of c1, and the sum of answers to a
-constant c1 = floor(q / 2^(k+1)) shows bit k of s. Servers and senders are to follow the protocol.
+of which w times, less what is known, is p (v E + w E_j): E modulo w.
 
 An answer that is of another opening, or all wrong, is found: noise is beyond its bound, or the zeros
 after the values are none. One that is wrong in few places may not be, nor may a sum: messages are to be

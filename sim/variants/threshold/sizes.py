@@ -12,10 +12,9 @@ for given s and e each coefficient is a sum of Gaussians of variance sigma^2 (|e
 |e|^2 + |s|^2 is near 2 N n sigma^2; a quarter more is 22 of its standard deviations for n = 4096 and
 above. A coefficient is beyond b once in 2^56.
 
-A partial decryption is then within b / (2 B) <= 2^-41 a coefficient of one that knows nothing of E; an
-opening of 2^17 coefficients within 2^-24. Distances add up, so one key opens 2^21 coefficients, within
-2^-20. Both parts of the noise together are read as one number of 63 bits, which bounds N and t: 7 of 16
-at n = 16384, and 15 in `rns-8192`.
+A partial decryption is then within b / (2 B) <= 2^-41 a coefficient of one that knows nothing of E, and
+2^21 of them (`ALLOWANCE`) within 2^-20. Both parts of the noise together are read as one number of 63
+bits, which bounds N and t: 7 of 16 at n = 16384, and 15 in `rns-8192`.
 
 Source: Asharov et al., EUROCRYPT 2012 (flooding); packing: `flhe.coding.coefficients`.
 """

@@ -145,22 +145,6 @@ def test_a_scheme_whose_library_is_missing_is_excluded_with_what_to_install(monk
     assert "--calibrate" in reasons(advise(demand(), part))["FedML-HE"]
 
 
-@settings(max_examples=25)
-@given(st.floats(0.1, 1e5), st.floats(0.1, 1e5), st.sampled_from([3, 12, 120]))
-def test_a_faster_link_makes_nothing_slower_and_a_slow_one_has_bytes_decide(
-    one, other, clients
-) -> None:
-    slow, fast = (
-        ranked(advise(demand(clients=clients, mbps=mbps, **EVERYTHING), SPEED))
-        for mbps in sorted((one, other))
-    )
-    assert slow.keys() == fast.keys()
-    assert all(fast[name] <= slow[name] * (1 + 1e-9) for name in slow)
-    slowest = advise(demand(clients=clients, mbps=1e-7, sparse=True), SPEED).ranked
-    moved = [row.upload_bytes + row.download_bytes for row in slowest]
-    assert moved[0] == min(moved)
-
-
 NAMES = {**vars(aliases), "Select": Select}
 
 

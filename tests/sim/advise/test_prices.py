@@ -70,8 +70,3 @@ def test_own_file_that_is_wrong(tmp_path: Path, old: str, new: str, says: str) -
     with pytest.raises(ConfigError, match=says) as error:
         read(path)
     assert str(path) in str(error.value)
-
-
-def test_other_refusals() -> None:
-    with pytest.raises(ConfigError, match=r"no prices 'gold': have batchcrypt, flashe, or"):
-        named("gold")

@@ -57,14 +57,6 @@ def test_every_message_pays_its_latency_and_exchanges_follow() -> None:
         assert (found.bytes_up, found.bytes_down) == (3 * MB, 4 * MB)
 
 
-@pytest.mark.parametrize("clients", [1, 3, 10])
-def test_a_saturated_server_shares_its_link(clients: int) -> None:
-    """Ten uploads through a link that takes one at a time take ten times as long."""
-    work = Work(0, 0, 0, 0, MB, 3 * MB)
-    found = simulate(work, [Link(80, 80)] * clients, server=Link(24, 8))
-    assert total(found) == pytest.approx(clients * (1 + 1))
-
-
 def test_preparation_hides_in_waiting() -> None:
     """Three seconds of transfers hide three; two more seconds of a slower client's, two more."""
 

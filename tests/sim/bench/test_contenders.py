@@ -10,21 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flhe.errors import ConfigError, FlheError, ReuseError
+from flhe.errors import ConfigError, FlheError
 from flhe.schemes.flashe.masking import expected
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.sealed import Sealed
 from flhe_lab.bench.contender import Contender, Setting, Vector
-from flhe_lab.bench.federation import nbytes
 from flhe_lab.bench.peers import bfv, plain_modulus
 from flhe_lab.bench.phe import phe_batches, phe_keys, phe_values
-from flhe_lab.bench.schemes import SCHEMES, flashe
+from flhe_lab.bench.schemes import SCHEMES
 from flhe_lab.bench.sparse import plain_sparse, sparse
 from flhe_lab.bench.times import limits
 from flhe_lab.tables.fedml_measure import bare, fewer, selected
 from flhe_lab.tables.fedml_threshold import threshold_contender
 from flhe_lab.tables.flashe_masks import CLIENTS, crossover, masks_made, survivors_of
-from flhe_lab.tables.phase_costs import BATCHCRYPT, WHO
+from flhe_lab.tables.phase_costs import WHO
 
 for package in ("phe", "gmpy2", "tenseal"):
     pytest.importorskip(package)
@@ -71,35 +69,6 @@ def test_a_mean_that_is_not_the_mean_is_an_error(name: str) -> None:
 def made(name: str, values: int, cohort: int, dropouts: int = 0) -> Contender:
     setting = Setting(values, cohort, dropouts)
     return WHO[name](setting, setting.updates())
-
-
-@pytest.mark.parametrize(
-    ("name", "sizes", "least", "most"),
-    [
-        ("FLASHE", (20_000, 5, 1), 20_000 * 19 / 8, 20_000 * 19 / 8 + 1_000),
-        ("SASH", (4_000, 6, 2), 16_000, 16_000 + 4 * 3 * 10 + 300),
-        ("ESAFL", (20_000, 10, 2), 0.7 * 80_000, 80_600),
-        ("ESAFL, rns-8192", (20_000, 10, 2), 0.7 * 54_000, 54_600),
-        (BATCHCRYPT, (4_000, 9, 2), 28 * 768, 28 * 768 + 300),  # 146 values a ciphertext
-        ("FedML-HE", (60_000, 5), 14 * 4096 * 55 // 8, 15 * 4096 * 55 // 8 + 300),
-        (
-            "FedML-HE's clear part, 90%",
-            (60_000, 5),
-            54_000 * 19 / 8,
-            28_160 + 54_000 * 19 / 8 + 308,
-        ),
-        (
-            "FedML-HE, 10% encrypted",
-            (60_000, 5),
-            54_000 * 19 / 8,
-            2 * 28_160 + 54_000 * 19 / 8 + 308,
-        ),
-    ],
-)
-def test_nothing_else_is_uploaded(
-    name: str, sizes: tuple[int, ...], least: float, most: float
-) -> None:
-    assert least <= (made(name, *sizes).upload_bytes or 0) <= most
 
 
 def test_the_limit_is_of_flashes_own_streams() -> None:
@@ -178,17 +147,6 @@ def test_a_tenth_is_the_largest_of_each() -> None:
     ours = sparse(setting, updates, 0.1)
     assert (ours.upload_bytes or 0) < (plain.upload_bytes or 0)
     assert 20 * union.count / 8 < (ours.sum_bytes or 0) < (plain.sum_bytes or 0) + 10 * 300
-
-
-def test_masks_that_were_made_ahead_are_used_and_only_once() -> None:
-    setting = Setting(700, 3)
-    ready = flashe(setting, setting.updates(), ahead=True)
-    ready.phases["prepare"]()
-    sealed = ready.phases["encrypt_prepared"]()
-    with pytest.raises(ReuseError):
-        ready.phases["encrypt_prepared"]()
-    assert isinstance(sealed, Sealed)
-    assert nbytes(sealed) == ready.upload_bytes
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_nodes_are_under_a_clock_that_is_read_by_stage(tmp_path: Path) -> None:
 
 
 def test_what_the_app_reports_is_taken_in(tmp_path: Path) -> None:
-    said: list[tuple[int, str]] = []
+    said: list[tuple[int, int, str]] = []
     run = RayRun(Asked(5, 100, 1), 10.0, lambda *what: said.append(what))
     run._log = tmp_path / "log"
     run._log.write_text("ValueError: why\n")
@@ -196,7 +196,7 @@ def test_what_the_app_reports_is_taken_in(tmp_path: Path) -> None:
     run._hear({"event": "phase", "phase": "round", "round": 1, "answers": 3})
     run._hear({"event": "round", "round_s": 2.0, "survivors": 5})
     run._hear({"event": "done", "peak": 9, "error": 0.0, "phases": []})
-    assert said == [(2, "5 clients: share"), (3, "5 clients: round 1, round")]
+    assert said == [(2, 5, "5 clients: share"), (3, 5, "5 clients: round 1, round")]
     assert (run._found.server_bytes, run._found.rounds_s) == (9, [2.0])
     with pytest.raises(FlheError, match=r"5 clients on Ray failed: it broke \(ValueError: why\)"):
         run.fail("it broke")
@@ -285,7 +285,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             self._asked, self._step = asked, step
 
         def run(self) -> Found:
-            self._step(1, "advertise")
+            self._step(1, 5, "advertise")
             ran.append(self._asked.clients)
             return replace(found(self._asked.clients), asked=self._asked)
 

@@ -20,6 +20,7 @@ from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
 from flhe.math import ring
 from flhe_lab.advise import wan
+from flhe_lab.papers import sash_plus
 from flhe_lab.papers.corrections import batchcrypt, esafl, flashe, sash, tables
 from flhe_lab.papers.corrections import proof as proving
 from flhe_lab.papers.corrections.listing import TITLES, entry, page
@@ -34,7 +35,6 @@ from flhe_lab.papers.corrections.proof import (
     proofs,
 )
 from flhe_lab.tables.command import sections
-from flhe_lab.variants.sash_plus import bounds as sash_plus
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "corrections.md").read_text(encoding="utf-8")
@@ -172,7 +172,7 @@ MENDED = {
     "batchcrypt-capacity": (
         batchcrypt,
         "PaperBatch",
-        lambda cohort, bits=16: SimpleNamespace(slots=lambda n: n // 10, slot_bits=10),
+        lambda bits=16: SimpleNamespace(slots=lambda n: n // 10, slot_bits=10),
     ),
     "flashe-baseline": (
         tables,

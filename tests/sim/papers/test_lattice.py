@@ -33,13 +33,6 @@ def test_it_is_within_a_tenth_of_others(found: Callable[[], Cost], bits: float) 
     assert found().bits == pytest.approx(bits, rel=0.1)
 
 
-def test_smaller_dimensions_and_errors_fall_short() -> None:
-    assert primal(512, 64, 32).bits < 128 < primal(736, 64, 32).bits < primal(1024, 64, 32).bits
-    blocks = [primal(736, 64, log2_p).block_size for log2_p in (24, 32, 40, 48)]
-    assert blocks == sorted(set(blocks), reverse=True)
-    assert max(primal_errors(*size, PAIR).bits for size in ((4096, 128), (8192, 256))) < 128
-
-
 @pytest.mark.parametrize("ring", ESHE)
 def test_every_preset_of_eshe_reaches_the_bar(ring: str) -> None:
     preset = ESHE[ring]

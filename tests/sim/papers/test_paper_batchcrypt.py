@@ -23,30 +23,17 @@ def added(layout: PaperBatch, rows: list[list[int]]) -> tuple[list[int], list[bo
 @pytest.mark.parametrize("reader", READERS)
 def test_the_papers_example(reader: Reader) -> None:
     """Fig. 3b: -1 + (-126) and 1 + (-7), seven bits a value."""
-    layout = PaperBatch(2, 7, reader=reader)
+    layout = PaperBatch(7, reader=reader)
     first = layout.encode(np.array([1, -1]))
     assert f"{first:022b}" == "0011111111100000000001"
     assert added(layout, [[-1, 1], [-126, -7]]) == ([-127, -6], [False, False])
-
-
-@given(st.integers(1, 20), st.data())
-def test_a_batch_is_its_slots_written_side_by_side(bits: int, data: Any) -> None:
-    layout = PaperBatch(2, bits)
-    value = st.integers(-layout.largest, layout.largest)
-    values = data.draw(st.lists(value, min_size=1, max_size=9))
-    # Two's complement written by another rule: all ones minus one less than the magnitude.
-    fields = [v if v >= 0 else 2 ** (bits + 2) - 1 - (abs(v) - 1) for v in values]
-    text = "".join("00" + f"{field:0{bits + 2}b}" for field in reversed(fields))
-    assert layout.encode(np.array(values, np.int64)) == int(text, 2)
-    assert layout.slot_bits * len(values) == len(text)
-    assert added(layout, [values]) == (values, [False] * len(values))
 
 
 @given(st.integers(1, 20), st.sampled_from(READERS), st.data())
 def test_two_clients_get_sums_or_saturation_on_the_right_side(
     bits: int, reader: Reader, data: Any
 ) -> None:
-    layout = PaperBatch(2, bits, reader=reader)
+    layout = PaperBatch(bits, reader=reader)
     value = st.integers(-layout.largest, layout.largest)
     pairs = data.draw(st.lists(st.tuples(value, value), min_size=1, max_size=9))
     sums, saturated = added(layout, [[a for a, _ in pairs], [b for _, b in pairs]])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flhe_lab.papers.esafl import PaperEshe, Poly, multiply, times_ones
+from flhe_lab.papers.esafl import Poly, multiply, times_ones
 from flhe_lab.papers.packing import LOG_P, PaperPacking, added
 
 
@@ -36,23 +34,6 @@ def test_products_are_the_schoolbooks(pair: tuple[Poly, Poly]) -> None:
     x, y = pair
     assert multiply(x, y) == schoolbook(x, y)
     assert times_ones(x) == schoolbook(x, [1] * len(x))
-
-
-@pytest.mark.parametrize(
-    "others", [{}, {"tilde": False}, {"p": 2**459 + 1}, {"weight": 0}], ids=str
-)
-def test_sums_open(others: dict[str, Any]) -> None:
-    eshe = PaperEshe(9, n=64, **({"weight": 20} | others))
-    a = eshe.polynomial(5, 11)
-    keys = [eshe.key() for _ in range(9)]
-    vectors = [[secrets.randbits(455) for _ in range(64)] for _ in range(9)]
-    parts = [eshe.encrypt(a, key, m) for key, m in zip(keys, vectors, strict=True)]
-    s = [sum(column) for column in zip(*keys, strict=True)]
-    sums = [sum(column) for column in zip(*vectors, strict=True)]
-    assert eshe.decrypt(a, s, eshe.add(parts)) == sums
-    assert eshe.decrypt(a, s, eshe.add(parts[1:])) != [
-        sum(c) for c in zip(*vectors[1:], strict=True)
-    ]
 
 
 # --- packing ---
@@ -102,17 +83,3 @@ def test_values_are_those_at_the_roots(halves: bool) -> None:
     z = np.exp(1j * np.pi / 16 * exponents) @ packing.encode(values) / packing.scale
     expected = values[::2] + 1j * values[1::2] if halves else values
     np.testing.assert_allclose(z, expected, atol=16 / packing.scale)
-
-
-@pytest.mark.parametrize("offset", [False, True])
-def test_fields_lie_as_equation_9_has_them(offset: bool) -> None:
-    packing = PaperPacking(9, n=8, halves=False, offset=offset)
-    assert (packing.width, packing.fields, packing.carrying) == (21, 21, 20)
-    values = np.random.default_rng(2).uniform(-1, 1, packing.capacity)
-    (beta,) = packing.pack(values)
-    digits = [(packing.encode(row) + 2**15 * offset) % 2**16 for row in values.reshape(20, 4)]
-    for j in range(8):
-        text = "".join("00000" + f"{int(digit[j]):016b}" for digit in digits) + "0" * 21
-        assert beta[j] == int(text, 2)
-    (plain,) = replace(packing, packed=False).pack(values[:4])
-    assert plain == digits[0].tolist()

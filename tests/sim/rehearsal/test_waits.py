@@ -8,7 +8,6 @@ import sys
 import threading
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from flhe.cli import app as cli
 from flhe.errors import FlheError
 from flhe_app import superlink
 from flhe_app.outcome import Tail
+from flhe_app.processes import Children
 from flhe_app.signals import Stopped
 from flhe_app.superlink import SUPERLINK_S
 from flhe_lab.rehearsal import loopback
@@ -73,11 +73,18 @@ class Trust:
         client_context = None
 
 
+def starting(start: Any) -> Children:
+    """Processes that are started in another way."""
+    found = Children.__new__(Children)
+    found.start = start  # type: ignore[method-assign]
+    return found
+
+
 def machines(tmp_path: Path, process: Process, patience: float = 1.0) -> Machines:
     logs = tmp_path / "logs"
     logs.mkdir()
     found = Machines(Trust(), tmp_path, {}, Logs(logs), patience)  # type: ignore[arg-type]
-    found._children = SimpleNamespace(start=lambda command, log, cwd: process)  # type: ignore[assignment]
+    found._children = starting(lambda command, log, cwd: process)
     return found
 
 
@@ -124,7 +131,7 @@ def test_what_a_command_says_is_read_and_logged(
         with log.open("ab") as output:
             return subprocess.Popen([sys.executable, "-c", prints], stdout=output)
 
-    one._children = SimpleNamespace(start=start)  # type: ignore[assignment]
+    one._children = starting(start)
     assert one.flwr("run", log="flwr-run") == found
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe_lab.rehearsal.search import WINDOW, Search, Secrets
@@ -69,19 +69,6 @@ def test_a_key_is_found_however_it_is_written(how: str) -> None:
     (found,) = SEARCH.find([("here", data)])
     assert found.count >= 32 - WINDOW + 1
     assert SEARCH.find([("here", NOISE + b" " + WRITINGS[how](NOISE[:32]) + b" " + NOISE)]) == []
-
-
-@settings(max_examples=75, deadline=None)
-@given(
-    st.integers(0, 2**32),
-    st.sampled_from(sorted(WRITINGS)),
-    st.text(alphabet=" \t\n=:(", max_size=9),
-)
-def test_any_key_is_found_behind_any_text(seed: int, how: str, before: str) -> None:
-    """Most of it: a backslash that is escaped twice, or a word in front, costs some windows."""
-    key = random.Random(seed).randbytes(32)
-    (found,) = search_for(key).find([("here", before.encode() + WRITINGS[how](key) + b"\n")])
-    assert found.count >= 8
 
 
 @given(st.binary(max_size=200))

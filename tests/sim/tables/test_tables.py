@@ -17,8 +17,7 @@ from flhe_lab.tables.batchcrypt import (
 )
 from flhe_lab.tables.command import sections
 from flhe_lab.tables.evaluation import NAMES
-from flhe_lab.tables.fedml_costs import selective
-from flhe_lab.tables.result import counted, measured, to_markdown
+from flhe_lab.tables.result import to_markdown
 from flhe_lab.tables.runner import steps_of
 from flhe_lab.tables.table import Plan, Section
 
@@ -84,13 +83,3 @@ def test_a_ratio_that_does_not_hold_says_so() -> None:
         (result,) = section.report(FULL, STORED | {point: {**STORED[point], "SASH": sash}})
         (line_,) = (e for e in result.entries if "Flower" in e.row and e.group == "ours")
         assert line_.who.endswith(said)
-
-
-def test_what_a_tenth_takes_off() -> None:
-    three = [
-        {"aggregation": measured(seconds), "upload": counted(nbytes)}
-        for seconds, nbytes in ((1, 100), (2, 150), (9, 1100))
-    ]
-    ratio = selective(*three)
-    assert ratio["all of it"] == {"time": measured(4.5), "bytes": counted(1100 / 150)}
-    assert ratio["beyond"] == {"time": measured(8), "bytes": counted(20)}

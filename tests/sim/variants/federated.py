@@ -58,16 +58,12 @@ class Run:
     answers: dict[int, bytes] = field(default_factory=dict)
 
 
-Mask = Callable[[int, Any, Mapping[int, bytes]], tuple[Any, Any]]
-
-
 def run(
     plan: Plan,
     vectors: Mapping[int, NDArray[Any]],
     *,
     gone: Mapping[str, Collection[int]] | None = None,
     until: str = "sum",
-    mask: Mask | None = None,
 ) -> Run:
     """Run the protocol honestly; `gone` says who is not heard of any more from which message on."""
     identities, epochs = group(len(plan.members))
@@ -86,11 +82,6 @@ def run(
                 out.ends[rank] = error
         return sent
 
-    def masking(rank: int, state: Any) -> tuple[Any, Any]:
-        if mask is not None:
-            return mask(rank, state, boxes[rank])
-        return pairwise.mask(state, boxes[rank], vectors[rank])
-
     everyone = dict.fromkeys(range(len(plan.members)))
     out.keys = step(
         "key", everyone, lambda r, _: pairwise.advertise(identities[r], epochs[r], plan)
@@ -101,7 +92,7 @@ def run(
     if until == "share":
         return out
     boxes = relayed(plan, out.boxes)
-    out.masked = step("mask", dict(states), masking)
+    out.masked = step("mask", dict(states), lambda r, s: pairwise.mask(s, boxes[r], vectors[r]))
     if until == "mask":
         return out
     out.senders = tuple(sorted(out.masked))

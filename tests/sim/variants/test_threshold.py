@@ -46,16 +46,6 @@ from tests.sim.variants.parties import (
 # --- what it is for ---
 
 
-def test_every_three_of_five() -> None:
-    five = group(5, 3, 16, "rns-8192")
-    xs = vectors(five.scheme, 70_000)  # two blocks, the last one part empty
-    total = five.total(xs)
-    expected = sum(x.astype(np.int64) for x in xs.values())
-    for chosen in itertools.combinations(range(5), 3):
-        out = combine(five.scheme, total, chosen, five.answers(total, chosen))
-        assert np.array_equal(out, expected)
-
-
 @settings(deadline=None, max_examples=12)
 @given(st.data())
 def test_any_senders_any_lengths_any_bits(data: st.DataObject) -> None:

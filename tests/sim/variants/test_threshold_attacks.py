@@ -170,7 +170,7 @@ def test_the_last_to_speak_cannot_choose_the_key() -> None:
 
     plain = dataclasses.replace(scheme, key_id=b"")
     boxes = [boxes[0] for boxes in revealed]
-    boxes[2] = boxes[2]._replace(b=chosen.b)
+    boxes[2] = dataclasses.replace(boxes[2], b=chosen.b)
     with pytest.raises(ProtocolError, match="rank 2 is not the one that it committed to"):
         threshold_keys.finish(plain, states[0], commitments, boxes)
 

@@ -10,19 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
 from fractions import Fraction
-
-from flhe.errors import ConfigError
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """How many it takes on a random graph."""
-
-    threshold: int  # t: share holders around a member who give a secret, and who must have signed
-    min_set: int  # Fewest survivors of a round, overall
-
 
 LIMIT = Fraction(1, 1 << 80)
 """Odds that we call never, graph by graph. Who contributes last to an epoch may try many graphs:
@@ -30,16 +18,17 @@ LIMIT = Fraction(1, 1 << 80)
 
 
 @functools.cache
-def bounds_of(members: int, degree: int, colluders: int) -> Bounds:
-    """The least bounds that `colluders` in the whole group do not defeat.
+def bounds_of(members: int, degree: int, colluders: int) -> tuple[int, int] | None:
+    """The least (threshold, min_set) that `colluders` in the whole group do not defeat; None for none.
+
+    The threshold is of share holders around a member who give a secret, and who must have signed;
+    `min_set` are the fewest survivors of a round, overall.
 
     Colluders are those who were before anybody knew the graph; the server chooses who drops out
     after it knows it. With t, no honest member's neighbourhood holds so many colluders that two
     sets could be opened there, and no two arcs of the circle so many that what lies between them
     could be opened by itself. With so many survivors, the honest ones among them hang together,
     where dropouts are chance.
-
-    Raises ConfigError: none do.
     """
     for threshold in range(degree // 2 + 2, degree + 2):
         risk = max(2 * threshold - degree - 1, 1)
@@ -52,11 +41,8 @@ def bounds_of(members: int, degree: int, colluders: int) -> Bounds:
             close = size - colluders >= 2 * (members - degree)
             away = colluders + members - size
             if close or parts(members, degree, away) <= LIMIT:
-                return Bounds(threshold, size)
-    raise ConfigError(
-        f"{degree} neighbours of {members} members are too few against {colluders} colluders: take "
-        "more, or 0 for all of them"
-    )
+                return threshold, size
+    return None
 
 
 @functools.cache
