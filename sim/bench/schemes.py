@@ -18,8 +18,7 @@ from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.schemes.batchcrypt.scheme import DEFAULT_KEY_BITS, BatchCrypt
 from flhe.schemes.esafl.adder import EsaflOpener, EsaflSealer
 from flhe.schemes.esafl.keys import Total, draw_own
-from flhe.schemes.esafl.presets import DEFAULT_ESHE
-from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.esafl.scheme import DEFAULT_ESHE, Esafl
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
 from flhe.schemes.flashe.scheme import Flashe
@@ -198,7 +197,8 @@ def fedml_terms(share: float) -> Terms:
 
 def fedml(setting: Setting, updates: Sequence[Vector], share: float = 1.0) -> Contender:
     """FedML-HE: CKKS of all of an update, or of a share; TenSEAL's context is built once."""
-    from flhe.schemes.fedml_he.adder import FedmlHeOpener, FedmlHeSealer
+    from flhe.schemes.fedml_he.adder import FedmlHeSealer
+    from flhe.schemes.seal_adder import SealOpener
     from flhe.schemes.seal_keys import SealSecret
     from flhe.schemes.selective import Selective, SelectiveOpener, SelectiveSealer
 
@@ -207,14 +207,16 @@ def fedml(setting: Setting, updates: Sequence[Vector], share: float = 1.0) -> Co
     secret, whole = SealSecret.generate(scheme.ring), scheme.adder(setting.cohort)
     whole = replace(whole, public=secret.public)
     adder = terms.selective(whole, layout)
-    opener: Any = FedmlHeOpener(whole, secret, key, threads=threads)
+    opener: Any = SealOpener(whole, secret, key, threads=threads)
     if isinstance(adder, Selective):
         adder = replace(adder, mask=terms.select.fixed(layout))
         opener = SelectiveOpener(adder, opener, threads)
 
     def sealer(rank: int) -> Sealer:
         made = FedmlHeSealer(whole, secret, key, rank, threads=threads)
-        return SelectiveSealer(adder, made, threads) if isinstance(adder, Selective) else made
+        if isinstance(adder, Selective):
+            return SelectiveSealer(adder, made, rank, threads=threads)
+        return made
 
     sizes = whole.sizes
     return Federation(terms, adder, sealer, opener.decrypt, key).contender(

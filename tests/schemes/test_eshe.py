@@ -17,7 +17,7 @@ from flhe.schemes.esafl import keys as eshe_keys
 from flhe.schemes.esafl.adder import EsaflAdder, EsaflOpener, EsaflSealer
 from flhe.schemes.esafl.keys import draw_own
 from flhe.schemes.esafl.scheme import Esafl
-from flhe.schemes.joint_key import JointKey
+from flhe.schemes.keyed import JointKey
 from tests.laws import KEY, SLOT
 
 

@@ -242,8 +242,7 @@ def test_multiples_of_a_factor_do_not_pass_and_nothing_secret_is_shown(wrong: in
         one.decrypt([*SENT, wrong])
     assert isinstance(raised.value, FlheError)
     assert not any(c.isdigit() for c in str(raised.value))
-    assert repr(one) == "Crt(<150 bits>)"
-    assert "secret" in repr(one._join)
+    assert not any(str(number) in repr(one) + repr(one._join) for number in (P, Q, N))
 
 
 Source = Callable[[int], bytes]
@@ -267,7 +266,5 @@ def test_keys_come_from_the_random_source_alone(generate: Callable[[Source], Any
 
 
 def test_no_key_shows_itself() -> None:
-    assert repr(SealSecret.generate("4096")) == "SealSecret(<4096 coefficients>)"
-    key = SecretKey.generate(2048)
-    for shown in (repr(key), str(key), repr(key.public)):
-        assert shown in ("SecretKey(<2048 bits>)", "PublicKey(<2048 bits>)")
+    assert repr(SealSecret.generate("4096")) == "SealSecret(ring='4096')"
+    assert repr(SecretKey.generate(2048)) == "SecretKey(public=PublicKey())"

@@ -208,6 +208,5 @@ def test_a_fault_in_one_lane_is_noticed(half: int, monkeypatch: pytest.MonkeyPat
 @needs_lanes
 def test_a_multiple_of_p_hides_no_fault() -> None:
     p = next_prime(2**300)
-    assert repr(Lanes(p)) == "Lanes(<301 bits>)"
     with pytest.raises(FaultError):
         powmod_all([*range(2, 20), 5 * p], p - 1, p)
