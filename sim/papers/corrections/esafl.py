@@ -61,11 +61,7 @@ def key_from(c: Poly, a: Poly, bits: int = 3) -> Poly:
 
 
 def odd_places(c: Poly, a: Poly) -> NDArray[np.bool_]:
-    """Where s is odd, or its complement, whichever is smaller, from c = a s + p e + m where m is even.
-
-    For an odd p and an even q: all coefficients of (1 + x + ... + x^(n-1)) e are as odd as e(1); so are
-    they after division by `a`.
-    """
+    """Where s is odd, or its complement, whichever is smaller: for an odd p and even q and m."""
     odd = np.array(multiply([x & 1 for x in c], inverse(a, 1))) % 2 == 1
     return odd if 2 * odd.sum() <= odd.size else ~odd
 
