@@ -38,7 +38,6 @@ from flhe.schemes.limit import Limit, Value
 from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
 from flhe.wire.record import Record
 
-NO_SUPPORT = "its adder takes none, and its scheme does not say so (dense)"
 MAX_COHORT = 1024
 """The systems are for federations of organizations; FLASHE's paper speaks of 2 to 100 (Sec. 2.1)."""
 
@@ -269,7 +268,10 @@ class Adder:
     def check_support(self, plain: Plain, support: Support | None) -> None:
         """Refuse values of some coordinates; ProtocolError."""
         if support is not None or plain.coords is not None:
-            raise ProtocolError(f"{self.name}: sparse values; {self.scheme.dense or NO_SUPPORT}")
+            why = (
+                self.scheme.dense or "its adder takes none, and its scheme does not say so (dense)"
+            )
+            raise ProtocolError(f"{self.name}: sparse values; {why}")
 
     def add(self, total: Sealed | None, part: Sealed) -> Sealed:
         """Fold `part` into `total`, whose buffer is consumed: use the returned one from then on.

@@ -14,11 +14,7 @@ from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError, RangeError, ReuseError
 from flhe.schemes.base import Adder, Opener, Sealer
 from flhe.schemes.sealed import Sealed
-from flhe.schemes.selective import (
-    Selective,
-    SelectiveOpener,
-    SelectiveSealer,
-)
+from flhe.schemes.selective import Selective, SelectiveOpener, SelectiveSealer
 from flhe.schemes.shell import packed, unpacked
 from tests.laws import FEW_SCHEMES, OTHER_SLOTS, SLOT, SchemeCase, add_up, joined, random_plain
 

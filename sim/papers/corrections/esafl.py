@@ -62,7 +62,7 @@ def key_from(c: Poly, a: Poly, bits: int = 3) -> Poly:
 
 def odd_places(c: Poly, a: Poly) -> NDArray[np.bool_]:
     """Where s is odd, or its complement, whichever is smaller: for an odd p and even q and m."""
-    odd = np.array(multiply([x & 1 for x in c], inverse(a, 1))) % 2 == 1
+    odd: NDArray[np.bool_] = np.array(multiply([x & 1 for x in c], inverse(a, 1))) % 2 == 1
     return odd if 2 * odd.sum() <= odd.size else ~odd
 
 
