@@ -97,10 +97,6 @@ class Selective(Adder):
         inner = self.inner.opener(secrets, released, threads=threads)
         return SelectiveOpener(self, inner, threads)
 
-    def server_opener(self, released: Elements, *, threads: int = 1) -> Opener:
-        """Refused: a server that reads sums reads them whole; ConfigError."""
-        raise ConfigError(f"{self.name}: the server does not know which values are encrypted")
-
     @property
     def packing(self) -> Packing:
         """How the rest lies in the bytes: signed, with room for the sum of the cohort."""
