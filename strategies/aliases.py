@@ -15,8 +15,7 @@ from flhe.coding.select import Select
 from flhe.coding.update import member_codec, private_bits, record_codec, update_codec
 from flhe.schemes.base import Scheme
 from flhe.schemes.batchcrypt.scheme import DEFAULT_KEY_BITS, BatchCrypt
-from flhe.schemes.esafl.presets import DEFAULT_ESHE
-from flhe.schemes.esafl.scheme import Esafl, Keys
+from flhe.schemes.esafl.scheme import DEFAULT_ESHE, Esafl, Keys
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.scheme import Flashe, Masking
 from flhe.schemes.presets import DEFAULT_SEAL

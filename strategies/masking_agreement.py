@@ -19,7 +19,7 @@ from flhe.errors import ProtocolError
 from flhe.keys.agreement.answers import check_answer
 from flhe.keys.agreement.circle import CONSIST
 from flhe.mods import records
-from flhe.schemes.base import Adder, SharesAdder
+from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed
 from flhe.strategies.federation import Federation, Read
 from flhe.strategies.options import RunSettings
@@ -50,7 +50,7 @@ class MaskingAgreement:
         self.openers: set[int] | None = None
         """Ranks of those that open it, all of them; None where as many do as sign."""
         if not fed.terms.scheme.per_sum_keys:
-            shares = cast(SharesAdder, adder)
+            shares = cast(Any, adder)
             size = shares.partial_bytes(total.length)
             self.circle = replace(self.circle, total=self.total.digest(), partial=size)
             self.openers = set(shares.openers(total.senders))

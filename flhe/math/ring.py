@@ -152,6 +152,14 @@ def subtract(a: Elements, b: Elements) -> Elements:
     return elementwise("subtract", a, b, None)
 
 
+def lifted(key: NDArray[np.signedinteger], q: int) -> Elements:
+    """Small signed coefficients modulo q."""
+    wide = key.astype(np.int64)
+    # NumPy takes a bare q of 64 bits for a C long, which it does not fit.
+    residues: Elements = wide.view(np.uint64) + np.where(wide < 0, np.uint64(q), np.uint64(0))
+    return residues
+
+
 def powers(base: int, count: int) -> Elements:
     """1, base, base**2, ..., shape (count,)."""
     from flhe.math import prime_kernels

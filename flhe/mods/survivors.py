@@ -26,7 +26,7 @@ from flhe.mods import agreement, records
 from flhe.mods.app import App
 from flhe.node.audit import log_failure
 from flhe.node.node import Node
-from flhe.schemes.base import FREE, Sealer, SharedSealer
+from flhe.schemes.base import FREE, Sealer
 from flhe.schemes.sealed import Slot
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.contract import Contract
@@ -47,7 +47,6 @@ def deal(node: Node, session: Session, sealer: Sealer, slot: Slot) -> None:
     """Share the seed of what was just encrypted; see `shares`."""
     dealt = masking.Dealt(slot, (), b"")  # of a key that lasts, every member has a share already
     if session.terms.scheme.per_sum_keys:
-        assert isinstance(sealer, SharedSealer)
         dealt = masking.deal(session.epoch, slot, sealer.take_seed(slot))
     node.save_dealt(dealt)
 

@@ -13,24 +13,31 @@ Law, for any subset S of distinct senders of a cohort, in any order of addition:
 
 from __future__ import annotations
 
+import pkgutil
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Codec, Integers, Plain, Reals
 from flhe.coding.support import Support
-from flhe.errors import ConfigError, MisfitError, NoKeyError, ProtocolError, RangeError
+from flhe.errors import (
+    ConfigError,
+    MisfitError,
+    NoKeyError,
+    ProtocolError,
+    RangeError,
+    ReuseError,
+)
 from flhe.math.ring import Elements
 from flhe.packages import Needs, Role
 from flhe.schemes.limit import Limit, Value
 from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
 from flhe.wire.record import Record
-from flhe.wire.secret import Random
 
-NO_SUPPORT = "its adder takes none, and its scheme does not say so (dense)"
 MAX_COHORT = 1024
 """The systems are for federations of organizations; FLASHE's paper speaks of 2 to 100 (Sec. 2.1)."""
 
@@ -91,6 +98,8 @@ class Scheme(Record):
     """Name on the wire, in configurations and on command lines."""
     title: ClassVar[str]
     """The system as its paper calls it."""
+    ADDER: ClassVar[str]
+    """Its adder's class, "module:Class", which is imported when it is needed."""
     default_bits: ClassVar[int] = 16
     """Bits of one value where nobody says; 0 takes what there is room for."""
     dense: ClassVar[str] = "its ciphertexts are added up as wholes"
@@ -158,8 +167,11 @@ class Scheme(Record):
         return f"Scheme: {self.title}"
 
     def settle(self, cohort: int, bits: int) -> tuple[Self, int]:
-        """The scheme and the bits of one value for `cohort` members, where `bits` were asked for."""
-        return self, bits
+        """The scheme and the bits of one value for `cohort` members, where `bits` were asked for.
+
+        0 bits take all that there is room for, or that cost no more on the wire than 16 do.
+        """
+        return self, bits or self.adder(cohort, 0).bits
 
     def elements(self, cohort: int) -> int:
         """Field elements of the key of one ciphertext, where masking keys are agreed on."""
@@ -169,8 +181,8 @@ class Scheme(Record):
         """Members of `cohort` that open a sum together, where they hold shares of the key; else 0."""
         return 0
 
-    def adder(self, cohort: int, bits: int | None = None, public: bytes = b"") -> Adder:
-        """Public parameters for `cohort` members.
+    def adder(self, cohort: int, bits: int | None = None, public: bytes = b"") -> Any:
+        """Public parameters for `cohort` members, an `Adder`.
 
         Raises ConfigError: a cohort or bits that the scheme does not take; ProtocolError: a public key
         that is none, or of other parameters.
@@ -178,7 +190,8 @@ class Scheme(Record):
         `bits` are `default_bits` unless said. `public` is the epoch's public key, encoded, where the
         scheme has one: nothing is added without it. Or what its members call the sum of their keys.
         """
-        raise NotImplementedError
+        kind, named = pkgutil.resolve_name(self.ADDER), public and self.member_secrets
+        return kind(self, cohort, self.or_default(bits), *([public] if named else []))
 
     @property
     def mode_ahead(self) -> str:
@@ -255,7 +268,10 @@ class Adder:
     def check_support(self, plain: Plain, support: Support | None) -> None:
         """Refuse values of some coordinates; ProtocolError."""
         if support is not None or plain.coords is not None:
-            raise ProtocolError(f"{self.name}: sparse values; {self.scheme.dense or NO_SUPPORT}")
+            why = (
+                self.scheme.dense or "its adder takes none, and its scheme does not say so (dense)"
+            )
+            raise ProtocolError(f"{self.name}: sparse values; {why}")
 
     def add(self, total: Sealed | None, part: Sealed) -> Sealed:
         """Fold `part` into `total`, whose buffer is consumed: use the returned one from then on.
@@ -311,124 +327,114 @@ class Adder:
 
         Raises ConfigError where members open.
         """
-        raise ConfigError(f"{self.name}: members open its sums, and the server none")
+        if self.scheme.reader != "server":
+            raise ConfigError(f"{self.name}: members open its sums, and the server none")
+        return self.opener(Secrets(b"", 0), released, threads=threads)
 
 
-class KeyPairAdder(Adder):
-    """One whose members share a key pair, which one of them makes for all."""
-
-    def new_pair(self, random: Random) -> tuple[bytes, bytes]:
-        """A fresh pair: public part, secret part, encoded."""
-        raise NotImplementedError
-
-    def check_pair(self, public: bytes, secret: bytes) -> None:
-        """Refuse a pair that is not sound, or does not belong together; ProtocolError."""
-        raise NotImplementedError
-
-
-class JointAdder(Adder):
-    """One whose members have keys of their own, small polynomials, and know the sum of all."""
+class _Rank:
+    """What fields of sealers have in common; each has them in an order of its own."""
 
     __slots__ = ()
 
-    @property
-    def dimension(self) -> int:
-        """Coefficients of a key."""
-        raise NotImplementedError
-
-    def draw_own(self, random: Random) -> NDArray[np.int8]:
-        """A fresh key of one member, int8 (dimension,)."""
-        raise NotImplementedError
-
-    def check_own(self, own: NDArray[np.int8]) -> None:
-        """Refuse what is no key of one member; ProtocolError."""
-        raise NotImplementedError
-
-    def check_total(self, total: NDArray[np.int32]) -> None:
-        """Refuse what is no sum of all members' keys, int32 (dimension,); ProtocolError."""
-        raise NotImplementedError
+    adder: Any
+    rank: int
 
 
-class SharesAdder(Adder):
-    """One of a key that nobody has: each member holds a share, and some of them open a sum together.
+@dataclass(slots=True)
+class Sealer(_Rank):
+    """A client's secrets; the base of dataclasses that add `_seal`, and some of these fields.
 
-    Its ciphertexts need not say whose they are a sum of: flhe's tags do.
+    `group_key` is K_G of the epoch, 32 bytes, `rank` as in `Secrets`, `random` what is drawn from.
     """
 
-    def draw(self, rank: int, common: bytes, random: Random) -> tuple[bytes, bytes]:
-        """A member's part of the key, to be kept, secret; and a commitment to its public side.
+    threads: int = field(default=1, kw_only=True)
+    _used: set[Slot] = field(default_factory=set, init=False, repr=False)
+    _ready: dict[tuple[Slot, int, str], Any] = field(default_factory=dict, init=False, repr=False)
+    _seeds: dict[Slot, Elements] = field(default_factory=dict, init=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
-        `common` are 32 public bytes that nobody chose alone.
-        """
-        raise NotImplementedError
-
-    def reveal(self, drawn: bytes, commitments: Sequence[bytes]) -> Sequence[bytes]:
-        """What each rank alone may see, this one too; commitments by rank. The same each time."""
-        raise NotImplementedError
-
-    def finish(
-        self, drawn: bytes, commitments: Sequence[bytes], boxes: Sequence[bytes]
-    ) -> tuple[bytes, bytes]:
-        """The member's secret, and a name of the public key, which all have the same, 32 bytes.
-
-        `boxes` are what each rank revealed to this one; ProtocolError for what was not committed to.
-        """
-        raise NotImplementedError
-
-    def openers(self, senders: Sequence[int]) -> tuple[int, ...]:
-        """Who opens a sum of these senders: some of them, and others where they are too few."""
-        raise NotImplementedError
-
-    def partial_bytes(self, length: int) -> int:
-        """Bytes of a partial decryption of a sum of `length` values."""
-        raise NotImplementedError
-
-    def spends(self, length: int) -> Spends:
-        """Coefficients that open with a sum of `length` values, and those that one key may open."""
-        raise NotImplementedError
-
-    def partial(self, secrets: Secrets, total: Sealed) -> bytes:
-        """This member's partial decryption of a closed sum; empty where others open it.
-
-        The same each time: two that differ in noise would show more than the sum.
-        """
-        raise NotImplementedError
-
-
-@runtime_checkable
-class Sealer(Protocol):
-    """A client's secrets."""
-
-    @property
-    def rank(self) -> int:
-        """Rank of this client among the members."""
+    def __post_init__(self) -> None:
+        check_senders((self.rank,), self.adder.cohort)
 
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
-        """Compute what `encrypt` will need for `slot`, ahead of time and on any thread."""
+        """Compute what `encrypt` will need for `slot`, ahead of time, on any thread: here nothing."""
+        self.adder.check_mode(mode)
 
     def encrypt(
         self, plain: Plain, slot: Slot, *, mode: str = "", support: Support | None = None
     ) -> Sealed:
-        """Encrypt values, of all coordinates or those in `support`, and extras.
+        """Encrypt `plain.values`, of all coordinates or those in `support`, then `plain.extras`.
 
-        One slot is used once, ever. `mode` is which of its ways a scheme that has several shall use.
+        They are signed integers within the scheme's space. One slot is used once, ever. `mode` is
+        which of its ways a scheme that has several shall use.
+
+        Raises ReuseError: a second vector for one slot: their difference would show; RangeError: a
+        value outside the space, which would run into others' sums; ProtocolError: a mode or a support
+        that the scheme does not have, or values of other coordinates.
         """
+        adder = self.adder
+        adder.check_mode(mode)
+        adder.check_support(plain, support)
+        for part in (plain.values, plain.extras):
+            check_integers(adder.name, part, adder.space)
+        length = plain.values.size + plain.extras.size
+        with self._lock:
+            if slot in self._used:
+                raise ReuseError(f"{adder.name}: this slot has encrypted a vector before")
+            self._used.add(slot)
+            ready = self._ready.pop((slot, length, mode), None)
+        data = self._seal(plain, slot, ready, mode, support)
+        supports = () if support is None else (support,)
+        return Sealed(adder.name, slot, (self.rank,), length, data, mode, supports)
 
+    def _seal(
+        self, plain: Plain, slot: Slot, ready: Any, mode: str, support: Support | None
+    ) -> NDArray[np.uint8]:
+        """The ciphertext's bytes; `ready` is what `_keep` was given, or None."""
+        raise NotImplementedError
 
-@runtime_checkable
-class SharedSealer(Sealer, Protocol):
-    """A sealer with a fresh key for each ciphertext, of which readers get to know sums only."""
+    def _keep(self, slot: Slot, length: int, ready: Any, mode: str = "") -> None:
+        """Keep what `_seal` will need for a vector of `length` integers in `slot`."""
+        with self._lock:
+            self._ready[slot, length, mode] = ready
 
     def take_seed(self, slot: Slot) -> Elements:
-        """The key of a ciphertext that was made, as field elements, once; ReuseError after that."""
+        """The key of a ciphertext that was made, as field elements, once: it is shared and forgotten.
+
+        Raises ReuseError: nothing was encrypted for `slot` with a key of its own, which `_seal` puts
+        into `_seeds`, or the key was taken.
+        """
+        with self._lock:
+            if slot not in self._seeds:
+                name = self.adder.name
+                raise ReuseError(f"{name}: there is no key of this slot, or it was taken before")
+            return self._seeds.pop(slot)
 
 
-@runtime_checkable
-class Opener(Protocol):
-    """A reader's secrets."""
+class Opener:
+    """A reader's secrets; the base of dataclasses with an adder, that add `_open`."""
+
+    __slots__ = ()
+
+    adder: Any
 
     def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
-        """Open a closed sum: signed values, then extras, shape (total.length,)."""
+        """Open a closed sum: signed values, then extras, shape (total.length,), int32 where sums fit.
+
+        Raises ProtocolError: another scheme, a sender outside the cohort, data of another length or
+        that the scheme does not write; a sum of other senders than it says, opened with another key,
+        or altered.
+        """
+        try:
+            self.adder.check(total)
+            return self._open(total)
+        except ProtocolError as error:
+            raise ProtocolError(f"{error}; the round is refused") from None
+
+    def _open(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
+        """What a sum that was checked holds."""
+        raise NotImplementedError
 
 
 def check_integers(name: str, values: NDArray[Any], space: Integers) -> None:
@@ -466,10 +472,3 @@ def fits(codec: Codec, adder: Adder, cohort: int) -> None:
             f"to {produced.bound}; give both the same bits"
         )
     codec.check_cohort(cohort)
-
-
-def check_agrees(scheme: Scheme, released: object) -> None:
-    """Refuse what opens one sum where nothing does, and nothing where it takes it; ConfigError."""
-    if (released is not None) != scheme.opened_together:
-        said = "keys of one sum, and it has none" if released is not None else "no keys of this sum"
-        raise ConfigError(f"{scheme.name}: {said}")

@@ -1,4 +1,4 @@
-"""Named parameter sets of lattice schemes; each says where its security figure comes from.
+"""Schemes over rings, and their named parameter sets; each says where its security figure comes from.
 
 Figures are bits of classical work, the minimum over the attacks that the lattice-estimator knows (usvp,
 bdd, dual, with the MATZOV cost of gates). `flhe_lab.papers.lattice` cross-checks it in a small program
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from flhe.errors import ConfigError
+from flhe.packages import Needs
 from flhe.plugins import MOST
+from flhe.schemes.base import Agreement, Scheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +58,51 @@ SEAL = named(
 as many bytes a value; larger ones have more margin in security."""
 
 DEFAULT_SEAL = "4096"
+
+
+@dataclass(frozen=True, slots=True)
+class RingScheme(Scheme):
+    """One whose parameter `ring` names a preset, one of RINGS; errors call the system CIPHER."""
+
+    CIPHER: ClassVar[str]
+    RINGS: ClassVar[Mapping[str, Any]]
+
+    ring: str
+
+    def _validate(self) -> None:
+        called(self.ring, "ring", self.CIPHER, self.RINGS)
+
+    @property
+    def preset(self) -> RingPreset:
+        """The ring itself."""
+        preset: RingPreset = self.RINGS[self.ring]
+        return preset
+
+    @property
+    def security(self) -> int:
+        """That of the ring."""
+        return self.preset.security
+
+
+@dataclass(frozen=True, slots=True)
+class SealScheme(RingScheme):
+    """One that TenSEAL encrypts, and whose members share a key in a ring of SEAL's.
+
+    Parameters
+    ----------
+    ring : str
+        Preset of the ring, one of RINGS.
+    """
+
+    agreement: ClassVar[Agreement] = "key-pair"
+    dense: ClassVar[str] = "blocks of values are added up as wholes"
+    slow: ClassVar[bool] = True
+    # The server adds residues with NumPy.
+    needs: ClassVar[Needs] = Needs(node=("tenseal", "zstandard"))
+    RINGS: ClassVar[Mapping[str, RingPreset]] = SEAL
+
+    ring: str = DEFAULT_SEAL
+
+    def summary(self) -> str:
+        """Its ring."""
+        return f"{self.CIPHER} ring: {self.ring}"

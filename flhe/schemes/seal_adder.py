@@ -3,9 +3,15 @@
     c = (ciphertext under SEAL's mask) remasked: its second half `a` is derived, and does not travel
     sum of c, with the sum of a        opened by TenSEAL
 
-So half of a ciphertext travels, up and down. `a` comes from the group key, per slot and sender
-(`flhe.schemes.polynomial_masks`): two plaintexts under one `a` would show their difference. The server
-adds residues. It holds nothing to decrypt with, and not even TenSEAL.
+So half of a ciphertext travels, up and down. `a` comes from the group key, per slot and sender: two
+plaintexts under one `a` would show their difference. The server adds residues. It holds nothing to
+decrypt with, and not even TenSEAL.
+
+    a_j = P_j - P_(j+1)                      of the sender of rank j, each P uniform below q
+
+Of P_0 to P_N the differences are N uniform and independent polynomials, and in a sum over consecutive
+ranks all but two of the P cancel. So a reader expands two streams for each run of senders, however many
+they are: FLASHE's double masking (Eq. 1).
 
 What lies beyond what its senders add up to, or where nobody put anything, says that a sum was opened
 with another key, round or set of senders: slots are then as good as random. Authorship is for
@@ -14,55 +20,86 @@ with another key, round or set of senders: slots are then as good as random. Aut
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
-from flhe.errors import ConfigError, ProtocolError
+from flhe.errors import ProtocolError
 from flhe.math.buffers import empty
+from flhe.math.prg import AesCtr, FieldElements
+from flhe.math.prime_ring import PrimeRing
 from flhe.math.ring import Elements
-from flhe.schemes.base import Secrets, check_agrees
-from flhe.schemes.polynomial_masks import PolynomialMasks
+from flhe.schemes.base import Opener, Sealer, Secrets
+from flhe.schemes.flashe.masking import telescoped
+from flhe.schemes.keyed import KeyPairAdder
+from flhe.schemes.presets import SealScheme
 from flhe.schemes.seal_blocks import SealBlocks
 from flhe.schemes.seal_keys import SealPublic, SealSecret
-from flhe.schemes.seal_scheme import SealScheme
 from flhe.schemes.seal_sizes import sizes_for
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import OpenerShell, ResidueShell, SealerShell, each_piece, window
-from flhe.wire.secret import Random
+from flhe.schemes.shell import ResidueShell, each_piece, window
+from flhe.wire.derive import hkdf
 
 
 @dataclass(frozen=True, slots=True)
-class SealAdder(ResidueShell):
+class PolynomialMasks:
+    """The sum of some senders' masks in one slot, of streams that are added, and taken away."""
+
+    ring: PrimeRing
+    plus: tuple[FieldElements, ...] = field(repr=False)
+    minus: tuple[FieldElements, ...] = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        ring: PrimeRing,
+        label: str,
+        group_key: bytes,
+        slot: Slot,
+        senders: Sequence[int],
+    ) -> PolynomialMasks:
+        """Those of the senders of these ranks; `label` says which scheme's."""
+
+        def stream(j: int) -> FieldElements:
+            # A key for one slot, P and ring: no word of its streams is used for another mask.
+            key = hkdf(group_key, label, *slot.context(), j, ring.n, ring.q)
+            return FieldElements(AesCtr(), key, ring.q)
+
+        plus, minus = telescoped(senders, "double")
+        return cls(ring, tuple(map(stream, plus)), tuple(map(stream, minus)))
+
+    def blocks(self, first: int, count: int) -> Elements:
+        """Blocks from `first` on: uint64 (count, n), below q."""
+        ring, n = self.ring, self.ring.n
+        out, space = np.zeros((count, n), np.uint64), np.empty(count * n + 4, np.uint64)
+        for stream in self.plus:
+            ring.add_into(out, stream.blocks(first, count, n, space))
+        for stream in self.minus:
+            ring.subtract_into(out, stream.blocks(first, count, n, space))
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class SealAdder(ResidueShell, KeyPairAdder):
     """Public parameters, as for `Adder`, and which key the epoch's members use, once they have one."""
 
+    SECRET, PUBLIC, SIZE = SealSecret, SealPublic, "ring"
     MASKS: ClassVar[str]
     """Label of the keys that masks are derived with."""
     SIZES: ClassVar[Any]
     """Kind of `SealSizes`."""
-    SEALER: ClassVar[type[SealSealer]]
-    OPENER: ClassVar[type[SealOpener]]
+    SEALER: ClassVar[Any] = None
+    """Kind of sealer; `SealSealer` where a scheme has none of its own."""
 
     scheme: SealScheme
     cohort: int
     bits: int = 16
     public: SealPublic | None = None
-
-    @classmethod
-    def of(cls, scheme: SealScheme, cohort: int, bits: int | None, public: bytes) -> Self:
-        """That of a scheme; parameters and errors as for `Scheme.adder`."""
-        known = SealPublic.from_bytes(public) if public else None
-        return cls(scheme, cohort, scheme.or_default(bits), known)
-
-    def __post_init__(self) -> None:
-        ResidueShell.__post_init__(self)
-        if self.public is not None:
-            self.public.check(self.scheme.ring)
 
     @property
     def sizes(self) -> Any:
@@ -82,42 +119,20 @@ class SealAdder(ResidueShell):
             **sizes.parameters(),
         }
 
-    def new_pair(self, random: Random) -> tuple[bytes, bytes]:
-        """A fresh key, encoded, and what is public of it."""
-        secret = SealSecret.generate(self.scheme.ring, random)
-        return secret.public.to_bytes(), secret.to_bytes()
-
-    def check_pair(self, public: bytes, secret: bytes) -> None:
-        """Refuse a key of another ring, one that was not drawn, or another one's public part."""
-        own = SealSecret.from_bytes(secret)
-        own.check(self.scheme.ring)
-        if own.public != SealPublic.from_bytes(public):
-            raise ProtocolError(f"{self.name}: the secret key does not belong to the public part")
-
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> SealSealer:
         """A member's sealer: with the key, and the group key for masks."""
-        key = SealSecret.from_bytes(secrets.needed())
-        return self.SEALER(self, key, secrets.group_key, secrets.rank, threads=threads)
+        key = self.pair_of(secrets)
+        made: SealSealer = (self.SEALER or SealSealer)(
+            self, key, secrets.group_key, secrets.rank, threads=threads
+        )
+        return made
 
     def opener(
         self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
     ) -> SealOpener:
         """A member's opener: likewise."""
-        check_agrees(self.scheme, released)
-        key = SealSecret.from_bytes(secrets.needed())
-        return self.OPENER(self, key, secrets.group_key, threads=threads)
-
-    def blocks(self, key: SealSecret) -> SealBlocks:
-        """TenSEAL with that key, once it proved to be this adder's; ConfigError for another one."""
-        if key.ring != self.scheme.ring:
-            raise ConfigError(
-                f"{self.name}: a key of ring {key.ring!r}, not of {self.scheme.ring!r}"
-            )
-        if self.public is not None and self.public != key.public:
-            raise ConfigError(
-                f"{self.name}: the secret key is not the one that the public part names"
-            )
-        return SealBlocks.of(self.sizes, key)
+        key = self.pair_of(secrets)
+        return SealOpener(self, key, secrets.group_key, threads=threads)
 
     def masks(self, group_key: bytes, slot: Slot, senders: tuple[int, ...]) -> PolynomialMasks:
         """The sum of the masks of these senders."""
@@ -125,8 +140,8 @@ class SealAdder(ResidueShell):
 
 
 @dataclass(slots=True)
-class SealSealer(SealerShell):
-    """One client's side; parameters as for `SealerShell`, and the epoch's key.
+class SealSealer(Sealer):
+    """One client's side; parameters as for `Sealer`, and the epoch's key.
 
     Errors, and the masks that are replaced, are drawn by SEAL, from the system's own random source.
     TenSEAL keeps Python's lock, so more threads than one save little.
@@ -139,8 +154,8 @@ class SealSealer(SealerShell):
     _blocks: SealBlocks = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        SealerShell.__post_init__(self)
-        self._blocks = self.adder.blocks(self.key)
+        Sealer.__post_init__(self)
+        self._blocks = SealBlocks.of(self.adder.sizes, self.key)
 
     def _joining(self) -> Callable[[NDArray[np.int64], int], NDArray[Any]]:
         """Gives the slots of values, (blocks * block,), from the block of a number on."""
@@ -168,7 +183,7 @@ class SealSealer(SealerShell):
 
 
 @dataclass(slots=True)
-class SealOpener(OpenerShell):
+class SealOpener(Opener):
     """A reader's side; parameters as for `SealSealer`."""
 
     adder: SealAdder
@@ -178,7 +193,7 @@ class SealOpener(OpenerShell):
     _blocks: SealBlocks = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._blocks = self.adder.blocks(self.key)
+        self._blocks = SealBlocks.of(self.adder.sizes, self.key)
 
     def _open(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
         adder, sizes = self.adder, self.adder.sizes
@@ -187,7 +202,7 @@ class SealOpener(OpenerShell):
         out = empty(total.length, np.int32 if sizes.digits.width <= 32 else np.int64)
 
         def work(at: int, end: int) -> None:
-            slots, known = self._slots(self._opened(total, masks, at, end), senders)
+            slots, known = sizes.slots(self._opened(total, masks, at, end), senders)
             values, fits = sizes.digits.split(slots, senders)
             part = out[at // sizes.n * sizes.block :][: values.size]
             # One verdict: what exactly was off is not for whoever altered it to learn.
@@ -200,10 +215,6 @@ class SealOpener(OpenerShell):
 
         each_piece(work, sizes.count(total.length), sizes.step, self.threads)
         return out
-
-    def _slots(self, opened: NDArray[Any], senders: int) -> tuple[NDArray[np.int64], bool]:
-        """Slots as integers, and whether so many senders' may have come out like that."""
-        return opened, True
 
     def _opened(self, total: Sealed, masks: PolynomialMasks, at: int, end: int) -> NDArray[Any]:
         """What TenSEAL makes of residues `at` to `end`."""

@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.math.prime_ring import PrimeRing
-from flhe.math.ring import quotients
+from flhe.math.ring import Elements, lifted, quotients
 from flhe.packages import absent
-from flhe.schemes.polynomial_masks import lifted
-from flhe.schemes.seal_format import MAGIC, SealFormat, Words, to_seal_order
+from flhe.schemes.seal_format import MAGIC, SealFormat, to_seal_order
 from flhe.schemes.seal_keys import SealSecret
 from flhe.schemes.seal_sizes import SealSizes
 
@@ -56,8 +55,8 @@ class SealBlocks:
     seal: SealFormat
     context: Any = field(repr=False)
     ring: PrimeRing
-    key: Words = field(repr=False)
-    parts: Words = field(repr=False)
+    key: Elements = field(repr=False)
+    parts: Elements = field(repr=False)
     scale: float
 
     @classmethod
@@ -71,7 +70,7 @@ class SealBlocks:
         used = key if seal.plain else ordered
         return cls(seal, context, ring, used, quotients(used, np.uint64(ring.q)), sizes.scale)
 
-    def encrypt(self, slots: NDArray[Any], a: Words) -> Words:
+    def encrypt(self, slots: NDArray[Any], a: Elements) -> Elements:
         """Encrypt slots (blocks * slots of one,) under masks `a`; returns c, uint64 (blocks, n).
 
         Slots are within what the sizes have room for; `a` is uint64 (blocks, n), uniform below q, never
@@ -89,17 +88,17 @@ class SealBlocks:
             row[:] = self.ring.add(c0, self._times_key(self.ring.subtract(c1, mask)))
         return out
 
-    def _times_key(self, x: Words) -> Words:
+    def _times_key(self, x: Elements) -> Elements:
         """Polynomials are coefficients in BFV, and transforms in CKKS."""
         if self.seal.plain:
-            product: Words = self.ring.products(self.key, self.ring.forward(x)[None])[0]
+            product: Elements = self.ring.products(self.key, self.ring.forward(x)[None])[0]
             return product
         from flhe.math import prime_kernels
 
         prime_kernels.times(x, self.key, self.parts, np.uint64(self.ring.q), x)
         return x
 
-    def decrypt(self, c: Words, a: Words) -> NDArray[Any]:
+    def decrypt(self, c: Elements, a: Elements) -> NDArray[Any]:
         """What `encrypt` has encrypted, noise and all: (blocks * slots of one,)."""
         vector, dtype = self._vector
         out = np.empty((len(c), self.seal.slots), dtype)

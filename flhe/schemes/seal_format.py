@@ -24,9 +24,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
 from flhe.math.prime_ring import PrimeRing
-from flhe.math.ring import root
-
-Words = NDArray[np.uint64]
+from flhe.math.ring import Elements
 
 HEADER = struct.Struct("<HBBBBHQ")
 """Magic, header length, major and minor version, mode of compression, reserved, length of all."""
@@ -99,7 +97,7 @@ class SealFormat:
         moduli = (self.wrap(struct.pack("<Q", modulus)) for modulus in (self.q, self.plain))
         return self.wrap(struct.pack("<BQQ", self.kind, self.n, 1) + b"".join(moduli))
 
-    def context(self, key: Words) -> bytes:
+    def context(self, key: Elements) -> bytes:
         """TenSEALContext for encryption under the secret key; the bytes are as secret.
 
         `key` is its transform in SEAL's order, uint64 (n,).
@@ -121,7 +119,7 @@ class SealFormat:
         """A DynArray of words."""
         return self.wrap(struct.pack("<Q", len(words) // 8) + words)
 
-    def vector(self, c0: Words, c1: Words, scale: float) -> bytes:
+    def vector(self, c0: Elements, c1: Elements, scale: float) -> bytes:
         """CKKSVector or BFVVector of one ciphertext, of which all slots are used.
 
         Polynomials are transforms in CKKS, and coefficients in BFV, whose scale is 1.
@@ -129,7 +127,7 @@ class SealFormat:
         head, tail = _ends(self, scale)
         return b"".join([head, c0.data, c1.data, tail])
 
-    def polynomials(self, vector: bytes, decompress: Any) -> tuple[Words, Words]:
+    def polynomials(self, vector: bytes, decompress: Any) -> tuple[Elements, Elements]:
         """Both polynomials of a fresh one-ciphertext vector that TenSEAL has written.
 
         TenSEAL made it in this process: it is not looked at closely. `decompress` is zstandard's.
@@ -170,22 +168,11 @@ def _ends(seal: SealFormat, scale: float) -> tuple[bytes, bytes]:
 @functools.cache
 def to_seal_order(ring: PrimeRing) -> NDArray[np.int64]:
     """Where, in a transform of `ring`, the values of SEAL's transform lie: (n,)."""
-    n, q = ring.n, ring.q
-    base = root(q, 2 * n)
-    # All primitive roots are odd powers of one; psi is base to the power `least`.
-    powers = [pow(base, 1, q)]
-    square = base * base % q
-    for _ in range(n - 1):
-        powers.append(powers[-1] * square % q)
-    least = 2 * powers.index(min(powers)) + 1
-    x = np.zeros(n, np.uint64)
+    x = np.zeros(ring.n, np.uint64)
     x[1] = 1
-    # The transform of x is the points themselves: which power of the base is where.
-    where = {power: i for i, power in enumerate(powers)}
-    odd = np.array([where[int(value)] for value in ring.forward(x)], np.int64)
-    place = np.empty(n, np.int64)
-    place[odd] = np.arange(n)
-    bits = n.bit_length() - 1
-    reversed_ = np.array([int(f"{i:0{bits}b}"[::-1], 2) for i in range(n)], np.int64)
-    order: NDArray[np.int64] = place[(least * (2 * reversed_ + 1) % (2 * n) - 1) // 2]
-    return order
+    # The transform of x is the points themselves: all primitive 2 n-th roots of unity.
+    points = ring.forward(x).tolist()
+    where, psi = {point: place for place, point in enumerate(points)}, min(points)
+    bits = ring.n.bit_length() - 1
+    reversed_ = (int(f"{i:0{bits}b}"[::-1], 2) for i in range(ring.n))
+    return np.array([where[pow(psi, 2 * r + 1, ring.q)] for r in reversed_], np.int64)

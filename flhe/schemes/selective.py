@@ -13,7 +13,7 @@ Nothing here hides the rest of an update; what that costs is in docs/fedml_he.md
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,19 +23,10 @@ from flhe.coding.pack import Packing
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
-from flhe.math.prg import PIECE
 from flhe.math.ring import Elements
-from flhe.schemes.base import (
-    Adder,
-    Opener,
-    Scheme,
-    Sealer,
-    Secrets,
-    SharedSealer,
-    check_integers,
-)
+from flhe.schemes.base import Adder, Opener, Scheme, Sealer, Secrets, check_integers
 from flhe.schemes.sealed import Sealed, Slot, merged_senders
-from flhe.schemes.shell import each_piece
+from flhe.schemes.shell import packed, unpacked
 
 SUFFIX = "/selected"
 ALIGNED = 8
@@ -93,11 +84,10 @@ class Selective(Adder):
         return self.mask
 
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> SelectiveSealer:
-        """A member's sealer, which shares keys where the one inside does."""
+        """A member's sealer."""
         _ = self.known
         inner = self.inner.sealer(secrets, threads=threads)
-        kind = SelectiveSharedSealer if self.scheme.per_sum_keys else SelectiveSealer
-        return kind(self, inner, threads)
+        return SelectiveSealer(self, inner, secrets.rank, threads=threads)
 
     def opener(
         self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
@@ -106,10 +96,6 @@ class Selective(Adder):
         _ = self.known
         inner = self.inner.opener(secrets, released, threads=threads)
         return SelectiveOpener(self, inner, threads)
-
-    def server_opener(self, released: Elements, *, threads: int = 1) -> Opener:
-        """Refused: a server that reads sums reads them whole; ConfigError."""
-        raise ConfigError(f"{self.name}: the server does not know which values are encrypted")
 
     @property
     def packing(self) -> Packing:
@@ -185,17 +171,12 @@ class Selective(Adder):
 
 
 @dataclass(slots=True)
-class SelectiveSealer:
+class SelectiveSealer(Sealer):
     """One client's side: the sealer inside; the adder has the mask, as that of all clients."""
 
     adder: Selective
     inner: Sealer
-    threads: int = 1
-
-    @property
-    def rank(self) -> int:
-        """Rank of this client among the members."""
-        return self.inner.rank
+    rank: int
 
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Compute ahead what the sealer inside needs for `length` encrypted values."""
@@ -223,20 +204,15 @@ class SelectiveSealer:
         inside = self.inner.encrypt(Plain(chosen, plain.extras), slot, mode=mode)
         if adder.rest == 0:
             return replace(inside, scheme=adder.name)
-        return adder.join(inside, pack_clear(adder.packing, others, self.threads))
+        return adder.join(inside, packed(adder.packing, others, self.threads))
+
+    def take_seed(self, slot: Slot) -> Elements:
+        """The key of the sealer inside, once; ReuseError after that, or where it has none."""
+        return self.inner.take_seed(slot)
 
 
 @dataclass(slots=True)
-class SelectiveSharedSealer(SelectiveSealer):
-    """The same where the sealer inside has a fresh key for each ciphertext."""
-
-    def take_seed(self, slot: Slot) -> NDArray[np.uint64]:
-        """The key of a ciphertext that was made, once; ReuseError after that."""
-        return cast(SharedSealer, self.inner).take_seed(slot)
-
-
-@dataclass(slots=True)
-class SelectiveOpener:
+class SelectiveOpener(Opener):
     """A reader's side: the opener inside; the adder has the mask."""
 
     adder: Selective
@@ -251,11 +227,11 @@ class SelectiveOpener:
         from flhe.math import coordinate_kernels
 
         adder, packing = self.adder, self.adder.packing
-        inside, packed = adder.split(total)
+        inside, rest = adder.split(total)
         opened = self.inner.decrypt(inside)
         others: NDArray[Any] = np.zeros(adder.floats - adder.selected, packing.signed)
         if adder.rest:
-            others = unpack_clear(packing, packed, adder.rest, self.threads)
+            others = unpacked(packing, rest, adder.rest, self.threads)
         dtype = np.promote_types(opened.dtype, others.dtype)
         lanes = empty(adder.floats + opened.size - adder.selected, dtype)
         coordinate_kernels.together(
@@ -263,34 +239,3 @@ class SelectiveOpener:
         )
         lanes[adder.floats :] = opened[adder.selected :]
         return lanes
-
-
-def pack_clear(packing: Packing, values: NDArray[Any], threads: int = 1) -> NDArray[np.uint8]:
-    """Signed integers as they travel in clear."""
-    signed = values.astype(packing.signed, copy=False)
-    out = empty(packing.nbytes(signed.size), np.uint8)
-    _each(packing, signed, out, threads, packing.pack)
-    return out
-
-
-def unpack_clear(
-    packing: Packing, data: NDArray[np.uint8], length: int, threads: int = 1
-) -> NDArray[Any]:
-    """Inverse of `pack_clear`, or of a sum; ProtocolError for data of another length."""
-    packing.check(data, length)
-    out = empty(length, packing.signed)
-    _each(packing, out, data, threads, lambda part, zeros, cut: packing.unpack(cut, zeros, part))
-    return out
-
-
-def _each(
-    packing: Packing, signed: NDArray[Any], data: NDArray[np.uint8], threads: int, work: Any
-) -> None:
-    """Call `work(values, zeros, bytes)` for each piece, on so many threads."""
-    step = max(PIECE // packing.block, 1) * packing.block
-    zeros = np.zeros(min(step, signed.size), packing.lane)
-
-    def run(at: int, end: int) -> None:
-        work(signed[at:end], zeros[: end - at], packing.cut(data, at, end))
-
-    each_piece(run, signed.size, step, threads)

@@ -26,7 +26,7 @@ and set equality" (JCSS 1981); Agrawal, Boneh, "Homomorphic MACs" (ACNS 2009).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,14 +129,12 @@ class _Powers:
 
         step = np.uint64(pow(self.key, tag_kernels.BLOCK, Q))
         split = True if values.dtype.itemsize > 4 else None
-        parts: list[int] = []
 
-        def work(start: int, stop: int) -> None:
+        def work(start: int, stop: int) -> int:
             found = tag_kernels.polynomial(values[start:stop], split, self.table, step)
-            parts.append(int(found) * pow(self.key, start, Q))
+            return int(found) * pow(self.key, start, Q)
 
-        spread(work, values.size, PIECE, threads)
-        return sum(parts) % Q
+        return _summed(work, values.size, threads)
 
     def sparse(
         self, values: NDArray[Any], coords: NDArray[np.uint32], floats: int, threads: int
@@ -145,15 +143,19 @@ class _Powers:
         from flhe.math import tag_kernels
 
         high = powers(pow(self.key, tag_kernels.BLOCK, Q), floats // tag_kernels.BLOCK + 1)
-        parts: list[int] = []
 
-        def work(start: int, stop: int) -> None:
+        def work(start: int, stop: int) -> int:
             piece = slice(start, stop)
-            found = tag_kernels.sparse_polynomial(values[piece], coords[piece], self.low, high)
-            parts.append(int(found))
+            return int(tag_kernels.sparse_polynomial(values[piece], coords[piece], self.low, high))
 
-        spread(work, values.size, PIECE, threads)
-        return sum(parts) % Q
+        return _summed(work, values.size, threads)
+
+
+def _summed(work: Callable[[int, int], int], length: int, threads: int) -> int:
+    """Sum modulo Q of what `work(start, stop)` gives for the pieces of a vector."""
+    parts: list[int] = []
+    spread(lambda start, stop: parts.append(work(start, stop)), length, PIECE, threads)
+    return sum(parts) % Q
 
 
 def lanes(bits: int) -> int:

@@ -225,7 +225,7 @@ class Terms(Record):
         length than these terms say.
         """
         terms = self.resolved(cohort)
-        adder = terms.scheme.adder(cohort, terms.bits, public)
+        adder: Adder = terms.scheme.adder(cohort, terms.bits, public)
         fits(terms.codec, adder, cohort)
         return adder
 

@@ -32,8 +32,8 @@ from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.fedml_he.adder import FedmlHeAdder
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.adder import FlasheAdder
+from flhe.schemes.flashe.masking import telescoped
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.flashe.streams import telescoped
 from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.selective import Selective

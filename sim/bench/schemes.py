@@ -12,14 +12,13 @@ import numpy as np
 
 from flhe.coding.select import Select
 from flhe.math import ring
-from flhe.schemes.base import Sealer
+from flhe.schemes.base import Sealer, Secrets
 from flhe.schemes.batchcrypt.adder import BatchCryptOpener, BatchCryptSealer
 from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.schemes.batchcrypt.scheme import DEFAULT_KEY_BITS, BatchCrypt
 from flhe.schemes.esafl.adder import EsaflOpener, EsaflSealer
 from flhe.schemes.esafl.keys import Total, draw_own
-from flhe.schemes.esafl.presets import DEFAULT_ESHE
-from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.esafl.scheme import DEFAULT_ESHE, Esafl
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
 from flhe.schemes.flashe.scheme import Flashe
@@ -198,23 +197,19 @@ def fedml_terms(share: float) -> Terms:
 
 def fedml(setting: Setting, updates: Sequence[Vector], share: float = 1.0) -> Contender:
     """FedML-HE: CKKS of all of an update, or of a share; TenSEAL's context is built once."""
-    from flhe.schemes.fedml_he.adder import FedmlHeOpener, FedmlHeSealer
-    from flhe.schemes.seal_keys import SealSecret
-    from flhe.schemes.selective import Selective, SelectiveOpener, SelectiveSealer
+    from flhe.schemes.selective import Selective
 
     terms, layout, threads = fedml_terms(share), layout_of(setting.values), setting.threads
     scheme, key = FedmlHe(), secrets.token_bytes(32)
-    secret, whole = SealSecret.generate(scheme.ring), scheme.adder(setting.cohort)
-    whole = replace(whole, public=secret.public)
+    public, secret = scheme.adder(setting.cohort).new_pair(secrets.token_bytes)
+    whole = scheme.adder(setting.cohort, public=public)
     adder = terms.selective(whole, layout)
-    opener: Any = FedmlHeOpener(whole, secret, key, threads=threads)
     if isinstance(adder, Selective):
         adder = replace(adder, mask=terms.select.fixed(layout))
-        opener = SelectiveOpener(adder, opener, threads)
+    opener = adder.opener(Secrets(key, 0, secret), threads=threads)
 
     def sealer(rank: int) -> Sealer:
-        made = FedmlHeSealer(whole, secret, key, rank, threads=threads)
-        return SelectiveSealer(adder, made, threads) if isinstance(adder, Selective) else made
+        return adder.sealer(Secrets(key, rank, secret), threads=threads)
 
     sizes = whole.sizes
     return Federation(terms, adder, sealer, opener.decrypt, key).contender(

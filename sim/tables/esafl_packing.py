@@ -18,8 +18,7 @@ import numpy as np
 from flhe.coding.base import Plain
 from flhe.schemes.esafl.adder import EsaflOpener, EsaflSealer
 from flhe.schemes.esafl.keys import Total, draw_own
-from flhe.schemes.esafl.presets import DEFAULT_ESHE
-from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.esafl.scheme import DEFAULT_ESHE, Esafl
 from flhe.schemes.sealed import Sealed
 from flhe_lab.bench.contender import SLOT
 from flhe_lab.bench.schemes import NARROW

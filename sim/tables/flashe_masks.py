@@ -18,9 +18,8 @@ import numpy as np
 
 from flhe.coding.base import Plain
 from flhe.schemes.flashe.adder import FlasheAdder, FlasheOpener, FlasheSealer
-from flhe.schemes.flashe.masking import for_dropout
+from flhe.schemes.flashe.masking import Mode, for_dropout
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.flashe.streams import Mode
 from flhe.schemes.sealed import Sealed
 from flhe_lab.advise.round_model import simulate, typical
 from flhe_lab.bench.contender import SLOT, Contender, Setting

@@ -13,7 +13,7 @@ from flhe.coding.support import Support
 from flhe.keys.agreement import epoch
 from flhe.keys.agreement.answers import pack, unpack
 from flhe.node.audit import Entry as AuditEntry
-from flhe.schemes import selective
+from flhe.schemes import shell
 from flhe.schemes.esafl import keys as eshe_keys
 from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
 from flhe.training.optimizer import Optimizer
@@ -84,11 +84,11 @@ PACKING = Packing(13)
 
 
 def _some_clear() -> list[bytes]:
-    return [selective.pack_clear(PACKING, np.arange(-250, 250).astype(PACKING.signed)).tobytes()]
+    return [shell.packed(PACKING, np.arange(-250, 250).astype(PACKING.signed)).tobytes()]
 
 
 def _clear(data: bytes) -> Any:
-    return selective.unpack_clear(PACKING, np.frombuffer(data, np.uint8), 500)
+    return shell.unpacked(PACKING, np.frombuffer(data, np.uint8), 500)
 
 
 def _keys() -> list[bytes]:

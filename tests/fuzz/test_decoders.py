@@ -27,7 +27,7 @@ from tests.fuzz.decoders import (
 FEW, MANY = 50, 10_000
 READERS = {"from_bytes", "from_parts", "from_fields", "from_line", "from_parameters"}
 """Names of class methods that decode."""
-FUNCTIONS = {"loads", "unpack", "unpack_clear", "from_bits", "from_elements"} | {
+FUNCTIONS = {"loads", "unpack", "unpacked", "from_bits", "from_elements"} | {
     "read_key",
     "read_answer",
 }

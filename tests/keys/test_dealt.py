@@ -16,7 +16,7 @@ from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Roster
 from flhe.schemes.esafl.scheme import Esafl
-from flhe.schemes.joint_key import JointKey
+from flhe.schemes.keyed import JointKey
 from flhe.wire.canonical import dumps, loads
 from tests.keys.agreement import agreed, roster_of, sites
 

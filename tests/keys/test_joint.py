@@ -19,7 +19,7 @@ from flhe.keys.agreement.pairs import open_from, seal_to
 from flhe.schemes.esafl.adder import EsaflAdder
 from flhe.schemes.esafl.keys import draw_own
 from flhe.schemes.esafl.scheme import Esafl
-from flhe.schemes.joint_key import JointKey
+from flhe.schemes.keyed import JointKey
 from tests.fuzz.group import CONTRACT, IDS, RUN, SIZE, exchange
 from tests.fuzz.signed import ESAFL as SCHEME
 from tests.fuzz.signed import joints

@@ -12,7 +12,6 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any
 
 from tests.reference.field import (
@@ -42,15 +41,6 @@ from tests.reference.wire import (
 )
 
 GOLDILOCKS = "goldilocks-4096"
-RINGS = {
-    GOLDILOCKS: (4096, 64),
-    "rns-4096": (4096, 104),
-    "rns-8192": (8192, 206),
-    "rns-16384": (16384, 420),
-    "paper-32768": (32768, 478),
-}
-"""Name -> dimension, and most bits of the modulus."""
-
 Rows = list[list[int]]
 """Residues, limb by limb."""
 
@@ -73,56 +63,26 @@ def key_of(ranks: Iterable[int], n: int) -> list[int]:
     return columns([own(rank, n) for rank in ranks])
 
 
-# --- sizes ---
-
-
-def _opens(q: int, p: int, cohort: int) -> bool:
-    """q / 2 > p (8 sigma sqrt(N) + 1) + p, times 100 and squared."""
-    room = 50 * q - 200 * p
-    return room > 0 and room**2 > (8 * 453 * p) ** 2 * cohort
-
-
-@functools.cache
-def _fewest(ring: str, cohort: int, p: int) -> tuple[int, int, list[int]]:
-    """Limbs, bits of a residue, moduli: as few limbs as can be, of as few bits."""
-    if ring == GOLDILOCKS:  # one limb; a modulus of 2**64 and more is too long
-        return 1, 64, [Q] if _opens(Q, p, cohort) else [2**64]
-    n = RINGS[ring][0]
-    for limbs in itertools.count(1):
-        if _opens(math.prod(primes(n, 63, limbs)), p, cohort):
-            least = p.bit_length() // limbs
-            for bits in range(max(least, n.bit_length() + 8), 64):
-                moduli = primes(n, bits, limbs)
-                if _opens(math.prod(moduli), p, cohort):
-                    return limbs, bits, moduli
-    raise AssertionError
-
-
-@functools.cache
-def sizes(ring: str, cohort: int, width: int) -> tuple[int, int, list[int]]:
-    """Slots, bits of a residue, moduli: the fewest bits a value, and then the fewest slots."""
-    log_q, found = RINGS[ring][1], []
-    for per in range(1, log_q // width + 1):
-        limbs, bits, moduli = _fewest(ring, cohort, 2 ** (per * width))
-        if math.prod(moduli).bit_length() <= log_q:
-            found.append((Fraction(limbs * bits, per), per, bits, moduli))
-    return min(found)[1:]
-
-
 @dataclass(frozen=True, kw_only=True)
 class EsaflBook(Book):
-    """ESAFL, whose keys and errors are those of seeds by rank."""
+    """ESAFL, whose keys and errors are those of seeds by rank.
+
+    Parameters
+    ----------
+    n, per, limbs, limb_bits : int
+        Dimension, slots of a coefficient, moduli and bits of a residue, as the library has found them.
+    """
 
     name = "esafl"
 
+    n: int
+    per: int
+    limbs: int
+    limb_bits: int
     ring: str = GOLDILOCKS
     keys: str = "joint"
     group_key: bytes = field(default=hashlib.sha256(b"eshe 396700").digest())
     """The first of its kind under which a word of NEAR's first Goldilocks block is drawn again."""
-
-    @property
-    def n(self) -> int:
-        return RINGS[self.ring][0]
 
     @property
     def b(self) -> int:
@@ -132,17 +92,9 @@ class EsaflBook(Book):
     def width(self) -> int:
         return (2 * self.b * self.cohort).bit_length()
 
-    @property
-    def sizes(self) -> tuple[int, int, list[int]]:
-        return sizes(self.ring, self.cohort, self.width)
-
-    @property
-    def per(self) -> int:
-        return self.sizes[0]
-
-    @property
+    @functools.cached_property
     def moduli(self) -> list[int]:
-        return self.sizes[2]
+        return [Q] if self.limb_bits == 64 else primes(self.n, self.limb_bits, self.limbs)
 
     @property
     def p(self) -> int:
@@ -217,7 +169,7 @@ class EsaflBook(Book):
         return {
             "width": self.width,
             "slots": self.per,
-            "limb_bits": self.sizes[1],
+            "limb_bits": self.limb_bits,
             "moduli": [f"{q:x}" for q in self.moduli],
             "a": [
                 {
@@ -264,10 +216,10 @@ class EsaflBook(Book):
         return self.unmask(wire, key_of(wire.senders, self.n))[0]
 
     def _rows(self, wire: Wire) -> Rows:
-        count, bits = self.count(wire.length), self.sizes[1]
+        count, bits = self.count(wire.length), self.limb_bits
         size = (count * bits + 7) // 8
         starts = [size * limb for limb in range(len(self.moduli))]
         return [unpacked(wire.data[at : at + size], count, bits) for at in starts]
 
     def _wire(self, senders: tuple[int, ...], length: int, rows: Rows) -> Wire:
-        return Wire(senders, length, b"".join(packed(row, self.sizes[1]) for row in rows))
+        return Wire(senders, length, b"".join(packed(row, self.limb_bits) for row in rows))

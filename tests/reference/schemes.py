@@ -16,13 +16,14 @@ from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.adder import EsaflAdder, EsaflOpener, EsaflSealer
 from flhe.schemes.esafl.keys import draw_own, from_elements
 from flhe.schemes.esafl.scheme import Esafl
-from flhe.schemes.fedml_he.adder import FedmlHeAdder, FedmlHeOpener, FedmlHeSealer
+from flhe.schemes.fedml_he.adder import FedmlHeAdder, FedmlHeSealer
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.adder import FlasheAdder, FlasheOpener, FlasheSealer
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.joint_key import JointKey
+from flhe.schemes.keyed import JointKey
 from flhe.schemes.sash.adder import SashAdder, SashOpener, SashSealer
 from flhe.schemes.sash.scheme import Sash
+from flhe.schemes.seal_adder import SealOpener
 from flhe.schemes.seal_keys import SealSecret
 from tests.reference import batchcrypt, esafl, fedml_he
 from tests.reference.batchcrypt import BatchCryptBook
@@ -112,7 +113,12 @@ class EsaflKind(Kind):
 
     def book(self, case: Case) -> EsaflBook:
         key = {"group_key": bytes.fromhex(case["group_key"])} if "group_key" in case else {}
-        return EsaflBook(**given(case, "ring", "keys"), **key)
+        sizes = self.scheme(case).sizes
+        about: Any = {"n": sizes.n, "per": sizes.slots.per, "limbs": len(sizes.slots.moduli)}
+        about |= {"limb_bits": sizes.limb_bits}
+        book = EsaflBook(**given(case, "ring", "keys"), **about, **key)
+        assert (book.width, tuple(book.moduli)) == (sizes.slots.width, sizes.slots.moduli)
+        return book
 
     def scheme(self, case: Case) -> EsaflAdder:
         key_id = bytes.fromhex(case.get("key_id", ""))
@@ -242,9 +248,9 @@ class FedmlHeKind(Kind):
         key = SealSecret(scheme.scheme.ring, np.array(self.key(case), np.int8))
         return FedmlHeSealer(scheme, key, fedml_he.GROUP_KEY, rank)
 
-    def opener(self, case: Case, scheme: FedmlHeAdder, ranks: Sequence[int]) -> FedmlHeOpener:
+    def opener(self, case: Case, scheme: FedmlHeAdder, ranks: Sequence[int]) -> SealOpener:
         key = SealSecret(scheme.scheme.ring, np.array(self.key(case), np.int8))
-        return FedmlHeOpener(scheme, key, fedml_he.GROUP_KEY)
+        return SealOpener(scheme, key, fedml_he.GROUP_KEY)
 
 
 SCHEMES: dict[str, Kind] = {

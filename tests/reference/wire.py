@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import cbor2
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import ECB
@@ -25,25 +26,7 @@ Item = int | bytes | str | list[Any] | dict[str, Any]
 
 def cbor(item: Item) -> bytes:
     """Canonical CBOR of whole numbers, bytes, text, and lists and maps of them."""
-    if isinstance(item, bool):
-        return bytes([0xF4 + item])
-    if isinstance(item, int):
-        return _head(0, item)
-    if isinstance(item, bytes):
-        return _head(2, len(item)) + item
-    if isinstance(item, str):
-        return _head(3, len(item.encode())) + item.encode()
-    if isinstance(item, list):
-        return _head(4, len(item)) + b"".join(map(cbor, item))
-    pairs = sorted((cbor(key), cbor(value)) for key, value in item.items())
-    return _head(5, len(item)) + b"".join(key + value for key, value in pairs)
-
-
-def _head(major: int, n: int) -> bytes:
-    if n < 24:
-        return bytes([32 * major + n])
-    power = next(k for k in range(4) if n < 256 ** (2**k))
-    return bytes([32 * major + 24 + power]) + n.to_bytes(1 << power, "big")
+    return cbor2.dumps(item, canonical=True)
 
 
 # --- keys and their streams ---

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from flhe.coding.base import Plain
+from flhe.coding.limb_packing import PIECE
 from flhe.errors import ConfigError, ProtocolError
+from flhe.math.ring import add
 from flhe.schemes.base import Scheme
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.bfv.scheme import Bfv
-from flhe.schemes.esafl.keys import check_total
-from flhe.schemes.esafl.presets import ESHE, EshePreset
-from flhe.schemes.esafl.rlwe import Rlwe, rlwe_for
-from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.esafl import keys as eshe_keys
+from flhe.schemes.esafl.rlwe import rlwe_for
+from flhe.schemes.esafl.scheme import ESHE, Esafl
+from flhe.schemes.fedml_he.adder import CkksSizes
 from flhe.schemes.fedml_he.scheme import FedmlHe
-from flhe.schemes.fedml_he.sizes import CkksSizes
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.presets import SEAL, RingPreset
 from flhe.schemes.sash.scheme import SASH
 from flhe.schemes.seal_sizes import Digits
+from tests.laws import KEY, SLOT
+from tests.roles import roles_of
 
 
 @pytest.mark.parametrize(
@@ -39,15 +44,8 @@ def test_cohorts_and_bits(scheme: Scheme, name: str, value: int) -> None:
         scheme.adder(**{"cohort": 3, name: value})
 
 
-SIZES = Esafl(keys="joint").adder(3).sizes
-
 REFUSED: list[tuple[Callable[[], object], str]] = [
-    (
-        lambda: dataclasses.replace(Esafl(ring="rns-4096", keys="joint").adder(3).sizes, n=8192),
-        "not 1 modulo 16384",
-    ),
-    (lambda: Rlwe(SIZES.n, 60, SIZES.slots), "longer than 60 bits"),
-    (lambda: rlwe_for(EshePreset("x", 4096, 49, 128, ""), 1024, 32), "does not fit log q = 49"),
+    (lambda: rlwe_for(RingPreset("x", 4096, 49, 128, ""), 1024, 32), "does not fit log q = 49"),
     (lambda: Bfv().adder(1024, 32), "fewer bits or a smaller cohort"),
     (lambda: Bfv("2048"), "BFV has 4096, 8192"),
     (lambda: FedmlHe(ring="1024").adder(3), "CKKS has 2048"),
@@ -75,7 +73,7 @@ def test_what_cannot_work(build: Callable[[], object], says: str) -> None:
 @pytest.mark.parametrize("total", [np.zeros(4096, np.int64), np.zeros((2, 2), np.int32)])
 def test_sums_of_keys_of_another_shape(total: Any) -> None:
     with pytest.raises(ProtocolError, match="of another shape"):
-        check_total(total, 3)
+        eshe_keys.check_total(total, 3)
 
 
 # --- what travels ---
@@ -96,3 +94,29 @@ def test_bits_that_cost_nothing() -> None:
             assert free.bits >= 16
             assert free.nbytes(100_000) <= usual.nbytes(100_000)
             assert scheme.adder(cohort, free.bits) == free
+
+
+# --- ESHE: keys as field elements, pieces of work ---
+
+
+def test_elements_hold_as_many_coefficients_as_sums_have_room_for() -> None:
+    assert [eshe_keys.elements(4096, n) for n in (3, 10, 100, 1000)] == [586, 683, 1024, 1366]
+    for cohort in (2, 1024):  # all members at the border
+        one = eshe_keys.to_elements(np.full(4096, -40, np.int8), cohort)
+        total = functools.reduce(add, [one] * cohort)
+        assert set(eshe_keys.from_elements(total, 4096, cohort).tolist()) == {-40 * cohort}
+
+
+@pytest.mark.parametrize("ring", ["goldilocks-4096", "rns-8192"])
+def test_lengths_around_the_borders_of_pieces(ring: str) -> None:
+    for threads in (1, 2):
+        adder, sealers, opener = roles_of(2, KEY, threads, False, scheme=Esafl(ring=ring))
+        per, bound, rng = adder.sizes.slots.per, adder.space.bound, np.random.default_rng(1)
+        step = max(PIECE, adder.sizes.n) * per
+        for attempt, length in enumerate((step - 1, step, 2 * step + per + 1)):
+            xs, slot = rng.integers(-bound, bound + 1, (2, length)), replace(SLOT, attempt=attempt)
+            total = None
+            for sealer, x in zip(sealers, xs.astype(np.int32), strict=True):
+                plain = Plain(x[: length // 2], x[length // 2 :])
+                total = adder.add(total, sealer.encrypt(plain, slot))
+            assert np.array_equal(opener.decrypt(total), xs.sum(axis=0))

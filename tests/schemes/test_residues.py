@@ -14,9 +14,8 @@ import pytest
 from flhe.errors import ConfigError, FaultError, FlheError
 from flhe.schemes.batchcrypt import lanes, residue_pool, residues
 from flhe.schemes.batchcrypt.crt import Join
-from flhe.schemes.batchcrypt.fixed_base import MAX_TABLE_BYTES, GmpTable, LaneTable, window
 from flhe.schemes.batchcrypt.residue_pool import draw
-from flhe.schemes.batchcrypt.residues import Residues
+from flhe.schemes.batchcrypt.residues import MAX_TABLE_BYTES, GmpTable, LaneTable, Residues, window
 
 gmpy2 = pytest.importorskip("gmpy2")
 
@@ -136,10 +135,8 @@ def test_numbers_that_are_no_primes(p: int, q: int) -> None:
 @pytest.mark.usefixtures("by_lanes")
 def test_nothing_secret_is_shown() -> None:
     source = Residues(P, Q, H, 1000)
-    assert repr(source) == "Residues(<234 bits>)"
     table = source._halves[0]._table
-    assert "<127 bits>" in repr(table)
-    assert str(P) not in repr(table) + repr(source._halves) + repr(source._join)
+    assert str(P) not in repr(source) + repr(table) + repr(source._halves) + repr(source._join)
 
 
 # --- faults ---

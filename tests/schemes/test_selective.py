@@ -12,16 +12,10 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError, RangeError, ReuseError
-from flhe.schemes.base import Adder, Opener, Sealer, SharedSealer
+from flhe.schemes.base import Adder, Opener, Sealer
 from flhe.schemes.sealed import Sealed
-from flhe.schemes.selective import (
-    Selective,
-    SelectiveOpener,
-    SelectiveSealer,
-    SelectiveSharedSealer,
-    pack_clear,
-    unpack_clear,
-)
+from flhe.schemes.selective import Selective, SelectiveOpener, SelectiveSealer
+from flhe.schemes.shell import packed, unpacked
 from tests.laws import FEW_SCHEMES, OTHER_SLOTS, SLOT, SchemeCase, add_up, joined, random_plain
 
 some_schemes = pytest.mark.parametrize("case", FEW_SCHEMES, ids=lambda case: case.id)
@@ -47,8 +41,7 @@ def parts(
 ) -> Parts:
     inner, sealers, opener = case.roles(cohort)
     scheme = Selective(inner, mask.length, mask.count, clear, mask)
-    kind = SelectiveSharedSealer if case.forgets else SelectiveSealer
-    wrapped: list[Sealer] = [kind(scheme, s, threads) for s in sealers]
+    wrapped: list[Sealer] = [SelectiveSealer(scheme, s, s.rank, threads=threads) for s in sealers]
     return Parts(scheme, wrapped, SelectiveOpener(scheme, opener, threads), inner)
 
 
@@ -89,7 +82,7 @@ def test_what_is_selected_does_not_show(case: SchemeCase) -> None:
     ]
     (inside, rest), (_, again) = map(scheme.split, told)
     assert rest.tobytes() == again.tobytes()
-    assert np.array_equal(unpack_clear(scheme.packing, rest, 110), one.values[outside])
+    assert np.array_equal(unpacked(scheme.packing, rest, 110), one.values[outside])
     assert (inside.scheme, inside.length) == (inner.name, 94)
     assert inside.data.size == inner.nbytes(94)
     if not case.fresh:  # exactly what the scheme makes of the shorter vector
@@ -181,22 +174,18 @@ def test_parameters_tell_the_parts_apart() -> None:
 @some_schemes
 def test_seeds_are_shared_where_they_were(case: SchemeCase) -> None:
     made = parts(case, 3, mask_of(20, 5, np.random.default_rng(0)))
-    shared = isinstance(case.roles(3).sealers[0], SharedSealer)
-    assert isinstance(made.sealers[0], SharedSealer) == shared == case.forgets
-    if shared:
-        rng = np.random.default_rng(0)
-        sealer: Any = made.sealers[0]
-        sealer.encrypt(random_plain(made.inner, 20, 0, rng), SLOT)
-        assert sealer.take_seed(SLOT).size
-        with pytest.raises(ReuseError):
-            sealer.take_seed(SLOT)
+    made.sealers[0].encrypt(random_plain(made.inner, 20, 0, np.random.default_rng(0)), SLOT)
+    if case.forgets:
+        assert made.sealers[0].take_seed(SLOT).size
+    with pytest.raises(ReuseError):
+        made.sealers[0].take_seed(SLOT)
 
 
 @pytest.mark.parametrize("size", [0, 1, 5000, 70_001])
 def test_clear_values_go_there_and_back(size: int) -> None:
     packing = parts(FLASHE, 3, mask_of(9, 3, np.random.default_rng(0))).scheme.packing
     values: NDArray[Any] = np.random.default_rng(size).integers(-3 * 32767, 3 * 32767 + 1, size)
-    packed = pack_clear(packing, values, 2)
-    assert np.array_equal(unpack_clear(packing, packed, size, 2), values)
+    data = packed(packing, values, 2)
+    assert np.array_equal(unpacked(packing, data, size, 2), values)
     with pytest.raises(ProtocolError):
-        unpack_clear(packing, np.append(packed, np.uint8(0)), size)
+        unpacked(packing, np.append(data, np.uint8(0)), size)

@@ -18,7 +18,6 @@ import pytest
 from flhe import errors
 from flhe.math import sampling
 from flhe.schemes.esafl.scheme import Esafl
-from tests.reference.esafl import EsaflBook
 from tests.reference.gaussian import thresholds
 from tests.reference.kinds import finish
 from tests.reference.part_formats import PARTS, STEPS, DerivedKind, words
@@ -84,10 +83,7 @@ def test_tables_of_esafl() -> None:
     for table in (thresholds(), sampling.thresholds()):
         assert words(table) == told["thresholds"]
     for ring, cohort, bits, *expected in told["sizes"]:
-        book = EsaflBook(cohort=cohort, bits=bits, ring=ring)
         sizes = Esafl(ring=ring, keys="joint").adder(cohort, bits).sizes
-        moduli = [f"{q:x}" for q in book.moduli]
-        assert [book.width, book.per, book.sizes[1], moduli] == expected
         slots = sizes.slots
         moduli = [f"{q:x}" for q in slots.moduli]
         assert [slots.width, slots.per, sizes.limb_bits, moduli] == expected

@@ -27,7 +27,7 @@ from flhe.schemes.batchcrypt.adder import BatchCryptAdder, BatchCryptSealer
 from flhe.schemes.batchcrypt.keys import SecretKey
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
-from flhe.schemes.joint_key import JointKey
+from flhe.schemes.keyed import JointKey
 from flhe.schemes.sealed import Sealed
 from flhe.strategies import EsaflFedAvg, HEStrategy, SchemeFedAvg
 from flhe.strategies.exchange import Exchange

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from flhe.errors import ConfigError, ProtocolError, StoreError, config_errors
 from flhe.keys.agreement.states import Epoch
 from flhe.keys.roster.roster import Roster
-from flhe.schemes.base import JointAdder, Scheme
-from flhe.schemes.joint_key import JointKey
+from flhe.schemes.base import Scheme
+from flhe.schemes.keyed import JointKey
 from flhe.schemes.registry import SchemeField
 from flhe.wire import files
 from flhe.wire.fields import Hash, ascending, size
@@ -109,7 +109,7 @@ def deal(
     }
 
 
-def load(path: Path | None, agreed: Epoch, adder: JointAdder) -> JointKey:
+def load(path: Path | None, agreed: Epoch, adder: Any) -> JointKey:
     """The keys in the file at `path`, if they are for exactly this epoch's members.
 
     Raises ConfigError: there is no such file, others may read it, or it is of another roster, ring,
@@ -138,5 +138,5 @@ def load(path: Path | None, agreed: Epoch, adder: JointAdder) -> JointKey:
     return dealt.key
 
 
-def _adder(scheme: Scheme, members: int) -> JointAdder:
-    return cast(JointAdder, scheme.adder(members))
+def _adder(scheme: Scheme, members: int) -> Any:
+    return cast(Any, scheme.adder(members))

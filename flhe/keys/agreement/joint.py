@@ -24,6 +24,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +35,7 @@ from flhe.keys.agreement.pairs import open_from, seal_to
 from flhe.keys.agreement.states import Epoch
 from flhe.keys.identity import Identity
 from flhe.math.prg import BLOCK, AesCtr
-from flhe.schemes.base import JointAdder
-from flhe.schemes.joint_key import JointKey
+from flhe.schemes.keyed import JointKey
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Random
 
@@ -48,7 +48,7 @@ Own = NDArray[np.int8]
 
 
 def share(
-    identity: Identity, agreed: Epoch, adder: JointAdder, random: Random = secrets.token_bytes
+    identity: Identity, agreed: Epoch, adder: Any, random: Random = secrets.token_bytes
 ) -> tuple[Epoch, bytes]:
     """Draw s_i; returns the epoch with it, and the JOINT.
 
@@ -65,7 +65,7 @@ def share(
 
 
 def add(
-    identity: Identity, agreed: Epoch, messages: list[bytes], adder: JointAdder
+    identity: Identity, agreed: Epoch, messages: list[bytes], adder: Any
 ) -> tuple[Epoch, bytes]:
     """Take everyone's JOINT, own included, in any order; returns the epoch and the JOINT-SUM.
 
@@ -87,9 +87,7 @@ def add(
     return _with_sum(identity, agreed, JointKey(own, total.view(np.int32)), adder)
 
 
-def take(
-    identity: Identity, agreed: Epoch, key: JointKey, adder: JointAdder
-) -> tuple[Epoch, bytes]:
+def take(identity: Identity, agreed: Epoch, key: JointKey, adder: Any) -> tuple[Epoch, bytes]:
     """Take keys that were dealt offline, in place of `share` and `add`; returns epoch and JOINT-SUM.
 
     Raises ProtocolError: keys that no honest dealer deals; keys were drawn in this agreement.
@@ -101,7 +99,7 @@ def take(
     return _with_sum(identity, agreed, key, adder)
 
 
-def _own_in(agreed: Epoch, adder: JointAdder) -> Own:
+def _own_in(agreed: Epoch, adder: Any) -> Own:
     """The own key, whether the sum is known or not."""
     if agreed.scheme_public:
         return JointKey.from_bytes(agreed.scheme_secret).own
@@ -114,9 +112,7 @@ def _own_in(agreed: Epoch, adder: JointAdder) -> Own:
     return key
 
 
-def _with_sum(
-    identity: Identity, agreed: Epoch, key: JointKey, adder: JointAdder
-) -> tuple[Epoch, bytes]:
+def _with_sum(identity: Identity, agreed: Epoch, key: JointKey, adder: Any) -> tuple[Epoch, bytes]:
     """Check the keys, keep them, and say what their sum is called."""
     key.check(adder)
     name = _name(agreed, key)

@@ -23,7 +23,7 @@ from flhe.keys.agreement.pairs import open_from, seal_to
 from flhe.keys.agreement.states import Epoch
 from flhe.keys.identity import Identity
 from flhe.keys.roles import check_pair
-from flhe.schemes.base import KeyPairAdder
+from flhe.schemes.keyed import KeyPairAdder
 from flhe.wire.fields import Rule
 from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random

@@ -4,7 +4,7 @@
     KEY-REVEAL   i -> j     that public side, and j's share of the secret side: sealed for j alone
     KEY-SHARED   i -> all   the name of the public key, 32 bytes
 
-What parts and shares are, the scheme says (`flhe.schemes.base.SharesAdder`); here they travel. Without
+What parts and shares are, the adder says (`draw`, `reveal`, `finish`); here they travel. Without
 KEY-COMMIT the last one to speak could choose its part so that the sum of all is a key of its own.
 
 An epoch asked twice answers the same, but for the nonces of boxes. A share that does not fit makes sums
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from flhe.errors import AuthenticationError, ProtocolError
 from flhe.keys.agreement import broadcast
@@ -25,7 +25,6 @@ from flhe.keys.agreement.messages import Envelope, Header
 from flhe.keys.agreement.pairs import open_from, seal_to
 from flhe.keys.agreement.states import MAX_STATE, Epoch
 from flhe.keys.identity import Identity
-from flhe.schemes.base import SharesAdder
 from flhe.wire.fields import SECRET, Hash
 from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
@@ -47,7 +46,7 @@ class _Part(Record):
 
 
 def commit(
-    identity: Identity, agreed: Epoch, adder: SharesAdder, random: Random = secrets.token_bytes
+    identity: Identity, agreed: Epoch, adder: Any, random: Random = secrets.token_bytes
 ) -> tuple[Epoch, bytes]:
     """Draw this member's part; returns the epoch with it, and the KEY-COMMIT.
 
@@ -74,7 +73,7 @@ def reveal(
     identity: Identity,
     agreed: Epoch,
     messages: list[bytes],
-    adder: SharesAdder,
+    adder: Any,
     random: Random = secrets.token_bytes,
 ) -> tuple[Epoch, list[bytes]]:
     """Take everyone's KEY-COMMIT, own included, in any order; a KEY-REVEAL for each other member.
@@ -101,7 +100,7 @@ def reveal(
 
 
 def finish(
-    identity: Identity, agreed: Epoch, messages: list[bytes], adder: SharesAdder
+    identity: Identity, agreed: Epoch, messages: list[bytes], adder: Any
 ) -> tuple[Epoch, bytes]:
     """Take the KEY-REVEALs for this member, in any order; returns the epoch and the KEY-SHARED.
 

@@ -31,10 +31,11 @@ from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.bigint import Big, from_rows, gmpy, to_rows
 from flhe.math.ring import Elements
-from flhe.schemes.base import Adder, Secrets, check_agrees
+from flhe.schemes.base import Adder, Opener, Sealer, Secrets
 from flhe.schemes.batchcrypt.keys import PublicKey, SecretKey
+from flhe.schemes.keyed import KeyPairAdder
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import OpenerShell, SealerShell, whose
+from flhe.schemes.shell import whose
 from flhe.wire.secret import Random
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchCryptAdder(Adder):
+class BatchCryptAdder(KeyPairAdder):
     """Public parameters, as for `Adder`, and the epoch's key, without which nothing can be added."""
 
     scheme: BatchCrypt
@@ -50,10 +51,7 @@ class BatchCryptAdder(Adder):
     bits: int = 16
     public: PublicKey | None = None
 
-    def __post_init__(self) -> None:
-        Adder.__post_init__(self)
-        if self.public is not None:
-            self.public.check(self.scheme.key_bits)
+    SECRET, PUBLIC, SIZE = SecretKey, PublicKey, "key_bits"
 
     @property
     def batch(self) -> Slots:
@@ -80,37 +78,15 @@ class BatchCryptAdder(Adder):
         """Bytes of the ciphertexts of `length` values."""
         return self.batch.batches(length) * self.ciphertext_bytes
 
-    def new_pair(self, random: Random) -> tuple[bytes, bytes]:
-        """A fresh key pair, encoded: n, and its factors."""
-        key = SecretKey.generate(self.scheme.key_bits, random)
-        return key.public.to_bytes(), key.to_bytes()
-
-    def check_pair(self, public: bytes, secret: bytes) -> None:
-        """Refuse a pair of another length or form, or that does not belong together; ProtocolError."""
-        key = SecretKey.from_bytes(secret)
-        if key.public != PublicKey.from_bytes(public):
-            raise ProtocolError("batchcrypt: the secret key does not belong to the public one")
-        key.check(self.scheme.key_bits)
-
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> BatchCryptSealer:
         """A member's sealer: with the key pair."""
-        return BatchCryptSealer(self, self._pair(secrets), secrets.rank, threads=threads)
+        return BatchCryptSealer(self, self.pair_of(secrets), secrets.rank, threads=threads)
 
     def opener(
         self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
     ) -> BatchCryptOpener:
         """A member's opener: likewise."""
-        check_agrees(self.scheme, released)
-        return BatchCryptOpener(self, self._pair(secrets), threads)
-
-    def _pair(self, secrets: Secrets) -> SecretKey:
-        """A member's key pair; ConfigError if it is not the one that the adder has the half of."""
-        key = SecretKey.from_bytes(secrets.needed())
-        if self.public != key.public:
-            raise ConfigError(
-                "batchcrypt: the secret key does not belong to the adder's public key"
-            )
-        return key
+        return BatchCryptOpener(self, self.pair_of(secrets), threads)
 
     def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
         square = gmpy().mpz(self._key().n) ** 2
@@ -137,10 +113,10 @@ class BatchCryptAdder(Adder):
 
 
 @dataclass(slots=True)
-class BatchCryptSealer(SealerShell):
+class BatchCryptSealer(Sealer):
     """One client's side: the key pair. Powers are spread over threads or processes.
 
-    Parameters as for `SealerShell`; exponents are drawn from `random`.
+    Parameters as for `Sealer`; exponents are drawn from `random`.
     """
 
     adder: BatchCryptAdder
@@ -178,12 +154,11 @@ class BatchCryptSealer(SealerShell):
         from flhe.schemes.batchcrypt.residue_pool import draw
 
         count, key = self.adder.batch.batches(length), self.key
-        random = None if self.random is secrets.token_bytes else self.random
-        return draw(key.p, key.q, key.h, count, workers, random)
+        return draw(key.p, key.q, key.h, count, workers, self.random)
 
 
 @dataclass(frozen=True, slots=True)
-class BatchCryptOpener(OpenerShell):
+class BatchCryptOpener(Opener):
     """A reader's side: the key pair. Powers are on threads, and let go of Python's lock."""
 
     adder: BatchCryptAdder

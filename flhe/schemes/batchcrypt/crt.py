@@ -35,9 +35,6 @@ class Join:
         self._a, self._b = a, b
         self._inverse = gmpy().invert(a, b)
 
-    def __repr__(self) -> str:
-        return "Join(<secret>)"
-
     def __call__(self, x: Big, y: Big) -> Big:
         """Join x in [0, a) and y in [0, b); not verified."""
         return x + self._a * ((y - x) * self._inverse % self._b)
@@ -54,10 +51,6 @@ class Crt:
         # For each prime: itself, h_p, and what undoes it.
         self._primes = [(a, g.invert(-b, a), -b % a) for a, b in ((p, q), (q, p))]
         self._join = Join(p, q)
-
-    def __repr__(self) -> str:
-        n = self._primes[0][0] * self._primes[1][0]
-        return f"Crt(<{n.bit_length()} bits>)"
 
     def decrypt(self, ciphertexts: Sequence[Big], threads: int = 1) -> list[Big]:
         """Decrypt numbers in (0, n^2), coprime to n, into [0, n), in order.

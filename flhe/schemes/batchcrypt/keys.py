@@ -56,14 +56,11 @@ class PublicKey(Record):
 
     FORM = Form("paillier-public", MAX_BYTES, "paillier-public", VERSION)
 
-    n: Annotated[int, BIG]
+    n: Annotated[int, BIG] = field(repr=False)
 
     def _validate(self) -> None:
         if type(self.n) is not int or self.n < 15 or self.n % 2 == 0:
             raise ConfigError("PublicKey: n must be an odd integer, the product of two primes")
-
-    def __repr__(self) -> str:
-        return f"PublicKey(<{self.bits} bits>)"
 
     @property
     def bits(self) -> int:
@@ -120,9 +117,6 @@ class SecretKey(Record):
         if self.p == self.q:
             raise ConfigError("SecretKey: p and q must differ")
         object.__setattr__(self, "public", PublicKey(self.p * self.q))
-
-    def __repr__(self) -> str:
-        return f"SecretKey(<{self.public.bits} bits>)"
 
     @classmethod
     def generate(cls, bits: int, random: Random = secrets.token_bytes) -> SecretKey:

@@ -99,9 +99,6 @@ class Lanes:
         prime, lend = constants.reshape(2, -1)
         self._constants = (prime, lend, inverse)
 
-    def __repr__(self) -> str:
-        return f"Lanes(<{self._p.bit_length()} bits>)"
-
     def slots(self, count: int) -> Words:
         """Room for `count` numbers in each lane: uint64 (count, 2, LANES limbs)."""
         return aligned(count, 2, LANES * self.limbs)

@@ -14,6 +14,7 @@ of this process. Nothing is waited for without bound.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import secrets
@@ -25,6 +26,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from flhe.coding.pack import run_all
 from flhe.errors import FaultError, FlheError
 from flhe.math.bigint import Big, from_rows, to_rows
 from flhe.schemes.batchcrypt.powers import fault
@@ -44,7 +46,7 @@ _SLOWEST = 1e-3
 
 
 def draw(
-    p: int, q: int, h: int, count: int, workers: int = 0, random: Random | None = None
+    p: int, q: int, h: int, count: int, workers: int = 0, random: Random = secrets.token_bytes
 ) -> list[Big]:
     """Draw `count` residues beside other work, where that pays.
 
@@ -56,11 +58,11 @@ def draw(
         So many compute: threads where it is done in lanes, without Python's lock; else child processes
         of low priority. 0: this thread.
     random : Random, optional
-        Where exponents come from; given, there are no child processes. They draw from `secrets`.
+        Where exponents come from; of another source than the system's, children know nothing.
     """
-    alone = random is not None or workers <= 0 or count < SMALL
+    alone = random is not secrets.token_bytes or workers <= 0 or count < SMALL
     if alone or in_lanes(p, q):
-        source = Residues(p, q, h, count, random or secrets.token_bytes, max(1, workers))
+        source = Residues(p, q, h, count, random, max(1, workers))
         return source.draw(count)
     return draw_in_children(p, q, h, count, workers)
 
@@ -83,45 +85,36 @@ def draw_in_children(
     """
     shares = [len(range(i, count, workers)) for i in range(min(workers, count))]
     limit = seconds((p * q).bit_length(), max(shares)) if timeout is None else timeout
-    end = time.monotonic() + limit
-    children: list[subprocess.Popen[bytes]] = []
+    orders = [f"{p} {q} {h} {share}\n".encode() for share in shares]
     try:
-        for share in shares:
-            children.append(_start())
-            stdin = children[-1].stdin
-            assert stdin is not None
-            stdin.write(f"{p} {q} {h} {share}\n".encode())
-        # A child writes when it is done: while one is read, the others compute.
-        parts = [child.communicate(timeout=max(end - time.monotonic(), 0))[0] for child in children]
+        done = run_all([functools.partial(_child, order, limit) for order in orders], workers)
     except OSError:
-        parts = []
+        done = []
     except subprocess.TimeoutExpired:
         raise FlheError(
             f"residues: child processes were not done after {limit:.0f} s and were stopped; "
             "draw fewer at a time, or in this process (workers=0)"
         ) from None
-    finally:
-        for child in children:
-            with child:  # its pipes are closed, and it is reaped
-                child.kill()
-    if any(child.returncode == FAULT for child in children):
+    codes = [child.returncode for child in done]
+    if FAULT in codes:
         raise fault()
-    data, width = np.frombuffer(b"".join(parts), np.uint8), _width(p, q)
+    data, width = np.frombuffer(b"".join(child.stdout for child in done), np.uint8), _width(p, q)
     if data.size != count * width:
-        codes = [child.returncode for child in children]
         logger.warning("residues: child processes stopped (status %s), drawing in this one", codes)
         return Residues(p, q, h, count).draw(count)
     return from_rows(data.reshape(count, width))
 
 
-def _start() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603 - our own interpreter, module and process id
+def _child(order: bytes, timeout: float) -> subprocess.CompletedProcess[bytes]:
+    """Run one child; TimeoutExpired once it was killed."""
+    return subprocess.run(  # noqa: S603 - our own interpreter, module and process id
         # -P: what lies in the working directory is not imported by whoever gets the keys.
         [sys.executable, "-P", "-m", "flhe.schemes.batchcrypt.residue_pool", str(os.getpid())],
-        stdin=subprocess.PIPE,
+        input=order,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        bufsize=0,  # what a child that has ended did not read is not kept
+        timeout=timeout,
+        check=False,
     )
 
 

@@ -2,8 +2,23 @@
 
     u = h^(n a) mod n^2,   a uniform, of ceil(|n| / 2) bits    (DJN 2010, Sec. 4.2)
 
-is computed modulo p^2 and modulo q^2, over tables of powers (`flhe.schemes.batchcrypt.fixed_base`),
-and joined (CRT).
+is computed modulo p^2 and modulo q^2, over tables of powers, and joined (CRT).
+
+For every window i of w bits of an exponent and every digit d, the table has base^(d 2^(w i)): a
+power is one product over the windows (Brickell, Gordon, McCurley, Wilson, 1992). Two kinds, for the
+two machines:
+
+- `GmpTable` keeps an entry as alpha (1 + p s), alpha the entry modulo p and s modulo p. Since
+  (1 + p s)(1 + p t) is 1 + p (s + t) modulo p^2,
+
+      product of entries = (product of alphas) (1 + p sum of s)   mod p^2:
+
+  the running product, as long as p^2, meets numbers of half its length, and the s are only added.
+- `LaneTable` makes eight products at once (`flhe.schemes.batchcrypt.power_kernels`), each lane with
+  its own entries.
+
+Which entry is read depends on the exponent, which is secret: nobody who can time its caches belongs on
+the machine.
 
 Nothing leaves unverified (`fault` says why). The residues u_j of one `draw` are
 multiplied together, after they are joined, modulo p^2 and modulo q^2, and must give h^(n sum of
@@ -16,17 +31,156 @@ to electronic voting" (2010).
 
 from __future__ import annotations
 
+import functools
 import secrets
 
 import numpy as np
+from numpy.typing import NDArray
 
+from flhe.coding.pack import run_all
+from flhe.math import LANES
 from flhe.math.bigint import Big, gmpy
 from flhe.math.prg import drawn
 from flhe.schemes.batchcrypt import lanes
 from flhe.schemes.batchcrypt.crt import Join
-from flhe.schemes.batchcrypt.fixed_base import Digits, GmpTable, LaneTable, window
+from flhe.schemes.batchcrypt.lanes import Lanes
 from flhe.schemes.batchcrypt.powers import fault
 from flhe.wire.secret import Random
+
+MAX_TABLE_BYTES = 1 << 25
+"""What the table of one prime may take, 32 MiB."""
+MAX_WINDOW = 12
+
+_OBJECT = 40
+"""Bytes of an mpz and its place in a list, without its digits."""
+_GMP_COSTS, _LANE_COSTS = (4.0, 2.0), (1.2, 6.0)
+"""Time of making an entry, and of a bit of GMP's power, in that of a step of a product: measured."""
+
+Digits = NDArray[np.uint8]
+"""Exponents, little-endian bytes, shape (count, bytes)."""
+
+
+def window(p: int, bits: int, count: int, in_lanes: bool) -> int:
+    """Bits of a window with which `count` powers cost least; 0: no table, it would not pay.
+
+    Exponents have `bits` bits; `in_lanes` says by which table.
+    """
+    if in_lanes:
+        build, power = _LANE_COSTS
+        if count < LANES:
+            return 0
+        entry = 16 * Lanes(p).limbs
+    else:
+        build, power = _GMP_COSTS
+        entry = 2 * ((p.bit_length() + 7) // 8 + _OBJECT)
+    costs = {0: power * bits * count}
+    for w in range(1, MAX_WINDOW + 1):
+        windows = -(-bits // w)
+        if windows * entry << w <= MAX_TABLE_BYTES:
+            costs[w] = windows * (build * 2**w + count)
+    return min(costs, key=costs.__getitem__)
+
+
+class GmpTable:
+    """By GMP, one after the other; it holds Python's lock all the time.
+
+    The base lies in [0, p^2), coprime to p; `width` are a window's bits, `bits` those of exponents.
+    """
+
+    __slots__ = ("_alphas", "_bits", "_p", "_square", "_sums", "_width")
+
+    def __init__(self, p: Big, base: Big, width: int, bits: int) -> None:
+        self._p, self._square, self._width, self._bits = p, p * p, width, bits
+        self._alphas: list[list[Big]] = []
+        self._sums: list[list[Big]] = []
+        for _ in range(-(-bits // width)):
+            base = self._add_row(base)
+
+    def _add_row(self, base: Big) -> Big:
+        """Add the entries base^0, ..., base^(2^w - 1); gives base^(2^w), the next row's."""
+        p, square = self._p, self._square
+        one = gmpy().mpz(1)
+        entry, inverse, step = one, one, gmpy().invert(base, p)
+        alphas, sums = [], []
+        for _ in range(1 << self._width):
+            y, alpha = divmod(entry, p)
+            alphas.append(alpha)
+            sums.append(y * inverse % p)
+            entry = entry * base % square
+            inverse = inverse * step % p  # alpha^-1 modulo p, without an inversion for each
+        self._alphas.append(alphas)
+        self._sums.append(sums)
+        return entry
+
+    def powers(self, exponents: Digits, threads: int) -> list[Big]:
+        """base^exponent of each, in order, in [0, p^2); on one thread whatever `threads`."""
+        return [self._product(d) for d in _digits(exponents, self._bits, self._width).tolist()]
+
+    def _product(self, digits: list[int]) -> Big:
+        p, square = self._p, self._square
+        x, s = gmpy().mpz(1), 0
+        for alphas, sums, d in zip(self._alphas, self._sums, digits, strict=True):
+            x = x * alphas[d] % square
+            s += sums[d]
+        return x * (1 + p * (s % p)) % square
+
+
+class LaneTable:
+    """In lanes, without Python's lock but for conversions. Parameters as for `GmpTable`."""
+
+    __slots__ = ("_bits", "_lanes", "_program", "_table", "_width")
+
+    def __init__(self, p: Big, base: Big, width: int, bits: int) -> None:
+        self._lanes, self._width, self._bits = Lanes(p), width, bits
+        windows, entries = -(-bits // width), 1 << width
+        bases, square = [base], p * p
+        for _ in range(1, windows):
+            bases.append(gmpy().powmod(bases[-1], entries, square))
+        self._table = np.empty((windows, entries, 2 * self._lanes.limbs), np.uint64)
+        slots = self._lanes.slots(entries)
+        self._lanes.put(slots[0], [gmpy().mpz(1)] * LANES)
+        rows = [(d, d // 2, d // 2) if d % 2 == 0 else (d, d - 1, 1) for d in range(2, entries)]
+        program = np.array(rows, np.int64).reshape(-1, 3)
+        for at in range(0, windows, LANES):  # eight windows at once
+            part = self._table[at : at + LANES]
+            self._lanes.put(slots[1], bases[at : at + LANES])
+            self._lanes.run(program, slots)
+            by_lane = slots.reshape(entries, -1, LANES).transpose(2, 0, 1)
+            part[:] = by_lane[: len(part)]
+        steps = [(_ACC, _ACC, -1 - i) for i in range(1, windows)]
+        self._program = np.array([(_ACC, _START, -1), *steps, (_ACC, _ACC, _ONE)], np.int64)
+
+    def powers(self, exponents: Digits, threads: int) -> list[Big]:
+        """base^exponent of each, in order, in [0, p^2)."""
+        size = max(LANES, len(exponents) // (4 * max(1, threads)) // LANES * LANES)
+
+        def power(at: int) -> list[Big]:
+            slots = self._lanes.slots(_ONE + 1)
+            self._lanes.put(slots[_START], [gmpy().mpz(1)] * LANES)
+            self._lanes.put_one(slots[_ONE])
+            out: list[Big] = []
+            for first in range(at, min(at + size, len(exponents)), LANES):
+                group = exponents[first : min(first + LANES, at + size)]
+                digits = np.zeros((len(self._table), LANES), np.int64)
+                digits[:, : len(group)] = _digits(group, self._bits, self._width).T
+                self._lanes.run(self._program, slots, self._table, digits)
+                out += self._lanes.get(slots[_ACC], len(group))
+            return out
+
+        tasks = [functools.partial(power, at) for at in range(0, len(exponents), size)]
+        return [power for part in run_all(tasks, threads) for power in part]
+
+
+_ACC, _START, _ONE = 1, 2, 3  # slots; 0 takes the table's entries
+
+
+def _digits(exponents: Digits, bits: int, width: int) -> NDArray[np.int64]:
+    """Digits of `width` bits, lowest first: int64 (count, windows)."""
+    windows = -(-bits // width)
+    ones = np.zeros((len(exponents), windows * width), np.int64)
+    ones[:, :bits] = np.unpackbits(exponents, axis=1, bitorder="little")[:, :bits]
+    digits: NDArray[np.int64] = ones.reshape(-1, windows, width) @ (1 << np.arange(width))
+    return digits
 
 
 def in_lanes(p: int, q: int) -> bool:
@@ -99,9 +253,6 @@ class Residues:
         by_lanes = in_lanes(p, q)
         self._halves = [_Half(a, n, h, self._bits, count, by_lanes) for a in (p, q)]
         self._join = Join(p * p, q * q)
-
-    def __repr__(self) -> str:
-        return f"Residues(<{self.n.bit_length()} bits>)"
 
     def draw(self, count: int) -> list[Big]:
         """Draw `count` independent residues, each in (0, n^2); their product is verified.

@@ -6,16 +6,13 @@ Source: BatchCrypt, Sec. 4.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 from flhe.errors import ConfigError
 from flhe.packages import Needs
 from flhe.schemes.base import Agreement, Scheme
-from flhe.schemes.batchcrypt.keys import KEY_BITS, PublicKey, check_key_bits
+from flhe.schemes.batchcrypt.keys import KEY_BITS, check_key_bits
 from flhe.wire.record import Form
-
-if TYPE_CHECKING:
-    from flhe.schemes.batchcrypt.adder import BatchCryptAdder
 
 DEFAULT_KEY_BITS = 3072
 
@@ -36,6 +33,7 @@ class BatchCrypt(Scheme):
     FORM = Form("BatchCrypt", error=ConfigError)
     name: ClassVar[str] = "batchcrypt"
     title: ClassVar[str] = "BatchCrypt"
+    ADDER = "flhe.schemes.batchcrypt.adder:BatchCryptAdder"
     agreement: ClassVar[Agreement] = "key-pair"
     dense: ClassVar[str] = "batches are added up as wholes"
     slow: ClassVar[bool] = True
@@ -67,10 +65,3 @@ class BatchCrypt(Scheme):
                 "use more bits, or leave advance out"
             )
         return replace(self, advance=False), left
-
-    def adder(self, cohort: int, bits: int | None = None, public: bytes = b"") -> BatchCryptAdder:
-        """As for all schemes; `public` is the public key, encoded."""
-        from flhe.schemes.batchcrypt.adder import BatchCryptAdder
-
-        key = PublicKey.from_bytes(public) if public else None
-        return BatchCryptAdder(self, cohort, self.or_default(bits), key)

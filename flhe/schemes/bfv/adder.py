@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flhe.math.prime_ring import ntt_primes
-from flhe.schemes.seal_adder import SealAdder, SealOpener, SealSealer
+from flhe.schemes.seal_adder import SealAdder
 from flhe.schemes.seal_format import SealFormat
 from flhe.schemes.seal_sizes import LARGEST, SealSizes
 
@@ -76,4 +76,4 @@ class BfvAdder(SealAdder):
     """Public parameters for a cohort, as for `SealAdder`."""
 
     MASKS = "bfv-a"
-    SIZES, SEALER, OPENER = BfvSizes, SealSealer, SealOpener
+    SIZES = BfvSizes

@@ -6,15 +6,11 @@ Source: Fan and Vercauteren (ePrint 2012/144); FLASHE, Sec. 5.4, measures it as 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from flhe.errors import ConfigError
-from flhe.schemes.presets import SEAL
-from flhe.schemes.seal_scheme import SealScheme
+from flhe.schemes.presets import SEAL, SealScheme
 from flhe.wire.record import Form
-
-if TYPE_CHECKING:
-    from flhe.schemes.bfv.adder import BfvAdder
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +20,7 @@ class Bfv(SealScheme):
     FORM = Form("BFV", error=ConfigError)
     name: ClassVar[str] = "bfv"
     title: ClassVar[str] = "BFV"
+    ADDER = "flhe.schemes.bfv.adder:BfvAdder"
     CIPHER = "BFV"
     # Those with more than 128 bits of security.
     RINGS: ClassVar = {name: SEAL[name] for name in ("4096", "8192")}
-
-    def adder(self, cohort: int, bits: int | None = None, public: bytes = b"") -> BfvAdder:
-        """As for all schemes; `public` says which key the members use."""
-        from flhe.schemes.bfv.adder import BfvAdder
-
-        return BfvAdder.of(self, cohort, bits, public)

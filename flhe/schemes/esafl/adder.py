@@ -19,9 +19,6 @@ Source: ESAFL, Eqs. 3 to 5, with the corrections of docs/protocol.md ("ESHE, exa
 from __future__ import annotations
 
 import secrets
-import sys
-import threading
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -30,26 +27,18 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.coding.limb_packing import Residues
-from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.ring import Elements
-from flhe.math.sampling import fresh
-from flhe.schemes.base import JointAdder, Secrets, check_agrees
+from flhe.math.sampling import Noise, fresh
+from flhe.schemes.base import Opener, Sealer, Secrets
 from flhe.schemes.esafl import keys as eshe_keys
 from flhe.schemes.esafl.keys import Own, Total
 from flhe.schemes.esafl.rlwe import Products, Rlwe, most_bits, rlwe_for
-from flhe.schemes.joint_key import JointKey
+from flhe.schemes.keyed import JointKey
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import (
-    OpenerShell,
-    ResidueShell,
-    SharedSealerShell,
-    each_piece,
-    window,
-    windows,
-)
+from flhe.schemes.shell import ResidueShell, each_piece, window, windows
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Random
 
@@ -58,7 +47,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class EsaflAdder(ResidueShell, JointAdder):
+class EsaflAdder(ResidueShell):
     """Public parameters, as for `Adder`; all that the server has.
 
     Parameters
@@ -123,7 +112,6 @@ class EsaflAdder(ResidueShell, JointAdder):
         self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
     ) -> EsaflOpener:
         """A member's opener: with the sum of all members' keys, or of the senders' fresh ones."""
-        check_agrees(self.scheme, released)
         if released is None:
             total = self._joint(secrets).total
         else:
@@ -153,13 +141,26 @@ class EsaflAdder(ResidueShell, JointAdder):
         return Products.of(self.sizes, keys, key)
 
 
-Draft = tuple[Own, NDArray[np.uint8], list[Residues], NDArray[np.int8]]
-"""A ciphertext in the making: key, the bytes that will travel, residues piece by piece, error."""
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A ciphertext in the making: the bytes that will travel, and residues and error, by pieces."""
+
+    own: Own
+    products: Products
+    data: NDArray[np.uint8]
+    pieces: list[Residues]
+    noise: NDArray[np.int8]
+    samples: Noise
+
+    def mask(self, at: int, end: int) -> None:
+        """Compute a s and draw e of the piece of coefficients `at` to `end`."""
+        self.products.into(at, self.pieces[at // self.products.sizes.step])
+        self.samples.into(at, self.noise[at:end])
 
 
 @dataclass(slots=True)
-class EsaflSealer(SharedSealerShell):
-    """One client's side; parameters as for `SealerShell`. Errors and fresh keys are drawn.
+class EsaflSealer(Sealer):
+    """One client's side; parameters as for `Sealer`. Errors and fresh keys are drawn.
 
     `own` is the own key, int8 (dimension,); None where it is fresh for each ciphertext.
     """
@@ -171,7 +172,7 @@ class EsaflSealer(SharedSealerShell):
     random: Random = field(default=secrets.token_bytes, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
-        SharedSealerShell.__post_init__(self)
+        Sealer.__post_init__(self)
         scheme = self.adder.scheme
         if (self.own is None) != scheme.per_sum_keys:
             has = "no key of its own" if scheme.per_sum_keys else "a key of its own"
@@ -180,83 +181,54 @@ class EsaflSealer(SharedSealerShell):
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Draw the error and compute a s: `encrypt` then only adds the values."""
         self.adder.check_mode(mode)
-        self._keep(slot, length, self._make(slot, length, None))
+        draft = self._draft(slot, length)
+        each_piece(draft.mask, draft.noise.size, self.adder.sizes.step, self.threads)
+        self._keep(slot, length, draft)
 
     def _seal(
         self, plain: Plain, slot: Slot, ready: Draft | None, mode: str, support: Support | None
     ) -> NDArray[np.uint8]:
         values, length = (plain.values, plain.extras), plain.values.size + plain.extras.size
-        own, data, pieces, noise = ready or self._make(slot, length, values)
-        if ready is not None:
-            self._each(length, lambda i, at, end: self._lift(values, noise, pieces[i], at, end))
-        if not self._in_place:
-            count = noise.size
-            self._each(length, lambda i, at, _: self._write(pieces[i], data, count, at))
+        sizes = self.adder.sizes
+        draft, slots, limbs = ready or self._draft(slot, length), sizes.slots, sizes.limbs
+
+        def work(at: int, end: int) -> None:
+            if ready is None:
+                draft.mask(at, end)
+            residues, noise = draft.pieces[at // sizes.step], draft.noise
+            slots.lift(window(values, at * slots.per, end * slots.per), noise[at:end], residues)
+            for limb, row in enumerate(() if _in_place(sizes) else residues):
+                limbs.write(row, draft.data, noise.size, limb, at)
+
+        each_piece(work, draft.noise.size, sizes.step, self.threads)
         if self.adder.scheme.per_sum_keys:
             with self._lock:
-                self._seeds[slot] = eshe_keys.to_elements(own, self.adder.cohort)
-        return data
+                self._seeds[slot] = eshe_keys.to_elements(draft.own, self.adder.cohort)
+        return draft.data
 
-    @property
-    def _in_place(self) -> bool:
-        """Whether residues travel as the words that they are computed in."""
-        limbs = self.adder.limbs
-        return limbs.bits == 64 and len(limbs.moduli) == 1 and sys.byteorder == "little"
-
-    def _make(self, slot: Slot, length: int, values: Sequence[NDArray[Any]] | None) -> Draft:
-        """A ciphertext of `values`, or where there are none yet, a s and e for one."""
-        adder = self.adder
+    def _draft(self, slot: Slot, length: int) -> Draft:
+        """Room for a ciphertext of `length` values under the own key, or a fresh one."""
+        adder, sizes = self.adder, self.adder.sizes
         own = adder.draw_own(self.random) if self.own is None else self.own
-        products = adder.products(self.group_key, slot, own)
-        data = empty(adder.nbytes(length), np.uint8)
-        count, limbs = adder.sizes.count(length), len(adder.sizes.slots.moduli)
+        data, count = empty(adder.nbytes(length), np.uint8), sizes.count(length)
         pieces: list[Residues] = []
-        for at, end in windows(0, count, adder.sizes.step):
-            if self._in_place:
+        for at, end in windows(0, count, sizes.step):
+            if _in_place(sizes):
                 pieces.append(data.view(np.uint64)[at:end].reshape(1, -1))
             else:
-                pieces.append(np.empty((limbs, end - at), np.uint64))
-        noise = np.empty(count, np.int8)
-        draw = fresh(self.random)
-        local = threading.local()
+                pieces.append(np.empty((len(sizes.slots.moduli), end - at), np.uint64))
+        products = adder.products(self.group_key, slot, own)
+        return Draft(own, products, data, pieces, np.empty(count, np.int8), fresh(self.random))
 
-        def work(i: int, at: int, end: int) -> None:
-            if not hasattr(local, "scratch"):
-                local.scratch = products.scratch
-            products.into(at, pieces[i], local.scratch)
-            draw.into(at, noise[at:end])
-            if values is not None:
-                self._lift(values, noise, pieces[i], at, end)
 
-        self._each(length, work)
-        return own, data, pieces, noise
-
-    def _lift(
-        self,
-        values: Sequence[NDArray[Any]],
-        noise: NDArray[np.int8],
-        residues: Residues,
-        at: int,
-        end: int,
-    ) -> None:
-        """Add p e + m to the residues of coefficients `at` to `end`."""
-        slots = self.adder.sizes.slots
-        slots.lift(window(values, at * slots.per, end * slots.per), noise[at:end], residues)
-
-    def _write(self, residues: Residues, data: NDArray[np.uint8], count: int, at: int) -> None:
-        for limb, row in enumerate(residues):
-            self.adder.limbs.write(row, data, count, limb, at)
-
-    def _each(self, length: int, work: Callable[[int, int, int], None]) -> None:
-        """Call `work(i, start, stop)` for each piece of the coefficients, on all threads."""
-        count, step = self.adder.sizes.count(length), self.adder.sizes.step
-
-        each_piece(lambda at, end: work(at // step, at, end), count, step, self.threads)
+def _in_place(sizes: Rlwe) -> bool:
+    """Whether residues travel as the words that they are computed in."""
+    return sizes.limb_bits == 64
 
 
 @dataclass(frozen=True, slots=True)
-class EsaflOpener(OpenerShell):
-    """A reader's side; parameters as for `SealerShell`.
+class EsaflOpener(Opener):
+    """A reader's side; parameters as for `Sealer`.
 
     `total` is s, int32 (dimension,): of all members, or with keys="round" of the senders of one sum.
     """
@@ -281,19 +253,17 @@ class EsaflOpener(OpenerShell):
         products = adder.products(self.group_key, total.slot, self.total)
         out = empty(total.length, slots.dtype)
 
-        def work(start: int, stop: int) -> None:
-            scratch = products.scratch
-            for at, end in windows(start, stop, sizes.step):
-                masks, residues = np.empty((2, limbs, end - at), np.uint64)
-                products.into(at, masks, scratch)
-                for limb, ring in enumerate(sizes.rings):
-                    adder.limbs.read(total.data, count, limb, at, residues[limb])
-                    ring.subtract_into(residues[limb], masks[limb])
-                part = out[at * slots.per : end * slots.per]
-                part[:], _ = slots.lower(residues, part.size, senders)
+        def work(at: int, end: int) -> None:
+            masks, residues = np.empty((2, limbs, end - at), np.uint64)
+            products.into(at, masks)
+            for limb, ring in enumerate(sizes.rings):
+                adder.limbs.read(total.data, count, limb, at, residues[limb])
+                ring.subtract_into(residues[limb], masks[limb])
+            part = out[at * slots.per : end * slots.per]
+            part[:], _ = slots.lower(residues, part.size, senders)
 
         try:
-            spread(work, count, sizes.step, self.threads)
+            each_piece(work, count, sizes.step, self.threads)
         except ProtocolError as error:
             raise ProtocolError(f"esafl: {error}") from None
         return out

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ProtocolError
-from flhe.math.ring import Q
+from flhe.math.ring import Q, lifted
 from flhe.math.sampling import BOUND, SIGMA, draw
-from flhe.schemes.polynomial_masks import lifted
+from flhe.schemes.seal_sizes import Digits
 from flhe.wire.secret import Random
 
 WIDTH = 0.25
@@ -74,25 +74,24 @@ def _check_width(key: NDArray[np.signedinteger], cohort: int) -> None:
 # --- keys as field elements, for masking-key agreement ---
 
 
-def _digit_bits(cohort: int) -> int:
-    """Bits of one coefficient of a sum of `cohort` keys, sign included."""
-    return (cohort * BOUND).bit_length() + 1
+def _digits(cohort: int) -> Digits:
+    """How coefficients lie in an element, with room for the sum of `cohort` keys."""
+    width = (cohort * BOUND).bit_length() + 1
+    return Digits(width, 63 // width, BOUND)
 
 
 def elements(dimension: int, cohort: int) -> int:
     """Field elements that hold one key."""
-    return -(-dimension // (63 // _digit_bits(cohort)))
+    return -(-dimension // _digits(cohort).per)
 
 
 def to_elements(own: Own, cohort: int) -> NDArray[np.uint64]:
     """A key as field elements, shape (elements,): digits in base 2^k, where k has room for the sum."""
-    bits = _digit_bits(cohort)
-    per = 63 // bits
-    digits = np.zeros(elements(own.size, cohort) * per, np.int64)
-    digits[: own.size] = own
-    packed = (digits.reshape(-1, per) << (bits * np.arange(per))).sum(axis=1)
+    digits = _digits(cohort)
+    padded = np.zeros(elements(own.size, cohort) * digits.per, np.int64)
+    padded[: own.size] = own
     # Below zero: Q + x, modulo 2^64, which is below Q because |x| < 2^63.
-    return lifted(packed, Q)
+    return lifted(digits.join(padded), Q)
 
 
 def from_elements(summed: NDArray[np.uint64], dimension: int, cohort: int) -> Total:
@@ -100,17 +99,11 @@ def from_elements(summed: NDArray[np.uint64], dimension: int, cohort: int) -> To
 
     Raises ProtocolError: it is no sum of at most `cohort` keys.
     """
-    bits = _digit_bits(cohort)
-    per = 63 // bits
     if summed.shape != (elements(dimension, cohort),):
         raise ProtocolError(f"esafl: a sum of keys of {summed.shape} field elements")
     above = summed > np.uint64(Q // 2)
-    rest = np.where(above, summed - np.uint64(Q), summed).view(np.int64)
-    digits = np.empty((summed.size, per), np.int64)
-    for j in range(per):
-        digits[:, j] = (rest << (64 - bits)) >> (64 - bits)
-        rest = (rest - digits[:, j]) >> bits
-    flat = digits.reshape(-1)
-    if rest.any() or flat[dimension:].any():
+    signed = np.where(above, summed - np.uint64(Q), summed).view(np.int64)
+    found, fits = _digits(cohort).split(signed, cohort)
+    if not fits or found[dimension:].any():
         raise ProtocolError("esafl: a sum of keys that no members' keys have")
-    return flat[:dimension].astype(np.int32)
+    return found[:dimension].astype(np.int32)

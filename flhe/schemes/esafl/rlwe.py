@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,10 +31,9 @@ from flhe.coding.limb_packing import PIECE, LimbPacking, Residues
 from flhe.errors import ConfigError
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.prime_ring import PrimeRing, ntt_primes
-from flhe.math.ring import Q
+from flhe.math.ring import Q, lifted
 from flhe.math.sampling import SIGMA
-from flhe.schemes.esafl.presets import EshePreset
-from flhe.schemes.polynomial_masks import lifted
+from flhe.schemes.presets import RingPreset
 
 MAX_LIMB = 63
 """Bits of a prime: products are reduced with 64-bit words."""
@@ -52,13 +52,6 @@ class Rlwe:
     n: int
     limb_bits: int
     slots: Coefficients
-
-    def __post_init__(self) -> None:
-        for q in self.slots.moduli:
-            if (q - 1) % (2 * self.n):
-                raise ConfigError(f"Rlwe(n={self.n}): a modulus is not 1 modulo {2 * self.n}")
-            if q.bit_length() > self.limb_bits:
-                raise ConfigError(f"Rlwe: a modulus is longer than {self.limb_bits} bits")
 
     @property
     def rings(self) -> tuple[PrimeRing, ...]:
@@ -95,6 +88,7 @@ class Products:
     sizes: Rlwe
     keys: tuple[bytes, ...] = field(repr=False)
     hats: tuple[Residues, ...] = field(repr=False)
+    local: threading.local = field(default_factory=threading.local, repr=False, compare=False)
 
     @classmethod
     def of(cls, sizes: Rlwe, keys: tuple[bytes, ...], key: NDArray[Any]) -> Products:
@@ -102,18 +96,15 @@ class Products:
         hats = tuple(ring.forward(lifted(key, ring.q)) for ring in sizes.rings)
         return cls(sizes, keys, hats)
 
-    @property
-    def scratch(self) -> Residues:
-        """Space for `into`."""
-        return np.empty(self.sizes.step + SPARE, np.uint64)
-
-    def into(self, at: int, out: Residues, scratch: Residues) -> None:
+    def into(self, at: int, out: Residues) -> None:
         """Coefficients `at`, a multiple of `step`, and on, of all limbs: uint64 (limbs, count)."""
         n, count = self.sizes.n, out.shape[1]
         first, blocks = at // n, -(-count // n)
+        if not hasattr(self.local, "scratch"):
+            self.local.scratch = np.empty(self.sizes.step + SPARE, np.uint64)
         for limb, ring in enumerate(self.sizes.rings):
             a_hat = FieldElements(AesCtr(), self.keys[limb], ring.q).blocks(
-                first, blocks, n, scratch
+                first, blocks, n, self.local.scratch
             )
             if count == blocks * n:
                 ring.products(self.hats[limb], a_hat, out[limb].reshape(blocks, n))
@@ -122,7 +113,7 @@ class Products:
 
 
 @functools.lru_cache(maxsize=256)
-def rlwe_for(preset: EshePreset, cohort: int, bits: int) -> Rlwe:
+def rlwe_for(preset: RingPreset, cohort: int, bits: int) -> Rlwe:
     """What a sum of `cohort` vectors of `bits`-bit values takes in the rings of `preset`.
 
     Raises ConfigError: not even one slot fits.
@@ -130,18 +121,18 @@ def rlwe_for(preset: EshePreset, cohort: int, bits: int) -> Rlwe:
     bound = (1 << (bits - 1)) - 1
     width = slot_width(bound, cohort)
     noise = math.log2(2 * (8 * SIGMA * math.sqrt(cohort) + 2))
-    sizes = []
+    one_limb, sizes = preset.log_q == 64, []
     for per in range(1, preset.log_q // width + 1):
         need = per * width + noise
         limbs = math.ceil(need / MAX_LIMB)
         # Primes lie a little below a power of two: where that is a little too low, one bit more.
         for bits_of_one in (math.ceil(need / limbs), math.ceil(need / limbs) + 1):
-            if preset.goldilocks:
+            if one_limb:
                 sizes.append((64 / per, per, 1, 64))
             elif preset.dimension.bit_length() + SPREAD <= bits_of_one <= MAX_LIMB:
                 sizes.append((limbs * bits_of_one / per, per, limbs, bits_of_one))
     for _, per, limbs, limb_bits in sorted(sizes):
-        moduli = (Q,) if preset.goldilocks else ntt_primes(preset.dimension, limb_bits, limbs)
+        moduli = (Q,) if one_limb else ntt_primes(preset.dimension, limb_bits, limbs)
         q = math.prod(moduli)
         if q.bit_length() <= preset.log_q and opens(q, per * width, cohort):
             return Rlwe(preset.dimension, limb_bits, Coefficients(bound, cohort, per, moduli))
@@ -151,13 +142,13 @@ def rlwe_for(preset: EshePreset, cohort: int, bits: int) -> Rlwe:
     )
 
 
-def most_bits(preset: EshePreset, cohort: int) -> int:
+def most_bits(preset: RingPreset, cohort: int) -> int:
     """Bits of one value that cost no more on the wire than 16 do: slots have room for them anyway."""
     usual = rlwe_for(preset, cohort, 16).value_bits
     return next(bits for bits in range(32, 15, -1) if _value_bits(preset, cohort, bits) <= usual)
 
 
-def _value_bits(preset: EshePreset, cohort: int, bits: int) -> float:
+def _value_bits(preset: RingPreset, cohort: int, bits: int) -> float:
     try:
         return rlwe_for(preset, cohort, bits).value_bits
     except ConfigError:

@@ -7,19 +7,43 @@
 How vectors are cut, sent and opened is in `flhe.schemes.seal_adder`. Members share s: with the server,
 any one of them reads single updates.
 
-Values are integers on the codec's grid. The noise of a sum stays below a quarter of a step
-(`flhe.schemes.fedml_he.sizes` proves it for the cohort), so rounding gives the sum exactly, on every
-machine, and takes off the noise: nothing of what is opened depends on s or on an error, which is how
-decrypted CKKS values otherwise give the key away (Li and Micciancio, EUROCRYPT 2021). A slot that lies
-off the grid says that a sum is not its senders'.
+Values are integers on the codec's grid. The noise of a sum stays below a quarter of a step, so rounding
+gives the sum exactly, on every machine, and takes off the noise: nothing of what is opened depends on s
+or on an error, which is how decrypted CKKS values otherwise give the key away (Li and Micciancio,
+EUROCRYPT 2021). A slot that lies off the grid says that a sum is not its senders'.
 
-Source: FedML-HE, Algorithm 1 and Sec. 2.3, without selection, which is the codec's; CKKS
-(ASIACRYPT 2017); docs/protocol.md.
+A slot carries the integer V = sum over k of v_k 2^(width k) of `per` values, as a real times the scale.
+Sums of N of them open to the nearest integer. That is their sum, exactly, because
+
+    q / 2  >  N max|V| scale + N 22                 no coefficient wraps: none exceeds the largest slot
+    1 / 4  >  10 sigma / scale + 2^-48 N max|V|     no slot is off by half a step, nor by a quarter
+
+    sigma^2 = N (10.5 + 1 / 2) n / 2
+
+is the variance of a slot's error at most. A coefficient's error is centred binomial of variance 10.5
+(at most 21), and the real part of a slot weighs n of them with cosines whose squares add up to n / 2.
+Its rounding is random, as `Dither` makes it: of mean 0 whatever the vectors, in an interval of length
+1, independent of other senders' and of all other coefficients' but one. Slots are real, so coefficient
+n - i is the negative of coefficient i, and so is its rounding: n / 2 of them count twice, (n - 1) / 4
+in all. All is sub-Gaussian with these parameters, so a slot is off by 10 sigma with odds of 2^-71
+(Hoeffding). The other term is the transforms in double precision, and slots as doubles, where the
+largest error that was measured is 8 2^-53 of the largest value: four times that are allowed for.
+
+Without dither roundings would be a function of the vector: of equal vectors they add up, and of those
+that are 0 but for a few values they go along with the cosines; N n / pi at worst. Doubles round part of
+the dither away where scale max|V| is 2^57 or more: for three senders at most, in moduli of 59 bits and
+more. Equal roundings of three are N^2 / 2 in place of N / 2, which leaves 9.5 sigma.
+
+The modulus is the shortest that holds a value in the fewest bits; what is left of it goes to the scale.
+
+Source: FedML-HE, Algorithm 1 and Sec. 2.3, without selection, which is the codec's; CKKS (ASIACRYPT
+2017), Sec. 3.2 and 3.3; error of a coefficient: SEAL 4.1, `sample_poly_cbd`; docs/protocol.md.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,9 +53,63 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.math.prg import AesCtr, FieldElements, drawn
-from flhe.schemes.fedml_he.sizes import CkksSizes
-from flhe.schemes.seal_adder import SealAdder, SealOpener, SealSealer
+from flhe.schemes.seal_adder import SealAdder, SealSealer
+from flhe.schemes.seal_sizes import LARGEST, SealSizes
 from flhe.wire.secret import Random
+
+VARIANCE = 11.0
+"""Of a coefficient's error and rounding, at most."""
+
+TAIL = 10.0
+"""Standard deviations that a slot's error may have."""
+
+FLOATS = 2.0**-48
+"""Error of the transforms in double precision, of the largest sum."""
+
+ROOM = 0.25
+"""Steps of the grid that a slot may be off: half of what would change a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class CkksSizes(SealSizes):
+    """Sizes of one ring, as for `SealSizes`; a ciphertext has n / 2 slots."""
+
+    WIDEST = 52  # sign included: doubles hold such integers
+
+    def parameters(self) -> dict[str, Any]:
+        """What else is public: the scale."""
+        return {"scale_bits": self.scale_bits}
+
+    @property
+    def fits(self) -> bool:
+        """Whether the noise of `cohort` ciphertexts stays below a quarter of a step."""
+        return self.scale_bits >= 0 and self.residual(self.cohort) < ROOM
+
+    @property
+    def scale_bits(self) -> int:
+        """Its logarithm; negative when even 1 is too large."""
+        room = (self.q / 2 - self.cohort * LARGEST) / (self.cohort * self.digits.largest)
+        return math.floor(math.log2(room)) if room >= 1 else -1
+
+    @property
+    def scale(self) -> float:
+        """Units of a coefficient in a step of the grid: the largest power of two that fits."""
+        return 2.0**self.scale_bits
+
+    def sigma(self, count: int) -> float:
+        """Standard deviation of a slot's error in a sum of `count`, in steps of the grid, at most."""
+        return math.sqrt(count * VARIANCE * self.n / 2) / self.scale
+
+    def residual(self, count: int) -> float:
+        """Largest distance of a slot from the grid in a sum of `count`, in steps of it."""
+        return TAIL * self.sigma(count) + FLOATS * count * self.digits.largest
+
+    def slots(self, opened: NDArray[Any], senders: int) -> tuple[NDArray[np.int64], bool]:
+        """To the nearest integer, where the noise of so many explains the rest."""
+        nearest = np.rint(opened)
+        residual = np.abs(np.subtract(opened, nearest, out=opened)).max()
+        return nearest.astype(np.int64), bool(residual <= self.residual(senders))
+
 
 DITHER_BITS = 32
 """Of one coefficient of dither: its mean is 0 exactly, and its rounding is biased by 2^-32 at most."""
@@ -43,7 +121,7 @@ class Dither:
 
     SEAL rounds x + d, with d uniform in [-1/2, 1/2), to one of the integers next to x, and to x in the
     mean, whatever x is. d is a polynomial of real slots: coefficient n - i is the negative of
-    coefficient i, and coefficient n / 2 is 0. `flhe.schemes.fedml_he.sizes` rests on it. d is made of
+    coefficient i, and coefficient n / 2 is 0. The proof rests on it. d is made of
     `words`, uniform below 2^32.
     """
 
@@ -92,21 +170,9 @@ class FedmlHeSealer(SealSealer):
         )
 
 
-class FedmlHeOpener(SealOpener):
-    """A reader's side; parameters as for `SealOpener`."""
-
-    __slots__ = ()
-
-    def _slots(self, opened: NDArray[Any], senders: int) -> tuple[NDArray[np.int64], bool]:
-        """To the nearest integer, where the noise of so many explains the rest."""
-        nearest = np.rint(opened)
-        residual = np.abs(np.subtract(opened, nearest, out=opened)).max()
-        return nearest.astype(np.int64), bool(residual <= self.adder.sizes.residual(senders))
-
-
 @dataclass(frozen=True, slots=True)
 class FedmlHeAdder(SealAdder):
     """Public parameters for a cohort, as for `SealAdder`."""
 
     MASKS = "ckks-a"
-    SIZES, SEALER, OPENER = CkksSizes, FedmlHeSealer, FedmlHeOpener
+    SIZES, SEALER = CkksSizes, FedmlHeSealer

@@ -35,12 +35,12 @@ from flhe.math import COLUMNS
 from flhe.math.buffers import empty
 from flhe.math.prg import CHUNK
 from flhe.math.ring import Elements
-from flhe.schemes.base import Adder, Secrets, check_agrees
+from flhe.schemes.base import Adder, Opener, Sealer, Secrets
 from flhe.schemes.flashe import sparse
+from flhe.schemes.flashe.masking import Mode, Terms, masks, telescoped
 from flhe.schemes.flashe.sparse import SparseTotal
-from flhe.schemes.flashe.streams import Mode, Terms, masks, telescoped
 from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
-from flhe.schemes.shell import OpenerShell, SealerShell, windows
+from flhe.schemes.shell import windows
 from flhe.wire.derive import hkdf
 
 if TYPE_CHECKING:
@@ -139,7 +139,6 @@ class FlasheAdder(Adder):
         self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
     ) -> FlasheOpener:
         """A member's opener: with the group key."""
-        check_agrees(self.scheme, released)
         return FlasheOpener(self, secrets.group_key, threads=threads)
 
     def mask_terms(self, senders: Iterable[int], mode: str = "") -> Terms:
@@ -153,8 +152,8 @@ def _round_key(adder: FlasheAdder, group_key: bytes, slot: Slot, mode: str) -> b
 
 
 @dataclass(slots=True)
-class FlasheSealer(SealerShell):
-    """One client's side: the group key and its own rank; parameters as for `SealerShell`."""
+class FlasheSealer(Sealer):
+    """One client's side: the group key and its own rank; parameters as for `Sealer`."""
 
     adder: FlasheAdder
     group_key: bytes = field(repr=False)
@@ -214,8 +213,8 @@ class FlasheSealer(SealerShell):
 
 
 @dataclass(frozen=True, slots=True)
-class FlasheOpener(OpenerShell):
-    """A reader's side: the group key; parameters as for `SealerShell`.
+class FlasheOpener(Opener):
+    """A reader's side: the group key; parameters as for `Sealer`.
 
     Of a sparse sum come values of the coordinates that somebody sent, in order, then the extras.
     """

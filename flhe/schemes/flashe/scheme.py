@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from flhe.coding.support import Support
 from flhe.errors import ConfigError
 from flhe.schemes.base import Choice, Scheme
 from flhe.schemes.flashe import masking
 from flhe.wire.record import Form
-
-if TYPE_CHECKING:
-    from flhe.schemes.flashe.adder import FlasheAdder
 
 Masking = Literal["double", "single", "adaptive"]
 
@@ -35,6 +32,7 @@ class Flashe(Scheme):
     FORM = Form("FLASHE", error=ConfigError)
     name: ClassVar[str] = "flashe"
     title: ClassVar[str] = "FLASHE"
+    ADDER = "flhe.schemes.flashe.adder:FlasheAdder"
     dense: ClassVar[str] = ""
 
     masking: Masking = "double"
@@ -47,12 +45,6 @@ class Flashe(Scheme):
     def summary(self) -> str:
         """Its masking."""
         return f"Masking: {self.masking}"
-
-    def adder(self, cohort: int, bits: int | None = None, public: bytes = b"") -> FlasheAdder:
-        """As for all schemes; there is no public key."""
-        from flhe.schemes.flashe.adder import FlasheAdder
-
-        return FlasheAdder(self, cohort, self.or_default(bits))
 
     @property
     def mode_ahead(self) -> str:

@@ -21,8 +21,9 @@ from flhe.coding.pack import Packing, spread
 from flhe.coding.support import Support, covered, union_of
 from flhe.errors import ProtocolError
 from flhe.math.buffers import empty
-from flhe.schemes.flashe.streams import Mode, Terms, masks, telescoped
+from flhe.schemes.flashe.masking import Mode, Terms, masks, telescoped
 from flhe.schemes.sealed import Sealed
+from flhe.schemes.shell import packed, unpacked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,22 +77,18 @@ def add(
 
     if total is not None and not isinstance(total, SparseTotal):
         total = add(packing, None, total, total.senders)
-    length = part.supports[0].length
-    under_way = isinstance(part, SparseTotal)
-    extras = part.length - length if under_way else check_part(packing, part)
+    if isinstance(part, SparseTotal):
+        part = close(packing, part)
+    length, extras = part.supports[0].length, check_part(packing, part)
     if total is None:
         lanes: NDArray[Any] = np.zeros(length + extras, packing.lane)
     else:
         lanes = total.data.view(packing.lane)
         if lanes.size != length + extras:
             raise ProtocolError("add: the part has another length than the sum")
-    if under_way:
-        np.add(lanes, part.data.view(packing.lane), out=lanes)
-    else:
-        values = _unpacked(packing, part)
-        coords = covered(part.supports)
-        kernels.scatter_add(coords, values[: coords.size], lanes)
-        np.add(lanes[length:], values[coords.size :], out=lanes[length:])
+    values, coords = _lanes(packing, part), covered(part.supports)
+    kernels.scatter_add(coords, values[: coords.size], lanes)
+    np.add(lanes[length:], values[coords.size :], out=lanes[length:])
     supports = dict(zip(part.senders, part.supports, strict=True))
     if total is not None:
         supports |= dict(zip(total.senders, total.supports, strict=True))
@@ -110,16 +107,14 @@ def close(packing: Packing, total: SparseTotal) -> Sealed:
     values = empty(coords.size + total.length - length, packing.lane)
     kernels.gather(lanes, coords, np.uint64(0), values[: coords.size])
     values[coords.size :] = lanes[length:]
-    data = packing.pack(values.view(packing.signed), np.zeros(values.size, packing.lane))
+    data = packed(packing, values.view(packing.signed))
     return Sealed(
         total.scheme, total.slot, total.senders, values.size, data, total.mode, total.supports
     )
 
 
-def _unpacked(packing: Packing, sealed: Sealed) -> NDArray[Any]:
-    out = empty(sealed.length, packing.signed)
-    packing.unpack(sealed.data, np.zeros(sealed.length, packing.lane), out)
-    return out.view(packing.lane)
+def _lanes(packing: Packing, sealed: Sealed) -> NDArray[Any]:
+    return unpacked(packing, sealed.data, sealed.length).view(packing.lane)
 
 
 def open_sum(
@@ -131,7 +126,7 @@ def open_sum(
     extras = check_part(packing, total)
     length = total.supports[0].length
     coords = covered(total.supports)
-    values = _unpacked(packing, total)
+    values = _lanes(packing, total)
     words = {j: s.bitmap() for j, s in zip(total.senders, total.supports, strict=True)}
     nobody = np.zeros(-(-length // 64), np.uint64)
     lanes: NDArray[Any] = np.zeros(length, packing.lane)  # sums of the masks of each coordinate

@@ -38,10 +38,10 @@ from flhe.math.buffers import empty
 from flhe.math.prg import AesCtr, FieldElements, random_elements
 from flhe.math.prime_ring import PrimeRing
 from flhe.math.ring import Elements
-from flhe.schemes.base import Adder, Secrets, check_agrees
+from flhe.schemes.base import Adder, Opener, Sealer, Secrets
 from flhe.schemes.presets import RingPreset
 from flhe.schemes.sealed import Sealed, Slot
-from flhe.schemes.shell import OpenerShell, SharedSealerShell, each_piece, windows
+from flhe.schemes.shell import each_piece, windows
 from flhe.wire import canonical
 from flhe.wire.derive import PREFIX
 from flhe.wire.secret import Random
@@ -119,14 +119,7 @@ class SashAdder(Adder):
         self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
     ) -> SashOpener:
         """A member's opener: with the sum of the senders' seeds."""
-        check_agrees(self.scheme, released)
         assert released is not None
-        return SashOpener(self, released, threads=threads)
-
-    def server_opener(self, released: Elements, *, threads: int = 1) -> SashOpener:
-        """The server's, with the same; ConfigError where the clients read."""
-        if self.scheme.reader != "server":
-            raise ConfigError("sash: the clients read its sums, and the server none")
         return SashOpener(self, released, threads=threads)
 
     def parameters(self) -> dict[str, Any]:
@@ -193,8 +186,8 @@ Masked = tuple[Seed, NDArray[np.uint32]]
 
 
 @dataclass(slots=True)
-class SashSealer(SharedSealerShell):
-    """One client's side: it draws a fresh seed for each ciphertext; parameters as for `SealerShell`."""
+class SashSealer(Sealer):
+    """One client's side: it draws a fresh seed for each ciphertext; parameters as for `Sealer`."""
 
     adder: SashAdder
     rank: int
@@ -236,7 +229,7 @@ def _mask_into(values: NDArray[Any], guard: int, lanes: NDArray[np.uint32]) -> N
 
 
 @dataclass(frozen=True, slots=True)
-class SashOpener(OpenerShell):
+class SashOpener(Opener):
     """A reader's side, for one sum; `seed` is the sum of its senders' modulo q, uint64 (dimension,)."""
 
     adder: SashAdder

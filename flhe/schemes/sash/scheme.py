@@ -11,15 +11,12 @@ Source: SASH, Fig. 2 and Theorem 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 from flhe.errors import ConfigError
 from flhe.schemes.base import Agreement, Reader, Scheme
 from flhe.schemes.presets import RingPreset, called, named
 from flhe.wire.record import Form
-
-if TYPE_CHECKING:
-    from flhe.schemes.sash.adder import SashAdder
 
 Unmask = Literal["server", "clients"]
 
@@ -56,6 +53,7 @@ class Sash(Scheme):
     FORM = Form("SASH", error=ConfigError)
     name: ClassVar[str] = "sash"
     title: ClassVar[str] = "SASH"
+    ADDER = "flhe.schemes.sash.adder:SashAdder"
     agreement: ClassVar[Agreement] = "masking"
     default_bits: ClassVar[int] = 0
     dense: ClassVar[str] = "one sum of seeds opens every coordinate"
@@ -85,16 +83,6 @@ class Sash(Scheme):
         """Who reads."""
         return f"Sums are read by: the {self.unmask}"
 
-    def settle(self, cohort: int, bits: int) -> tuple[Self, int]:
-        """0 bits take all that the cohort leaves room for."""
-        return self, bits or self.adder(cohort).bits
-
     def elements(self, cohort: int) -> int:
         """Field elements of one seed."""
         return self.parameters_of_prg.dimension
-
-    def adder(self, cohort: int, bits: int | None = None, public: bytes = b"") -> SashAdder:
-        """As for all schemes; there is no public key. 0 bits take all that there is room for."""
-        from flhe.schemes.sash.adder import SashAdder
-
-        return SashAdder(self, cohort, self.or_default(bits))

@@ -1,8 +1,7 @@
 """What ESAFL's text gets wrong or leaves open, shown on its scheme as printed.
 
 Keys are found from low bits: p and q are powers of two, and so is everything that hides a s there.
-`tests/schemes/test_eshe_attacks.py` does it for any `a`, in the paper's dimension, and tries the same
-against ours.
+`tests/schemes/test_eshe_attacks.py` tries the same against ours.
 
 Source: Wu, Zhang, Luo, "ESAFL".
 """
@@ -14,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flhe_lab.papers.corrections.proof import Found, fixed, shows
 from flhe_lab.papers.esafl import PaperEshe, Poly, Q, multiply
@@ -40,7 +40,7 @@ def odd(a: Poly) -> Poly:
     return [a[0] ^ ~sum(a) & 1, *a[1:]]
 
 
-def _inverse(a: Poly, bits: int) -> Poly:
+def inverse(a: Poly, bits: int) -> Poly:
     """1 / a modulo 2^bits and x^n + 1, for an odd a(1): units are a group of 2^k, so it is a power.
 
     a^n = 1 modulo 2, hence a^(n 2^(bits - 1)) = 1 modulo 2^bits.
@@ -56,8 +56,14 @@ def _inverse(a: Poly, bits: int) -> Poly:
 def key_from(c: Poly, a: Poly, bits: int = 3) -> Poly:
     """s, from the low bits of c = a s + p~ e + m where m and p vanish, as it is where it is ternary."""
     size = 1 << bits
-    found = multiply([x % size for x in c], _inverse(a, bits))
+    found = multiply([x % size for x in c], inverse(a, bits))
     return [(x + size // 2) % size - size // 2 for x in found]
+
+
+def odd_places(c: Poly, a: Poly) -> NDArray[np.bool_]:
+    """Where s is odd, or its complement, whichever is smaller: for an odd p and even q and m."""
+    odd: NDArray[np.bool_] = np.array(multiply([x & 1 for x in c], inverse(a, 1))) % 2 == 1
+    return odd if 2 * odd.sum() <= odd.size else ~odd
 
 
 @shows("esafl-low-bits")
@@ -81,9 +87,7 @@ def _parity() -> Found:
     eshe = printed(p=(1 << 460) - 1)
     a, key = odd(eshe.public(fixed(1))), eshe.key(fixed(2))
     c = eshe.encrypt(a, key, message(N, 3), fixed(4))
-    uneven = np.array(multiply([x & 1 for x in c], _inverse(a, 1))) % 2 == 1
-    uneven = uneven if 2 * uneven.sum() <= uneven.size else ~uneven
-    right = int((uneven == (np.array(key) != 0)).sum())
+    right = int((odd_places(c, a) == (np.array(key) != 0)).sum())
     return Found(
         f"With an odd p instead, parities of one ciphertext tell of {right} of {N} coefficients "
         "of the key whether they are zero.",

@@ -31,10 +31,10 @@ from flhe.coding.limb_packing import LimbPacking, Residues
 from flhe.errors import ConfigError
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.prime_ring import PrimeRing
-from flhe.schemes.base import Adder, Opener, Sealer, Secrets, Spends, check_agrees
-from flhe.schemes.esafl.presets import ESHE, EshePreset
+from flhe.schemes.base import Adder, Opener, Sealer, Secrets, Spends
 from flhe.schemes.esafl.rlwe import Rlwe
-from flhe.schemes.presets import called
+from flhe.schemes.esafl.scheme import ESHE
+from flhe.schemes.presets import RingPreset, called
 from flhe.schemes.sealed import Sealed
 from flhe.wire import canonical
 from flhe.wire.derive import hkdf
@@ -57,7 +57,7 @@ class ThresholdRlwe(Adder):
     cohort: int  # N, parties that hold shares, and senders of a sum at most; 2 or more
     threshold: int  # t, parties that open a sum together, 2 to N. Fewer learn nothing.
     bits: int = 16  # Bits of one encoded value, sign included, 2 to 32
-    ring: str = DEFAULT_RING  # As in `flhe.schemes.esafl.presets`; one limb of 64 bits is too small
+    ring: str = DEFAULT_RING  # As in `flhe.schemes.esafl.scheme`; one limb of 64 bits is too small
     key_id: bytes = b""  # `PublicKey.key_id`, 32 bytes; empty before there is one
     scheme: ThresholdCkks = field(default=ThresholdCkks(), repr=False, compare=False)
 
@@ -74,7 +74,7 @@ class ThresholdRlwe(Adder):
         sizes_for(self.preset, self.cohort, self.threshold, self.bits)
 
     @property
-    def preset(self) -> EshePreset:
+    def preset(self) -> RingPreset:
         """The preset itself."""
         return called(self.ring, "ring", "ESHE", ESHE)
 
@@ -141,7 +141,7 @@ class ThresholdRlwe(Adder):
             self.limbs.add(own, other, count, self.rings)
         return total.data
 
-    # --- the key, and what a member does with its share; see `SharesAdder` ---
+    # --- the key, and what a member does with its share ---
 
     def draw(self, rank: int, common: bytes, random: Random) -> tuple[bytes, bytes]:
         """A member's part of the key, encoded, and the COMMIT."""
@@ -204,7 +204,6 @@ class ThresholdRlwe(Adder):
         """The opener of what T released."""
         from flhe_lab.variants.threshold.opening import TogetherOpener
 
-        check_agrees(self.scheme, released)
         return TogetherOpener(self, released or {})
 
 

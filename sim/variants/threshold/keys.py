@@ -35,9 +35,9 @@ from numpy.typing import NDArray
 from flhe.coding.limb_packing import Residues
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.prg import AesCtr, FieldElements
+from flhe.math.ring import lifted
 from flhe.math.sampling import draw
 from flhe.schemes.esafl.keys import check_own, draw_own
-from flhe.schemes.polynomial_masks import lifted
 from flhe.schemes.sealed import check_senders
 from flhe.wire import canonical
 from flhe.wire.arrays import array

@@ -40,6 +40,7 @@ from flhe.errors import ProtocolError, QuorumError
 from flhe.math.buffers import empty
 from flhe.math.prg import AesCtr, FieldElements
 from flhe.math.prime_ring import PrimeRing
+from flhe.schemes.base import Opener
 from flhe.schemes.sealed import Sealed
 from flhe.wire import canonical
 from flhe.wire.derive import hkdf
@@ -129,7 +130,7 @@ class Party:
 
 
 @dataclass(frozen=True, slots=True)
-class TogetherOpener:
+class TogetherOpener(Opener):
     """A reader's side of a release: partial decryptions by rank, and no secret."""
 
     scheme: ThresholdRlwe

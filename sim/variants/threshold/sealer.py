@@ -20,16 +20,16 @@ from flhe.coding.base import Plain
 from flhe.coding.limb_packing import Residues
 from flhe.coding.support import Support
 from flhe.math.buffers import empty
+from flhe.math.ring import lifted
 from flhe.math.sampling import fresh
-from flhe.schemes.polynomial_masks import lifted
+from flhe.schemes.base import Sealer
 from flhe.schemes.sealed import Slot, check_senders
-from flhe.schemes.shell import SealerShell
 from flhe_lab.variants.threshold.adder import CHECKS, PublicKey, ThresholdRlwe, common_hats
 from flhe_lab.variants.threshold.sharing import scaled
 
 
 @dataclass(slots=True)
-class ThresholdSealer(SealerShell):
+class ThresholdSealer(Sealer):
     """One client's side: it needs no secret."""
 
     adder: ThresholdRlwe  # Public parameters, with the key's id

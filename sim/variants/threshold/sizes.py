@@ -30,8 +30,8 @@ from flhe.coding.coefficients import Coefficients, slot_width
 from flhe.errors import ConfigError
 from flhe.math.prime_ring import ntt_primes
 from flhe.math.sampling import SIGMA
-from flhe.schemes.esafl.presets import EshePreset
 from flhe.schemes.esafl.rlwe import MAX_LIMB, SPREAD, Rlwe
+from flhe.schemes.presets import RingPreset
 
 SMUDGING = 40
 """Bits that smudging noise is larger than what it hides."""
@@ -96,7 +96,7 @@ def ciphertext_noise(dimension: int, cohort: int) -> int:
 
 
 @functools.lru_cache(maxsize=256)
-def sizes_for(preset: EshePreset, cohort: int, threshold: int, bits: int) -> Rlwe:
+def sizes_for(preset: RingPreset, cohort: int, threshold: int, bits: int) -> Rlwe:
     """Sizes with the fewest bits a value that have room for all of it; `slots` is `Flooded`.
 
     Raises ConfigError: not even one slot fits; more parties than noise has room for.
@@ -106,7 +106,7 @@ def sizes_for(preset: EshePreset, cohort: int, threshold: int, bits: int) -> Rlw
     smudging = (hidden << SMUDGING).bit_length()
     noise = math.log2(2 * (hidden + (threshold << smudging) + 1))
     width, found = slot_width(bound, cohort), []
-    for per in range(1, 0 if preset.goldilocks else preset.log_q // width + 1):
+    for per in range(1, 0 if preset.log_q == 64 else preset.log_q // width + 1):
         need = per * width + noise
         limbs = math.ceil(need / MAX_LIMB)
         # Primes lie a little below a power of two: where that is a little too low, one bit more.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from flhe.math.sampling import SIGMA
-from flhe.schemes.esafl.presets import ESHE
+from flhe.schemes.esafl.scheme import ESHE
 from flhe_lab.papers.lattice import Cost, log2_delta, primal, primal_errors
 
 PAIR = SIGMA / math.sqrt(2)

@@ -19,7 +19,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from flhe.keys.agreement.messages import Envelope
 from flhe.mods import records
-from flhe.schemes.flashe import streams
+from flhe.schemes.flashe import masking
 from flhe_lab.bench.synthetic import initial
 from flhe_lab.rehearsal import app as loopback_app
 from flhe_lab.rehearsal import node_secrets, wire
@@ -34,7 +34,7 @@ TERMS = terms_of("flashe")
 
 def hide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every keystream of FLASHE zeros."""
-    real = streams.masks
+    real = masking.masks
 
     def zeros(*where: Any) -> Iterator[tuple[int, int, Any]]:
         for at, end, lanes in real(*where):

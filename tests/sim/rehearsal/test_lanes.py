@@ -21,9 +21,9 @@ from flhe.schemes.fedml_he.adder import FedmlHeSealer
 from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.adder import FlasheAdder, FlasheSealer
 from flhe.schemes.flashe.scheme import Flashe
-from flhe.schemes.polynomial_masks import PolynomialMasks
 from flhe.schemes.sash.adder import SashSealer
 from flhe.schemes.sash.scheme import Sash
+from flhe.schemes.seal_adder import PolynomialMasks
 from flhe.schemes.seal_keys import SealSecret
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.training.terms import Terms

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from flhe.errors import ConfigError, ProtocolError, QuorumError
 from flhe.math.sampling import SIGMA
-from flhe.schemes.esafl.presets import ESHE
+from flhe.schemes.esafl.scheme import ESHE
 from flhe_lab.papers.lattice import primal_errors
 from flhe_lab.variants.threshold import keys as threshold_keys
 from flhe_lab.variants.threshold.adder import ThresholdRlwe
