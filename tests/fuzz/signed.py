@@ -22,7 +22,8 @@ from flhe.schemes.seal_keys import SealSecret
 from flhe.wire import canonical
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
 from tests.fuzz.decoders import ANY, NEVER, Decoder
-from tests.fuzz.group import CONTRACT, IDS, ROSTER, RUN, SIZE, exchange, replaced, source
+from tests.fuzz.group import IDS, ROSTER, RUN, SIZE, exchange, replaced, source
+from tests.keys.agreement import CONTRACT, opened, resigned
 
 E, OTHER = exchange(), exchange(1)
 SCOPE = RUN, 0, E.epochs[0].id, CONTRACT
@@ -77,18 +78,8 @@ def _finish(data: bytes) -> None:
     epoch.finish(E.confirmed[0], replaced(E.confirms, E.confirms[1], data))
 
 
-def payload_of(message: bytes, limit: int = 1 << 20) -> bytes:
-    return Envelope.from_bytes(message, limit).payload
-
-
-def resigned(message: bytes, payload: bytes, rank: int = 1) -> bytes:
-    """The same message with another payload, by a member who lies."""
-    head = Envelope.from_bytes(message, 1 << 20).header
-    return Envelope.seal(IDS[rank], head, payload).to_bytes()
-
-
 def _liar_shares(contribution: bytes) -> None:
-    head = Envelope.from_bytes(TO_ME, 1024).header
+    head = opened(TO_ME).header
     box = pairs.seal_to(E.shared[1].pair_keys[0], head, contribution, source("box"))
     _confirm(Envelope.seal(IDS[1], head, box).to_bytes())
 
@@ -118,9 +109,9 @@ def _announced(data: bytes) -> None:
 def _leader_lies(secret: bytes, adder: Any = PAILLIER) -> None:
     """The leader seals what is no secret key, or not that of the public one."""
     agreed, message = pair(0, adder)
-    head = Envelope.from_bytes(message, key_pair.MAX_PAIR).header
+    head = opened(message).header
     box = pairs.seal_to(agreed.group_key, head, secret, source("lie"))
-    _take(resigned(message, canonical.dumps([agreed.scheme_public, box]), 0), adder)
+    _take(resigned(IDS[0], message, canonical.dumps([agreed.scheme_public, box])), adder)
 
 
 @functools.cache
@@ -137,13 +128,13 @@ def _add(data: bytes) -> None:
 
 def _liar_adds(lanes: bytes) -> None:
     message = joints()[1][1]
-    head = Envelope.from_bytes(message, joint.MAX_SHARE).header
+    head = opened(message).header
     box = pairs.seal_to(E.epochs[1].group_key, head, lanes, source("joint lie"))
-    _add(resigned(message, box))
+    _add(resigned(IDS[1], message, box))
 
 
 def _joint_lanes() -> list[bytes]:
-    sent = Envelope.from_bytes(joints()[1][1], joint.MAX_SHARE)
+    sent = opened(joints()[1][1])
     return [pairs.open_from(E.epochs[0].group_key, sent.header, sent.payload)]
 
 
@@ -189,7 +180,7 @@ def _finish_shared(data: bytes) -> None:
 
 
 def _liar_reveals(box: bytes) -> None:
-    head = Envelope.from_bytes(reveals()[1][0], shared_key.MAX_BOX).header
+    head = opened(reveals()[1][0]).header
     payload = pairs.seal_to(E.confirmed[1].pair_keys[0], head, box, source("shared lie"))
     _finish_shared(Envelope.seal(IDS[1], head, payload).to_bytes())
 
@@ -252,8 +243,8 @@ def entries() -> Sequence[Decoder]:
         Decoder("CONFIRM", [E.confirms[1]], _finish, NEVER, [*E.confirms[2:], OTHER.confirms[1]]),
         Decoder(
             "CONFIRM by a liar",
-            [payload_of(E.confirms[1])],
-            lambda payload: _finish(resigned(E.confirms[1], payload)),
+            [opened(E.confirms[1]).payload],
+            lambda payload: _finish(resigned(IDS[1], E.confirms[1], payload)),
             NEVER,
         ),
         Decoder("SHARE by a liar", [E.shared[1].contribution], _liar_shares, ANY),
@@ -275,8 +266,8 @@ def entries() -> Sequence[Decoder]:
         of_two("KEY-COMMIT", lambda n: commits(n)[1][1], _reveal),
         Decoder(
             "KEY-COMMIT by a liar",
-            lambda: [payload_of(commits()[1][1])],
-            lambda payload: _reveal(resigned(commits()[1][1], payload)),
+            lambda: [opened(commits()[1][1]).payload],
+            lambda payload: _reveal(resigned(IDS[1], commits()[1][1], payload)),
             ANY,
         ),
         of_two("KEY-REVEAL", lambda n: reveals(n)[1][0], _finish_shared, room),
