@@ -52,8 +52,7 @@ from flhe.training.model import Model
 from flhe.training.terms import Terms
 from flhe.wire.fields import size
 from flhe.wire.files import make_private
-from flhe.wire.frame import frame, unframe
-from flhe.wire.record import Form, Record
+from flhe.wire.record import Form, Record, frame, unframe
 
 Agreement = epoch.Advertised | epoch.Shared | epoch.Confirmed
 A = TypeVar("A", epoch.Advertised, epoch.Shared, epoch.Confirmed)

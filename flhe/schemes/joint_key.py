@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ProtocolError
-from flhe.wire.arrays import array
+from flhe.wire.fields import array
 from flhe.wire.record import Form, Record
 
 if TYPE_CHECKING:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -71,6 +74,22 @@ def matching(pattern: str, needs: str) -> Rule:
 def ascending(what: str) -> Rule:
     """Items that ascend, each once."""
     return Rule(f"{what} that ascend, each once", lambda value: list(value) == sorted(set(value)))
+
+
+def array(dtype: DTypeLike) -> As:
+    """A flat array of at least one number, little-endian; it is read in the machine's byte order."""
+    own = np.dtype(dtype)
+    little = own.newbyteorder("<")
+
+    def write(value: NDArray[Any]) -> bytes:
+        return value.astype(little).tobytes()
+
+    def read(raw: bytes) -> NDArray[Any]:
+        if not raw:
+            raise ValueError("no numbers")
+        return np.frombuffer(raw, little).astype(own, copy=False)
+
+    return As(write, read, f"{own.name} numbers")
 
 
 BIG = As(

@@ -21,7 +21,7 @@ and repeats no byte of it.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 from typing import get_type_hints as hints_of
 
 from flhe.errors import ConfigError, FlheError, ProtocolError
@@ -204,6 +204,26 @@ def _by_name(plan: Plan, stored: Any) -> dict[str, Any]:
     if unknown:
         raise ProtocolError(f"{form.what}: {unknown} unknown fields{advice}")
     return dict(stored)
+
+
+def frame(head: Record, magic: bytes = b"") -> bytes:
+    """What stands before data that is too long for a record: magic | be32(length of head) | head."""
+    encoded = head.to_bytes()
+    return magic + len(encoded).to_bytes(4, "big") + encoded
+
+
+R = TypeVar("R", bound=Record)
+
+
+def unframe(kind: type[R], data: bytes | bytearray, magic: bytes = b"") -> tuple[R, int]:
+    """The head, and where the data begins. Raises as `kind.from_bytes`, also where it is cut short."""
+    start = len(magic) + 4
+    if data[: len(magic)] != magic or len(data) < start:
+        raise kind.FORM.fault("it does not start like one")
+    end = start + int.from_bytes(data[start - 4 : start], "big")
+    if end > len(data):
+        raise kind.FORM.fault("cut short")
+    return kind.from_bytes(bytes(data[start:end])), end
 
 
 def _wrong(form: Form, name: str, spec: Spec, error: type[FlheError]) -> FlheError:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flhe.errors import ConfigError, FlheError, ProtocolError, StoreError
-from flhe.wire.arrays import array
 from flhe.wire.canonical import dumps, loads
 from flhe.wire.fields import (
     BIG,
@@ -21,14 +20,14 @@ from flhe.wire.fields import (
     Given,
     Hash,
     Rule,
+    array,
     ascending,
     at_most,
     matching,
     size,
     within,
 )
-from flhe.wire.frame import frame, unframe
-from flhe.wire.record import RECORDS, Form, Record
+from flhe.wire.record import RECORDS, Form, Record, frame, unframe
 from flhe.wire.secret import Secret
 
 

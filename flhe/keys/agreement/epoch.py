@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from flhe.errors import AuthenticationError, ProtocolError, QuorumError
-from flhe.keys.agreement.broadcast import header_of, one_each
+from flhe.keys.agreement.broadcast import header_of, one_each, signed
 from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope
 from flhe.keys.agreement.pairs import check_ephemeral, open_from, pair_key, seal_to
 from flhe.keys.agreement.states import Advertised, Confirmed, Epoch, Shared
@@ -95,9 +95,8 @@ def advertise(
     secret = random(32)
     ephemeral = X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
     state = Advertised(identity, run_id, epoch_number, contract, roster, secret, b"")
-    hello = _Hello(ephemeral, random(32)).to_bytes()
-    message = Envelope.seal(identity, header_of(state, ADVERTISE, identity.public), hello)
-    return replace(state, message=message.to_bytes()), message.to_bytes()
+    message = signed(identity, state, ADVERTISE, _Hello(ephemeral, random(32)).to_bytes())
+    return replace(state, message=message), message
 
 
 def share(
@@ -216,13 +215,9 @@ def confirm(state: Shared, shares: list[bytes]) -> tuple[Confirmed, bytes]:
     )
     group_key = hkdf(secret, "group", state.run_id, state.roster.hash, state.number, salt=t2)
     payload = _Proof(t2, _mac(_mac_key(state, group_key), t2, me)).to_bytes()
-    message = Envelope.seal(state.identity, header_of(state, CONFIRM, me), payload).to_bytes()
+    message = signed(state.identity, state, CONFIRM, payload)
     confirmed = Confirmed(
-        **state.common(),
-        identity=state.identity,
-        t2=t2,
-        group_key=group_key,
-        message=message,
+        **state.common(), identity=state.identity, t2=t2, group_key=group_key, message=message
     )
     return confirmed, message
 

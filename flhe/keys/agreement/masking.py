@@ -36,11 +36,17 @@ from typing import Annotated
 import numpy as np
 
 from flhe.errors import ProtocolError, QuorumError, SharesError
-from flhe.keys.agreement.answers import Answer, seal_answer
+from flhe.keys.agreement.answers import Answer, box_key
 from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
-from flhe.keys.agreement.pairs import open_share, pack_elements, seal_share, unpack_elements
+from flhe.keys.agreement.pairs import (
+    boxed,
+    open_share,
+    pack_elements,
+    seal_share,
+    unpack_elements,
+)
 from flhe.keys.identity import Identity
 from flhe.math.ring import Elements, add
 from flhe.schemes.sealed import Sealed, Slot
@@ -222,6 +228,6 @@ def release(
     header = circle.header(slot, UNMASK, epoch.rank, circle.about(agreed.survivors))
     share = bytes(agreed.share)
     if sealed:
-        share = seal_answer(epoch, slot, header, share, random)
+        share = boxed(box_key(epoch, slot, epoch.rank), share, header.to_bytes(), random)
     signature = Envelope.seal(identity, header, share).signature
     return Answer(epoch.rank, share, signature).to_bytes()

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.limb_packing import Residues
 from flhe.errors import ProtocolError
-from flhe.wire.arrays import array
-from flhe.wire.fields import SECRET, Hash
+from flhe.wire.fields import SECRET, Hash, array
 from flhe.wire.record import Form, Record
 from flhe.wire.secret import Secret
 from flhe_lab.variants.threshold.adder import PublicKey, ThresholdRlwe
