@@ -36,12 +36,24 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _exactly(kind: type, needs: str) -> Spec:
-    def take(value: Any) -> Any:
-        if type(value) is not kind:  # exactly: True is an int too, and a second way to say 1
-            raise UnfitError
-        return value
+def _if(ok: Callable[[Any], bool], of: Callable[[Any], Any] = _same) -> Callable[[Any], Any]:
+    """`of` a value, where that is one that `ok` takes; UnfitError elsewhere."""
 
+    def take(value: Any) -> Any:
+        taken = of(value)
+        if not ok(taken):
+            raise UnfitError
+        return taken
+
+    return take
+
+
+def _any(kind: type) -> Callable[[Any], Any]:
+    return _if(lambda value: isinstance(value, kind))
+
+
+def _exactly(kind: type, needs: str) -> Spec:
+    take = _if(lambda value: type(value) is kind)  # True is an int too, and a second way to say 1
     return Spec(needs, take, _same, take)
 
 
@@ -60,15 +72,6 @@ def _converted(own: As) -> Spec:
         return value
 
     return Spec(own.needs, _same, own.write, read)
-
-
-def _any(kind: type) -> Callable[[Any], Any]:
-    def take(value: Any) -> Any:
-        if not isinstance(value, kind):
-            raise UnfitError
-        return value
-
-    return take
 
 
 def _take_float(value: Any) -> float:
@@ -105,7 +108,7 @@ def spec_of(hint: Any) -> Spec:
             spec = spec._replace(take=_hidden(spec.take), write=bytes, read=_hidden(spec.read))
         elif isinstance(mark, Rule):
             needs = f"{spec.needs}, {mark.needs}" if get_origin(base) is tuple else mark.needs
-            spec = spec._replace(needs=needs, take=_bounded(spec.take, mark))
+            spec = spec._replace(needs=needs, take=_if(mark.ok, spec.take))
     return spec
 
 
@@ -126,16 +129,6 @@ def _plain_of(base: Any) -> Spec:
     return _literal(args)
 
 
-def _bounded(take: Callable[[Any], Any], rule: Rule) -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
-        taken = take(value)
-        if not rule.ok(taken):
-            raise UnfitError
-        return taken
-
-    return check
-
-
 def _hidden(take: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def hide(value: Any) -> Secret:
         taken = take(value)
@@ -145,11 +138,8 @@ def _hidden(take: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _literal(allowed: tuple[Any, ...]) -> Spec:
-    def take(value: Any) -> Any:
-        if not any(type(value) is type(one) and value == one for one in allowed):
-            raise UnfitError
-        return value
-
+    types = [(type(one), one) for one in allowed]
+    take = _if(lambda value: (type(value), value) in types)
     return Spec(f"one of {', '.join(map(str, allowed))}", take, _same, take)
 
 

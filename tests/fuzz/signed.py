@@ -1,7 +1,7 @@
 """Messages that are signed, sealed or pinned: a mutant is never taken.
 
-Beside the ones of a stranger stand those of a member who lies (`... by a liar`): it signs and seals
-what it likes, so nothing but the form of what it says can be refused.
+Beside the ones of a stranger stand those of a member who lies (`... by a liar`), where what it signs
+and seals has a form of its own.
 """
 
 from __future__ import annotations
@@ -78,12 +78,6 @@ def _finish(data: bytes) -> None:
     epoch.finish(E.confirmed[0], replaced(E.confirms, E.confirms[1], data))
 
 
-def _liar_shares(contribution: bytes) -> None:
-    head = opened(TO_ME).header
-    box = pairs.seal_to(E.shared[1].pair_keys[0], head, contribution, source("box"))
-    _confirm(Envelope.seal(IDS[1], head, box).to_bytes())
-
-
 # --- key pairs and sums of keys ---
 
 PAILLIER = BatchCrypt(key_bits=2048).adder(SIZE, 16)
@@ -124,18 +118,6 @@ def joints(number: int = 0) -> tuple[list[epoch.Epoch], list[bytes]]:
 def _add(data: bytes) -> None:
     states, messages = joints()
     joint.add(IDS[0], states[0], replaced(messages, messages[1], data), ESAFL)
-
-
-def _liar_adds(lanes: bytes) -> None:
-    message = joints()[1][1]
-    head = opened(message).header
-    box = pairs.seal_to(E.epochs[1].group_key, head, lanes, source("joint lie"))
-    _add(resigned(IDS[1], message, box))
-
-
-def _joint_lanes() -> list[bytes]:
-    sent = opened(joints()[1][1])
-    return [pairs.open_from(E.epochs[0].group_key, sent.header, sent.payload)]
 
 
 def joint_sum(number: int) -> bytes:
@@ -247,7 +229,6 @@ def entries() -> Sequence[Decoder]:
             lambda payload: _finish(resigned(IDS[1], E.confirms[1], payload)),
             NEVER,
         ),
-        Decoder("SHARE by a liar", [E.shared[1].contribution], _liar_shares, ANY),
         of_two("KEY-PAIR of Paillier", lambda n: pair(n)[1], _take),
         of_two("KEY-PAIR at the relay", lambda n: pair(n)[1], _announced),
         Decoder("KEY-PAIR of Paillier by a liar", secret(PAILLIER), _leader_lies, NEVER),
@@ -261,15 +242,8 @@ def entries() -> Sequence[Decoder]:
             room=room,
         ),
         of_two("JOINT", lambda n: joints(n)[1][1], _add),
-        Decoder("JOINT by a liar", _joint_lanes, _liar_adds, ANY),
         of_two("JOINT-SUM at the relay", joint_sum, _sum_announced),
         of_two("KEY-COMMIT", lambda n: commits(n)[1][1], _reveal),
-        Decoder(
-            "KEY-COMMIT by a liar",
-            lambda: [opened(commits()[1][1]).payload],
-            lambda payload: _reveal(resigned(IDS[1], commits()[1][1], payload)),
-            ANY,
-        ),
         of_two("KEY-REVEAL", lambda n: reveals(n)[1][0], _finish_shared, room),
         Decoder("KEY-REVEAL by a liar", _shown, _liar_reveals, ANY, room=room),
         of_two("KEY-SHARED at the relay", shared_name, _shared_announced),

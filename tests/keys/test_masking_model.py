@@ -37,23 +37,6 @@ ATTEMPTS = (0, 1)
 
 
 @dataclass(frozen=True)
-class Rules:
-    """How many there are, and what they are held to."""
-
-    members: int
-    colluders: int
-    threshold: int
-
-    @classmethod
-    def of(cls, members: int, colluders: int) -> Rules:
-        return cls(members, colluders, Thresholds(members, colluders).threshold)
-
-    @property
-    def least(self) -> int:
-        return max(self.threshold, self.colluders + 2)
-
-
-@dataclass(frozen=True)
 class Letter:
     """Asks for an update, proposes a set with all shares for it, or shows `count` signatures on one."""
 
@@ -82,7 +65,7 @@ class Member:
     def attempt(self) -> int | None:
         return max(self.uploads, default=None)
 
-    def hears(self, rules: Rules, letter: Letter) -> tuple[Said, Member]:
+    def hears(self, rules: Thresholds, letter: Letter) -> tuple[Said, Member]:
         """What it answers, and what it is then."""
         if letter.stage == "round":
             return self._round(letter.attempt)
@@ -100,10 +83,10 @@ class Member:
             return CLAIMED, self
         return "update", replace(self, uploads=(*self.uploads, attempt))
 
-    def _consist(self, rules: Rules, attempt: int, survivors: Set) -> tuple[Said, Member]:
+    def _consist(self, rules: Thresholds, attempt: int, survivors: Set) -> tuple[Said, Member]:
         if attempt != self.attempt:
             return PROTOCOL, self
-        if len(survivors) < rules.least:
+        if len(survivors) < rules.min_set:
             return QUORUM, self
         named = (attempt, survivors)
         others = {each for each in self.signed - {named} if each[0] == attempt}
@@ -111,7 +94,7 @@ class Member:
             return REUSE, self
         return "signature", replace(self, signed=self.signed | {named})
 
-    def _unmask(self, rules: Rules, letter: Letter) -> Said:
+    def _unmask(self, rules: Thresholds, letter: Letter) -> Said:
         mine = next((s for a, s in self.signed if a == letter.attempt), None)
         if mine is None or not set(letter.survivors[: letter.count]) <= set(mine):
             return PROTOCOL
@@ -127,7 +110,7 @@ def sets_with(members: int, rank: int) -> list[Set]:
     return [each for each in every if rank in each]
 
 
-def alphabet(rules: Rules, rank: int) -> list[Letter]:
+def alphabet(rules: Thresholds, rank: int) -> list[Letter]:
     letters = [Letter("round", attempt) for attempt in ATTEMPTS]
     for attempt, survivors in itertools.product(ATTEMPTS, sets_with(rules.members, rank)):
         letters.append(Letter("consist", attempt, survivors))
@@ -253,7 +236,7 @@ def test_a_node_is_such_a_member(
     Each message is answered by a fresh process, so all that it can change is on the disk.
     """
     node = Node(tmp_path, size, rank, unmask)
-    rules = Rules.of(size, node.group.epoch(rank).roster.collusion)
+    rules = Thresholds(size, node.group.epoch(rank).roster.collusion)
     letters = alphabet(rules, rank)
     queue = [(Member(rank), node.disk(), b"")]
     seen = 0
@@ -285,7 +268,7 @@ class Search:
     a set to a member only where it has the shares of all honest ones in it.
     """
 
-    def __init__(self, rules: Rules, bad: Set) -> None:
+    def __init__(self, rules: Thresholds, bad: Set) -> None:
         self.rules, self.bad = rules, bad
         self.honest = [rank for rank in range(rules.members) if rank not in bad]
         self._moves: dict[Member, list[tuple[Named | None, Member]]] = {}
@@ -349,7 +332,7 @@ GROUPS = [
 
 @pytest.mark.parametrize(("members", "colluders", "bad"), GROUPS, ids=str)
 def test_no_two_sets_of_a_round_are_opened(members: int, colluders: int, bad: Set) -> None:
-    rules = Rules.of(members, colluders)
+    rules = Thresholds(members, colluders)
     search = Search(rules, bad)
     all_opened = set()
     for state in search.states():
@@ -360,7 +343,7 @@ def test_no_two_sets_of_a_round_are_opened(members: int, colluders: int, bad: Se
         assert all(len(member.signed) <= 1 for member in state)
         all_opened |= opened
     # It is not that nothing ever opens: each set may, in each attempt.
-    sizes = range(rules.least, members + 1)
+    sizes = range(rules.min_set, members + 1)
     ranks = range(members)
     every = {s for n in sizes for s in itertools.combinations(ranks, n) if set(s) - set(bad)}
     assert all_opened == set(itertools.product(ATTEMPTS, every))
