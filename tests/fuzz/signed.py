@@ -13,7 +13,7 @@ from typing import Any
 from flhe.errors import ProtocolError
 from flhe.keys import seal
 from flhe.keys.agreement import broadcast, epoch, joint, key_pair, pairs, shared_key
-from flhe.keys.agreement.messages import EVERYONE, NONE, Envelope, Header
+from flhe.keys.agreement.messages import Envelope
 from flhe.keys.seal import ModelKey
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
@@ -27,33 +27,6 @@ from tests.keys.agreement import CONTRACT, opened, resigned
 
 E, OTHER = exchange(), exchange(1)
 SCOPE = RUN, 0, E.epochs[0].id, CONTRACT
-
-# --- envelopes ---
-
-
-def header(stage: str = "update", **changes: Any) -> Header:
-    fields: dict[str, Any] = {"epoch": 4, "round": 3, "attempt": 1, "stage": stage}
-    fields |= {"roster_hash": ROSTER.hash, "policy_hash": CONTRACT, "layout_hash": NONE}
-    fields |= {"run_id": RUN, "sender": IDS[1].public, "receiver": EVERYONE}
-    return Header(**fields | changes)
-
-
-EXPECT = {name: value for name, value in header().to_fields().items() if name != "sender"}
-MEMBERS = [each.public for each in IDS]
-PAYLOAD = bytes(range(40))
-
-
-def envelope_of(head: Header) -> bytes:
-    return Envelope.seal(IDS[1], head, PAYLOAD).to_bytes()
-
-
-CHANGES = ({"round": 2}, {"stage": "mean-squares"}, {"run_id": 7}, {"receiver": IDS[0].public})
-WRONG = [envelope_of(header(**change)) for change in CHANGES]
-
-
-def _envelope(data: bytes) -> None:
-    Envelope.from_bytes(data, 2048).verify(EXPECT, senders=MEMBERS)
-
 
 # --- the agreement of an epoch ---
 
@@ -218,7 +191,6 @@ def entries() -> Sequence[Decoder]:
         return lambda: [pair(0, adder)[0].scheme_secret]
 
     return (
-        Decoder("envelope, verified", [envelope_of(header())], _envelope, NEVER, WRONG),
         Decoder("ADVERTISE", [E.hellos[1]], _share, NEVER, rest),
         Decoder("SHARE to me", [TO_ME], _confirm, NEVER, [PAST_ME, OTHER.share(1, 0)]),
         Decoder("SHARE past me", [PAST_ME], _confirm_of_others, NEVER, [TO_ME, OTHER.share(1, 2)]),
