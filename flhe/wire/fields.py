@@ -33,13 +33,6 @@ class As:
     refuses: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A value that the reader has, such as its identity; written is what it is known by."""
-
-    known_by: Callable[[Any], bytes]
-
-
 SECRET = object()
 """Bytes that do not show themselves."""
 

@@ -26,7 +26,6 @@ from typing import get_type_hints as hints_of
 
 from flhe.errors import ConfigError, FlheError, ProtocolError
 from flhe.wire.canonical import dumps, loads
-from flhe.wire.fields import Given
 from flhe.wire.specs import Spec, UnfitError, spec_of
 
 RECORDS: dict[str, type[Record]] = {}
@@ -74,7 +73,6 @@ class Plan(NamedTuple):
     form: Form
     head: dict[str, int | str]
     specs: tuple[tuple[str, Spec], ...]
-    given: dict[str, Given]
 
 
 _PLANS: dict[type[Record], Plan] = {}
@@ -86,9 +84,7 @@ def plan_of(cls: type[Record]) -> Plan:
         return _PLANS[cls]
     hints = hints_of(cls, include_extras=True)
     names = [f.name for f in fields(cls) if f.init]  # type: ignore[arg-type]
-    marks = {name: getattr(hints[name], "__metadata__", ()) for name in names}
-    given = {n: m for n in names for m in marks[n] if isinstance(m, Given)}
-    _PLANS[cls] = Plan(cls.FORM, cls.FORM.head, tuple((n, spec_of(hints[n])) for n in names), given)
+    _PLANS[cls] = Plan(cls.FORM, cls.FORM.head, tuple((n, spec_of(hints[n])) for n in names))
     return _PLANS[cls]
 
 
@@ -129,18 +125,13 @@ class Record:
         return dumps(self.to_fields())
 
     @classmethod
-    def from_fields(cls, stored: object, **given: Any) -> Self:
+    def from_fields(cls, stored: object) -> Self:
         """Inverse of `to_fields`; raises as `from_bytes`."""
         plan = plan_of(cls)
         form = plan.form
         body = _by_name(plan, stored)
         values = {}
         for name, spec in plan.specs:
-            if name in plan.given:
-                if body[name] != plan.given[name].known_by(given[name]):
-                    raise ProtocolError(f"{form.what}: it belongs to another {name}")
-                values[name] = given[name]
-                continue
             try:
                 values[name] = spec.read(body[name])
             except UnfitError:
@@ -157,17 +148,15 @@ class Record:
         return made
 
     @classmethod
-    def from_bytes(cls, data: bytes, most: int | None = None, **given: Any) -> Self:
+    def from_bytes(cls, data: bytes, most: int | None = None) -> Self:
         """Decode what `to_bytes` wrote: up to `most` bytes, or `FORM.most`.
-
-        `given` are the values of fields that are known by what was written.
 
         Raises ProtocolError: anything else, or another version; FlheError: what `FORM` says of values
         out of bounds, or of every error.
         """
         form = cls.FORM
         try:
-            return cls.from_fields(loads(data, most or form.most, form.what), **given)
+            return cls.from_fields(loads(data, most or form.most, form.what))
         except FlheError as error:
             if form.damaged is None:
                 raise

@@ -15,7 +15,7 @@ from numbers import Real
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from flhe.errors import ConfigError, ProtocolError
-from flhe.wire.fields import SECRET, As, Given, Rule
+from flhe.wire.fields import SECRET, As, Rule
 from flhe.wire.secret import Secret
 
 
@@ -99,9 +99,7 @@ def spec_of(hint: Any) -> Spec:
     """The encoding of a type, with its bounds."""
     marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     base = get_args(hint)[0] if marks else hint
-    own = next((mark for mark in marks if isinstance(mark, As | Given)), None)
-    if isinstance(own, Given):
-        return Spec("known to the reader", _same, own.known_by, _same)
+    own = next((mark for mark in marks if isinstance(mark, As)), None)
     spec = _converted(own) if own else _plain_of(base)
     for mark in marks:
         if mark is SECRET:

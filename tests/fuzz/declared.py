@@ -33,7 +33,7 @@ from flhe.training.query import AnswerForm, Part, Query
 from flhe.training.schedule import Cosine, Settings, Step
 from flhe.training.terms import Terms
 from flhe.wire import canonical
-from flhe.wire.record import RECORDS, Record, plan_of
+from flhe.wire.record import RECORDS, Record
 from tests.fuzz import ciphertexts, masked, plain, signed, sites, stored
 from tests.fuzz.decoders import Decoder, modules, take_honest
 from tests.fuzz.group import IDS, ROSTER, exchange, source
@@ -144,27 +144,12 @@ def all_records() -> list[str]:
     return tuple(modules()) and sorted(name for name in RECORDS if name.startswith("flhe."))
 
 
-def given(name: str) -> dict[str, Any]:
-    """What the reader of a class's samples has."""
-    return {field: getattr(samples()[name][0], field) for field in plan_of(RECORDS[name]).given}
-
-
-def of_one_reader(name: str) -> list[Record]:
-    """The samples that one reader takes."""
-    known = given(name).items()
-    return [
-        one
-        for one in samples()[name]
-        if all(getattr(one, field) == value for field, value in known)
-    ]
-
-
 def _decoder(name: str) -> Decoder:
     """What is taken for a record is written again to the same bytes."""
     return Decoder(
         name,
-        lambda: list(dict.fromkeys(map(encoded, of_one_reader(name)))),
-        lambda data: RECORDS[name].from_bytes(data, **given(name)),
+        lambda: list(dict.fromkeys(map(encoded, samples()[name]))),
+        RECORDS[name].from_bytes,
         encoded,
         room=64 << 20,
     )

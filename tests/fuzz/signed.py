@@ -34,16 +34,16 @@ TO_ME, PAST_ME = E.share(1, 0), E.share(1, 2)
 
 
 def _share(data: bytes) -> None:
-    epoch.share(E.advertised[0], replaced(E.hellos, E.hellos[1], data), source("share"))
+    epoch.share(IDS[0], E.advertised[0], replaced(E.hellos, E.hellos[1], data), source("share"))
 
 
 def _confirm(data: bytes) -> None:
-    epoch.confirm(E.shared[0], replaced(E.shares, TO_ME, data))
+    epoch.confirm(IDS[0], E.shared[0], replaced(E.shares, TO_ME, data))
 
 
 def _confirm_of_others(data: bytes) -> None:
     """What two others say to each other: unreadable here, but all must have seen the same."""
-    state, own = epoch.confirm(E.shared[0], replaced(E.shares, PAST_ME, data))
+    state, own = epoch.confirm(IDS[0], E.shared[0], replaced(E.shares, PAST_ME, data))
     epoch.finish(state, [own, *E.confirms[1:]])
 
 

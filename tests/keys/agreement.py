@@ -70,10 +70,14 @@ def exchange(
     """An agreement of all, who are in order of rank."""
     begun = [epoch.advertise(one, run_id, number, roster, CONTRACT, random) for one in identities]
     advertised, hellos = map(list, zip(*begun, strict=True))
-    shared, sent = zip(*(epoch.share(each, hellos, random) for each in advertised), strict=True)
+    ready = zip(identities, advertised, strict=True)
+    done = [epoch.share(one, state, hellos, random) for one, state in ready]
+    shared, sent = map(list, zip(*done, strict=True))
     shares = [message for messages in sent for message in messages]
-    confirmed, confirms = zip(*(epoch.confirm(state, shares) for state in shared), strict=True)
-    return Exchange(advertised, hellos, list(shared), list(sent), list(confirmed), list(confirms))
+    at = zip(identities, shared, strict=True)
+    ended = [epoch.confirm(one, state, shares) for one, state in at]
+    confirmed, confirms = map(list, zip(*ended, strict=True))
+    return Exchange(advertised, hellos, shared, sent, confirmed, confirms)
 
 
 def agreed(

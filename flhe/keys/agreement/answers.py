@@ -125,8 +125,12 @@ def combine(
     wrong are named in the log, and left out.)
     """
     width = circle.sharing.width(circle.elements)
-    found = opened(circle, slot, survivors, answers, epoch=epoch)
-    shares = {rank: _share_of(rank, payload, width) for rank, payload in found.items()}
+    shares: dict[int, Elements] = {}
+    for rank, payload in opened(circle, slot, survivors, answers, epoch=epoch).items():
+        try:
+            shares[rank] = unpack_elements(payload, width)
+        except ProtocolError as error:
+            raise ProtocolError(f"the answer to unmask of rank {rank}: {error}") from None
     need = circle.thresholds.threshold
     if len(shares) < need:
         raise QuorumError(f"{len(shares)} answers to unmask, {need} are needed")
@@ -141,13 +145,6 @@ def combine(
             logger.warning("%s: left out", error)
             for rank in error.ranks:
                 del shares[rank]
-
-
-def _share_of(rank: int, payload: bytes, width: int) -> Elements:
-    try:
-        return unpack_elements(payload, width)
-    except ProtocolError as error:
-        raise ProtocolError(f"the answer to unmask of rank {rank}: {error}") from None
 
 
 def box_key(epoch: Epoch, slot: Slot, rank: int) -> Secret:

@@ -6,8 +6,7 @@
     P_ij = AES-256-CTR under HKDF(k_ij, "joint" | epoch), 32-bit lanes: each is added once and taken
     once
 
-The server carries sealed boxes, and does not learn s. A member sees v_j, in which every other member's
-mask is: as long as two members keep theirs, it learns the sum of those two keys only (ESAFL, Theorem 5,
+As long as two members keep their masks, others learn the sum of those two keys only (ESAFL, Theorem 5,
 for one epoch; docs/protocol.md says what a server that begins several may do). Each member checks that
 s is as wide as a sum of N keys is, and that its own v_i is in it.
 

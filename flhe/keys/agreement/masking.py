@@ -12,11 +12,9 @@ Two sets of survivors would need t signatures each, and honest members sign one:
 are ever opened (`thresholds.py`). A member that has dropped out before CONSIST costs nothing, after it
 an answer.
 
-Up to 64 members a polynomial shares one field element, and fewer than t answers say nothing. From
-`PACKED_FROM` members on it shares t - c of them (packed Shamir), and an agreement takes some 100 KB a
-client. c shares of a seed still say nothing; but where only a few answers are missing, so is little of
-the sum of seeds, and lattice reduction finds it: a set that t members have signed must be taken as
-opened, whether or not the last answer came.
+From `PACKED_FROM` members on a polynomial shares t - c field elements (packed Shamir), and a set that t
+members have signed must be taken as opened, whether or not the last answer came: docs/protocol.md says
+why.
 
 Where the key of a scheme is shared instead (`shared_key.py`), KSHARE falls away. CONSIST shows the sum
 itself, whose digest is signed with the set, and UNMASK returns a partial decryption of it.
