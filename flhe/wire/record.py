@@ -20,8 +20,9 @@ and repeats no byte of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self, TypeVar
 from typing import get_type_hints as hints_of
 
 from flhe.errors import ConfigError, FlheError, ProtocolError
@@ -53,6 +54,8 @@ class Form:
     origin: str = ""
     advice: str = ""
     damaged: FlheError | None = None
+    head: dict[str, Any] = field(init=False, compare=False)
+    """What stands before the fields."""
 
     def fault(self, why: str) -> FlheError:
         """The error of an encoding that is none."""
@@ -60,32 +63,21 @@ class Form:
             return ProtocolError(f"{self.what}: {why}")
         return type(self.damaged)(*self.damaged.args)
 
-    @property
-    def head(self) -> dict[str, int | str]:
-        """What stands before the fields."""
-        said: dict[str, int | str] = {"v": self.version, "kind": self.kind}
-        return {name: value for name, value in said.items() if value}
+    def __post_init__(self) -> None:
+        said = {"v": self.version, "kind": self.kind}
+        object.__setattr__(self, "head", {name: value for name, value in said.items() if value})
 
 
-class Plan(NamedTuple):
-    """What a class of records comes to."""
-
-    form: Form
-    head: dict[str, int | str]
-    specs: tuple[tuple[str, Spec], ...]
+_SPECS: dict[type[Record], dict[str, Spec]] = {}
 
 
-_PLANS: dict[type[Record], Plan] = {}
-
-
-def plan_of(cls: type[Record]) -> Plan:
+def _specs_of(cls: type[Record]) -> dict[str, Spec]:
     """What the class declares; TypeError for a type that has no encoding."""
-    if cls in _PLANS:
-        return _PLANS[cls]
-    hints = hints_of(cls, include_extras=True)
-    names = [f.name for f in fields(cls) if f.init]  # type: ignore[arg-type]
-    _PLANS[cls] = Plan(cls.FORM, cls.FORM.head, tuple((n, spec_of(hints[n])) for n in names))
-    return _PLANS[cls]
+    if cls not in _SPECS:
+        hints = hints_of(cls, include_extras=True)
+        own = fields(cls)  # type: ignore[arg-type]
+        _SPECS[cls] = {f.name: spec_of(hints[f.name]) for f in own if f.init}
+    return _SPECS[cls]
 
 
 class Record:
@@ -100,13 +92,12 @@ class Record:
 
     def __post_init__(self) -> None:
         """Check and complete what is declared, then the rest."""
-        plan = plan_of(type(self))
-        for name, spec in plan.specs:
+        for name, spec in _specs_of(type(self)).items():
             value = getattr(self, name)
             try:
                 taken = spec.take(value)
             except UnfitError:
-                raise _wrong(plan.form, name, spec, plan.form.error) from None
+                raise _wrong(self.FORM, name, spec, self.FORM.error) from None
             if taken is not value:
                 object.__setattr__(self, name, taken)
         self._validate()
@@ -116,9 +107,9 @@ class Record:
 
     def to_fields(self) -> dict[str, Any] | list[Any]:
         """What `to_bytes` encodes."""
-        plan = plan_of(type(self))
-        body = {name: spec.write(getattr(self, name)) for name, spec in plan.specs}
-        return [*plan.head.values(), *body.values()] if plan.form.row else {**plan.head, **body}
+        specs, head = _specs_of(type(self)), self.FORM.head
+        body = {name: spec.write(getattr(self, name)) for name, spec in specs.items()}
+        return [*head.values(), *body.values()] if self.FORM.row else {**head, **body}
 
     def to_bytes(self) -> bytes:
         """Encode as canonical CBOR, the same bytes on every machine."""
@@ -127,11 +118,10 @@ class Record:
     @classmethod
     def from_fields(cls, stored: object) -> Self:
         """Inverse of `to_fields`; raises as `from_bytes`."""
-        plan = plan_of(cls)
-        form = plan.form
-        body = _by_name(plan, stored)
+        form, specs = cls.FORM, _specs_of(cls)
+        body = _by_name(form, specs, stored)
         values = {}
-        for name, spec in plan.specs:
+        for name, spec in specs.items():
             try:
                 values[name] = spec.read(body[name])
             except UnfitError:
@@ -163,10 +153,9 @@ class Record:
             raise form.fault(str(error)) from None
 
 
-def _by_name(plan: Plan, stored: Any) -> dict[str, Any]:
+def _by_name(form: Form, specs: Iterable[str], stored: Any) -> dict[str, Any]:
     """The values in an encoding; ProtocolError unless it has all of its fields, and no others."""
-    form = plan.form
-    names = (*plan.head, *(name for name, _ in plan.specs))
+    names = (*form.head, *specs)
     needed, needs = (list, "a list") if form.row else (dict, "a map of named fields")
     if type(stored) is not needed:
         found = (

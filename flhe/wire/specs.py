@@ -53,7 +53,11 @@ def _any(kind: type) -> Callable[[Any], Any]:
 
 
 def _exactly(kind: type, needs: str) -> Spec:
-    take = _if(lambda value: type(value) is kind)  # True is an int too, and a second way to say 1
+    def take(value: Any) -> Any:
+        if type(value) is not kind:  # exactly: True is an int too, and a second way to say 1
+            raise UnfitError
+        return value
+
     return Spec(needs, take, _same, take)
 
 
