@@ -123,7 +123,8 @@ def unseal(key: ModelKey, data: Buffer | Sequence[Buffer]) -> tuple[Head, Iterat
         if getattr(head, name) != getattr(key, name):
             raise ProtocolError(f"sealed box: field {name} is not what is expected here")
     chunks = _chunks(_cipher(key, head).decrypt, aad, pieces, head.chunk_bytes + TAG)
-    return head, _again([next(chunks)], chunks)
+    # An iterator that is at its end keeps no chunk; a list would.
+    return head, itertools.chain(iter([next(chunks)]), chunks)
 
 
 def peek(data: Buffer | Sequence[Buffer]) -> Head:
@@ -164,12 +165,6 @@ def _chunks(act: _Act, aad: bytes, pieces: _Pieces, size: int) -> Iterator[bytes
             ) from None
         if last:
             return
-
-
-def _again(taken: list[bytes], rest: Iterator[bytes]) -> Iterator[bytes]:
-    """Give what was taken, without keeping it, then the rest."""
-    yield taken.pop()
-    yield from rest
 
 
 class _Pieces:

@@ -29,9 +29,6 @@ from flhe.errors import ConfigError, FlheError, ProtocolError
 from flhe.wire.canonical import dumps, loads
 from flhe.wire.specs import Spec, UnfitError, spec_of
 
-RECORDS: dict[str, type[Record]] = {}
-"""Every class of records that was imported, by module and name."""
-
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -85,10 +82,6 @@ class Record:
 
     __slots__ = ()
     FORM: ClassVar[Form]
-
-    def __init_subclass__(cls) -> None:
-        if "FORM" in vars(cls):
-            RECORDS[f"{cls.__module__}.{cls.__name__}"] = cls
 
     def __post_init__(self) -> None:
         """Check and complete what is declared, then the rest."""

@@ -26,7 +26,7 @@ from flhe.wire.fields import (
     size,
     within,
 )
-from flhe.wire.record import RECORDS, Form, Record, frame, unframe
+from flhe.wire.record import Form, Record, frame, unframe
 from flhe.wire.secret import Secret
 
 
@@ -209,4 +209,3 @@ def test_a_type_without_an_encoding_is_a_mistake_of_ours() -> None:
 
     with pytest.raises(TypeError, match="has no encoding in a record"):
         Odd()
-    del RECORDS[f"{Odd.__module__}.Odd"]

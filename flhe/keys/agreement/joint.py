@@ -118,17 +118,13 @@ def _with_sum(
 ) -> tuple[Epoch, bytes]:
     """Check the keys, keep them, and say what their sum is called."""
     key.check(adder)
-    name = _name(agreed, key)
+    # Equal for all that have the same sum, and nothing to who has not K_G.
+    mac_key = hkdf(agreed.group_key, SUM, agreed.run_id, agreed.roster.hash, agreed.id)
+    name = hmac.digest(mac_key, key.total.astype("<i4").tobytes(), "sha256")
     if agreed.scheme_public and not hmac.compare_digest(agreed.scheme_public, name):
         raise ProtocolError("a second sum of keys in one key agreement: start over")
     agreed = replace(agreed, scheme_public=name, scheme_secret=key.to_bytes())
     return agreed, broadcast.signed(identity, agreed, SUM, broadcast.Digest(name).to_bytes())
-
-
-def _name(agreed: Epoch, key: JointKey) -> bytes:
-    """HMAC over s, 32 bytes: equal for all that have the same, and nothing to who has not K_G."""
-    mac_key = hkdf(agreed.group_key, "joint-sum", agreed.run_id, agreed.roster.hash, agreed.id)
-    return hmac.digest(mac_key, key.total.astype("<i4").tobytes(), "sha256")
 
 
 def _masked(agreed: Epoch, own: Own) -> bytes:
