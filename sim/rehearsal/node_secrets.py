@@ -103,7 +103,7 @@ def _epoch(epoch: Epoch, secrets: Secrets) -> None:
 
 
 def _keys(state: Advertised | Shared | Confirmed | Epoch, secrets: Secrets) -> None:
-    own = state.members[state.rank] if isinstance(state, Epoch) else state.identity.public
+    own = state.members[state.rank] if isinstance(state, Epoch) else state.identity
     member = Member(own, state.run_id, state.number)
     for name, kind in _FIELDS.items():
         secrets.add(kind, getattr(state, name, b""), source=member)
