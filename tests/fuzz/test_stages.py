@@ -87,7 +87,7 @@ def fuzz(stage: str, count: int, seed: int) -> Counter[str]:
         try:
             outcomes[try_one(moment, content, kind)] += 1
         except BaseException as error:
-            error.add_note(f"{moment.name}, seed {seed}, mutant {number}: {what}")
+            error.add_note(f"{moment.case}/{stage}, seed {seed}, mutant {number}: {what}")
             raise
     return outcomes
 
