@@ -43,17 +43,13 @@ class Needs:
     node: tuple[str, ...] = ()
     server: tuple[str, ...] = ()
 
-    def of(self, role: Role) -> tuple[str, ...]:
-        """The packages of one role."""
-        return self.node if role == "node" else self.server
-
     def missing(self, role: Role = "node") -> tuple[str, ...]:
-        """Those of them that are not installed; none is imported."""
-        return tuple(name for name in self.of(role) if find_spec(name) is None)
+        """Those of a role that are not installed; none is imported."""
+        return tuple(name for name in getattr(self, role) if find_spec(name) is None)
 
     def check(self, whose: str, role: Role = "node") -> None:
         """Import them for `whose` sake; PackageError where one is not installed, or does not load."""
-        for name in self.of(role):
+        for name in getattr(self, role):
             try:
                 import_module(name)
             except ImportError:

@@ -33,8 +33,7 @@ from flhe.strategies.key_agreement import ATTEMPTS, Agreed
 from flhe.training.model import Model
 from flhe.wire import files
 from flhe.wire.fields import U32, U64, As, Hash, bits, within
-from flhe.wire.frame import frame, unframe
-from flhe.wire.record import Form, Record
+from flhe.wire.record import Form, Record, frame, unframe
 
 VERSION = 14
 MAX_BYTES = 256 << 20

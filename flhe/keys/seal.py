@@ -33,8 +33,7 @@ from flhe.keys.agreement.states import Epoch
 from flhe.wire.derive import hkdf
 from flhe.wire.fields import SECRET, U32, U64, Hash, size, within
 from flhe.wire.files import Buffer
-from flhe.wire.frame import frame
-from flhe.wire.record import Form, Record
+from flhe.wire.record import Form, Record, frame
 from flhe.wire.secret import Random
 
 FAMILY = b"flhe-seal/"
@@ -123,8 +122,9 @@ def unseal(key: ModelKey, data: Buffer | Sequence[Buffer]) -> tuple[Head, Iterat
     for name in ("epoch", "run_id", "roster_hash"):
         if getattr(head, name) != getattr(key, name):
             raise ProtocolError(f"sealed box: field {name} is not what is expected here")
-    chunks = _chunks(_opening(_cipher(key, head)), aad, pieces, head.chunk_bytes + TAG)
-    return head, _again([next(chunks)], chunks)
+    chunks = _chunks(_cipher(key, head).decrypt, aad, pieces, head.chunk_bytes + TAG)
+    # An iterator that is at its end keeps no chunk; a list would.
+    return head, itertools.chain(iter([next(chunks)]), chunks)
 
 
 def peek(data: Buffer | Sequence[Buffer]) -> Head:
@@ -157,27 +157,14 @@ def _chunks(act: _Act, aad: bytes, pieces: _Pieces, size: int) -> Iterator[bytes
     """Encrypt or decrypt chunks of `size` bytes; keeps none of them."""
     for index in itertools.count():
         last = pieces.left <= size
-        yield act(index.to_bytes(11, "big") + bytes([last]), pieces.take(size), aad)
-        if last:
-            return
-
-
-def _opening(cipher: AESGCM) -> _Act:
-    def act(nonce: bytes, chunk: Buffer, aad: bytes) -> bytes:
         try:
-            return cipher.decrypt(nonce, chunk, aad)
+            yield act(index.to_bytes(11, "big") + bytes([last]), pieces.take(size), aad)
         except InvalidTag:
             raise AuthenticationError(
                 "sealed box: it was changed on the way, cut short, or sealed in another epoch"
             ) from None
-
-    return act
-
-
-def _again(taken: list[bytes], rest: Iterator[bytes]) -> Iterator[bytes]:
-    """Give what was taken, without keeping it, then the rest."""
-    yield taken.pop()
-    yield from rest
+        if last:
+            return
 
 
 class _Pieces:

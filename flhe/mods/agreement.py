@@ -37,7 +37,7 @@ def advertise(node: Node, record: ConfigRecord, _message: Message, app: App) -> 
 def share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
     """Second relay: a secret contribution to each peer."""
     state, contract = node.load_agreement(epoch.Advertised)
-    shared, outbound = epoch.share(state, records.bytes_list(record, "messages"))
+    shared, outbound = epoch.share(node.identity, state, records.bytes_list(record, "messages"))
     node.policy.check_members(len(shared.members))
     node.save_agreement(shared, contract)
     return records.reply(envelopes=outbound)
@@ -46,7 +46,9 @@ def share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> Rec
 def confirm(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
     """Third relay: the group key is known; say so without saying it."""
     state, contract = node.load_agreement(epoch.Shared)
-    confirmed, envelope = epoch.confirm(state, records.bytes_list(record, "messages"))
+    confirmed, envelope = epoch.confirm(
+        node.identity, state, records.bytes_list(record, "messages")
+    )
     node.save_agreement(confirmed, contract)
     roster = confirmed.roster
     need = max(roster.min_opening, node.policy.fewest(contract))

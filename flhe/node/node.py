@@ -52,8 +52,7 @@ from flhe.training.model import Model
 from flhe.training.terms import Terms
 from flhe.wire.fields import size
 from flhe.wire.files import make_private
-from flhe.wire.frame import frame, unframe
-from flhe.wire.record import Form, Record
+from flhe.wire.record import Form, Record, frame, unframe
 
 Agreement = epoch.Advertised | epoch.Shared | epoch.Confirmed
 A = TypeVar("A", epoch.Advertised, epoch.Shared, epoch.Confirmed)
@@ -145,7 +144,10 @@ class Node(Claims):
         kept = self._agreement()
         if kept is None or kept.step != kind.__name__:
             raise ProtocolError("no key agreement stands at this step here: start over")
-        return kind.from_bytes(kept.state, identity=self.identity), kept.contract
+        state = kind.from_bytes(kept.state)
+        if state.identity != self.identity.public:
+            raise ProtocolError("the stored agreement belongs to another identity: start over")
+        return state, kept.contract
 
     def agreement_confirmed(self) -> bool:
         """Whether an agreement waits for everyone's confirmation."""

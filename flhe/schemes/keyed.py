@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
 from flhe.schemes.base import Adder, Secrets
-from flhe.wire.arrays import array
+from flhe.wire.fields import array
 from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
 

@@ -23,8 +23,7 @@ from flhe.coding.sparsify import merged
 from flhe.errors import StoreError
 from flhe.training.model import Model, arrays_in, little
 from flhe.wire.fields import U32, Hash, bits, size, within
-from flhe.wire.frame import frame, unframe
-from flhe.wire.record import Form, Record
+from flhe.wire.record import Form, Record, frame, unframe
 
 MAGIC = b"flhe-draft/1\n"
 VERSION = 3

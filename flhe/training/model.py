@@ -24,8 +24,7 @@ from flhe.errors import ConfigError, ProtocolError
 from flhe.training.chain import MAX_BYTES, MAX_LINKS, Chain, Link, extended
 from flhe.wire import canonical
 from flhe.wire.fields import U32, As, Hash, at_most
-from flhe.wire.frame import frame, unframe
-from flhe.wire.record import Form, Record
+from flhe.wire.record import Form, Record, frame, unframe
 
 Memory = dict[str, NDArray[np.float64]]
 

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -28,13 +31,6 @@ class As:
     read: Callable[[Any], Any]
     needs: str
     refuses: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A value that the reader has, such as its identity; written is what it is known by."""
-
-    known_by: Callable[[Any], bytes]
 
 
 SECRET = object()
@@ -71,6 +67,22 @@ def matching(pattern: str, needs: str) -> Rule:
 def ascending(what: str) -> Rule:
     """Items that ascend, each once."""
     return Rule(f"{what} that ascend, each once", lambda value: list(value) == sorted(set(value)))
+
+
+def array(dtype: DTypeLike) -> As:
+    """A flat array of at least one number, little-endian; it is read in the machine's byte order."""
+    own = np.dtype(dtype)
+    little = own.newbyteorder("<")
+
+    def write(value: NDArray[Any]) -> bytes:
+        return value.astype(little).tobytes()
+
+    def read(raw: bytes) -> NDArray[Any]:
+        if not raw:
+            raise ValueError("no numbers")
+        return np.frombuffer(raw, little).astype(own, copy=False)
+
+    return As(write, read, f"{own.name} numbers")
 
 
 BIG = As(

@@ -113,13 +113,11 @@ def append(path: Path, lines: bytes, limit: int) -> None:
     with os_errors("write"):
         with os.fdopen(_open_at_end(path), "ab", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            full = size > 0 and size + len(lines) > limit
-            if not full:
+            if size == 0 or size + len(lines) <= limit:
                 _write_lines(file.fileno(), size, lines)
-        if full:
-            path.replace(path.with_name(f"{path.name}.1"))
-            with os.fdopen(_open_at_end(path), "ab", buffering=0) as file:
-                _write_lines(file.fileno(), 0, lines)
+                return
+        path.replace(path.with_name(f"{path.name}.1"))
+    append(path, lines, limit)
 
 
 def sweep(root: Path) -> None:

@@ -20,17 +20,14 @@ and repeats no byte of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self, TypeVar
 from typing import get_type_hints as hints_of
 
 from flhe.errors import ConfigError, FlheError, ProtocolError
 from flhe.wire.canonical import dumps, loads
-from flhe.wire.fields import Given
 from flhe.wire.specs import Spec, UnfitError, spec_of
-
-RECORDS: dict[str, type[Record]] = {}
-"""Every class of records that was imported, by module and name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +51,8 @@ class Form:
     origin: str = ""
     advice: str = ""
     damaged: FlheError | None = None
+    head: dict[str, Any] = field(init=False, compare=False)
+    """What stands before the fields."""
 
     def fault(self, why: str) -> FlheError:
         """The error of an encoding that is none."""
@@ -61,35 +60,21 @@ class Form:
             return ProtocolError(f"{self.what}: {why}")
         return type(self.damaged)(*self.damaged.args)
 
-    @property
-    def head(self) -> dict[str, int | str]:
-        """What stands before the fields."""
-        said: dict[str, int | str] = {"v": self.version, "kind": self.kind}
-        return {name: value for name, value in said.items() if value}
+    def __post_init__(self) -> None:
+        said = {"v": self.version, "kind": self.kind}
+        object.__setattr__(self, "head", {name: value for name, value in said.items() if value})
 
 
-class Plan(NamedTuple):
-    """What a class of records comes to."""
-
-    form: Form
-    head: dict[str, int | str]
-    specs: tuple[tuple[str, Spec], ...]
-    given: dict[str, Given]
+_SPECS: dict[type[Record], dict[str, Spec]] = {}
 
 
-_PLANS: dict[type[Record], Plan] = {}
-
-
-def plan_of(cls: type[Record]) -> Plan:
+def _specs_of(cls: type[Record]) -> dict[str, Spec]:
     """What the class declares; TypeError for a type that has no encoding."""
-    if cls in _PLANS:
-        return _PLANS[cls]
-    hints = hints_of(cls, include_extras=True)
-    names = [f.name for f in fields(cls) if f.init]  # type: ignore[arg-type]
-    marks = {name: getattr(hints[name], "__metadata__", ()) for name in names}
-    given = {n: m for n in names for m in marks[n] if isinstance(m, Given)}
-    _PLANS[cls] = Plan(cls.FORM, cls.FORM.head, tuple((n, spec_of(hints[n])) for n in names), given)
-    return _PLANS[cls]
+    if cls not in _SPECS:
+        hints = hints_of(cls, include_extras=True)
+        own = fields(cls)  # type: ignore[arg-type]
+        _SPECS[cls] = {f.name: spec_of(hints[f.name]) for f in own if f.init}
+    return _SPECS[cls]
 
 
 class Record:
@@ -98,19 +83,14 @@ class Record:
     __slots__ = ()
     FORM: ClassVar[Form]
 
-    def __init_subclass__(cls) -> None:
-        if "FORM" in vars(cls):
-            RECORDS[f"{cls.__module__}.{cls.__name__}"] = cls
-
     def __post_init__(self) -> None:
         """Check and complete what is declared, then the rest."""
-        plan = plan_of(type(self))
-        for name, spec in plan.specs:
+        for name, spec in _specs_of(type(self)).items():
             value = getattr(self, name)
             try:
                 taken = spec.take(value)
             except UnfitError:
-                raise _wrong(plan.form, name, spec, plan.form.error) from None
+                raise _wrong(self.FORM, name, spec, self.FORM.error) from None
             if taken is not value:
                 object.__setattr__(self, name, taken)
         self._validate()
@@ -120,27 +100,21 @@ class Record:
 
     def to_fields(self) -> dict[str, Any] | list[Any]:
         """What `to_bytes` encodes."""
-        plan = plan_of(type(self))
-        body = {name: spec.write(getattr(self, name)) for name, spec in plan.specs}
-        return [*plan.head.values(), *body.values()] if plan.form.row else {**plan.head, **body}
+        specs, head = _specs_of(type(self)), self.FORM.head
+        body = {name: spec.write(getattr(self, name)) for name, spec in specs.items()}
+        return [*head.values(), *body.values()] if self.FORM.row else {**head, **body}
 
     def to_bytes(self) -> bytes:
         """Encode as canonical CBOR, the same bytes on every machine."""
         return dumps(self.to_fields())
 
     @classmethod
-    def from_fields(cls, stored: object, **given: Any) -> Self:
+    def from_fields(cls, stored: object) -> Self:
         """Inverse of `to_fields`; raises as `from_bytes`."""
-        plan = plan_of(cls)
-        form = plan.form
-        body = _by_name(plan, stored)
+        form, specs = cls.FORM, _specs_of(cls)
+        body = _by_name(form, specs, stored)
         values = {}
-        for name, spec in plan.specs:
-            if name in plan.given:
-                if body[name] != plan.given[name].known_by(given[name]):
-                    raise ProtocolError(f"{form.what}: it belongs to another {name}")
-                values[name] = given[name]
-                continue
+        for name, spec in specs.items():
             try:
                 values[name] = spec.read(body[name])
             except UnfitError:
@@ -157,27 +131,24 @@ class Record:
         return made
 
     @classmethod
-    def from_bytes(cls, data: bytes, most: int | None = None, **given: Any) -> Self:
+    def from_bytes(cls, data: bytes, most: int | None = None) -> Self:
         """Decode what `to_bytes` wrote: up to `most` bytes, or `FORM.most`.
-
-        `given` are the values of fields that are known by what was written.
 
         Raises ProtocolError: anything else, or another version; FlheError: what `FORM` says of values
         out of bounds, or of every error.
         """
         form = cls.FORM
         try:
-            return cls.from_fields(loads(data, most or form.most, form.what), **given)
+            return cls.from_fields(loads(data, most or form.most, form.what))
         except FlheError as error:
             if form.damaged is None:
                 raise
             raise form.fault(str(error)) from None
 
 
-def _by_name(plan: Plan, stored: Any) -> dict[str, Any]:
+def _by_name(form: Form, specs: Iterable[str], stored: Any) -> dict[str, Any]:
     """The values in an encoding; ProtocolError unless it has all of its fields, and no others."""
-    form = plan.form
-    names = (*plan.head, *(name for name, _ in plan.specs))
+    names = (*form.head, *specs)
     needed, needs = (list, "a list") if form.row else (dict, "a map of named fields")
     if type(stored) is not needed:
         found = (
@@ -204,6 +175,26 @@ def _by_name(plan: Plan, stored: Any) -> dict[str, Any]:
     if unknown:
         raise ProtocolError(f"{form.what}: {unknown} unknown fields{advice}")
     return dict(stored)
+
+
+def frame(head: Record, magic: bytes = b"") -> bytes:
+    """What stands before data that is too long for a record: magic | be32(length of head) | head."""
+    encoded = head.to_bytes()
+    return magic + len(encoded).to_bytes(4, "big") + encoded
+
+
+R = TypeVar("R", bound=Record)
+
+
+def unframe(kind: type[R], data: bytes | bytearray, magic: bytes = b"") -> tuple[R, int]:
+    """The head, and where the data begins. Raises as `kind.from_bytes`, also where it is cut short."""
+    start = len(magic) + 4
+    if data[: len(magic)] != magic or len(data) < start:
+        raise kind.FORM.fault("it does not start like one")
+    end = start + int.from_bytes(data[start - 4 : start], "big")
+    if end > len(data):
+        raise kind.FORM.fault("cut short")
+    return kind.from_bytes(bytes(data[start:end])), end
 
 
 def _wrong(form: Form, name: str, spec: Spec, error: type[FlheError]) -> FlheError:

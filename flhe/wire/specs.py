@@ -15,7 +15,7 @@ from numbers import Real
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from flhe.errors import ConfigError, ProtocolError
-from flhe.wire.fields import SECRET, As, Given, Rule
+from flhe.wire.fields import SECRET, As, Rule
 from flhe.wire.secret import Secret
 
 
@@ -34,6 +34,22 @@ class Spec(NamedTuple):
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _if(ok: Callable[[Any], bool], of: Callable[[Any], Any] = _same) -> Callable[[Any], Any]:
+    """`of` a value, where that is one that `ok` takes; UnfitError elsewhere."""
+
+    def take(value: Any) -> Any:
+        taken = of(value)
+        if not ok(taken):
+            raise UnfitError
+        return taken
+
+    return take
+
+
+def _any(kind: type) -> Callable[[Any], Any]:
+    return _if(lambda value: isinstance(value, kind))
 
 
 def _exactly(kind: type, needs: str) -> Spec:
@@ -62,15 +78,6 @@ def _converted(own: As) -> Spec:
     return Spec(own.needs, _same, own.write, read)
 
 
-def _any(kind: type) -> Callable[[Any], Any]:
-    def take(value: Any) -> Any:
-        if not isinstance(value, kind):
-            raise UnfitError
-        return value
-
-    return take
-
-
 def _take_float(value: Any) -> float:
     if not isinstance(value, Real) or isinstance(value, bool):  # NumPy's are, too
         raise UnfitError
@@ -96,16 +103,14 @@ def spec_of(hint: Any) -> Spec:
     """The encoding of a type, with its bounds."""
     marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     base = get_args(hint)[0] if marks else hint
-    own = next((mark for mark in marks if isinstance(mark, As | Given)), None)
-    if isinstance(own, Given):
-        return Spec("known to the reader", _same, own.known_by, _same)
+    own = next((mark for mark in marks if isinstance(mark, As)), None)
     spec = _converted(own) if own else _plain_of(base)
     for mark in marks:
         if mark is SECRET:
             spec = spec._replace(take=_hidden(spec.take), write=bytes, read=_hidden(spec.read))
         elif isinstance(mark, Rule):
             needs = f"{spec.needs}, {mark.needs}" if get_origin(base) is tuple else mark.needs
-            spec = spec._replace(needs=needs, take=_bounded(spec.take, mark))
+            spec = spec._replace(needs=needs, take=_if(mark.ok, spec.take))
     return spec
 
 
@@ -126,16 +131,6 @@ def _plain_of(base: Any) -> Spec:
     return _literal(args)
 
 
-def _bounded(take: Callable[[Any], Any], rule: Rule) -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
-        taken = take(value)
-        if not rule.ok(taken):
-            raise UnfitError
-        return taken
-
-    return check
-
-
 def _hidden(take: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def hide(value: Any) -> Secret:
         taken = take(value)
@@ -145,11 +140,8 @@ def _hidden(take: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _literal(allowed: tuple[Any, ...]) -> Spec:
-    def take(value: Any) -> Any:
-        if not any(type(value) is type(one) and value == one for one in allowed):
-            raise UnfitError
-        return value
-
+    types = [(type(one), one) for one in allowed]
+    take = _if(lambda value: (type(value), value) in types)
     return Spec(f"one of {', '.join(map(str, allowed))}", take, _same, take)
 
 

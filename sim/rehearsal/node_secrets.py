@@ -80,7 +80,7 @@ def _run(node: Node, secrets: Secrets) -> None:
         kept = StoredAgreement.from_bytes(node.store.read(f"runs/{node.run_id}/agreement"))
         for kind in (Advertised, Shared, Confirmed):
             with _THERE:
-                _keys(kind.from_bytes(kept.state, identity=node.identity), secrets)
+                _keys(kind.from_bytes(kept.state), secrets)
     with _THERE:
         if (dealt := node.load_dealt()) is not None:
             secrets.add(SEED_SHARE, dealt.own)
@@ -103,7 +103,7 @@ def _epoch(epoch: Epoch, secrets: Secrets) -> None:
 
 
 def _keys(state: Advertised | Shared | Confirmed | Epoch, secrets: Secrets) -> None:
-    own = state.members[state.rank] if isinstance(state, Epoch) else state.identity.public
+    own = state.members[state.rank] if isinstance(state, Epoch) else state.identity
     member = Member(own, state.run_id, state.number)
     for name, kind in _FIELDS.items():
         secrets.add(kind, getattr(state, name, b""), source=member)

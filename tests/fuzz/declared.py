@@ -33,7 +33,7 @@ from flhe.training.query import AnswerForm, Part, Query
 from flhe.training.schedule import Cosine, Settings, Step
 from flhe.training.terms import Terms
 from flhe.wire import canonical
-from flhe.wire.record import RECORDS, Record, plan_of
+from flhe.wire.record import Record
 from tests.fuzz import ciphertexts, masked, plain, signed, sites, stored
 from tests.fuzz.decoders import Decoder, modules, take_honest
 from tests.fuzz.group import IDS, ROSTER, exchange, source
@@ -130,7 +130,7 @@ def _others() -> Iterator[Decoder]:
 
 
 def name_of(cls: type[Record]) -> str:
-    """As the registry has it."""
+    """Module and name of a class."""
     return f"{cls.__module__}.{cls.__name__}"
 
 
@@ -139,32 +139,26 @@ def encoded(record: Record) -> bytes:
     return canonical.dumps(record.to_fields())
 
 
-def all_records() -> list[str]:
-    """Names of all classes of the library: they are known once their modules are imported."""
-    return tuple(modules()) and sorted(name for name in RECORDS if name.startswith("flhe."))
+@functools.cache
+def all_records() -> dict[str, type[Record]]:
+    """All classes of the library, by name: they are known once their modules are imported."""
 
+    def below(cls: type[Record]) -> Iterator[type[Record]]:
+        for kind in cls.__subclasses__():
+            yield from (kind, *below(kind))
 
-def given(name: str) -> dict[str, Any]:
-    """What the reader of a class's samples has."""
-    return {field: getattr(samples()[name][0], field) for field in plan_of(RECORDS[name]).given}
-
-
-def of_one_reader(name: str) -> list[Record]:
-    """The samples that one reader takes."""
-    known = given(name).items()
-    return [
-        one
-        for one in samples()[name]
-        if all(getattr(one, field) == value for field, value in known)
-    ]
+    found = {
+        name_of(kind): kind for kind in tuple(modules()) and below(Record) if "FORM" in vars(kind)
+    }
+    return {name: found[name] for name in sorted(found) if name.startswith("flhe.")}
 
 
 def _decoder(name: str) -> Decoder:
     """What is taken for a record is written again to the same bytes."""
     return Decoder(
         name,
-        lambda: list(dict.fromkeys(map(encoded, of_one_reader(name)))),
-        lambda data: RECORDS[name].from_bytes(data, **given(name)),
+        lambda: list(dict.fromkeys(map(encoded, samples()[name]))),
+        all_records()[name].from_bytes,
         encoded,
         room=64 << 20,
     )

@@ -1,7 +1,4 @@
-"""Messages of masking keys, for sums that a server or the members read: a mutant is never taken.
-
-As in `tests/fuzz/signed.py`, a member who lies signs and seals what it likes.
-"""
+"""Messages of masking keys, for sums that a server or the members read: a mutant is never taken."""
 
 from __future__ import annotations
 
@@ -10,9 +7,8 @@ from collections.abc import Sequence
 from flhe.errors import ProtocolError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import check_answer
-from flhe.keys.agreement.pairs import open_share, seal_share
 from flhe.keys.agreement.voids import Promise, Void, promise
-from tests.fuzz.decoders import ANY, NEVER, Decoder
+from tests.fuzz.decoders import NEVER, Decoder
 from tests.fuzz.group import replaced, source
 from tests.keys.masking import play
 
@@ -32,11 +28,6 @@ VOID = Void.of(TOLD.circle, TOLD.slot).with_promises(PROMISES)
 
 def _agree(data: bytes) -> None:
     TOLD.agree(0, ALL, TOLD.inbox(0, {1: data}))
-
-
-def _liar_deals(share: bytes) -> None:
-    key = TOLD.epochs[1].pair_keys[0]
-    _agree(seal_share(key, TOLD.slot.digest(), 1, 0, share, source("kshare")))
 
 
 def _consist(data: bytes) -> None:
@@ -62,22 +53,14 @@ def _combine(data: bytes) -> None:
     TOLD.combine(replaced(HIDDEN, HIDDEN[1], data), TOLD.epochs[0])
 
 
-def _liar_answers(share: bytes) -> None:
-    TOLD.combine(replaced(CLEAR, CLEAR[1], TOLD.answer(1, share)))
-
-
 def entries() -> Sequence[Decoder]:
     """All of them."""
     box, other = TOLD.dealt[1].boxes[0], OTHER.dealt[1].boxes[0]
-    inside = open_share(TOLD.epochs[0].pair_keys[1], TOLD.slot.digest(), 1, 0, box)
-    held = bytes(TOLD.agreed[1].share)
     return (
         Decoder("KSHARE", [box], _agree, NEVER, [other]),
-        Decoder("KSHARE by a liar", [inside], _liar_deals, ANY),
         Decoder("signature on survivors", SIGNED[:1], _consist, NEVER, SIGNED[1:]),
         Decoder("answer to UNMASK", [CLEAR[1]], _check_answer, NEVER, [HIDDEN[1]]),
         Decoder("answer to UNMASK, sealed", [HIDDEN[1]], _combine, NEVER, [CLEAR[1], HIDDEN[2]]),
         Decoder("promise", [PROMISES[0].to_bytes()], _promise, NEVER, [PROMISES[1].to_bytes()]),
         Decoder("void", [VOID.to_bytes()], _void, NEVER),
-        Decoder("answer to UNMASK by a liar", [held], _liar_answers, ANY),
     )

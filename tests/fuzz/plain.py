@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,6 @@ from flhe.node.audit import Entry as AuditEntry
 from flhe.schemes import shell
 from flhe.schemes.esafl import keys as eshe_keys
 from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
-from flhe.training.optimizer import Optimizer
-from flhe.training.optimizer_rules import RULES
 from flhe.wire import canonical
 from tests.fuzz.decoders import ANY, Decoder
 from tests.fuzz.group import exchange, slot
@@ -28,18 +26,6 @@ LIMIT = 1 << 20
 def fields(data: bytes) -> Any:
     """What a decoder of values is given: some CBOR that is canonical."""
     return canonical.loads(data, LIMIT, "value")
-
-
-def coded(
-    name: str, values: Sequence[Any], decode: Callable[[Any], Any], encode: Callable[[Any], Any]
-) -> Decoder:
-    """A decoder of values."""
-    return Decoder(
-        name,
-        [canonical.dumps(encode(value)) for value in values],
-        lambda data: decode(fields(data)),
-        lambda value: canonical.dumps(encode(value)),
-    )
 
 
 # --- ciphertexts and their headers ---
@@ -71,12 +57,11 @@ def _taken_supports(data: bytes) -> bytes:
     return Support.of(Support.from_bytes(data, FLOATS).coords, FLOATS).data
 
 
-# --- layouts and optimizers ---
+# --- layouts ---
 
 LAYOUT = Layout(
     (Entry("w", (3, 4), "float32"), Entry("b", (), "bfloat16"), Entry("n", (2,), "int64"))
 )
-OPTIMIZERS = [Optimizer(name) for name in RULES]  # type: ignore[arg-type]
 
 # --- packed lanes ---
 
@@ -118,8 +103,12 @@ def entries() -> Sequence[Decoder]:
     return (
         Decoder("canonical CBOR", [canonical.dumps(values)], fields, canonical.dumps),
         Decoder("CONFIRM at the relay", [confirms[1]], epoch.announced, ANY),
-        coded("optimizer", OPTIMIZERS, Optimizer.from_fields, Optimizer.to_fields),
-        coded("layout", [LAYOUT, Layout(())], Layout.from_fields, Layout.to_fields),
+        Decoder(
+            "layout",
+            [canonical.dumps(one.to_fields()) for one in (LAYOUT, Layout(()))],
+            lambda data: Layout.from_fields(fields(data)),
+            lambda layout: canonical.dumps(layout.to_fields()),
+        ),
         Decoder("ciphertext, small", [to_bytes(dense())], from_bytes, to_bytes),
         Decoder(
             "header of a sparse ciphertext",

@@ -134,11 +134,6 @@ class Moment:
     after: Disk
     app: ClientApp
 
-    @property
-    def name(self) -> str:
-        """For reports."""
-        return f"{self.case}/{self.stage}"
-
     def send(self, content: RecordDict | None = None, kind: str = "") -> Message:
         """What the node answers to this message, or to another one in its place."""
         told = replace(self.context, node_config=dict(self.context.node_config), state=RecordDict())

@@ -30,8 +30,9 @@ from flhe.training.model import MAGIC as MODEL
 from flhe.training.model import Model
 from flhe.wire import canonical
 from tests.fuzz.decoders import ANY, Decoder, Encode
-from tests.fuzz.group import CONTRACT, IDS, ROSTER, RUN, exchange, scratch
+from tests.fuzz.group import IDS, ROSTER, RUN, exchange, scratch
 from tests.fuzz.plain import LAYOUT, dense, sparse
+from tests.keys.agreement import CONTRACT
 
 # --- a node's directory ---
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from flhe.wire import canonical
-from tests.fuzz.declared import all_decoders, all_records, encoded, of_one_reader, samples
+from tests.fuzz.declared import all_decoders, all_records, encoded, samples
 from tests.fuzz.decoders import (
     NEVER,
     modules,
@@ -56,7 +56,7 @@ def test_mutants(name: str, count: int) -> None:
 def test_another_version_or_kind_or_length_is_refused(name: str) -> None:
     """What else a declaration does not allow is the same for all classes: `tests/wire` has it."""
     assert samples().get(name), "a class of records of which nothing honest is in tests/fuzz"
-    record = of_one_reader(name)[0]
+    record = samples()[name][0]
     form, honest = record.FORM, encoded(record)
     changed = [honest[:-1], honest + b"\0", canonical.dumps(7)]
     for at, head in enumerate(form.head):

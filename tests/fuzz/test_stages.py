@@ -1,4 +1,4 @@
-"""Every stage as a node sees it, from a server that changes anything in an honest message.
+"""Every stage, from a server that changes anything in an honest message; replies, from such a node.
 
     no exception leaves the mod
     what is refused is refused by a code of the table, never as a surprise, and the node goes on: the
@@ -16,12 +16,15 @@ import functools
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 
+from flhe.errors import FlheError
 from flhe.mods.he_mod import STAGES as TABLE
 from flhe.node.journal import Journal
 from flhe.training.contract import Contract
@@ -29,17 +32,19 @@ from flhe.training.model import Model
 from flhe.wire import canonical
 from tests.fuzz.decoders import in_time
 from tests.fuzz.messages import mutated
-from tests.fuzz.recorded import CASES, Disk, Moment, ageless, moments, taken
-from tests.mods.harness import SLUGS, wire
+from tests.fuzz.recorded import CASES, Disk, Moment, ageless, federation, moments, taken
+from tests.mods.harness import SECRET, SLUGS, wire
+from tests.strategies.puppets import Log, Puppets, initial
 
 FEW, MANY = 2, 10_000
 """Mutants of a stage: so many for each federation that has it, at least."""
+SWEEP = (pytest.mark.sweep, pytest.mark.timeout(7200))
 INTERNAL, APP_FAILED = 1002, "1001"
 CLAIMED, REUSED = "1022", "1012"
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
+@pytest.fixture
+def quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     try:
         with ageless():
@@ -62,9 +67,8 @@ def test_every_stage_is_here() -> None:
     assert set(STAGES) == set(stages())
 
 
-@pytest.mark.parametrize(
-    "count", [FEW, pytest.param(MANY, marks=(pytest.mark.sweep, pytest.mark.timeout(7200)))]
-)
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=SWEEP)])
 @pytest.mark.parametrize("stage", STAGES)
 def test_mutants(stage: str, count: int) -> None:
     print(f"{stage}: {dict(fuzz(stage, max(count, FEW * len(stages()[stage])), count))}")
@@ -83,7 +87,7 @@ def fuzz(stage: str, count: int, seed: int) -> Counter[str]:
         try:
             outcomes[try_one(moment, content, kind)] += 1
         except BaseException as error:
-            error.add_note(f"{moment.name}, seed {seed}, mutant {number}: {what}")
+            error.add_note(f"{moment.case}/{stage}, seed {seed}, mutant {number}: {what}")
             raise
     return outcomes
 
@@ -184,3 +188,78 @@ def _tagged(moment: Moment) -> bool:
         if name.endswith("/session") and content is not None:
             return Contract.from_bytes(_session(content)["contract"]).terms.tagged
     return False
+
+
+# --- replies, as the strategy sees them ---
+
+
+def federate(path: Path, case_name: str, stage: str, seed: int) -> tuple[str, str, Puppets]:
+    """A federation in which a node's replies at a stage are mutants; its end, and what they were."""
+    case, random = CASES[case_name], Random(f"{case_name} {stage} {seed}")
+    case = replace(case, nodes=max(case.nodes, 4), away="", rounds=2)
+    grid, _ = federation(case, path)
+    liar, told, seen = 100 + random.randrange(case.nodes), [""], list[RecordDict]()
+    times = random.choice((1, 1, 99))
+
+    def forge(node: int, name: str, reply: Message) -> Message:
+        nonlocal times
+        if reply.has_error():
+            return reply
+        seen.append(reply.content)
+        if node == liar and name == stage and times > 0:
+            times -= 1
+            if seed % 20 == 1:
+                code = random.choice((0, 1, 3, 1001, 1014, 1999, -1))
+                error = Error(code, random.choice((SECRET, "flhe/left")))
+                reply._content, reply._error, told[0] = None, error, "an error"
+            else:
+                reply.content, told[0] = mutated(reply.content, seen, random)
+        return reply
+
+    grid.forge = forge
+    strategy = case.strategy(**{"max_examples": 64, "retries": 1, **case.how})
+    try:
+        with in_time(120):
+            strategy.start(grid, initial() if case.served else None, num_rounds=case.rounds)
+        ending = "finished"
+    except FlheError as error:
+        ending = type(error).__name__
+        if SECRET in str(error):
+            raise AssertionError("a node's own text is in the error") from None
+    finally:
+        grid.close()
+    return ending, told[0], grid
+
+
+def one_model(grid: Puppets) -> None:
+    """Members that are at the last round agree on its model, where members have one."""
+    paths = [grid.run_dir(index) / "model" for index in range(len(grid.homes))]
+    found = [Model.from_bytes(path.read_bytes()) for path in paths if path.exists()]
+    last = max((model.round for model in found), default=0)
+    assert len({model.fingerprint() for model in found if model.round == last}) < 2
+
+
+@pytest.mark.parametrize(
+    ("stage", "count"),
+    [("unmask", 2), *(pytest.param(stage, 100, marks=SWEEP) for stage in STAGES)],
+)
+def test_mutants_of_replies(tmp_path: Path, stage: str, count: int, caplog: Log) -> None:
+    """The run ends as it should, whatever one node says.
+
+    It comes to its end, or an error of ours says that too few are left: nothing else comes out. A node
+    whose reply is refused is named in the server's log. Members that are up to date have one model. No
+    text of a node's own gets into the log or the error: it could be anything.
+    """
+    for name in ("flwr", "flhe"):
+        logging.getLogger(name).propagate = True
+    caplog.set_level(logging.INFO)
+    with ageless():
+        having = ["sash-clients"] if count == 2 else stages()[stage]
+        for seed in range(count):
+            caplog.clear()
+            case = having[seed % len(having)]
+            ending, what, grid = federate(tmp_path / f"{seed}", case, stage, seed)
+            one_model(grid)
+            assert SECRET not in caplog.text, (case, seed)
+            assert "Traceback" not in caplog.text, (case, seed)
+            assert ending == "finished" or not what or "node" in caplog.text, (case, seed)

@@ -6,7 +6,7 @@ import functools
 import random as plain_random
 import secrets
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -114,24 +114,18 @@ class Told:
         columns = zip(*(self.seeds[u].tolist() for u in self.survivors), strict=True)
         return [sum(column) % Q for column in columns]
 
-    def _signed(self, rank: int, said: bytes, about: bytes, **how: Any) -> bytes:
-        """What a member would sign: of a stage, for a slot, by another member."""
-        signer = self.identities[how.get("by", rank)]
-        header = self.circle.header(how.get("slot", self.slot), how["stage"], rank, about)
-        return Envelope.seal(signer, replace(header, sender=signer.public), said).signature
+    def _signed(self, rank: int, stage: str, said: bytes, about: bytes = b"") -> bytes:
+        header = self.circle.header(self.slot, stage, rank, about)
+        return Envelope.seal(self.identities[rank], header, said).signature
 
-    def statement(
-        self, rank: int, survivors: Sequence[int] = (), *, about: bytes = b"", **how: Any
-    ) -> bytes:
+    def statement(self, rank: int, survivors: Sequence[int] = (), stage: str = CONSIST) -> bytes:
         """A signature on a set, whatever the member has signed."""
-        said = self.circle.statement(survivors or self.survivors)
-        return self._signed(rank, said, about, **{"stage": CONSIST, **how})
+        return self._signed(rank, stage, self.circle.statement(survivors or self.survivors))
 
-    def answer(self, rank: int, payload: bytes, survivors: Sequence[int] = (), **how: Any) -> bytes:
+    def answer(self, rank: int, payload: bytes, survivors: Sequence[int] = ()) -> bytes:
         """An answer that the member itself signed, whatever is in it."""
         about = self.circle.about(survivors or self.survivors)
-        signature = self._signed(rank, payload, about, **{"stage": UNMASK, **how})
-        return dumps([rank, payload, signature])
+        return dumps([rank, payload, self._signed(rank, UNMASK, payload, about)])
 
 
 def play(

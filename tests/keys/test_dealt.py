@@ -114,8 +114,6 @@ def of(**change: str) -> list[Any]:
 
 MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
     "members out of order": ({"members": BODY["members"][::-1]}, "members that ascend"),
-    "no serial": ({"serial": b""}, "serial must be 16 bytes"),
-    "no roster": ({"roster_hash": b""}, "roster_hash must be 32 bytes"),
     "a stranger": ({"member": bytes(32)}, "not among the members"),
     "a key of zeros": ({"key": ZERO.to_bytes()}, "too small, too few or too large"),
     "a ring that nobody knows": ({"scheme": of(ring="rns-2048")}, "ESHE has"),

@@ -14,19 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import pytest
 from flwr.app import Message
 
 from flhe.keys.agreement.answers import check_answer
-from flhe.keys.agreement.circle import SharingParameters
-from flhe.keys.agreement.pairs import open_share
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.node.witness import Witness
 from tests.mods.harness import Site, answer, refused, update
 from tests.mods.masked import Masked, answer_in, signature_in
 
-Q = 2**64 - 2**32 + 1
 Set = tuple[int, ...]
 Named = tuple[int, Set]
 """An attempt, and a set of survivors in it."""
@@ -34,23 +30,6 @@ ATTEMPTS = (0, 1)
 
 
 # --- a member, in the small ---
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How many there are, and what they are held to."""
-
-    members: int
-    colluders: int
-    threshold: int
-
-    @classmethod
-    def of(cls, members: int, colluders: int) -> Rules:
-        return cls(members, colluders, Thresholds(members, colluders).threshold)
-
-    @property
-    def least(self) -> int:
-        return max(self.threshold, self.colluders + 2)
 
 
 @dataclass(frozen=True)
@@ -82,7 +61,7 @@ class Member:
     def attempt(self) -> int | None:
         return max(self.uploads, default=None)
 
-    def hears(self, rules: Rules, letter: Letter) -> tuple[Said, Member]:
+    def hears(self, rules: Thresholds, letter: Letter) -> tuple[Said, Member]:
         """What it answers, and what it is then."""
         if letter.stage == "round":
             return self._round(letter.attempt)
@@ -100,10 +79,10 @@ class Member:
             return CLAIMED, self
         return "update", replace(self, uploads=(*self.uploads, attempt))
 
-    def _consist(self, rules: Rules, attempt: int, survivors: Set) -> tuple[Said, Member]:
+    def _consist(self, rules: Thresholds, attempt: int, survivors: Set) -> tuple[Said, Member]:
         if attempt != self.attempt:
             return PROTOCOL, self
-        if len(survivors) < rules.least:
+        if len(survivors) < rules.min_set:
             return QUORUM, self
         named = (attempt, survivors)
         others = {each for each in self.signed - {named} if each[0] == attempt}
@@ -111,7 +90,7 @@ class Member:
             return REUSE, self
         return "signature", replace(self, signed=self.signed | {named})
 
-    def _unmask(self, rules: Rules, letter: Letter) -> Said:
+    def _unmask(self, rules: Thresholds, letter: Letter) -> Said:
         mine = next((s for a, s in self.signed if a == letter.attempt), None)
         if mine is None or not set(letter.survivors[: letter.count]) <= set(mine):
             return PROTOCOL
@@ -127,7 +106,7 @@ def sets_with(members: int, rank: int) -> list[Set]:
     return [each for each in every if rank in each]
 
 
-def alphabet(rules: Rules, rank: int) -> list[Letter]:
+def alphabet(rules: Thresholds, rank: int) -> list[Letter]:
     letters = [Letter("round", attempt) for attempt in ATTEMPTS]
     for attempt, survivors in itertools.product(ATTEMPTS, sets_with(rules.members, rank)):
         letters.append(Letter("consist", attempt, survivors))
@@ -193,21 +172,6 @@ class Node:
         shown = {r: self.signature(r, attempt, survivors) for r in survivors[: letter.count]}
         return self.group.unmask(self.rank, shown, attempt=attempt)
 
-    def share(self, survivors: Set, attempt: int) -> bytes:
-        """The sum of this member's shares, opened one by one."""
-        name = self.slots[attempt].digest()
-        total = [0] * SharingParameters.of(self.group.epoch(0), 2048).sharing.width(2048)
-        for u in survivors:
-            plain = bytes(self.group.dealt(u).own)
-            if u != self.rank:
-                key = self.group.epoch(u).pair_keys[self.rank]
-                box = self.group.boxes[1, attempt, u][self.rank]
-                plain = open_share(key, name, u, self.rank, box)
-            total = [
-                (x + int(y)) % Q for x, y in zip(total, np.frombuffer(plain, "<u8"), strict=True)
-            ]
-        return np.array(total, "<u8").tobytes()
-
     def check(self, said: Said, letter: Letter, reply: Message, sent: bytes) -> None:
         """What the automaton says is what was answered; `sent` is the digest of the last update."""
         if isinstance(said, int):
@@ -223,11 +187,10 @@ class Node:
             return
         scope, told = (self.group.circle, self.slots[attempt], survivors), answer_in(reply)
         rank, payload = check_answer(*scope, told, sealed=self.sealed)
+        share = bytes(self.group.agreed(self.rank).share)
         assert rank == self.rank
-        share = self.share(survivors, attempt)
         assert (payload == share) is not self.sealed
-        assert share[:64] not in payload or not self.sealed
-        assert bytes(self.group.agreed(self.rank).share) == share
+        assert (share[:64] in payload) is not self.sealed
 
 
 @pytest.fixture
@@ -253,7 +216,7 @@ def test_a_node_is_such_a_member(
     Each message is answered by a fresh process, so all that it can change is on the disk.
     """
     node = Node(tmp_path, size, rank, unmask)
-    rules = Rules.of(size, node.group.epoch(rank).roster.collusion)
+    rules = Thresholds(size, node.group.epoch(rank).roster.collusion)
     letters = alphabet(rules, rank)
     queue = [(Member(rank), node.disk(), b"")]
     seen = 0
@@ -285,7 +248,7 @@ class Search:
     a set to a member only where it has the shares of all honest ones in it.
     """
 
-    def __init__(self, rules: Rules, bad: Set) -> None:
+    def __init__(self, rules: Thresholds, bad: Set) -> None:
         self.rules, self.bad = rules, bad
         self.honest = [rank for rank in range(rules.members) if rank not in bad]
         self._moves: dict[Member, list[tuple[Named | None, Member]]] = {}
@@ -349,7 +312,7 @@ GROUPS = [
 
 @pytest.mark.parametrize(("members", "colluders", "bad"), GROUPS, ids=str)
 def test_no_two_sets_of_a_round_are_opened(members: int, colluders: int, bad: Set) -> None:
-    rules = Rules.of(members, colluders)
+    rules = Thresholds(members, colluders)
     search = Search(rules, bad)
     all_opened = set()
     for state in search.states():
@@ -360,7 +323,7 @@ def test_no_two_sets_of_a_round_are_opened(members: int, colluders: int, bad: Se
         assert all(len(member.signed) <= 1 for member in state)
         all_opened |= opened
     # It is not that nothing ever opens: each set may, in each attempt.
-    sizes = range(rules.least, members + 1)
+    sizes = range(rules.min_set, members + 1)
     ranks = range(members)
     every = {s for n in sizes for s in itertools.combinations(ranks, n) if set(s) - set(bad)}
     assert all_opened == set(itertools.product(ATTEMPTS, every))

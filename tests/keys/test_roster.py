@@ -38,7 +38,6 @@ def test_order_of_writing_does_not_matter(order: list[int], gone: list[int]) -> 
     assert shuffled == replace(ONE, revoked=tuple(KEYS[5:]))
     assert list(shuffled.publics) == sorted(KEYS[:5])
     assert shuffled.revoked == tuple(sorted(KEYS[5:]))
-    assert Roster.from_bytes(shuffled.to_bytes()) == shuffled
     assert shuffled.hash == hashlib.sha256(shuffled.to_bytes()).digest()
 
 
@@ -168,11 +167,6 @@ def test_refused(changes: dict[str, Any], says: str) -> None:
         roster(**changes)
 
 
-def test_a_member_whose_key_nobody_has() -> None:
-    with pytest.raises(ConfigError, match="member one: this Ed25519 public key"):
-        Member("one", bytes(32))  # of small order: anybody's signature would do
-
-
 def test_first_use() -> None:
     one = Roster.first_use(reversed(KEYS[:5]))
     assert one.publics == tuple(sorted(KEYS[:5]))
@@ -192,10 +186,7 @@ LATER = Enrolment.make("site-a", NEW, OLD)
 def test_who_asks_and_who_is_replaced() -> None:
     assert (FIRST.member.public, FIRST.replaces) == (OLD.public, b"")
     assert (LATER.member.public, LATER.replaces) == (NEW.public, OLD.public)
-    for request in (FIRST, LATER, Enrolment.make("a" * 64, NEW, OLD)):
-        data = request.to_bytes()
-        assert Enrolment.from_bytes(data) == request
-        assert len(data) <= MAX_FILE // 2
+    assert len(Enrolment.make("a" * 64, NEW, OLD).to_bytes()) <= MAX_FILE // 2
 
 
 def test_nobody_takes_a_place_without_the_key_that_held_it() -> None:
@@ -230,11 +221,9 @@ def test_a_signature_is_for_one_name_and_one_key() -> None:
 def test_what_makes_no_sense() -> None:
     with pytest.raises(ProtocolError, match="cannot replace itself"):
         Enrolment.make("site-a", OLD, OLD)
-    for change, says in (
-        ({"replaced": b""}, "a key that is replaced signs that"),
-        ({"member": ["site-a", bytes(32)]}, "no honest site"),
-    ):
-        with pytest.raises((ConfigError, ProtocolError), match=says):
-            Enrolment.from_bytes(dumps({**LATER.to_fields(), **change}))
+    with pytest.raises(ProtocolError, match="a key that is replaced signs that"):
+        replace(LATER, replaced=b"")
     with pytest.raises(ConfigError, match="name must be"):
         Enrolment.make("site a", OLD)
+    with pytest.raises(ConfigError, match="member one: this Ed25519 public key"):
+        Member("one", bytes(32))  # of small order: anybody's signature would do

@@ -60,18 +60,10 @@ def test_vector(case: dict[str, Any]) -> None:
 
 
 @given(st.lists(st.binary(max_size=40)), st.integers(1, 20))
-def test_any_buffers_give_one_plaintext(parts: list[bytes], size: int) -> None:
+def test_any_buffers_give_one_box(parts: list[bytes], size: int) -> None:
     plain = b"".join(parts)
-    boxes = [
-        sealed(parts, random=bytes, chunk_bytes=size),
-        sealed(plain, random=bytes, chunk_bytes=size),
-        sealed(memoryview(plain), random=bytes, chunk_bytes=size),
-        sealed(map(bytearray, parts), random=bytes, chunk_bytes=size),
-    ]
-    assert len(set(boxes)) == 1
-    for data in (boxes[0], bytearray(boxes[0]), memoryview(boxes[0])):
-        assert opened(data) == (ROUND, RANK, plain)
-    assert (peek(boxes[0]).round, peek(boxes[0]).rank) == (ROUND, RANK)
+    given_ = parts, plain, memoryview(plain), map(bytearray, parts)
+    assert len({sealed(one, random=bytes, chunk_bytes=size) for one in given_}) == 1
 
 
 def test_default_chunks() -> None:
@@ -89,12 +81,9 @@ def test_a_model_of_another_epoch_run_or_roster(other: dict[str, Any]) -> None:
         unseal(dataclasses.replace(KEY, **other), sealed(b"x"))
 
 
-@pytest.mark.parametrize(
-    "how", [{"chunk_bytes": 0}, {"chunk_bytes": CHUNK + 1}, {"random": lambda n: bytes(n - 1)}]
-)
-def test_own_mistakes(how: dict[str, Any]) -> None:
-    with pytest.raises(FlheError, match=r"chunk_bytes must be|salt must be"):
-        sealed(b"x", **how)
+def test_a_source_that_gives_too_little() -> None:
+    with pytest.raises(FlheError, match="salt must be"):
+        sealed(b"x", random=lambda n: bytes(n - 1))
 
 
 FIELDS: Any = Head(KEY.epoch, KEY.run_id, KEY.roster_hash, ROUND, RANK, bytes(32), 9).to_fields()
@@ -115,11 +104,8 @@ def boxed(length: int, *fields: dict[str, Any]) -> bytes:
         (b"flhe-seal/3\n\x00\x00\x00\x00", "CBOR ends early"),
         (boxed(1), "head is longer than it may be"),
         (boxed(MAX_HEAD) + bytes(MAX_HEAD), "head is longer than it may be"),
-        (boxed(0, {"salt": bytes(31)}), "salt must be 32 bytes"),
         (boxed(0, {"chunk_bytes": 0}), "chunk_bytes must be an integer, 1 to"),
         (boxed(0, {"chunk_bytes": CHUNK + 1}), "chunk_bytes must be an integer, 1 to"),
-        (boxed(0, {"round": "4"}), "field round must be"),
-        (boxed(0, {"more": 1}), "unknown fields"),
         (b"flhe-seal/1\n" + bytes(99), "of another version of flhe"),
     ],
 )
@@ -160,10 +146,11 @@ def test_pieces_cut_anywhere(plain: bytes, size: int, places: list[int]) -> None
     box = sealed(plain, chunk_bytes=size)
     pieces = cut(box, places)
     assert peek(pieces) == peek(box)
-    for data in (box, pieces, tuple(map(bytearray, pieces)), [memoryview(p) for p in pieces]):
-        assert opened(data) == (ROUND, RANK, plain)
+    whole = box, bytearray(box), memoryview(box)
+    for data in (*whole, pieces, tuple(map(bytearray, pieces)), [memoryview(p) for p in pieces]):
         head, chunks = unseal(KEY, data)
         assert head == peek(box)
+        assert (head.round, head.rank) == (ROUND, RANK)
         assert list(chunks) == [plain[i : i + size] for i in range(0, len(plain) or 1, size)]
 
 

@@ -61,6 +61,12 @@ def too_few(group: Group) -> Message:
     return group.sites[0].ask("share", **group.stage(messages=hellos[:2]))
 
 
+def by_another(group: Group) -> Message:
+    hellos = group.hellos()
+    (group.sites[0].home / "identity.key").write_bytes(bytes([99]) * 32)
+    return group.sites[0].ask("share", **group.stage(messages=hellos))
+
+
 OUT_OF_ORDER: dict[str, tuple[Callable[[Group], Message], int]] = {
     "confirm without share": (
         lambda g: g.sites[0].ask("confirm", **g.stage(messages=g.hellos())),
@@ -72,6 +78,7 @@ OUT_OF_ORDER: dict[str, tuple[Callable[[Group], Message], int]] = {
     "of another epoch": (lambda g: g.agree().ask(g.sites[0], epoch=bytes(16)), 1020),
     "no checkpoint to verify": (lambda g: g.agree().ask(g.sites[0], "verify"), 1014),
     "too few members": (too_few, 1011),
+    "share under another identity": (by_another, 1014),
 }
 
 

@@ -14,14 +14,13 @@ import numpy as np
 from flhe.errors import ProtocolError, QuorumError, SharesError
 from flhe.keys.agreement.circle import UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
-from flhe.keys.agreement.messages import Header
-from flhe.keys.agreement.pairs import OVERHEAD, boxed, unboxed, unpack_elements
+from flhe.keys.agreement.pairs import OVERHEAD, unboxed, unpack_elements
 from flhe.math.ring import Elements
 from flhe.schemes.sealed import Slot
 from flhe.wire.derive import hkdf
 from flhe.wire.fields import U32, Signature
 from flhe.wire.record import Form, Record
-from flhe.wire.secret import Random, Secret
+from flhe.wire.secret import Secret
 
 logger = logging.getLogger("flhe")
 
@@ -55,11 +54,6 @@ def pack(answers: Sequence[bytes]) -> bytes:
 def unpack(release: bytes) -> tuple[bytes, ...]:
     """Inverse of `pack`; ProtocolError for anything else."""
     return _Release.from_bytes(release).answers if release else ()
-
-
-def seal_answer(epoch: Epoch, slot: Slot, header: Header, share: bytes, random: Random) -> bytes:
-    """Seal what a member releases for the other members: the relay cannot read it."""
-    return boxed(_box_key(epoch, slot, epoch.rank), share, header.to_bytes(), random)
 
 
 def check_answer(
@@ -111,7 +105,7 @@ def opened(
                 f"the answer to unmask by the member of rank {rank} does not open: it was sealed "
                 "under another key"
             )
-            payload = unboxed(_box_key(epoch, slot, rank), payload, header.to_bytes(), says)
+            payload = unboxed(box_key(epoch, slot, rank), payload, header.to_bytes(), says)
         found[rank] = payload
     return found
 
@@ -131,8 +125,12 @@ def combine(
     wrong are named in the log, and left out.)
     """
     width = circle.sharing.width(circle.elements)
-    found = opened(circle, slot, survivors, answers, epoch=epoch)
-    shares = {rank: _share_of(rank, payload, width) for rank, payload in found.items()}
+    shares: dict[int, Elements] = {}
+    for rank, payload in opened(circle, slot, survivors, answers, epoch=epoch).items():
+        try:
+            shares[rank] = unpack_elements(payload, width)
+        except ProtocolError as error:
+            raise ProtocolError(f"the answer to unmask of rank {rank}: {error}") from None
     need = circle.thresholds.threshold
     if len(shares) < need:
         raise QuorumError(f"{len(shares)} answers to unmask, {need} are needed")
@@ -149,13 +147,6 @@ def combine(
                 del shares[rank]
 
 
-def _share_of(rank: int, payload: bytes, width: int) -> Elements:
-    try:
-        return unpack_elements(payload, width)
-    except ProtocolError as error:
-        raise ProtocolError(f"the answer to unmask of rank {rank}: {error}") from None
-
-
-def _box_key(epoch: Epoch, slot: Slot, rank: int) -> Secret:
+def box_key(epoch: Epoch, slot: Slot, rank: int) -> Secret:
     """The key of one share, which is sealed anew, under a fresh nonce, each time it is asked for."""
     return hkdf(epoch.group_key, "unmask", slot.digest(), rank)

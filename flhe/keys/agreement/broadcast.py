@@ -22,6 +22,7 @@ from flhe.wire.derive import PREFIX
 from flhe.wire.fields import Hash
 from flhe.wire.record import Form, Record
 
+Group = Advertised | Shared | Confirmed | Epoch
 Scope = tuple[int, int, bytes, bytes]
 """What all messages of an epoch are signed for: run id, number, epoch id and contract."""
 
@@ -40,7 +41,7 @@ def layout(stage: str, epoch_id: bytes) -> bytes:
     return hashlib.sha256(dumps([PREFIX + stage, epoch_id])).digest()
 
 
-def header_of(group: Advertised | Shared | Confirmed | Epoch, stage: str, sender: bytes) -> Header:
+def header_of(group: Group, stage: str, sender: bytes) -> Header:
     """The header of a message to all, before there is an epoch or after."""
     return Header(
         # None is known under first-use.
@@ -54,9 +55,9 @@ def header_of(group: Advertised | Shared | Confirmed | Epoch, stage: str, sender
     )
 
 
-def signed(identity: Identity, agreed: Epoch, stage: str, payload: bytes) -> bytes:
+def signed(identity: Identity, group: Group, stage: str, payload: bytes) -> bytes:
     """A message to all."""
-    return Envelope.seal(identity, header_of(agreed, stage, identity.public), payload).to_bytes()
+    return Envelope.seal(identity, header_of(group, stage, identity.public), payload).to_bytes()
 
 
 def one_each(

@@ -68,15 +68,13 @@ class Dealt(Record):
     def read(cls, path: Path) -> Dealt:
         """Read a site's file. ConfigError: it cannot be read, others can, or it is none."""
         try:
-            return cls.from_bytes(files.read(path))
+            data = files.read(path)
         except StoreError:
             raise ConfigError(
                 "the file is missing, a link, somebody else's, or open to others: chmod 600"
             ) from None
-        except ProtocolError as error:
-            raise ConfigError(
-                f"no file of `flhe keygen --scheme`, or a damaged one ({error})"
-            ) from None
+        with config_errors("no file of `flhe keygen --scheme`, or a damaged one"):
+            return cls.from_bytes(data)
 
 
 def deal(

@@ -14,7 +14,7 @@ The first `CONTRIBUTORS` members contribute: every member knows K_G in the end, 
 would make it no more secret, and every SHARE goes to all members. Everybody's nonce is in T1, so a
 key is never an old one.
 
-Each step is a pure function (state, inbound) -> (state, outbound). All messages are signed
+Each step is a pure function (identity, state, inbound) -> (state, outbound). All messages are signed
 envelopes. A server that swaps a key, drops, repeats or replays a message, or shows two members
 different lists, changes T1 or T2 for somebody: then no two views agree, CONFIRM fails and the epoch
 never starts. An error at any step means: erase the state and start over with fresh keys.
@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from flhe.errors import AuthenticationError, ProtocolError, QuorumError
-from flhe.keys.agreement.broadcast import header_of, one_each
+from flhe.keys.agreement.broadcast import header_of, one_each, signed
 from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope
 from flhe.keys.agreement.pairs import check_ephemeral, open_from, pair_key, seal_to
 from flhe.keys.agreement.states import Advertised, Confirmed, Epoch, Shared
@@ -94,14 +94,16 @@ def advertise(
         roster.rank(identity.public)
     secret = random(32)
     ephemeral = X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
-    state = Advertised(identity, run_id, epoch_number, contract, roster, secret, b"")
-    hello = _Hello(ephemeral, random(32)).to_bytes()
-    message = Envelope.seal(identity, header_of(state, ADVERTISE, identity.public), hello)
-    return replace(state, message=message.to_bytes()), message.to_bytes()
+    state = Advertised(identity.public, run_id, epoch_number, contract, roster, secret, b"")
+    message = signed(identity, state, ADVERTISE, _Hello(ephemeral, random(32)).to_bytes())
+    return replace(state, message=message), message
 
 
 def share(
-    state: Advertised, advertises: list[bytes], random: Random = secrets.token_bytes
+    identity: Identity,
+    state: Advertised,
+    advertises: list[bytes],
+    random: Random = secrets.token_bytes,
 ) -> tuple[Shared, list[bytes]]:
     """Take everyone's ADVERTISE, own included, in any order; returns a SHARE for each other one.
 
@@ -115,7 +117,7 @@ def share(
         raise ProtocolError(f"{len(advertises)} ADVERTISE messages, at most {MAX_MEMBERS} fit")
     if state.message not in advertises:
         raise AuthenticationError("own ADVERTISE is missing or was changed on the way: start over")
-    me = state.identity.public
+    me = state.identity
     listed = None if state.roster is None else frozenset(state.roster.publics)
     expect = header_of(state, ADVERTISE, me).expected()
     messages: dict[bytes, bytes] = {}
@@ -153,7 +155,7 @@ def share(
         if peer != me and rank < CONTRIBUTORS:
             header = replace(head, receiver=peer)
             payload = seal_to(key, header, contribution, random)
-            outbound.append(Envelope.seal(state.identity, header, payload).to_bytes())
+            outbound.append(Envelope.seal(identity, header, payload).to_bytes())
     shared = Shared(
         identity=state.identity,
         run_id=state.run_id,
@@ -170,7 +172,7 @@ def share(
     return shared, outbound
 
 
-def confirm(state: Shared, shares: list[bytes]) -> tuple[Confirmed, bytes]:
+def confirm(identity: Identity, state: Shared, shares: list[bytes]) -> tuple[Confirmed, bytes]:
     """Take the SHAREs of all to all members, in any order; returns the CONFIRM for everyone.
 
     Signatures are verified on the messages to us; the others are bound by T2, and each is verified
@@ -179,7 +181,7 @@ def confirm(state: Shared, shares: list[bytes]) -> tuple[Confirmed, bytes]:
     Raises ProtocolError for a message missing, repeated or of another exchange, AuthenticationError
     for one that was changed, own messages included.
     """
-    me, members = state.identity.public, state.members
+    me, members = state.identity, state.members
     known = frozenset(members)
     contributors = members[:CONTRIBUTORS]
     need = len(contributors) * (len(members) - 1)
@@ -216,13 +218,9 @@ def confirm(state: Shared, shares: list[bytes]) -> tuple[Confirmed, bytes]:
     )
     group_key = hkdf(secret, "group", state.run_id, state.roster.hash, state.number, salt=t2)
     payload = _Proof(t2, _mac(_mac_key(state, group_key), t2, me)).to_bytes()
-    message = Envelope.seal(state.identity, header_of(state, CONFIRM, me), payload).to_bytes()
+    message = signed(identity, state, CONFIRM, payload)
     confirmed = Confirmed(
-        **state.common(),
-        identity=state.identity,
-        t2=t2,
-        group_key=group_key,
-        message=message,
+        **state.common(), identity=state.identity, t2=t2, group_key=group_key, message=message
     )
     return confirmed, message
 
@@ -234,7 +232,7 @@ def finish(state: Confirmed, confirms: list[bytes]) -> Epoch:
     ProtocolError for a message missing, repeated or of another exchange. Nothing may be encrypted
     under the group key before this step returns.
     """
-    found = one_each(state, confirms, header_of(state, CONFIRM, state.identity.public))
+    found = one_each(state, confirms, header_of(state, CONFIRM, state.identity))
     if state.message not in confirms:
         raise AuthenticationError("own CONFIRM was changed on the way: start over")
     key = _mac_key(state, state.group_key)  # once: the roster is hashed for it

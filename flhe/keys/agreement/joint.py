@@ -6,8 +6,7 @@
     P_ij = AES-256-CTR under HKDF(k_ij, "joint" | epoch), 32-bit lanes: each is added once and taken
     once
 
-The server carries sealed boxes, and does not learn s. A member sees v_j, in which every other member's
-mask is: as long as two members keep theirs, it learns the sum of those two keys only (ESAFL, Theorem 5,
+As long as two members keep their masks, others learn the sum of those two keys only (ESAFL, Theorem 5,
 for one epoch; docs/protocol.md says what a server that begins several may do). Each member checks that
 s is as wide as a sum of N keys is, and that its own v_i is in it.
 
@@ -115,17 +114,13 @@ def _own_in(agreed: Epoch, adder: Any) -> Own:
 def _with_sum(identity: Identity, agreed: Epoch, key: JointKey, adder: Any) -> tuple[Epoch, bytes]:
     """Check the keys, keep them, and say what their sum is called."""
     key.check(adder)
-    name = _name(agreed, key)
+    # Equal for all that have the same sum, and nothing to who has not K_G.
+    mac_key = hkdf(agreed.group_key, SUM, agreed.run_id, agreed.roster.hash, agreed.id)
+    name = hmac.digest(mac_key, key.total.astype("<i4").tobytes(), "sha256")
     if agreed.scheme_public and not hmac.compare_digest(agreed.scheme_public, name):
         raise ProtocolError("a second sum of keys in one key agreement: start over")
     agreed = replace(agreed, scheme_public=name, scheme_secret=key.to_bytes())
     return agreed, broadcast.signed(identity, agreed, SUM, broadcast.Digest(name).to_bytes())
-
-
-def _name(agreed: Epoch, key: JointKey) -> bytes:
-    """HMAC over s, 32 bytes: equal for all that have the same, and nothing to who has not K_G."""
-    mac_key = hkdf(agreed.group_key, "joint-sum", agreed.run_id, agreed.roster.hash, agreed.id)
-    return hmac.digest(mac_key, key.total.astype("<i4").tobytes(), "sha256")
 
 
 def _masked(agreed: Epoch, own: Own) -> bytes:

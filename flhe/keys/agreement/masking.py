@@ -12,11 +12,9 @@ Two sets of survivors would need t signatures each, and honest members sign one:
 are ever opened (`thresholds.py`). A member that has dropped out before CONSIST costs nothing, after it
 an answer.
 
-Up to 64 members a polynomial shares one field element, and fewer than t answers say nothing. From
-`PACKED_FROM` members on it shares t - c of them (packed Shamir), and an agreement takes some 100 KB a
-client. c shares of a seed still say nothing; but where only a few answers are missing, so is little of
-the sum of seeds, and lattice reduction finds it: a set that t members have signed must be taken as
-opened, whether or not the last answer came.
+From `PACKED_FROM` members on a polynomial shares t - c field elements (packed Shamir), and a set that t
+members have signed must be taken as opened, whether or not the last answer came: docs/protocol.md says
+why.
 
 Where the key of a scheme is shared instead (`shared_key.py`), KSHARE falls away. CONSIST shows the sum
 itself, whose digest is signed with the set, and UNMASK returns a partial decryption of it.
@@ -36,11 +34,17 @@ from typing import Annotated
 import numpy as np
 
 from flhe.errors import ProtocolError, QuorumError, SharesError
-from flhe.keys.agreement.answers import Answer, seal_answer
+from flhe.keys.agreement.answers import Answer, box_key
 from flhe.keys.agreement.circle import CONSIST, UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
-from flhe.keys.agreement.pairs import open_share, pack_elements, seal_share, unpack_elements
+from flhe.keys.agreement.pairs import (
+    boxed,
+    open_share,
+    pack_elements,
+    seal_share,
+    unpack_elements,
+)
 from flhe.keys.identity import Identity
 from flhe.math.ring import Elements, add
 from flhe.schemes.sealed import Sealed, Slot
@@ -222,6 +226,6 @@ def release(
     header = circle.header(slot, UNMASK, epoch.rank, circle.about(agreed.survivors))
     share = bytes(agreed.share)
     if sealed:
-        share = seal_answer(epoch, slot, header, share, random)
+        share = boxed(box_key(epoch, slot, epoch.rank), share, header.to_bytes(), random)
     signature = Envelope.seal(identity, header, share).signature
     return Answer(epoch.rank, share, signature).to_bytes()

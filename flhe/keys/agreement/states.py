@@ -2,8 +2,8 @@
 
 Each message may be handled by another process, so states go to bytes and back. They hold secrets:
 `to_bytes` is for a file that only the owner reads (`flhe/node/store.py`), and repr shows `<32 bytes>`.
-The identity's seed is not in the bytes: `from_bytes` is given the identity, and checks that the state
-belongs to it. An agreed state is erased once the next one is stored.
+`identity` is the public key of whose state it is; its seed is not in the bytes. An agreed state is
+erased once the next one is stored.
 
 Source: docs/protocol.md.
 """
@@ -14,16 +14,14 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
 from flhe.errors import ProtocolError
-from flhe.keys.identity import Identity
 from flhe.keys.roster.roster import Roster
-from flhe.wire.fields import SECRET, U32, U64, Given, Hash, size
+from flhe.wire.fields import SECRET, U32, U64, Hash, size
 from flhe.wire.record import Form, Record
 
 MAX_STATE = 1 << 20
 """Longest encoded state, bytes; 1024 members take a quarter of it."""
 
 _Secret = Annotated[Hash, SECRET]
-_Own = Annotated[Identity, Given(lambda identity: identity.public)]
 
 
 def _form(kind: str) -> Form:
@@ -36,7 +34,7 @@ class Advertised(Record):
 
     FORM = _form("advertised")
 
-    identity: _Own
+    identity: Hash
     run_id: U64
     number: U32
     contract: Hash
@@ -77,11 +75,11 @@ class _Group(Record):
 class _Step(_Group):
     """One on the way to an epoch."""
 
-    identity: _Own
+    identity: Hash
 
     def _validate(self) -> None:
         _Group._validate(self)
-        if self.members[self.rank] != self.identity.public:
+        if self.members[self.rank] != self.identity:
             raise ProtocolError(f"{self.FORM.what}: rank is another member's than this identity's")
 
 

@@ -19,16 +19,11 @@ A_LINE = 4
 _ALPHABETS = (CONSONANTS, VOWELS, CONSONANTS, VOWELS, CONSONANTS)
 
 
-def to_words(data: bytes) -> list[str]:
-    """Return a word for each two bytes. Raises ConfigError for an odd number of bytes."""
+def lines(data: bytes) -> list[str]:
+    """Return a word for each two bytes, four a line. Raises ConfigError for an odd number of bytes."""
     if len(data) % 2:
         raise ConfigError(f"a word says two bytes, and {len(data)} are an odd number")
-    return [_word(int.from_bytes(data[at : at + 2], "big")) for at in range(0, len(data), 2)]
-
-
-def lines(data: bytes) -> list[str]:
-    """Return the words of `data` as they are read aloud, four a line."""
-    words = to_words(data)
+    words = [_word(int.from_bytes(data[at : at + 2], "big")) for at in range(0, len(data), 2)]
     return [" ".join(words[at : at + A_LINE]) for at in range(0, len(words), A_LINE)]
 
 

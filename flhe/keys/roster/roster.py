@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from flhe.errors import ConfigError, ProtocolError, QuorumError
+from flhe.errors import ConfigError, ProtocolError, QuorumError, config_errors
 from flhe.keys.identity import check_public
 from flhe.keys.roster.limits import NONE, Limits
 from flhe.schemes import PLAIN
@@ -49,10 +49,8 @@ class Member(Record):
     public: Hash
 
     def _validate(self) -> None:
-        try:
+        with config_errors(f"member {self.name}"):
             check_public(self.public)
-        except ProtocolError as error:
-            raise ConfigError(f"member {self.name}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

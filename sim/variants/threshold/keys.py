@@ -40,9 +40,8 @@ from flhe.math.sampling import draw
 from flhe.schemes.esafl.keys import check_own, draw_own
 from flhe.schemes.sealed import check_senders
 from flhe.wire import canonical
-from flhe.wire.arrays import array
 from flhe.wire.derive import hkdf
-from flhe.wire.fields import SECRET, Hash
+from flhe.wire.fields import SECRET, Hash, array
 from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random, Secret
 from flhe_lab.variants.threshold.adder import PublicKey, ThresholdRlwe, common_hats
