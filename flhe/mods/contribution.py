@@ -17,9 +17,7 @@ from flhe.node.node import Node
 from flhe.schemes.base import Sealer
 from flhe.schemes.sealed import Sealed
 from flhe.sums.secure_sum import SecureSum
-from flhe.training.evaluation import EVALUATION
-from flhe.training.kind import Kind
-from flhe.training.mean_squares import MEAN_SQUARES
+from flhe.training.kind import EVALUATION, MEAN_SQUARES, Kind
 from flhe.training.model import Model
 from flhe.training.session import Session
 

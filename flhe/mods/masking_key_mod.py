@@ -30,7 +30,6 @@ from flhe.mods import agreement, handover, records, survivors
 from flhe.mods.app import App
 from flhe.mods.he_mod import HEMod, Stages
 from flhe.node.node import Node
-from flhe.training.masking_key import slot_of
 from flhe.training.query import NOTHING
 from flhe.training.session import Session
 
@@ -62,7 +61,7 @@ def hand_over(node: Node, record: ConfigRecord, message: Message, app: App) -> R
     number, reached = records.field(record, "round", int), node.reached(agreed.id)
     contract.check_due(reached, number, reached)
     session = Session(agreed, contract.terms, NOTHING)
-    slot = slot_of(session.sums, number)
+    slot = session.sums.masking_slot(number)
     seed = random_elements(scheme.elements(agreed.size), secrets.token_bytes)
     node.claim(session, slot, b"", "update")  # before anything is masked with it
     node.save_dealt(masking.deal(agreed, slot, seed))

@@ -26,7 +26,7 @@ from flhe.mods.follow import follow
 from flhe.node.node import Node
 from flhe.schemes.sealed import Sealed, Slot, from_bytes
 from flhe.training.draft import Draft
-from flhe.training.mean_squares import MEAN_SQUARES, encode
+from flhe.training.kind import MEAN_SQUARES, mean_squares_part
 
 
 def begin(turn: Turn, record: ConfigRecord, make: Callable[[], Draft]) -> RecordDict:
@@ -101,7 +101,7 @@ class _Stage:
         return turn.contribute(
             turn.sum(MEAN_SQUARES),
             turn.session.terms.scheme.mode_ahead,
-            lambda _: (encode(turn.session.terms, turn.model, self.draft), None),
+            lambda _: (mean_squares_part(turn.session.terms, turn.model, self.draft), None),
         )
 
     def tell_support(self) -> RecordDict:
@@ -138,7 +138,7 @@ class _Stage:
             raise ReuseError("another support was told in this attempt: ask under a new one")
 
     def _fit(self) -> State:
-        """The codecs' state in this round; see `flhe.training.mean_squares`."""
+        """The codecs' state in this round; see `flhe.training.kind`."""
         turn, node, sent = self.turn, self.turn.node, self.mean_squares
         if sent is not None:
             node.policy.check_survivors(len(sent.senders), turn.follower.contract)

@@ -26,7 +26,7 @@ from flhe.mods.follow import follow
 from flhe.node.node import Node
 from flhe.schemes.base import Sealer
 from flhe.training.draft import Draft
-from flhe.training.evaluation import ATTEMPT, EVALUATION
+from flhe.training.kind import EVALUATION, LAST
 from flhe.training.sensitivity import map_of, map_of_change
 
 say_once = functools.cache(logging.getLogger("flhe").warning)
@@ -110,7 +110,7 @@ def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> Re
     message.content = RecordDict()
     session, model = follower.session()
     follower.contract.check_evaluated(model.round)
-    turn = Turn.of(follower, model.round, ATTEMPT)
+    turn = Turn.of(follower, model.round, LAST)
 
     def make(_: Sealer) -> tuple[Plain, None]:
         turn.check_unclaimed()

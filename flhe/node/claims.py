@@ -24,7 +24,7 @@ from flhe.schemes.base import FREE, Spends
 from flhe.schemes.sealed import UPDATE as ENDS
 from flhe.schemes.sealed import Slot
 from flhe.training.contract import MAX_AHEAD
-from flhe.training.evaluation import EVALUATION
+from flhe.training.kind import EVALUATION
 from flhe.training.query import QUERY
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.session import Session

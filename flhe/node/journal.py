@@ -27,7 +27,7 @@ from flhe.errors import (
 from flhe.node.store import Store
 from flhe.schemes.base import Spends
 from flhe.schemes.sealed import UPDATE
-from flhe.training.evaluation import EVALUATION
+from flhe.training.kind import EVALUATION
 from flhe.training.query import QUERY
 from flhe.wire.fields import U32, Hash, size
 from flhe.wire.record import Form, Record

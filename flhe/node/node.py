@@ -46,8 +46,7 @@ from flhe.schemes import PLAIN
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.training.contract import MAX_BYTES, Contract
 from flhe.training.draft import Draft
-from flhe.training.evaluation import EVALUATION
-from flhe.training.mean_squares import MEAN_SQUARES
+from flhe.training.kind import EVALUATION, MEAN_SQUARES
 from flhe.training.model import Model
 from flhe.training.terms import Terms
 from flhe.wire.fields import size

@@ -15,7 +15,8 @@ from flhe.coding.flatten import Arrays
 from flhe.math.ring import Elements
 from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed
-from flhe.training import evaluation, update
+from flhe.training import update
+from flhe.training.kind import evaluated
 from flhe.training.model import Model
 from flhe.training.terms import Terms
 
@@ -61,7 +62,7 @@ class ServerReader:
     def evaluation(self, total: Sealed, released: Elements, *, threads: int = 1) -> Totals:
         """Open what members found of the model; `released` and errors as in `open`."""
         lanes = self.adder.server_opener(released, threads=threads).decrypt(total)
-        return evaluation.read(self.terms, total, lanes)
+        return evaluated(self.terms, total, lanes)
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from flhe.coding.quantize import Quantize
 from flhe.errors import FlheError, ProtocolError, QuorumError
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.sums.secure_sum import SecureSum
-from flhe.training.mean_squares import MEAN_SQUARES, encode
+from flhe.training.kind import MEAN_SQUARES, mean_squares_part
 from flhe.training.model import Model
 from flhe.training.session import Session
 from tests.training.rounds import (
@@ -145,7 +145,7 @@ def test_mean_squares_of_a_member_that_lies() -> None:
     played = stage(3, "sparse, exchange")
     liar, model = played.first, played.model
     quantize = Quantize(liar.terms.bits)
-    plain = encode(liar.terms, model, played.drafts[0])
+    plain = mean_squares_part(liar.terms, model, played.drafts[0])
     told = quantize.join(plain.extras.astype(np.int64))
     told[COUNT] += 1
     lie = plain._replace(extras=quantize.split(told))
