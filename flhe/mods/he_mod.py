@@ -18,16 +18,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flhe.errors import ConfigError, FlheError, LeftError, PolicyError, ProtocolError
-from flhe.mods import (
-    agreement,
-    handover,
-    queries,
-    records,
-    scheme_keys,
-    staged,
-    survivors,
-    training,
-)
+from flhe.mods import agreement, handover, queries, records, staged, survivors, training
 from flhe.mods.app import Answer, App, AppError, Bounded, Initial, Sensitivity
 from flhe.mods.app_state import AppState
 from flhe.node import audit
@@ -52,13 +43,13 @@ STAGES: Stages = {
     ("train", "advertise"): agreement.advertise,
     ("train", "share"): agreement.share,
     ("train", "confirm"): agreement.confirm,
-    ("train", "key-pair"): scheme_keys.make_pair,
-    ("train", "take-pair"): scheme_keys.take_pair,
-    ("train", "joint"): scheme_keys.share,
-    ("train", "joint-sum"): scheme_keys.add,
-    ("train", "key-commit"): scheme_keys.commit,
-    ("train", "key-reveal"): scheme_keys.reveal,
-    ("train", "key-shared"): scheme_keys.finish_shared,
+    ("train", "key-pair"): agreement.make_pair,
+    ("train", "take-pair"): agreement.take_pair,
+    ("train", "joint"): agreement.draw_joint,
+    ("train", "joint-sum"): agreement.add_joint,
+    ("train", "key-commit"): agreement.key_commit,
+    ("train", "key-reveal"): agreement.key_reveal,
+    ("train", "key-shared"): agreement.key_shared,
     ("train", "status"): handover.status,
     ("train", "initial"): handover.initial,
     ("train", "sync"): handover.sync,
