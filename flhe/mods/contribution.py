@@ -12,7 +12,7 @@ from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.mods import records, survivors
 from flhe.mods.follow import Follower
-from flhe.node.claims import Step
+from flhe.node.journal import Step
 from flhe.node.node import Node
 from flhe.schemes.base import Sealer
 from flhe.schemes.sealed import Sealed

@@ -21,6 +21,7 @@ from flhe.keys.seal import ModelKey
 from flhe.mods import agreement, records
 from flhe.mods.app import App
 from flhe.node.audit import log_failure
+from flhe.node.journal import CONSIST
 from flhe.node.node import Node
 from flhe.schemes.sealed import from_bytes
 from flhe.training import chain
@@ -161,7 +162,8 @@ class Follower:
             return  # the server had not heard of it
         fitted_on = from_bytes(mean_squares) if mean_squares else None
         digest = session.digest(model)
-        self.contract.check_due(model.round, round_, node.reached(self.epoch.id))
+        journal = node.journal(self.epoch.id)
+        self.contract.check_due(model.round, round_, journal.last_reached())
         session.check(model, total, fitted_on, digest)
         for opened in (total, fitted_on):
             if opened is not None:
@@ -175,7 +177,7 @@ class Follower:
                     f"the sum of round {round_} is not the one that the message names"
                 )
         sent = self.epoch.rank in total.senders
-        lost = node.tried(total.slot) and not sent
+        lost = journal.mark[0] == round_ and not sent
         # By the digest of the model that is here: the one of a claim may have been given up.
         known = digest, fitted_on, unpack(release)
         self.model, totals = session.open(model, total, node.record_opening, *known)
@@ -258,7 +260,8 @@ class Follower:
         node.settle_draft(model.round, sent=False)
         # Nobody says whose updates are in the model: a node knows which set it has signed.
         signs = self.contract.terms.scheme.opened_together
-        counted = node.last_signed(self.epoch.id) if signs else node.last_sent()
+        round_, _, step = node.journal(self.epoch.id).mark
+        counted = round_ * (step == CONSIST) if signs else node.last_sent()
         self.app.state.settle(model.round, counted)
         self.model = model
 

@@ -58,7 +58,7 @@ def hand_over(node: Node, record: ConfigRecord, message: Message, app: App) -> R
     scheme = contract.terms.scheme
     if not scheme.per_sum_keys or contract.asks:
         raise ProtocolError("this federation agrees on no masking keys for apps")
-    number, reached = records.field(record, "round", int), node.reached(agreed.id)
+    number, reached = records.field(record, "round", int), node.journal(agreed.id).last_reached()
     contract.check_due(reached, number, reached)
     session = Session(agreed, contract.terms, NOTHING)
     slot = session.sums.masking_slot(number)

@@ -103,5 +103,7 @@ def _session(node: Node, record: ConfigRecord, app: App) -> tuple[Session, Query
         raise ProtocolError("this federation trains a model: it answers no queries")
     asked = Query.from_bytes(records.field(record, "query", bytes))
     node.policy.check_query(asked.name)
-    contract.check_due(0, records.field(record, "round", int), node.reached(agreed.id))
+    contract.check_due(
+        0, records.field(record, "round", int), node.journal(agreed.id).last_reached()
+    )
     return Session(agreed, contract.terms, NOTHING), asked, contract

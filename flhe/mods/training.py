@@ -43,7 +43,8 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     session, model = follower.session()
     node.policy.check_layers(session.terms, session.layout)
     round_ = records.field(record, "round", int)
-    follower.contract.check_due(model.round, round_, node.reached(session.epoch.id))
+    reached = node.journal(session.epoch.id).last_reached()
+    follower.contract.check_due(model.round, round_, reached)
     for encoded in records.bytes_list(record, "voids"):  # it may sign another set than one of these
         node.forget_set(model.history, Void.from_bytes(encoded))
     turn = Turn.of(follower, round_, records.field(record, "attempt", int))
