@@ -85,7 +85,7 @@ class Turn:
 
         def ready() -> None:
             if not evaluation:
-                self.node.bind_mask(self.model.mask)
+                self.node.check_mask(self.model.mask, keep=True)
 
         content = contribute(self.node, self.session, of, mode, encoded, self.digest, step, ready)
         content.update(self.follower.disclosed)

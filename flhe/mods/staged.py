@@ -40,11 +40,13 @@ def begin(turn: Turn, record: ConfigRecord, make: Callable[[], Draft]) -> Record
     if draft is None or not draft.is_of(turn.round, model, session.epoch.contract):
         if session.terms.scheme.opened_together:
             survivors.check_ready(node, turn.sum())
+        turn.check_unclaimed()
         if session.terms.noise is not None and not session.maps(model):
-            turn.check_unclaimed()
             node.count_release()
-        # Another round's from the same model came to nothing: this one is trained in its place.
-        node.make_room(session.epoch.id, draft, turn.round, turn.attempt)
+        # Another round's from the same model came to nothing: this one is trained in its place, and
+        # no sum of it is opened, because nothing would tell what of the draft was in it.
+        if draft is not None and draft.round < turn.round:
+            node.skip_openings(draft.round)
         draft = make()
         node.save_draft(draft)
     stage = _Stage.of(turn, draft, record)

@@ -114,7 +114,7 @@ def unmask(node: Node, record: ConfigRecord, _message: Message, app: App) -> Rec
         records.bytes_list(record, "signatures"),
         sealed=contract.terms.scheme.reader == "clients",
     )
-    node.answer_set(agreed.slot)
+    node.book.enter(lambda now: now.with_answer(agreed.slot))
     return records.reply(step="unmask", answer=answer)
 
 

@@ -179,10 +179,6 @@ class Claims:
         if changed:
             self.book.enter(signing)
 
-    def answer_set(self, slot: Slot) -> None:
-        """Note, on disk, that what opens the signed set of `slot` is about to leave in part."""
-        self.book.enter(lambda now: now.with_answer(slot))
-
     def give_up_set(self, slot: Slot) -> bool:
         """Sign and answer for no set of `slot` from here on; whether one was signed.
 

@@ -114,28 +114,23 @@ class Optimizer(Record):
             )
 
     @classmethod
-    def of(cls, optimizer: Optimizer | object | None) -> Optimizer:
-        """An optimizer of ours as it is, one of torch.optim by `like`; FedAvg where there is none."""
-        if optimizer is None or isinstance(optimizer, Optimizer):
-            return optimizer or cls()
-        return cls.like(optimizer)
+    def of(cls, optimizer: Any) -> Optimizer:
+        """An optimizer of ours as it is, or the rule of one of torch.optim; FedAvg for None.
 
-    @classmethod
-    def like(cls, optimizer: Any, *, decay: float = 0.0) -> Optimizer:
-        """The same rule as a torch.optim.SGD, Adam or RMSprop, without importing torch.
-
-        Its learning rate and parameters are taken over as it would step now, its state and its model's
-        weights are not.
+        That is a torch.optim.SGD, Adam or RMSprop (torch is not imported). Its learning rate and
+        parameters are taken over as it would step now, its state and its model's weights are not.
 
         Raises ConfigError: another optimizer, param groups that differ, or an option that has no
         counterpart here, by name.
         """
+        if optimizer is None or isinstance(optimizer, Optimizer):
+            return optimizer or cls()
         kind = type(optimizer)
         name: Any = kind.__name__.lower()
         ours = name in RULES and RULES[name].gradients
         if kind.__module__.partition(".")[0] != "torch" or not ours:
             raise ConfigError(
-                f"Optimizer.like({kind.__module__}.{kind.__qualname__}): give a torch.optim.SGD, "
+                f"Optimizer.of({kind.__module__}.{kind.__qualname__}): give a torch.optim.SGD, "
                 "Adam or RMSprop itself; others, and classes derived from these, have rules of "
                 "their own"
             )
@@ -146,7 +141,7 @@ class Optimizer(Record):
                     f"torch.optim.{kind.__name__}: its param groups differ in {odd[0]}; every weight "
                     "of the model is stepped alike here, give them one value"
                 )
-        return cls(name, **groups[0], decay=decay)
+        return cls(name, **groups[0])
 
     @property
     def _rule(self) -> optimizer_rules.Rule:
