@@ -73,16 +73,6 @@ def test_no_room_for_the_record_of_an_opening(
     assert site.model.round == 1
 
 
-def test_no_room_for_the_model_of_a_sum(four: Group) -> None:
-    """After the opening: this very sum opens again, and no other."""
-    site, parts = four.sites[0], four.parts()
-    with full("model"):
-        refused(four.evaluate(site, four.total(parts)), 1015)
-    refused(four.evaluate(site, four.total(parts[1:])), 1012)
-    answer(four.evaluate(site, four.total(parts)))
-    assert site.model.round == 1
-
-
 def test_no_room_for_a_log(group: Group, site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """The answer is the same."""
     with full("audit.log"):

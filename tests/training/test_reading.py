@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from flhe.coding.extras import Totals
 from flhe.coding.quantize import NearestRounding, Quantize
 from flhe.coding.update import update_codec
-from flhe.errors import AuthenticationError, ConfigError, FlheError, ProtocolError, QuorumError
+from flhe.errors import ConfigError, ProtocolError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.answers import combine
 from flhe.keys.agreement.circle import SharingParameters
@@ -29,7 +28,6 @@ from tests.training.rounds import sessions as members
 
 SERVER = Terms(Sash(unmask="server"), update_codec(bits=0, max_examples=100), metrics=("loss",))
 CLIENTS = dataclasses.replace(SERVER, scheme=Sash("clients"))
-ALL = (0, 1, 2)
 
 
 @pytest.fixture
@@ -115,51 +113,6 @@ def test_what_is_told_of_a_model() -> None:
 # --- what is not read ---
 
 
-def refused(
-    played: Masked, total: Sealed, answers: Sequence[bytes], error: type[FlheError], says: str
-) -> None:
-    before = encoded(played.model)
-    with pytest.raises(error, match=says):
-        played.read(total, answers)
-    assert encoded(played.model) == before
-
-
-def test_answers_that_do_not_open_the_sum() -> None:
-    """What they are refused for is in tests/keys; here, that the sum of seeds is that of the sum."""
-    played, again = Masked(SERVER, 5, 1), Masked(SERVER, 5, 1)
-    all_ = (0, 1, 2, 3, 4)
-    answers, total = played.answers(all_), played.total()
-    refused(played, total, answers[:3], QuorumError, "3 answers to unmask, 4 are needed")
-    refused(
-        again, again.total(), answers, ProtocolError, "other seeds|cannot reach"
-    )  # of the same round
-    for rank in all_:
-        model, _ = played.read(total, answers[:rank] + answers[rank + 1 :])
-        assert encoded(model) == encoded(played.read(total, answers)[0])
-
-
-def one_bit(total: Sealed) -> dict[str, Any]:
-    data = total.data.copy()
-    data[0] ^= 4  # below the first value's lowest bit
-    return {"data": data}
-
-
-CHANGED: dict[str, tuple[Callable[[Sealed], dict[str, Any]], type[FlheError], str]] = {
-    "one bit": (one_bit, ProtocolError, "altered"),
-    "shorter": (lambda t: {"data": t.data[:-4]}, ProtocolError, "bytes"),
-    "other senders": (lambda t: {"senders": (0, 1)}, AuthenticationError, "signature"),
-}
-
-
-@pytest.mark.parametrize("name", CHANGED)
-def test_a_sum_that_was_changed(name: str) -> None:
-    change, error, says = CHANGED[name]
-    played = Masked(SERVER)
-    total, answers = played.total(), played.answers(ALL)
-    wrong = dataclasses.replace(total, **change(total))
-    refused(played, wrong, answers[: len(wrong.senders)], error, says)
-
-
 def test_a_sum_that_does_not_decode_leaves_no_half_a_model() -> None:
     """The counts inside are of three senders, the header speaks of two whose seeds fit."""
     played = Masked(SERVER, examples=(100, 100, 100))
@@ -168,7 +121,10 @@ def test_a_sum_that_does_not_decode_leaves_no_half_a_model() -> None:
     lanes[played.model.layout.floats :] += np.uint32(
         1 << played.first.sums.adder.guard
     )  # every digit
-    refused(played, total, played.answers((0, 1)), ProtocolError, "refused")
+    before = encoded(played.model)
+    with pytest.raises(ProtocolError, match="refused"):
+        played.read(total, played.answers((0, 1)))
+    assert encoded(played.model) == before
 
 
 def test_metrics_that_nobody_reported_are_left_out() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,7 @@ import pytest
 
 from flhe.coding.base import COUNT
 from flhe.coding.quantize import Quantize
-from flhe.errors import FlheError, ProtocolError, QuorumError
-from flhe.schemes.sealed import Sealed, Slot
+from flhe.errors import ProtocolError, QuorumError
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.kind import MEAN_SQUARES, mean_squares_part
 from flhe.training.model import Model
@@ -21,11 +19,9 @@ from tests.training.rounds import (
     KINDS,
     Staged,
     contributed,
-    drifted,
     encoded,
     group,
     stage,
-    with_slot,
 )
 
 MASKINGS = [("single", ""), ("adaptive", "double"), ("adaptive", "single")]
@@ -74,70 +70,13 @@ def test_staged_rounds_go_on_from_what_was_remembered(kind: str) -> None:
 # --- the sum of mean squares ---
 
 
-@pytest.mark.parametrize("kind", ["sparse, exchange", "dense, exchange", "dense, history"])
-def test_both_sums_are_recorded_before_they_are_decrypted(kind: str, log: list[str]) -> None:
-    played, records = stage(3, kind), list[tuple[int, bytes, str]]()
-    assert played.mean_squares is not None
-    log.clear()
-
-    def record(slot: Slot, digest: bytes) -> None:
-        log.append("record")
-        records.append((slot.round, digest, slot.purpose))
-
-    played.open(record=record)
-    assert log == ["record", "decrypt", "record", "decrypt"]
-    assert records == [
-        (1, played.mean_squares.digest(), "mean-squares"),
-        (1, played.total().digest(), "update"),
-    ]
-
-
-def of(**change: Any) -> Callable[[Staged], Sealed]:
-    return lambda played: dataclasses.replace(played.sum_of(played.squares), **change)
-
-
-def slot(**change: Any) -> Callable[[Staged], Sealed]:
-    return lambda played: with_slot(played.sum_of(played.squares), **change)
-
-
-NO_SUM = "refused|does not hold|another model"
-NOT_THESE: dict[str, tuple[Callable[[Staged], Sealed | None], str]] = {
-    "none": (lambda p: None, "missing"),
-    "too few": (lambda p: p.squares[0], "none of fewer than 2"),
-    "a part as a sum": (
-        lambda p: dataclasses.replace(p.squares[0], senders=(0, 1, 2)),
-        NO_SUM,
-    ),
-    "other senders": (of(senders=(0, 1)), NO_SUM),
-    "the sum of updates": (lambda p: p.total(), "belongs to another"),
-    "another round": (slot(round=0), "belongs to another run"),
-    "a later round": (lambda p: Staged(p.sessions, p.model, 2).mean_squares, "belongs to another"),
-    "another length": (lambda p: of(length=p.squares[0].length - 1)(p), "another length"),
-}
-
-
-@pytest.mark.parametrize("name", NOT_THESE)
-def test_mean_squares_that_are_not_this_rounds(name: str, log: list[str]) -> None:
-    change, message = NOT_THESE[name]
+def test_a_sum_of_mean_squares_is_checked_as_any_other() -> None:
     played = stage(3, "sparse, exchange")
-    mean_squares = change(played)
-    log.clear()
-    error: type[FlheError] = QuorumError if name == "too few" else ProtocolError
-    with pytest.raises(error, match=message):
-        played.fit(mean_squares)
-    assert log == (["decrypt"] if message == NO_SUM else [])
-
-
-@pytest.mark.parametrize("odd", [{0}, {2}, {0, 1}])
-def test_mean_squares_of_a_sender_with_another_model(odd: set[int]) -> None:
-    played = stage(3, "sparse, exchange")
-    other = Staged(played.sessions, drifted(played.model))
-    squares = [(other if rank in odd else played).squares[rank] for rank in range(3)]
-    with pytest.raises(ProtocolError, match="slot"):
-        played.sum_of(squares)
-    right = played.squares[0].slot
-    with pytest.raises(ProtocolError):
-        played.fit(played.sum_of([dataclasses.replace(part, slot=right) for part in squares]))
+    with pytest.raises(QuorumError, match="none of fewer than 2"):
+        played.fit(played.squares[0])
+    for other, says in ((None, "missing"), (played.total(), "belongs to another")):
+        with pytest.raises(ProtocolError, match=says):
+            played.fit(other)
 
 
 def test_mean_squares_of_a_member_that_lies() -> None:

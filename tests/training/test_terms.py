@@ -91,25 +91,6 @@ def test_terms_come_back_as_they_are_and_have_hashes_of_their_own(terms: Terms) 
     assert hashed not in [t.layout_hash(LAYOUT, resolved.for_cohort(3)) for t in others]
 
 
-@pytest.mark.parametrize(
-    ("terms", "tagged"),
-    [
-        (Terms(), True),
-        (Terms(Sash(unmask="clients")), True),
-        (Terms(Sash()), False),
-        (Terms(Esafl(keys="round")), True),
-        (Terms(FedmlHe()), True),
-        (Terms(BatchCrypt()), True),
-        (Terms(BatchCrypt(), update_codec(weighted=False), select=Select(0.5)), True),
-    ],
-)
-def test_members_know_a_sum_by_tags(terms: Terms, tagged: bool) -> None:
-    """Unless the server makes the model anyway."""
-    resolved = terms.resolved(4)
-    assert resolved.tagged is tagged
-    assert (resolved.tag_lanes > 0) is tagged
-
-
 REFUSED: list[tuple[Callable[[], Terms], str]] = [
     (lambda: Terms(scheme="flashe"), "scheme must be a scheme"),  # type: ignore[arg-type]
     (lambda: coded(Esafl(keys="weekly")), "keys must be one of round, joint, dealt"),  # type: ignore[arg-type]
