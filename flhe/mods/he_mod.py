@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flhe.errors import ConfigError, FlheError, LeftError, PolicyError, ProtocolError
-from flhe.mods import agreement, handover, queries, records, staged, survivors, training
+from flhe.mods import agreement, follow, queries, records, staged, survivors, training
 from flhe.mods.app import Answer, App, AppError, Bounded, Initial, Sensitivity
 from flhe.mods.app_state import AppState
 from flhe.node import audit
@@ -50,11 +50,11 @@ STAGES: Stages = {
     ("train", "key-commit"): agreement.key_commit,
     ("train", "key-reveal"): agreement.key_reveal,
     ("train", "key-shared"): agreement.key_shared,
-    ("train", "status"): handover.status,
-    ("train", "initial"): handover.initial,
-    ("train", "sync"): handover.sync,
-    ("train", "checkpoint"): handover.checkpoint,
-    ("train", "verify"): handover.verify,
+    ("train", "status"): follow.status,
+    ("train", "initial"): follow.initial,
+    ("train", "sync"): follow.sync,
+    ("train", "checkpoint"): follow.checkpoint,
+    ("train", "verify"): follow.verify,
     ("train", "round"): training.train,
     ("train", "supports"): staged.supports,
     ("train", "update"): staged.update,

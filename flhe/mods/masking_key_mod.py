@@ -26,7 +26,7 @@ from flhe.errors import ConfigError, ProtocolError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.pairs import pack_elements, unpack_elements
 from flhe.math.prg import random_elements
-from flhe.mods import agreement, handover, records, survivors
+from flhe.mods import agreement, follow, records, survivors
 from flhe.mods.app import App
 from flhe.mods.he_mod import HEMod, Stages
 from flhe.node.node import Node
@@ -94,7 +94,7 @@ class MaskingKeyMod(HEMod):
         ("train", "advertise"): agreement.advertise,
         ("train", "share"): agreement.share,
         ("train", "confirm"): agreement.confirm,
-        ("train", "status"): handover.status,
+        ("train", "status"): follow.status,
         ("train", "masking-key"): hand_over,
         ("train", "consist"): survivors.consist,
         ("train", "unmask"): survivors.unmask,

@@ -22,7 +22,7 @@ from flhe.keys.agreement.voids import Void
 from flhe.mods import agreement, records
 from flhe.mods.app import App
 from flhe.mods.contribution import contribute
-from flhe.mods.handover import sealed_box
+from flhe.mods.follow import sealed_box
 from flhe.node.node import Node
 from flhe.schemes.base import Sealer
 from flhe.training import query

@@ -20,8 +20,8 @@ from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed
 from flhe.training.model import Model
 from flhe.training.optimizer import Optimizer
-from flhe.training.reading import ServerReader, finite, served
 from flhe.training.terms import Terms
+from flhe.training.update import ServerReader, finite, served
 from tests.keys.masking import Told
 from tests.training.rounds import Round, arrays, encoded, identities, ignore, trained
 from tests.training.rounds import sessions as members
