@@ -17,14 +17,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Annotated, Literal
 
-from flhe.errors import (
-    ClaimedError,
-    ConfigError,
-    NoKeyError,
-    PolicyError,
-    ReuseError,
-    StoreError,
-)
+from flhe.errors import ClaimedError, ConfigError, NoKeyError, PolicyError, ReuseError, StoreError
 from flhe.node.store import Store
 from flhe.schemes.base import Spends
 from flhe.schemes.sealed import UPDATE, Slot

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from flhe.coding.extras import Totals
+from flhe.coding.quantize import NearestRounding, Quantize
 from flhe.coding.support import Support
 from flhe.errors import ExamplesError, FlheError, NotFiniteError, ProtocolError, ReplyError
+from flhe.math.ring import Elements, Q
+from flhe.schemes.base import SharedSealer
+from flhe.schemes.sash.adder import SashAdder
+from flhe.schemes.sash.scheme import Sash
 from flhe.schemes.sealed import Sealed
 from flhe.training.chain import link_of
 from flhe.training.model import Model
 from flhe.training.optimizer import Optimizer
 from flhe.training.session import Session
+from flhe.training.terms import Terms
+from flhe.training.update import ServerReader, finite, served
 from tests.training.rounds import (
     RUN,
     TERMS,
@@ -25,10 +33,12 @@ from tests.training.rounds import (
     drifted,
     encoded,
     group,
+    ignore,
     part,
     play,
     sessions,
     start,
+    trained,
     with_slot,
 )
 
@@ -225,3 +235,64 @@ def test_no_repr_shows_a_key() -> None:
 def test_a_negative_count_of_examples_weighs_nothing() -> None:
     with pytest.raises(ExamplesError, match="negative"):
         sessions()[0].weight(-1)
+
+
+# --- where the server reads ---
+
+SERVER = dataclasses.replace(TERMS, scheme=Sash(unmask="server"))
+
+
+class Served(Round):
+    """A round of a group, with the seeds that its members would release; the server opens it."""
+
+    def __init__(self, terms: Terms, size: int) -> None:
+        model = served(arrays(), 0)
+        super().__init__(sessions(terms, size, model, collusion=size // 5), model, [])
+        self.seeds: list[Elements] = []
+        for rank, session in enumerate(self.sessions):
+            told = {"loss": rank + 0.5, "patients": 3.0}
+            plain = session.encode(model, trained(rank), 10 * (rank + 1), told)
+            of, sealer = session.sum(model, 1, 0), session.sealer()
+            self.parts.append(of.contribute(session.epoch, sealer, plain, ignore))
+            self.seeds.append(cast(SharedSealer, sealer).take_seed(of.slot))
+
+    def read(self, total: Sealed) -> tuple[Model, Totals]:
+        """As the server does."""
+        seeds = np.array([self.seeds[rank] for rank in total.senders], object)
+        reader = ServerReader(self.first.terms, self.first.sums.adder)
+        return reader.open(self.model, total, (seeds.sum(axis=0) % Q).astype(np.uint64))
+
+
+def test_the_server_reads_what_a_member_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit, where an optimizer keeps moments too."""
+    monkeypatch.setattr(Quantize, "source", lambda _: NearestRounding())  # the same each time
+    monkeypatch.setattr(Quantize, "offset", 0.0)
+    senders, adam = (0, 1, 3, 4), Optimizer("fedadam")
+    here = Served(dataclasses.replace(SERVER, optimizer=adam), 5)
+    model, totals = here.read(here.total(*senders))
+    members = sessions(dataclasses.replace(TERMS, optimizer=adam), 5, here.model, collusion=1)
+    parts = [part(s, here.model, examples=10 * (s.epoch.rank + 1)) for s in members]
+    there = Round(members, here.model, parts)
+    other, told = there.first.open(there.model, there.total(*senders), ignore)
+    alike = dataclasses.replace(other, history=model.history, chain=())
+    assert (encoded(alike), told) == (encoded(model), totals)
+    weights = [10 * (rank + 1) for rank in senders]
+    assert (totals.count, totals.weight) == (len(senders), sum(weights))
+    loss = np.average([rank + 0.5 for rank in senders], weights=weights)
+    assert totals.metrics["loss"] == pytest.approx(loss, abs=1e-3)
+
+
+def test_a_sum_that_does_not_decode_leaves_no_half_a_model() -> None:
+    """The counts inside are too large for two senders, whose seeds fit."""
+    played = Served(SERVER, 3)
+    total, before = played.total(0, 1), encoded(played.model)
+    guard = cast(SashAdder, played.first.sums.adder).guard
+    total.data.view("<u4")[played.model.layout.floats :] += np.uint32(1 << guard)  # every digit
+    with pytest.raises(ProtocolError, match="refused"):
+        played.read(total)
+    assert encoded(played.model) == before
+
+
+def test_what_is_told_of_a_model() -> None:
+    assert served(arrays(), 7).history == served(arrays(), 0).history == start().history
+    assert finite({"loss": 0.5, "accuracy": float("nan"), "f1": float("inf")}) == {"loss": 0.5}

@@ -15,14 +15,7 @@ from flhe.sums.secure_sum import SecureSum
 from flhe.training.kind import MEAN_SQUARES, mean_squares_part
 from flhe.training.model import Model
 from flhe.training.session import Session
-from tests.training.rounds import (
-    KINDS,
-    Staged,
-    contributed,
-    encoded,
-    group,
-    stage,
-)
+from tests.training.rounds import KINDS, Staged, contributed, encoded, group, stage
 
 MASKINGS = [("single", ""), ("adaptive", "double"), ("adaptive", "single")]
 CASES = [(kind, "double", "") for kind in KINDS]
