@@ -19,7 +19,7 @@ from flwr.clientapp import ClientApp
 
 from flhe.errors import ConfigError, FlheError, LeftError, PolicyError, ProtocolError
 from flhe.mods import agreement, follow, queries, records, staged, survivors, training
-from flhe.mods.app import Answer, App, AppError, Bounded, Initial, Sensitivity
+from flhe.mods.app import Answer, App, AppError, Initial, Next, Sensitivity
 from flhe.mods.app_state import AppState
 from flhe.node import audit
 from flhe.node.audit import log_failure
@@ -27,11 +27,10 @@ from flhe.node.node import Node, open_store
 from flhe.node.policy import Policy, configured
 from flhe.node.store import Store
 from flhe.schemes import PLAIN
+from flhe.training.query import Bounded
 from flhe.wire.codes import APP, Refusal, refusal_for
 
 logger = logging.getLogger("flhe")
-
-Next = Callable[[Message, Context], Message]
 
 Stage = Callable[[Node, ConfigRecord, Message, App], RecordDict]
 """(node, stage record, message, app) -> content of the reply."""

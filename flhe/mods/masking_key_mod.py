@@ -26,13 +26,15 @@ from flhe.errors import ConfigError, ProtocolError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.pairs import pack_elements, unpack_elements
 from flhe.math.prg import random_elements
-from flhe.mods import agreement, follow, records, survivors
+from flhe.mods import agreement, records, survivors
 from flhe.mods.app import App
-from flhe.mods.he_mod import HEMod, Stages
+from flhe.mods.he_mod import STAGES, HEMod, Stages
 from flhe.node.node import Node
 from flhe.training.query import NOTHING
 from flhe.training.session import Session
 
+ASKED = ("advertise", "share", "confirm", "status", "consist", "unmask", "void")
+"""Stages of `HEMod` that are all there is to the keys."""
 KEY = "flhe.masking-key"
 """Record in which an app is handed its seed."""
 
@@ -91,12 +93,6 @@ class MaskingKeyMod(HEMod):
     """Agrees on masking keys, and hands the app each round's; keys and policy as `HEMod` has them."""
 
     STAGES: ClassVar[Stages] = {
-        ("train", "advertise"): agreement.advertise,
-        ("train", "share"): agreement.share,
-        ("train", "confirm"): agreement.confirm,
-        ("train", "status"): follow.status,
+        **{("train", name): STAGES["train", name] for name in ASKED},
         ("train", "masking-key"): hand_over,
-        ("train", "consist"): survivors.consist,
-        ("train", "unmask"): survivors.unmask,
-        ("train", "void"): survivors.void,
     }

@@ -26,7 +26,7 @@ from flhe.mods.follow import follow
 from flhe.node.node import Node
 from flhe.schemes.base import Sealer
 from flhe.training.draft import Draft
-from flhe.training.kind import EVALUATION, LAST
+from flhe.training.kind import EVALUATION, LAST, evaluation_part
 from flhe.training.sensitivity import map_of, map_of_change
 
 say_once = functools.cache(logging.getLogger("flhe").warning)
@@ -119,7 +119,8 @@ def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> Re
         answer = app.evaluate(follower.contract, model)
         _say_what_stays(answer, ("MetricRecord",))
         names = session.terms.evaluated, "evaluate_metrics"
-        return session.evaluation(*_reported(turn, answer, *names)), None
+        examples, metrics = _reported(turn, answer, *names)
+        return evaluation_part(session.terms, session.weight(examples), metrics), None
 
     return turn.contribute(turn.sum(EVALUATION), session.terms.scheme.mode_ahead, make)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -156,11 +156,13 @@ class AnswerForm(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """What an app promises of the floats that it answers with.
+class Bounded:
+    """A function of an app's that answers with floats, and what it promises of them.
 
     Parameters
     ----------
+    answer : callable
+        As `HEMod` takes it.
     bound : float
         Largest absolute value of one site's answer, whatever its data are. A site that finds a larger
         one answers nothing.
@@ -169,6 +171,7 @@ class Bounds:
         `bound` / 2**51.
     """
 
+    answer: Callable[[Any, Any], Any]
     bound: float
     resolution: float = 0.0
 
@@ -181,7 +184,7 @@ class Bounds:
 
 
 def encode(
-    arrays: Mapping[str, NDArray[Any]], bounds: Bounds | None
+    arrays: Mapping[str, NDArray[Any]], bounds: Bounded | None
 ) -> tuple[AnswerForm, NDArray[np.int64]]:
     """An app's answer: its form, and its numbers as exact integers, shape (form.size,).
 
@@ -211,7 +214,7 @@ def _exact(array: NDArray[Any]) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-def _rounded(array: NDArray[np.float64], bounds: Bounds) -> NDArray[np.int64]:
+def _rounded(array: NDArray[np.float64], bounds: Bounded) -> NDArray[np.int64]:
     if not np.all(np.isfinite(array)):
         raise NotFiniteError("the answer holds NaN or infinity")
     if np.any(np.abs(array) > bounds.bound):

@@ -43,7 +43,7 @@ from flhe.training import sensitivity, update
 from flhe.training.chain import link_of
 from flhe.training.draft import Draft
 from flhe.training.epoch_sums import EpochSums
-from flhe.training.kind import EVALUATION, MEAN_SQUARES, Kind, evaluated, evaluation_part, fitted
+from flhe.training.kind import EVALUATION, MEAN_SQUARES, Kind, evaluated, fitted
 from flhe.training.model import Model
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.terms import Terms
@@ -236,10 +236,6 @@ class Session:
             logger.warning("this node has more examples than can be weighed: it counts with fewer")
             weight = most
         return weight
-
-    def evaluation(self, examples: int, metrics: Mapping[str, float]) -> Plain:
-        """What this member found of a model, to be added up."""
-        return evaluation_part(self.terms, self.weight(examples), metrics)
 
     def draft(
         self,
