@@ -118,18 +118,6 @@ def test_a_first_model_of_the_servers_own_does_not_last(group: Group) -> None:
 # --- checkpoints that are refused ---
 
 
-def test_no_second_sum_comes_as_a_checkpoint(four: Group) -> None:
-    """Two sums of one round differ by somebody's update, also when one of them comes as a model."""
-    parts = four.parts()
-    one, other = four.sites[:2]
-    answer(four.evaluate(one, four.total(parts[:3])))
-    answer(four.evaluate(other, four.total(parts)))
-    before = one.model_file
-    answer(four.evaluate(four.sites[2], four.total(parts)))
-    refused(four.ask(one, "sync", extra=four.box(other)), 1024)
-    assert one.model_file == before
-
-
 def test_a_checkpoint_that_a_member_sealed_otherwise(group: Group) -> None:
     """A member has the key; what it may say with it is bound all the same."""
     group.play()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -98,19 +97,6 @@ def test_claims_and_records_are_on_disk_before_the_keys_are_used(
     monkeypatch.setattr(secure_sum, "opener_for", opening)
     answer(group.ask(site, "sync", sums=[total]))
     assert seen == [total.digest()]
-
-
-def test_a_copy_of_the_state_directory_encrypts_nothing(
-    group: Group, site: Site, tmp_path: Path
-) -> None:
-    first, total = update(group.ask(site)), group.total()
-    shutil.copytree(site.home, tmp_path / "copy")
-    copy = Site(tmp_path / "copy")
-    update(group.ask(site, attempt=1))  # the one that goes on leaves the other behind
-    assert update(group.ask(copy)).digest() == first.digest()  # what was sent may be sent again
-    refused(group.ask(copy, attempt=1), 1020)
-    refused(group.evaluate(copy, total), 1020)
-    update(group.ask(site, attempt=2))
 
 
 @pytest.mark.parametrize(

@@ -224,19 +224,6 @@ def test_what_was_noted_twice_is_witnessed_before_it_is_used(
 # --- disks that are put back, copies, and machines that start anew ---
 
 
-def test_a_directory_that_was_put_back_is_refused(
-    book: Book, root: Path, memory: Path, tmp_path: Path
-) -> None:
-    """Inodes and times are those that it had, and the machine has not started anew."""
-    for image, use in (("one", claim(1, 0, 0)), ("two", opening(1)), ("three", claim(2, 0, 0))):
-        shutil.copytree(root, tmp_path / image)
-        book.enter(use)
-    for image in ("three", "one", "two"):
-        put_back(root, tmp_path / image)
-        for one in (book, book_at(root, memory), book_at(root, memory, durable=True)):
-            refused(one)
-
-
 def test_of_two_copies_the_first_one_goes_on(
     book: Book, root: Path, memory: Path, tmp_path: Path
 ) -> None:
