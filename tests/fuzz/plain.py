@@ -16,8 +16,7 @@ from flhe.node.audit import Entry as AuditEntry
 from flhe.schemes import selective
 from flhe.schemes.esafl import keys as eshe_keys
 from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
-from flhe.training.optimizer import Optimizer
-from flhe.training.optimizer_rules import RULES
+from flhe.training.optimizer import RULES, Optimizer
 from flhe.wire import canonical
 from tests.fuzz.decoders import ANY, Decoder
 from tests.fuzz.group import exchange, slot

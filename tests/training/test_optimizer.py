@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
 from flhe.training import optimizer
-from flhe.training.optimizer import TINY, Optimizer
-from flhe.training.optimizer_rules import RULES
+from flhe.training.optimizer import RULES, TINY, Optimizer
 
 LENGTH = 50
 
