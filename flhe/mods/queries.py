@@ -73,10 +73,9 @@ def total(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     found = records.to_sealed(records.field(record, "header", bytes), arrays, take=True, floats=0)
     node.policy.check_survivors(len(found.senders), contract)
     of = query.sum_of(session.sums, asked, form, found.slot.round, found.slot.attempt)
-    of.check(found, agreed.roster.min_opening)
     released = unpack(records.optional(record, "release", b""))
     noted = node.record_opening if terms.scheme.opened_together else node.record_total
-    lanes = of.open(agreed, found, noted, released, threads=session.threads)
+    lanes = session.opened(of, found, noted, released)
     opened = form.arrays(query.read(terms, found, lanes))
     app.context.state[f"total.{asked.name}"] = records.from_numpy(opened)
     model = replace(Model.initial(opened), round=found.slot.round, history=asked.hash())

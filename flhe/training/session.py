@@ -371,7 +371,7 @@ class Session:
         """
         digest = self.digest(model)
         of = self.sum(model, model.round, 0, kind=EVALUATION, digest=digest)
-        return evaluated(self.terms, total, self._opened(of, total, record, release))
+        return evaluated(self.terms, total, self.opened(of, total, record, release))
 
     def fit(
         self, model: Model, round_: int, total: Sealed | None, record: Record, base: bytes
@@ -392,11 +392,12 @@ class Session:
                 "the sum of mean squares that this round's thresholds need is missing"
             )
         of = self.sum(model, round_, total.slot.attempt, kind=MEAN_SQUARES, digest=base)
-        return fitted(self.terms, total, self._opened(of, total, record), state)
+        return fitted(self.terms, total, self.opened(of, total, record), state)
 
-    def _opened(
+    def opened(
         self, of: SecureSum, total: Sealed, record: Record, release: Sequence[bytes] = ()
     ) -> NDArray[Any]:
+        """Check and open a sum; see `SecureSum`."""
         of.check(total, self.epoch.roster.min_opening)
         return of.open(self.epoch, total, record, release, threads=self.threads)
 
