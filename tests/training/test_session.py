@@ -172,29 +172,23 @@ LANE, FLOATS = 18, 15
 SEEN: dict[str, tuple[Callable[[Sealed], Sealed], str]] = {
     "round 0": (slot(round=0), "round 0, this node's model is at round 0"),
     "another run": (slot(run_id=RUN + 1), "belongs to another"),
-    "another roster": (slot(roster_hash=bytes(32)), "belongs to another"),
-    "another epoch": (slot(epoch=bytes(16)), "belongs to another"),
     "another epoch's keys": (another_epoch, "belongs to another"),
-    "another layout": (slot(layout_hash=bytes(32)), "belongs to another"),
     "another history": (slot(history=bytes(32)), "another history"),
     "longer": (lambda t: dataclasses.replace(t, length=t.length + 1), "another length"),
     "scheme": (of(scheme="eshe"), "another scheme"),
     "stranger": (of(senders=(0, 1, 7)), "sender 7 is not in the cohort"),
     "cut short": (lambda t: dataclasses.replace(t, data=t.data[:-1]), "cut short or extended"),
     "mode": (of(mode="double"), "mode"),
-    "no mode": (of(mode="triple"), "mode"),
     "supports": (of(supports=(Support.of(SOME, 15),) * 3), "sparse, or should be"),
     "longer supports": (of(supports=(Support.of(SOME, 16),) * 3), "of another model"),
 }
 """What can be seen to be wrong; to be said before anything is recorded or decrypted."""
 OPENED: dict[str, Callable[[Sealed], Sealed]] = {
     "another attempt": slot(attempt=1),
-    "the next round": slot(round=2),
     "keys of another epoch under this slot": lambda t: with_slot(
         another_epoch(t), **{n: getattr(t.slot, n) for n in ("epoch", "layout_hash")}
     ),
     "a sender less": of(senders=(0, 1)),
-    "a sender more": of(senders=(0, 1, 2, 3)),
     "other senders": of(senders=(1, 2, 3, 4)),
     "a value out of reach": lambda t: flipped(t, LANE - 1),
     "a count": lambda t: flipped(t, FLOATS * LANE),
