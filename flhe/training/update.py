@@ -60,8 +60,8 @@ def read(
     number = model.steps + 1 if optimizer.gradients else trained
     change, moments = optimizer.step(opened.values, moments, number, out=opened.values)
     masters = layout.apply(model.masters, change, totals.integers, reuse=True)
-    memory = codec.memory(state)
-    return model.after(total.slot.round, masters, moments, memory), totals
+    after = replace(model, masters=masters, moments=moments, memory=codec.memory(state))
+    return replace(after, round=total.slot.round, steps=model.steps + 1), totals
 
 
 def served(arrays: Arrays, round_: int) -> Model:

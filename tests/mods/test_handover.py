@@ -122,7 +122,7 @@ def test_a_checkpoint_that_a_member_sealed_otherwise(group: Group) -> None:
     """A member has the key; what it may say with it is bound all the same."""
     group.play()
     site, epoch = group.sites[0], epoch_of(group.sites[1])
-    model = site.model.after(5, site.model.masters, {})
+    model = dataclasses.replace(site.model, round=5, steps=2)
     model = model.linked(Link(5, model.history, bytes(32), b""))
     other = Model.initial({"w": np.ones(3, np.float32)})
     other = dataclasses.replace(model, layout=other.layout, masters=other.masters)
