@@ -19,9 +19,7 @@ from flhe.strategies.epoch_parameters import start_in
 from flhe.strategies.federation import LOST, Federation
 from flhe.strategies.overhead import ADD
 from flhe.strategies.trouble import give_up, warn
-from flhe.training.evaluation import EVALUATION
-from flhe.training.kind import Kind
-from flhe.training.mean_squares import MEAN_SQUARES
+from flhe.training.kind import EVALUATION, MEAN_SQUARES, Kind
 from flhe.training.query import QUERY
 
 log = getLogger("flwr").log

@@ -31,11 +31,10 @@ from flhe.strategies.suspects import Suspects
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.chain import link_of
 from flhe.training.contract import Contract
-from flhe.training.kind import Kind
-from flhe.training.mean_squares import MEAN_SQUARES
-from flhe.training.reading import ServerReader, finite
+from flhe.training.kind import MEAN_SQUARES, Kind
 from flhe.training.session import THREADS
 from flhe.training.terms import Terms
+from flhe.training.update import ServerReader, finite
 from flhe.wire.codes import explain
 
 log = getLogger("flwr").log

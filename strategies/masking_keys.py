@@ -34,7 +34,6 @@ from flhe.strategies.options import SumOptions
 from flhe.strategies.report import MeteredGrid
 from flhe.strategies.trouble import warn
 from flhe.strategies.workflow import Workflow
-from flhe.training.masking_key import PURPOSE, slot_of
 from flhe.training.terms import Terms
 
 MAX_ROUNDS = 10_000
@@ -151,8 +150,8 @@ class MaskingKeyAgreement(Workflow, MeteredGrid):
         senders = tuple(sorted(map(fed.parameters.epoch.rank, chosen)))
         if len(senders) < (need := self.sampling.quorum(fed)):
             raise QuorumError(f"release: {len(senders)} survivors, a sum needs {need}")
-        slot = slot_of(fed.parameters.sums, fed.ledger.round)
-        nothing = Sealed(PURPOSE, slot, senders, 0, np.empty(0, np.uint8))
+        slot = fed.parameters.sums.masking_slot(fed.ledger.round)
+        nothing = Sealed(slot.purpose, slot, senders, 0, np.empty(0, np.uint8))
         agreement = MaskingAgreement(fed, fed.adder, nothing, self.settings)
         agreement.sign()
         answers = agreement.unmask()

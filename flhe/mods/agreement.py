@@ -1,16 +1,28 @@
-"""Stages of the key agreement: `flhe.keys.agreement.epoch`, answered without calling the app."""
+"""Stages of the key agreement (`flhe.keys.agreement`), answered without calling the app.
+
+Once all have confirmed an epoch, its members come to the keys of a scheme's own: one key pair for all
+(`key_pair`), shares of a key that nobody has (`shared_key`), or a key for each member (`joint`). Before
+a member draws one of the last it erases those of the epoch before: from then on nobody here opens what
+was sealed for another set of senders. (Dealt keys are for one set only.) Its model stays, and so does
+the update that is under way: it is encrypted again, for those that are left.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe.errors import NoKeyError, ProtocolError
-from flhe.keys.agreement import epoch
+from flhe.keys.agreement import dealt, epoch, joint, key_pair, shared_key
 from flhe.keys.agreement.circle import SharingParameters
 from flhe.mods import records
 from flhe.mods.app import App
 from flhe.node import federations
 from flhe.node.node import Node
+from flhe.schemes.base import Agreement
 from flhe.training.contract import Contract
 
 AT_REST = ("sync", "verify", "checkpoint", "total")
@@ -91,3 +103,81 @@ def current(node: Node, record: ConfigRecord, app: App) -> tuple[epoch.Epoch, Co
     node.policy.check_contract(contract)
     node.policy.check_members(agreed.size)
     return agreed, contract
+
+
+# --- keys of a scheme's own ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """Where an agreement of a kind stands, what it is for, and the epoch that all have confirmed."""
+
+    node: Node
+    contract: Contract
+    state: epoch.Confirmed
+    agreed: epoch.Epoch
+    adder: Any
+
+    @classmethod
+    def of(cls, node: Node, record: ConfigRecord, agreement: Agreement) -> _Begun:
+        state, contract = node.load_agreement(epoch.Confirmed)
+        terms = contract.terms
+        node.policy.check_contract(contract)
+        if terms.scheme.agreement != agreement:
+            raise ProtocolError(
+                f"asked for keys of the kind {agreement!r}, and the scheme has none"
+            )
+        agreed = epoch.finish(state, records.bytes_list(record, "confirms"))
+        return cls(node, contract, state, agreed, terms.for_cohort(agreed.size))
+
+    def take(self, step: Callable[..., tuple[epoch.Epoch, Any]], *more: Any) -> RecordDict:
+        """Take a step: (identity, epoch, *more, adder) -> epoch with its keys, what others get."""
+        made, told = step(self.node.identity, self.agreed, *more, self.adder)
+        public, secret = made.scheme_public, made.scheme_secret
+        state = replace(self.state, scheme_public=public, scheme_secret=secret)
+        self.node.save_agreement(state, self.contract)
+        return records.reply(**{"envelopes" if isinstance(told, list) else "envelope": told})
+
+
+def _stage(
+    agreement: Agreement, step: Callable[..., tuple[epoch.Epoch, Any]], *lists: str
+) -> Callable[[Node, ConfigRecord, Message, App], RecordDict]:
+    """The stage that takes a step with the lists of messages that a record has under these names."""
+
+    def stage(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+        given = (records.bytes_list(record, name) for name in lists)
+        return _Begun.of(node, record, agreement).take(step, *given)
+
+    return stage
+
+
+make_pair = _stage("key-pair", key_pair.make)
+key_commit = _stage("shares", shared_key.commit)
+key_reveal = _stage("shares", shared_key.reveal, "messages")
+key_shared = _stage("shares", shared_key.finish, "messages")
+
+
+def take_pair(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """Take the pair that another member made, and try it out."""
+    made = records.field(record, "key-pair", bytes)
+    return _Begun.of(node, record, "key-pair").take(lambda _, *at: (key_pair.take(*at), b""), made)
+
+
+def draw_joint(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """Draw a key, and send it under the masks of all pairs."""
+    begun = _Begun.of(node, record, "joint")
+    if begun.contract.terms.scheme.dealt:
+        raise ProtocolError("asked to draw a key, and keys are dealt here")
+    node.erase_keys()
+    return begun.take(joint.share)
+
+
+def add_joint(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """Add up everybody's keys, or take those that were dealt, and say what the sum is called."""
+    begun = _Begun.of(node, record, "joint")
+    if not begun.contract.terms.scheme.dealt:
+        return begun.take(joint.add, records.bytes_list(record, "messages"))
+    key = dealt.load(node.policy.dealt_key, begun.agreed, begun.adder)
+    answer = begun.take(joint.take, key)
+    node.erase_keys()
+    return answer

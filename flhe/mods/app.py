@@ -22,28 +22,22 @@ from flhe.mods import records
 from flhe.mods.app_state import AppState
 from flhe.training.contract import Contract
 from flhe.training.model import Model
-from flhe.training.query import Bounds, Query
+from flhe.training.query import Bounded, Query
 
 Initial = Callable[[Context], ArrayRecord]
 Sensitivity = Callable[[Message, Context], Mapping[str, Any]]
 Answer = Callable[[ConfigRecord, Context], ArrayRecord]
 """Functions that an app may give; see `HEMod`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounded:
-    """A function that answers a query with floats, and what it promises of them; see `bounded`."""
-
-    answer: Answer
-    bounds: Bounds
+Next = Callable[[Message, Context], Message]
+"""The next mod, or the app."""
 
 
 def bounded(answer: Answer, bound: float, resolution: float = 0.0) -> Bounded:
     """Have a query answered with floats: `HEMod(queries={"costs": bounded(costs, 1e6)})`.
 
-    For bound and resolution see `flhe.training.query.Bounds`, which raises ConfigError.
+    For bound and resolution see `flhe.training.query.Bounded`, which raises ConfigError.
     """
-    return Bounded(answer, Bounds(bound, resolution))
+    return Bounded(answer, bound, resolution)
 
 
 class AppError(Exception):
@@ -58,7 +52,7 @@ class App:
     """
 
     context: Context
-    call_next: Callable[[Message, Context], Message]
+    call_next: Next
     state: AppState
     make_initial: Initial | None = None
     find_sensitivity: Sensitivity | None = None
@@ -113,7 +107,7 @@ class App:
             raise ConfigError("HEMod(initial=...) must return an ArrayRecord")
         return arrays
 
-    def answer(self, query: Query) -> tuple[Mapping[str, NDArray[Any]], Bounds | None]:
+    def answer(self, query: Query) -> tuple[Mapping[str, NDArray[Any]], Bounded | None]:
         """Ask it a query; its arrays, and what it promises of floats.
 
         Raises PolicyError: it answers no query of that name; ReplyError: an answer that is no arrays.
@@ -123,9 +117,8 @@ class App:
             raise PolicyError(
                 f"this site's app answers no query {query.name!r}: HEMod(queries=...)"
             )
-        answer, bounds = (
-            (found.answer, found.bounds) if isinstance(found, Bounded) else (found, None)
-        )
+        bounds = found if isinstance(found, Bounded) else None
+        answer = found.answer if isinstance(found, Bounded) else found
         began = time.perf_counter()
         with self.state.unchanged(), _failing():
             arrays = answer(ConfigRecord(dict(query.parameters)), self.context)

@@ -13,7 +13,7 @@ never hears whether its update arrived.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MessageType, RecordDict
@@ -22,29 +22,26 @@ from flhe.coding import clip, quantize
 from flhe.coding.base import Codec, Plain, State
 from flhe.coding.chain import Chain, chain
 from flhe.coding.flatten import Arrays, Layout, layout_of
-from flhe.coding.sparsify import SMALL, WHOLE, TopK
+from flhe.coding.sparsify import TopK
 from flhe.errors import ConfigError
 from flhe.mods import records
+from flhe.mods.app import Next
 
 RESIDUAL = "residual"
 """Under which name a node keeps what was not sent."""
-
-CallNext = Callable[[Message, Context], Message]
 
 
 class CodecMod:
     """Codecs, one after the other in the order of encoding, applied to each update that an app makes.
 
-    They are checked for fit here and now. `weight_key` is under which name a reply has its example
-    count, for codecs that weigh.
+    They are checked for fit here and now. Codecs that weigh take a reply's "num-examples".
 
     Raises ConfigError: codecs that are made of a sum, or hide what the server receives: they need
     `HEMod`; MisfitError: codecs that do not go together.
     """
 
-    def __init__(self, *codecs: Codec, weight_key: str = "num-examples") -> None:
+    def __init__(self, *codecs: Codec) -> None:
         self.codec: Chain = chain(*codecs)
-        self.weight_key = weight_key
         self._state = "flhe.codec." + "-".join(codec.name for codec in self.codec.codecs)
         if self.codec.fitting or self.codec.hides:
             raise ConfigError(
@@ -52,7 +49,7 @@ class CodecMod:
                 "and permutations, need HEMod and a strategy of flhe"
             )
 
-    def __call__(self, message: Message, context: Context, call_next: CallNext) -> Message:
+    def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
         """Let the app train, and put its update through the codecs."""
         before = _arrays(message.content)
         if message.metadata.message_type != MessageType.TRAIN or before is None:
@@ -69,7 +66,7 @@ class CodecMod:
         after = _arrays(reply.content)
         if after is not None:
             name, trained = after
-            sent = self._through(old, records.to_numpy(trained), self._weight(reply), context)
+            sent = self._through(old, records.to_numpy(trained), _weight(reply), context)
             reply.content[name] = records.from_numpy(sent)
         return reply
 
@@ -99,10 +96,11 @@ class CodecMod:
         own = {} if residual is None else {RESIDUAL: residual}
         context.state[self._state] = records.from_numpy({**self.codec.memory(state), **own})
 
-    def _weight(self, reply: Message) -> int:
-        """The example count in a reply; 1 where there is none."""
-        found = (one.get(self.weight_key) for one in reply.content.metric_records.values())
-        return next((int(value) for value in found if isinstance(value, int | float)), 1)
+
+def _weight(reply: Message) -> int:
+    """The example count in a reply; 1 where there is none."""
+    found = (one.get("num-examples") for one in reply.content.metric_records.values())
+    return next((int(value) for value in found if isinstance(value, int | float)), 1)
 
 
 def _arrays(content: RecordDict) -> tuple[str, ArrayRecord] | None:
@@ -112,17 +110,13 @@ def _arrays(content: RecordDict) -> tuple[str, ArrayRecord] | None:
 
 
 class Sparsify(CodecMod):
-    """Send the largest values of every layer, and keep the others for the next round; see `TopK`."""
+    """Send the largest values of every layer, and keep the others for the next round.
 
-    def __init__(
-        self,
-        ratio: float,
-        *,
-        warmup: int = 0,
-        whole: tuple[str, ...] = WHOLE,
-        small: int = SMALL,
-    ) -> None:
-        super().__init__(TopK(ratio, warmup, whole, small))
+    For another choice of layers, or a warm-up, give `CodecMod` a `TopK`.
+    """
+
+    def __init__(self, ratio: float) -> None:
+        super().__init__(TopK(ratio, 0))
 
 
 class Clip(CodecMod):

@@ -12,14 +12,12 @@ from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.mods import records, survivors
 from flhe.mods.follow import Follower
-from flhe.node.claims import Step
+from flhe.node.journal import Step
 from flhe.node.node import Node
 from flhe.schemes.base import Sealer
 from flhe.schemes.sealed import Sealed
 from flhe.sums.secure_sum import SecureSum
-from flhe.training.evaluation import EVALUATION
-from flhe.training.kind import Kind
-from flhe.training.mean_squares import MEAN_SQUARES
+from flhe.training.kind import EVALUATION, MEAN_SQUARES, Kind
 from flhe.training.model import Model
 from flhe.training.session import Session
 
@@ -87,7 +85,7 @@ class Turn:
 
         def ready() -> None:
             if not evaluation:
-                self.node.bind_mask(self.model.mask)
+                self.node.check_mask(self.model.mask, keep=True)
 
         content = contribute(self.node, self.session, of, mode, encoded, self.digest, step, ready)
         content.update(self.follower.disclosed)

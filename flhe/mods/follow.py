@@ -7,6 +7,7 @@ the plain initial model, the sums of the rounds since. A node never goes back to
 from __future__ import annotations
 
 import logging
+import secrets
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -21,13 +22,15 @@ from flhe.keys.seal import ModelKey
 from flhe.mods import agreement, records
 from flhe.mods.app import App
 from flhe.node.audit import log_failure
+from flhe.node.journal import CONSIST
 from flhe.node.node import Node
 from flhe.schemes.sealed import from_bytes
 from flhe.training import chain
 from flhe.training.contract import Contract
 from flhe.training.model import Model
-from flhe.training.reading import finite, served
 from flhe.training.session import Session
+from flhe.training.update import finite, served
+from flhe.wire import canonical
 
 logger = logging.getLogger("flhe")
 
@@ -163,7 +166,8 @@ class Follower:
             return  # the server had not heard of it
         fitted_on = from_bytes(mean_squares) if mean_squares else None
         digest = session.digest(model)
-        self.contract.check_due(model.round, round_, node.reached(self.epoch.id))
+        journal = node.journal(self.epoch.id)
+        self.contract.check_due(model.round, round_, journal.last_reached())
         session.check(model, total, fitted_on, digest)
         for opened in (total, fitted_on):
             if opened is not None:
@@ -177,7 +181,7 @@ class Follower:
                     f"the sum of round {round_} is not the one that the message names"
                 )
         sent = self.epoch.rank in total.senders
-        lost = node.tried(total.slot) and not sent
+        lost = journal.mark[0] == round_ and not sent
         # By the digest of the model that is here: the one of a claim may have been given up.
         known = digest, fitted_on, unpack(release)
         self.model, totals = session.open(model, total, node.record_opening, *known)
@@ -260,7 +264,8 @@ class Follower:
         node.settle_draft(model.round, sent=False)
         # Nobody says whose updates are in the model: a node knows which set it has signed.
         signs = self.contract.terms.scheme.opened_together
-        counted = node.last_signed(self.epoch.id) if signs else node.last_sent()
+        round_, _, step = node.journal(self.epoch.id).mark
+        counted = round_ * (step == CONSIST) if signs else node.last_sent()
         self.app.state.settle(model.round, counted)
         self.model = model
 
@@ -289,3 +294,78 @@ def follow(node: Node, record: ConfigRecord, message: Message, app: App) -> Foll
     if base is not None and (follower.model is None or follower.model.history != base):
         raise DriftError("this node's model has another history than the others'")
     return follower
+
+
+# --- stages by which a model reaches whoever lacks it ---
+
+
+def status(node: Node, _record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
+    """Say who this is and how far it has come; all of it is public."""
+    model = node.load_model()
+    return records.reply(
+        member=node.identity.public,
+        epoch=node.usable_epoch() or b"",
+        round=-1 if model is None else model.round,
+        history=b"" if model is None else model.history,
+    )
+
+
+def sync(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
+    """Catch up, and say where that led: round, history, and a keyed digest of the model."""
+    follower = follow(node, record, message, app)
+    if follower.model is None:
+        return follower.reply(round=-1)
+    session, model = follower.session()
+    digest = session.digest(model)
+    return follower.reply(round=model.round, history=model.history, digest=digest)
+
+
+def initial(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
+    """Make the model that the federation starts from, and seal it for the others."""
+    follower = follow(node, record, message, app)
+    if follower.model is None:
+        arrays = records.to_numpy(app.initial())
+        follower.model = Model.secret_initial(arrays, secrets.token_bytes(32))
+        node.save_model(follower.model)
+    elif follower.model.round != 0:
+        raise ProtocolError("asked for an initial model in the middle of a federation")
+    return _sealed(follower)
+
+
+def verify(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
+    """Vouch for another member's checkpoint if it holds this node's own model; keep nothing of it."""
+    follower = follow(node, record, message, app)
+    box = message.content.get(records.CANDIDATE)
+    if not isinstance(box, ArrayRecord):
+        raise ProtocolError("there is no checkpoint to verify")
+    session, model = follower.session()
+    other, _ = follower.unseal(records.to_pieces(box))
+    digest = session.digest(model)
+    same = other.layout == model.layout and session.digest(other) == digest
+    voucher = session.holding(model, digest).sign(node.identity) if same else b""
+    return follower.reply(voucher=voucher)
+
+
+def checkpoint(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
+    """Seal the model for the group, so that the server can keep what it cannot read."""
+    return _sealed(follow(node, record, message, app))
+
+
+def _sealed(follower: Follower) -> RecordDict:
+    session, model = follower.session()
+    digest = session.digest(model)
+    content = follower.reply(
+        round=model.round,
+        history=model.history,
+        digest=digest,
+        voucher=session.holding(model, digest).sign(follower.node.identity),
+        layout=canonical.dumps(model.layout.to_fields()),
+    )
+    content[records.BOX] = sealed_box(session.epoch, model)
+    return content
+
+
+def sealed_box(agreed: Epoch, model: Model) -> ArrayRecord:
+    """A model that members of an epoch open, and those whom they give its key."""
+    box = seal.seal(ModelKey.of(agreed), model.round, agreed.rank, model.chunks())
+    return records.from_pieces(box)

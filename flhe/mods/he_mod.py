@@ -18,17 +18,8 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flhe.errors import ConfigError, FlheError, LeftError, PolicyError, ProtocolError
-from flhe.mods import (
-    agreement,
-    handover,
-    queries,
-    records,
-    scheme_keys,
-    staged,
-    survivors,
-    training,
-)
-from flhe.mods.app import Answer, App, AppError, Bounded, Initial, Sensitivity
+from flhe.mods import agreement, follow, queries, records, staged, survivors, training
+from flhe.mods.app import Answer, App, AppError, Initial, Next, Sensitivity
 from flhe.mods.app_state import AppState
 from flhe.node import audit
 from flhe.node.audit import log_failure
@@ -36,11 +27,10 @@ from flhe.node.node import Node, open_store
 from flhe.node.policy import Policy, configured
 from flhe.node.store import Store
 from flhe.schemes import PLAIN
+from flhe.training.query import Bounded
 from flhe.wire.codes import APP, Refusal, refusal_for
 
 logger = logging.getLogger("flhe")
-
-Next = Callable[[Message, Context], Message]
 
 Stage = Callable[[Node, ConfigRecord, Message, App], RecordDict]
 """(node, stage record, message, app) -> content of the reply."""
@@ -52,18 +42,18 @@ STAGES: Stages = {
     ("train", "advertise"): agreement.advertise,
     ("train", "share"): agreement.share,
     ("train", "confirm"): agreement.confirm,
-    ("train", "key-pair"): scheme_keys.make_pair,
-    ("train", "take-pair"): scheme_keys.take_pair,
-    ("train", "joint"): scheme_keys.share,
-    ("train", "joint-sum"): scheme_keys.add,
-    ("train", "key-commit"): scheme_keys.commit,
-    ("train", "key-reveal"): scheme_keys.reveal,
-    ("train", "key-shared"): scheme_keys.finish_shared,
-    ("train", "status"): handover.status,
-    ("train", "initial"): handover.initial,
-    ("train", "sync"): handover.sync,
-    ("train", "checkpoint"): handover.checkpoint,
-    ("train", "verify"): handover.verify,
+    ("train", "key-pair"): agreement.make_pair,
+    ("train", "take-pair"): agreement.take_pair,
+    ("train", "joint"): agreement.draw_joint,
+    ("train", "joint-sum"): agreement.add_joint,
+    ("train", "key-commit"): agreement.key_commit,
+    ("train", "key-reveal"): agreement.key_reveal,
+    ("train", "key-shared"): agreement.key_shared,
+    ("train", "status"): follow.status,
+    ("train", "initial"): follow.initial,
+    ("train", "sync"): follow.sync,
+    ("train", "checkpoint"): follow.checkpoint,
+    ("train", "verify"): follow.verify,
     ("train", "round"): training.train,
     ("train", "supports"): staged.supports,
     ("train", "update"): staged.update,

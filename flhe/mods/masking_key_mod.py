@@ -26,14 +26,15 @@ from flhe.errors import ConfigError, ProtocolError
 from flhe.keys.agreement import masking
 from flhe.keys.agreement.pairs import pack_elements, unpack_elements
 from flhe.math.prg import random_elements
-from flhe.mods import agreement, handover, records, survivors
+from flhe.mods import agreement, records, survivors
 from flhe.mods.app import App
-from flhe.mods.he_mod import HEMod, Stages
+from flhe.mods.he_mod import STAGES, HEMod, Stages
 from flhe.node.node import Node
-from flhe.training.masking_key import slot_of
 from flhe.training.query import NOTHING
 from flhe.training.session import Session
 
+ASKED = ("advertise", "share", "confirm", "status", "consist", "unmask", "void")
+"""Stages of `HEMod` that are all there is to the keys."""
 KEY = "flhe.masking-key"
 """Record in which an app is handed its seed."""
 
@@ -59,10 +60,10 @@ def hand_over(node: Node, record: ConfigRecord, message: Message, app: App) -> R
     scheme = contract.terms.scheme
     if not scheme.per_sum_keys or contract.asks:
         raise ProtocolError("this federation agrees on no masking keys for apps")
-    number, reached = records.field(record, "round", int), node.reached(agreed.id)
+    number, reached = records.field(record, "round", int), node.journal(agreed.id).last_reached()
     contract.check_due(reached, number, reached)
     session = Session(agreed, contract.terms, NOTHING)
-    slot = slot_of(session.sums, number)
+    slot = session.sums.masking_slot(number)
     seed = random_elements(scheme.elements(agreed.size), secrets.token_bytes)
     node.claim(session, slot, b"", "update")  # before anything is masked with it
     node.save_dealt(masking.deal(agreed, slot, seed))
@@ -92,12 +93,6 @@ class MaskingKeyMod(HEMod):
     """Agrees on masking keys, and hands the app each round's; keys and policy as `HEMod` has them."""
 
     STAGES: ClassVar[Stages] = {
-        ("train", "advertise"): agreement.advertise,
-        ("train", "share"): agreement.share,
-        ("train", "confirm"): agreement.confirm,
-        ("train", "status"): handover.status,
+        **{("train", name): STAGES["train", name] for name in ASKED},
         ("train", "masking-key"): hand_over,
-        ("train", "consist"): survivors.consist,
-        ("train", "unmask"): survivors.unmask,
-        ("train", "void"): survivors.void,
     }

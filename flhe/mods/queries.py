@@ -22,7 +22,7 @@ from flhe.keys.agreement.voids import Void
 from flhe.mods import agreement, records
 from flhe.mods.app import App
 from flhe.mods.contribution import contribute
-from flhe.mods.handover import sealed_box
+from flhe.mods.follow import sealed_box
 from flhe.node.node import Node
 from flhe.schemes.base import Sealer
 from flhe.training import query
@@ -73,10 +73,9 @@ def total(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     found = records.to_sealed(records.field(record, "header", bytes), arrays, take=True, floats=0)
     node.policy.check_survivors(len(found.senders), contract)
     of = query.sum_of(session.sums, asked, form, found.slot.round, found.slot.attempt)
-    of.check(found, agreed.roster.min_opening)
     released = unpack(records.optional(record, "release", b""))
     noted = node.record_opening if terms.scheme.opened_together else node.record_total
-    lanes = of.open(agreed, found, noted, released, threads=session.threads)
+    lanes = session.opened(of, found, noted, released)
     opened = form.arrays(query.read(terms, found, lanes))
     app.context.state[f"total.{asked.name}"] = records.from_numpy(opened)
     model = replace(Model.initial(opened), round=found.slot.round, history=asked.hash())
@@ -103,5 +102,7 @@ def _session(node: Node, record: ConfigRecord, app: App) -> tuple[Session, Query
         raise ProtocolError("this federation trains a model: it answers no queries")
     asked = Query.from_bytes(records.field(record, "query", bytes))
     node.policy.check_query(asked.name)
-    contract.check_due(0, records.field(record, "round", int), node.reached(agreed.id))
+    contract.check_due(
+        0, records.field(record, "round", int), node.journal(agreed.id).last_reached()
+    )
     return Session(agreed, contract.terms, NOTHING), asked, contract

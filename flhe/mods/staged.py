@@ -26,7 +26,7 @@ from flhe.mods.follow import follow
 from flhe.node.node import Node
 from flhe.schemes.sealed import Sealed, Slot, from_bytes
 from flhe.training.draft import Draft
-from flhe.training.mean_squares import MEAN_SQUARES, encode
+from flhe.training.kind import MEAN_SQUARES, mean_squares_part
 
 
 def begin(turn: Turn, record: ConfigRecord, make: Callable[[], Draft]) -> RecordDict:
@@ -40,11 +40,13 @@ def begin(turn: Turn, record: ConfigRecord, make: Callable[[], Draft]) -> Record
     if draft is None or not draft.is_of(turn.round, model, session.epoch.contract):
         if session.terms.scheme.opened_together:
             survivors.check_ready(node, turn.sum())
+        turn.check_unclaimed()
         if session.terms.noise is not None and not session.maps(model):
-            turn.check_unclaimed()
             node.count_release()
-        # Another round's from the same model came to nothing: this one is trained in its place.
-        node.make_room(session.epoch.id, draft, turn.round, turn.attempt)
+        # Another round's from the same model came to nothing: this one is trained in its place, and
+        # no sum of it is opened, because nothing would tell what of the draft was in it.
+        if draft is not None and draft.round < turn.round:
+            node.skip_openings(draft.round)
         draft = make()
         node.save_draft(draft)
     stage = _Stage.of(turn, draft, record)
@@ -101,7 +103,7 @@ class _Stage:
         return turn.contribute(
             turn.sum(MEAN_SQUARES),
             turn.session.terms.scheme.mode_ahead,
-            lambda _: (encode(turn.session.terms, turn.model, self.draft), None),
+            lambda _: (mean_squares_part(turn.session.terms, turn.model, self.draft), None),
         )
 
     def tell_support(self) -> RecordDict:
@@ -138,7 +140,7 @@ class _Stage:
             raise ReuseError("another support was told in this attempt: ask under a new one")
 
     def _fit(self) -> State:
-        """The codecs' state in this round; see `flhe.training.mean_squares`."""
+        """The codecs' state in this round; see `flhe.training.kind`."""
         turn, node, sent = self.turn, self.turn.node, self.mean_squares
         if sent is not None:
             node.policy.check_survivors(len(sent.senders), turn.follower.contract)

@@ -39,8 +39,7 @@ def check_ready(node: Node, of: SecureSum) -> None:
     Raises ReuseError: survivors of the round or of its start were signed, or its sum was given up;
     NoKeyError: the epoch's key has opened as much as it may.
     """
-    node.check_unspent(of.slot.epoch, spends_of(of.adder, of.length))
-    node.check_unsigned(of.slot)
+    node.check_unsigned(of.slot, spends_of(of.adder, of.length))
 
 
 def deal(node: Node, session: Session, sealer: Sealer, slot: Slot) -> None:
@@ -102,7 +101,9 @@ def unmask(node: Node, record: ConfigRecord, _message: Message, app: App) -> Rec
     agreed = node.load_survivors()
     if agreed is None or not _is_of(agreed.slot, epoch, record):
         raise ProtocolError("this node has signed no survivors in this attempt")
-    if node.signed(agreed.slot) != agreed.circle(epoch).about(agreed.survivors):
+    if node.journal(epoch.id).signed_in(agreed.slot) != agreed.circle(epoch).about(
+        agreed.survivors
+    ):
         raise ProtocolError("the survivors that are kept here were not signed, or given up")
     answer = masking.release(
         epoch,
@@ -112,7 +113,7 @@ def unmask(node: Node, record: ConfigRecord, _message: Message, app: App) -> Rec
         records.bytes_list(record, "signatures"),
         sealed=contract.terms.scheme.reader == "clients",
     )
-    node.answer_set(agreed.slot)
+    node.book.enter(lambda now: now.with_answer(agreed.slot))
     return records.reply(step="unmask", answer=answer)
 
 

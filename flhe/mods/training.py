@@ -26,7 +26,7 @@ from flhe.mods.follow import follow
 from flhe.node.node import Node
 from flhe.schemes.base import Sealer
 from flhe.training.draft import Draft
-from flhe.training.evaluation import ATTEMPT, EVALUATION
+from flhe.training.kind import EVALUATION, LAST, evaluation_part
 from flhe.training.sensitivity import map_of, map_of_change
 
 say_once = functools.cache(logging.getLogger("flhe").warning)
@@ -43,7 +43,8 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     session, model = follower.session()
     node.policy.check_layers(session.terms, session.layout)
     round_ = records.field(record, "round", int)
-    follower.contract.check_due(model.round, round_, node.reached(session.epoch.id))
+    reached = node.journal(session.epoch.id).last_reached()
+    follower.contract.check_due(model.round, round_, reached)
     for encoded in records.bytes_list(record, "voids"):  # it may sign another set than one of these
         node.forget_set(model.history, Void.from_bytes(encoded))
     turn = Turn.of(follower, round_, records.field(record, "attempt", int))
@@ -112,7 +113,7 @@ def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> Re
     message.content = RecordDict()
     session, model = follower.session()
     follower.contract.check_evaluated(model.round)
-    turn = Turn.of(follower, model.round, ATTEMPT)
+    turn = Turn.of(follower, model.round, LAST)
 
     def make(_: Sealer) -> tuple[Plain, None]:
         turn.check_unclaimed()
@@ -120,7 +121,8 @@ def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> Re
         answer = app.evaluate(follower.contract, model)
         _say_what_stays(answer, ("MetricRecord",))
         names = session.terms.evaluated, "evaluate_metrics"
-        return session.evaluation(*_reported(turn, answer, *names)), None
+        examples, metrics = _reported(turn, answer, *names)
+        return evaluation_part(session.terms, session.weight(examples), metrics), None
 
     return turn.contribute(turn.sum(EVALUATION), session.terms.scheme.mode_ahead, make)
 

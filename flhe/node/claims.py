@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from flhe.errors import ClaimedError, ProtocolError, ReuseError
 from flhe.keys.agreement import masking
@@ -18,25 +17,18 @@ from flhe.keys.agreement.voids import Void
 from flhe.keys.identity import Identity
 from flhe.node.audit import log_failure
 from flhe.node.budget import Budget
-from flhe.node.journal import JOURNAL, Book, Journal, Note, SignedSet
+from flhe.node.journal import CONSIST, JOURNAL, STEPS, Book, Journal, Note, Step
 from flhe.node.policy import Policy
 from flhe.node.store import Store
-from flhe.schemes.base import FREE, Spends
-from flhe.schemes.sealed import UPDATE as ENDS
-from flhe.schemes.sealed import Slot
+from flhe.schemes.base import Spends
+from flhe.schemes.sealed import UPDATE, Slot
 from flhe.training.contract import MAX_AHEAD, Contract
-from flhe.training.evaluation import EVALUATION
+from flhe.training.kind import EVALUATION
 from flhe.training.query import QUERY
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.session import Session
-from flhe.wire.canonical import dumps
 
 T = TypeVar("T")
-Step = Literal["mean-squares", "supports", "update", "consist", "void"]
-STEPS: tuple[Step, ...] = ("mean-squares", "supports", "update", "consist", "void")
-"""What leaves a node in one attempt at a round, in order; each is claimed once."""
-UPDATE, CONSIST, VOID = (STEPS.index(step) for step in ("update", "consist", "void"))
-
 SEEDS = ("shares", "survivors")
 """What belongs to the seeds of one epoch."""
 
@@ -85,7 +77,7 @@ class Claims:
             reached = 0 if journal is None else journal.last_reached()
             self.budget.check(mechanism, max(contract.last - reached, 1))
 
-    def _journal(self, epoch_id: bytes) -> Journal:
+    def journal(self, epoch_id: bytes) -> Journal:
         """The journal, whatever its witness says; NoKeyError unless this epoch's keys are in use."""
         journal = self.book.known()
         journal.check_epoch(epoch_id)
@@ -105,7 +97,7 @@ class Claims:
         if together:
             self.check_unsigned(slot)
         mechanism = session.terms.codec.mechanism
-        if mechanism is not None and slot.purpose == ENDS:
+        if mechanism is not None and slot.purpose == UPDATE:
             self.budget.spend(mechanism)  # first: a crash in between costs budget, never privacy
         note = Note(digest, support, slot.history)
         mark = slot.round, slot.attempt, STEPS.index(step)
@@ -122,41 +114,39 @@ class Claims:
         Raises ReuseError, PolicyError: as `Journal.with_query`; ClaimedError: as `check_unclaimed`.
         """
         self.check_unclaimed(slot.epoch, slot.round, slot.attempt)
-        self._asked(self._journal(slot.epoch), slot, together)
+        self._asked(self.journal(slot.epoch), slot, together)
 
     def _asked(self, now: Journal, slot: Slot, together: bool) -> Journal:
-        return now.with_query(slot.round, slot.history, self.policy.max_queries, again=together)
+        return now.with_query(slot, self.policy.max_queries, again=together)
 
     def claimed(self, slot: Slot) -> bytes | None:
         """Digest of the model that an attempt started from; None if it is not the last one."""
-        note = self._note(slot)
+        note = self.journal(slot.epoch).note_of(slot)
         return None if note is None else note.digest
 
     def known_support(self, slot: Slot) -> bytes | None:
         """Digest of the support that the server was told in this attempt; None before it was."""
-        note = self._note(slot)
+        note = self.journal(slot.epoch).note_of(slot)
         return None if note is None else note.support or None
 
-    def _note(self, slot: Slot) -> Note | None:
-        journal = self._journal(slot.epoch)
-        same = journal.mark[:2] == (slot.round, slot.attempt)
-        return journal.note if same and journal.note.history == slot.history else None
-
-    def check_unsigned(self, slot: Slot) -> None:
+    def check_unsigned(self, slot: Slot, spends: Spends | None = None) -> None:
         """Refuse to encrypt where another sum, of this round or start, may be opened; ReuseError.
 
-        An evaluation is of a round that is over, and is claimed once.
+        And, as `spending`, where the epoch's key may not open a sum that `spends` so much. An
+        evaluation is of a round that is over, and is claimed once.
         """
+        journal, round_ = self.journal(slot.epoch), slot.round
+        if spends is not None:
+            journal.spending(spends)
         if slot.purpose == EVALUATION.purpose:
             return
-        journal, round_ = self._journal(slot.epoch), slot.round
-        journal.check_set(start_of(slot), slot.digest())
+        journal.check_set(slot)
         if journal.mark[0] == round_ and journal.mark[2] >= CONSIST:
             raise ReuseError(
                 f"the survivors of round {round_} were signed here: two sums of one round would "
                 "differ by single updates; go on with the next round"
             )
-        if round_ <= journal.last_opened(ENDS):
+        if round_ <= journal.last_opened(UPDATE):
             raise ReuseError(f"round {round_} was opened or given up here: go on with the next one")
 
     def check_unclaimed(self, epoch_id: bytes, round_: int, attempt: int) -> None:
@@ -171,10 +161,6 @@ class Claims:
                 f"round {round_}, attempt {attempt} or a later one was answered here, from another "
                 "start or under other settings: ask for another one"
             )
-
-    def tried(self, slot: Slot) -> bool:
-        """Whether `slot`'s round is the last one that was claimed, in whatever attempt."""
-        return self._journal(slot.epoch).mark[0] == slot.round
 
     # --- whose seeds are added up ---
 
@@ -192,50 +178,24 @@ class Claims:
         """The set that was signed last, if there is one."""
         return self._kept("survivors", masking.Agreed.from_bytes)
 
-    def check_unspent(self, epoch_id: bytes, spends: Spends) -> None:
-        """Refuse to train for a sum that the epoch's key may not open any more; as `spending`."""
-        self._journal(epoch_id).spending(spends)
-
     def claim_set(
-        self, agreed: masking.Agreed, digest: bytes, scope: bytes, spends: Spends = FREE
+        self, agreed: masking.Agreed, digest: bytes, scope: bytes, spends: Spends
     ) -> None:
         """Make a set the one of its round and its start, on disk, before it is signed.
 
-        `digest` is that of the set, `scope` that of slot and circle (`Void.scope`), `spends` what
-        opening it takes of the key. May be called again for the same one.
-
-        Raises ReuseError: another set was signed in this round or from this start, the slot was given
-        up, or another attempt was encrypted since; NoKeyError: the key has opened what it may.
+        May be called again for the same one. Arguments and errors as of `Journal.with_set`.
         """
         slot = agreed.slot
-        signed = self.signed(slot)
-        if signed is not None and signed != digest:
-            raise ReuseError(f"another set of survivors was signed in round {slot.round}")
-        journal, note = self._journal(slot.epoch), self._note(slot)
-        made = SignedSet(start_of(slot), slot.digest(), scope, slot.round)
-        journal.check_set(made.start, made.slot)
-        if journal.mark[2] == VOID:
-            raise ReuseError(f"the sets of round {slot.round} were given up here")
-        if note is None or journal.mark[2] < UPDATE:
-            raise ReuseError(
-                "the survivors are not those of the last attempt that was encrypted here"
-            )
+
+        def signing(now: Journal) -> Journal:
+            return now.with_set(slot, digest, scope, spends)
+
+        found = self.book.known()
+        changed = signing(found) != found
         # Before the claim: what is signed can be unmasked, and what was not is replaced.
         self.store.write(self._name("survivors"), agreed.to_bytes())
-        if signed is None:
-            noted = replace(note, support=digest)
-            mark = slot.round, slot.attempt, CONSIST
-            kept = slot.purpose != EVALUATION.purpose  # of each model there is one evaluation
-
-            def claimed(now: Journal) -> Journal:
-                then = now.claimed(slot.epoch, mark, noted).spending(spends)
-                return then.with_set(made) if kept else then
-
-            self.book.enter(claimed)
-
-    def answer_set(self, slot: Slot) -> None:
-        """Note, on disk, that what opens the signed set of `slot` is about to leave in part."""
-        self.book.enter(lambda now: now.with_answer(slot.digest()))
+        if changed:
+            self.book.enter(signing)
 
     def give_up_set(self, slot: Slot) -> bool:
         """Sign and answer for no set of `slot` from here on; whether one was signed.
@@ -243,40 +203,30 @@ class Claims:
         Raises ReuseError, NoKeyError: as `Journal.gave_up`; ProtocolError: another federation's slot,
         or one far ahead.
         """
-        journal = self.book.enter()
-        if slot.run_id != self.run_id or slot.round > journal.last_reached() + MAX_AHEAD:
-            raise ProtocolError("a set that no member of this federation signs soon")
-        mark, digest = (slot.round, slot.attempt, VOID), slot.digest()
-        note = Note(history=slot.history)
-        then = self.book.enter(lambda now: now.gave_up(slot.epoch, digest, mark, note))
-        return any(each.slot == digest for each in then.signed)
+
+        def gave_up(now: Journal) -> Journal:
+            if slot.run_id != self.run_id or slot.round > now.last_reached() + MAX_AHEAD:
+                raise ProtocolError("a set that no member of this federation signs soon")
+            return now.gave_up(slot)
+
+        return any(each.slot == slot.digest() for each in self.book.enter(gave_up).signed)
 
     def forget_set(self, history: bytes, void: Void) -> None:
         """Be free to sign another set from `history`, where `void` is of the one that was signed.
 
         Raises as `Void.check`, where it does not show that the set is never opened.
         """
-        slot, journal = void.slot, self.book.enter()
-        found = journal.set_of(start_of(slot))
-        if slot.history == history and found is not None and found.scope == void.scope:
+
+        def forgot(now: Journal) -> Journal:
+            found = now.set_of(void.slot)
+            if void.slot.history != history or found is None or found.scope != void.scope:
+                return now
             void.check()
-            self.book.enter(lambda now: now.without_set(found.slot))
+            return replace(now, signed=tuple(each for each in now.signed if each is not found))
 
-    def signed(self, slot: Slot) -> bytes | None:
-        """Digest of the set of survivors that was signed in this attempt; None before one was."""
-        note, step = self._note(slot), self._journal(slot.epoch).mark[2]
-        return note.support if note is not None and step == CONSIST else None
-
-    def last_signed(self, epoch_id: bytes) -> int:
-        """Round whose survivors this node has signed, where that was its last claim; else 0."""
-        round_, _, step = self._journal(epoch_id).mark
-        return round_ if step == CONSIST else 0
+        self.book.enter(forgot)
 
     # --- which rounds are over ---
-
-    def reached(self, epoch_id: bytes) -> int:
-        """Last round that this node has opened, given up or encrypted in, in whatever epoch."""
-        return self._journal(epoch_id).last_reached()
 
     def record_opening(self, slot: Slot, digest: bytes) -> None:
         """Record the one sum of a round and purpose, on disk, before it is decrypted.
@@ -285,12 +235,12 @@ class Claims:
         reads its sum even where the witness of its keys is gone, or all would have to stop whose
         machines start anew.
         """
-        purpose = ENDS if slot.purpose == SENSITIVITY.purpose else slot.purpose
+        purpose = UPDATE if slot.purpose == SENSITIVITY.purpose else slot.purpose
 
         def recorded(now: Journal) -> Journal:
             return now.recorded(slot.epoch, purpose, slot.round, digest)
 
-        found = self._journal(slot.epoch).set_of(start_of(slot))
+        found = self.journal(slot.epoch).set_of(slot)
         answered = found is not None and found.answered and found.slot == slot.digest()
         (self.book.note if answered else self.book.enter)(recorded)
 
@@ -299,15 +249,10 @@ class Claims:
 
         def recorded(now: Journal) -> Journal:
             then = now.recorded(slot.epoch, slot.purpose, slot.round, digest)
-            return then.with_total(slot.round, slot.history)
+            return then.with_total(slot)
 
         self.book.enter(recorded)
 
     def skip_openings(self, round_: int) -> None:
         """Open no sum up to `round_`, because a model of it was taken from another member."""
         self.book.note(lambda now: now.skipped(round_))
-
-
-def start_of(slot: Slot) -> bytes:
-    """What one set is signed of: SHA-256 of the slot's purpose and history, 32 bytes."""
-    return sha256(dumps([slot.purpose, slot.history])).digest()

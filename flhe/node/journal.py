@@ -14,27 +14,26 @@ import hmac
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from hashlib import sha256
+from typing import Annotated, Literal
 
-from flhe.errors import (
-    ClaimedError,
-    ConfigError,
-    NoKeyError,
-    PolicyError,
-    ReuseError,
-    StoreError,
-)
+from flhe.errors import ClaimedError, ConfigError, NoKeyError, PolicyError, ReuseError, StoreError
 from flhe.node.store import Store
 from flhe.schemes.base import Spends
-from flhe.schemes.sealed import UPDATE
-from flhe.training.evaluation import EVALUATION
+from flhe.schemes.sealed import UPDATE, Slot
+from flhe.training.kind import EVALUATION
 from flhe.training.query import QUERY
+from flhe.wire.canonical import dumps
 from flhe.wire.fields import U32, Hash, size
 from flhe.wire.record import Form, Record
 
 Mark = tuple[U32, U32, U32]
 UNUSED: Mark = (0, 0, 0)
 """The mark before the first claim of an epoch; rounds count from 1."""
+Step = Literal["mean-squares", "supports", "update", "consist", "void"]
+STEPS: tuple[Step, ...] = ("mean-squares", "supports", "update", "consist", "void")
+"""What leaves a node in one attempt at a round, in order; each is claimed once."""
+ENCRYPTED, CONSIST, VOID = (STEPS.index(step) for step in ("update", "consist", "void"))
 JOURNAL = "journal"
 """The file's name, in a federation's folder."""
 KEPT = 128
@@ -133,6 +132,11 @@ class Journal(Record):
             )
         return replace(self, mark=mark, note=note)
 
+    def note_of(self, slot: Slot) -> Note | None:
+        """What was kept with the claims of an attempt; None if it is not the last one."""
+        same = self.mark[:2] == (slot.round, slot.attempt)
+        return self.note if same and self.note.history == slot.history else None
+
     def recorded(self, epoch_id: bytes, purpose: str, round_: int, digest: bytes) -> Journal:
         """With the one result of a purpose and round; ReuseError where another one may be opened.
 
@@ -194,7 +198,7 @@ class Journal(Record):
 
     # --- queries ---
 
-    def with_query(self, number: int, query: bytes, most: int, *, again: bool = False) -> Journal:
+    def with_query(self, slot: Slot, most: int, *, again: bool) -> Journal:
         """With a query that is about to be answered, under the only number that it has.
 
         Two sums of one question, over different members, would differ by single answers. Where members
@@ -204,7 +208,7 @@ class Journal(Record):
         Raises ReuseError: it has another number, or the number another query, or a later one was
         asked, or a sum of it was opened; PolicyError: more than `most` queries.
         """
-        last = max(self.queries, default=0)
+        number, query, last = slot.round, slot.history, max(self.queries, default=0)
         if self.queries.get(number) == query and number == last:
             if number in self.opened.get(QUERY.purpose, {}):
                 raise ReuseError(f"a sum of query {number} was opened here: it has no other one")
@@ -226,13 +230,14 @@ class Journal(Record):
             )
         return replace(self, queries={**self.queries, number: query})
 
-    def with_total(self, number: int, query: bytes) -> Journal:
+    def with_total(self, slot: Slot) -> Journal:
         """With a query of which a sum is about to be opened, under the only number that it has.
 
         Two sums of one question, under two numbers, would differ by single answers.
 
         Raises ReuseError: it has another number, or the number another query.
         """
+        number, query = slot.round, slot.history
         known = [of for of, each in self.queries.items() if each == query]
         if self.queries.get(number, query) != query or (known and number not in known):
             said = f"this query has another number here than {number}"
@@ -243,53 +248,86 @@ class Journal(Record):
 
     # --- sets of survivors ---
 
-    def set_of(self, start: bytes) -> SignedSet | None:
-        """The set that was signed of those that start there; None where none was."""
+    def set_of(self, slot: Slot) -> SignedSet | None:
+        """The set that was signed of those that start where `slot` does; None where none was."""
+        start = start_of(slot)
         return next((each for each in self.signed if each.start == start), None)
 
-    def check_set(self, start: bytes, slot: bytes) -> None:
+    def check_set(self, slot: Slot) -> None:
         """Refuse a slot where a set of another one from its start was signed; ReuseError."""
-        found = self.set_of(start)
-        if found is not None and found.slot != slot:
+        found = self.set_of(slot)
+        if found is not None and found.slot != slot.digest():
             raise ReuseError(
                 "a set of survivors was signed here for another sum from this model, and may be "
                 "opened: two sums of one model would differ by single updates"
             )
 
-    def with_set(self, made: SignedSet) -> Journal:
-        """With a set that is about to be signed, the only one from its start; ReuseError."""
-        self.check_set(made.start, made.slot)
-        if self.set_of(made.start) is not None:
-            return self
-        return replace(self, signed=(*self.signed, made)[-KEPT_SETS:])
+    def signed_in(self, slot: Slot) -> bytes | None:
+        """Digest of the set of survivors that was signed in this attempt; None before one was."""
+        note = self.note_of(slot)
+        return note.support if note is not None and self.mark[2] == CONSIST else None
 
-    def with_answer(self, slot: bytes) -> Journal:
+    def with_set(self, slot: Slot, digest: bytes, scope: bytes, spends: Spends) -> Journal:
+        """With a set that is about to be signed, the only one of its round and its start.
+
+        `digest` is that of the set, `scope` that of slot and circle (`Void.scope`), `spends` what
+        opening it takes of the key. Again for the same one, nothing changes.
+
+        Raises ReuseError: another set was signed in this round or from this start, the slot was given
+        up, or another attempt was encrypted since; NoKeyError: the key has opened what it may.
+        """
+        self.check_epoch(slot.epoch)
+        signed, note, step = self.signed_in(slot), self.note_of(slot), self.mark[2]
+        if signed is not None and signed != digest:
+            raise ReuseError(f"another set of survivors was signed in round {slot.round}")
+        self.check_set(slot)
+        if signed is not None:
+            return self
+        if step == VOID:
+            raise ReuseError(f"the sets of round {slot.round} were given up here")
+        if note is None or step < ENCRYPTED:
+            raise ReuseError(
+                "the survivors are not those of the last attempt that was encrypted here"
+            )
+        mark = slot.round, slot.attempt, CONSIST
+        then = self.claimed(slot.epoch, mark, replace(note, support=digest)).spending(spends)
+        # Of each model there is one evaluation.
+        if slot.purpose == EVALUATION.purpose or self.set_of(slot) is not None:
+            return then
+        made = SignedSet(start_of(slot), slot.digest(), scope, slot.round)
+        return replace(then, signed=(*self.signed, made)[-KEPT_SETS:])
+
+    def with_answer(self, slot: Slot) -> Journal:
         """With the note that this node's part of what opens a set of `slot` is about to leave."""
-        told = tuple(replace(s, answered=True) if s.slot == slot else s for s in self.signed)
+        of = slot.digest()
+        told = tuple(replace(s, answered=True) if s.slot == of else s for s in self.signed)
         return replace(self, signed=told) if told != self.signed else self
 
-    def without_set(self, slot: bytes) -> Journal:
-        """Without a set that can never be opened."""
-        return replace(self, signed=tuple(each for each in self.signed if each.slot != slot))
-
-    def gave_up(self, epoch_id: bytes, slot: bytes, mark: Mark, note: Note) -> Journal:
+    def gave_up(self, slot: Slot) -> Journal:
         """With nothing of a slot to be signed or answered any more, by a last claim in its attempt.
 
         Raises ReuseError: this node has answered for the slot, or has forgotten whether it has;
         NoKeyError: an epoch that is not this federation's, or not yet.
         """
-        if any(each.slot == slot and each.answered for each in self.signed):
+        mark, of = (slot.round, slot.attempt, VOID), slot.digest()
+        if any(each.slot == of and each.answered for each in self.signed):
             raise ReuseError(
-                f"a set of round {mark[0]} was opened here in part: it is not given up"
+                f"a set of round {slot.round} was opened here in part: it is not given up"
             )
-        if len(self.signed) == KEPT_SETS and mark[0] <= self.signed[0].round:
-            raise ReuseError(f"what was answered in round {mark[0]} is forgotten here")
-        if epoch_id in self.past:
+        if len(self.signed) == KEPT_SETS and slot.round <= self.signed[0].round:
+            raise ReuseError(f"what was answered in round {slot.round} is forgotten here")
+        if slot.epoch in self.past:
             return self  # its keys are gone
-        self.check_epoch(epoch_id)
+        self.check_epoch(slot.epoch)
         if self.mark >= mark:
             return self  # what was claimed since is what may be signed
-        return replace(self, mark=mark, note=self.note if mark[:2] == self.mark[:2] else note)
+        same = mark[:2] == self.mark[:2]
+        return replace(self, mark=mark, note=self.note if same else Note(history=slot.history))
+
+
+def start_of(slot: Slot) -> bytes:
+    """What one set is signed of: SHA-256 of the slot's purpose and history, 32 bytes."""
+    return sha256(dumps([slot.purpose, slot.history])).digest()
 
 
 Change = Callable[[Journal], Journal]

@@ -46,8 +46,7 @@ from flhe.schemes import PLAIN
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.training.contract import MAX_BYTES, Contract
 from flhe.training.draft import Draft
-from flhe.training.evaluation import EVALUATION
-from flhe.training.mean_squares import MEAN_SQUARES
+from flhe.training.kind import EVALUATION, MEAN_SQUARES
 from flhe.training.model import Model
 from flhe.training.terms import Terms
 from flhe.wire.fields import size
@@ -316,15 +315,15 @@ class Node(Claims):
         if last is not None and round_ <= last[0].slot.round:
             raise ClaimedError(f"the model of round {round_} or a later one was evaluated here")
 
-    def check_mask(self, mask: Support | None) -> None:
-        """Refuse another selection than before, which would show what was encrypted; DriftError."""
-        if mask is not None and self._kept("mask", bytes) not in (None, mask.digest()):
-            raise DriftError("another selection than this node has sent updates under")
+    def check_mask(self, mask: Support | None, *, keep: bool = False) -> None:
+        """Refuse another selection than before, which would show what was encrypted; DriftError.
 
-    def bind_mask(self, mask: Support | None) -> None:
-        """As `check_mask`, and keep the first selection before an update is encrypted under it."""
-        self.check_mask(mask)
-        if mask is not None and self._kept("mask", bytes) is None:
+        `keep` the first one before an update is encrypted under it.
+        """
+        kept = self._kept("mask", bytes)
+        if mask is not None and kept not in (None, mask.digest()):
+            raise DriftError("another selection than this node has sent updates under")
+        if mask is not None and kept is None and keep:
             self.store.write(self._name("mask"), mask.digest())
 
     def count_release(self) -> None:
@@ -370,15 +369,6 @@ class Node(Claims):
         if of_it and draft.contract == contract:
             self.store.write(self._name("residual"), draft.given_back().chunks())
         self.store.erase(self._name("draft"))
-
-    def make_room(self, epoch_id: bytes, draft: Draft | None, round_: int, attempt: int) -> None:
-        """Check that an attempt may train in the place of a draft; ClaimedError where it cannot claim.
-
-        No sum of the draft's round is opened then: nothing would tell what of the draft was in it.
-        """
-        self.check_unclaimed(epoch_id, round_, attempt)
-        if draft is not None and draft.round < round_:
-            self.skip_openings(draft.round)
 
     def drop_draft(self) -> None:
         """Forget an update that started from a model that is not the others'."""

@@ -65,6 +65,14 @@ class EpochSums:
         """A slot of the epoch; `more` as in a `Slot`: layout hash, history, purpose."""
         return Slot(self.run_id, self.roster_hash, self.epoch, round_, attempt, *more)  # type: ignore[arg-type]
 
+    def masking_slot(self, round_: int) -> Slot:
+        """The slot of a round's seeds, where members agree on masking keys alone.
+
+        Every round is a start of its own, so members sign one set of survivors in each.
+        """
+        history = hashlib.sha256(canonical.dumps([PREFIX + "masking-key", round_])).digest()
+        return self.slot(round_, 0, self.layout_hash, history, "masking-key")
+
     def sum(
         self,
         kind: Kind,

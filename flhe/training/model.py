@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.flatten import MAX_LAYOUT_BYTES, Arrays, Layout, layout_of
 from flhe.coding.support import HEADER, Support
-from flhe.errors import ConfigError, ProtocolError
+from flhe.errors import ProtocolError
 from flhe.training.chain import MAX_BYTES, MAX_LINKS, Chain, Link, extended
 from flhe.wire import canonical
 from flhe.wire.fields import U32, As, Hash, at_most
@@ -123,26 +123,13 @@ class Model:
     def secret_initial(cls, arrays: Arrays, nonce: bytes) -> Model:
         """The model that a federation starts from, unknown to the server.
 
-        Its history is public, so it says nothing of the arrays: a hash of their layout and of 32 random
-        bytes. Errors as for `initial`.
+        Its history is public, so it says nothing of the arrays: a hash of their layout and of `nonce`,
+        32 random bytes. Errors as for `initial`.
         """
-        if len(nonce) != 32:
-            raise ConfigError("secret_initial: the nonce must be 32 random bytes")
         layout = layout_of(arrays)
         fields = ["flhe/v1/secret-history", layout.to_fields(), nonce]
         history = hashlib.sha256(canonical.dumps(fields)).digest()
         return cls(layout, 0, history, layout.masters(arrays))
-
-    def after(
-        self,
-        round_: int,
-        masters: dict[str, NDArray[Any]],
-        moments: dict[str, NDArray[np.float32]],
-        memory: Memory | None = None,
-    ) -> Model:
-        """The model once the sum of `round_` has made `masters` of these; `linked` goes with it."""
-        after = replace(self, round=round_, masters=masters, moments=moments, memory=memory or {})
-        return replace(after, steps=self.steps + 1)
 
     def linked(self, link: Link) -> Model:
         """The same model with the sum of its round in its chain and history."""

@@ -8,24 +8,186 @@ float32 once. Numbers too small to be normal become zero, because some programs 
 them to zero and others do not. Blocks may fall anywhere: a rule treats elements alike.
 
 The state lives on the clients, the same on each, and late joiners receive it with the model.
+
+With d the mean update and r the round, from 1:
+
+    fedavg       change = d
+    fedavgm      b = momentum * b + d                   change = eta * b
+    fedadagrad   v = v + d**2                           change = eta * d / (sqrt(v) + tau)
+    fedadam      m = beta_1 * m + (1 - beta_1) * d
+                 v = beta_2 * v + (1 - beta_2) * d**2   change = eta_r * m / (sqrt(v) + tau)
+    fedyogi      m as fedadam's
+                 v = v - (1 - beta_2) * d**2 * sign(v - d**2)
+                                                        change = eta * m / (sqrt(v) + tau)
+
+    eta_r = eta * sqrt(1 - beta_2**(r + 1)) / (1 - beta_1**(r + 1))
+
+With g the mean gradient (FedSGD), t the step, from 1, and rate = lr / (1 + decay * (t - 1)):
+
+    sgd      b = g in the first step, then momentum * b + (1 - dampening) * g
+             change = -rate * b                          nesterov: -rate * (g + momentum * b)
+    adam     m = beta_1 * m + (1 - beta_1) * g
+             v = beta_2 * v + (1 - beta_2) * g**2
+             change = -rate / (1 - beta_1**t) * m / (sqrt(v) / sqrt(1 - beta_2**t) + eps)
+    rmsprop  v = alpha * v + (1 - alpha) * g**2
+             a = alpha * a + (1 - alpha) * g             centered: v - a**2 takes the place of v below
+             b = momentum * b + g / (sqrt(v) + eps)
+             change = -rate * b
+
+Ours differ from torch's by rounding alone, as long as float32 can hold the square of a gradient.
+Beyond, at 1.8e19, torch's Adam and RMSprop stop moving a weight for good, and these go on from the
+largest number that it can hold. Where rounding takes v - a**2 below zero, torch gives NaN and this
+takes zero.
+
+Source: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), Alg. 2; Hsu et al., "Measuring
+the Effects of Non-Identical Data Distribution" (2019), for fedavgm. Defaults, bias correction with
+r + 1 and moments that start from zero are those of Flower 1.41's strategies. BatchCrypt (Zhang et al.,
+USENIX ATC 2020), Alg. 1 and Sec. 5; PyTorch 2, torch.optim; Adam: Kingma and Ba (ICLR 2015); for
+`decay`, Keras' rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
-from flhe.training import optimizer_rules
-from flhe.training.optimizer_rules import RULES, Wide
-from flhe.wire.fields import Rule
+from flhe.wire.fields import Rule as Bound
 from flhe.wire.record import Form, Record
 
 Vector = NDArray[np.float32]
+Wide = NDArray[np.float64]
+"""What a block is computed in: a float32 moment is then rounded once a step."""
+Moments = Mapping[str, Wide]
+Step = tuple[Wide, Moments]
+"""The change of the model, and the next moments, of one block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row of the table.
+
+    Parameters
+    ----------
+    block : callable or None
+        (mean, moments, number of the step, the optimizer) -> `Step`; None adds the mean as it is.
+    defaults : dict[str, Any]
+        Every parameter that it has, with its default.
+    moments : dict[str, str]
+        Name of each vector that it keeps -> the parameter without which it does not; "" is always.
+    """
+
+    block: Callable[[Wide, Moments, int, Any], Step] | None = None
+    defaults: dict[str, Any] = field(default_factory=dict)
+    moments: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def gradients(self) -> bool:
+        """Whether the mean is of gradients, not of what training changed: it has a learning rate."""
+        return "lr" in self.defaults
+
+
+def power(base: float, exponent: int) -> float:
+    """`base` to a power of 0 or more by squaring: libraries' pow() differ in the last bit."""
+    result = 1.0
+    while exponent:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result
+
+
+def _fedavgm(d: Wide, old: Moments, _: int, o: Any) -> Step:
+    if not o.momentum:
+        return o.eta * d, {}
+    b = o.momentum * old["momentum"] + d
+    return o.eta * b, {"momentum": b}
+
+
+def _fedadagrad(d: Wide, old: Moments, _: int, o: Any) -> Step:
+    v = old["v"] + d * d
+    return o.eta * (d / (np.sqrt(v) + o.tau)), {"v": v}
+
+
+def _fedadam(d: Wide, old: Moments, round_: int, o: Any) -> Step:
+    one, two = (power(beta, round_ + 1) for beta in (o.beta_1, o.beta_2))
+    eta = o.eta * math.sqrt(1 - two) / (1 - one)
+    m = o.beta_1 * old["m"] + (1 - o.beta_1) * d
+    v = o.beta_2 * old["v"] + (1 - o.beta_2) * (d * d)
+    return eta * (m / (np.sqrt(v) + o.tau)), {"m": m, "v": v}
+
+
+def _fedyogi(d: Wide, old: Moments, _: int, o: Any) -> Step:
+    square = d * d
+    m = o.beta_1 * old["m"] + (1 - o.beta_1) * d
+    v = old["v"] - (1 - o.beta_2) * square * np.sign(old["v"] - square)
+    return o.eta * (m / (np.sqrt(v) + o.tau)), {"m": m, "v": v}
+
+
+def _rate(o: Any, step: int) -> float:
+    rate: float = o.lr / (1 + o.decay * (step - 1))
+    return rate
+
+
+def _sgd(g: Wide, old: Moments, step: int, o: Any) -> Step:
+    if not o.momentum:
+        return -_rate(o, step) * g, {}
+    # As in PyTorch, the first gradient is not dampened: a buffer starts as it, not from zero.
+    b = g if step == 1 else o.momentum * old["momentum_buffer"] + (1 - o.dampening) * g
+    return -_rate(o, step) * (g + o.momentum * b if o.nesterov else b), {"momentum_buffer": b}
+
+
+def _adam(g: Wide, old: Moments, step: int, o: Any) -> Step:
+    beta_1, beta_2 = o.betas
+    m = beta_1 * old["exp_avg"] + (1 - beta_1) * g
+    v = beta_2 * old["exp_avg_sq"] + (1 - beta_2) * (g * g)
+    root = np.sqrt(v) / math.sqrt(1 - power(beta_2, step)) + o.eps
+    change = -(_rate(o, step) / (1 - power(beta_1, step))) * m / root
+    return change, {"exp_avg": m, "exp_avg_sq": v}
+
+
+def _rmsprop(g: Wide, old: Moments, step: int, o: Any) -> Step:
+    square = o.alpha * old["square_avg"] + (1 - o.alpha) * (g * g)
+    after, variance = {"square_avg": square}, square
+    if o.centered:
+        a = after["grad_avg"] = o.alpha * old["grad_avg"] + (1 - o.alpha) * g
+        variance = np.maximum(square - a * a, 0.0)
+    along = g / (np.sqrt(variance) + o.eps)
+    if o.momentum:
+        along = after["momentum_buffer"] = o.momentum * old["momentum_buffer"] + along
+    return -_rate(o, step) * along, after
+
+
+_BOTH = {"m": "", "v": ""}
+RULES: dict[str, Rule] = {
+    "fedavg": Rule(),
+    "fedavgm": Rule(_fedavgm, {"eta": 1.0, "momentum": 0.0}, {"momentum": "momentum"}),
+    "fedadagrad": Rule(_fedadagrad, {"eta": 0.1, "tau": 1e-3}, {"v": ""}),
+    "fedadam": Rule(_fedadam, {"eta": 0.1, "beta_1": 0.9, "beta_2": 0.99, "tau": 1e-3}, _BOTH),
+    "fedyogi": Rule(_fedyogi, {"eta": 0.01, "beta_1": 0.9, "beta_2": 0.99, "tau": 1e-3}, _BOTH),
+    "sgd": Rule(
+        _sgd,
+        {"lr": 1e-3, "momentum": 0.0, "dampening": 0.0, "nesterov": False, "decay": 0.0},
+        {"momentum_buffer": "momentum"},
+    ),
+    "adam": Rule(
+        _adam,
+        {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "decay": 0.0},
+        {"exp_avg": "", "exp_avg_sq": ""},
+    ),
+    "rmsprop": Rule(
+        _rmsprop,
+        {"lr": 1e-2, "alpha": 0.99, "eps": 1e-8, "momentum": 0.0, "centered": False, "decay": 0.0},
+        {"square_avg": "", "momentum_buffer": "momentum", "grad_avg": "centered"},
+    ),
+}
+"""Every optimizer, with Flower's or PyTorch's defaults and PyTorch's names of moments."""
 
 BLOCK = 1 << 14
 """Values at a time: temporaries then stay in the processor's cache, and few."""
@@ -36,11 +198,13 @@ HUGE = float(np.finfo(np.float32).max)
 
 Name = Literal["fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "sgd", "adam", "rmsprop"]
 # Beyond these, float32 has no room left for a change.
-_Rate = Annotated[float, Rule("a number, 1e-30 to 1e30", lambda value: 1e-30 <= value <= 1e30)]
+_Rate = Annotated[float, Bound("a number, 1e-30 to 1e30", lambda value: 1e-30 <= value <= 1e30)]
 # Below 1e-15, `eps` would rule where float32 has lost the square of a gradient.
-_Eps = Annotated[float, Rule("a number, 1e-15 to 1e30", lambda value: 1e-15 <= value <= 1e30)]
-_Decay = Annotated[float, Rule("a number, 0 to 1e30", lambda value: 0 <= value <= 1e30)]
-_Unit = Annotated[float, Rule("a number, at least 0 and less than 1", lambda value: 0 <= value < 1)]
+_Eps = Annotated[float, Bound("a number, 1e-15 to 1e30", lambda value: 1e-15 <= value <= 1e30)]
+_Decay = Annotated[float, Bound("a number, 0 to 1e30", lambda value: 0 <= value <= 1e30)]
+_Unit = Annotated[
+    float, Bound("a number, at least 0 and less than 1", lambda value: 0 <= value < 1)
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,28 +278,23 @@ class Optimizer(Record):
             )
 
     @classmethod
-    def of(cls, optimizer: Optimizer | object | None) -> Optimizer:
-        """An optimizer of ours as it is, one of torch.optim by `like`; FedAvg where there is none."""
-        if optimizer is None or isinstance(optimizer, Optimizer):
-            return optimizer or cls()
-        return cls.like(optimizer)
+    def of(cls, optimizer: Any) -> Optimizer:
+        """An optimizer of ours as it is, or the rule of one of torch.optim; FedAvg for None.
 
-    @classmethod
-    def like(cls, optimizer: Any, *, decay: float = 0.0) -> Optimizer:
-        """The same rule as a torch.optim.SGD, Adam or RMSprop, without importing torch.
-
-        Its learning rate and parameters are taken over as it would step now, its state and its model's
-        weights are not.
+        That is a torch.optim.SGD, Adam or RMSprop (torch is not imported). Its learning rate and
+        parameters are taken over as it would step now, its state and its model's weights are not.
 
         Raises ConfigError: another optimizer, param groups that differ, or an option that has no
         counterpart here, by name.
         """
+        if optimizer is None or isinstance(optimizer, Optimizer):
+            return optimizer or cls()
         kind = type(optimizer)
         name: Any = kind.__name__.lower()
         ours = name in RULES and RULES[name].gradients
         if kind.__module__.partition(".")[0] != "torch" or not ours:
             raise ConfigError(
-                f"Optimizer.like({kind.__module__}.{kind.__qualname__}): give a torch.optim.SGD, "
+                f"Optimizer.of({kind.__module__}.{kind.__qualname__}): give a torch.optim.SGD, "
                 "Adam or RMSprop itself; others, and classes derived from these, have rules of "
                 "their own"
             )
@@ -146,10 +305,10 @@ class Optimizer(Record):
                     f"torch.optim.{kind.__name__}: its param groups differ in {odd[0]}; every weight "
                     "of the model is stepped alike here, give them one value"
                 )
-        return cls(name, **groups[0], decay=decay)
+        return cls(name, **groups[0])
 
     @property
-    def _rule(self) -> optimizer_rules.Rule:
+    def _rule(self) -> Rule:
         return RULES[self.name]
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import COUNT, Plain
 from flhe.coding.flatten import Layout
-from flhe.coding.quantize import EXTRA_BITS, Quantize
+from flhe.coding.quantize import EXTRA_BITS
 from flhe.errors import ConfigError, NotFiniteError, RangeError, ReplyError
 from flhe.schemes.base import MAX_COHORT
 from flhe.schemes.sealed import Sealed
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.epoch_sums import EpochSums
-from flhe.training.kind import Kind, exact_part, exact_sums
+from flhe.training.kind import Kind, exact_lanes, exact_part, exact_sums
 from flhe.training.schedule import Settings, SettingsField, Value
 from flhe.training.terms import Terms
 from flhe.wire.canonical import dumps
@@ -156,11 +156,13 @@ class AnswerForm(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """What an app promises of the floats that it answers with.
+class Bounded:
+    """A function of an app's that answers with floats, and what it promises of them.
 
     Parameters
     ----------
+    answer : callable
+        As `HEMod` takes it.
     bound : float
         Largest absolute value of one site's answer, whatever its data are. A site that finds a larger
         one answers nothing.
@@ -169,6 +171,7 @@ class Bounds:
         `bound` / 2**51.
     """
 
+    answer: Callable[[Any, Any], Any]
     bound: float
     resolution: float = 0.0
 
@@ -181,7 +184,7 @@ class Bounds:
 
 
 def encode(
-    arrays: Mapping[str, NDArray[Any]], bounds: Bounds | None
+    arrays: Mapping[str, NDArray[Any]], bounds: Bounded | None
 ) -> tuple[AnswerForm, NDArray[np.int64]]:
     """An app's answer: its form, and its numbers as exact integers, shape (form.size,).
 
@@ -211,7 +214,7 @@ def _exact(array: NDArray[Any]) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-def _rounded(array: NDArray[np.float64], bounds: Bounds) -> NDArray[np.int64]:
+def _rounded(array: NDArray[np.float64], bounds: Bounded) -> NDArray[np.int64]:
     if not np.all(np.isfinite(array)):
         raise NotFiniteError("the answer holds NaN or infinity")
     if np.any(np.abs(array) > bounds.bound):
@@ -219,19 +222,14 @@ def _rounded(array: NDArray[np.float64], bounds: Bounds) -> NDArray[np.int64]:
     return np.rint(array / bounds.resolution).astype(np.int64)
 
 
-def _count(terms: Terms, layout: Layout) -> int:
-    return Quantize(terms.bits).lanes(1, layout)
-
-
-QUERY = Kind("query", _count, valued=False)
+QUERY = Kind("query", lambda terms, of: exact_lanes(terms, 1, of), valued=False)
 """What an analyst asks for; how many numbers an answer has, its form says."""
 
 
 def sum_of(sums: EpochSums, query: Query, form: AnswerForm, number: int, attempt: int) -> SecureSum:
     """The sum of answers to a query, asked as the `number`-th one of its federation."""
     of = sums.sum(QUERY, number, attempt, query.hash(), form.hash())
-    quantize = Quantize(sums.terms.bits)
-    return replace(of, length=of.length + quantize.lanes(form.size, sums.layout))
+    return replace(of, length=of.length + exact_lanes(sums.terms, form.size, sums.layout))
 
 
 def part_of(terms: Terms, numbers: NDArray[np.int64]) -> Plain:

@@ -22,18 +22,8 @@ Value = Scalar | list[bool] | list[int] | list[float] | list[str] | list[bytes]
 _Rounds = Annotated[int, within(1, (1 << 32) - 1)]
 
 
-class Schedule(Record):
-    """A rule that gives a setting's value in each round of training, counted from 1."""
-
-    __slots__ = ()
-
-    def at(self, round_: int) -> float:
-        """The value in a round."""
-        raise NotImplementedError
-
-
 @dataclass(frozen=True, slots=True)
-class Step(Schedule):
+class Step(Record):
     """`start`, multiplied by `factor` after each `every` rounds."""
 
     FORM = Form("step", row=True, error=ConfigError)
@@ -43,12 +33,12 @@ class Step(Schedule):
     every: _Rounds
 
     def at(self, round_: int) -> float:
-        """The value in a round."""
+        """The value in a round of training, counted from 1."""
         return float(self.start * self.factor ** ((round_ - 1) // self.every))
 
 
 @dataclass(frozen=True, slots=True)
-class Cosine(Schedule):
+class Cosine(Record):
     """From `start` down to `end` in so many rounds, along half a cosine; `end` from then on."""
 
     FORM = Form("cosine", row=True, error=ConfigError)
@@ -58,12 +48,14 @@ class Cosine(Schedule):
     rounds: _Rounds
 
     def at(self, round_: int) -> float:
-        """The value in a round."""
+        """The value in a round of training, counted from 1."""
         done = min((round_ - 1) / max(self.rounds - 1, 1), 1.0)
         return self.end + (self.start - self.end) * (1 + math.cos(math.pi * done)) / 2
 
 
-_RULES: dict[str, type[Schedule]] = {rule.FORM.what: rule for rule in (Step, Cosine)}
+Schedule = Step | Cosine
+"""A rule that gives a setting's value in each round."""
+_RULES: dict[str, type[Schedule]] = {"step": Step, "cosine": Cosine}
 
 
 @dataclass(frozen=True, slots=True)

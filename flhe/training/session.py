@@ -41,13 +41,11 @@ from flhe.math.permutation import Permutation
 from flhe.schemes.base import Scheme, Sealer
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.sums.secure_sum import Record, SecureSum
-from flhe.training import evaluation, mean_squares, sensitivity, update
+from flhe.training import sensitivity, update
 from flhe.training.chain import link_of
 from flhe.training.draft import Draft
 from flhe.training.epoch_sums import EpochSums
-from flhe.training.evaluation import EVALUATION
-from flhe.training.kind import Kind
-from flhe.training.mean_squares import MEAN_SQUARES
+from flhe.training.kind import EVALUATION, MEAN_SQUARES, Kind, evaluated, fitted
 from flhe.training.model import Model
 from flhe.training.sensitivity import SENSITIVITY
 from flhe.training.terms import Terms
@@ -262,10 +260,6 @@ class Session:
             weight = most
         return weight
 
-    def evaluation(self, examples: int, metrics: Mapping[str, float]) -> Plain:
-        """What this member found of a model, to be added up."""
-        return evaluation.encode(self.terms, self.weight(examples), metrics)
-
     def draft(
         self,
         old: Model,
@@ -400,7 +394,7 @@ class Session:
         """
         digest = self.digest(model)
         of = self.sum(model, model.round, 0, kind=EVALUATION, digest=digest)
-        return evaluation.read(self.terms, total, self._opened(of, total, record, release))
+        return evaluated(self.terms, total, self.opened(of, total, record, release))
 
     def fit(
         self, model: Model, round_: int, total: Sealed | None, record: Record, base: bytes
@@ -421,11 +415,12 @@ class Session:
                 "the sum of mean squares that this round's thresholds need is missing"
             )
         of = self.sum(model, round_, total.slot.attempt, kind=MEAN_SQUARES, digest=base)
-        return mean_squares.read(self.terms, total, self._opened(of, total, record), state)
+        return fitted(self.terms, total, self.opened(of, total, record), state)
 
-    def _opened(
+    def opened(
         self, of: SecureSum, total: Sealed, record: Record, release: Sequence[bytes] = ()
     ) -> NDArray[Any]:
+        """Check and open a sum; see `SecureSum`."""
         of.check(total, self.epoch.roster.min_opening)
         return of.open(self.epoch, total, record, release, threads=self.threads)
 

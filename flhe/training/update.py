@@ -1,18 +1,28 @@
-"""Update: the sum of what training changed, or of gradients; its mean makes the next model."""
+"""Update: the sum of what training changed, or of gradients; its mean makes the next model.
+
+Members read the sums that they open themselves; where the server reads, it does the same to its own
+model, and needs no epoch for it.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain, State
 from flhe.coding.extras import Totals
+from flhe.coding.flatten import Arrays
 from flhe.coding.support import covered
 from flhe.math.permutation import Permutation
+from flhe.math.ring import Elements
 from flhe.schemes import sealed
+from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed
-from flhe.training.kind import Kind
+from flhe.training.kind import Kind, evaluated
 from flhe.training.model import Model
 from flhe.training.terms import Terms
 
@@ -50,5 +60,54 @@ def read(
     number = model.steps + 1 if optimizer.gradients else trained
     change, moments = optimizer.step(opened.values, moments, number, out=opened.values)
     masters = layout.apply(model.masters, change, totals.integers, reuse=True)
-    memory = codec.memory(state)
-    return model.after(total.slot.round, masters, moments, memory), totals
+    after = replace(model, masters=masters, moments=moments, memory=codec.memory(state))
+    return replace(after, round=total.slot.round, steps=model.steps + 1), totals
+
+
+def served(arrays: Arrays, round_: int) -> Model:
+    """A model as the server tells it.
+
+    Its history is a hash of its arrays, so members that are told different ones derive different
+    slots, and none of their sums is opened.
+
+    Raises ConfigError: an array of a type that does not average, by name.
+    """
+    return replace(Model.initial(arrays), round=round_)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReader:
+    """The server's side of rounds whose sums it reads.
+
+    It holds no key; the members release one sum of seeds a round. Terms are the epoch's, bits and all;
+    the adder is for its cohort, of a scheme that lets the server read.
+    """
+
+    terms: Terms
+    adder: Adder
+
+    def open(
+        self, model: Model, total: Sealed, released: Elements, *, threads: int = 1
+    ) -> tuple[Model, Totals]:
+        """Open the sum of a round from `model`; gives the next one, as it is told to everybody.
+
+        `released` is the sum of the senders' keys, shape (elements,). Raises ProtocolError where
+        that is not what the sum was masked with.
+        """
+        lanes = self.adder.server_opener(released, threads=threads).decrypt(total)
+        state = self.terms.codec.recall(model.layout, model.memory)
+        # `read` writes into the masters: a sum that fails in the middle must not leave half a model.
+        copy = replace(model, masters={name: a.copy() for name, a in model.masters.items()})
+        after, totals = read(self.terms, copy, total, lanes, state)
+        told = served(after.arrays(), after.round)
+        return replace(after, history=told.history), totals
+
+    def evaluation(self, total: Sealed, released: Elements, *, threads: int = 1) -> Totals:
+        """Open what members found of the model; `released` and errors as in `open`."""
+        lanes = self.adder.server_opener(released, threads=threads).decrypt(total)
+        return evaluated(self.terms, total, lanes)
+
+
+def finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics that somebody reported: NaN marks those that nobody did."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}

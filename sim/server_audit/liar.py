@@ -28,8 +28,8 @@ from flhe.strategies.round_state import Attempt
 from flhe.strategies.sampling import Sampling
 from flhe.training.contract import Contract
 from flhe.training.model import Model
-from flhe.training.reading import ServerReader, served
 from flhe.training.schedule import Settings
+from flhe.training.update import ServerReader, served
 from flhe_lab.server_audit.grid import FIRST, Heard, LyingGrid
 from flhe_lab.server_audit.script import Ask, Script, Seen
 from flhe_lab.server_audit.task import VICTIM, Floats, Setting, flat, in_clear

@@ -14,7 +14,7 @@ import pytest
 
 import flhe_app
 from flhe.errors import ConfigError
-from flhe.training.optimizer_rules import RULES
+from flhe.training.optimizer import RULES
 from flhe_app import settings
 from flhe_app.option import about, key_of
 from flhe_app.settings import Settings

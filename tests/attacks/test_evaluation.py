@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed, to_bytes
-from flhe.training.evaluation import EVALUATION
+from flhe.training.kind import EVALUATION
 from tests.mods.harness import App, Group, Site, answer, arrays, refused, update
 from tests.mods.masked import Masked
 from tests.strategies.puppets import Puppets

@@ -53,7 +53,7 @@ def test_the_first_round_that_differs_is_named(tmp_path: Path) -> None:
     victim, *others = group.sites
     before = victim.model.history
     own = victim.model.chain[0]._replace(round=2, before=before)
-    victim.put(victim.model.after(2, victim.model.masters, {}).linked(own))
+    victim.put(dataclasses.replace(victim.model, round=2, steps=2).linked(own))
     refused(group.ask(victim, "sync", extra=group.box(others[0])), 1024)
     assert f"round 1: the result here is {before.hex()[:16]}" in victim.log
 

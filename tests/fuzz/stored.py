@@ -134,7 +134,8 @@ def models() -> list[Model]:
     lane = np.linspace(0, 1, LAYOUT.floats, dtype=np.float32)
     memory = {"norms": np.array([0.5, 0.25])}
     mask = Support.of(np.array([0, 5, 12], np.uint32), LAYOUT.floats)
-    later = first.after(3, first.masters, {"m": lane, "v": lane}, memory)
+    kept = {"moments": {"m": lane, "v": lane}, "memory": memory}
+    later = dataclasses.replace(first, round=3, steps=1, **kept)
     later = later.linked(Link(3, first.history, bytes(32), bytes(16)))
     last = Link(4, later.history, bytes([1]) * 32, bytes(24))
     return [first, dataclasses.replace(later, round=4, mask=mask).linked(last)]

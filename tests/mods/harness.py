@@ -105,14 +105,13 @@ class Site:
         index: int = 0,
         config: Mapping[str, Any] | None = None,
         app: CallNext | None = None,
-        run_id: int = RUN,
     ) -> None:
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, 1, 1
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN, 1, 1
         self.home = home
         own = {"flhe-home": str(home), "flhe-trust": "first-use"}
         own |= {"flhe-server-reads": True, "flhe-fresh-keys": False}  # type: ignore[dict-item]
         self.context = Context(
-            run_id=run_id,
+            run_id=RUN,
             node_id=100 + index,
             node_config={"partition-id": index, **(own if config is None else config)},
             state=RecordDict(),
@@ -191,12 +190,11 @@ class Group:
         size: int = 3,
         terms: Terms = TERMS,
         config: Mapping[str, Any] | None = None,
-        run_id: int = RUN,
         **contract: Any,
     ) -> None:
         self.terms = terms
         self.told = {"train": Settings(CONFIG), "evaluate": Settings(CONFIG), **contract}
-        self.sites = [Site(path / f"node-{i}", i, run_id=run_id) for i in range(size)]
+        self.sites = [Site(path / f"node-{i}", i) for i in range(size)]
         for site in self.sites:
             site.context.node_config.update(config or {})
         self.confirms: list[bytes] = []

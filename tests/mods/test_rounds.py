@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
+import fcntl
+import itertools
+import os
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from flhe.mods import records
-from flhe.schemes.flashe.adder import FlasheSealer
+from flhe.mods.he_mod import LOCKS
+from flhe.node import store
+from flhe.schemes.flashe.adder import FlasheOpener, FlasheSealer
 from flhe.schemes.sealed import Sealed
 from flhe.sums import secure_sum
 from flhe.sums.secure_sum import SecureSum
+from flhe.training.session import Session
+from flhe.wire import files
 from tests.mods.harness import (
     BEFORE_THE_SESSION,
     RANGED,
+    RUN,
+    TERMS,
     App,
     Group,
+    Replies,
     Site,
     answer,
+    arrays,
     dying,
     initial,
     private,
     refused,
     update,
+    wire,
 )
 from tests.mods.masked import Masked, answer_in, signature_in
 
@@ -98,19 +113,6 @@ def test_claims_and_records_are_on_disk_before_the_keys_are_used(
     monkeypatch.setattr(secure_sum, "opener_for", opening)
     answer(group.ask(site, "sync", sums=[total]))
     assert seen == [total.digest()]
-
-
-def test_a_copy_of_the_state_directory_encrypts_nothing(
-    group: Group, site: Site, tmp_path: Path
-) -> None:
-    first, total = update(group.ask(site)), group.total()
-    shutil.copytree(site.home, tmp_path / "copy")
-    copy = Site(tmp_path / "copy")
-    update(group.ask(site, attempt=1))  # the one that goes on leaves the other behind
-    assert update(group.ask(copy)).digest() == first.digest()  # what was sent may be sent again
-    refused(group.ask(copy, attempt=1), 1020)
-    refused(group.evaluate(copy, total), 1020)
-    update(group.ask(site, attempt=2))
 
 
 @pytest.mark.parametrize(
@@ -298,3 +300,184 @@ def test_no_set_of_survivors_that_is_too_small_is_signed(tmp_path: Path) -> None
     refused(group.consist(0, (0, 1)), 1011)
     signature_in(group.consist(1, (0, 1, 2)))
     answer_in(group.unmask(0, group.signatures((0, 1, 2), (0, 1, 2))))
+
+
+# --- what the app gets to see, and what of its answers leaves the node ---
+
+
+PATIENTS = replace(TERMS, metrics=("loss", "patients"))
+
+
+def test_the_app_sees_a_plain_fedavg_message(group: Group, site: Site) -> None:
+    more = {
+        "more": records.from_numpy({"x": np.ones(3)}),
+        "flhe.sum.9": records.from_numpy({"x": np.ones(3)}),
+    }
+    answer(group.evaluate(site, extra=more))
+    update(group.ask(site, extra=more))
+    # A server that sends other arrays later, or under the model's name, changes nothing.
+    other = {name: np.asarray(a + a.dtype.type(1)) for name, a in arrays().items()}
+    update(group.ask(site, attempt=1, extra={"arrays": records.from_numpy(other)}))
+    assert len(site.app.seen) == 3
+    for seen in site.app.seen:
+        assert set(seen) == {"arrays", "config"}
+        assert dict(seen["config"])["lr"] == 0.1
+        for name, array in records.to_numpy(seen["arrays"]).items():
+            np.testing.assert_array_equal(array, arrays()[name])
+            assert array.dtype == arrays()[name].dtype
+
+
+def test_a_node_without_a_model_that_is_sent_none(group: Group, site: Site) -> None:
+    for record, code in ((ConfigRecord({"a": 1}), 1019), (records.from_pieces([b"x"]), 1014)):
+        refused(group.ask(site, extra={"arrays": record}), code)
+    assert not site.app.seen
+    update(group.ask(site))
+
+
+def test_a_pickled_model_is_not_loaded(group: Group) -> None:
+    evil = records.from_numpy({"w": np.zeros(3)})
+    data = b"\x93NUMPY\x01\x00v\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }"
+    data = data.ljust(127) + b"\n" + b"cos\nsystem\n(S'false'\ntR."
+    evil["w"] = type(evil["w"])("object", (1,), "numpy.ndarray", data)
+    assert group.ask(group.sites[0], extra={"arrays": evil}).has_error()
+    assert not group.sites[0].app.seen
+
+
+# --- what leaves ---
+
+
+def everything(content: RecordDict) -> RecordDict:
+    """An app that answers with all it has."""
+    content["patients"] = ConfigRecord({"names": ["Ada", "Grace"], "age": 4711})
+    content["flhe.means.1"] = ConfigRecord({"age": 4711})
+    metrics = content["metrics"]
+    assert isinstance(metrics, MetricRecord)
+    metrics.update({"losses": [0.1, 0.2, 0.3], "accuracy": [1.5, 2.5], "patients": 4711})
+    return content
+
+
+@pytest.mark.parametrize(
+    ("stage", "step"), [("round", "update"), ("evaluate", "evaluation")], ids=["train", "evaluate"]
+)
+def test_nothing_of_a_reply_but_ciphertext_leaves(
+    group: Group, site: Site, stage: str, step: str
+) -> None:
+    site.app = Replies(everything, examples=37, eval_loss=0.25)
+    site.allow(flhe_metrics="loss,accuracy,patients,losses")
+    reply = group.ask(site, stage, "evaluate" if stage == "evaluate" else "train")
+    assert set(reply.content) == {records.REPLY, records.UPDATE}
+    assert answer(reply)["step"] == step
+    if step == "update":
+        told = "v step resent header envelope digest history crypto-s"
+        assert set(answer(reply)) == {*told.split()}
+    sent = wire(reply).replace(update(reply).data.tobytes(), b"")
+    for secret in (b"4711", b"37,", b"Ada", b"patients", b"losses", b"loss"):
+        assert secret not in sent
+    assert {a.stype for a in reply.content[records.UPDATE].values()} == {records.SEALED}
+
+
+@pytest.mark.parametrize("teller", [0, 1])
+def test_only_listed_training_metrics_are_in_the_sum(tmp_path: Path, teller: int) -> None:
+    """By each member's own list; the teller tells what its own list has, whatever is in the sum."""
+    group = Group(tmp_path, 3, PATIENTS).agree()
+    for rank, site in enumerate(group.sites):
+        site.app = App(patients=99.0 if rank == 2 else 47.0)
+        if rank in (teller, 1):
+            site.allow(flhe_metrics="loss,patients")
+    total = group.total()
+    means = dict(group.evaluate(group.sites[0], total).content["flhe.means.1"])
+    told = {"patients": pytest.approx(47.0)} if teller == 0 else {}
+    assert means == {"loss": pytest.approx(0.5, abs=1e-4), **told}
+    assert "flhe.means.1" not in group.evaluate(group.sites[2], total).content
+
+
+# --- a disk that fills up between two steps, and two processes on one directory ---
+
+
+@contextmanager
+def full(name: str, error: tuple[int, str] = (28, "No space left on device")) -> Iterator[None]:
+    """There is no room for files that are called so; what was there before stays."""
+
+    def without_room(write: Callable[..., Any]) -> Callable[..., Any]:
+        def written(path: Path, *args: Any) -> Any:
+            with files.os_errors("write"):
+                if path.name == name:
+                    raise OSError(*error, str(path))
+            return write(path, *args)
+
+        return written
+
+    with pytest.MonkeyPatch.context() as patch:
+        for writer in ("create", "replace", "append"):
+            patch.setattr(files, writer, without_room(getattr(files, writer)))
+        yield
+
+
+@pytest.mark.parametrize("error", [(28, "No space left on device"), (13, "Permission denied")])
+def test_no_room_for_what_was_encrypted(group: Group, site: Site, error: tuple[int, str]) -> None:
+    """After the claim: what cannot be kept does not leave, and is not encrypted again."""
+    with full("outbox", error):
+        refused(group.ask(site), 1015)
+    assert site.claims == ["1-0-2"]
+    refused(group.ask(site), 1022)
+    assert update(group.ask(site, attempt=1)).slot.attempt == 1
+    said = [line for line in site.log.splitlines() if "StoreError: " in line]
+    assert f"cannot write in the state directory: {error[1]}" in said[0]
+    assert str(site.home) not in "".join(said)
+
+
+def test_no_room_for_the_record_of_an_opening(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then nothing is decrypted, and the same sum opens once there is room."""
+    site, total = group.sites[0], group.total()
+    decrypt, opened = FlasheOpener.decrypt, list[int]()
+
+    def noted(self: FlasheOpener, *args: Any) -> Any:
+        opened.append(1)
+        return decrypt(self, *args)
+
+    monkeypatch.setattr(FlasheOpener, "decrypt", noted)
+    with full("journal"):
+        refused(group.evaluate(site, total), 1015)
+    assert not opened
+    answer(group.evaluate(site, total))
+    assert opened
+    assert site.model.round == 1
+
+
+def test_no_room_for_a_log(group: Group, site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """The answer is the same."""
+    with full("audit.log"):
+        update(group.ask(site))
+    assert "the audit log could not be written" in caplog.text
+    with full("errors.log"):
+        refused(group.ask(site, round_=0), 1014)
+    assert "flhe/protocol, and its details could not be written" in caplog.text
+    assert not (site.home / "errors.log").exists()
+
+
+def test_a_crash_before_the_claim_leaves_the_attempt_free(group: Group, site: Site) -> None:
+    with dying(Session, "encode"):
+        group.ask(site)
+    assert site.claims == []
+    assert update(group.ask(site)).slot.attempt == 0
+
+
+def test_a_second_process_waits_so_long_and_says_so(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two SuperNodes on one state directory: the second is answered, not left waiting."""
+    site, slept = group.sites[0], list[float]()
+    ticks = itertools.count(0.0, 10.0)  # each look at the clock takes ten seconds
+    clock = SimpleNamespace(monotonic=lambda: next(ticks), sleep=slept.append)
+    handle = os.open(site.home / f"lock-{RUN % LOCKS}", os.O_RDWR)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "time", clock)
+        refused(group.ask(site), 1015)
+    assert slept
+    assert not site.app.seen
+    assert "another process has held the state directory for 30 s" in site.log
+    os.close(handle)
+    update(group.ask(site))

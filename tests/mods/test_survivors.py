@@ -23,14 +23,7 @@ from flhe.keys.agreement.answers import combine
 from flhe.schemes.sash.adder import SashAdder, SashOpener
 from flhe.schemes.sealed import Sealed
 from flhe.wire import files
-from tests.mods.harness import (
-    FLOATS,
-    Group,
-    Site,
-    answer,
-    refused,
-    update,
-)
+from tests.mods.harness import FLOATS, Group, Site, answer, refused, update
 from tests.mods.masked import Masked, answer_in, signature_in
 
 ALL, PAIR, OTHER = (0, 1, 2), (0, 1), (1, 2)

@@ -22,7 +22,7 @@ from flhe.schemes.sash.adder import SashAdder
 from flhe.schemes.sealed import Sealed
 from flhe.schemes.selective import Selective
 from flhe.strategies.federation import Federation
-from flhe.training.evaluation import EVALUATION
+from flhe.training.kind import EVALUATION
 from flhe.training.model import Model
 from tests.strategies.puppets import Log, Patch, Puppets, restaged, same
 from tests.strategies.variants import VARIANTS

@@ -34,7 +34,7 @@ from flhe.strategies.overhead import (
     UPLOAD,
 )
 from flhe.training.contract import Contract
-from flhe.training.evaluation import EVALUATION
+from flhe.training.kind import EVALUATION
 from flhe.training.schedule import Settings
 from tests.strategies.conftest import quickly
 from tests.strategies.puppets import Puppets, drift, initial, lie, same

@@ -17,7 +17,7 @@ from flhe.schemes.sealed import Sealed, Slot, to_bytes
 from flhe.strategies.key_agreement import Agreed
 from flhe.strategies.ledger import MAX_BYTES, Ledger, PendingSet
 from flhe.training.model import Model
-from flhe.training.reading import served
+from flhe.training.update import served
 from flhe.wire import canonical, files
 
 TERMS = b"terms"

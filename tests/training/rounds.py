@@ -21,7 +21,7 @@ from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.draft import Draft
-from flhe.training.mean_squares import MEAN_SQUARES, encode
+from flhe.training.kind import MEAN_SQUARES, mean_squares_part
 from flhe.training.model import Model
 from flhe.training.session import Session
 from flhe.training.terms import Terms
@@ -229,7 +229,7 @@ class Staged(Round):
 
     def square(self, session: Session, draft: Draft) -> Sealed:
         of = session.sum(self.model, self.round, self.attempt, kind=MEAN_SQUARES)
-        plain = encode(session.terms, self.model, draft)
+        plain = mean_squares_part(session.terms, self.model, draft)
         return contributed(session, of, plain, session.terms.scheme.mode_ahead)
 
     def part(self, session: Session, draft: Draft) -> Sealed:

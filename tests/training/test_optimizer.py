@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -19,8 +20,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
 from flhe.training import optimizer
-from flhe.training.optimizer import TINY, Optimizer
-from flhe.training.optimizer_rules import RULES
+from flhe.training.optimizer import RULES, TINY, Optimizer
 
 LENGTH = 50
 
@@ -185,7 +185,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"name": "adamw"}, "name must be one of fedavg, fedavgm"),
     ({"eta": 0.1}, "fedavg has no eta, leave it out"),
     ({"name": "fedadam", "eta": 0}, "eta must be a number, 1e-30 to 1e30"),
-    ({"name": "fedadam", "tau": 1e31}, "tau must be a number, 1e-30 to 1e30"),
     ({"name": "fedyogi", "beta_1": 1.0}, "beta_1 must be a number, at least 0 and less"),
     ({"name": "adam", "eps": 0.0}, "eps must be a number, 1e-15 to"),
     ({"name": "adam", "decay": -1e-6}, "decay must be a number, 0 to"),
@@ -281,7 +280,7 @@ def test_200_steps_give_what_torch_gives(case: str, decay: float, dtype: torch.d
     kind, options = CASES[case]
     weights = torch.nn.Parameter(torch.linspace(-2, 2, WEIGHTS, dtype=dtype))
     theirs = kind([weights], **options)
-    ours = Optimizer.like(theirs, decay=decay)
+    ours = replace(Optimizer.of(theirs), decay=decay)
     rates = torch.optim.lr_scheduler.LambdaLR(theirs, lambda t: 1 / (1 + decay * t))
     model = weights.detach().numpy().copy()
     moments = ours.init(WEIGHTS)
@@ -341,27 +340,27 @@ def grouped(**second: Any) -> Any:
 )
 def test_what_is_not_like_torchs_is_refused_by_name(optimizer: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Optimizer.like(optimizer)
+        Optimizer.of(optimizer)
 
 
 def test_a_schedule_and_options_that_do_not_exist_yet_are_refused() -> None:
     optimizer = of_torch(torch.optim.Adam)
     optimizer.param_groups[0]["novelty"] = None
     with pytest.raises(ConfigError, match=r"novelty=None.*leave it out"):
-        Optimizer.like(optimizer)
+        Optimizer.of(optimizer)
     optimizer = of_torch(torch.optim.SGD)
     torch.optim.lr_scheduler.StepLR(optimizer, 1)
     with pytest.raises(ConfigError, match="a schedule changes its learning rate"):
-        Optimizer.like(optimizer)
+        Optimizer.of(optimizer)
 
 
 def test_like_reads_what_would_be_done_now() -> None:
-    assert Optimizer.like(of_torch(torch.optim.Adam)) == Optimizer("adam")
-    assert Optimizer.like(grouped()) == Optimizer("adam", lr=0.01)
-    assert Optimizer.like(grouped(foreach=True)) == Optimizer("adam", lr=0.01)
+    assert Optimizer.of(of_torch(torch.optim.Adam)) == Optimizer("adam")
+    assert Optimizer.of(grouped()) == Optimizer("adam", lr=0.01)
+    assert Optimizer.of(grouped(foreach=True)) == Optimizer("adam", lr=0.01)
     optimizer = of_torch(torch.optim.RMSprop, alpha=0.9, momentum=0.5, centered=True)
     optimizer.param_groups[0]["lr"] = 0.5  # set by hand, after it was made
-    like = Optimizer.like(optimizer, decay=1e-6)
-    assert like == Optimizer("rmsprop", lr=0.5, alpha=0.9, momentum=0.5, centered=True, decay=1e-6)
+    like = Optimizer("rmsprop", lr=0.5, alpha=0.9, momentum=0.5, centered=True)
+    assert Optimizer.of(optimizer) == like
     rate = torch.tensor(0.25)
-    assert Optimizer.like(of_torch(torch.optim.Adam, lr=rate)).lr == 0.25
+    assert Optimizer.of(of_torch(torch.optim.Adam, lr=rate)).lr == 0.25

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from flhe.coding.base import COUNT
+from flhe.coding.base import COUNT, Plain
 from flhe.coding.quantize import Quantize
-from flhe.errors import FlheError, ProtocolError, QuorumError
-from flhe.schemes.sealed import Sealed, Slot
+from flhe.coding.select import Select
+from flhe.coding.update import update_codec
+from flhe.errors import ProtocolError, QuorumError
+from flhe.schemes.sealed import Sealed
 from flhe.sums.secure_sum import SecureSum
-from flhe.training.mean_squares import MEAN_SQUARES, encode
+from flhe.training.kind import MEAN_SQUARES, mean_squares_part
 from flhe.training.model import Model
+from flhe.training.optimizer import Optimizer
+from flhe.training.sensitivity import map_of
 from flhe.training.session import Session
-from tests.training.rounds import (
-    KINDS,
-    Staged,
-    contributed,
-    drifted,
-    encoded,
-    group,
-    stage,
-    with_slot,
-)
+from flhe.training.terms import Terms
+from tests.training import rounds
+from tests.training.rounds import KINDS, Round, Staged, contributed, encoded, group, stage
 
 MASKINGS = [("single", ""), ("adaptive", "double"), ("adaptive", "single")]
 CASES = [(kind, "double", "") for kind in KINDS]
@@ -74,70 +71,13 @@ def test_staged_rounds_go_on_from_what_was_remembered(kind: str) -> None:
 # --- the sum of mean squares ---
 
 
-@pytest.mark.parametrize("kind", ["sparse, exchange", "dense, exchange", "dense, history"])
-def test_both_sums_are_recorded_before_they_are_decrypted(kind: str, log: list[str]) -> None:
-    played, records = stage(3, kind), list[tuple[int, bytes, str]]()
-    assert played.mean_squares is not None
-    log.clear()
-
-    def record(slot: Slot, digest: bytes) -> None:
-        log.append("record")
-        records.append((slot.round, digest, slot.purpose))
-
-    played.open(record=record)
-    assert log == ["record", "decrypt", "record", "decrypt"]
-    assert records == [
-        (1, played.mean_squares.digest(), "mean-squares"),
-        (1, played.total().digest(), "update"),
-    ]
-
-
-def of(**change: Any) -> Callable[[Staged], Sealed]:
-    return lambda played: dataclasses.replace(played.sum_of(played.squares), **change)
-
-
-def slot(**change: Any) -> Callable[[Staged], Sealed]:
-    return lambda played: with_slot(played.sum_of(played.squares), **change)
-
-
-NO_SUM = "refused|does not hold|another model"
-NOT_THESE: dict[str, tuple[Callable[[Staged], Sealed | None], str]] = {
-    "none": (lambda p: None, "missing"),
-    "too few": (lambda p: p.squares[0], "none of fewer than 2"),
-    "a part as a sum": (
-        lambda p: dataclasses.replace(p.squares[0], senders=(0, 1, 2)),
-        NO_SUM,
-    ),
-    "other senders": (of(senders=(0, 1)), NO_SUM),
-    "the sum of updates": (lambda p: p.total(), "belongs to another"),
-    "another round": (slot(round=0), "belongs to another run"),
-    "a later round": (lambda p: Staged(p.sessions, p.model, 2).mean_squares, "belongs to another"),
-    "another length": (lambda p: of(length=p.squares[0].length - 1)(p), "another length"),
-}
-
-
-@pytest.mark.parametrize("name", NOT_THESE)
-def test_mean_squares_that_are_not_this_rounds(name: str, log: list[str]) -> None:
-    change, message = NOT_THESE[name]
+def test_a_sum_of_mean_squares_is_checked_as_any_other() -> None:
     played = stage(3, "sparse, exchange")
-    mean_squares = change(played)
-    log.clear()
-    error: type[FlheError] = QuorumError if name == "too few" else ProtocolError
-    with pytest.raises(error, match=message):
-        played.fit(mean_squares)
-    assert log == (["decrypt"] if message == NO_SUM else [])
-
-
-@pytest.mark.parametrize("odd", [{0}, {2}, {0, 1}])
-def test_mean_squares_of_a_sender_with_another_model(odd: set[int]) -> None:
-    played = stage(3, "sparse, exchange")
-    other = Staged(played.sessions, drifted(played.model))
-    squares = [(other if rank in odd else played).squares[rank] for rank in range(3)]
-    with pytest.raises(ProtocolError, match="slot"):
-        played.sum_of(squares)
-    right = played.squares[0].slot
-    with pytest.raises(ProtocolError):
-        played.fit(played.sum_of([dataclasses.replace(part, slot=right) for part in squares]))
+    with pytest.raises(QuorumError, match="none of fewer than 2"):
+        played.fit(played.squares[0])
+    for other, says in ((None, "missing"), (played.total(), "belongs to another")):
+        with pytest.raises(ProtocolError, match=says):
+            played.fit(other)
 
 
 def test_mean_squares_of_a_member_that_lies() -> None:
@@ -145,7 +85,7 @@ def test_mean_squares_of_a_member_that_lies() -> None:
     played = stage(3, "sparse, exchange")
     liar, model = played.first, played.model
     quantize = Quantize(liar.terms.bits)
-    plain = encode(liar.terms, model, played.drafts[0])
+    plain = mean_squares_part(liar.terms, model, played.drafts[0])
     told = quantize.join(plain.extras.astype(np.int64))
     told[COUNT] += 1
     lie = plain._replace(extras=quantize.split(told))
@@ -208,3 +148,108 @@ def test_the_order_of_coordinates_is_a_secret_of_the_attempt() -> None:
     assert len(orders) == 4
     for kind in ("sparse, in the clear", "dense, history"):
         assert stage(3, kind).first.permutation(slots[0]) is None
+
+
+# --- the round for the map: what is refused, and what the mask is part of ---
+
+
+TERMS = Terms(codec=update_codec(weighted=False), select=Select(0.25), metrics=())
+
+
+def start() -> Model:
+    return Model.initial(
+        {
+            "w": np.zeros((4, 8), np.float32),
+            "bn.running_mean": np.zeros(8, np.float32),
+            "steps": np.array(3, np.int64),
+        }
+    )
+
+
+def sessions(terms: Terms = TERMS) -> list[Session]:
+    return rounds.sessions(terms, model=start())
+
+
+def own(rank: int) -> dict[str, NDArray[Any]]:
+    """Sensitivities that rise along the array, on a scale of the member's own."""
+    rising = np.arange(32, dtype=np.float32).reshape(4, 8)
+    return {"w": rising * 10**rank, "bn.running_mean": np.zeros(8, np.float32)}
+
+
+def encoded_map(session: Session) -> Plain:
+    model = start()
+    found = map_of(session.terms.select, session.layout, own(session.epoch.rank))
+    draft = session.draft_map(model, found, 1)
+    state = session.terms.codec.recall(model.layout, {})
+    slot = session.sum(model, 1, 0).slot
+    return session.encode_draft(draft, model, state, slot)[0]
+
+
+def part(session: Session, plain: Plain | None = None) -> Sealed:
+    model = start()
+    plain = encoded_map(session) if plain is None else plain
+    return contributed(session, session.sum(model, 1, 0), plain)
+
+
+def mapped(terms: Terms = TERMS) -> Round:
+    members = sessions(terms)
+    return Round(members, start(), [part(session) for session in members])
+
+
+def test_arrays_that_the_map_does_not_name_are_encrypted_first() -> None:
+    """Running statistics come from the data as directly as anything."""
+    session = sessions()[0]
+    found = {"w": own(0)["w"]}
+    values = map_of(session.terms.select, session.layout, found)
+    assert np.array_equal(values[32:], np.ones(8, np.float32))
+    assert values[:32].min() == -1
+    frozen = {**found, "base.weight": np.zeros(99, np.float32)}
+    assert np.array_equal(map_of(session.terms.select, session.layout, frozen), values)
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (own(0) | {"base.weight": np.ones(99, np.float32)}, "the model has none of that name"),
+        (own(0) | {"steps": [1]}, "the model has none of that name"),
+        (own(0) | {"w": np.ones(3)}, r"'w' of shape \(3,\), the model has shape \(4, 8\)"),
+        ({"base": np.zeros(3)}, "the map is empty"),
+    ],
+)
+def test_a_map_of_another_model(found: Any, message: str) -> None:
+    with pytest.raises(ProtocolError, match=message):
+        map_of(TERMS.select, start().layout, found)
+
+
+LIMBS = Quantize(16).limbs
+
+
+@pytest.mark.parametrize(("at", "lie"), [(0, 0), (LIMBS, 2)], ids=["count", "weight"])
+def test_a_map_that_does_not_say_what_it_should_is_refused(at: int, lie: int) -> None:
+    played = mapped()
+    plain = encoded_map(played.first)
+    extras = plain.extras.copy()
+    assert extras[at] != lie
+    extras[at] = lie
+    liar = part(played.first, plain._replace(extras=extras))
+    with pytest.raises(ProtocolError):
+        played.open(played.sum_of([liar, *played.parts[1:]]), rank=1)
+
+
+@pytest.mark.parametrize("select", [Select(0.25), Select(0.25, "random")])
+def test_server_optimizers_count_rounds_of_training(select: Select) -> None:
+    """FedAdam's first step is number 1, whether or not a map came before it."""
+    terms = dataclasses.replace(TERMS, select=select, optimizer=Optimizer("fedadam"))
+    model = mapped(terms).open() if select.mapped else start()
+    moved = {n: a + np.asarray(1, a.dtype) for n, a in start().arrays().items()}
+
+    def step(terms: Terms, before: Model, round_: int) -> Model:
+        members = sessions(terms)
+        parts = [rounds.part(s, before, moved, 1, round_) for s in members]
+        return Round(members, before, parts).open()
+
+    ours = step(terms, model, model.round + 1)
+    theirs = step(dataclasses.replace(terms, select=Select()), start(), 1)
+    for name, array in theirs.masters.items():
+        assert np.array_equal(ours.masters[name], array), name
+    assert ours.steps == theirs.steps == 1

@@ -20,7 +20,6 @@ from flhe.errors import ConfigError, MisfitError, ProtocolError
 from flhe.schemes.base import Scheme
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
-from flhe.schemes.fedml_he.scheme import FedmlHe
 from flhe.schemes.flashe.scheme import Flashe
 from flhe.schemes.sash.scheme import Sash
 from flhe.training.optimizer import Optimizer
@@ -45,37 +44,21 @@ OTHER_KINDS: list[Terms] = [
     coded(clip=1 / 3),
     coded(clip={"a*": 1.0, "*": 2.0}),
     coded(clip={"*": 2.0, "a*": 1.0}),
-    coded(clip="history"),
-    coded(clip="exchange"),
     Terms(Flashe("adaptive")),
     coded(top_k=0.1),
-    coded(top_k=0.1, warmup=0),
-    coded(top_k=0.1, permute=False),
-    coded(top_k=1.0),
     Terms(Sash()),
     coded(Sash(), bits=0),
-    Terms(Sash("clients")),
-    Terms(BatchCrypt()),
-    Terms(BatchCrypt(advance=True)),
-    Terms(Esafl(keys="joint")),
-    coded(Esafl("rns-16384", keys="joint"), bits=0),
     Terms(Esafl(keys="dealt")),
-    Terms(FedmlHe()),
-    Terms(FedmlHe("8192")),
     Terms(codec=update_codec(weighted=False), select=Select(0.5)),
-    Terms(codec=update_codec(weighted=False), select=Select(rule="layers:w")),
     Terms(select=HALF),
     Terms(noise=NOISE),
     Terms(noise=NOISE, select=HALF),
     Terms(metrics=("é", "loss")),
-    coded(bits=17),
-    coded(weighted=False),
     Terms(arrays_key="model"),
     Terms(weight_key="n"),
     Terms(optimizer=Optimizer("fedadagrad", eta=1 / 3, tau=1e-3)),
-    Terms(optimizer=SGD),
 ]
-"""Terms of which no two may be taken for each other."""
+"""Terms of which no two may be taken for each other: each field in another way, and order too."""
 
 
 @pytest.mark.parametrize("terms", OTHER_KINDS, ids=str)
@@ -91,28 +74,8 @@ def test_terms_come_back_as_they_are_and_have_hashes_of_their_own(terms: Terms) 
     assert hashed not in [t.layout_hash(LAYOUT, resolved.for_cohort(3)) for t in others]
 
 
-@pytest.mark.parametrize(
-    ("terms", "tagged"),
-    [
-        (Terms(), True),
-        (Terms(Sash(unmask="clients")), True),
-        (Terms(Sash()), False),
-        (Terms(Esafl(keys="round")), True),
-        (Terms(FedmlHe()), True),
-        (Terms(BatchCrypt()), True),
-        (Terms(BatchCrypt(), update_codec(weighted=False), select=Select(0.5)), True),
-    ],
-)
-def test_members_know_a_sum_by_tags(terms: Terms, tagged: bool) -> None:
-    """Unless the server makes the model anyway."""
-    resolved = terms.resolved(4)
-    assert resolved.tagged is tagged
-    assert (resolved.tag_lanes > 0) is tagged
-
-
 REFUSED: list[tuple[Callable[[], Terms], str]] = [
     (lambda: Terms(scheme="flashe"), "scheme must be a scheme"),  # type: ignore[arg-type]
-    (lambda: coded(Esafl(keys="weekly")), "keys must be one of round, joint, dealt"),  # type: ignore[arg-type]
     (lambda: coded(Esafl(keys="joint"), top_k=0.1), "coefficients are added up as wholes"),
     (lambda: coded(Esafl(keys="round"), clip="exchange"), "fitted on sums that.*clip as a number"),
     (lambda: coded(ThresholdCkks(), clip="exchange"), "fitted on sums that.*clip as a number"),
@@ -132,13 +95,11 @@ REFUSED: list[tuple[Callable[[], Terms], str]] = [
     (lambda: Terms(noise=Laplace(0.1, "clear")), 'noise of scope "clear"'),
     (lambda: Terms(optimizer=SGD, codec=update_codec(top_k=0.1)), "leave sparsification out"),
     (lambda: Terms(Sash(), optimizer=SGD), "every client steps for itself"),
-    (lambda: Terms(BatchCrypt(advance=1)), "advance must be true or false"),  # type: ignore[arg-type]
     (lambda: coded(BatchCrypt(), top_k=0.1), "batches are added up as wholes"),
     (lambda: coded(BatchCrypt(advance=True), bits=2), "2 members leave 1 bits"),
     (lambda: coded(Sash(), top_k=0.1), "sparse updates with SASH.*that carries sparse"),
     (lambda: coded(Sash(), clip="history"), "SASH and fresh keys.*clip as a number"),
     (lambda: coded(Sash(), bits=30), "room for 2 to 29 bits"),
-    (lambda: Terms(Sash("all")), "unmask must be one of server, clients"),  # type: ignore[arg-type]
     (lambda: Terms(metrics=tuple(str(i) for i in range(65))), "at most 64"),
     (lambda: Terms(metrics=("",)), "1 to 128"),
     (lambda: Terms(weight_key="n" * 129), "1 to 128"),
@@ -209,12 +170,9 @@ MALFORMED: list[tuple[Any, str]] = [
     ({**BODY, "reader": "server"}, "1 unknown fields"),
     ({**BODY, "v": 8}, "version 8, this flhe reads"),
     ({**BODY, "codec": "clip"}, AS),
-    (clip(bound="0x1p+0"), AS),
-    (clip(bound=[["*", "1.0"]]), AS),
     (clip(bound=[["a", "0x1.0000000000000p+0"]] * 2), AS),
     (clip(rule="history", bits=3), AS),
     (top(ratio="0.10"), AS),
-    (top(more=1), AS),
     ({**BODY, "scheme": ["flashe"]}, "scheme"),
     ({**BODY, "scheme": ["flashe", {"masking": "double", "unmask": "server"}]}, "1 unknown fields"),
     ({**BODY, "optimizer": {"name": "fedlion"}}, "optimizer"),
