@@ -20,7 +20,7 @@ from flhe.schemes.sash.scheme import Sash
 from flhe.strategies import SecureSum, Total
 from flhe.strategies.sealed_result import write_private
 from flhe.training.query import MAX_PARAMETERS, Query
-from tests.strategies.puppets import Puppets, fail_once
+from tests.strategies.puppets import Puppets
 from tests.strategies.variants import ALLOWED, VARIANTS
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -173,14 +173,6 @@ def test_a_run_that_stops_in_a_query_goes_on_with_it(
             for part, values in pooled(range(4), asked).items():
                 np.testing.assert_array_equal(opened(grid, total)[part], values)
         assert sorted(set(site.calls)) == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("stage", ["query", "consist", "unmask"])
-def test_a_member_that_drops_out_is_not_waited_for(tmp_path: Path, stage: str) -> None:
-    with federation(tmp_path, nodes=6) as grid, SecureSum(grid, Sash()) as secure:
-        fail_once(grid, stage, 1)
-        total = secure.sum("numbers")
-        assert total.contributors == (5 if stage == "query" else 6)
 
 
 def test_a_set_that_was_given_up_is_asked_for_again(tmp_path: Path) -> None:
