@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from logging import ERROR, INFO, WARNING, getLogger
+from logging import ERROR, INFO, WARNING
 from typing import NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -19,11 +19,9 @@ from flhe.keys import seal
 from flhe.mods import records
 from flhe.strategies.federation import LOST, NOTHING, Federation
 from flhe.strategies.key_agreement import Agreed
-from flhe.strategies.trouble import give_up, most_common, warn
+from flhe.strategies.trouble import give_up, log, most_common, warn
 from flhe.training.vouching import Holding
 from flhe.wire import canonical
-
-log = getLogger("flwr").log
 
 
 class Sealing(NamedTuple):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from logging import INFO, WARNING, getLogger
+from logging import INFO, WARNING
 from typing import Annotated, Any, TypeVar
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -24,13 +24,11 @@ from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope, Header
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.mods import records
 from flhe.strategies.grid import StreamGrid
-from flhe.strategies.trouble import give_up, most_common, reasons, warn
+from flhe.strategies.trouble import give_up, log, most_common, reasons, warn
 from flhe.training.contract import Contract
 from flhe.wire.codes import explain
 from flhe.wire.fields import U32, U64, As, Hash
 from flhe.wire.record import Form, Record
-
-log = getLogger("flwr").log  # Flower's own log: one place to read a run
 
 T = TypeVar("T", bound=Hashable)
 Reader = Callable[[int, ConfigRecord], Any]

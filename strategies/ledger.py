@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -75,7 +74,7 @@ class PendingSet(Record):
 
 @dataclass(frozen=True, slots=True)
 class _Box(Record):
-    """What stands before a kept checkpoint: its round, its vouchers, and the lengths of its pieces."""
+    """What stands before a kept checkpoint: its round, its vouchers, and its length."""
 
     FORM = Form(
         "kept checkpoint",
@@ -86,7 +85,7 @@ class _Box(Record):
 
     round: U32
     vouchers: tuple[bytes, ...]
-    sizes: tuple[Annotated[int, bits(48)], ...]
+    size: Annotated[int, bits(48)]
 
 
 @dataclass(slots=True)
@@ -177,8 +176,7 @@ class Ledger(Record):
         """Keep a set, and its sum before members are asked to sign it."""
         if total is not None:
             self.pending_sum = total
-            if self.directory is not None:
-                _write_sum(self.directory / "pending", total)
+            self._write("pending", _chunks(total))
         self.pending = pending
         self.save()
 
@@ -212,18 +210,15 @@ class Ledger(Record):
         self.end_set()
 
     def _write_model(self, model: Model) -> None:
-        if self.directory is not None:
-            files.replace(self.directory / "model", model.chunks())
+        self._write("model", model.chunks())
         self.model = model
 
     def keep(self, total: Sealed, history: bytes, release: bytes = b"") -> ArrayRecord:
         """Keep a round's sum, and what opens it, before anybody is sent it."""
         arrays, round_ = records.from_sealed(total), total.slot.round
-        if self.directory is not None:
-            _write_sum(self.directory / f"sum-{round_}", total)
-            if release:
-                files.replace(self.directory / f"release-{round_}", [release])
+        self._write(f"sum-{round_}", _chunks(total))
         if release:
+            self._write(f"release-{round_}", [release])
             self.releases[round_] = release
         self.sums[round_] = (total.header(), arrays)
         self.chain[round_] = history
@@ -237,8 +232,7 @@ class Ledger(Record):
 
     def keep_result(self, number: int, result: bytes) -> None:
         """Keep what came of a query, for good: nodes answer it once."""
-        if self.directory is not None:
-            files.replace(self.directory / f"result-{number}", [result])
+        self._write(f"result-{number}", [result])
         self.results[number] = result
         self.evaluation = self.opens_evaluation = self.asking = b""
         self.summed()
@@ -250,10 +244,9 @@ class Ledger(Record):
 
     def keep_box(self, box: ArrayRecord, round_: int, vouchers: tuple[bytes, ...]) -> None:
         """Keep a sealed checkpoint of this epoch; sums that it makes needless are dropped."""
-        if self.directory is not None:
-            pieces = records.to_pieces(box)
-            head = frame(_Box(round_, vouchers, tuple(len(piece) for piece in pieces)))
-            files.replace(self.directory / "checkpoint", [head, *pieces])
+        pieces = records.to_pieces(box)
+        head = frame(_Box(round_, vouchers, sum(map(len, pieces))))
+        self._write("checkpoint", [head, *pieces])
         self.box, self.box_round, self.vouchers = box, round_, vouchers
         self.drop_sums(round_)
 
@@ -302,8 +295,12 @@ class Ledger(Record):
 
     def save(self) -> None:
         """Write it, whole or not at all."""
+        if self.directory is not None:  # encoding it takes a while
+            self._write("ledger", [self.to_bytes()])
+
+    def _write(self, name: str, chunks: Iterable[files.Buffer]) -> None:
         if self.directory is not None:
-            files.replace(self.directory / "ledger", [self.to_bytes()])
+            files.replace(self.directory / name, chunks)
 
     def _unlink(self, *names: str) -> None:
         if self.directory is not None:
@@ -385,9 +382,9 @@ def _read_model(path: Path, ledger: Ledger) -> Model:
     return model
 
 
-def _write_sum(path: Path, total: Sealed) -> None:
+def _chunks(total: Sealed) -> list[files.Buffer]:
     header = total.header()
-    files.replace(path, [len(header).to_bytes(4, "big") + header, *total.body()])
+    return [len(header).to_bytes(4, "big") + header, *total.body()]
 
 
 def _read_sum(path: Path) -> Sealed:
@@ -401,7 +398,6 @@ def _read_sum(path: Path) -> Sealed:
 def _read_box(path: Path) -> tuple[ArrayRecord, _Box]:
     data = files.read(path)
     head, start = unframe(_Box, data)
-    if start + sum(head.sizes) != len(data):
+    if start + head.size != len(data):
         raise head.FORM.fault("cut short")
-    ends = list(accumulate(head.sizes, initial=start))
-    return records.from_pieces(data[a:b] for a, b in pairwise(ends)), head
+    return records.from_pieces([data[start:]]), head

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from logging import WARNING, getLogger
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,7 @@ from flwr.serverapp import Grid
 from flhe.errors import ConfigError
 from flhe.mods.records import message_bytes
 from flhe.strategies.overhead import Meter, Phase, Spent, phase_of
-
-log = getLogger("flwr").log
+from flhe.strategies.trouble import log
 
 PREFIXES = ("eval", "val", "test")
 """What names of evaluation metrics begin with."""

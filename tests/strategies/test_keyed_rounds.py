@@ -51,7 +51,6 @@ def run_batchcrypt(grid: Puppets, rounds: int, **how: Any) -> HEStrategy:
 
 
 def members(strategy: HEStrategy) -> set[int]:
-    assert strategy._fed is not None
     return set(strategy._fed.members)
 
 
@@ -150,7 +149,6 @@ def test_a_sum_that_the_server_changed_is_refused_for_that_alone(
     grid, honest = batchcrypt_nodes(tmp_path, 3), BatchCryptAdder.close
 
     def close_(self: BatchCryptAdder, total: Sealed) -> Sealed:
-        assert self.public is not None
         numbers = from_rows(total.data.reshape(-1, 512))
         n, width = self.public.n, self.batch.width
         added = isinstance(by, int)

@@ -251,14 +251,12 @@ def test_what_cannot_be_asked_is_refused_before_anybody_is(grid: Puppets) -> Non
 def test_a_federation_either_trains_or_answers(tmp_path: Path) -> None:
     with federation(tmp_path) as grid, SecureSum(grid, Sash()) as secure:
         fed = secure._survey
-        assert fed is not None
         for stage in ("round", "sync", "checkpoint"):
             (reply,) = fed.grid.send_and_receive(fed.messages("train", stage, [100]), timeout=9)
             assert reply.error.code == 1014
     with VARIANTS["sash"].nodes(tmp_path / "other", 4, **{"flhe-queries": "numbers"}) as trains:
         strategy, _ = VARIANTS["sash"].play(trains, 1)
         fed = strategy._fed  # type: ignore[assignment]
-        assert fed is not None
         message = fed.messages("train", "query", [100])[0]
         asked = Query.of("numbers", {}).to_bytes()
         message.content[records.STAGE]["query"] = asked  # type: ignore[index]
