@@ -235,10 +235,7 @@ class Federation:
         if ledger.chain and (fresh or stage != "sync"):
             fields["history"] = ledger.history
         if tells:
-            fields |= {
-                "evaluation": ledger.evaluation,
-                "opens-evaluation": ledger.opens_evaluation,
-            }
+            fields |= {"evaluation": ledger.evaluation, "opens-evaluation": ledger.opens_evaluation}
         content = RecordDict({records.STAGE: self.stage(stage, confirmed, **fields)})
         if fresh and self.initial is not None:
             content[self.terms.arrays_key] = self.initial

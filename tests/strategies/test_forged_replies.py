@@ -92,10 +92,7 @@ LIES: dict[str, tuple[Callable[[Message], None], str]] = {
     "no update": (replaced(records.UPDATE), NO_UPDATE),
     "plain arrays": (replaced(records.UPDATE, initial), "ciphertext pieces are missing"),
     "a plain record for ours": (replaced(records.REPLY, initial), NOTHING),
-    "an empty reply record": (
-        replaced(records.REPLY, {"v": records.PROTOCOL}),
-        "field 'digest'",
-    ),
+    "an empty reply record": (replaced(records.REPLY, {"v": records.PROTOCOL}), "field 'digest'"),
     "a reply of another version": (
         replaced(records.REPLY, {"v": records.PROTOCOL + 1}),
         "another version of flhe's protocol",

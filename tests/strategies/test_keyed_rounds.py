@@ -42,8 +42,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 REFUSED = "is not that of what its 3 senders encrypted"
 
 
-def batchcrypt_nodes(path: Path, count: int) -> Puppets:
-    return VARIANTS["batchcrypt"].nodes(path, count)
+batchcrypt_nodes = VARIANTS["batchcrypt"].nodes
 
 
 def run_batchcrypt(grid: Puppets, rounds: int, **how: Any) -> HEStrategy:
@@ -281,10 +280,6 @@ NODES = 5
 THRESHOLD = partial(SchemeFedAvg, ThresholdCkks())
 
 
-def threshold_nodes(path: Path) -> Puppets:
-    return VARIANTS["threshold-ckks"].nodes(path, NODES)
-
-
 def other(total: Sealed, part: str) -> Sealed:
     """What a server shows in place of a sum."""
     data, senders = total.data.copy(), total.senders
@@ -303,7 +298,7 @@ def test_another_sum_than_that_of_the_senders(
 
     `sends` is whether the server sends the same to be opened, or the sum as it is.
     """
-    grid, added = threshold_nodes(tmp_path), Exchange.add_updates
+    grid, added = VARIANTS["threshold-ckks"].nodes(tmp_path, NODES), Exchange.add_updates
 
     def lied(self: Exchange, replies: Any) -> Sealed:
         total = added(self, replies)
@@ -324,7 +319,7 @@ def test_another_sum_than_that_of_the_senders(
 
 def test_a_key_opens_so_much_and_no_more(tmp_path: Path, monkeypatch: Patch) -> None:
     """Then nobody trains or signs before members have agreed on another."""
-    grid = threshold_nodes(tmp_path)
+    grid = VARIANTS["threshold-ckks"].nodes(tmp_path, NODES)
     monkeypatch.setattr("flhe_lab.variants.threshold.adder.ALLOWANCE", 100)
     play(THRESHOLD, grid, 3)
     assert grid.survivors == [NODES] * 3

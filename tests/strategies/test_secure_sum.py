@@ -120,10 +120,7 @@ def test_floats_are_rounded_as_they_are_declared(tmp_path: Path, scheme: Scheme)
     for resolution in (0.0, 0.5):
         queries = {"floats": bounded(Site(found), 100.0, resolution)}
         path = tmp_path / str(resolution)
-        with (
-            federation(path, app=query_app(queries)) as grid,
-            SecureSum(grid, scheme) as secure,
-        ):
+        with federation(path, app=query_app(queries)) as grid, SecureSum(grid, scheme) as secure:
             total = secure.sum("floats")
             error = total.errors["f"]
             assert error == 4 * (resolution or 2.0**-45) / 2
