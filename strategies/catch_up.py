@@ -86,7 +86,7 @@ class CatchUp:
         if not self._holders() or fed.refusers:  # others may not have been sent the last sum
             others = [node for node in fed.following() if node not in asked]
             self._judge(self._sync(others, trouble))
-        while self._outvoted():
+        while 2 * len(fed.refusers) > len(fed.present()):  # silence is no vote
             self._void()
         if not self._holders():
             give_up(
@@ -263,10 +263,6 @@ class CatchUp:
 
     def _holders(self) -> list[int]:
         return list(filter(self.fed.has_model, self.fed.present()))
-
-    def _outvoted(self) -> bool:
-        """Whether most members that are there refused the last sum: silence is no vote."""
-        return 2 * len(self.fed.refusers) > len(self.fed.present())
 
     def _void(self) -> None:
         """Take back the last sum: most of those who were sent it refuse it.

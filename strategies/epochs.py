@@ -14,7 +14,7 @@ from flhe.mods import records
 from flhe.strategies.catch_up import CatchUp
 from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
-from flhe.strategies.key_agreement import MIN_MEMBERS, Agreed, agree
+from flhe.strategies.key_agreement import ATTEMPTS, MIN_MEMBERS, Agreed, agree
 from flhe.strategies.ledger import Ledger
 from flhe.strategies.membership import Membership
 from flhe.strategies.options import RunSettings
@@ -196,7 +196,8 @@ class Epochs:
                     "that do, then resume the run"
                 )
         except (QuorumError, ConfigError) as error:  # also a group that has outgrown its terms
-            ledger.skip_agreements()
+            ledger.number += ATTEMPTS  # its numbers are not used again
+            ledger.save()
             if ledger.agreed is None or len(fed.present()) < self.strategy.sampling.quorum(fed):
                 raise
             broken = fed.terms.scheme.needs_all_members

@@ -58,7 +58,8 @@ class Exchange:
         """
         sparse = self.fed.terms.codec.sparse
         if self.fed.parameters.needs_mean_squares:
-            nodes = self.add_mean_squares(replies)
+            total, nodes = self.add_whole(MEAN_SQUARES, replies)
+            self.fed.ledger.keep_mean_squares(total)
             replies = self._ask("supports" if sparse else "update", nodes, timeout)
         if sparse:
             replies = self._ask("update", self.collect_supports(replies), timeout)
@@ -68,15 +69,6 @@ class Exchange:
         fed = self.fed
         fed.attempt.missing = set(fed.members)
         return fed.grid.send_and_receive(fed.messages("train", stage, nodes), timeout=timeout)
-
-    def add_mean_squares(self, replies: Iterable[Message]) -> list[int]:
-        """Add the mean squares in `replies` and keep their sum; returns the nodes in it.
-
-        Raises QuorumError: too few of them.
-        """
-        total, nodes = self.add_whole(MEAN_SQUARES, replies)
-        self.fed.ledger.keep_mean_squares(total)
-        return nodes
 
     def collect_supports(self, replies: Iterable[Message]) -> list[int]:
         """Collect the supports in `replies`, and choose the mode; returns the nodes.

@@ -28,7 +28,7 @@ from flhe.errors import ConfigError, ProtocolError, StoreError
 from flhe.keys.agreement.voids import Void
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed, to_bytes
-from flhe.strategies.key_agreement import ATTEMPTS, Agreed
+from flhe.strategies.key_agreement import Agreed
 from flhe.training.model import Model
 from flhe.wire import files
 from flhe.wire.fields import U32, U64, As, Hash, bits, within
@@ -267,11 +267,6 @@ class Ledger(Record):
         self.save()
         self._unlink(*_files_of(rounds))
 
-    def skip_agreements(self) -> None:
-        """An agreement failed: its numbers are not used again."""
-        self.number += ATTEMPTS
-        self.save()
-
     def change_epoch(self, agreed: Agreed, round_: int) -> None:
         """A new epoch from `round_` on: what was sealed for the one before is of no more use."""
         gone = _files_of(self.sums)
@@ -353,9 +348,13 @@ class Ledger(Record):
             ledger.model = _read_model(directory / "model", ledger)
         written, ledger.box_round = ledger.box_round, -1
         if written >= 0 and (directory / "checkpoint").exists():
-            box, head = _read_box(directory / "checkpoint")
+            data = files.read(directory / "checkpoint")
+            head, start = unframe(_Box, data)
+            if start + head.size != len(data):
+                raise head.FORM.fault("cut short")
             if head.round == written:  # else a crash came between the file and the ledger
-                ledger.box, ledger.box_round, ledger.vouchers = box, written, head.vouchers
+                ledger.box, ledger.box_round = records.from_pieces([data[start:]]), written
+                ledger.vouchers = head.vouchers
         return ledger
 
     def place(self, nodes: Mapping[int, bytes]) -> None:
@@ -393,11 +392,3 @@ def _read_sum(path: Path) -> Sealed:
     if len(data) < start:
         raise StoreError("a kept sum was cut short: its round cannot be resumed")
     return Sealed.from_parts(data[4:start], np.frombuffer(data, np.uint8, offset=start))
-
-
-def _read_box(path: Path) -> tuple[ArrayRecord, _Box]:
-    data = files.read(path)
-    head, start = unframe(_Box, data)
-    if start + head.size != len(data):
-        raise head.FORM.fault("cut short")
-    return records.from_pieces([data[start:]]), head

@@ -99,10 +99,6 @@ class RoundReport:
         accuracy, loss = scalar(metrics, "accuracy", "acc"), scalar(metrics, "loss")
         return replace(self, accuracy=accuracy, loss=loss)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as plain JSON values, in the order of the fields."""
-        return {name: finite(value) for name, value in asdict(self).items()}
-
 
 def finite(value: Any) -> Any:
     """Return a value with None for each number that is not finite: JSON has no word for them."""
@@ -222,7 +218,7 @@ class Reporter:
     def round(self, report: RoundReport) -> None:
         """Append a finished round. Fits a strategy's `on_round`."""
         report = replace(report, nodes_bytes=self._nodes_memory())
-        self.emit("round", **report.to_json())
+        self.emit("round", **asdict(report))
         for receive in self.also:
             receive(report)
 
@@ -288,7 +284,3 @@ class MeteredGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         """Ids of the nodes that the wrapped grid reaches."""
         return self._grid.get_node_ids()
-
-    def get_nodes(self) -> Iterable[Any]:
-        """Nodes that the wrapped grid reaches."""
-        return self._grid.get_nodes()

@@ -258,14 +258,9 @@ def test_a_federation_either_trains_or_answers(tmp_path: Path) -> None:
         asked = Query.of("numbers", {}).to_bytes()
         message.content[records.STAGE]["query"] = asked  # type: ignore[index]
     with VARIANTS["sash"].nodes(tmp_path / "other", 4) as trains:
-        (reply,) = trains_once(trains, message)
+        trains.push_messages([message])
+        [(_, _, reply)] = trains.replies
         assert reply.error.code == 1014
-
-
-def trains_once(grid: Puppets, message: Any) -> list[Any]:
-    grid.push_messages([message])
-    grid.close()
-    return [reply for _, _, reply in grid.replies]
 
 
 def test_a_query_is_small() -> None:
