@@ -148,6 +148,7 @@ class _Attempt:
 
     def run(self, asked: list[int]) -> Agreed:
         """All three relays, and those of the scheme's own keys."""
+        terms = self.contract.terms
         hellos = self.ask("advertise", asked, self._advertised, contract=self.contract.to_bytes())
         _outvote(hellos, self.trouble)
         members = {node: header.sender for node, (header, _) in hellos.items()}
@@ -159,9 +160,7 @@ class _Attempt:
             nodes = "1 node" if len(members) == 1 else f"{len(members)} nodes"
             need = f"{MIN_MEMBERS} or more are needed"
             give_up(f"only {nodes} advertised a key, {need}", self.trouble)
-        self.contract.terms.for_cohort(
-            len(members)
-        )  # refuses what so many members leave no room for
+        terms.for_cohort(len(members))  # refuses what so many members leave no room for
         warn("key agreement: node %d is left out: %s", self.trouble)
         order = sorted(members, key=members.__getitem__)
         self.members = {node: members[node] for node in order}
@@ -173,9 +172,7 @@ class _Attempt:
         odd, what = "it confirms other messages than most do", "confirmed different messages"
         roster_hash, epoch_id = self.same(views, odd, what)
         bounds = most_common(told for _, told in confirms.values())
-        fewest = (
-            Thresholds(*bounds[:2]).min_set if self.contract.terms.scheme.opened_together else 0
-        )
+        fewest = Thresholds(*bounds[:2]).min_set if terms.scheme.opened_together else 0
         if len(order) < fewest:
             few = f"{len(order)} members of a roster of {bounds[0]}"
             give_up(f"{few} answered, and {fewest} must to open a sum", self.trouble)
@@ -191,7 +188,7 @@ class _Attempt:
             *bounds,
         )
         own = {"key-pair": self._key_pair, "joint": self._joint, "shares": self._shared_key}
-        agree_on = own.get(self.contract.terms.scheme.agreement)
+        agree_on = own.get(terms.scheme.agreement)
         return agreed if agree_on is None else replace(agreed, public=agree_on(agreed, order))
 
     # --- what is sent ---

@@ -14,6 +14,7 @@ from flhe.mods import HEMod, records
 from flhe.node.checkpoint import open_checkpoint
 from flhe.strategies import FlasheFedAvg, HEStrategy
 from flhe.strategies.ledger import Ledger
+from flhe.strategies.membership import Membership
 from flhe.training.optimizer import Optimizer
 from tests.strategies.puppets import Log, Node, Puppets, initial, play, refused, same, told
 from tests.strategies.reference import Reference, close, start_arrays, tolerance
@@ -146,6 +147,21 @@ def test_the_next_member_makes_it_or_nobody_can(tmp_path: Path) -> None:
 
 
 # --- checkpoints, and who vouches for them ---
+
+
+@pytest.mark.parametrize(
+    ("there", "dues"),
+    [
+        ([[1, 2], [1, 2], [1, 2], [1, 2]], ["", "", "1 left", "1 left"]),
+        ([[1, 2], [1, 2, 3], [1, 2], [1, 2]], ["", "", "", ""]),
+    ],
+    ids=["who is away for long has left", "who comes back in time has not"],
+)
+def test_patience(there: list[list[int]], dues: list[str]) -> None:
+    m = Membership(patience=2, rekey_every=0)
+    for round_, (connected, due) in enumerate(zip(there, dues, strict=True), 1):
+        m.see(round_, [1, 2, 3], connected)
+        assert m.due(round_, 1, [1, 2, 3], connected) == due
 
 
 def ledger_of(grid: Puppets, rounds: int) -> Ledger:
