@@ -147,11 +147,11 @@ EACH: list[Any] = [
 def test_anybody_may_be_killed_at_each_step(arms: Any, begun: bool, every: int, scene: str) -> None:
     """At some of them; the sweep has all."""
     outcomes = at_each(arms, begun=begun, every=every, scene=scene)
-    assert outcomes["same senders"]
-    if arms is at_server:
+    assert every > 1 or outcomes["same senders"]
+    if arms in (at_server, torn_server):
         assert outcomes["resumed"] > 1
     elif scene == "plain":
-        assert outcomes["lacks an update"]
+        assert min(outcomes["lacks an update"], outcomes["same senders"]) > 0
 
 
 def no_room() -> OSError:
