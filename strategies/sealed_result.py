@@ -78,7 +78,11 @@ def log_encryption(terms: Terms, members: int, needed: int) -> None:
         lines.append(f"Encrypted part: {describe(terms.select)}")
     if (noise := terms.noise) is not None:
         lines.append(f"Laplace noise: scale {noise.scale:g} on {noise.scope}")
-    for line in (*lines, f"Server optimizer: {terms.optimizer.name}"):
+    lines.append(f"Server optimizer: {terms.optimizer.name}")
+    if terms.codec.mechanism is not None and (told := (*terms.metrics, *terms.evaluated)):
+        without = f"Metrics are averaged WITHOUT noise, epsilon leaves them out: {', '.join(told)}"
+        lines.append(without)
+    for line in lines:
         log(INFO, "\t│\t├──%s", line)
     log(INFO, "\t│\t└──Replies needed: %d", needed)
 
