@@ -52,12 +52,7 @@ def train_fn(msg: Message, ctx: Context) -> Message:
     assert isinstance(server_round, int)
     shuffle = shuffler(settings.seed, int(ctx.node_config["partition-id"]), server_round)
     if settings.gradients and settings.noise_multiplier:
-        chosen = torch.from_numpy(poisson_batch(len(data.train.labels), settings.sampling))
-        drawn = (part[chosen] for part in data.train)
-        loss = functional.cross_entropy
-        sums = clipped_gradients(model, loss, *drawn, max_norm=settings.clip_norm)
-        found = {name: tensor.cpu() for name, tensor in sums.items()}
-        return _trained(msg, ArrayRecord(found), Score(math.nan, math.nan), 1)
+        return _trained(msg, _private(settings, model, data.train), Score(math.nan, math.nan), 1)
     if settings.gradients:
         batch = batch_gradient(model, data.train, batch_size=settings.batch_size, shuffle=shuffle)
         found = ArrayRecord({name: tensor.cpu() for name, tensor in batch.arrays.items()})
@@ -79,6 +74,15 @@ def train_fn(msg: Message, ctx: Context) -> Message:
         contribution, weight = fair.contribution(received, records.to_numpy(arrays), loss)
         arrays = records.from_numpy(contribution)
     return _trained(msg, arrays, score, weight)
+
+
+def _private(settings: Settings, model: nn.Module, examples: Examples) -> ArrayRecord:
+    """Sum of the clipped gradients of a Poisson batch."""
+    chosen = torch.from_numpy(poisson_batch(len(examples.labels), settings.sampling))
+    batch = examples.images[chosen], examples.labels[chosen]
+    loss = functional.cross_entropy
+    sums = clipped_gradients(model, loss, *batch, max_norm=settings.clip_norm)
+    return ArrayRecord({name: tensor.cpu() for name, tensor in sums.items()})
 
 
 @app.evaluate()

@@ -109,10 +109,6 @@ class InProcessGrid(Grid):
         self.silent: set[int] = set()
         self.tap = tap
         self._run = Run.create_empty(run_id=run_id)
-
-        def at_home(home: Path) -> dict[str, Any]:
-            return {"flhe-home": str(home), "flhe-trust": "first-use"}
-
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, 1, 1
         self.contexts = {
             100 + i: Context(
@@ -121,7 +117,8 @@ class InProcessGrid(Grid):
                 node_config={
                     "partition-id": i,
                     "num-partitions": nodes,
-                    **(at_home(homes / f"node-{i}") if homes else {}),
+                    **({"flhe-home": f"{homes}/node-{i}"} if homes else {}),
+                    **({"flhe-trust": "first-use"} if homes else {}),
                     **(node_config(i) if node_config else {}),
                 },
                 state=RecordDict(),

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from logging import ERROR, WARNING, getLogger
+from logging import ERROR, WARNING
 
 from flhe.errors import FlheError, QuorumError
 from flhe.strategies.epochs import Epochs
 from flhe.strategies.federation import Federation
-
-log = getLogger("flwr").log
+from flhe.strategies.trouble import log
 
 
 @dataclass(slots=True)

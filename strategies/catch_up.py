@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from logging import ERROR, INFO, WARNING, getLogger
+from logging import ERROR, INFO, WARNING
 from typing import NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -19,11 +19,9 @@ from flhe.keys import seal
 from flhe.mods import records
 from flhe.strategies.federation import LOST, NOTHING, Federation
 from flhe.strategies.key_agreement import Agreed
-from flhe.strategies.trouble import give_up, most_common, warn
+from flhe.strategies.trouble import give_up, log, most_common, warn
 from flhe.training.vouching import Holding
 from flhe.wire import canonical
-
-log = getLogger("flwr").log
 
 
 class Sealing(NamedTuple):
@@ -88,7 +86,7 @@ class CatchUp:
         if not self._holders() or fed.refusers:  # others may not have been sent the last sum
             others = [node for node in fed.following() if node not in asked]
             self._judge(self._sync(others, trouble))
-        while self._outvoted():
+        while 2 * len(fed.refusers) > len(fed.present()):  # silence is no vote
             self._void()
         if not self._holders():
             give_up(
@@ -265,10 +263,6 @@ class CatchUp:
 
     def _holders(self) -> list[int]:
         return list(filter(self.fed.has_model, self.fed.present()))
-
-    def _outvoted(self) -> bool:
-        """Whether most members that are there refused the last sum: silence is no vote."""
-        return 2 * len(self.fed.refusers) > len(self.fed.present())
 
     def _void(self) -> None:
         """Take back the last sum: most of those who were sent it refuse it.

@@ -1,20 +1,73 @@
-"""Epochs between rounds: members are awaited, agree on a key, and are brought to one model."""
+"""Epochs: how a run begins, and who takes part in a round, under which key and from which model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from logging import INFO, WARNING, getLogger
-from typing import Protocol
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from flwr.app import ArrayRecord
 
 from flhe.errors import ConfigError, QuorumError
+from flhe.mods import records
 from flhe.strategies.catch_up import CatchUp
 from flhe.strategies.federation import Federation
-from flhe.strategies.key_agreement import MIN_MEMBERS, Agreed, agree
+from flhe.strategies.grid import StreamGrid
+from flhe.strategies.key_agreement import ATTEMPTS, MIN_MEMBERS, Agreed, agree
+from flhe.strategies.ledger import Ledger
+from flhe.strategies.membership import Membership
 from flhe.strategies.options import RunSettings
 from flhe.strategies.pending import Settling
 from flhe.strategies.sampling import Sampling
+from flhe.strategies.trouble import log
+from flhe.training.contract import Contract
+from flhe.training.model import Model
 
-log = getLogger("flwr").log
+F = TypeVar("F", bound=Federation)
+
+
+def begin(
+    grid: StreamGrid,
+    contract: Contract,
+    membership: Membership,
+    initial: ArrayRecord | None,
+    state_dir: str | Path | None,
+    *,
+    resume: bool,
+    of: type[F],
+) -> F:
+    """The federation, `of` a class, in `state_dir` where it is to `resume`, otherwise a new one.
+
+    Raises ConfigError: there is nothing to resume, it ran under other terms, or a server that reads the
+    sums was given no model.
+    """
+    terms = contract.terms
+    server_reads = terms.scheme.reader == "server"
+    model = None if initial is None else Model.initial(records.to_numpy(initial))
+    directory = None if state_dir is None else Path(state_dir)
+    if resume:
+        if directory is None:
+            raise ConfigError("resume needs state_dir: the directory of the run before")
+        ledger = Ledger.load(directory, terms.to_bytes())
+        if ledger.agreed is not None and ledger.agreed.contract != contract.hash():
+            membership.asked = True  # members sign the other one
+        if model is not None and ledger.chain.get(0) != model.history:
+            log(WARNING, "initial_arrays are ignored: the federation began with another model")
+            initial = None
+    else:
+        if model is None and server_reads:
+            raise ConfigError(
+                "the server reads the sums, so it has the model: give start() initial_arrays, or have "
+                'the clients read them (unmask="clients")'
+            )
+        ledger = Ledger.create(directory, grid.run.run_id, terms.to_bytes())
+        if model is not None and server_reads:
+            ledger.start_model(model)
+        elif model is not None:
+            # Of a model that clients read, only layout and history are known from here on.
+            ledger.layout, ledger.chain = model.layout, {0: model.history}
+    return of(grid, ledger, contract, membership, initial)
 
 
 class Strategy(Protocol):
@@ -143,7 +196,8 @@ class Epochs:
                     "that do, then resume the run"
                 )
         except (QuorumError, ConfigError) as error:  # also a group that has outgrown its terms
-            ledger.skip_agreements()
+            ledger.number += ATTEMPTS  # its numbers are not used again
+            ledger.save()
             if ledger.agreed is None or len(fed.present()) < self.strategy.sampling.quorum(fed):
                 raise
             broken = fed.terms.scheme.needs_all_members

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from logging import INFO, WARNING, getLogger
+from logging import INFO, WARNING
 from typing import Generic, TypeVar
 
 from flwr.app import Message
@@ -18,16 +18,19 @@ from flhe.schemes.sealed import Sealed
 from flhe.strategies.epoch_parameters import start_in
 from flhe.strategies.federation import LOST, Federation
 from flhe.strategies.overhead import ADD
-from flhe.strategies.trouble import give_up, warn
+from flhe.strategies.trouble import give_up, log, warn
 from flhe.training.kind import EVALUATION, MEAN_SQUARES, Kind
 from flhe.training.query import QUERY
-
-log = getLogger("flwr").log
 
 V = TypeVar("V")
 P = TypeVar("P")
 
-_COUNTED = {EVALUATION.purpose: "evaluations", QUERY.purpose: "answers"}
+_NAMED = {
+    MEAN_SQUARES.purpose: ("mean squares", "updates"),
+    EVALUATION.purpose: ("aggregate_evaluate", "evaluations"),
+    QUERY.purpose: ("query", "answers"),
+}
+"""What the log calls the stage that adds sums of a purpose, and what is added; others are updates."""
 
 MAX_VIEWS = 3
 """Models that are told apart in one stage; what starts from more of them is left out."""
@@ -53,7 +56,8 @@ class Exchange:
         """
         sparse = self.fed.terms.codec.sparse
         if self.fed.parameters.needs_mean_squares:
-            nodes = self.add_mean_squares(replies)
+            total, nodes = self.add_whole(MEAN_SQUARES, replies)
+            self.fed.ledger.keep_mean_squares(total)
             replies = self._ask("supports" if sparse else "update", nodes, timeout)
         if sparse:
             replies = self._ask("update", self.collect_supports(replies), timeout)
@@ -63,17 +67,6 @@ class Exchange:
         fed = self.fed
         fed.attempt.missing = set(fed.members)
         return fed.grid.send_and_receive(fed.messages("train", stage, nodes), timeout=timeout)
-
-    def add_mean_squares(self, replies: Iterable[Message]) -> list[int]:
-        """Add the mean squares in `replies` and keep their sum; returns the nodes in it.
-
-        Raises QuorumError: too few of them.
-        """
-        fed, whole = self.fed, self.fed.parameters.sums.whole
-        mode = fed.terms.scheme.mode_ahead
-        total, nodes = self._add(MEAN_SQUARES, whole, replies, mode, "mean squares")
-        fed.ledger.keep_mean_squares(total)
-        return nodes
 
     def collect_supports(self, replies: Iterable[Message]) -> list[int]:
         """Collect the supports in `replies`, and choose the mode; returns the nodes.
@@ -116,31 +109,24 @@ class Exchange:
         Raises QuorumError: too few of them.
         """
         fed, kind = self.fed, self.fed.parameters.ending
-        total, nodes = self._add(kind, fed.adder, replies, fed.attempt.mode, "aggregate_train")
+        total, nodes = self._add(kind, fed.adder, replies, fed.attempt.mode)
         for node in sorted(fed.round.answered - set(nodes) - set(self._trouble)):
             log(WARNING, "aggregate_train: node %d is left out: it answered only before", node)
         return total
 
-    def add_evaluations(self, replies: Iterable[Message]) -> Sealed:
-        """Add what the nodes found of the model.
+    def add_whole(self, kind: Kind, replies: Iterable[Message]) -> tuple[Sealed, list[int]]:
+        """Add what is encrypted as a whole in `replies`; returns the sum, and the nodes in it.
 
         Raises QuorumError: too few of them.
         """
-        whole, mode = self.fed.parameters.sums.whole, self.fed.terms.scheme.mode_ahead
-        return self._add(EVALUATION, whole, replies, mode, "aggregate_evaluate")[0]
-
-    def add_answers(self, replies: Iterable[Message]) -> Sealed:
-        """Add the answers to a query.
-
-        Raises QuorumError: too few of them.
-        """
-        whole, mode = self.fed.parameters.sums.whole, self.fed.terms.scheme.mode_ahead
-        return self._add(QUERY, whole, replies, mode, "query")[0]
+        mode = self.fed.terms.scheme.mode_ahead
+        return self._add(kind, self.fed.parameters.sums.whole, replies, mode)
 
     def _add(
-        self, kind: Kind, adder: Adder, replies: Iterable[Message], mode: str, where: str
+        self, kind: Kind, adder: Adder, replies: Iterable[Message], mode: str
     ) -> tuple[Sealed, list[int]]:
         fed = self.fed
+        where, what = _NAMED.get(kind.purpose, ("aggregate_train", "updates"))
 
         def add(total: Sealed | None, part: Sealed) -> Sealed:
             began = time.perf_counter()
@@ -155,7 +141,6 @@ class Exchange:
         start, total = views.collect(replies)
         self._trouble = views.trouble
         survivors = len(total.senders) if total else 0
-        what = _COUNTED.get(kind.purpose, "updates")
         log(INFO, "%s: Added %d %s, %d failures", where, survivors, what, len(views.trouble))
         if total is None or start is None or survivors < self.needed:
             if kind.valued:

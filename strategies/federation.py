@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from logging import WARNING, getLogger
+from logging import WARNING
 from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -28,6 +28,7 @@ from flhe.strategies.overhead import OPEN, sound
 from flhe.strategies.report import RoundReport
 from flhe.strategies.round_state import Attempt, RoundState
 from flhe.strategies.suspects import Suspects
+from flhe.strategies.trouble import log
 from flhe.sums.secure_sum import SecureSum
 from flhe.training.chain import link_of
 from flhe.training.contract import Contract
@@ -36,8 +37,6 @@ from flhe.training.session import THREADS
 from flhe.training.terms import Terms
 from flhe.training.update import ServerReader, finite
 from flhe.wire.codes import explain
-
-log = getLogger("flwr").log
 
 T = TypeVar("T")
 Read = Callable[[int, ConfigRecord, RecordDict], T]
@@ -235,10 +234,7 @@ class Federation:
         if ledger.chain and (fresh or stage != "sync"):
             fields["history"] = ledger.history
         if tells:
-            fields |= {
-                "evaluation": ledger.evaluation,
-                "opens-evaluation": ledger.opens_evaluation,
-            }
+            fields |= {"evaluation": ledger.evaluation, "opens-evaluation": ledger.opens_evaluation}
         content = RecordDict({records.STAGE: self.stage(stage, confirmed, **fields)})
         if fresh and self.initial is not None:
             content[self.terms.arrays_key] = self.initial

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from functools import partial
-from logging import INFO, WARNING, getLogger
+from logging import INFO, WARNING
 from typing import Any, Unpack
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -30,9 +30,8 @@ from flhe.schemes import DEFAULT
 from flhe.schemes.base import Scheme
 from flhe.schemes.registry import SCHEMES
 from flhe.strategies.attempts import Attempts
-from flhe.strategies.beginning import begin
 from flhe.strategies.catch_up import CatchUp
-from flhe.strategies.epochs import Epochs
+from flhe.strategies.epochs import Epochs, begin
 from flhe.strategies.exchange import Exchange
 from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
@@ -47,11 +46,11 @@ from flhe.strategies.report import RoundReport
 from flhe.strategies.round_state import Attempt
 from flhe.strategies.sampling import Sampling
 from flhe.strategies.sealed_result import log_encryption, log_result, warn_of_clear
+from flhe.strategies.trouble import log
 from flhe.training import accountant
+from flhe.training.kind import EVALUATION
 from flhe.training.optimizer import Optimizer
 from flhe.training.terms import EVALUATE_METRICS, TRAIN_METRICS, Terms
-
-log = getLogger("flwr").log  # Flower's own log: one place to read a run
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -255,9 +254,7 @@ class HEStrategy(FedAvg):
         if fraction == 0.0:
             return []
         config["server-round"] = server_round - self.terms.select.mapped
-        if (
-            self._plan is not None and self._fed is None
-        ):  # for the contract, with nobody to send it to
+        if self._plan is not None and self._fed is None:  # for the contract: nobody is sent it
             return [Message(RecordDict({self.configrecord_key: config}), 1, kind)]
         fed, nodes = self._running(), self._sample(fraction, minimum)
         log(INFO, "configure_%s: Sampled %d nodes (out of %d)", kind, len(nodes), len(fed.members))
@@ -302,12 +299,7 @@ class HEStrategy(FedAvg):
             return None, None
         assert self._exchanged is not None
         total = self._exchanged.add_updates(replies)
-        if not self.terms.scheme.opened_together:
-            return fed.keep(total), None
-        kept = Settling(fed, self.settings).begin(total)
-        if kept is None:
-            raise QuorumError(f"round {server_round}: its sum was given up before it was opened")
-        return kept, None
+        return Settling(fed, self.settings).keep(total), None
 
     # --- evaluation ---
 
@@ -362,7 +354,7 @@ class HEStrategy(FedAvg):
         if self.fraction_evaluate == 0.0:
             return None
         try:
-            total = Exchange(fed, self.sampling.needed(fed)).add_evaluations(replies)
+            total, _ = Exchange(fed, self.sampling.needed(fed)).add_whole(EVALUATION, replies)
             if self.terms.scheme.opened_together:
                 whole = fed.parameters.sums.whole
                 agreement = MaskingAgreement(fed, whole, total, self.settings)

@@ -10,13 +10,12 @@ those that answered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from logging import INFO, WARNING, getLogger
-from typing import Annotated, Any
+from logging import INFO, WARNING
+from typing import Annotated, Any, TypeVar
 
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from flhe.errors import ProtocolError, QuorumError
 from flhe.keys.agreement import broadcast, joint, key_pair, shared_key
@@ -25,13 +24,22 @@ from flhe.keys.agreement.messages import MAX_MESSAGE, Envelope, Header
 from flhe.keys.agreement.thresholds import Thresholds
 from flhe.mods import records
 from flhe.strategies.grid import StreamGrid
-from flhe.strategies.relay import NOTHING, Reader, Relay, message_in
-from flhe.strategies.trouble import give_up, most_common, warn
+from flhe.strategies.trouble import give_up, log, most_common, reasons, warn
 from flhe.training.contract import Contract
+from flhe.wire.codes import explain
 from flhe.wire.fields import U32, U64, As, Hash
 from flhe.wire.record import Form, Record
 
-log = getLogger("flwr").log  # Flower's own log: one place to read a run
+T = TypeVar("T", bound=Hashable)
+Reader = Callable[[int, ConfigRecord], Any]
+"""(node, our record in its reply) -> what it tells, checked."""
+
+REFUSALS = (1013, 1014)
+"""Codes of `flhe.wire.codes` by which a node says that what came to it is wrong."""
+RAISED = 2
+"""Flower's code for an exception in the app, which HEMod lets nobody see."""
+NOTHING: Mapping[int, Mapping[str, Any]] = {}
+NO_MOD = "its app has no HEMod: put HEMod() first in ClientApp(mods=[...])"
 
 ATTEMPTS = 3
 
@@ -125,12 +133,22 @@ def agree(
 
 
 @dataclass(slots=True)
-class _Attempt(Relay):
+class _Attempt:
+    grid: StreamGrid
+    contract: Contract
+    run_id: int
+    number: int
+    timeout: float
+    trouble: dict[int, str]
+    """Which nodes to leave out of the next attempt, and why."""
+    refused: set[int] = field(default_factory=set)
+    """Nodes that found something wrong with what a stage brought."""
     members: dict[int, bytes] = field(default_factory=dict)
     """Identity keys by node, in order of rank once all are known."""
 
     def run(self, asked: list[int]) -> Agreed:
         """All three relays, and those of the scheme's own keys."""
+        terms = self.contract.terms
         hellos = self.ask("advertise", asked, self._advertised, contract=self.contract.to_bytes())
         _outvote(hellos, self.trouble)
         members = {node: header.sender for node, (header, _) in hellos.items()}
@@ -142,7 +160,7 @@ class _Attempt(Relay):
             nodes = "1 node" if len(members) == 1 else f"{len(members)} nodes"
             need = f"{MIN_MEMBERS} or more are needed"
             give_up(f"only {nodes} advertised a key, {need}", self.trouble)
-        self.terms.for_cohort(len(members))  # refuses what so many members leave no room for
+        terms.for_cohort(len(members))  # refuses what so many members leave no room for
         warn("key agreement: node %d is left out: %s", self.trouble)
         order = sorted(members, key=members.__getitem__)
         self.members = {node: members[node] for node in order}
@@ -154,7 +172,7 @@ class _Attempt(Relay):
         odd, what = "it confirms other messages than most do", "confirmed different messages"
         roster_hash, epoch_id = self.same(views, odd, what)
         bounds = most_common(told for _, told in confirms.values())
-        fewest = Thresholds(*bounds[:2]).min_set if self.terms.scheme.opened_together else 0
+        fewest = Thresholds(*bounds[:2]).min_set if terms.scheme.opened_together else 0
         if len(order) < fewest:
             few = f"{len(order)} members of a roster of {bounds[0]}"
             give_up(f"{few} answered, and {fewest} must to open a sum", self.trouble)
@@ -170,8 +188,82 @@ class _Attempt(Relay):
             *bounds,
         )
         own = {"key-pair": self._key_pair, "joint": self._joint, "shares": self._shared_key}
-        agree_on = own.get(self.terms.scheme.agreement)
+        agree_on = own.get(terms.scheme.agreement)
         return agreed if agree_on is None else replace(agreed, public=agree_on(agreed, order))
+
+    # --- what is sent ---
+
+    def ask(
+        self,
+        stage: str,
+        to: list[int],
+        read: Reader,
+        own: Mapping[int, Mapping[str, Any]] = NOTHING,
+        **fields: Any,
+    ) -> dict[int, Any]:
+        """Send one stage to all of `to`, read the replies, note who had trouble.
+
+        `own` is what goes to one node each, `fields` what goes to all.
+        """
+
+        def content(node: int) -> RecordDict:
+            record = records.stage_record(
+                stage,
+                federation=records.federation_name(self.run_id),
+                number=self.number,
+                **fields,
+                **own.get(node, {}),
+            )
+            return RecordDict({records.STAGE: record})
+
+        common = RecordDict() if own else content(0)
+        messages = [Message(content(node) if own else common, node, "train") for node in to]
+
+        def checked(node: int, message: Message) -> Any:
+            if message.has_error() and message.error.code in REFUSALS:
+                self.refused.add(node)
+            return read(node, _reply_in(message))
+
+        sent = self.grid.send_and_receive(messages, timeout=self.timeout)
+        silent = f"no answer within {self.timeout:g} s"
+        return dict(self.grid.fold(sent, self.trouble, checked, silent))
+
+    def ask_all(
+        self,
+        stage: str,
+        order: list[int],
+        read: Reader,
+        own: Mapping[int, Mapping[str, Any]] = NOTHING,
+        **fields: Any,
+    ) -> dict[int, Any]:
+        """As `ask`, where all of `order` must answer."""
+        before = set(self.trouble)
+        replies = self.ask(stage, order, read, own, **fields)
+        if missing := [node for node in order if node not in replies]:
+            why = {node: self.trouble[node] for node in missing if node in self.trouble}
+            raise ProtocolError(
+                f"{len(missing)} of {len(order)} nodes did not answer {stage!r} ({reasons(why)})"
+            )
+        for node in set(self.trouble) - before:  # a late reply of an earlier exchange is no reason
+            del self.trouble[node]
+        return replies
+
+    def acquit(self, nodes: list[int]) -> int:
+        """Where most of `nodes` refused, it is not they who are at fault; returns how many they are."""
+        refusers = self.refused & set(nodes)
+        if 2 * len(refusers) <= len(nodes):
+            return 0
+        for node in refusers:
+            self.trouble.pop(node, None)
+        return len(refusers)
+
+    def same(self, told: dict[int, T], odd: str, what: str) -> T:
+        """What all members say; those that say something else than most are left out next time."""
+        common = most_common(told.values())
+        if others := [node for node, value in told.items() if value != common]:
+            self.trouble |= dict.fromkeys(others, odd)
+            raise ProtocolError(f"members {what} ({reasons(self.trouble)})")
+        return common
 
     # --- what members answer ---
 
@@ -214,6 +306,15 @@ class _Attempt(Relay):
         """What messages about them are signed for."""
         return self.run_id, self.number, agreed.epoch, agreed.bound
 
+    def _named(self, stage: str, agreed: Agreed) -> Reader:
+        """Read what a member broadcasts in `stage`: what it calls the key."""
+
+        def read(node: int, reply: ConfigRecord) -> bytes:
+            message, scope = message_in(node, reply), self._scope(agreed)
+            return broadcast.announced(message, stage, self.members[node], scope)
+
+        return read
+
     def _key_pair(self, agreed: Agreed, order: list[int]) -> bytes:
         """Have the scheme's key pair made and taken; returns its public key."""
         first, confirms = order[0], list(agreed.confirms)
@@ -221,7 +322,7 @@ class _Attempt(Relay):
         def read(node: int, reply: ConfigRecord) -> tuple[bytes, bytes]:
             message = message_in(node, reply)
             public = key_pair.announced(message, self.members[node], self._scope(agreed))
-            self.terms.for_cohort(len(order), public=public)  # what we could not add with
+            self.contract.terms.for_cohort(len(order), public=public)  # what we could not add with
             return message, public
 
         made = self.ask_all(key_pair.STAGE, [first], read, confirms=confirms)
@@ -241,28 +342,18 @@ class _Attempt(Relay):
     def _joint(self, agreed: Agreed, order: list[int]) -> bytes:
         """Have each member's key drawn, or taken, and all added up; returns what the sum is called."""
         fields: dict[str, Any] = {"confirms": list(agreed.confirms)}
-
-        def named(node: int, reply: ConfigRecord) -> bytes:
-            message, scope = message_in(node, reply), self._scope(agreed)
-            return broadcast.announced(message, joint.SUM, self.members[node], scope)
-
-        if not self.terms.scheme.dealt:
+        if not self.contract.terms.scheme.dealt:
             drawn = self.ask_all(joint.STAGE, order, message_in, **fields)
             fields["messages"] = [drawn[node] for node in order]
-        return self._name(joint.SUM, order, named, "sum of keys", **fields)
+        return self._name(joint.SUM, agreed, order, "sum of keys", **fields)
 
     def _shared_key(self, agreed: Agreed, order: list[int]) -> bytes:
         """Have a key drawn that nobody has, and its shares dealt; returns what it is called."""
         keys = {key: node for node, key in self.members.items()}
         fields: dict[str, Any] = {"confirms": list(agreed.confirms)}
 
-        def named(stage: str, node: int, reply: ConfigRecord) -> bytes:
-            message = message_in(node, reply)
-            member, scope = self.members[node], self._scope(agreed)
-            return broadcast.announced(message, stage, member, scope)
-
         def committed(node: int, reply: ConfigRecord) -> bytes:
-            named(shared_key.COMMIT, node, reply)
+            self._named(shared_key.COMMIT, agreed)(node, reply)
             return message_in(node, reply)
 
         def boxes(node: int, reply: ConfigRecord) -> dict[int, bytes]:
@@ -279,20 +370,20 @@ class _Attempt(Relay):
         messages = [told[node] for node in order]
         sent = self.ask_all(shared_key.REVEAL, order, boxes, **fields, messages=messages)
         own = {n: {"messages": [sent[by][n] for by in order if by != n]} for n in order}
-        read = partial(named, shared_key.SHARED)
-        return self._name(shared_key.SHARED, order, read, "key", own, **fields)
+        return self._name(shared_key.SHARED, agreed, order, "key", own, **fields)
 
     def _name(
         self,
         stage: str,
+        agreed: Agreed,
         order: list[int],
-        read: Reader,
         what: str,
         own: Mapping[int, Mapping[str, Any]] = NOTHING,
         **fields: Any,
     ) -> bytes:
         """What all members call the key that they have a part of."""
         try:
+            read = self._named(stage, agreed)
             names: dict[int, bytes] = self.ask_all(stage, order, read, own, **fields)
         except ProtocolError:
             self.acquit(order)  # nobody can tell whose part it is
@@ -314,3 +405,20 @@ def _outvote(hellos: dict[int, tuple[Header, bytes]], trouble: dict[int, str]) -
         for node in [node for node, value in told.items() if value != common]:
             trouble[node] = reason
             del hellos[node]
+
+
+def _reply_in(message: Message) -> ConfigRecord:
+    """Our record in a reply; ProtocolError saying what there is instead."""
+    if message.has_error():
+        code = message.error.code
+        raise ProtocolError(NO_MOD if code == RAISED else explain(code, message.error.reason))
+    reply = records.find_reply(message.content)
+    if reply is None:
+        raise ProtocolError(NO_MOD)
+    return reply
+
+
+def message_in(_node: int, reply: ConfigRecord) -> bytes:
+    """The one message of a key agreement in a reply."""
+    message: bytes = records.field(reply, "envelope", bytes)
+    return message

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,7 +28,7 @@ from flhe.errors import ConfigError, ProtocolError, StoreError
 from flhe.keys.agreement.voids import Void
 from flhe.mods import records
 from flhe.schemes.sealed import Sealed, to_bytes
-from flhe.strategies.key_agreement import ATTEMPTS, Agreed
+from flhe.strategies.key_agreement import Agreed
 from flhe.training.model import Model
 from flhe.wire import files
 from flhe.wire.fields import U32, U64, As, Hash, bits, within
@@ -74,7 +73,7 @@ class PendingSet(Record):
 
 @dataclass(frozen=True, slots=True)
 class _Box(Record):
-    """What stands before a kept checkpoint: its round, its vouchers, and the lengths of its pieces."""
+    """What stands before a kept checkpoint: its round, its vouchers, and its length."""
 
     FORM = Form(
         "kept checkpoint",
@@ -85,7 +84,7 @@ class _Box(Record):
 
     round: U32
     vouchers: tuple[bytes, ...]
-    sizes: tuple[Annotated[int, bits(48)], ...]
+    size: Annotated[int, bits(48)]
 
 
 @dataclass(slots=True)
@@ -176,8 +175,7 @@ class Ledger(Record):
         """Keep a set, and its sum before members are asked to sign it."""
         if total is not None:
             self.pending_sum = total
-            if self.directory is not None:
-                _write_sum(self.directory / "pending", total)
+            self._write("pending", _chunks(total))
         self.pending = pending
         self.save()
 
@@ -211,18 +209,15 @@ class Ledger(Record):
         self.end_set()
 
     def _write_model(self, model: Model) -> None:
-        if self.directory is not None:
-            files.replace(self.directory / "model", model.chunks())
+        self._write("model", model.chunks())
         self.model = model
 
     def keep(self, total: Sealed, history: bytes, release: bytes = b"") -> ArrayRecord:
         """Keep a round's sum, and what opens it, before anybody is sent it."""
         arrays, round_ = records.from_sealed(total), total.slot.round
-        if self.directory is not None:
-            _write_sum(self.directory / f"sum-{round_}", total)
-            if release:
-                files.replace(self.directory / f"release-{round_}", [release])
+        self._write(f"sum-{round_}", _chunks(total))
         if release:
+            self._write(f"release-{round_}", [release])
             self.releases[round_] = release
         self.sums[round_] = (total.header(), arrays)
         self.chain[round_] = history
@@ -236,8 +231,7 @@ class Ledger(Record):
 
     def keep_result(self, number: int, result: bytes) -> None:
         """Keep what came of a query, for good: nodes answer it once."""
-        if self.directory is not None:
-            files.replace(self.directory / f"result-{number}", [result])
+        self._write(f"result-{number}", [result])
         self.results[number] = result
         self.evaluation = self.opens_evaluation = self.asking = b""
         self.summed()
@@ -249,10 +243,9 @@ class Ledger(Record):
 
     def keep_box(self, box: ArrayRecord, round_: int, vouchers: tuple[bytes, ...]) -> None:
         """Keep a sealed checkpoint of this epoch; sums that it makes needless are dropped."""
-        if self.directory is not None:
-            pieces = records.to_pieces(box)
-            head = frame(_Box(round_, vouchers, tuple(len(piece) for piece in pieces)))
-            files.replace(self.directory / "checkpoint", [head, *pieces])
+        pieces = records.to_pieces(box)
+        head = frame(_Box(round_, vouchers, sum(map(len, pieces))))
+        self._write("checkpoint", [head, *pieces])
         self.box, self.box_round, self.vouchers = box, round_, vouchers
         self.drop_sums(round_)
 
@@ -272,11 +265,6 @@ class Ledger(Record):
                 kept.pop(round_, None)
         self.save()
         self._unlink(*_files_of(rounds))
-
-    def skip_agreements(self) -> None:
-        """An agreement failed: its numbers are not used again."""
-        self.number += ATTEMPTS
-        self.save()
 
     def change_epoch(self, agreed: Agreed, round_: int) -> None:
         """A new epoch from `round_` on: what was sealed for the one before is of no more use."""
@@ -301,8 +289,12 @@ class Ledger(Record):
 
     def save(self) -> None:
         """Write it, whole or not at all."""
+        if self.directory is not None:  # encoding it takes a while
+            self._write("ledger", [self.to_bytes()])
+
+    def _write(self, name: str, chunks: Iterable[files.Buffer]) -> None:
         if self.directory is not None:
-            files.replace(self.directory / "ledger", [self.to_bytes()])
+            files.replace(self.directory / name, chunks)
 
     def _unlink(self, *names: str) -> None:
         if self.directory is not None:
@@ -355,9 +347,13 @@ class Ledger(Record):
             ledger.model = _read_model(directory / "model", ledger)
         written, ledger.box_round = ledger.box_round, -1
         if written >= 0 and (directory / "checkpoint").exists():
-            box, head = _read_box(directory / "checkpoint")
+            data = files.read(directory / "checkpoint")
+            head, start = unframe(_Box, data)
+            if start + head.size != len(data):
+                raise head.FORM.fault("cut short")
             if head.round == written:  # else a crash came between the file and the ledger
-                ledger.box, ledger.box_round, ledger.vouchers = box, written, head.vouchers
+                ledger.box, ledger.box_round = records.from_pieces([data[start:]]), written
+                ledger.vouchers = head.vouchers
         return ledger
 
     def place(self, nodes: Mapping[int, bytes]) -> None:
@@ -384,9 +380,9 @@ def _read_model(path: Path, ledger: Ledger) -> Model:
     return model
 
 
-def _write_sum(path: Path, total: Sealed) -> None:
+def _chunks(total: Sealed) -> list[files.Buffer]:
     header = total.header()
-    files.replace(path, [len(header).to_bytes(4, "big") + header, *total.body()])
+    return [len(header).to_bytes(4, "big") + header, *total.body()]
 
 
 def _read_sum(path: Path) -> Sealed:
@@ -395,12 +391,3 @@ def _read_sum(path: Path) -> Sealed:
     if len(data) < start:
         raise StoreError("a kept sum was cut short: its round cannot be resumed")
     return Sealed.from_parts(data[4:start], np.frombuffer(data, np.uint8, offset=start))
-
-
-def _read_box(path: Path) -> tuple[ArrayRecord, _Box]:
-    data = files.read(path)
-    head, start = unframe(_Box, data)
-    if start + sum(head.sizes) != len(data):
-        raise head.FORM.fault("cut short")
-    ends = list(accumulate(head.sizes, initial=start))
-    return records.from_pieces(data[a:b] for a, b in pairwise(ends)), head

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from logging import INFO, WARNING, getLogger
+from logging import INFO, WARNING
 from typing import Any, NoReturn, cast
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -23,9 +23,7 @@ from flhe.schemes.base import Adder
 from flhe.schemes.sealed import Sealed
 from flhe.strategies.federation import Federation, Read
 from flhe.strategies.options import RunSettings
-from flhe.strategies.trouble import give_up, warn
-
-log = getLogger("flwr").log
+from flhe.strategies.trouble import give_up, log, warn
 
 
 class MaskingAgreement:

@@ -14,7 +14,7 @@ Source: SASH, Sec. 3.2; Bonawitz et al., CCS 2017; `flhe.keys.agreement.masking`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, Unpack
 
 import numpy as np
@@ -67,7 +67,10 @@ class MaskingKeyAgreement(Workflow, MeteredGrid):
         max_rounds: int = MAX_ROUNDS,
         **options: Unpack[SumOptions],
     ) -> None:
-        terms = Terms(_with_masking_keys(), metrics=(), evaluated=())
+        schemes: Iterator[Scheme] = (SCHEMES.named(name)() for name in SCHEMES.own)
+        # The scheme whose masking keys these are, with its defaults: what it masks is not used.
+        scheme = next(s for s in schemes if s.per_sum_keys and s.reader == "server")
+        terms = Terms(scheme, metrics=(), evaluated=())
         Workflow.__init__(self, grid, terms, max_rounds, min_nodes, resume=False, **options)
         MeteredGrid.__init__(self, self._stream)
         self._owed = False
@@ -157,9 +160,3 @@ class MaskingKeyAgreement(Workflow, MeteredGrid):
         answers = agreement.unmask()
         fed.ledger.done()
         return combine(fed.parameters.circle, slot, senders, answers)
-
-
-def _with_masking_keys() -> Scheme:
-    """The scheme whose masking keys these are, with its defaults: what it masks is not used."""
-    own = (SCHEMES.named(name)() for name in SCHEMES.own)
-    return next(scheme for scheme in own if scheme.per_sum_keys and scheme.reader == "server")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from logging import INFO, WARNING, getLogger
+from logging import INFO, WARNING
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -22,9 +22,7 @@ from flhe.strategies.federation import Federation
 from flhe.strategies.ledger import PendingSet
 from flhe.strategies.masking_agreement import MaskingAgreement
 from flhe.strategies.options import RunSettings
-from flhe.strategies.trouble import reasons, warn
-
-log = getLogger("flwr").log
+from flhe.strategies.trouble import log, reasons, warn
 
 
 @dataclass(slots=True)
@@ -35,10 +33,16 @@ class Settling:
     settings: RunSettings
     _trouble: dict[int, str] = field(default_factory=dict)
 
-    def begin(self, total: Sealed) -> ArrayRecord | None:
-        """Have the members whose updates are in `total` sign its set; then as `settle`."""
-        void = Void.of(self.fed.parameters.circle, total.slot)
-        self.fed.ledger.hold(PendingSet(void), total)  # before anybody may have signed it
+    def keep(self, total: Sealed) -> ArrayRecord:
+        """Keep a sum as its round's, opened by those whose updates are in it where the scheme has that.
+
+        Raises QuorumError: its set was given up, or as `settle`.
+        """
+        fed = self.fed
+        if not fed.terms.scheme.opened_together:
+            return fed.keep(total)
+        void = Void.of(fed.parameters.circle, total.slot)
+        fed.ledger.hold(PendingSet(void), total)  # before anybody may have signed it
         agreement = self._agreement(total)
         try:
             agreement.sign()
@@ -46,7 +50,11 @@ class Settling:
             log(WARNING, "%s", error)
         else:
             self._note(signatures=agreement.signatures)
-        return self.settle()
+        if (kept := self.settle()) is None:
+            raise QuorumError(
+                f"round {total.slot.round}: its sum was given up before it was opened"
+            )
+        return kept
 
     def settle(self) -> ArrayRecord | None:
         """Have the pending set opened, and keep its sum as the round's; None where it was given up.

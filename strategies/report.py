@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from logging import WARNING, getLogger
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,7 @@ from flwr.serverapp import Grid
 from flhe.errors import ConfigError
 from flhe.mods.records import message_bytes
 from flhe.strategies.overhead import Meter, Phase, Spent, phase_of
-
-log = getLogger("flwr").log
+from flhe.strategies.trouble import log
 
 PREFIXES = ("eval", "val", "test")
 """What names of evaluation metrics begin with."""
@@ -104,10 +103,6 @@ class RoundReport:
         """Return the report with what an evaluation found."""
         accuracy, loss = scalar(metrics, "accuracy", "acc"), scalar(metrics, "loss")
         return replace(self, accuracy=accuracy, loss=loss)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as plain JSON values, in the order of the fields."""
-        return {name: finite(value) for name, value in asdict(self).items()}
 
 
 def finite(value: Any) -> Any:
@@ -228,7 +223,7 @@ class Reporter:
     def round(self, report: RoundReport) -> None:
         """Append a finished round. Fits a strategy's `on_round`."""
         report = replace(report, nodes_bytes=self._nodes_memory())
-        self.emit("round", **report.to_json())
+        self.emit("round", **asdict(report))
         for receive in self.also:
             receive(report)
 
@@ -294,7 +289,3 @@ class MeteredGrid(Grid):
     def get_node_ids(self) -> Iterable[int]:
         """Ids of the nodes that the wrapped grid reaches."""
         return self._grid.get_node_ids()
-
-    def get_nodes(self) -> Iterable[Any]:
-        """Nodes that the wrapped grid reaches."""
-        return self._grid.get_nodes()

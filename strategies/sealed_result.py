@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
-from logging import INFO, WARNING, getLogger
+from collections.abc import Iterable, Mapping
+from logging import INFO, WARNING
 from pathlib import Path
 
 from flwr.app import MetricRecord
@@ -15,9 +15,8 @@ from flhe.coding.select import describe
 from flhe.errors import ConfigError, ProtocolError
 from flhe.mods import records
 from flhe.node.policy import default_root
+from flhe.strategies.trouble import log
 from flhe.training.terms import Terms
-
-log = getLogger("flwr").log
 
 
 def save_sealed(result: Result, path: str | Path) -> None:
@@ -68,8 +67,22 @@ def write_private(path: str | Path, pieces: Iterable[bytes]) -> None:
 def log_encryption(terms: Terms, members: int, needed: int) -> None:
     """Log terms, for so many members, in the form of FedAvg's own summary."""
     log(INFO, "\t├──> Encryption:")
-    log(INFO, "\t│\t├──Scheme: %s, %d members", terms.scheme.name, members)
-    for line in _lines(terms, members):
+    lines = [
+        f"Scheme: {terms.scheme.name}, {members} members",
+        terms.scheme.summary(),
+        f"Codec: {terms.resolved(members).codec.summary()}",
+    ]
+    if terms.codec.sparse and not terms.codec.hides:
+        lines.append("The server sees which coordinates are sent: they are NOT permuted")
+    if terms.select.partial:
+        lines.append(f"Encrypted part: {describe(terms.select)}")
+    if (noise := terms.noise) is not None:
+        lines.append(f"Laplace noise: scale {noise.scale:g} on {noise.scope}")
+    lines.append(f"Server optimizer: {terms.optimizer.name}")
+    if terms.codec.mechanism is not None and (told := (*terms.metrics, *terms.evaluated)):
+        without = f"Metrics are averaged WITHOUT noise, epsilon leaves them out: {', '.join(told)}"
+        lines.append(without)
+    for line in lines:
         log(INFO, "\t│\t├──%s", line)
     log(INFO, "\t│\t└──Replies needed: %d", needed)
 
@@ -93,17 +106,3 @@ def warn_of_clear(terms: Terms) -> None:
     """Log a warning where a part of each update travels in clear."""
     if warning := terms.clear_warning():
         log(WARNING, "%s", warning)
-
-
-def _lines(terms: Terms, members: int) -> Iterator[str]:
-    yield terms.scheme.summary()
-    yield f"Codec: {terms.resolved(members).codec.summary()}"
-    if terms.codec.sparse and not terms.codec.hides:
-        yield "The server sees which coordinates are sent: they are NOT permuted"
-    if terms.select.partial:
-        yield f"Encrypted part: {describe(terms.select)}"
-    if (noise := terms.noise) is not None:
-        yield f"Laplace noise: scale {noise.scale:g} on {noise.scope}"
-    yield f"Server optimizer: {terms.optimizer.name}"
-    if terms.codec.mechanism is not None and (told := (*terms.metrics, *terms.evaluated)):
-        yield f"Metrics are averaged WITHOUT noise, epsilon leaves them out: {', '.join(told)}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from logging import INFO, getLogger
+from logging import INFO
 from typing import ClassVar, Unpack
 
 from flwr.app import ArrayRecord
@@ -30,12 +30,11 @@ from flhe.strategies.options import SumOptions
 from flhe.strategies.pending import Settling
 from flhe.strategies.report import RoundReport
 from flhe.strategies.survey import Outcome, Survey
+from flhe.strategies.trouble import log
 from flhe.strategies.workflow import Workflow
-from flhe.training.query import Query
+from flhe.training.query import QUERY, Query
 from flhe.training.schedule import Value
 from flhe.training.terms import Terms
-
-log = getLogger("flwr").log
 
 MAX_QUERIES = 100
 """Queries that a federation asks unless said; a site's own `flhe-max-queries` counts, too."""
@@ -138,7 +137,7 @@ class SecureSum(Workflow):
             number = self._number(fed, query)
             log(INFO, "")
             log(INFO, "[QUERY %d] %s", number, query.line())
-            Attempts(fed, self._epochs).run(number, partial(self._ask, fed, query, number))
+            Attempts(fed, self._epochs).run(number, partial(self._ask, fed, query))
             if fed.ledger.evaluation:
                 fed.open_by_members(self.settings.stage_timeout)
             fed.ledger.done()
@@ -188,16 +187,13 @@ class SecureSum(Workflow):
         ledger.save()
         return last + 1
 
-    def _ask(self, fed: Survey, query: Query, number: int) -> None:
+    def _ask(self, fed: Survey, query: Query) -> None:
         """One attempt at a query."""
         nodes = [node for node in fed.present() if node not in fed.barred]
         fed.query, fed.forms = query, {}
         messages = fed.questions(nodes)
         fed.attempt.asked = len(messages)
         replies = fed.grid.send_and_receive(messages, timeout=self.settings.round_timeout)
-        total = Exchange(fed, self.sampling.needed(fed)).add_answers(replies)
+        total, _ = Exchange(fed, self.sampling.needed(fed)).add_whole(QUERY, replies)
         fed.note(total)
-        if not self.terms.scheme.opened_together:
-            fed.keep(total)
-        elif Settling(fed, self.settings).begin(total) is None:
-            raise QuorumError(f"query {number}: its sum was given up before it was opened")
+        Settling(fed, self.settings).keep(total)

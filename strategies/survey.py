@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from logging import WARNING, getLogger
+from logging import WARNING
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from flhe.mods import records
 from flhe.schemes.sealed import Sealed, from_bytes, to_bytes
 from flhe.strategies.federation import BEHIND, LEFT, NO_KEY, SUM_RANGE, Federation
 from flhe.strategies.overhead import OPEN
-from flhe.strategies.trouble import give_up, most_common, warn
+from flhe.strategies.trouble import give_up, log, most_common, warn
 from flhe.sums.secure_sum import SecureSum as Sum
 from flhe.training import query
 from flhe.training.kind import Kind
@@ -28,8 +28,6 @@ from flhe.wire.canonical import dumps
 from flhe.wire.derive import PREFIX
 from flhe.wire.fields import U32, Hash
 from flhe.wire.record import Form, Record
-
-log = getLogger("flwr").log
 
 MAX_RESULT = 1 << 30
 NEVER = (*BEHIND, NO_KEY, LEFT, SUM_RANGE)

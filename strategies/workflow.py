@@ -8,8 +8,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from flhe.errors import ConfigError
-from flhe.strategies.beginning import begin
-from flhe.strategies.epochs import Epochs
+from flhe.strategies.epochs import Epochs, begin
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.key_agreement import MIN_MEMBERS
 from flhe.strategies.membership import Membership

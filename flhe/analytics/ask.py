@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -101,64 +100,43 @@ def quantiles(
     """
     if not shares or not all(0 <= share <= 1 for share in shares):
         raise ConfigError("quantiles: shares from 0 to 1")
-    real = schema.column(column, Real)
-    search = _Search(secure, schema, column, cuts)
-    first = search.begin()
-    if search.rows < 1:
-        raise ConfigError("quantiles: the sites have no rows")
-    places = np.asarray(shares, np.float64) * (search.rows - 1)
-    ranks = sorted({int(r) for place in places for r in (np.floor(place), np.ceil(place))})
-    found = search.order_statistics(ranks, first)
-    value = {rank: real.middle + real.half * found[rank] / (1 << FRACTION) for rank in ranks}
-    low = np.array([value[int(np.floor(place))] for place in places])
-    high = np.array([value[int(np.ceil(place))] for place in places])
-    return np.asarray(low + (high - low) * (places - np.floor(places)))
+    real, one = schema.column(column, Real), 1 << FRACTION
+    answered = set[tuple[int, bytes]]()
 
+    def inner(low: int, high: int) -> set[int]:
+        return {low + (high - low) * k // (cuts + 1) for k in range(1, cuts + 1)} - {low, high}
 
-@dataclass(slots=True)
-class _Search:
-    """Counts below thresholds, all of the same sites' rows."""
-
-    secure: Sums
-    schema: Schema
-    column: str
-    cuts: int
-    rows: int = -1
-    senders: bytes = b""
-
-    def begin(self) -> dict[int, int]:
-        """The counts that every search begins with; `rows` is known from there on."""
-        one = 1 << FRACTION
-        return self._below(self._inner(-one - 1, one))
-
-    def order_statistics(self, ranks: Sequence[int], first: dict[int, int]) -> dict[int, int]:
-        """For each rank from 0, the smallest threshold that more than `rank` values are at most."""
-        one, below = 1 << FRACTION, first
-        # Each is above the first of its two numbers, and at most the second.
-        spans = dict.fromkeys(ranks, (-one - 1, one))
-        while True:
-            for rank, (low, high) in spans.items():
-                tried = [t for t in below if low < t < high]
-                under = [t for t in tried if below[t] <= rank]
-                over = [t for t in tried if below[t] > rank]
-                spans[rank] = max([low, *under]), min([high, *over])
-            wanted = {t for low, high in spans.values() for t in self._inner(low, high)}
-            if not wanted:
-                return {rank: high for rank, (_, high) in spans.items()}
-            below = self._below(wanted)
-
-    def _inner(self, low: int, high: int) -> set[int]:
-        inner = {low + (high - low) * k // (self.cuts + 1) for k in range(1, self.cuts + 1)}
-        return inner - {low, high}
-
-    def _below(self, thresholds: Iterable[int]) -> dict[int, int]:
-        statistic = Below(self.column, tuple(sorted(thresholds)))
-        total = self.secure.sum(statistic.name, statistic.parameters(self.schema))
-        rows, counts = _result(total, self.schema, statistic)
-        if self.rows not in (-1, rows) or self.senders not in (b"", total.senders):
+    def count(thresholds: Iterable[int]) -> dict[int, int]:
+        """For each threshold, how many values are at most it."""
+        statistic = Below(column, tuple(sorted(thresholds)))
+        total = secure.sum(statistic.name, statistic.parameters(schema))
+        rows, counts = _result(total, schema, statistic)
+        answered.add((rows, total.senders))
+        if len(answered) > 1:
             raise ProtocolError(
                 "quantiles: other sites answered this time than before: ask again, with other `cuts`, "
                 "because sites answer each question once"
             )
-        self.rows, self.senders = rows, total.senders
         return dict(zip(statistic.thresholds, counts.tolist(), strict=True))
+
+    below = count(inner(-one - 1, one))
+    [(rows, _)] = answered
+    if rows < 1:
+        raise ConfigError("quantiles: the sites have no rows")
+    places = np.asarray(shares, np.float64) * (rows - 1)
+    ranks = sorted({int(r) for place in places for r in (np.floor(place), np.ceil(place))})
+    # For each rank from 0, the smallest threshold that more than `rank` values are at most: it is above
+    # the first of its two numbers, and at most the second.
+    spans = dict.fromkeys(ranks, (-one - 1, one))
+    while below:
+        for rank, (low, high) in spans.items():
+            tried = [t for t in below if low < t < high]
+            under = [t for t in tried if below[t] <= rank]
+            over = [t for t in tried if below[t] > rank]
+            spans[rank] = max([low, *under]), min([high, *over])
+        wanted = {t for low, high in spans.values() for t in inner(low, high)}
+        below = count(wanted) if wanted else {}
+    value = {rank: real.middle + real.half * high / one for rank, (_, high) in spans.items()}
+    first = np.array([value[int(np.floor(place))] for place in places])
+    second = np.array([value[int(np.ceil(place))] for place in places])
+    return np.asarray(first + (second - first) * (places - np.floor(places)))

@@ -125,9 +125,13 @@ class Mean(Statistic):
         return {"rows": whole(rows_of(table)), "sum": whole(values.sum())}
 
     def result(self, schema: Schema, sums: Sums) -> Moments:
-        """Rows and mean."""
-        column, rows = schema.column(self.column, Real), total_rows(sums)
-        return Moments(rows, _mean(column, int(sums["sum"].item()), rows))
+        """Rows and mean, and the variance if there are squares."""
+        column, rows, total = schema.column(self.column, Real), total_rows(sums), sums["sum"].item()
+        mean = _mean(column, total, rows)
+        if "squares" not in sums or rows < 2:
+            return Moments(rows, mean)
+        spread = _central(sums["squares"].tolist(), total, total, rows) * column.half**2
+        return Moments(rows, mean, spread)
 
 
 def _mean(column: Real, total: int, rows: int) -> float:
@@ -144,15 +148,6 @@ class Variance(Mean):
         """Under "squares" too, shape (2,)."""
         values = schema.column(self.column, Real).scaled(schema.take(table, self.column))
         return {**Mean.answer(self, schema, table), "squares": whole(*_product(values, values))}
-
-    def result(self, schema: Schema, sums: Sums) -> Moments:
-        """Rows, mean and variance."""
-        column, rows = schema.column(self.column, Real), total_rows(sums)
-        total = int(sums["sum"].item())
-        if rows < 2:
-            return Moments(rows, _mean(column, total, rows))
-        spread = _central(sums["squares"].tolist(), total, total, rows) * column.half**2
-        return Moments(rows, _mean(column, total, rows), spread)
 
 
 def _product(one: NDArray[np.int64], other: NDArray[np.int64]) -> tuple[int, int]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import platform
-import re
 import time
 from collections.abc import Collection
 from importlib import metadata
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from flhe.packages import how_to
 from flhe.provision.checks import Check, Checks
@@ -50,13 +53,12 @@ def check_clock(roster: Path | None, now: float | None = None) -> Check:
 def check_versions(schemes: Collection[str]) -> Checks:
     """What is installed, beside what flhe asks for; `schemes` are those that may run here."""
     found = [f"Python {platform.python_version()}", f"flhe {metadata.version('flhe')}"]
-    bounds = {name: spec for name, spec in map(_split, metadata.requires("flhe") or ()) if name}
+    declared = map(Requirement, metadata.requires("flhe") or ())
+    bounds = {each.name: each.specifier for each in declared if each.marker is None}
     for package in _NEEDED:
-        installed = _version(package)
-        if installed is None or not _within(installed, bounds.get(package, "")):
-            says = (
-                f"{package} {installed or 'is missing'}, and flhe needs {bounds.get(package, 'it')}"
-            )
+        installed, needed = _version(package), bounds.get(package, SpecifierSet())
+        if installed is None or not needed.contains(Version(installed).base_version):
+            says = f"{package} {installed or 'is missing'}, and flhe needs {needed or 'it'}"
             mend = "install flhe again into the node's environment, as docs/install.md says"
             yield Check("versions", "fail", says, mend)
         else:
@@ -87,24 +89,3 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _split(requirement: str) -> tuple[str, str]:
-    """Name and bounds of a requirement; no name for one of an extra."""
-    if ";" in requirement:
-        return "", ""
-    found = re.match(r"([A-Za-z0-9._-]+?)\s*\(?([<>=!~].*?)?\)?$", requirement.strip())
-    return (found[1], found[2] or "") if found else ("", "")
-
-
-def _within(installed: str, spec: str) -> bool:
-    """Whether a version is within bounds such as `>=1.41,<1.42`; other forms are not judged."""
-    have = _numbers(installed)
-    for sign, bound in re.findall(r"(>=|<)\s*([0-9.]+)", spec):
-        if (have < _numbers(bound)) == (sign == ">="):
-            return False
-    return True
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version.split("+", maxsplit=1)[0])[:3]))

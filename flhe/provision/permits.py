@@ -27,11 +27,7 @@ def grant(home: Path) -> str:
         raise ConfigError(f"--home {home}: no identity in it; {mend}")
     store = Store(home)
     entry = audit.Entry(
-        run=0,
-        stage=audit.PERMIT,
-        asked_by=audit.ADMINISTRATOR,
-        answer=audit.PERMITTED,
-        seconds=0.0,
+        run=0, stage=audit.PERMIT, asked_by=audit.ADMINISTRATOR, answer=audit.PERMITTED, seconds=0.0
     )
     audit.write(store, entry)  # first: no permit without its line
     most = federations.permit(store)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from flhe.coding.base import Mechanism
 from flhe.errors import ConfigError
@@ -64,7 +65,7 @@ def epsilon(releases: Releases, delta: float = DEFAULT_DELTA) -> float:
     return float(accountant.get_epsilon(left)) + 2 * SUM * count
 
 
-def spent(mechanism: Mechanism | None, releases: int, delta: float) -> dict[str, float]:
+def spent(mechanism: Mechanism | None, releases: int, delta: float) -> dict[str, Any]:
     """Return epsilon and delta of so many sums, by name; nothing where they have no such noise."""
     if mechanism is None:
         return {}

@@ -21,7 +21,7 @@ from flhe_app import launch, node_memory
 from flhe_app.flower_run import How
 from flhe_app.settings import Settings
 from tests.apps.federation import serve
-from tests.strategies.test_tensorboard import written
+from tests.strategies.test_report import written
 
 ROUNDS = 2
 PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")

@@ -24,7 +24,7 @@ from flhe.schemes.sealed import Sealed
 from flhe.strategies import SecureSum
 from flhe.strategies.exchange import Exchange
 from flhe.strategies.masking_agreement import MaskingAgreement
-from flhe.training.query import AnswerForm, Part, Query
+from flhe.training.query import QUERY, AnswerForm, Part, Query
 from tests.strategies.puppets import Puppets
 from tests.strategies.variants import ALLOWED
 
@@ -74,7 +74,7 @@ class Liar:
 
     def added(self, replies: Mapping[int, Message], needed: int = 2) -> Sealed:
         """The sum of what some replied."""
-        total = Exchange(self.fed, needed).add_answers(list(replies.values()))
+        total, _ = Exchange(self.fed, needed).add_whole(QUERY, list(replies.values()))
         self.fed.note(total)
         return total
 

@@ -178,11 +178,6 @@ def epoch_of(site: Site) -> Epoch:
     return Epoch.from_bytes(store.read(only))
 
 
-def as_group_key(epoch: Epoch) -> Epoch:
-    """What whoever has a backup can try: its key in the place of the group's."""
-    return replace(epoch, group_key=ModelKey.of(epoch).key)
-
-
 def test_no_single_update_opens_but_models_do(tmp_path: Path) -> None:
     group = Group(tmp_path / "nodes").agree()
     wire = group.parts()
@@ -203,7 +198,7 @@ def test_no_single_update_opens_but_models_do(tmp_path: Path) -> None:
         for secret in (epoch.group_key, *(key for key in epoch.pair_keys if key)):
             assert bytes(secret) not in held
     scheme = group.terms.for_cohort(3)
-    thief = as_group_key(real[1])
+    thief = replace(real[1], group_key=ModelKey.of(real[1]).key)  # what whoever has it can try
     for part in wire:
         clear = np.asarray(opener_for(scheme, real[1], part).decrypt(part))
         read = np.asarray(opener_for(scheme, thief, part).decrypt(part))

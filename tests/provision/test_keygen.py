@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
-from flhe.cli import app
 from flhe.errors import StoreError
 from flhe.keys.agreement.dealt import Dealt
 from flhe.keys.identity import Identity
@@ -17,7 +16,10 @@ from flhe.keys.roster.roster import Member, Roster
 from flhe.provision import keygen
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.wire import files
+from tests.provision.site import bad, good
 from tests.rosters import write_signed
+
+refused = partial(bad, code=2)
 
 NAMES = ("hospital-a", "Hospital.B", "clinic_c", "lab-9")
 
@@ -31,21 +33,15 @@ def roster(names: tuple[str, ...] = NAMES, schemes: tuple[str, ...] = ("*",)) ->
     return Roster(tuple(map(Member, names, keys)), 0, 2, schemes)
 
 
-def deal(tmp: Path, *more: str, sites: Roster | None = None, out: str = "keys") -> Result:
+def deal(
+    tmp: Path, *more: str, sites: Roster | None = None, out: str = "keys", do: Any = good
+) -> str:
     """`flhe keygen --scheme esafl ...`; its files go to tmp / out."""
     sites = sites or roster()
     path = tmp / "roster"
     write_signed(path, sites, identities())
     options = ["--scheme", "esafl", "--roster", str(path), "--roster-hash", sites.hash.hex()]
-    return CliRunner().invoke(app, ["keygen", *options, "--out", str(tmp / out), *more])
-
-
-def line(result: Result) -> str:
-    """What a refusal says: one line, and exit code 2."""
-    assert result.exit_code == 2, result.output
-    assert result.output.startswith("flhe: ")
-    assert result.output.count("\n") == 1
-    return result.output
+    return str(do("keygen", *options, "--out", tmp / out, *more))
 
 
 def read(folder: Path) -> dict[str, Dealt]:
@@ -61,9 +57,8 @@ def test_each_site_gets_its_file(
     ring: str, dimension: int, names: tuple[str, ...], tmp_path: Path
 ) -> None:
     without = [word for name in NAMES if name not in names for word in ("--without", name)]
-    result = deal(tmp_path, "--ring", ring, *without)
-    assert result.exit_code == 0, result.output
-    assert ("lab-9" in result.output) == (not without)
+    output = deal(tmp_path, "--ring", ring, *without)
+    assert ("lab-9" in output) == (not without)
     folder, sites = tmp_path / "keys", roster()
     assert folder.stat().st_mode & 0o777 == 0o700
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in folder.iterdir())
@@ -78,45 +73,44 @@ def test_each_site_gets_its_file(
         assert np.array_equal(one.key.total, total)
     (serial,) = {one.serial for one in dealt.values()}
     for said in (serial.hex(), sites.hash.hex(), "flhe-dealt-key", *names):
-        assert said in result.output
-    assert deal(tmp_path, out="again").exit_code == 0
+        assert said in output
+    deal(tmp_path, out="again")
     for name, one in read(tmp_path / "again").items():  # two dealings share nothing
         assert one.serial != serial
         assert name not in dealt or not np.array_equal(one.key.own, dealt[name].key.own)
 
 
 def test_a_site_shows_what_it_may(tmp_path: Path) -> None:
-    assert deal(tmp_path).exit_code == 0
+    deal(tmp_path)
     path = tmp_path / "keys" / f"lab-9{keygen.SUFFIX}"
     dealt = Dealt.from_bytes(files.read(path))
-    result = CliRunner().invoke(app, ["keygen", "--show", str(path)])
-    assert result.exit_code == 0
+    output = good("keygen", "--show", path)
     for said in (dealt.serial.hex(), f"esafl; {dealt.scheme.summary()}", dealt.member.hex()):
-        assert said in result.output
-    shown = set("".join(result.output.replace(dealt.scheme.summary(), "").split()))
-    assert len(result.output) < 600  # a key has thousands of digits
+        assert said in output
+    shown = set("".join(output.replace(dealt.scheme.summary(), "").split()))
+    assert len(output) < 600  # a key has thousands of digits
     assert shown <= set("0123456789abcdefghijklmnopqrstuvwxyz;")
     path.chmod(0o640)
-    assert "chmod 600" in line(CliRunner().invoke(app, ["keygen", "--show", str(path)]))
+    assert "chmod 600" in refused("keygen", "--show", path)
     path.chmod(0o600)
     path.write_bytes(path.read_bytes()[:-1])
-    assert "damaged" in line(CliRunner().invoke(app, ["keygen", "--show", str(path)]))
+    assert "damaged" in refused("keygen", "--show", path)
 
 
 def test_no_key_is_overwritten(tmp_path: Path) -> None:
-    assert deal(tmp_path).exit_code == 0
+    deal(tmp_path)
     folder = tmp_path / "keys"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert "is there already" in line(deal(tmp_path))
+    assert "is there already" in deal(tmp_path, do=refused)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     left = folder / f"clinic_c{keygen.SUFFIX}"
     left.rename(folder / "elsewhere")
-    assert "is there already" in line(deal(tmp_path))
+    assert "is there already" in deal(tmp_path, do=refused)
     assert not left.exists()
     for path in folder.iterdir():
         path.unlink()
     left.symlink_to(tmp_path / "roster")
-    assert "is there already" in line(deal(tmp_path))
+    assert "is there already" in deal(tmp_path, do=refused)
 
 
 def test_half_a_dealing_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +123,7 @@ def test_half_a_dealing_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         return create(path, data)
 
     monkeypatch.setattr(files, "create", full)
-    assert "No space left" in line(deal(tmp_path))
+    assert "No space left" in deal(tmp_path, do=refused)
     assert len(made) == 2
     assert not list((tmp_path / "keys").iterdir())
 
@@ -148,7 +142,7 @@ def test_half_a_dealing_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 )
 def test_refuses(options: list[str], how: dict[str, Any], message: str, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    assert message in line(deal(tmp_path, *options, **how))
+    assert message in deal(tmp_path, *options, **how, do=refused)
     assert [path.name for path in tmp_path.iterdir()] == ["roster"]
 
 
@@ -163,4 +157,4 @@ def test_refuses(options: list[str], how: dict[str, Any], message: str, tmp_path
     ids=str,
 )
 def test_refuses_what_is_incomplete(options: str, message: str) -> None:
-    assert message in line(CliRunner().invoke(app, ["keygen", *options.split()]))
+    assert message in refused("keygen", *options.split())

@@ -81,7 +81,6 @@ def test_the_audit_log_has_the_permit_and_no_server_can_write_one(tmp_path: Path
     home = tmp_path / "home-site-a"
     good("permit", "--home", home)
     (entry,) = audit.last(Store(home), 9)
-    assert entry is not None
     assert (entry.stage, entry.asked_by, entry.answer) == ("permit", "administrator", "permitted")
     assert "permitted" in good("log", "--home", home)
     forged = audit.Entry(run=7, stage="permit", answer="permitted", seconds=0.0)

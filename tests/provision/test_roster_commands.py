@@ -91,7 +91,6 @@ def test_from_nothing_to_a_pinned_roster(tmp_path: Path) -> None:
 
     config = {"flhe-roster": str(tmp_path / "signed"), "flhe-roster-hash": pinned}
     policy = Policy.of_node(config, run_id=1, node_id=2, simulated=False, environ={})
-    assert policy.roster is not None
     assert {m.name: m.public for m in policy.roster.members} == {
         n: public(tmp_path, n) for n in ABC
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -41,19 +40,19 @@ MASKED = ("round", "consist", "unmask")
 """Stages of a round whose survivors are signed."""
 
 
-class Busy:
-    """How many nodes work at the moment, over all grids."""
+class Here:
+    """In place of a pool of threads: a node works when it is asked."""
 
-    count, lock = 0, threading.Lock()
+    @staticmethod
+    def submit(work: Callable[..., None], *args: Any) -> None:
+        work(*args)
 
-    @classmethod
-    def add(cls, change: int) -> None:
-        with cls.lock:
-            cls.count += change
+    def shutdown(self, wait: bool) -> None:
+        """There is nothing to wait for."""
 
 
 class Clock:
-    """Stands in for `time`: what sleeps moves it, unless a node works; that takes no time at all."""
+    """Stands in for `time`: what sleeps moves it, and nodes take no time at all."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -64,10 +63,7 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         assert seconds >= 0
-        if Busy.count:
-            time.sleep(min(seconds, 0.002))
-        else:
-            self.now += max(seconds, 1e-6)
+        self.now += max(seconds, 1e-6)
 
 
 class Node(ClientApp):
@@ -130,6 +126,7 @@ class Puppets(InProcessGrid):
                 **(config(i) if config else {}),
             },
         )
+        self._pool = Here()
         self.fate: Callable[[int, str, int], Fate] = lambda node, stage, round_: None
         self.away: Callable[[int], set[int]] = lambda round_: set()
         self.before: dict[int, Callable[[], None]] = {}
@@ -232,16 +229,8 @@ class Puppets(InProcessGrid):
             self.dead = {node} if fate == "dead" else set()
             self.silent = {node} if fate == "silent" else set()
             self._about[f"{self._count + 1:064x}"] = (node, stage)
-            if fate is None:
-                Busy.add(1)
             ids += super().push_messages([message])
         return ids
-
-    def _work(self, *args: Any) -> None:
-        try:
-            super()._work(*args)
-        finally:
-            Busy.add(-1)
 
     def send_and_receive(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("this one waits for everyone")

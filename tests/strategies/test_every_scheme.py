@@ -116,7 +116,6 @@ def test_each_stage_is_asked_of_each_once(calm: Calm) -> None:
     asked: Counter[tuple[int, int, str]] = Counter()
     for node, stage, content in calm.grid.sent:
         record = records.find_config(content, records.STAGE)
-        assert record is not None
         evaluates = record.get("attempt") == EVALUATION.attempt
         if stage in ("round", "supports", "update", "consist", "unmask") and not evaluates:
             asked[node, records.field(record, "round", int), stage] += 1
@@ -130,7 +129,6 @@ def test_each_stage_is_asked_of_each_once(calm: Calm) -> None:
 
 def test_every_second_and_byte_is_in_a_phase(calm: Calm) -> None:
     ending, stages = calm.strategy.ending, calm.variant.stages
-    assert ending is not None
     check_accounts(calm.grid, ending)
     own = {MASKING} if calm.variant.per_sum_keys else {EXCHANGE} if len(stages) > 1 else set()
     for report in calm.grid.reports:

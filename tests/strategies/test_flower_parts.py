@@ -72,8 +72,7 @@ def test_a_mod_of_the_train_function_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrap",
-    [DifferentialPrivacyClientSideFixedClipping, DifferentialPrivacyServerSideFixedClipping],
+    "wrap", [DifferentialPrivacyClientSideFixedClipping, DifferentialPrivacyServerSideFixedClipping]
 )
 def test_a_wrapper_is_told_why_not(tmp_path: Path, wrap: Callable[..., Strategy]) -> None:
     text = refusal(Puppets(tmp_path, 3), wrap(FlasheFedAvg(), 1.0, 1.0, 3))

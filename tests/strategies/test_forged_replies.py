@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from flhe.coding.support import Support
-from flhe.coding.update import update_codec
-from flhe.errors import FlheError
 from flhe.keys import seal
 from flhe.keys.agreement.states import Epoch
 from flhe.keys.seal import ModelKey
@@ -27,10 +23,9 @@ from flhe.strategies import FlasheFedAvg, HEStrategy
 from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
 from flhe.sums.secure_sum import SecureSum
-from flhe.training.update import UPDATE
 from flhe.wire import canonical
 from tests.strategies.puppets import Log, Patch, Puppets, initial, lie, play, same, told
-from tests.strategies.reference import MAX, Reference, close, start_arrays, tolerance
+from tests.strategies.reference import Reference, close, start_arrays, tolerance
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -97,10 +92,7 @@ LIES: dict[str, tuple[Callable[[Message], None], str]] = {
     "no update": (replaced(records.UPDATE), NO_UPDATE),
     "plain arrays": (replaced(records.UPDATE, initial), "ciphertext pieces are missing"),
     "a plain record for ours": (replaced(records.REPLY, initial), NOTHING),
-    "an empty reply record": (
-        replaced(records.REPLY, {"v": records.PROTOCOL}),
-        "field 'digest'",
-    ),
+    "an empty reply record": (replaced(records.REPLY, {"v": records.PROTOCOL}), "field 'digest'"),
     "a reply of another version": (
         replaced(records.REPLY, {"v": records.PROTOCOL + 1}),
         "another version of flhe's protocol",
@@ -168,57 +160,6 @@ def test_a_member_shown_another_model_has_drifted(
     assert "node 103 has caught up by a checkpoint" in caplog.text
     assert grid.survivors == [4]
     close(same(grid, range(5)), Reference.of([[0, 1, 2, 4]]), tolerance([0, 1, 2, 4], 1))
-
-
-ANY = st.one_of(
-    st.integers(-9, 9),
-    st.binary(max_size=300),
-    st.text(max_size=9),
-    st.lists(st.binary(), max_size=3),
-)
-
-
-@pytest.fixture(scope="module")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Message]:
-    """A run's state in the middle of round 1, and a reply that it would take."""
-    taken: list[tuple[Any, Message]] = []
-
-    class Stops(HEStrategy):
-        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
-            taken.extend((self._fed, reply) for reply in replies)
-            raise KeyboardInterrupt
-
-    grid = Puppets(tmp_path_factory.mktemp("honest"), 3)
-    with pytest.raises(KeyboardInterrupt):
-        Stops(codec=update_codec(max_examples=MAX)).start(grid, initial())
-    grid.close()
-    return taken[0]
-
-
-@settings(max_examples=25)
-@given(
-    header=st.one_of(ANY, st.tuples(st.integers(0, 400), st.integers(1, 255))),
-    envelope=st.one_of(ANY, st.tuples(st.integers(0, 700), st.integers(1, 255))),
-    which=st.sampled_from(["header", "envelope", "both"]),
-)
-def test_any_reply_record_is_refused_or_right(
-    honest: tuple[Any, Message], header: Any, envelope: Any, which: str
-) -> None:
-    state, reply = honest
-    good = reply.content[records.REPLY]
-    record = ConfigRecord(dict(good.items()))
-    for name, value in (("header", header), ("envelope", envelope)):
-        if which in (name, "both"):
-            record[name] = altered(good[name], *value) if isinstance(value, tuple) else value  # type: ignore[arg-type]
-    arrays = reply.content[records.UPDATE]  # taking an update in empties its record
-    content = RecordDict({records.REPLY: record, records.UPDATE: ArrayRecord(dict(arrays.items()))})
-    node = reply.metadata.src_node_id
-    with pytest.raises(FlheError):
-        state.contribution(node, Message(content, reply_to=reply), UPDATE, state.attempt.mode)
-    content = RecordDict({records.REPLY: good, records.UPDATE: ArrayRecord(dict(arrays.items()))})
-    reply = Message(content, reply_to=reply)
-    part, _ = state.contribution(node, reply, UPDATE, state.attempt.mode)
-    assert part.senders == (state.ledger.agreed.rank(node),)
 
 
 def altered(data: bytes, at: int, flip: int) -> bytes:

@@ -228,17 +228,6 @@ def test_every_wait_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert all(wait is not None and wait <= 3600 for wait in waits)
 
 
-def test_mean_squares_are_opened_once_a_round(tmp_path: Path) -> None:
-    """A second attempt uses those of the first: nobody learns the sum over two sets."""
-    grid = Puppets(tmp_path, 4)
-    fail_once(grid, "update", 2, 4)
-    run(grid, 3, clip="exchange")
-    contents = [reply.content for _, _, reply in grid.replies if reply.has_content()]
-    said = [records.find_config(content, records.REPLY) or {} for content in contents]
-    assert [one.get("step") for one in said].count("mean-squares") == 3 * 4
-    assert same(grid, range(4)).round == 3
-
-
 # --- what comes out ---
 
 

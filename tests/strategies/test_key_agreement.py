@@ -239,6 +239,3 @@ def test_where_nobody_agrees_it_is_said_why(tmp_path: Path, name: str) -> None:
     assert len(grid.stages("advertise")) == asked
     assert (said != TWICE) or not grid.stages("share")
     assert ATTEMPTS == 3
-
-
-# --- words ---

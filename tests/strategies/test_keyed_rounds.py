@@ -42,8 +42,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 REFUSED = "is not that of what its 3 senders encrypted"
 
 
-def batchcrypt_nodes(path: Path, count: int) -> Puppets:
-    return VARIANTS["batchcrypt"].nodes(path, count)
+batchcrypt_nodes = VARIANTS["batchcrypt"].nodes
 
 
 def run_batchcrypt(grid: Puppets, rounds: int, **how: Any) -> HEStrategy:
@@ -51,7 +50,6 @@ def run_batchcrypt(grid: Puppets, rounds: int, **how: Any) -> HEStrategy:
 
 
 def members(strategy: HEStrategy) -> set[int]:
-    assert strategy._fed is not None
     return set(strategy._fed.members)
 
 
@@ -150,7 +148,6 @@ def test_a_sum_that_the_server_changed_is_refused_for_that_alone(
     grid, honest = batchcrypt_nodes(tmp_path, 3), BatchCryptAdder.close
 
     def close_(self: BatchCryptAdder, total: Sealed) -> Sealed:
-        assert self.public is not None
         numbers = from_rows(total.data.reshape(-1, 512))
         n, width = self.public.n, self.batch.width
         added = isinstance(by, int)
@@ -283,10 +280,6 @@ NODES = 5
 THRESHOLD = partial(SchemeFedAvg, ThresholdCkks())
 
 
-def threshold_nodes(path: Path) -> Puppets:
-    return VARIANTS["threshold-ckks"].nodes(path, NODES)
-
-
 def other(total: Sealed, part: str) -> Sealed:
     """What a server shows in place of a sum."""
     data, senders = total.data.copy(), total.senders
@@ -305,7 +298,7 @@ def test_another_sum_than_that_of_the_senders(
 
     `sends` is whether the server sends the same to be opened, or the sum as it is.
     """
-    grid, added = threshold_nodes(tmp_path), Exchange.add_updates
+    grid, added = VARIANTS["threshold-ckks"].nodes(tmp_path, NODES), Exchange.add_updates
 
     def lied(self: Exchange, replies: Any) -> Sealed:
         total = added(self, replies)
@@ -326,7 +319,7 @@ def test_another_sum_than_that_of_the_senders(
 
 def test_a_key_opens_so_much_and_no_more(tmp_path: Path, monkeypatch: Patch) -> None:
     """Then nobody trains or signs before members have agreed on another."""
-    grid = threshold_nodes(tmp_path)
+    grid = VARIANTS["threshold-ckks"].nodes(tmp_path, NODES)
     monkeypatch.setattr("flhe_lab.variants.threshold.adder.ALLOWANCE", 100)
     play(THRESHOLD, grid, 3)
     assert grid.survivors == [NODES] * 3

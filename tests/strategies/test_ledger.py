@@ -172,7 +172,6 @@ def test_a_model_written_just_before_a_crash_is_the_rounds_result(reading: Ledge
 # --- damaged ---
 
 MALFORMED: dict[str, dict[str, Any]] = {
-    "version 7": {"v": 7},
     "no mean squares told of": {"mean_squares": ...},
     "a sum of no round": {"sums": ["../../secret"]},
     "a sum twice": {"sums": [3, 3]},
@@ -208,14 +207,3 @@ def test_a_sum_that_is_gone_or_cut_short_is_named(
 def test_a_ledger_of_other_terms_is_not_resumed(ledger: Ledger) -> None:
     with pytest.raises(ConfigError, match="a federation under other terms"):
         Ledger.load(ledger.directory, b"others")
-
-
-def test_a_ledger_cut_short_is_not_resumed(ledger: Ledger) -> None:
-    ledger.begin(1, 0)
-    ledger.keep_mean_squares(sealed(1))
-    path = ledger.directory / "ledger"
-    whole = path.read_bytes()
-    for size in range(len(whole)):
-        path.write_bytes(whole[:size])
-        with pytest.raises(FlheError):
-            again(ledger)

@@ -144,7 +144,6 @@ NOTED = {
 def test_a_refusal_says_where_a_node_stands(tmp_path: Path) -> None:
     strategy, _ = play(FlasheFedAvg, Puppets(tmp_path, 3), 2)
     fed = strategy._fed
-    assert fed is not None
     notes = (fed.membership.keyless, fed.membership.left, fed.refusers, fed.attempt.spent)
     for code in SLUGS:
         fed.at[101] = 0  # so the last sums are those that it was sent

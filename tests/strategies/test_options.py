@@ -43,11 +43,6 @@ def hints(function: Callable[..., Any]) -> dict[str, Any]:
     }
 
 
-def required(alias: Alias) -> dict[str, Any]:
-    """Arguments without which an alias cannot be called."""
-    return {"scheme": Flashe()} if alias is SchemeFedAvg else {}
-
-
 def test_a_strategy_takes_what_its_options_say() -> None:
     own = hints(HEStrategy.__init__)
     assert {"scheme", "codec"} <= own.keys()
@@ -98,7 +93,7 @@ def test_a_misspelled_argument_is_answered_with_the_right_one(
 ) -> None:
     said = f"{alias.__name__}() takes no argument {wrong!r}: did you mean {meant!r}?"
     with pytest.raises(TypeError, match=re.escape(said)):
-        alias(**required(alias), **{wrong: 1})
+        alias(**({"scheme": Flashe()} if alias is SchemeFedAvg else {}), **{wrong: 1})
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Result
 
 from flhe.errors import AlteredError, QuorumError
 from flhe.keys.agreement import masking
-from flhe.keys.agreement.answers import Answer, combine, unpack
+from flhe.keys.agreement.answers import Answer
 from flhe.keys.agreement.circle import UNMASK, SharingParameters
 from flhe.keys.agreement.epoch import Epoch
 from flhe.keys.agreement.messages import Envelope
@@ -24,8 +24,7 @@ from flhe.mods import records, survivors
 from flhe.node.journal import JOURNAL, Book
 from flhe.node.store import Store
 from flhe.strategies import HEStrategy, SashFedAvg
-from tests.mods.harness import update
-from tests.strategies.puppets import MASKED, Log, Patch, Puppets, lie, pin, play, told
+from tests.strategies.puppets import MASKED, Log, Patch, Puppets, pin, play, told
 from tests.strategies.reference import Reference, assert_like
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -69,54 +68,6 @@ def test_any_dropouts_at_any_stage(tmp_path: Path, nodes: int, unmask: str) -> N
     for model in [grid.model(i) for i in range(nodes)]:
         assert model.round == len(cases)
         assert_like(model.arrays(), reference, 1e-5)
-
-
-@pytest.mark.parametrize(("stage", "unmask"), [("consist", "clients"), ("unmask", "server")])
-def test_one_more_dropout_opens_nothing(tmp_path: Path, stage: str, unmask: str) -> None:
-    """The round is void, its updates are trained again in the next, and no answer gave a seed."""
-    nodes, answers = 6, list[bytes]()
-    grid = Puppets(tmp_path, nodes)
-    grid.drop(2, stage, "dead", (0, 2, 5) if stage == "consist" else (0, 2, 4, 5))
-    for node in range(100, 100 + nodes):
-        heard = lambda reply: answers.append(records.field(told(reply), "answer", bytes))  # noqa: E731
-        lie(grid, node, "unmask", heard, 2)
-    strategy, result = run(grid, 3, unmask)
-    arrays = numpy_of(result) if unmask == "server" else grid.model(1).arrays()
-    assert_like(arrays, Reference.of([range(nodes)] * 2), 1e-5)  # round 2 came to nothing
-    fed = strategy._fed
-    assert fed is not None
-    assert 2 not in fed.ledger.chain
-    assert 3 in fed.ledger.chain
-    # What the server was told of round 2 is fewer answers than it takes.
-    assert len(answers) < fed.parameters.circle.thresholds.threshold
-    assert bool(answers) == (stage == "unmask")
-    if answers:
-        with pytest.raises(QuorumError):
-            combine(fed.parameters.circle, slot_of(grid, 2), range(nodes), answers)
-    # Nobody encrypted again in a round whose survivors may have been signed.
-    assert grid.stages("round").count(101) == 3
-
-
-def slot_of(grid: Puppets, round_: int) -> Any:
-    """Of the updates of a round."""
-    parts = [update(r) for _, s, r in grid.replies if s == "round" and not r.has_error()]
-    return next(part.slot for part in parts if part.slot.round == round_)
-
-
-def test_the_server_sees_no_model_where_clients_read(tmp_path: Path) -> None:
-    """What opens a sum travels sealed: as it is, it combines to nothing."""
-    grid = Puppets(tmp_path, 4)
-    strategy, _ = run(grid, 2, "clients")
-    fed = strategy._fed
-    assert fed is not None
-    assert fed.ledger.model is None
-    (*_, last) = (content for _, stage, content in grid.sent if stage == "evaluate")
-    record = records.find_config(last, records.STAGE)
-    assert record is not None
-    answers = unpack(records.bytes_list(record, "releases")[-1])
-    assert len(answers) >= fed.parameters.circle.thresholds.threshold
-    with pytest.raises(Exception, match="bytes, it takes"):
-        combine(fed.parameters.circle, slot_of(grid, 2), range(4), answers)
 
 
 def test_nothing_of_an_update_or_a_seed_is_on_the_wire(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from flhe.schemes.sash.scheme import Sash
 from flhe.strategies import SecureSum, Total
 from flhe.strategies.sealed_result import write_private
 from flhe.training.query import MAX_PARAMETERS, Query
-from tests.strategies.puppets import Puppets, fail_once
+from tests.strategies.puppets import Puppets
 from tests.strategies.variants import ALLOWED, VARIANTS
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -120,10 +120,7 @@ def test_floats_are_rounded_as_they_are_declared(tmp_path: Path, scheme: Scheme)
     for resolution in (0.0, 0.5):
         queries = {"floats": bounded(Site(found), 100.0, resolution)}
         path = tmp_path / str(resolution)
-        with (
-            federation(path, app=query_app(queries)) as grid,
-            SecureSum(grid, scheme) as secure,
-        ):
+        with federation(path, app=query_app(queries)) as grid, SecureSum(grid, scheme) as secure:
             total = secure.sum("floats")
             error = total.errors["f"]
             assert error == 4 * (resolution or 2.0**-45) / 2
@@ -173,14 +170,6 @@ def test_a_run_that_stops_in_a_query_goes_on_with_it(
             for part, values in pooled(range(4), asked).items():
                 np.testing.assert_array_equal(opened(grid, total)[part], values)
         assert sorted(set(site.calls)) == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("stage", ["query", "consist", "unmask"])
-def test_a_member_that_drops_out_is_not_waited_for(tmp_path: Path, stage: str) -> None:
-    with federation(tmp_path, nodes=6) as grid, SecureSum(grid, Sash()) as secure:
-        fail_once(grid, stage, 1)
-        total = secure.sum("numbers")
-        assert total.contributors == (5 if stage == "query" else 6)
 
 
 def test_a_set_that_was_given_up_is_asked_for_again(tmp_path: Path) -> None:
@@ -259,26 +248,19 @@ def test_what_cannot_be_asked_is_refused_before_anybody_is(grid: Puppets) -> Non
 def test_a_federation_either_trains_or_answers(tmp_path: Path) -> None:
     with federation(tmp_path) as grid, SecureSum(grid, Sash()) as secure:
         fed = secure._survey
-        assert fed is not None
         for stage in ("round", "sync", "checkpoint"):
             (reply,) = fed.grid.send_and_receive(fed.messages("train", stage, [100]), timeout=9)
             assert reply.error.code == 1014
     with VARIANTS["sash"].nodes(tmp_path / "other", 4, **{"flhe-queries": "numbers"}) as trains:
         strategy, _ = VARIANTS["sash"].play(trains, 1)
         fed = strategy._fed  # type: ignore[assignment]
-        assert fed is not None
         message = fed.messages("train", "query", [100])[0]
         asked = Query.of("numbers", {}).to_bytes()
         message.content[records.STAGE]["query"] = asked  # type: ignore[index]
     with VARIANTS["sash"].nodes(tmp_path / "other", 4) as trains:
-        (reply,) = trains_once(trains, message)
+        trains.push_messages([message])
+        [(_, _, reply)] = trains.replies
         assert reply.error.code == 1014
-
-
-def trains_once(grid: Puppets, message: Any) -> list[Any]:
-    grid.push_messages([message])
-    grid.close()
-    return [reply for _, _, reply in grid.replies]
 
 
 def test_a_query_is_small() -> None:

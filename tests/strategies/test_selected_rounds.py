@@ -49,12 +49,6 @@ def run(make: Make, grid: Puppets, rounds: int, **how: Any) -> HEStrategy:
     return play(make, grid, rounds, **how)[0]
 
 
-def floats_of(arrays: Mapping[str, Any], before: Mapping[str, Any]) -> NDArray[np.float64]:
-    """How far all weights are from those before, one after the other."""
-    names = [n for n, a in start_arrays().items() if a.dtype.kind == "f"]
-    return np.concatenate([(arrays[n].astype("d") - before[n]).reshape(-1) for n in names])
-
-
 @pytest.mark.parametrize("name", SCHEMES)
 def test_it_is_fedavg_up_to_quantization(name: str, tmp_path: Path) -> None:
     make, how = SCHEMES[name]
@@ -87,7 +81,8 @@ def test_the_round_for_the_map_trains_nobody_and_all_else_is_shown(tmp_path: Pat
         assert tail.size == packing.nbytes(60)
         shown = np.empty(60, packing.signed)
         packing.unpack(tail, np.zeros(60, packing.lane), shown)
-        change = floats_of(trained(start, partition), start)
+        after, floats = trained(start, partition), [n for n in start if start[n].dtype.kind == "f"]
+        change = np.concatenate([(after[n].astype("d") - start[n]).reshape(-1) for n in floats])
         assert np.abs(shown - np.delete(change, np.arange(56, 63)) * (2**15 - 1)).max() <= 1.01
 
 

@@ -66,11 +66,7 @@ class Variant:
         return play(self.make, grid, rounds, **{**self.how, **how})
 
     def check(
-        self,
-        grid: Puppets,
-        result: Result,
-        rounds: Sequence[Iterable[int]],
-        members: Iterable[int],
+        self, grid: Puppets, result: Result, rounds: Sequence[Iterable[int]], members: Iterable[int]
     ) -> None:
         """Members, or the server, have the mean of rounds with these partitions' updates."""
         weights: Mapping[int, float] = WEIGHTS if self.how.get("weighted", True) else EQUAL
