@@ -215,7 +215,7 @@ def test_a_plain_run_from_end_to_end(env: dict[str, str], tmp_path: pathlib.Path
     )
     assert " ".join(content["rounds"][0]) == (
         "round accuracy loss bytes_up bytes_down crypto_s round_s survivors wall_s "
-        "server_bytes nodes_bytes phases kind"
+        "server_bytes nodes_bytes epsilon delta phases kind"
     )
     events = [json.loads(line) for line in report.read_text().splitlines()]
     assert [event["event"] for event in events] == ["start", "joined", "round", "done"]

@@ -303,3 +303,14 @@ def test_on_the_command_line(tmp_path, monkeypatch) -> None:
     assert "FLASHE, top 10%" in [row["name"] for row in run("--sparse")["ranked"]]
     wrong = CliRunner().invoke(app, [*said[:-1], "40"])
     assert (wrong.exit_code, "say the unit" in wrong.output) == (1, True)
+
+
+def test_a_noise_multiplier_for_a_privacy_budget() -> None:
+    """That of the accountant, for as many rounds as were said."""
+    from flhe.coding.base import Mechanism
+    from flhe.training.accountant import epsilon
+    from flhe_lab.advise.report import noise
+
+    said = noise(3.0, 1e-5, 0.1, 50)
+    found = float(said.split("multiplier ")[1].split(";")[0])
+    assert 2.9 < epsilon({Mechanism(found, 0.1): 50}) < 3.05
