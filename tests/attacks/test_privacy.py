@@ -26,7 +26,7 @@ from flhe.strategies import dp_fedavg, dp_fedsgd
 from flhe.testing import InProcessGrid
 from flhe.training.accountant import epsilon
 from flhe.training.terms import Terms
-from tests.mods.harness import Group, Site, answer, put_back, refused, update
+from tests.mods.harness import RUN, Group, Site, answer, put_back, refused, update
 
 NOISE = Mechanism(1.0, 1.0)
 TERMS = Terms(codec=chain(ClipNorm(1.0), DiscreteGaussian(1.0, 1.0)), metrics=(), evaluated=())
@@ -34,10 +34,12 @@ START = {"arrays": records.from_numpy({"w": np.zeros((3, 4), np.float32)})}
 TWO = {"flhe-max-epsilon": epsilon({NOISE: 2})}
 
 
-def group(path: Path, rounds: int = 2, **how: Any) -> Group:
+def group(path: Path, rounds: int = 2, run_id: int = RUN, **how: Any) -> Group:
     """Sites whose budget is two updates; the one that is asked is the first."""
     made = Group(path, terms=how.pop("terms", TERMS), config=TWO, rounds=rounds, **how)
     made.start = dict(START)
+    for site in made.sites:
+        site.context.run_id = run_id
     return made
 
 
