@@ -140,24 +140,23 @@ class Coefficients:
             )
         if noise.shape != (count,):
             raise ConfigError(f"Coefficients: noise {noise.shape}, takes {(count,)}")
-        narrow = values if values.dtype in (np.int16, np.int32) else values.astype(np.int64)
-        held, noise = np.ascontiguousarray(narrow), np.ascontiguousarray(noise)
+        held = values if values.dtype in (np.int16, np.int32) else values.astype(np.int64)
+        if empty := -values.size % self.per:  # slots of zeros
+            held = np.concatenate([held, np.full(empty, -self.bound, np.int32)])
+        held, noise = np.ascontiguousarray(held), np.ascontiguousarray(noise)
         if len(self.moduli) == 1:
-            q, row = np.uint64(self.q), products[0]
             coefficient_kernels.lift_one(
-                held, self.per, self.bound, self.width, self.log_p, noise, q, row
+                held, self._shifts, self.bound, self.log_p, noise, np.uint64(self.q), products[0]
             )
             return
         tables = limbs(self.width, self.per, self.moduli)
-        constants = tables.lift, tables.noisy, tables.moduli
+        constants = tables.powers, tables.moduli
         coefficient_kernels.lift(
             held, self.per, self.bound, self.width, noise, *constants, products
         )
 
-    def lower(
-        self, residues: Residues, length: int, senders: int
-    ) -> tuple[NDArray[Any], NDArray[np.int32]]:
-        """Sums of values, `dtype` (length,), and of noise, int32 (count,), of `senders` vectors.
+    def lower(self, residues: Residues, length: int, senders: int) -> NDArray[Any]:
+        """Sums of values, `dtype` (length,), of `senders` vectors.
 
         `residues` are the sum of p e + m: uint64 (limbs, count), in one piece, canonical.
 
@@ -173,19 +172,23 @@ class Coefficients:
             )
         count, most, away = self.count(length), self.noise_bound(senders), senders * self.bound
         self._fits(residues, count)
-        values = np.empty(length, self.dtype)
-        noise = np.empty(count, np.int32)
-        offset, given = most << self.log_p, (self.width, away, most, self.log_p, noise, values)
+        values = np.empty(count * self.per, self.dtype)
+        offset, mask = most << self.log_p, np.uint64((1 << self.width) - 1)
+        given = away, self.log_p, values
         if len(self.moduli) == 1:
             shift, q = np.uint64(offset % self.q), np.uint64(self.q)
-            found = coefficient_kernels.lower_one(residues[0], self.per, shift, q, *given)
+            found = coefficient_kernels.lower_one(
+                residues[0], self._shifts, mask, shift, q, *given
+            )
         else:
             tables = limbs(self.width, self.per, self.moduli)
             ascending = tables.moduli[tables.order]
             offsets = np.array([offset % int(q) for q in ascending], np.uint64)
             constants = tables.order, offsets, ascending, tables.garner
-            found = coefficient_kernels.lower(residues, self.per, *constants, *given)
-        beyond, above, stray = found
+            found = coefficient_kernels.lower(
+                residues, self.per, *constants, self.width, mask, *given
+            )
+        beyond, above = found
         if beyond > 2 * most:
             raise ProtocolError(
                 f"noise beyond the {most} that {senders} senders explain: the sum was opened with "
@@ -196,9 +199,13 @@ class Coefficients:
                 f"a slot beyond what {senders} senders can add up to: the sum was altered, or is not "
                 "what they encrypted"
             )
-        if stray:
+        if np.any(values[length:] != -away):
             raise ProtocolError("a slot beyond the last value is not empty: the sum was altered")
-        return values, noise
+        return values[:length]
+
+    @property
+    def _shifts(self) -> tuple[int, ...]:
+        return tuple(range(0, self.log_p, self.width))
 
     def _fits(self, residues: Residues, count: int, *, writeable: bool = False) -> None:
         flags = residues.flags
@@ -228,10 +235,9 @@ class Limbs:
 
     Parameters
     ----------
-    lift
-        (limbs, words, 2): 2**(bits below a word of slots), of which 64 bits have room for some.
-    noisy
-        (limbs, 3): p, its quotient, and p SHIFT.
+    powers
+        (limbs, words + 1, 2): 2**(bits below a word of slots), of which 64 bits have room for some;
+        p at last.
     order
         (limbs,): which limb is read first, second, ..., so that moduli ascend.
     garner
@@ -239,8 +245,7 @@ class Limbs:
     """
 
     moduli: Elements
-    lift: Elements
-    noisy: Elements
+    powers: Elements
     order: NDArray[np.int64]
     garner: Elements
 
@@ -248,10 +253,8 @@ class Limbs:
 @functools.cache
 def limbs(width: int, per: int, moduli: tuple[int, ...]) -> Limbs:
     """The constants; moduli are coprime, odd and below 2**63."""
-    from flhe.math.coefficient_kernels import SHIFT
-
-    starts = [width * k for k in range(0, per, 64 // width)]
-    p, order = 1 << width * per, sorted(range(len(moduli)), key=lambda limb: moduli[limb])
+    starts = [*(width * k for k in range(0, per, 64 // width)), width * per]
+    order = sorted(range(len(moduli)), key=lambda limb: moduli[limb])
     garner = np.zeros((len(moduli), len(moduli), 2), np.uint64)
     for i, limb in enumerate(order):
         for k, lower in enumerate(order[:i]):
@@ -259,7 +262,6 @@ def limbs(width: int, per: int, moduli: tuple[int, ...]) -> Limbs:
     return Limbs(
         np.array(moduli, np.uint64),
         np.array([[_pair(1 << at, q) for at in starts] for q in moduli], np.uint64),
-        np.array([[*_pair(p, q), SHIFT * p % q] for q in moduli], np.uint64),
         np.array(order, np.int64),
         garner,
     )

@@ -290,7 +290,7 @@ class EsaflOpener(OpenerShell):
                     adder.limbs.read(total.data, count, limb, at, residues[limb])
                     ring.subtract_into(residues[limb], masks[limb])
                 part = out[at * slots.per : end * slots.per]
-                part[:], _ = slots.lower(residues, part.size, senders)
+                part[:] = slots.lower(residues, part.size, senders)
 
         try:
             spread(work, count, sizes.step, self.threads)

@@ -195,7 +195,7 @@ def combine(
                     limbs.read(answer, count, limb, at, theirs)
                     ring.add_into(ours[limb], theirs)
             part = out[at * slots.per : end * slots.per]
-            part[:], _ = slots.lower(ours, part.size, len(total.senders))
+            part[:] = slots.lower(ours, part.size, len(total.senders))
         if out[total.length :].any():
             raise ProtocolError("checks are not zero")
     except ProtocolError:

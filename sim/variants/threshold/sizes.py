@@ -55,10 +55,7 @@ NOISE_BITS = 63
 
 @dataclass(frozen=True, slots=True)
 class Flooded(Coefficients):
-    """Coefficients whose noise is that of ciphertexts and of partial decryptions.
-
-    `lower` judges noise in full; the noise that it returns is cut to 32 bits, and of no use.
-    """
+    """Coefficients whose noise is that of ciphertexts and of partial decryptions."""
 
     smudging: int  # log2 of B
     parties: int  # t, those who decrypt
