@@ -177,9 +177,7 @@ class Coefficients:
         given = away, self.log_p, values
         if len(self.moduli) == 1:
             shift, q = np.uint64(offset % self.q), np.uint64(self.q)
-            found = coefficient_kernels.lower_one(
-                residues[0], self._shifts, mask, shift, q, *given
-            )
+            found = coefficient_kernels.lower_one(residues[0], self._shifts, mask, shift, q, *given)
         else:
             tables = limbs(self.width, self.per, self.moduli)
             ascending = tables.moduli[tables.order]

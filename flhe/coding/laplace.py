@@ -29,7 +29,7 @@ from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
 from flhe.coding.finite import AT_ALPHA, raise_not_finite
 from flhe.coding.squares import Segments
 from flhe.errors import ConfigError
-from flhe.math.prg import AesCtr, drawn, words
+from flhe.math.prg import drawn, words
 from flhe.wire.record import Form, Record
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Laplace(Record):
         beyond = 0
         # Fixed counter block. Safe because the key is fresh for this vector, and every value has a
         # block of its own: no block makes two samples.
-        for at, pairs in words(AesCtr(), key, 2 * start, 2 * values.size):
+        for at, pairs in words(key, 2 * start, 2 * values.size):
             part = values[at // 2 : (at + pairs.size) // 2]
             if not np.all(np.isfinite(part)):
                 raise_not_finite()

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.prg import AesCtr, drawn, words
+from flhe.math.prg import drawn, words
 
 if TYPE_CHECKING:
     from flhe.wire.secret import Random
@@ -95,7 +95,7 @@ class Noise:
             )
         # Fixed counter block. Safe because the key is fresh, or derived for these samples alone, and
         # every sample has a word of its own: no word is used for two.
-        for at, part in words(AesCtr(), self.key, start, out.size):
+        for at, part in words(self.key, start, out.size):
             sampling_kernels.sample(part, _table(), out[at : at + part.size])
 
 

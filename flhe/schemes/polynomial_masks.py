@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.math.prg import AesCtr, FieldElements
+from flhe.math.prg import FieldElements
 from flhe.math.prime_ring import PrimeRing
 from flhe.schemes.flashe.streams import telescoped
 from flhe.schemes.seal_format import Words
@@ -54,7 +54,7 @@ class PolynomialMasks:
         def stream(j: int) -> FieldElements:
             # A key for one slot, P and ring: no word of its streams is used for another mask.
             key = hkdf(group_key, label, *slot.context(), j, ring.n, ring.q)
-            return FieldElements(AesCtr(), key, ring.q)
+            return FieldElements(key, ring.q)
 
         plus, minus = telescoped(senders, "double")
         return cls(ring, tuple(map(stream, plus)), tuple(map(stream, minus)))

@@ -15,13 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from flhe.coding import laplace as laplace_module
 from flhe.coding.laplace import MAX_STEPS, Laplace
 from flhe.errors import ConfigError, RangeError
 from flhe.math import sampling_kernels
 from flhe.math.prg import CHUNK
 from tests.reference.wire import word
-from tests.scripted import Scripted
+from tests.scripted import scripted
 
 KEY = bytes(range(32))
 ONES = (1 << 64) - 1
@@ -79,9 +78,7 @@ def test_words_at_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = [0, 1, ONES, ONES - 1, *(1 << k | sign for k in range(1, 64) for sign in (0, 1))]
     pairs = [(a, b) for a in firsts for b in seconds]
     out = np.zeros(len(pairs), np.float32)
-    monkeypatch.setattr(
-        laplace_module, "AesCtr", lambda: Scripted(lambda _, i: pairs[i // 2][i % 2])
-    )
+    scripted(monkeypatch, lambda _, i: pairs[i // 2][i % 2])
     Laplace(1.25).add(out, 1e6)
     assert out.tolist() == [expected(0.0, 1e6, 1.25, *w) for w in pairs]
     largest = 1.25 * 64 * math.log(2)

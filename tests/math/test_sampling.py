@@ -16,7 +16,7 @@ from flhe.math import sampling
 from flhe.math.sampling import Noise
 from tests.reference.gaussian import WORDS, probabilities, sample, thresholds
 from tests.reference.wire import word
-from tests.scripted import Scripted
+from tests.scripted import scripted
 
 KEY = bytes(range(32))
 
@@ -40,7 +40,7 @@ def test_words_at_every_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     at = [0, 1, WORDS - 1, *(t + d for t in entries for d in (-1, 0, 1) if t + d < WORDS)]
     script = [2 * x + sign for x in at for sign in (0, 1)]
     out = np.empty(len(script), np.int8)
-    monkeypatch.setattr(sampling, "AesCtr", lambda: Scripted(lambda _, i: script[i]))
+    scripted(monkeypatch, lambda _, i: script[i])
     Noise(KEY).into(0, out)
     assert out.tolist() == [sample(drawn, entries) for drawn in script]
     assert out[4:6].tolist() == [40, -40]

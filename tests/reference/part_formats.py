@@ -17,7 +17,7 @@ from flhe.coding.quantize import Quantize
 from flhe.coding.support import Support
 from flhe.math import field_kernels, prime_kernels, ring
 from flhe.math.permutation import Permutation
-from flhe.math.prg import AesCtr, FieldElements
+from flhe.math.prg import FieldElements
 from flhe.math.prime_ring import PrimeRing
 from flhe.math.shamir import Shamir
 from flhe.schemes.sealed import Slot
@@ -117,7 +117,7 @@ class RingKind:
 
     def _library_elements(self, case: Case) -> Case:
         made, n, first = (
-            FieldElements(AesCtr(), bytes.fromhex(case["key"])),
+            FieldElements(bytes.fromhex(case["key"])),
             case["n"],
             case["first"],
         )
@@ -131,7 +131,7 @@ class RingKind:
         return {"masks": [[nearest(x) for x in one] for one in made]}
 
     def _library_ring_masks(self, case: Case) -> Case:
-        seed, made = array(case["seed"]), FieldElements(AesCtr(), bytes.fromhex(case["key"]))
+        seed, made = array(case["seed"]), FieldElements(bytes.fromhex(case["key"]))
         on, rows = PrimeRing(seed.size), made.blocks(0, len(case["masks"]), seed.size)
         return {"masks": on.masks(on.forward(seed), rows).tolist()}
 

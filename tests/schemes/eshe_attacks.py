@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.math.prg import AesCtr, FieldElements
+from flhe.math.prg import FieldElements
 from flhe.math.prime_ring import PrimeRing
 from flhe.math.ring import Q
 from flhe.schemes.esafl.adder import EsaflSealer
@@ -204,7 +204,7 @@ class Ours:
 
     def a(self, block: int, slot: Slot = SLOT) -> Poly:
         key = hkdf(self.group_key, "eshe-a", *slot.context(), self.scheme.scheme.ring, 0)
-        hat = FieldElements(AesCtr(), key, Q).block(block, self.n)
+        hat = FieldElements(key, Q).block(block, self.n)
         found: Poly = inverse_transform(PrimeRing(self.n), hat).tolist()
         return found
 

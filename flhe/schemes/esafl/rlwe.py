@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from flhe.coding.coefficients import Coefficients, opens, slot_width
 from flhe.coding.limb_packing import PIECE, LimbPacking, Residues
 from flhe.errors import ConfigError
-from flhe.math.prg import AesCtr, FieldElements
+from flhe.math.prg import FieldElements
 from flhe.math.prime_ring import PrimeRing, ntt_primes
 from flhe.math.ring import Q
 from flhe.math.sampling import SIGMA
@@ -112,9 +112,7 @@ class Products:
         n, count = self.sizes.n, out.shape[1]
         first, blocks = at // n, -(-count // n)
         for limb, ring in enumerate(self.sizes.rings):
-            a_hat = FieldElements(AesCtr(), self.keys[limb], ring.q).blocks(
-                first, blocks, n, scratch
-            )
+            a_hat = FieldElements(self.keys[limb], ring.q).blocks(first, blocks, n, scratch)
             if count == blocks * n:
                 ring.products(self.hats[limb], a_hat, out[limb].reshape(blocks, n))
             else:

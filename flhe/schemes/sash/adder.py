@@ -35,7 +35,7 @@ from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
-from flhe.math.prg import AesCtr, FieldElements, random_elements
+from flhe.math.prg import FieldElements, random_elements
 from flhe.math.prime_ring import PrimeRing
 from flhe.math.ring import Elements
 from flhe.schemes.base import Adder, Secrets, check_agrees
@@ -158,7 +158,7 @@ class SashAdder(Adder):
         transformed = ring.forward(seed)
 
         def work(start: int, stop: int) -> None:
-            elements = FieldElements(AesCtr(), public)
+            elements = FieldElements(public)
             scratch = np.empty(PIECE * n + SPARE, np.uint64)
             for at, end in windows(start, stop, PIECE * n):
                 part, count = out[at:end], -(-(end - at) // n)

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.limb_packing import LimbPacking, Residues
 from flhe.errors import ConfigError
-from flhe.math.prg import AesCtr, FieldElements
+from flhe.math.prg import FieldElements
 from flhe.math.prime_ring import PrimeRing
 from flhe.schemes.base import Adder, Opener, Sealer, Secrets, Spends, check_agrees
 from flhe.schemes.esafl.presets import ESHE, EshePreset
@@ -211,9 +211,7 @@ class ThresholdRlwe(Adder):
 def common_hats(scheme: ThresholdRlwe, crs: bytes) -> tuple[Residues, ...]:
     """Transforms of `a`, uint64 (n,) for each limb, out of 32 public bytes that nobody chose alone."""
     return tuple(
-        FieldElements(AesCtr(), hkdf(crs, "threshold-a", scheme.ring, limb), ring.q).block(
-            0, ring.n
-        )
+        FieldElements(hkdf(crs, "threshold-a", scheme.ring, limb), ring.q).block(0, ring.n)
         for limb, ring in enumerate(scheme.rings)
     )
 

@@ -33,7 +33,7 @@ import numpy as np
 
 from flhe.coding.limb_packing import Residues
 from flhe.errors import ConfigError, ProtocolError
-from flhe.math.prg import AesCtr, FieldElements
+from flhe.math.prg import FieldElements
 from flhe.math.sampling import draw
 from flhe.schemes.esafl.keys import Own, check_own, draw_own
 from flhe.schemes.polynomial_masks import lifted
@@ -111,10 +111,10 @@ def reveal(scheme: ThresholdRlwe, drawn: Drawn, commitments: Sequence[bytes]) ->
     own = _commitment(drawn.crs, drawn.rank, drawn.b)
     if not hmac.compare_digest(commitments[drawn.rank], own):
         raise ProtocolError("threshold keys: own commitment was changed on the way: start over")
-    moduli, n, prg = scheme.slots.moduli, scheme.sizes.n, AesCtr()
+    moduli, n = scheme.slots.moduli, scheme.sizes.n
     terms = [
         [
-            FieldElements(prg, hkdf(drawn.key, "threshold-share", degree, limb), q).block(0, n)
+            FieldElements(hkdf(drawn.key, "threshold-share", degree, limb), q).block(0, n)
             for limb, q in enumerate(moduli)
         ]
         for degree in range(1, scheme.threshold)

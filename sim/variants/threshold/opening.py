@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from flhe.coding.limb_packing import Residues
 from flhe.errors import ProtocolError, QuorumError
 from flhe.math.buffers import empty
-from flhe.math.prg import AesCtr, FieldElements
+from flhe.math.prg import FieldElements
 from flhe.math.prime_ring import PrimeRing
 from flhe.schemes.sealed import Sealed
 from flhe.wire import canonical
@@ -98,7 +98,7 @@ class Party:
             for ring, share in zip(scheme.rings, self.key.share, strict=True)
         ]
         # Uniform below 2 B, so in [-B, B) once B is taken off; the key is for this c1 and T alone.
-        smudging = FieldElements(AesCtr(), noise_key, 2 << scheme.slots.smudging)
+        smudging = FieldElements(noise_key, 2 << scheme.slots.smudging)
         masks = [self._masks(opening, chosen, limb, r) for limb, r in enumerate(scheme.rings)]
 
         for at in range(0, counts[0], step):
@@ -132,7 +132,7 @@ class Party:
             if other != self.key.rank:
                 # Streams begin at 0: the key is for this opening and limb alone.
                 key = hkdf(self.key.pairs[other], "threshold-mask", opening, limb)
-                out.append((other - self.key.rank, FieldElements(AesCtr(), key, ring.q)))
+                out.append((other - self.key.rank, FieldElements(key, ring.q)))
         return out
 
 
