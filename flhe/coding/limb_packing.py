@@ -108,5 +108,5 @@ class LimbPacking:
             ours, theirs = space[:, : end - at]
             self.read(total, count, limb, at, ours)
             self.read(part, count, limb, at, theirs)
-            rings[limb].add_into(ours, theirs)
+            rings[limb].add(ours, theirs, ours)
             self.write(ours, total, count, limb, at)

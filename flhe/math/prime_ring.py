@@ -128,71 +128,55 @@ class PrimeRing:
     def _modulus(self) -> Modulus:
         return _modulus(self.q)
 
-    def add(self, x: Elements, y: Elements) -> Elements:
-        """Sums, as a new array."""
-        return elementwise("add", x, y, self._modulus)
+    def add(self, x: Elements, y: Elements, out: Elements | None = None) -> Elements:
+        """Sums, as a new array or in `out`, which must lie in one piece."""
+        return elementwise("add", x, y, self._modulus, out)
 
-    def subtract(self, x: Elements, y: Elements) -> Elements:
-        """Differences x - y, as a new array."""
-        return elementwise("subtract", x, y, self._modulus)
-
-    def add_into(self, total: Elements, part: Elements) -> None:
-        """Add `part` to `total`, which must lie in one piece."""
-        elementwise("add", total, part, self._modulus, total)
-
-    def subtract_into(self, total: Elements, part: Elements) -> None:
-        """Take `part` from `total`, which must lie in one piece."""
-        elementwise("subtract", total, part, self._modulus, total)
+    def subtract(self, x: Elements, y: Elements, out: Elements | None = None) -> Elements:
+        """Differences x - y, as a new array or in `out`, which must lie in one piece."""
+        return elementwise("subtract", x, y, self._modulus, out)
 
     def forward(self, x: Elements) -> Elements:
         """Transforms of polynomials, uint64 (..., n), as a new array."""
         self._check(x)
         return self._held.forward(x, self._modulus)
 
-    def products(self, s_hat: Elements, a_hat: Elements, out: Elements | None = None) -> Elements:
+    def products(
+        self,
+        s_hat: Elements,
+        a_hat: Elements,
+        out: NDArray[Any] | None = None,
+        *,
+        rounded: bool = False,
+    ) -> NDArray[Any]:
         """The polynomials a_j s, uint64 (blocks, n), in `out` where it is given.
 
         `s_hat` is the transform of s, uint64 (n,), `a_hat` those of a_1, a_2, ..., uint64 (blocks, n).
+        `rounded`, over the Goldilocks field only: to uint32, which is SASH's G(s), ring form.
         """
-        return self._products(s_hat, a_hat, out, np.uint64)
-
-    def masks(
-        self, k_hat: Elements, a_hat: Elements, out: NDArray[np.uint32] | None = None
-    ) -> NDArray[np.uint32]:
-        """The polynomials a_j k over the Goldilocks field, rounded to 32 bits: SASH's G(k), ring form.
-
-        Arguments as for `products`, but what comes out is uint32. ConfigError for another modulus.
-        """
-        if self.q != Q:
-            raise ConfigError(f"masks are rounded from the Goldilocks field, not modulo {self.q}")
-        return self._products(k_hat, a_hat, out, np.uint32)
-
-    def _products(
-        self, s_hat: Elements, a_hat: Elements, out: NDArray[Any] | None, dtype: Any
-    ) -> NDArray[Any]:
         from flhe.math import prime_kernels, ring_kernels
 
+        if rounded and self.q != Q:
+            raise ConfigError(f"only the Goldilocks field's are rounded, not those modulo {self.q}")
         self._check(s_hat)
         self._check(a_hat)
+        dtype = np.dtype(np.uint32 if rounded else np.uint64)
         if out is None:
             out = np.empty(a_hat.shape, dtype)
         if (s_hat.ndim, a_hat.ndim) != (1, 2) or (out.shape, out.dtype) != (a_hat.shape, dtype):
             raise ConfigError(
                 f"a ring of dimension {self.n}: {out.dtype} {out.shape} for {a_hat.shape} and "
-                f"{s_hat.shape}, takes uint64 (n,) and (blocks, n), and {np.dtype(dtype)} (blocks, n) "
-                "for the products"
+                f"{s_hat.shape}, takes uint64 (n,) and (blocks, n), and {dtype} (blocks, n) for the "
+                "products"
             )
         tables, q, s = self._held, self._modulus, np.empty(self.n, np.uint64)
-        prime_kernels.scaled(np.ascontiguousarray(s_hat), *self._scale, q, s)
-        roots, parts = tables.inverse_roots, tables.inverse_parts
-        rounding = True if dtype is np.uint32 else None
+        scale = pow(self.n, -1, self.q)
+        prime_kernels.scaled(
+            np.ascontiguousarray(s_hat), np.uint64(scale), quotient(scale, self.q), q, s
+        )
+        roots, parts, rounding = tables.inverse_roots, tables.inverse_parts, rounded or None
         ring_kernels.products(s, quotients(s, q), a_hat, roots, parts, q, rounding, out)
         return out
-
-    @property
-    def _scale(self) -> tuple[np.uint64, np.uint64]:
-        scale = pow(self.n, -1, self.q)
-        return np.uint64(scale), quotient(scale, self.q)
 
     def _check(self, x: Elements) -> None:
         if x.shape[-1:] != (self.n,) or x.dtype != np.uint64:

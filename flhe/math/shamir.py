@@ -6,8 +6,7 @@ one transform shares a polynomial among all members. `threshold` shares give the
 of them give nothing: their points are distinct and not zero, so whatever the secrets are, the random
 part takes every combination of values there equally often. Sums of shares are shares of the sums.
 
-Source: Shamir, 1979; several secrets: Franklin and Yung, 1992; wrong shares: Berlekamp, 1968, and Massey,
-1969.
+Source: Shamir, 1979; several secrets: Franklin and Yung, 1992; wrong shares: Massey, 1969.
 """
 
 from __future__ import annotations
@@ -142,8 +141,7 @@ def _product(a: Elements, b: Elements) -> Elements:
 
 
 def _misfits(inverses: list[int], syndromes: list[int]) -> list[int] | None:
-    """Which values are wrong, by the inverses of their points; None if more than half as many as
-    there are syndromes.
+    """Which values are wrong, by their points' inverses; None for more than half of the syndromes.
 
     Each wrong value adds a geometric series to the syndromes, with its point as the ratio. So the
     shortest recurrence that they have vanishes at the inverses of those points (Berlekamp-Massey).

@@ -64,7 +64,7 @@ class PolynomialMasks:
         ring, n = self.ring, self.ring.n
         out, space = np.zeros((count, n), np.uint64), np.empty(count * n + 4, np.uint64)
         for stream in self.plus:
-            ring.add_into(out, stream.blocks(first, count, n, space))
+            ring.add(out, stream.blocks(first, count, n, space), out)
         for stream in self.minus:
-            ring.subtract_into(out, stream.blocks(first, count, n, space))
+            ring.subtract(out, stream.blocks(first, count, n, space), out)
         return out

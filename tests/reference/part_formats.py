@@ -133,7 +133,7 @@ class RingKind:
     def _library_ring_masks(self, case: Case) -> Case:
         seed, made = array(case["seed"]), FieldElements(bytes.fromhex(case["key"]))
         on, rows = PrimeRing(seed.size), made.blocks(0, len(case["masks"]), seed.size)
-        return {"masks": on.masks(on.forward(seed), rows).tolist()}
+        return {"masks": on.products(on.forward(seed), rows, rounded=True).tolist()}
 
     def steps(self, case: Case) -> Steps:
         x = array(case.get("x", []))

@@ -73,7 +73,7 @@ def test_equal_vectors_of_a_thousand_senders_are_summed() -> None:
     a = PolynomialMasks.of(sizes.ring, BfvAdder.MASKS, KEY, SLOT, (0,)).blocks(0, 1)
     of_all = np.zeros_like(a)
     for _ in range(1024):
-        sizes.ring.add_into(of_all, a)
+        sizes.ring.add(of_all, a, of_all)
     values_found, fits = sizes.digits.split(blocks.decrypt(c[None], of_all), 1024)
     assert fits
     assert np.array_equal(values_found[:50], 1024 * values.astype(np.int64))

@@ -288,7 +288,7 @@ class EsaflOpener(OpenerShell):
                 products.into(at, masks, scratch)
                 for limb, ring in enumerate(sizes.rings):
                     adder.limbs.read(total.data, count, limb, at, residues[limb])
-                    ring.subtract_into(residues[limb], masks[limb])
+                    ring.subtract(residues[limb], masks[limb], residues[limb])
                 part = out[at * slots.per : end * slots.per]
                 part[:] = slots.lower(residues, part.size, senders)
 

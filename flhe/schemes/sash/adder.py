@@ -164,9 +164,10 @@ class SashAdder(Adder):
                 part, count = out[at:end], -(-(end - at) // n)
                 a = elements.blocks(at // n, count, n, scratch)
                 if part.size == count * n:
-                    ring.masks(transformed, a, part.reshape(count, n))
+                    ring.products(transformed, a, part.reshape(count, n), rounded=True)
                 else:
-                    part[:] = ring.masks(transformed, a).reshape(-1)[: part.size]
+                    made = ring.products(transformed, a, rounded=True)
+                    part[:] = made.reshape(-1)[: part.size]
 
         spread(work, out.size, n, threads)
 

@@ -148,7 +148,7 @@ def finish(
             )
         for total, part in ((b, box.b), (share, box.share)):
             for limb, ring in enumerate(scheme.rings):
-                ring.add_into(total[limb], part[limb])
+                ring.add(total[limb], part[limb], total[limb])
         if rank == drawn.rank:
             pairs.append(b"")
             continue

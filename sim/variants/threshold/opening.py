@@ -109,7 +109,7 @@ class Party:
                 row = np.empty((blocks, n), np.uint64)
                 limbs.read(c1, counts[1], limb, at, row.reshape(-1))
                 row = ring.products(hats[limb], ring.forward(row))
-                ring.add_into(row, self._flood(noise, ring))
+                ring.add(row, self._flood(noise, ring), row)
                 for sign, mask in masks[limb]:
                     fold = ring.add_into if sign > 0 else ring.subtract_into
                     fold(row, mask.blocks(first, blocks, n))
@@ -193,7 +193,7 @@ def combine(
                 limbs.read(c0, count, limb, at, ours[limb])
                 for answer in answers:
                     limbs.read(answer, count, limb, at, theirs)
-                    ring.add_into(ours[limb], theirs)
+                    ring.add(ours[limb], theirs, ours[limb])
             part = out[at * slots.per : end * slots.per]
             part[:] = slots.lower(ours, part.size, len(total.senders))
         if out[total.length :].any():

@@ -84,7 +84,7 @@ class ThresholdSealer(SealerShell):
             u_hat = ring.forward(lifted(u, ring.q).reshape(-1, n))
             c0[limb] = ring.products(b_hat, u_hat).reshape(-1)[: end - at]
             c1 = ring.products(a_hat, u_hat).reshape(-1)
-            ring.add_into(c1, scaled(lifted(e1, ring.q), 1 << slots.log_p, ring.q))
+            ring.add(c1, scaled(lifted(e1, ring.q), 1 << slots.log_p, ring.q), c1)
             limbs.write(c1, halves[1], counts[1], limb, at)
         part = values[at * slots.per : end * slots.per]
         zeros = min(end * slots.per, values.size + CHECKS) - at * slots.per - part.size
