@@ -87,22 +87,13 @@ class Laplace(Record):
         Returns how many lay beyond their threshold before, those to spare too: it is secret, for
         `Clip.warn_clipped`.
 
-        Raises ConfigError: another type or shape; runs that leave a value without a threshold; a
-        threshold too large for the scale; RangeError: NaN or infinity.
+        Raises ConfigError: runs that leave a value without a threshold; a threshold too large for the
+        scale; RangeError: NaN or infinity.
 
         `alpha` is the clipping threshold, or runs (start, stop, alpha) that cover all values, float32
         (length,). Values at the ascending coordinates `spare` keep what they are: those that will be
         encrypted, where the scope is "clear".
         """
-        if (
-            values.dtype != np.float32
-            or values.ndim != 1
-            or not (values.flags.c_contiguous and values.flags.writeable)
-        ):
-            raise ConfigError(
-                f"Laplace: noise for {values.dtype} {values.shape}, takes writable float32 (length,) "
-                "in one piece"
-            )
         runs = self._runs(values.size, alpha)
         key = drawn(random, 32)
         kept = None if spare is None else values[spare]

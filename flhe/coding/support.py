@@ -40,12 +40,15 @@ MAX_LENGTH = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """A set of `count` coordinates below `length`, coded; `of` and `from_bytes` make it."""
+    """A set of `count` coordinates below `length`, coded; `of` and `from_bytes` make it.
+
+    `coords` are the coordinates, ascending, uint32 (count,), read-only.
+    """
 
     length: int
     count: int
     data: bytes = field(repr=False)
-    _coords: NDArray[np.uint32] | None = field(default=None, repr=False, compare=False)
+    coords: NDArray[np.uint32] = field(repr=False, compare=False)
 
     @classmethod
     def of(cls, coords: NDArray[np.uint32], length: int) -> Support:
@@ -82,14 +85,6 @@ class Support:
         if _encode(coords, length) != data:
             raise ProtocolError("support: a longer encoding than its set needs")
         return cls(length, coords.size, data, coords)
-
-    @property
-    def coords(self) -> NDArray[np.uint32]:
-        """The coordinates, ascending, uint32 (count,), read-only. ProtocolError for broken data."""
-        if self._coords is None:
-            object.__setattr__(self, "_coords", Support.from_bytes(self.data, self.length)._coords)
-        assert self._coords is not None
-        return self._coords
 
     def bitmap(self) -> NDArray[np.uint64]:
         """Bit d % 64 of word d // 64 for every coordinate d, uint64 (ceil(length / 64),)."""

@@ -89,7 +89,7 @@ def _residues(noise, q, out):
 
 @njit
 def lift(values, per, bound, width, noise, powers, moduli, rows):
-    """Add p e + m to `rows` (limbs, count), each modulo its own; `powers` are those of `Limbs`."""
+    """Add p e + m to `rows` (limbs, count), each modulo its own."""
     space = np.empty(TILE, np.uint64)
     group, words = 64 // width, powers.shape[1] - 1
     for at in range(0, noise.size, TILE):
@@ -199,8 +199,7 @@ def _numbers(rows, order, offsets, moduli, garner, at, digits, words, carry):
 def lower(rows, per, order, offsets, moduli, garner, width, mask, away, log_p, out):
     """As `lower_one`, for `rows` (limbs, count).
 
-    `moduli` ascend, `order` says which row has which; `offsets`: the offset modulo each. `order` and
-    `garner` are those of `Limbs`.
+    `moduli` ascend, `order` says which row has which; `offsets`: the offset modulo each.
     """
     limbs, count = rows.shape
     digits = np.empty((limbs, TILE), np.uint64)

@@ -28,22 +28,15 @@ _BASES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 
 def is_prime(number: int) -> bool:
     """Whether a number below 2**64 is prime: Miller-Rabin to bases that leave no doubt."""
-    if number < 2:
-        return False
-    if number in _BASES or any(number % base == 0 for base in _BASES):
+    if number < 2 or any(number % base == 0 for base in _BASES):
         return number in _BASES
     twos = ((number - 1) & (1 - number)).bit_length() - 1
-    for base in _BASES:
-        x = pow(base, (number - 1) >> twos, number)
-        if x in (1, number - 1):
-            continue
-        for _ in range(twos - 1):
-            x = x * x % number
-            if x == number - 1:
-                break
-        else:
-            return False
-    return True
+    odd = (number - 1) >> twos
+    return all(
+        pow(base, odd, number) == 1
+        or any(pow(base, odd << k, number) == number - 1 for k in range(twos))
+        for base in _BASES
+    )
 
 
 @functools.cache

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from flhe.coding.laplace import MAX_STEPS, Laplace
 from flhe.errors import ConfigError, RangeError
@@ -201,17 +200,3 @@ def test_values_and_thresholds_that_cannot_work(
 def test_a_random_source_that_falls_short() -> None:
     with pytest.raises(ConfigError, match="31 bytes"):
         Laplace(1.0).add(np.zeros(4, np.float32), 1.0, lambda size: bytes(31))
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        np.zeros(4),
-        np.zeros((2, 2), np.float32),
-        np.zeros(8, np.float32)[::2],
-        np.frombuffer(bytes(16), np.float32),
-    ],
-)
-def test_arrays_that_it_does_not_take(values: NDArray[Any]) -> None:
-    with pytest.raises(ConfigError, match="takes writable"):
-        Laplace(1.0).add(values, 1.0)

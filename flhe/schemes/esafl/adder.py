@@ -34,8 +34,9 @@ from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
+from flhe.math.prg import drawn
 from flhe.math.ring import Elements
-from flhe.math.sampling import fresh
+from flhe.math.sampling import fill
 from flhe.schemes.base import JointAdder, Secrets, check_agrees
 from flhe.schemes.esafl import keys as eshe_keys
 from flhe.schemes.esafl.keys import Own, Total
@@ -217,14 +218,14 @@ class EsaflSealer(SharedSealerShell):
             else:
                 pieces.append(np.empty((limbs, end - at), np.uint64))
         noise = np.empty(count, np.int8)
-        draw = fresh(self.random)
+        noise_key = drawn(self.random, 32)
         local = threading.local()
 
         def work(i: int, at: int, end: int) -> None:
             if not hasattr(local, "scratch"):
                 local.scratch = products.scratch
             products.into(at, pieces[i], local.scratch)
-            draw.into(at, noise[at:end])
+            fill(noise_key, at, noise[at:end])
             if values is not None:
                 self._lift(values, noise, pieces[i], at, end)
 

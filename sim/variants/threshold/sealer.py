@@ -20,7 +20,7 @@ from flhe.coding.base import Plain
 from flhe.coding.limb_packing import Residues
 from flhe.coding.support import Support
 from flhe.math.buffers import empty
-from flhe.math.sampling import fresh
+from flhe.math.sampling import fill
 from flhe.schemes.polynomial_masks import lifted
 from flhe.schemes.sealed import Slot, check_senders
 from flhe.schemes.shell import SealerShell
@@ -54,13 +54,13 @@ class ThresholdSealer(SealerShell):
         data = empty(adder.nbytes(length), np.uint8)
         count, n = adder.counts(length)[0], adder.sizes.n
         # Streams of u, e' and e'': each has a fresh key of its own.
-        streams = [fresh(secrets.token_bytes) for _ in range(3)]
+        keys = [secrets.token_bytes(32) for _ in range(3)]
         for at in range(0, count, adder.sizes.step):
             end = min(at + adder.sizes.step, count)
             whole = -(-(end - at) // n) * n
             u, e0, e1 = (np.empty(size, np.int8) for size in (whole, end - at, whole))
-            for stream, samples in zip(streams, (u, e0, e1), strict=True):
-                stream.into(at, samples)
+            for key, samples in zip(keys, (u, e0, e1), strict=True):
+                fill(key, at, samples)
             self._write(data, values, at, end, u, e0, e1)
         return data
 
