@@ -29,7 +29,6 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from flhe.errors import ConfigError, RangeError
@@ -110,7 +109,7 @@ def sensitivity(
     total: Weights = {}
     count, classes = 0, None
     with _evaluating(model), torch.enable_grad():
-        job = _job(model, loss, of, random)
+        job = MixedDerivatives(model, loss, of, random)
         for inputs, targets in batches:
             if len(targets):
                 ready = of_all(lambda t: _widened(t).to(job.like.device), inputs)
@@ -165,19 +164,6 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 def _widened(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor
-
-
-def _job(model: nn.Module, loss: Loss, of: Of, random: torch.Generator) -> MixedDerivatives:
-    weights: Weights = {}
-    others: Weights = {}
-    for name, parameter in model.named_parameters():
-        kind = weights if parameter.requires_grad else others
-        kind[name] = _widened(parameter.detach())
-    for name, buffer in model.named_buffers():
-        others[name] = _widened(buffer.detach())
-    if not any(weight.numel() for weight in weights.values()):
-        raise ConfigError("sensitivity: the model has no parameter that requires a gradient")
-    return MixedDerivatives(model, loss, weights, others, _places(model), of, random)
 
 
 def _places(model: nn.Module) -> dict[str, str]:
@@ -275,31 +261,32 @@ def tensors(inputs: Inputs) -> list[Tensor]:
     return found
 
 
-@dataclass(slots=True)
 class MixedDerivatives:
     """A model in eval mode and its loss, ready to be differentiated; see `sensitivity`.
 
-    Parameters
+    Attributes
     ----------
     weights, others : dict[str, Tensor]
         What to differentiate by, on one device; frozen parameters and buffers.
-    places : dict[str, str]
-        Where the model holds tensors, each place once -> by which of these names.
     chunk : int
         Gradients, at least one, each of the size of the weights, that are made at a time.
     refused : bool
         Whether vmap has refused the model.
     """
 
-    model: nn.Module
-    loss: Loss
-    weights: Weights
-    others: Weights
-    places: dict[str, str]
-    of: Of
-    random: torch.Generator
-    chunk: int = 1
-    refused: bool = False
+    def __init__(self, model: nn.Module, loss: Loss, of: Of, random: torch.Generator) -> None:
+        self.model, self.loss, self.of, self.random = model, loss, of, random
+        self.chunk, self.refused = 1, False
+        self.weights: Weights = {}
+        self.others: Weights = {}
+        for name, parameter in model.named_parameters():
+            kind = self.weights if parameter.requires_grad else self.others
+            kind[name] = _widened(parameter.detach())
+        for name, buffer in model.named_buffers():
+            self.others[name] = _widened(buffer.detach())
+        if not any(weight.numel() for weight in self.weights.values()):
+            raise ConfigError("sensitivity: the model has no parameter that requires a gradient")
+        self._places = _places(model)
 
     @property
     def like(self) -> Tensor:
@@ -311,7 +298,7 @@ class MixedDerivatives:
         from torch.func import functional_call
 
         known = {**weights, **self.others}
-        values = {place: known[name] for place, name in self.places.items()}
+        values = {place: known[name] for place, name in self._places.items()}
         # Each place once, and no ties: else torch swaps a shared module's tensors twice, and then puts
         # back its own.
         if isinstance(inputs, Mapping):

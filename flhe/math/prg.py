@@ -132,11 +132,6 @@ class FieldElements:
         self._modulus = modulus
         self._mask = (1 << (modulus - 1).bit_length()) - 1
 
-    def block(self, j: int, n: int) -> Elements:
-        """Block j: uint64 (n,)."""
-        block: Elements = self.blocks(j, 1, n)[0]
-        return block
-
     def blocks(self, first: int, count: int, n: int, scratch: Elements | None = None) -> Elements:
         """Blocks first to first + count - 1: uint64 (count, n).
 

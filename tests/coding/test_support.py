@@ -48,15 +48,6 @@ def test_codes_as_the_reference_and_back(given_set: tuple[list[int], int]) -> No
     assert sum(w.bit_count() for w in words) == len(coords)
 
 
-@pytest.mark.parametrize("length", [1, 63, 64, 65, 1000, MAX_LENGTH])
-def test_extreme_sets(length: int) -> None:
-    for coords in ([], [0], [length - 1], list(range(min(length, 70)))):
-        support = Support.of(array(coords), length)
-        assert Support.from_bytes(support.data, length).coords.tolist() == coords
-    assert Support.of(array([]), length).data == start(1, 0)
-    assert Support.of(array([]), 0).data == start(0, 0)
-
-
 @pytest.mark.parametrize(("share", "over"), [(0.01, 1.01), (0.1, 1.02), (0.2, 1.03)])
 def test_random_sets_take_little_more_than_their_entropy(share: float, over: float) -> None:
     length = 200_000

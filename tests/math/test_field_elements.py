@@ -23,7 +23,7 @@ def test_more_than_one_call_of_aes(first: int, n: int) -> None:
     elements = FieldElements(KEY)
     count = 2 * CHUNK // (8 * n) + 3
     made = elements.blocks(first, count, n)
-    parts = [elements.block(first + j, n) for j in range(count)]
+    parts = [elements.blocks(first + j, 1, n)[0] for j in range(count)]
     assert np.array_equal(made, np.stack(parts))
     border = CHUNK // 8
     expected = [word(KEY, 0, first * n + border + i) for i in range(-3, 3)]
@@ -49,17 +49,17 @@ def test_streams_of_their_own_replace_them(monkeypatch: pytest.MonkeyPatch) -> N
     ]
     assert asked == {0, 2, 3, 4}
     for j in (1, 2, 3, 4):
-        assert FieldElements(KEY).block(j, 7).tolist() == made[j - 1]
+        assert FieldElements(KEY).blocks(j, 1, 7)[0].tolist() == made[j - 1]
 
 
 def test_which_words_are_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """All from the prime on; among the replacements, too."""
     limits = [Q - 1, Q, Q + 1, ONES, 0, 2**63]
     scripted(monkeypatch, lambda stream, i: limits[i % 6] if stream == 0 else 77 + i)
-    assert FieldElements(KEY).block(0, 6).tolist() == [Q - 1, 77, 78, 79, 0, 2**63]
+    assert FieldElements(KEY).blocks(0, 1, 6)[0].tolist() == [Q - 1, 77, 78, 79, 0, 2**63]
     useless = {0, 1, 2, 5}
     scripted(monkeypatch, lambda stream, i: ONES if stream == 0 or i in useless else 100 + i)
-    assert FieldElements(KEY).block(0, 4).tolist() == [103, 104, 106, 107]
+    assert FieldElements(KEY).blocks(0, 1, 4)[0].tolist() == [103, 104, 106, 107]
 
 
 # --- other moduli ---

@@ -122,7 +122,7 @@ class RingKind:
             case["first"],
         )
         blocks = made.blocks(first, len(case["blocks"]), n).tolist()
-        assert blocks == [made.block(first + i, n).tolist() for i in range(len(blocks))]
+        assert blocks == [made.blocks(first + i, 1, n)[0].tolist() for i in range(len(blocks))]
         return {"blocks": [words(block) for block in blocks]}
 
     def _ring_masks(self, case: Case) -> Case:

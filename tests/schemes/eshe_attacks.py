@@ -204,7 +204,7 @@ class Ours:
 
     def a(self, block: int, slot: Slot = SLOT) -> Poly:
         key = hkdf(self.group_key, "eshe-a", *slot.context(), self.scheme.scheme.ring, 0)
-        hat = FieldElements(key, Q).block(block, self.n)
+        hat = FieldElements(key, Q).blocks(block, 1, self.n)[0]
         found: Poly = inverse_transform(PrimeRing(self.n), hat).tolist()
         return found
 

@@ -74,7 +74,7 @@ def apply(plan: Plan, total: NDArray[Any], terms: Iterable[Term]) -> None:
     """
     if plan.elements:
         for plus, key in terms:
-            mask = FieldElements(key).block(0, total.size)
+            mask = FieldElements(key).blocks(0, 1, total.size)[0]
             total[:] = (ring.add if plus else ring.subtract)(total, mask)
         return
     scratch = np.empty(CHUNK + BLOCK, np.uint8)

@@ -211,7 +211,7 @@ class ThresholdRlwe(Adder):
 def common_hats(scheme: ThresholdRlwe, crs: bytes) -> tuple[Residues, ...]:
     """Transforms of `a`, uint64 (n,) for each limb, out of 32 public bytes that nobody chose alone."""
     return tuple(
-        FieldElements(hkdf(crs, "threshold-a", scheme.ring, limb), ring.q).block(0, ring.n)
+        FieldElements(hkdf(crs, "threshold-a", scheme.ring, limb), ring.q).blocks(0, 1, ring.n)[0]
         for limb, ring in enumerate(scheme.rings)
     )
 

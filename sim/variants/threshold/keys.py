@@ -114,7 +114,7 @@ def reveal(scheme: ThresholdRlwe, drawn: Drawn, commitments: Sequence[bytes]) ->
     moduli, n = scheme.slots.moduli, scheme.sizes.n
     terms = [
         [
-            FieldElements(hkdf(drawn.key, "threshold-share", degree, limb), q).block(0, n)
+            FieldElements(hkdf(drawn.key, "threshold-share", degree, limb), q).blocks(0, 1, n)[0]
             for limb, q in enumerate(moduli)
         ]
         for degree in range(1, scheme.threshold)
