@@ -1,4 +1,4 @@
-"""Packing: held to big integers, for every width and on both sides of a block's border."""
+"""Packing: held to big integers, for every width and on both sides of a border; limb after limb."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe import errors
+from flhe.coding.limb_packing import PIECE, LimbPacking
 from flhe.coding.pack import Packing, slices, spread
 from tests.reference.part_formats import formula
 from tests.reference.wire import packed as reference
@@ -90,3 +91,46 @@ def test_data_that_is_no_such_vector_is_refused(bad: bytes, length: int, says: s
     ):
         with pytest.raises(errors.ProtocolError, match=says):
             refused()
+
+
+# --- limb after limb ---
+
+
+def residues(limbs: LimbPacking, rows: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    count = rows.shape[1]
+    data = np.zeros(limbs.nbytes(count), np.uint8)
+    for limb, at, end in limbs.pieces(count):
+        limbs.write(rows[limb, at:end].copy(), data, count, limb, at)
+    return data
+
+
+@pytest.mark.parametrize("place", [0, PIECE - 1, PIECE, 2 * PIECE + 4])
+def test_a_residue_beyond_its_modulus_is_found(place: int) -> None:
+    moduli = ((1 << 60) - 1, (1 << 60) - 5)
+    limbs, count = LimbPacking(60, moduli), 2 * PIECE + 5
+    rows = np.zeros((2, count), np.uint64)
+    rows[1, place] = moduli[1] - 1
+    limbs.check(residues(limbs, rows), count)
+    rows[1, place] = moduli[1]
+    with pytest.raises(errors.ProtocolError, match="not below its modulus"):
+        limbs.check(residues(limbs, rows), count)
+
+
+@pytest.mark.parametrize("limb", [0, 1])
+def test_spare_bits_must_be_zero(limb: int) -> None:
+    limbs = LimbPacking(61, ((1 << 61) - 1, (1 << 61) - 31))
+    data = residues(limbs, np.ones((2, 3), np.uint64))
+    limbs.check(data, 3)
+    for bit in range(3 * 61 % 8, 8):  # those below are of the last residue itself
+        changed = data.copy()
+        changed[(limb + 1) * data.size // 2 - 1] ^= 1 << bit
+        with pytest.raises(errors.ProtocolError, match="bits after the last residue"):
+            limbs.check(changed, 3)
+
+
+@pytest.mark.parametrize(
+    ("bits", "moduli"), [(32, (7,)), (65, (7,)), (40, ()), (40, (1 << 40,))], ids=str
+)
+def test_what_cannot_be_is_refused(bits: int, moduli: tuple[int, ...]) -> None:
+    with pytest.raises(errors.ConfigError, match="LimbPacking"):
+        LimbPacking(bits, moduli)

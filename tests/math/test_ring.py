@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, RangeError
 from flhe.math import prime_kernels
@@ -19,11 +18,8 @@ from flhe.math.prime_ring import PrimeRing, is_prime, ntt_primes
 from flhe.math.ring import Q, quotient, quotients, root
 from tests.reference.field import at
 from tests.reference.field import product as by_definition
+from tests.reference.part_formats import array
 from tests.rings import multiply
-
-
-def array(numbers: list[int]) -> NDArray[np.uint64]:
-    return np.array(numbers, np.uint64)
 
 
 def integers(n: int, limit: int, seed: int) -> list[int]:
