@@ -1,13 +1,14 @@
-"""Keystreams for tests: words that are written down, and AES by another library."""
+"""Randomness for tests: words and draws that are written down, and AES by another library."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from Crypto.Cipher import AES
+from numpy.typing import NDArray
 
 from flhe.math.prg import Stream
 
@@ -55,3 +56,14 @@ class PyCryptodome:
 
     def update_into(self, zeros: memoryview, out: memoryview) -> None:
         self.cipher.encrypt(zeros, output=out[: len(zeros)])
+
+
+class Given:
+    """Rounding values that are written down."""
+
+    def __init__(self, draws: Sequence[int] | NDArray[np.uint16]) -> None:
+        self._draws = draws
+
+    def next(self, count: int) -> NDArray[np.uint16]:
+        taken, self._draws = self._draws[:count], self._draws[count:]
+        return np.array(taken, np.uint16)

@@ -28,8 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
-from flhe.math.prime_ring import MAX_BITS
-from flhe.math.ring import Elements, quotient
+from flhe.math.ring import MAX_BITS, Elements, quotient
 from flhe.math.sampling import BOUND, SIGMA
 
 MAX_BOUND = (1 << 31) - 1
@@ -37,8 +36,6 @@ MAX_COHORT = 1024
 
 _DEVIATIONS = 8
 _WORD = 64
-
-Residues = NDArray[np.uint64]
 
 
 def opens(q: int, log_p: int, cohort: int) -> bool:
@@ -121,7 +118,7 @@ class Coefficients:
         """Coefficients that `length` values take."""
         return -(-length // self.per)
 
-    def lift(self, values: NDArray[Any], noise: NDArray[np.int8], products: Residues) -> None:
+    def lift(self, values: NDArray[Any], noise: NDArray[np.int8], products: Elements) -> None:
         """Add p e + m to `products`, a s, in place: uint64 (limbs, count), in one piece, canonical.
 
         `values` are signed integers (length,), each within the bound: callers check that. `noise`, e,
@@ -152,7 +149,7 @@ class Coefficients:
             held, self.per, self.bound, self.width, noise, powers, moduli, products
         )
 
-    def lower(self, residues: Residues, length: int, senders: int) -> NDArray[Any]:
+    def lower(self, residues: Elements, length: int, senders: int) -> NDArray[Any]:
         """Sums of values, `dtype` (length,), of `senders` vectors.
 
         `residues` are the sum of p e + m: uint64 (limbs, count), in one piece, canonical.
@@ -202,7 +199,7 @@ class Coefficients:
     def _shifts(self) -> tuple[int, ...]:
         return tuple(range(0, self.log_p, self.width))
 
-    def _fits(self, residues: Residues, count: int) -> None:
+    def _fits(self, residues: Elements, count: int) -> None:
         fits = residues.flags.c_contiguous and residues.shape == (len(self.moduli), count)
         if residues.dtype != np.uint64 or not fits:
             raise ConfigError(

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
-from flhe.coding.finite import AT_ALPHA, raise_not_finite
+from flhe.coding.aciq import AT_ALPHA, MAX_ALPHA, MIN_ALPHA
+from flhe.coding.flatten import raise_not_finite
 from flhe.coding.squares import Segments
 from flhe.errors import ConfigError
 from flhe.math.prg import drawn, words

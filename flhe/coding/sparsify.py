@@ -30,8 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Codec, Plain, Reals, Space, State
-from flhe.coding.finite import raise_not_finite
-from flhe.coding.flatten import Layout
+from flhe.coding.flatten import Layout, raise_not_finite
 from flhe.errors import ConfigError, MisfitError, ProtocolError
 from flhe.math.buffers import empty
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.math.prg import FieldElements
-from flhe.math.prime_ring import PrimeRing
+from flhe.math.ring import PrimeRing
 from flhe.schemes.flashe.streams import telescoped
 from flhe.schemes.seal_format import Words
 from flhe.schemes.sealed import Slot

@@ -17,8 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.math.prime_ring import PrimeRing
-from flhe.math.ring import quotients
+from flhe.math.ring import PrimeRing, quotients
 from flhe.packages import absent
 from flhe.schemes.polynomial_masks import lifted
 from flhe.schemes.seal_format import MAGIC, SealFormat, Words, to_seal_order

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.limb_packing import LimbPacking
-from flhe.coding.pack import spread
+from flhe.coding.pack import LimbPacking, spread
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError, ReuseError
 from flhe.schemes.base import Adder, check_integers

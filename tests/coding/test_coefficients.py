@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.coefficients import Coefficients, opens, slot_width
 from flhe.errors import ConfigError, ProtocolError
-from flhe.math.prime_ring import ntt_primes
-from flhe.math.ring import Q
+from flhe.math.ring import Q, ntt_primes
 
 MODULI = [
     (Q,),

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe import errors
-from flhe.coding.limb_packing import PIECE, LimbPacking
-from flhe.coding.pack import Packing, slices, spread
+from flhe.coding.pack import PIECE, LimbPacking, Packing, slices, spread
 from tests.reference.part_formats import formula
 from tests.reference.wire import packed as reference
 

@@ -18,8 +18,8 @@ from flhe.coding.flatten import Entry, Layout
 from flhe.coding.quantize import EXTRA_BITS, Quantize
 from flhe.coding.weigh import Weigh
 from flhe.math.prg import PIECE, SecureRounding
-from tests.reference.part_formats import Given
 from tests.reference.part_formats import rounded as reference
+from tests.scripted import Given
 
 ANYTHING = Layout(())
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -46,16 +44,6 @@ def test_codes_as_the_reference_and_back(given_set: tuple[list[int], int]) -> No
     assert len(words) == -(-length // 64)
     assert [d for d in range(length) if words[d // 64] >> d % 64 & 1] == coords
     assert sum(w.bit_count() for w in words) == len(coords)
-
-
-@pytest.mark.parametrize(("share", "over"), [(0.01, 1.01), (0.1, 1.02), (0.2, 1.03)])
-def test_random_sets_take_little_more_than_their_entropy(share: float, over: float) -> None:
-    length = 200_000
-    coords = np.random.default_rng(1).choice(length, int(share * length), replace=False)
-    support = Support.of(np.sort(coords).astype(np.uint32), length)
-    entropy = -(share * math.log2(share) + (1 - share) * math.log2(1 - share))
-    assert 8 * len(support.data) / length <= over * entropy
-    assert Support.from_bytes(support.data, length) == support
 
 
 LENGTH = 100

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from flhe.errors import ConfigError, RangeError
 from flhe.math import prime_kernels
 from flhe.math import ring as field
-from flhe.math.prime_ring import PrimeRing, is_prime, ntt_primes
-from flhe.math.ring import Q, quotient, quotients, root
+from flhe.math.ring import PrimeRing, Q, is_prime, ntt_primes, quotient, quotients, root
 from tests.reference.field import at
 from tests.reference.field import product as by_definition
 from tests.reference.part_formats import array

@@ -18,7 +18,7 @@ from flhe.coding.support import Support
 from flhe.math import field_kernels, prime_kernels, ring
 from flhe.math.permutation import Permutation
 from flhe.math.prg import FieldElements
-from flhe.math.prime_ring import PrimeRing
+from flhe.math.ring import PrimeRing
 from flhe.math.shamir import Shamir
 from flhe.schemes.sealed import Slot
 from flhe.training.epoch_sums import bound_layout
@@ -40,6 +40,7 @@ from tests.reference.shamir import lowest, point, shared
 from tests.reference.support import coded, digest
 from tests.reference.wire import Tape, cbor, context, hashed, hkdf, packed
 from tests.rings import inverse, multiply
+from tests.scripted import Given
 
 Case = dict[str, Any]
 Steps = Generator[str, None, Any]
@@ -302,17 +303,6 @@ class PackKind:
             packing.add(data, np.frombuffer(bytes.fromhex(case["plus"]), np.uint8), case["length"])
         none = np.zeros(case["length"], packing.lane)
         packing.unpack(data, none, np.empty(case["length"], packing.signed))
-
-
-class Given:
-    """Rounding values that are written down."""
-
-    def __init__(self, draws: list[int]) -> None:
-        self._draws = draws
-
-    def next(self, count: int) -> NDArray[np.uint16]:
-        taken, self._draws = self._draws[:count], self._draws[count:]
-        return np.array(taken, np.uint16)
 
 
 def rounded(bits: int, x: list[float], draws: list[int] | None) -> list[int]:

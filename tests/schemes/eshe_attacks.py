@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.math.prg import FieldElements
-from flhe.math.prime_ring import PrimeRing
-from flhe.math.ring import Q
+from flhe.math.ring import PrimeRing, Q
 from flhe.schemes.esafl.adder import EsaflSealer
 from flhe.schemes.esafl.keys import draw_own
 from flhe.schemes.esafl.scheme import Esafl

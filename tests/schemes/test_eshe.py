@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.limb_packing import PIECE
+from flhe.coding.pack import PIECE
 from flhe.errors import ReuseError
 from flhe.math.ring import add
 from flhe.schemes.esafl import keys as eshe_keys

@@ -29,7 +29,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.limb_packing import Residues
 from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
@@ -154,7 +153,7 @@ class EsaflAdder(ResidueShell, JointAdder):
         return Products.of(self.sizes, keys, key)
 
 
-Draft = tuple[Own, NDArray[np.uint8], list[Residues], NDArray[np.int8]]
+Draft = tuple[Own, NDArray[np.uint8], list[Elements], NDArray[np.int8]]
 """A ciphertext in the making: key, the bytes that will travel, residues piece by piece, error."""
 
 
@@ -211,7 +210,7 @@ class EsaflSealer(SharedSealerShell):
         products = adder.products(self.group_key, slot, own)
         data = empty(adder.nbytes(length), np.uint8)
         count, limbs = adder.sizes.count(length), len(adder.sizes.slots.moduli)
-        pieces: list[Residues] = []
+        pieces: list[Elements] = []
         for at, end in windows(0, count, adder.sizes.step):
             if self._in_place:
                 pieces.append(data.view(np.uint64)[at:end].reshape(1, -1))
@@ -236,7 +235,7 @@ class EsaflSealer(SharedSealerShell):
         self,
         values: Sequence[NDArray[Any]],
         noise: NDArray[np.int8],
-        residues: Residues,
+        residues: Elements,
         at: int,
         end: int,
     ) -> None:
@@ -244,7 +243,7 @@ class EsaflSealer(SharedSealerShell):
         slots = self.adder.sizes.slots
         slots.lift(window(values, at * slots.per, end * slots.per), noise[at:end], residues)
 
-    def _write(self, residues: Residues, data: NDArray[np.uint8], count: int, at: int) -> None:
+    def _write(self, residues: Elements, data: NDArray[np.uint8], count: int, at: int) -> None:
         for limb, row in enumerate(residues):
             self.adder.limbs.write(row, data, count, limb, at)
 

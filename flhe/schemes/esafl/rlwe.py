@@ -26,11 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.coefficients import Coefficients, opens, slot_width
-from flhe.coding.limb_packing import PIECE, LimbPacking, Residues
+from flhe.coding.pack import PIECE, LimbPacking
 from flhe.errors import ConfigError
 from flhe.math.prg import FieldElements
-from flhe.math.prime_ring import PrimeRing, ntt_primes
-from flhe.math.ring import Q
+from flhe.math.ring import Elements, PrimeRing, Q, ntt_primes
 from flhe.math.sampling import SIGMA
 from flhe.schemes.esafl.presets import EshePreset
 from flhe.schemes.polynomial_masks import lifted
@@ -94,7 +93,7 @@ class Products:
 
     sizes: Rlwe
     keys: tuple[bytes, ...] = field(repr=False)
-    hats: tuple[Residues, ...] = field(repr=False)
+    hats: tuple[Elements, ...] = field(repr=False)
 
     @classmethod
     def of(cls, sizes: Rlwe, keys: tuple[bytes, ...], key: NDArray[Any]) -> Products:
@@ -103,11 +102,11 @@ class Products:
         return cls(sizes, keys, hats)
 
     @property
-    def scratch(self) -> Residues:
+    def scratch(self) -> Elements:
         """Space for `into`."""
         return np.empty(self.sizes.step + SPARE, np.uint64)
 
-    def into(self, at: int, out: Residues, scratch: Residues) -> None:
+    def into(self, at: int, out: Elements, scratch: Elements) -> None:
         """Coefficients `at`, a multiple of `step`, and on, of all limbs: uint64 (limbs, count)."""
         n, count = self.sizes.n, out.shape[1]
         first, blocks = at // n, -(-count // n)

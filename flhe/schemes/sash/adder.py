@@ -36,8 +36,7 @@ from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.prg import FieldElements, random_elements
-from flhe.math.prime_ring import PrimeRing
-from flhe.math.ring import Elements
+from flhe.math.ring import Elements, PrimeRing
 from flhe.schemes.base import Adder, Secrets, check_agrees
 from flhe.schemes.presets import RingPreset
 from flhe.schemes.sealed import Sealed, Slot

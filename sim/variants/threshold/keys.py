@@ -31,9 +31,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flhe.coding.limb_packing import Residues
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.prg import FieldElements
+from flhe.math.ring import Elements
 from flhe.math.sampling import draw
 from flhe.schemes.esafl.keys import Own, check_own, draw_own
 from flhe.schemes.polynomial_masks import lifted
@@ -48,8 +48,8 @@ from flhe_lab.variants.threshold.sharing import scaled, shares
 class Box(NamedTuple):
     """What one party has for another: b_i and f_i(j + 1), uint64 (limbs, n), and r_ij."""
 
-    b: Residues
-    share: Residues
+    b: Elements
+    share: Elements
     seed: Secret
 
 
@@ -60,7 +60,7 @@ class Drawn:
     rank: int  # Its rank
     crs: bytes  # What `a` is expanded from
     own: Own = field(repr=False)  # s_i, shape (n,)
-    b: Residues = field(repr=False)  # b_i, shape (limbs, n)
+    b: Elements = field(repr=False)  # b_i, shape (limbs, n)
     key: Secret = field(repr=False)  # What f_i and r_ij are derived from, 32 bytes
 
 
@@ -69,7 +69,7 @@ class ThresholdKey:
     """What a party holds."""
 
     rank: int  # Its rank
-    share: Residues = field(repr=False)  # S_j, shape (limbs, n)
+    share: Elements = field(repr=False)  # S_j, shape (limbs, n)
     pairs: tuple[bytes, ...] = field(repr=False)  # k_jk by rank, 32 bytes each; empty for itself
     public: PublicKey  # The joint public key
     noise: Secret = field(repr=False)  # What the noise of its answers is derived from, 32 bytes
@@ -164,6 +164,6 @@ def _seed(drawn: Drawn, rank: int) -> Secret:
     return hkdf(drawn.key, "threshold-pair-seed", rank)
 
 
-def _commitment(crs: bytes, rank: int, b: Residues) -> bytes:
+def _commitment(crs: bytes, rank: int, b: Elements) -> bytes:
     data = canonical.dumps(["flhe/v1/threshold-commit", crs, rank, b.astype("<u8").tobytes()])
     return hashlib.sha256(data).digest()

@@ -43,11 +43,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.limb_packing import Residues
 from flhe.errors import ProtocolError, QuorumError
 from flhe.math.buffers import empty
 from flhe.math.prg import FieldElements
-from flhe.math.prime_ring import PrimeRing
+from flhe.math.ring import Elements, PrimeRing
 from flhe.schemes.sealed import Sealed
 from flhe.wire import canonical
 from flhe.wire.derive import hkdf
@@ -116,7 +115,7 @@ class Party:
                 limbs.write(row.reshape(-1)[: end - at], data, counts[0], limb, at)
         return data.tobytes()
 
-    def _flood(self, noise: Residues, ring: PrimeRing) -> Residues:
+    def _flood(self, noise: Elements, ring: PrimeRing) -> Elements:
         """Smudging: p E_j."""
         slots = self.scheme.slots
         centre = (1 << slots.smudging + slots.log_p) % ring.q

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.limb_packing import Residues
 from flhe.coding.support import Support
 from flhe.math.buffers import empty
+from flhe.math.ring import Elements
 from flhe.math.sampling import fill
 from flhe.schemes.polynomial_masks import lifted
 from flhe.schemes.sealed import Slot, check_senders
@@ -35,7 +35,7 @@ class ThresholdSealer(SealerShell):
     adder: ThresholdRlwe  # Public parameters, with the key's id
     public: PublicKey  # The joint public key
     rank: int  # This client's rank in the agreed member list; never a number from the server
-    _hats: list[tuple[Residues, Residues]] = field(init=False, repr=False)
+    _hats: list[tuple[Elements, Elements]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_senders((self.rank,), self.adder.cohort)

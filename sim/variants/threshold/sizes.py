@@ -29,7 +29,7 @@ from fractions import Fraction
 
 from flhe.coding.coefficients import Coefficients, slot_width
 from flhe.errors import ConfigError
-from flhe.math.prime_ring import ntt_primes
+from flhe.math.ring import ntt_primes
 from flhe.math.sampling import SIGMA
 from flhe.schemes.esafl.presets import EshePreset
 from flhe.schemes.esafl.rlwe import MAX_LIMB, SPREAD, Rlwe

@@ -8,8 +8,8 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.limb_packing import Residues
 from flhe.errors import ProtocolError
+from flhe.math.ring import Elements
 from flhe.wire.arrays import array
 from flhe.wire.fields import SECRET, Hash
 from flhe.wire.record import Form, Record
@@ -93,7 +93,7 @@ def key_in(adder: ThresholdRlwe, data: bytes) -> ThresholdKey:
     return ThresholdKey(kept.rank, share, tuple(kept.pairs), public, Secret(kept.noise))
 
 
-def _shaped(adder: ThresholdRlwe, flat: NDArray[np.uint64]) -> Residues:
+def _shaped(adder: ThresholdRlwe, flat: NDArray[np.uint64]) -> Elements:
     moduli, n = adder.slots.moduli, adder.sizes.n
     if flat.size != len(moduli) * n:
         raise ProtocolError(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
 from flhe.errors import ProtocolError
-from flhe.math.prime_ring import PrimeRing
+from flhe.math.ring import PrimeRing
 from flhe.math.sampling import BOUND
 from flhe.schemes.esafl.keys import total_bound
 from flhe.schemes.sealed import Sealed
