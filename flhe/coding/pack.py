@@ -250,17 +250,11 @@ class LimbPacking:
             self.write(ours, total, count, limb, at)
 
 
-def slices(length: int, step: int, threads: int) -> Iterator[tuple[int, int]]:
-    """Cut [0, length) into at most `threads` runs whose borders are multiples of `step`."""
-    share = -(-length // (step * max(threads, 1))) * step
-    for start in range(0, length, max(share, 1)):
-        yield start, min(start + share, length)
-
-
 def spread(work: Callable[[int, int], None], length: int, step: int, threads: int) -> None:
-    """Run `work(start, stop)` over the slices, on `threads` threads when more than one."""
-    parts = slices(length, step, threads)
-    run_all([functools.partial(work, start, stop) for start, stop in parts], threads)
+    """Run `work(start, stop)` over [0, length), cut at multiples of `step`, a run for each thread."""
+    share = max(-(-length // (step * max(threads, 1))) * step, 1)
+    parts = ((start, min(start + share, length)) for start in range(0, length, share))
+    run_all([functools.partial(work, *part) for part in parts], threads)
 
 
 def run_all(tasks: Sequence[Callable[[], T]], threads: int) -> list[T]:

@@ -32,9 +32,6 @@ BOUND = 40
 PRECISION = 63
 """Bits of a word that say a magnitude."""
 
-GROUP = 8
-"""Table entries that a loop of the kernel compares with; tables are filled up to a multiple."""
-
 _DIGITS = 60
 """Decimal digits of the weights: three times as many as the thresholds have."""
 
@@ -62,12 +59,8 @@ def thresholds() -> tuple[int, ...]:
 
 @functools.cache
 def _table() -> NDArray[np.int64]:
-    """Thresholds less 1, as the kernel compares them, filled up with what no word exceeds."""
-    entries = thresholds()
-    table = np.full(-(-len(entries) // GROUP) * GROUP, (1 << PRECISION) - 1, np.int64)
-    table[: len(entries)] = [t - 1 for t in entries]
-    table.flags.writeable = False
-    return table
+    """Thresholds less 1, as the kernel compares them: a multiple of 8."""
+    return np.array([t - 1 for t in thresholds()], np.int64)
 
 
 def fill(key: bytes, start: int, out: Samples) -> None:
