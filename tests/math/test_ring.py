@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, RangeError
 from flhe.math import prime_kernels
@@ -17,8 +18,11 @@ from flhe.math import ring as field
 from flhe.math.ring import PrimeRing, Q, is_prime, ntt_primes, quotient, quotients, root
 from tests.reference.field import at
 from tests.reference.field import product as by_definition
-from tests.reference.part_formats import array
 from tests.rings import multiply
+
+
+def array(numbers: list[int]) -> NDArray[np.uint64]:
+    return np.array(numbers, np.uint64)
 
 
 def integers(n: int, limit: int, seed: int) -> list[int]:

@@ -15,7 +15,6 @@ from flhe import errors
 from flhe.math.prg import random_elements
 from flhe.math.ring import Q
 from flhe.math.shamir import Shamir
-from tests.reference.part_formats import array
 from tests.reference.shamir import lowest, point
 
 SCHEMES = st.integers(2, 40).flatmap(
@@ -25,6 +24,10 @@ SCHEMES = st.integers(2, 40).flatmap(
         )
     )
 )
+
+
+def array(numbers: Sequence[int]) -> NDArray[np.uint64]:
+    return np.array(numbers, np.uint64)
 
 
 def tampered(shares: NDArray[np.uint64], ranks: Sequence[int], seed: int) -> NDArray[np.uint64]:
