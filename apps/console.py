@@ -61,8 +61,12 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
     )
     if any(report["kind"] == SELECTION for report in rounds):
         caption += " The selection round trains nothing: nodes score the parameters."
+    private = any(report.get("epsilon") is not None for report in rounds)
+    if private:
+        caption += f" Epsilon at delta {settings.delta:g}, of all rounds so far together."
     table = _table(f"{settings.task}, {settings.nodes} nodes, scheme {settings.scheme}", caption)
-    for name in ("Round", "Accuracy", "Loss", "Up", "Down", "Crypto s", "Round s", "Nodes"):
+    names = ("Round", "Accuracy", "Loss", "Up", "Down", "Crypto s", "Round s", "Nodes")
+    for name in (*names, *(["Epsilon"] if private else [])):
         table.add_column(name, justify="right", no_wrap=True)
     for report in rounds:
         table.add_row(
@@ -74,6 +78,7 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
             f"{report['crypto_s']:.3f}",
             f"{report['round_s']:.1f}",
             str(report["survivors"]),
+            *([f"{report['epsilon']:.2f}"] if private else []),
         )
     return table
 

@@ -20,6 +20,7 @@ from flhe_app.console import overhead_table, round_table
 from flhe_app.environment import creatable, own_name, temporary
 from flhe_app.flower_run import FlowerRun, How
 from flhe_app.outcome import Outcome
+from flhe_app.plot import plot
 from flhe_app.run_dir import RunDir, created, reopened
 from flhe_app.settings import Settings
 from flhe_app.signals import Stopped, signals
@@ -56,6 +57,9 @@ def _train(run_dir: RunDir, how: How) -> Outcome:
     console.print(round_table(settings, outcome.rounds, outcome.model_bytes))
     if overhead := overhead_table(outcome.rounds, outcome.ending):
         console.print(overhead)
+    if settings.plot:
+        plot(Path(settings.plot), f"{settings.task}, {settings.scheme}", outcome.rounds)
+        console.print(f"Plot: {settings.plot}", markup=False, highlight=False, soft_wrap=True)
     if outcome.warning:
         console.print(outcome.warning, style="yellow", markup=False, highlight=False)
     _say_where(partial(console.print, markup=False, highlight=False, soft_wrap=True), run_dir)
@@ -116,6 +120,7 @@ def check(settings: Settings, how: How) -> None:
         )
     json_file = None if how.json_path == json_option.STDOUT else how.json_path
     files = {"--json": json_file, "--report": how.report_path, "--output": settings.sealed_model}
+    files["--plot"] = settings.plot
     for option, path in files.items():
         if path:
             creatable(Path(path), f"{option} {path}")

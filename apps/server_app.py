@@ -95,9 +95,13 @@ def make_strategy(settings: Settings, task: Workload, reporter: Reporter) -> Fed
         if how.gradients:
             return PlainFedSGD(how, on_round=reporter.round, **fedavg)
         return metered(how, on_round=reporter.round, **fedavg)
+    if settings.noise_multiplier:
+        # Of the common test set, which nothing hides; what nodes train on is in no metric.
+        fedavg["train_metrics"] = ()
     return HEStrategy(
         settings.system,
         settings.codec(largest_weight(settings, task)),
+        delta=settings.delta,
         optimizer=how,
         select=settings.selects,
         noise=settings.laplace,

@@ -149,12 +149,26 @@ class Settings:
     rest: str = _encrypted(
         "clear", "The rest travels in clear, or drop: it is not sent.", known=("clear", "drop")
     )
-    noise: float = option(
-        0.0, "Scale of Laplace noise on updates, in their units; 0: none.", only=_ENCRYPTED
-    )
+    noise: float = _encrypted(0.0, "Scale of Laplace noise on updates, in their units; 0: none.")
     noise_scope: str = _encrypted(
         "clear", "What gets noise: what travels in clear, or all.", known=("clear", "all")
     )
+    noise_multiplier: float = option(
+        0.0,
+        "Differential privacy: noise over sensitivity; 0: none.",
+        most=1000,
+        only=_ENCRYPTED,
+    )
+    clip_norm: float = hidden(
+        1.0,
+        "What it hides: the largest L2 norm of a record's gradient (fedsgd) or node's update.",
+        positive=True,
+    )
+    sampling: float = hidden(
+        0.1, "Probability with which each record is in a batch.", positive=True, most=1
+    )
+    delta: float = hidden(1e-5, "Delta at which epsilon is shown.", positive=True, most=0.5)
+    plot: str = hidden("", "Draw accuracy and epsilon by round into FILE.", extra=_FILE)
     drops: int = option(0, "Nodes that drop out of each round, at random stages.")
     kill: int = option(0, "Round in which one node is killed, for good; 0: none.")
     data_dir: str = option("", "Where the data set lies, if not in $FLHE_DATA_DIR.", extra=_DATA)
@@ -268,6 +282,8 @@ class Settings:
         """What makes integers of an update, where a node reports a weight of `max_examples` at most."""
         from flhe.coding.update import update_codec
 
+        if self.noise_multiplier:
+            return self._private_codec()
         bits = self.bits or self.system.default_bits
         return update_codec(
             bits=max(bits, FAIR_BITS) if self.fair_q and bits else bits,
@@ -278,6 +294,15 @@ class Settings:
             warmup=self.warmup,
             permute=self.permute,
         )
+
+    def _private_codec(self) -> Chain:
+        from flhe.strategies.private import member_codec, record_codec
+
+        of = self.system, self.noise_multiplier, self.clip_norm
+        if not self.gradients:
+            return member_codec(*of, self.bits or None)
+        batch = self.sampling * task_named(self.task).train_size
+        return record_codec(*of, self.sampling, batch, self.bits or None)
 
     def terms(self, max_examples: int) -> Terms:
         """What the members of an encrypted federation share; `max_examples` as for `codec`."""

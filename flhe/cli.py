@@ -185,6 +185,33 @@ def permit(
     typer.echo(permits.grant(home))
 
 
+@app.command()
+def budget(
+    node_config: Annotated[
+        str,
+        typer.Option(
+            metavar="CONFIG",
+            help="What flower-supernode is given as --node-config, or a TOML file.",
+        ),
+    ],
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Trust the record that is there from now on.")
+    ] = False,
+) -> None:
+    """Show what this node's updates have spent of its privacy budget.
+
+    Run it as the user that the node runs as.
+    """
+    from flhe.provision import budgets
+    from flhe.provision.flower_config import parse
+
+    found = budgets.budget_of(parse(node_config))
+    console().print(budgets.table(found))
+    if confirm:
+        found.confirm()
+        typer.echo("This record is trusted from now on.")
+
+
 app.add_typer(roster_commands, name="roster", cls=Commands)
 app.add_typer(key_commands, name="keys", cls=Commands)
 

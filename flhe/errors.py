@@ -110,6 +110,10 @@ class FederationsError(PolicyError):
     """One federation more than this node's policy allows."""
 
 
+class BudgetError(PolicyError):
+    """More than this site's privacy budget allows, or a budget that cannot be trusted."""
+
+
 class LeftError(PolicyError):
     """This node has left the federation."""
 

@@ -11,6 +11,7 @@ from flhe.strategies.aliases import (
 )
 from flhe.strategies.he_strategy import HEStrategy
 from flhe.strategies.masking_keys import MaskingKeyAgreement
+from flhe.strategies.private import dp_fedavg, dp_fedsgd
 from flhe.strategies.sealed_result import save_sealed
 from flhe.strategies.secure_sum import SecureSum, Total
 
@@ -25,6 +26,8 @@ __all__ = [
     "SchemeFedAvg",
     "SecureSum",
     "Total",
+    "dp_fedavg",
+    "dp_fedsgd",
     "save_sealed",
     "update_codec",
 ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from logging import INFO, WARNING, getLogger
 from typing import Any, Unpack
@@ -47,6 +47,7 @@ from flhe.strategies.report import RoundReport
 from flhe.strategies.round_state import Attempt
 from flhe.strategies.sampling import Sampling
 from flhe.strategies.sealed_result import log_encryption, log_result, warn_of_clear
+from flhe.training import accountant
 from flhe.training.optimizer import Optimizer
 from flhe.training.terms import EVALUATE_METRICS, TRAIN_METRICS, Terms
 
@@ -124,6 +125,8 @@ class HEStrategy(FedAvg):
             tuple(evaluate_metrics),
         )
         check_scheme(scheme, self.fraction_train)
+        if self.terms.codec.mechanism is not None:
+            accountant.check_package()
         self.ending: Spent | None = None
         """What came after the last round's report: its end, and the sealed checkpoint of the model."""
         self._membership = Membership(self.settings.patience, self.settings.rekey_every)
@@ -333,7 +336,10 @@ class HEStrategy(FedAvg):
             self.aggregate_evaluate(number, replies)
         if means := fed.means.get(number):
             log(INFO, "\t└──> Aggregated training MetricRecord: %s", means)
-        self._report = fed.report(number), ledger.base
+        spent = accountant.spent(
+            self.terms.codec.mechanism, len(ledger.chain) - 1, self.settings.delta
+        )
+        self._report = replace(fed.report(number), **spent), ledger.base
         if not ledger.evaluation:
             self._hand_on(fed, result)
 

@@ -21,6 +21,7 @@ from flhe.coding.update import Thresholds
 from flhe.errors import ConfigError
 from flhe.schemes.base import Scheme
 from flhe.strategies.report import OnRound
+from flhe.training.accountant import DEFAULT_DELTA
 from flhe.training.optimizer import Optimizer
 
 
@@ -52,6 +53,8 @@ class RunSettings:
         Rounds after which a member seals the model for those that come later; 0 for only when needed.
     state_dir : str or Path, optional
         Directory in which the server keeps what it needs to go on after a crash.
+    delta : float
+        Delta at which reports say the epsilon of a run with differential privacy.
     on_round : callable, optional
         Receives a RoundReport after each round, with what each phase of it took; what comes after the
         last one is in the strategy's `ending` when `start` has returned.
@@ -66,6 +69,7 @@ class RunSettings:
     rekey_every: int = 0
     checkpoint_every: int = 10
     state_dir: str | Path | None = None
+    delta: float = DEFAULT_DELTA
     on_round: OnRound | None = None
 
     def __post_init__(self) -> None:
@@ -75,6 +79,8 @@ class RunSettings:
         for name in ("retries", "patience", "rekey_every", "checkpoint_every"):
             if type(count := getattr(self, name)) is not int or count < 0:
                 raise ConfigError(f"{name}={count!r}: must be an integer, 0 or more")
+        if not 0 < self.delta < 1:
+            raise ConfigError(f"delta={self.delta}: must lie between 0 and 1, below 1 / records")
         if self.min_replies is not None and self.min_replies < 2:
             raise ConfigError(
                 f"min_replies={self.min_replies}: a sum of one is that client's update"
@@ -117,6 +123,7 @@ class RunOptions(FedAvgOptions, SumOptions, total=False):
     """How an encrypted run goes; see `RunSettings`."""
 
     checkpoint_every: int
+    delta: float
     on_round: OnRound | None
 
 

@@ -62,6 +62,9 @@ class RoundReport:
         does not tell.
     nodes_bytes : int or None
         Most memory that a process which runs nodes has held so far, in a simulation.
+    epsilon, delta : float or None
+        What the sums so far give away, those of failed attempts left out; None without differential
+        privacy.
     phases : tuple of Phase
         Where time and bytes went: their seconds add up to `wall_s`, their bytes to `bytes_up` and
         `bytes_down`. See `flhe.strategies.overhead.PHASES`.
@@ -78,6 +81,8 @@ class RoundReport:
     wall_s: float = 0.0
     server_bytes: int | None = None
     nodes_bytes: int | None = None
+    epsilon: float | None = None
+    delta: float | None = None
     phases: tuple[Phase, ...] = ()
 
     @classmethod

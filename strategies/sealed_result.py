@@ -105,3 +105,5 @@ def _lines(terms: Terms, members: int) -> Iterator[str]:
     if (noise := terms.noise) is not None:
         yield f"Laplace noise: scale {noise.scale:g} on {noise.scope}"
     yield f"Server optimizer: {terms.optimizer.name}"
+    if terms.codec.mechanism is not None and (told := (*terms.metrics, *terms.evaluated)):
+        yield f"Metrics are averaged WITHOUT noise, epsilon leaves them out: {', '.join(told)}"

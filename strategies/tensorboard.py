@@ -43,6 +43,8 @@ def scalars(report: RoundReport) -> Iterator[tuple[str, float]]:
             yield f"overhead/{phase.name}/{name}", getattr(phase, name)
         if phase.server_bytes is not None:
             yield f"memory/{phase.name}/server_bytes", phase.server_bytes
+    if report.epsilon is not None:
+        yield "privacy/epsilon", report.epsilon
     for name in ("server_bytes", "nodes_bytes"):
         if (value := getattr(report, name)) is not None:
             yield f"memory/{name}", value

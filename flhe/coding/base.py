@@ -11,6 +11,7 @@ back a *tentative* state, to be kept only when the client finds itself among the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import (
@@ -55,6 +56,22 @@ class Integers:
 
 
 Space = Reals | Integers
+
+
+class Mechanism(NamedTuple):
+    """The noise of every sum that is opened, as an accountant of privacy takes it.
+
+    Attributes
+    ----------
+    multiplier
+        Standard deviation of the noise that is counted on, divided by the sensitivity: the most that
+        one member's vector, or one record, changes a sum in L2.
+    sampling
+        Probability with which a record is in a round's batch, 0 to 1; 1 where nothing is sampled.
+    """
+
+    multiplier: float
+    sampling: float
 
 
 class Plain(NamedTuple):
@@ -130,6 +147,16 @@ class Codec(Protocol):
         """When it is fitted on a sum that comes before the update: never."""
         return ""
 
+    @property
+    def norm_bound(self) -> float:
+        """Largest L2 norm of what it gives; infinite where it bounds none."""
+        return math.inf
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """What differential privacy its noise gives an opened sum; None for a step without noise."""
+        return None
+
     def summary(self) -> str:
         """What it does, in a few words."""
         return ""
@@ -144,6 +171,10 @@ class Codec(Protocol):
 
     def keyed(self, permutation: Permutation | None) -> Codec:
         """The step with the secret order of one attempt, where it hides coordinates."""
+        return self
+
+    def counting_on(self, honest: int) -> Codec:
+        """The step of one member, where `honest` members add noise to any sum that is opened."""
         return self
 
     def fused(self, behind: Sequence[Codec]) -> tuple[Any, int] | None:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.base import Codec, Fitting, Plain, Reals, Space, State
+from flhe.coding.base import Codec, Fitting, Mechanism, Plain, Reals, Space, State
 from flhe.coding.flatten import Layout, joined
 from flhe.coding.squares import Segments
 from flhe.errors import ConfigError, MisfitError, ProtocolError
@@ -111,6 +111,11 @@ class Chain(Codec):
         """When a round begins with a sum that thresholds are fitted on."""
         return next((codec.fitting for codec in self.codecs if codec.fitting), "")
 
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """What differential privacy opened sums have; None for none."""
+        return next(filter(None, (codec.mechanism for codec in self.codecs)), None)
+
     def segments(self, layout: Layout) -> Segments:
         """Runs (start, stop, alpha) of the thresholds that are given; ConfigError where none are."""
         for at, codec in enumerate(self.codecs):
@@ -131,6 +136,10 @@ class Chain(Codec):
     def keyed(self, permutation: Permutation | None) -> Chain:
         """The chain with the secret order of one attempt, where coordinates are hidden."""
         return self._each(lambda codec: codec.keyed(permutation)) if self.hides else self
+
+    def counting_on(self, honest: int) -> Chain:
+        """The chain of one member, where `honest` members add noise to any sum that is opened."""
+        return self._each(lambda codec: codec.counting_on(honest)) if self.mechanism else self
 
     def _each(self, change: Callable[[Codec], Codec]) -> Chain:
         return Chain(tuple(map(change, self.codecs)), self.fuse)

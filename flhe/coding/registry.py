@@ -23,6 +23,8 @@ CODECS: Plugins[Codec] = Plugins(
         "weigh": "flhe.coding.weigh:Weigh",
         "quantize": "flhe.coding.quantize:Quantize",
         "permute": "flhe.coding.permute:Permute",
+        "clip-norm": "flhe.coding.clip_norm:ClipNorm",
+        "discrete-gaussian": "flhe.coding.discrete_gaussian:DiscreteGaussian",
     },
     lambda found: "" if Codec in getattr(found, "__mro__", ()) else "it is no Codec",
 )

@@ -23,6 +23,7 @@ def advertise(node: Node, record: ConfigRecord, _message: Message, app: App) -> 
     contract = Contract.from_bytes(records.field(record, "contract", bytes))
     node.policy.check_contract(contract)
     node.check_terms(contract.terms)
+    node.check_affordable(contract)
     contract.terms.scheme.check_packages()  # before anybody relies on this site
     number = records.field(record, "number", int)
     node.check_begun()

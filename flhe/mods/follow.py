@@ -49,7 +49,9 @@ class Follower:
         """The session of this model, and it; DriftError while there is none."""
         if self.model is None:
             raise DriftError("this node has no model and was sent none")
-        return Session(self.epoch, self.contract.terms, self.model.layout), self.model
+        contract = self.contract
+        session = Session(self.epoch, contract.terms, self.model.layout, contract.least)
+        return session, self.model
 
     def reply(self, **fields: object) -> RecordDict:
         """A reply with what may be said of sums."""

@@ -54,6 +54,8 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
 
     def make(sealer: Sealer) -> tuple[Plain, None]:
         turn.check_unclaimed()  # before the app trains
+        if (mechanism := session.terms.codec.mechanism) is not None:
+            node.budget.check(mechanism)
         ahead = threading.Thread(
             target=sealer.prepare, args=(of.slot, of.length, mode), name="flhe-masks", daemon=True
         )

@@ -17,13 +17,14 @@ from flhe.keys.agreement import masking
 from flhe.keys.agreement.voids import Void
 from flhe.keys.identity import Identity
 from flhe.node.audit import log_failure
+from flhe.node.budget import Budget
 from flhe.node.journal import JOURNAL, Book, Journal, Note, SignedSet
 from flhe.node.policy import Policy
 from flhe.node.store import Store
 from flhe.schemes.base import FREE, Spends
 from flhe.schemes.sealed import UPDATE as ENDS
 from flhe.schemes.sealed import Slot
-from flhe.training.contract import MAX_AHEAD
+from flhe.training.contract import MAX_AHEAD, Contract
 from flhe.training.evaluation import EVALUATION
 from flhe.training.query import QUERY
 from flhe.training.sensitivity import SENSITIVITY
@@ -70,6 +71,20 @@ class Claims:
         """This federation's journal."""
         return Book(self.store, self._name(JOURNAL))
 
+    @property
+    def budget(self) -> Budget:
+        """What this site's updates may give away, in all federations together."""
+        limits = self.policy.limits
+        bounds = float(limits["max-epsilon"]), float(limits["delta"])
+        return Budget(self.store, self.identity.public, *bounds)
+
+    def check_affordable(self, contract: Contract) -> None:
+        """Refuse a run whose rounds to come would exceed this site's privacy budget; BudgetError."""
+        mechanism, journal = contract.terms.codec.mechanism, self.book.read()
+        if mechanism is not None:
+            reached = 0 if journal is None else journal.last_reached()
+            self.budget.check(mechanism, max(contract.last - reached, 1))
+
     def _journal(self, epoch_id: bytes) -> Journal:
         """The journal, whatever its witness says; NoKeyError unless this epoch's keys are in use."""
         journal = self.book.known()
@@ -89,6 +104,9 @@ class Claims:
         together = session.terms.scheme.opened_together
         if together:
             self.check_unsigned(slot)
+        mechanism = session.terms.codec.mechanism
+        if mechanism is not None and slot.purpose == ENDS:
+            self.budget.spend(mechanism)  # first: a crash in between costs budget, never privacy
         note = Note(digest, support, slot.history)
         mark = slot.round, slot.attempt, STEPS.index(step)
 

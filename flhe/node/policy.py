@@ -192,12 +192,14 @@ class Policy:
             witness = str(path / "witness")  # it goes with the run
         rules = RULES if simulated else ("sensitivity",)
         own = {name: _bound(node_config, own, simulated) for name, own in limits.known().items()}
+        bounds = (limits.NONE if roster is None else roster.limits).tighten(own)
+        metrics = () if bounds["max-epsilon"] else METRICS  # sums of them have no noise
         return cls(
             home=path,
             trust=trust,  # type: ignore[arg-type]  # validated in __post_init__
             roster=roster,
             schemes=_schemes(node_config) or allowed(simulated, plain_asked),
-            metrics=listed(node_config, "flhe-metrics", listed(environ, "FLHE_METRICS", METRICS)),
+            metrics=listed(node_config, "flhe-metrics", listed(environ, "FLHE_METRICS", metrics)),
             leave=setting(node_config, "flhe-leave", False),
             witness=Path(witness) if witness else None,
             durable=simulated or setting(node_config, "flhe-durable", False),
@@ -211,7 +213,7 @@ class Policy:
             min_contributors=setting(node_config, "flhe-min-contributors", 0),
             max_queries=setting(node_config, "flhe-max-queries", MAX_QUERIES),
             root=root,
-            limits=(limits.NONE if roster is None else roster.limits).tighten(own),
+            limits=bounds,
         )
 
     def check_members(self, members: int) -> None:
@@ -272,6 +274,8 @@ class Policy:
                 f"answers of this one go into none of fewer than {self.min_contributors}: set "
                 "min_replies in SecureSum, or lower flhe-min-contributors in the node config"
             )
+        if self.limits["max-epsilon"] and not contract.asks:
+            self._check_private(contract.terms)
         name = contract.hash().hex()
         if self.accepted and name not in self.accepted:
             raise PolicyError(
@@ -336,6 +340,14 @@ class Policy:
 
         if terms.select.clear:
             self._check_clear(terms)
+
+    def _check_private(self, terms: Terms) -> None:
+        if terms.codec.mechanism is None:
+            raise PolicyError(
+                "the server asked for a run without differential privacy, and this site has a privacy "
+                "budget: use dp_fedsgd or dp_fedavg as the strategy, or set "
+                f"{self._setting('max-epsilon')} to 0"
+            )
 
     def _check_clear(self, terms: Terms) -> None:
         select = terms.select

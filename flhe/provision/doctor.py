@@ -16,6 +16,7 @@ from rich.text import Text
 
 from flhe.errors import FlheError
 from flhe.node.policy import Policy, allowed, listed, setting
+from flhe.provision.budgets import check_budget
 from flhe.provision.check_home import check_home, identity_in
 from flhe.provision.check_machine import check_clock, check_versions
 from flhe.provision.check_tls import check_tls
@@ -52,6 +53,7 @@ def examine(
     try:
         policy = Policy.of_node(config, run_id=0, node_id=0, simulated=False)
         found += check_policy(policy)
+        found += check_budget(policy)
     except FlheError as error:
         mend = "mend that in the node config; a node with it refuses every message"
         found.append(Check("policy", "fail", str(error), mend))

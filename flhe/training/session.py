@@ -33,9 +33,11 @@ from flhe.coding.support import Support
 from flhe.coding.weigh import most_examples
 from flhe.errors import ExamplesError, ProtocolError
 from flhe.keys.agreement.epoch import Epoch
+from flhe.keys.agreement.thresholds import Thresholds
 from flhe.keys.roles import sealer_for
+from flhe.keys.roster.roster import Roster
 from flhe.math.permutation import Permutation
-from flhe.schemes.base import Sealer
+from flhe.schemes.base import Scheme, Sealer
 from flhe.schemes.sealed import Sealed, Slot
 from flhe.sums.secure_sum import Record, SecureSum
 from flhe.training import evaluation, mean_squares, sensitivity, update
@@ -63,16 +65,32 @@ def fixed_mask(select: Select, layout: Layout) -> Support:
     return select.fixed(layout)
 
 
+def counted_on(roster: Roster, scheme: Scheme, members: int, least: int) -> int:
+    """Return how many members' noise is in any sum that opens, and known to nobody who colludes.
+
+    By the contract a sum has `least` senders or more. Each member knows its own noise, so one is left
+    out even where none is said to collude.
+    """
+    fewest = max(least, roster.min_opening)
+    if scheme.opened_together:
+        fewest = max(fewest, Thresholds(len(roster.members), roster.collusion).min_set)
+    if scheme.needs_all_members:
+        fewest = max(fewest, members)
+    return fewest - max(roster.collusion, 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """One member's side of the rounds of one epoch.
 
-    Its epoch has the group key, the members and the own rank; the layout is the model's.
+    Its epoch has the group key, the members and the own rank; the layout is the model's. By the
+    contract a sum has `least` senders or more.
     """
 
     epoch: Epoch
     terms: Terms
     layout: Layout
+    least: int = 0
     sums: EpochSums = field(init=False)
     """What the server knows of the epoch's sums, too."""
     threads: ClassVar[int] = THREADS
@@ -174,9 +192,12 @@ class Session:
         encrypt the same update under those. And an update with noise is drawn once: asked for anew in
         every attempt, the same update under fresh noise would be shown by the mean of all. A map is
         made once too: it takes longer than anything.
+
+        What is differentially private is never a draft: a file would hold it without its noise. It is
+        trained anew in each attempt, and each is paid for.
         """
         terms = self.terms
-        return (
+        return terms.codec.mechanism is None and (
             terms.codec.sparse
             or terms.scheme.needs_all_members
             or terms.noise is not None
@@ -209,7 +230,9 @@ class Session:
         """
         if self.terms.noise is not None:
             raise ProtocolError("an update with noise is a draft first, or it would be drawn anew")
-        codec = self.terms.codec
+        codec = self.terms.codec.counting_on(
+            counted_on(self.epoch.roster, self.terms.scheme, self.epoch.size, self.least)
+        )
         extras = self._extras(old, trained, examples, metrics)
         gradients = self.terms.optimizer.gradients
         parts = self.layout.float_change(trained, old.masters, gradients=gradients)  # never whole

@@ -86,6 +86,8 @@ class Terms(Record):
             self._check_select()
         if self.noise is not None:
             self._check_noise(self.noise)
+        if self.codec.mechanism is not None:
+            self._check_privacy()
         self._check_scheme()
         self.for_cohort(max(2, self.scheme.threshold_of(2)))  # the smallest that it takes
         Extras(self.metrics)
@@ -128,6 +130,18 @@ class Terms(Record):
             raise ConfigError(
                 'noise of scope "clear", and nothing travels in clear: use scope="all", or leave noise '
                 "out"
+            )
+
+    def _check_privacy(self) -> None:
+        if self.select.partial or self.noise is not None:
+            raise ConfigError(
+                "differential privacy with select or Laplace noise: what a map or a part in clear "
+                "tells has none of the noise that is accounted for; leave them out"
+            )
+        if self.codec.sparse or self.codec.fitting:
+            raise ConfigError(
+                "differential privacy with top_k or fitted thresholds: which values are sent, and sums "
+                "of squares, would tell of the data without noise; leave them out"
             )
 
     def _check_scheme(self) -> None:

@@ -41,6 +41,12 @@ _TABLE: dict[type[e.FlheError], Refusal] = {
         "its policy allows no further federation: resume the one before, or ask the site to permit "
         "one more (flhe permit)",
     ),
+    e.BudgetError: Refusal(
+        1032,
+        "flhe/budget",
+        "its privacy budget does not allow this run or round: train fewer rounds, with a larger noise "
+        "multiplier or a smaller sampling rate; see its errors.log and `flhe budget`",
+    ),
     e.PolicyError: Refusal(1010, "flhe/policy", "its policy refuses this run or scheme"),
     e.QuorumError: Refusal(1011, "flhe/quorum", "too few members or survivors for its roster"),
     e.ClaimedError: Refusal(

@@ -46,6 +46,8 @@ GENERAL = (
     _least("min-top-k", "a number, 0 to 1", lambda share: 0 <= share <= 1, 0.01),
     _least("min-noise", "a number, 0 or more", lambda scale: 0 <= scale < 1e300, 0.0),
     Limit("max-releases", "an integer, 0 or more", lambda most: 0 <= most < 1 << 32, _fewest, 0, 0),
+    Limit("max-epsilon", "a number, 0 or more", lambda most: 0 <= most <= 1e6, _fewest, 0.0, 0.0),
+    Limit("delta", "a number between 0 and 1", lambda delta: 0 < delta < 1, min, 1e-5, 1e-5),
     _least("min-members", "an integer, 2 to 1024, or 0", lambda n: n == 0 or 2 <= n <= 1024, 0),
 )
 """Limits of every scheme."""

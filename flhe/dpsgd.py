@@ -1,0 +1,106 @@
+"""What an app of DP-SGD needs: batches that accounting holds for, and gradients clipped one by one.
+
+    @app.train()
+    def train(msg, ctx):
+        batch = poisson_batch(len(labels), SAMPLING)
+        sums = clipped_gradients(model, cross_entropy, images[batch], labels[batch], max_norm=1.0)
+        metrics = MetricRecord({"num-examples": 1})  # the batch's size would tell of the data
+        return Message(RecordDict({"arrays": ArrayRecord(sums), "metrics": metrics}), reply_to=msg)
+
+Epsilon counts on batches that hold each record with the same probability, independently of all others.
+A shuffled epoch, or a batch of fixed size, is none. The strategy is `flhe.strategies.dp_fedsgd`.
+
+Source: Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.errors import ConfigError
+from flhe.math.prg import AesCtr, drawn, words
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from flhe.wire.secret import Random
+
+Loss = Callable[["Tensor", "Tensor"], "Tensor"]
+"""(outputs of some examples, their targets) -> mean loss, as of `torch.nn.functional`."""
+
+
+def poisson_batch(
+    count: int, sampling: float, random: Random = secrets.token_bytes
+) -> NDArray[np.int64]:
+    """Return which of `count` records are in a batch, each with that probability; int64, ascending.
+
+    Batches are secret, as noise is, so they are drawn from a CSPRNG, and no seed repeats them. A batch
+    may be empty. Raises ConfigError: a probability that is not above 0 and 1 at most.
+    """
+    if not 0 < sampling <= 1:
+        raise ConfigError(f"poisson_batch(sampling={sampling}): must be above 0, and 1 at most")
+    bound = np.uint64(min(math.floor(sampling * 2.0**64), (1 << 64) - 1))
+    # Fixed counter block. Safe because the key is fresh and used for this batch alone.
+    drawn_words = words(AesCtr(), drawn(random, 32), 0, count)
+    chosen = [np.flatnonzero(part < bound) + at for at, part in drawn_words]
+    return np.concatenate(chosen) if chosen else np.empty(0, np.int64)
+
+
+def clipped_gradients(
+    model: nn.Module,
+    loss: Loss,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    max_norm: float,
+    at_a_time: int = 64,
+) -> dict[str, Tensor]:
+    """Return the sum over examples of gradients, each scaled down to the L2 norm `max_norm`.
+
+    By the names and in the shapes of the model's state: gradients of parameters, in float32; zeros for
+    parameters that need none and for floating-point buffers. `inputs` and `targets` hold one example a
+    row, and `at_a_time` of them are in memory with a gradient each. No examples give zeros.
+
+    Raises ConfigError: a norm that is not positive; a buffer that is not floating-point, or a layer
+    whose outputs mix examples (batch norm), so that no gradient is of one example.
+    """
+    import torch
+    from torch.func import functional_call, grad, vmap
+
+    if not 0 < max_norm < math.inf:
+        raise ConfigError(f"clipped_gradients(max_norm={max_norm}): must be positive and finite")
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            raise ConfigError(
+                f"layer {name!r} mixes the examples of a batch, so no gradient is one record's: use "
+                "group norm or layer norm"
+            )
+    state = {name: value.detach() for name, value in model.state_dict().items()}
+    if odd := [name for name, value in state.items() if not value.is_floating_point()]:
+        raise ConfigError(f"buffer {odd[0]!r} is not floating-point: noise is added to floats only")
+    trained = {
+        name: value.detach() for name, value in model.named_parameters() if value.requires_grad
+    }
+    fixed = {name: value for name, value in state.items() if name not in trained}
+
+    def of_one(weights: dict[str, Tensor], one: Tensor, target: Tensor) -> Tensor:
+        outputs = functional_call(model, {**fixed, **weights}, (one.unsqueeze(0),))
+        return loss(outputs, target.unsqueeze(0))
+
+    each = vmap(grad(of_one), in_dims=(None, 0, 0), randomness="different")
+    sums = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in state.items()}
+    for at in range(0, len(targets), at_a_time):
+        part = slice(at, at + at_a_time)
+        found = each(trained, inputs[part], targets[part])
+        squares = sum(g.flatten(1).double().square().sum(1) for g in found.values())
+        assert isinstance(squares, torch.Tensor)
+        factors = (max_norm / squares.sqrt().clamp(min=max_norm)).float()
+        for name, gradients in found.items():
+            sums[name] += torch.tensordot(factors, gradients.float(), dims=1)
+    return sums

@@ -1,0 +1,62 @@
+"""`flhe budget`: what a site's updates have given away, and its administrator's word that it is so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from flhe.errors import ConfigError, FlheError
+from flhe.node.budget import Budget
+from flhe.node.node import open_store
+from flhe.node.policy import Policy
+from flhe.provision.checks import Check, Checks
+from flhe.provision.sites import has_identity
+from flhe.training import accountant
+
+
+def budget_of(config: Mapping[str, object]) -> Budget:
+    """The budget of the site with this node config; ConfigError where it has no identity."""
+    policy = Policy.of_node(config, run_id=0, node_id=0, simulated=False)
+    if not has_identity(policy.home):
+        raise ConfigError("--node-config: no identity in its flhe-home; name the node's own config")
+    store, limits = open_store(policy), policy.limits
+    bounds = float(limits["max-epsilon"]), float(limits["delta"])
+    return Budget(store, store.identity().public, *bounds)
+
+
+def table(budget: Budget) -> Table:
+    """One row for each noise, and what all give away together."""
+    counts = budget.ledger().counts
+    limit = f", of {budget.epsilon:g}" if budget.epsilon else "; no limit (flhe-max-epsilon)"
+    spent = accountant.epsilon(counts, budget.delta)
+    caption = f"epsilon {spent:.3g} at delta {budget.delta:g}{limit}"
+    out = Table(box=SIMPLE_HEAD, pad_edge=False, caption=caption)
+    for heading in ("updates", "noise multiplier", "sampling", "epsilon alone"):
+        out.add_column(heading, justify="right")
+    for mechanism, count in sorted(counts.items()):
+        alone = accountant.epsilon({mechanism: count}, budget.delta)
+        out.add_row(
+            str(count), f"{mechanism.multiplier:g}", f"{mechanism.sampling:g}", f"{alone:.3g}"
+        )
+    return out
+
+
+def check_budget(policy: Policy) -> Checks:
+    """Whether a budget that is set can be kept here."""
+    limits = policy.limits
+    if not limits["max-epsilon"]:
+        return
+    says = f"epsilon {limits['max-epsilon']:g} at delta {limits['delta']:g}"
+    try:
+        accountant.check_package()
+        store = open_store(policy)
+    except FlheError as error:
+        yield Check("privacy budget", "fail", f"{says}, and {error}", "install it, or mend that")
+        return
+    if store.witness.place is None:
+        mend = "set flhe-witness to a directory on another disk, or in memory"
+        yield Check("privacy budget", "fail", f"{says}, and nothing lasting confirms it", mend)
+        return
+    yield Check("privacy budget", "ok", says)

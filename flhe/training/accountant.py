@@ -1,0 +1,104 @@
+"""Accountant: what opened sums with noise give away in total, as (epsilon, delta).
+
+An opened sum is a Poisson-sampled Gaussian mechanism to Google's `dp-accounting`, composed by Renyi
+divergences of integer orders. For those orders the bound of the sampled Gaussian holds for a discrete
+Gaussian whose sums are shifted by integers. Two further terms are added, however small they are:
+
+    the sum of members' discrete Gaussians is no discrete Gaussian     epsilon, SUM a release
+    integers end 12 standard deviations from what they hide            delta, TAIL a release
+
+Neighbours differ by one member or one record, added or left out.
+
+Source: Canonne, Kamath, Steinke (arXiv 2004.00010), Theorem 4; Mironov, Talwar, Zhang, "Renyi
+Differential Privacy of the Sampled Gaussian Mechanism" (arXiv 1908.10530), Theorem 5 and Sec. 3.3;
+Kairouz, Liu, Steinke (arXiv 2102.06387), Theorem 9; docs/privacy_proof.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from flhe.coding.base import Mechanism
+from flhe.errors import ConfigError
+from flhe.packages import Needs
+
+ORDERS = (*range(2, 128), 160, 192, 256, 384, 512, 1024)
+"""Orders of the divergences: integers, of which alone the bound is proven."""
+
+SUM = 1e-50
+"""At most 2 * 2**32 values * 10 * 1023 * exp(-16 pi^2): 4 steps of deviation and 1024 members."""
+
+TAIL = 1e-18
+"""At most 2**32 values * 1024 members * 2 exp(-72)."""
+
+DEFAULT_DELTA = 1e-5
+
+Releases = Mapping[Mechanism, int]
+"""How many sums with each noise."""
+
+
+def epsilon(releases: Releases, delta: float = DEFAULT_DELTA) -> float:
+    """Return epsilon at `delta` of all `releases` together; infinite where delta is used up.
+
+    Raises ConfigError: a delta that is not between 0 and 1; PackageError: dp-accounting is missing.
+    """
+    if not 0 < delta < 1:
+        raise ConfigError(f"delta={delta}: must lie between 0 and 1, below 1 / number of records")
+    count = sum(releases.values())
+    if not count:
+        return 0.0
+    left = delta * math.exp(-SUM * count) - TAIL * count
+    if left <= 0:
+        return math.inf
+    check_package()
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
+    accountant = RdpAccountant(ORDERS)
+    for mechanism, times in releases.items():
+        event = dp_accounting.GaussianDpEvent(mechanism.multiplier)
+        if mechanism.sampling < 1:
+            event = dp_accounting.PoissonSampledDpEvent(mechanism.sampling, event)
+        accountant.compose(event, times)
+    return float(accountant.get_epsilon(left)) + 2 * SUM * count
+
+
+def spent(mechanism: Mechanism | None, releases: int, delta: float) -> dict[str, float]:
+    """Return epsilon and delta of so many sums, by name; nothing where they have no such noise."""
+    if mechanism is None:
+        return {}
+    return {"epsilon": epsilon({mechanism: releases}, delta), "delta": delta}
+
+
+def multiplier_for(
+    target: float, releases: int, *, sampling: float = 1.0, delta: float = DEFAULT_DELTA
+) -> float:
+    """Return the least noise multiplier, within 0.1%, with which so many sums stay within `target`.
+
+    Raises ConfigError: an epsilon that is not positive, or that no multiplier up to 1000 reaches;
+    PackageError: dp-accounting is missing.
+    """
+    if not 0 < target < math.inf or releases < 1:
+        raise ConfigError(
+            f"epsilon={target}, {releases} rounds: both must be positive, epsilon finite"
+        )
+
+    def spent(multiplier: float) -> float:
+        return epsilon({Mechanism(multiplier, sampling): releases}, delta)
+
+    low, high = 0.01, 1000.0
+    if spent(high) > target:
+        raise ConfigError(
+            f"epsilon={target:g} at delta={delta:g} in {releases} rounds: no noise multiplier up to "
+            "1000 is enough; allow a larger epsilon, or train fewer rounds"
+        )
+    while high / low > 1.001:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if spent(middle) <= target else (middle, high)
+    return high
+
+
+def check_package() -> None:
+    """PackageError where dp-accounting is not installed."""
+    Needs(node=("dp_accounting",)).check("differential privacy")

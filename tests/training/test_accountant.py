@@ -1,0 +1,159 @@
+"""The accountant, beside dp-accounting called by hand."""
+
+from __future__ import annotations
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from flhe.coding.base import Mechanism
+from flhe.coding.chain import chain
+from flhe.coding.clip_norm import ClipNorm
+from flhe.coding.discrete_gaussian import LEAST, MOST_MEMBERS, TAIL, DiscreteGaussian
+from flhe.errors import ConfigError
+from flhe.keys.agreement.thresholds import Thresholds
+from flhe.keys.identity import Identity
+from flhe.keys.roster.roster import Member, Roster
+from flhe.schemes.base import Scheme
+from flhe.schemes.esafl.scheme import Esafl
+from flhe.schemes.flashe.scheme import Flashe
+from flhe.schemes.sash.scheme import Sash
+from flhe.training import accountant
+from flhe.training.accountant import ORDERS, SUM, epsilon, multiplier_for, spent
+from flhe.training.session import counted_on
+
+
+def by_hand(multiplier: float, sampling: float, times: int, delta: float) -> float:
+    """One mechanism, composed; all orders are integers."""
+    event = dp_accounting.GaussianDpEvent(multiplier)
+    if sampling < 1:
+        event = dp_accounting.PoissonSampledDpEvent(sampling, event)
+    known = RdpAccountant(list(ORDERS))
+    known.compose(dp_accounting.SelfComposedDpEvent(event, times))
+    return float(known.get_epsilon(delta))
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    st.floats(0.3, 20),
+    st.sampled_from([1.0, 0.3, 0.02, 0.001]),
+    st.integers(1, 3000),
+    st.sampled_from([1e-3, 1e-5, 1e-9]),
+)
+def test_epsilon_is_that_of_dp_accounting(z: float, q: float, times: int, delta: float) -> None:
+    """Equal, with the two terms that are added: they are nothing, unless delta is tiny."""
+    left = delta * math.exp(-SUM * times) - accountant.TAIL * times
+    wanted = by_hand(z, q, times, left) + 2 * SUM * times
+    assert epsilon({Mechanism(z, q): times}, delta) == pytest.approx(wanted, rel=1e-12)
+    assert wanted == pytest.approx(by_hand(z, q, times, delta), rel=1e-5)
+
+
+def test_a_sampled_gaussian_by_the_formula() -> None:
+    """Mironov, Talwar and Zhang's sum for integer orders, without dp-accounting."""
+    z, q, times, delta = 1.1, 0.05, 200, 1e-5
+    bounds = []
+    for order in range(2, 128):
+        logs = [
+            math.log(math.comb(order, k))
+            + (order - k) * math.log1p(-q)
+            + k * math.log(q)
+            + k * (k - 1) / (2 * z * z)
+            for k in range(order + 1)
+        ]
+        rdp = times * float(np.logaddexp.reduce(logs)) / (order - 1)
+        bounds.append(rdp + math.log1p(-1 / order) - math.log(delta * order) / (order - 1))
+    assert epsilon({Mechanism(z, q): times}, delta) == pytest.approx(min(bounds), rel=1e-6)
+
+
+def test_releases_of_two_kinds_add_up() -> None:
+    one, two = Mechanism(1.0, 0.1), Mechanism(3.0, 1.0)
+    both = epsilon({one: 50, two: 4}, 1e-5)
+    assert max(epsilon({one: 50}, 1e-5), epsilon({two: 4}, 1e-5)) < both
+    assert both < epsilon({one: 50}, 1e-5) + epsilon({two: 4}, 1e-5)
+    assert epsilon({}, 1e-5) == 0.0
+
+
+def test_the_terms_that_are_added_bound_what_they_stand_for() -> None:
+    """Sums of discrete Gaussians (Theorem 9), and the ends of integers, at the widest that there is."""
+    values = 2.0**32
+    beyond = sum(math.exp(-2 * math.pi**2 * LEAST**2 * k / (k + 1)) for k in range(1, MOST_MEMBERS))
+    assert 2 * values * 10 * beyond <= SUM
+    assert values * MOST_MEMBERS * 2 * math.exp(-(TAIL**2) / 2) <= accountant.TAIL
+    much = 10**12
+    assert epsilon({Mechanism(1000.0, 1.0): much}, 1e-5) > epsilon(
+        {Mechanism(1000.0, 1.0): 1}, 1e-5
+    )
+    assert epsilon({Mechanism(1000.0, 1.0): much}, 1e-7) == math.inf  # delta is used up
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.integers(3, 40),
+    st.integers(0, 12),
+    st.integers(2, 12),
+    st.floats(0.3, 8),
+    st.sampled_from([Flashe(), Sash("clients"), Sash(), Esafl(keys="joint")]),
+)
+def test_any_sum_that_may_open_has_the_noise_that_is_accounted_for(
+    size: int, collusion: int, least: int, z: float, scheme: Scheme
+) -> None:
+    """Over N, t, c and sigma: of the smallest set, less those who collude, and less one at least."""
+    assume(max(least, collusion + 3) <= size and collusion <= size - 2)
+    publics = [Identity(bytes([i]) * 32).public for i in range(size)]
+    members = tuple(Member(f"site-{i}", public) for i, public in enumerate(publics))
+    roster = Roster(members, collusion, least, ("*",))
+    codec = chain(ClipNorm(1.0), DiscreteGaussian(1.0, z))
+    fewest = max(least, collusion + 2)
+    if scheme.opened_together:
+        fewest = max(fewest, Thresholds(size, collusion).min_set)
+    if scheme.needs_all_members:
+        fewest = size
+    honest = fewest - max(collusion, 1)
+    assert counted_on(roster, scheme, size, 0) == honest >= 1
+    assert counted_on(roster, scheme, size, size) == size - max(collusion, 1)
+    noise = codec.counting_on(honest).codecs[-1]
+    assert isinstance(noise, DiscreteGaussian)
+    grid = noise.grid(9)
+    deviation = math.sqrt(honest * noise._variance(grid, noise.honest))
+    made = by_hand(deviation / grid.sensitivity, 1.0, 10, 1e-5)
+    mechanism = codec.mechanism
+    assert mechanism is not None
+    assert made <= epsilon({mechanism: 10}, 1e-5) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("target", "rounds", "sampling"), [(3.0, 100, 0.1), (0.5, 10, 1.0), (8, 1, 1)]
+)
+def test_a_multiplier_is_the_least_that_stays_within(
+    target: float, rounds: int, sampling: float
+) -> None:
+    found = multiplier_for(target, rounds, sampling=sampling)
+    assert epsilon({Mechanism(found, sampling): rounds}) <= target
+    assert epsilon({Mechanism(found / 1.01, sampling): rounds}) > target
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: epsilon({Mechanism(1.0, 1.0): 1}, 0.0),
+        lambda: epsilon({Mechanism(1.0, 1.0): 1}, 1.0),
+        lambda: multiplier_for(0.0, 1),
+        lambda: multiplier_for(math.inf, 1),
+        lambda: multiplier_for(1.0, 0),
+        lambda: multiplier_for(1e-9, 10**6),
+    ],
+)
+def test_what_has_no_answer_is_refused(wrong: object) -> None:
+    with pytest.raises(ConfigError):
+        wrong()  # type: ignore[operator]
+
+
+def test_what_a_run_says() -> None:
+    assert spent(None, 3, 1e-5) == {}
+    mechanism = Mechanism(1.0, 0.1)
+    assert spent(mechanism, 3, 1e-5) == {"epsilon": epsilon({mechanism: 3}, 1e-5), "delta": 1e-5}
