@@ -110,8 +110,8 @@ class Party:
                 row = ring.products(hats[limb], ring.forward(row))
                 ring.add(row, self._flood(noise, ring), row)
                 for sign, mask in masks[limb]:
-                    fold = ring.add_into if sign > 0 else ring.subtract_into
-                    fold(row, mask.blocks(first, blocks, n))
+                    fold = ring.add if sign > 0 else ring.subtract
+                    fold(row, mask.blocks(first, blocks, n), row)
                 limbs.write(row.reshape(-1)[: end - at], data, counts[0], limb, at)
         return data.tobytes()
 
