@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.prg import AesCtr, drawn, words
+from flhe.math.prg import drawn, words
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -47,7 +47,7 @@ def poisson_batch(
         raise ConfigError(f"poisson_batch(sampling={sampling}): must be above 0, and 1 at most")
     bound = np.uint64(min(math.floor(sampling * 2.0**64), (1 << 64) - 1))
     # Fixed counter block. Safe because the key is fresh and used for this batch alone.
-    drawn_words = words(AesCtr(), drawn(random, 32), 0, count)
+    drawn_words = words(drawn(random, 32), 0, count)
     chosen = [np.flatnonzero(part < bound) + at for at, part in drawn_words]
     return np.concatenate(chosen) if chosen else np.empty(0, np.int64)
 

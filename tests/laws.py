@@ -41,6 +41,7 @@ from flhe.schemes.sash.scheme import SASH, Sash
 from flhe.schemes.sealed import Sealed, Slot
 from flhe_lab.variants.threshold.scheme import ThresholdCkks
 from tests.roles import Roles, pair, roles_of
+from tests.scripted import Given
 
 KEY = bytes(range(100, 132))
 OTHER_KEY = bytes(range(32))
@@ -303,17 +304,6 @@ def sums_open(case: SchemeCase, cohort: int, values: int, extras: int, seed: int
 # --- codecs ---
 
 
-class Tape:
-    """Rounding values that can be played again: both ways of one encoding read the same ones."""
-
-    def __init__(self, draws: NDArray[np.uint16]) -> None:
-        self._draws, self._at = draws, 0
-
-    def next(self, count: int) -> NDArray[np.uint16]:
-        self._at += count
-        return self._draws[self._at - count : self._at]
-
-
 LAYOUT = Layout(
     (
         Entry("conv.weight", (40, 5), "float32"),
@@ -415,7 +405,7 @@ CODECS = [
 def random_source(seed: int, size: int) -> Callable[[], Rounding]:
     """A seeded source of rounding values, for statistics that do not change from run to run."""
     draws = np.random.default_rng(seed).integers(0, 1 << 16, size).astype(np.uint16)
-    return lambda: Tape(draws)
+    return lambda: Given(draws)
 
 
 def summed(parts: Sequence[Plain]) -> Plain:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flhe.math.prime_ring import PrimeRing
-from flhe.math.ring import Elements
+from flhe.math.ring import Elements, PrimeRing
 
 
 def inverse(on: PrimeRing, x_hat: Elements) -> Elements:

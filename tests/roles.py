@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ReuseError
-from flhe.math.prg import AesCtr, random_elements
+from flhe.math.prg import Stream, random_elements
 from flhe.math.ring import add
 from flhe.schemes.base import Adder, Opener, Scheme, Sealer, Secrets
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
@@ -30,7 +30,7 @@ class Roles(NamedTuple):
 
 def drawn(key: bytes, rank: int) -> Callable[[int], bytes]:
     """A source of random bytes that gives the same ones each time."""
-    stream = AesCtr().stream(key, rank)
+    stream = Stream(key, rank)
 
     def draw(count: int) -> bytes:
         out = np.empty(count + 16, np.uint8)

@@ -19,6 +19,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from flhe.errors import ConfigError
 
 RATIOS = {
@@ -58,6 +60,9 @@ RATIOS = {
 
 MIN_ALPHA, MAX_ALPHA = 1e-30, 1e30
 """Beyond these 1 / alpha leaves float32's normal range, and values would silently become zero."""
+
+AT_ALPHA = np.float32(1 + 2**-22)
+"""What alpha / alpha may come to in float32: a value at the threshold is not beyond it."""
 
 
 def ratio(bits: int) -> float:

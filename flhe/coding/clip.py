@@ -31,10 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding import aciq, squares
-from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
+from flhe.coding.aciq import AT_ALPHA, MAX_ALPHA, MIN_ALPHA
 from flhe.coding.base import WEIGHT, Codec, Fitting, Plain, Reals, Space, State
-from flhe.coding.finite import AT_ALPHA, raise_not_finite
-from flhe.coding.flatten import Layout
+from flhe.coding.flatten import Layout, raise_not_finite
 from flhe.coding.quantize import Quantize
 from flhe.coding.squares import Layers, Segments
 from flhe.coding.weigh import Weigh

@@ -18,7 +18,7 @@ import numpy as np
 
 from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
 from flhe.coding.base import Codec, Plain, Reals, Space, State
-from flhe.coding.finite import raise_not_finite
+from flhe.coding.flatten import raise_not_finite
 from flhe.errors import ConfigError, MisfitError
 
 _WITHIN = 1 - 2.0**-20

@@ -28,8 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, ProtocolError
-from flhe.math.prime_ring import MAX_BITS
-from flhe.math.ring import Elements, quotient
+from flhe.math.ring import MAX_BITS, Elements, quotient
 from flhe.math.sampling import BOUND, SIGMA
 
 MAX_BOUND = (1 << 31) - 1
@@ -37,8 +36,6 @@ MAX_COHORT = 1024
 
 _DEVIATIONS = 8
 _WORD = 64
-
-Residues = NDArray[np.uint64]
 
 
 def opens(q: int, log_p: int, cohort: int) -> bool:
@@ -121,7 +118,7 @@ class Coefficients:
         """Coefficients that `length` values take."""
         return -(-length // self.per)
 
-    def lift(self, values: NDArray[Any], noise: NDArray[np.int8], products: Residues) -> None:
+    def lift(self, values: NDArray[Any], noise: NDArray[np.int8], products: Elements) -> None:
         """Add p e + m to `products`, a s, in place: uint64 (limbs, count), in one piece, canonical.
 
         `values` are signed integers (length,), each within the bound: callers check that. `noise`, e,
@@ -132,32 +129,28 @@ class Coefficients:
         from flhe.math import coefficient_kernels
 
         count = self.count(values.size)
-        self._fits(products, count, writeable=True)
-        if values.ndim != 1 or values.dtype.kind != "i" or noise.dtype != np.int8:
+        self._fits(products, count)
+        if values.ndim != 1 or values.dtype.kind != "i" or noise.shape != (count,):
             raise ConfigError(
-                f"Coefficients: got {values.dtype} {values.shape} and noise of {noise.dtype}, takes "
-                "signed integers (length,) and int8"
+                f"Coefficients: got {values.dtype} {values.shape} and noise {noise.shape}, takes "
+                f"signed integers (length,) and {(count,)}"
             )
-        if noise.shape != (count,):
-            raise ConfigError(f"Coefficients: noise {noise.shape}, takes {(count,)}")
-        narrow = values if values.dtype in (np.int16, np.int32) else values.astype(np.int64)
-        held, noise = np.ascontiguousarray(narrow), np.ascontiguousarray(noise)
+        held = values if values.dtype in (np.int16, np.int32) else values.astype(np.int64)
+        if empty := -values.size % self.per:  # slots of zeros
+            held = np.concatenate([held, np.full(empty, -self.bound, np.int32)])
+        held, noise = np.ascontiguousarray(held), np.ascontiguousarray(noise)
         if len(self.moduli) == 1:
-            q, row = np.uint64(self.q), products[0]
             coefficient_kernels.lift_one(
-                held, self.per, self.bound, self.width, self.log_p, noise, q, row
+                held, self._shifts, self.bound, self.log_p, noise, np.uint64(self.q), products[0]
             )
             return
-        tables = limbs(self.width, self.per, self.moduli)
-        constants = tables.lift, tables.noisy, tables.moduli
+        powers, moduli, _, _ = _constants(self.width, self.per, self.moduli)
         coefficient_kernels.lift(
-            held, self.per, self.bound, self.width, noise, *constants, products
+            held, self.per, self.bound, self.width, noise, powers, moduli, products
         )
 
-    def lower(
-        self, residues: Residues, length: int, senders: int
-    ) -> tuple[NDArray[Any], NDArray[np.int32]]:
-        """Sums of values, `dtype` (length,), and of noise, int32 (count,), of `senders` vectors.
+    def lower(self, residues: Elements, length: int, senders: int) -> NDArray[Any]:
+        """Sums of values, `dtype` (length,), of `senders` vectors.
 
         `residues` are the sum of p e + m: uint64 (limbs, count), in one piece, canonical.
 
@@ -173,19 +166,21 @@ class Coefficients:
             )
         count, most, away = self.count(length), self.noise_bound(senders), senders * self.bound
         self._fits(residues, count)
-        values = np.empty(length, self.dtype)
-        noise = np.empty(count, np.int32)
-        offset, given = most << self.log_p, (self.width, away, most, self.log_p, noise, values)
+        values = np.empty(count * self.per, self.dtype)
+        offset, mask = most << self.log_p, np.uint64((1 << self.width) - 1)
+        given = away, self.log_p, values
         if len(self.moduli) == 1:
             shift, q = np.uint64(offset % self.q), np.uint64(self.q)
-            found = coefficient_kernels.lower_one(residues[0], self.per, shift, q, *given)
+            found = coefficient_kernels.lower_one(residues[0], self._shifts, mask, shift, q, *given)
         else:
-            tables = limbs(self.width, self.per, self.moduli)
-            ascending = tables.moduli[tables.order]
+            _, moduli, order, garner = _constants(self.width, self.per, self.moduli)
+            ascending = moduli[order]
             offsets = np.array([offset % int(q) for q in ascending], np.uint64)
-            constants = tables.order, offsets, ascending, tables.garner
-            found = coefficient_kernels.lower(residues, self.per, *constants, *given)
-        beyond, above, stray = found
+            constants = order, offsets, ascending, garner
+            found = coefficient_kernels.lower(
+                residues, self.per, *constants, self.width, mask, *given
+            )
+        beyond, above = found
         if beyond > 2 * most:
             raise ProtocolError(
                 f"noise beyond the {most} that {senders} senders explain: the sum was opened with "
@@ -196,73 +191,48 @@ class Coefficients:
                 f"a slot beyond what {senders} senders can add up to: the sum was altered, or is not "
                 "what they encrypted"
             )
-        if stray:
+        if np.any(values[length:] != -away):
             raise ProtocolError("a slot beyond the last value is not empty: the sum was altered")
-        return values, noise
+        return values[:length]
 
-    def _fits(self, residues: Residues, count: int, *, writeable: bool = False) -> None:
-        flags = residues.flags
-        fits = flags.c_contiguous and flags.aligned and (flags.writeable or not writeable)
-        fits = fits and residues.shape == (len(self.moduli), count)
+    @property
+    def _shifts(self) -> tuple[int, ...]:
+        return tuple(range(0, self.log_p, self.width))
+
+    def _fits(self, residues: Elements, count: int) -> None:
+        fits = residues.flags.c_contiguous and residues.shape == (len(self.moduli), count)
         if residues.dtype != np.uint64 or not fits:
             raise ConfigError(
                 f"Coefficients: got residues {residues.dtype} {residues.shape}, takes uint64 "
-                f"{(len(self.moduli), count)}, in one piece, and writeable where they are added to"
+                f"{(len(self.moduli), count)}, in one piece"
             )
 
 
-# --- numbers as residues modulo several primes ---
-
-
-@dataclass(frozen=True, slots=True)
-class Limbs:
-    """Constants for numbers p e + m, p = 2**(per width), m of `per` slots of `width` bits.
+@functools.cache
+def _constants(
+    width: int, per: int, moduli: tuple[int, ...]
+) -> tuple[Elements, Elements, NDArray[np.int64], Elements]:
+    """What kernels take for numbers modulo several q_i: powers, moduli, order, garner.
 
     Out of residues r_i modulo ascending q_i comes the number in mixed radix (Garner, 1959): digits
 
         y_i = (...((r_i - y_0) / q_0 - y_1) / q_1 ... - y_(i-1)) / q_(i-1)      modulo q_i
         x = y_0 + q_0 (y_1 + q_1 (y_2 + ...))
 
-    with products of a residue and a constant only. Each constant comes with its quotient, as
-    `prime_kernels.mul` takes it.
-
-    Parameters
-    ----------
-    lift
-        (limbs, words, 2): 2**(bits below a word of slots), of which 64 bits have room for some.
-    noisy
-        (limbs, 3): p, its quotient, and p SHIFT.
-    order
-        (limbs,): which limb is read first, second, ..., so that moduli ascend.
-    garner
-        (limbs, limbs, 2): [i, k] is the inverse of the k-th of the ascending moduli modulo the i-th.
+    with products of a residue and a constant only. `garner`, (limbs, limbs, 2), holds at [i, k] the
+    inverse of the k-th of the ascending moduli modulo the i-th; `order`, (limbs,), says which limb is
+    the i-th. `powers`, (limbs, words + 1, 2), are 2**(bits below a word of slots), of which 64 bits
+    have room for some, and p at last. Each constant comes with its quotient, as `prime_kernels.mul`
+    takes it.
     """
-
-    moduli: Elements
-    lift: Elements
-    noisy: Elements
-    order: NDArray[np.int64]
-    garner: Elements
-
-
-@functools.cache
-def limbs(width: int, per: int, moduli: tuple[int, ...]) -> Limbs:
-    """The constants; moduli are coprime, odd and below 2**63."""
-    from flhe.math.coefficient_kernels import SHIFT
-
-    starts = [width * k for k in range(0, per, 64 // width)]
-    p, order = 1 << width * per, sorted(range(len(moduli)), key=lambda limb: moduli[limb])
+    starts = [*(width * k for k in range(0, per, 64 // width)), width * per]
+    order = sorted(range(len(moduli)), key=lambda limb: moduli[limb])
     garner = np.zeros((len(moduli), len(moduli), 2), np.uint64)
     for i, limb in enumerate(order):
         for k, lower in enumerate(order[:i]):
             garner[i, k] = _pair(pow(moduli[lower], -1, moduli[limb]), moduli[limb])
-    return Limbs(
-        np.array(moduli, np.uint64),
-        np.array([[_pair(1 << at, q) for at in starts] for q in moduli], np.uint64),
-        np.array([[*_pair(p, q), SHIFT * p % q] for q in moduli], np.uint64),
-        np.array(order, np.int64),
-        garner,
-    )
+    powers = np.array([[_pair(1 << at, q) for at in starts] for q in moduli], np.uint64)
+    return powers, np.array(moduli, np.uint64), np.array(order, np.int64), garner
 
 
 def _pair(w: int, q: int) -> tuple[int, int]:

@@ -36,8 +36,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
 from flhe.coding.base import WEIGHT, Codec, Integers, Mechanism, Plain, Reals, Space, State
-from flhe.coding.finite import raise_not_finite
-from flhe.coding.flatten import Layout
+from flhe.coding.flatten import Layout, raise_not_finite
 from flhe.coding.quantize import Quantize
 from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError, MisfitError, RangeError

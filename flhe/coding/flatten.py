@@ -14,12 +14,12 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError, ProtocolError, RangeError, ReplyError
+from flhe.errors import ConfigError, NotFiniteError, ProtocolError, RangeError, ReplyError
 from flhe.math.prg import PIECE
 from flhe.wire import canonical
 from flhe.wire.record import Form, Record
@@ -260,6 +260,13 @@ class Layout:
                     "model's own shapes and types"
                 )
             yield e, array
+
+
+def raise_not_finite() -> NoReturn:
+    """Refuse NaN and infinity: coercing them would send a wrong update without a word."""
+    raise NotFiniteError(
+        "the update holds NaN or infinity; lower the learning rate or clip gradients"
+    )
 
 
 def joined(parts: Iterable[NDArray[np.float32]], length: int) -> NDArray[np.float32]:

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
-from flhe.coding.finite import AT_ALPHA, raise_not_finite
+from flhe.coding.aciq import AT_ALPHA, MAX_ALPHA, MIN_ALPHA
+from flhe.coding.flatten import raise_not_finite
 from flhe.coding.squares import Segments
 from flhe.errors import ConfigError
-from flhe.math.prg import AesCtr, drawn, words
+from flhe.math.prg import drawn, words
 from flhe.wire.record import Form, Record
 
 if TYPE_CHECKING:
@@ -87,22 +87,13 @@ class Laplace(Record):
         Returns how many lay beyond their threshold before, those to spare too: it is secret, for
         `Clip.warn_clipped`.
 
-        Raises ConfigError: another type or shape; runs that leave a value without a threshold; a
-        threshold too large for the scale; RangeError: NaN or infinity.
+        Raises ConfigError: runs that leave a value without a threshold; a threshold too large for the
+        scale; RangeError: NaN or infinity.
 
         `alpha` is the clipping threshold, or runs (start, stop, alpha) that cover all values, float32
         (length,). Values at the ascending coordinates `spare` keep what they are: those that will be
         encrypted, where the scope is "clear".
         """
-        if (
-            values.dtype != np.float32
-            or values.ndim != 1
-            or not (values.flags.c_contiguous and values.flags.writeable)
-        ):
-            raise ConfigError(
-                f"Laplace: noise for {values.dtype} {values.shape}, takes writable float32 (length,) "
-                "in one piece"
-            )
         runs = self._runs(values.size, alpha)
         key = drawn(random, 32)
         kept = None if spare is None else values[spare]
@@ -136,7 +127,7 @@ class Laplace(Record):
         beyond = 0
         # Fixed counter block. Safe because the key is fresh for this vector, and every value has a
         # block of its own: no block makes two samples.
-        for at, pairs in words(AesCtr(), key, 2 * start, 2 * values.size):
+        for at, pairs in words(key, 2 * start, 2 * values.size):
             part = values[at // 2 : (at + pairs.size) // 2]
             if not np.all(np.isfinite(part)):
                 raise_not_finite()

@@ -26,16 +26,13 @@ from flhe.math.prg import PIECE, Rounding, SecureRounding
 EXTRA_BITS = 63
 """Magnitude bits that one extra has room for."""
 
-HALF = 1 << 15
-"""One half as a 16-bit rounding value: floor(x + 1/2), to nearest, ties up."""
-
 
 class NearestRounding:
     """Rounding values that make `floor(x + u)` round to nearest: deterministic, for vectors."""
 
     def next(self, count: int) -> NDArray[np.uint16]:
-        """One half, `count` times."""
-        return np.full(count, HALF, np.uint16)
+        """One half, `count` times: floor(x + 1/2), to nearest, ties up."""
+        return np.full(count, 1 << 15, np.uint16)
 
 
 @dataclass(frozen=True, slots=True)

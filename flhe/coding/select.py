@@ -40,10 +40,6 @@ MAPS = ("sensitivity", "magnitude")
 
 LAYERS = "layers:"
 MAX_PATTERN = 256
-MAX_REPEATS = 1
-"""Repeats in one pattern, optional characters included: whoever wrote it, matching a name then takes
-time that grows with the square of its length, times that of the pattern."""
-
 MAX_NAME, MAX_NAMES = 200, 1 << 18
 """Characters of a name that patterns are held against, and of all names together."""
 
@@ -240,7 +236,8 @@ def _check_pattern(pattern: str) -> None:
             f"Select: pattern {pattern!r}: groups and back-references are not taken, they may take for "
             "ever; write alternatives out, as in '^conv|^fc'"
         )
-    if len(re.findall(r"[*+?{]", bare)) > MAX_REPEATS:
+    # Matching a name then takes time that grows with the square of its length, times the pattern's.
+    if len(re.findall(r"[*+?{]", bare)) > 1:
         raise ConfigError(f"Select: pattern {pattern!r}: at most one repeat is taken")
     try:
         re.compile(pattern)

@@ -29,7 +29,6 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from flhe.errors import ConfigError, RangeError
@@ -54,7 +53,7 @@ MOST = 256
 """Gradients of the smallest models that are made at a time."""
 
 PROBES = 8
-"""Random combinations of the inputs' components, for each sample."""
+"""Random combinations of the inputs' components, for each sample: all of them where there are fewer."""
 
 
 def sensitivity(
@@ -63,7 +62,6 @@ def sensitivity(
     batches: Iterable[tuple[Inputs, Tensor]],
     *,
     of: Of = "labels",
-    probes: int | None = PROBES,
     random: torch.Generator | None = None,
 ) -> dict[str, Tensor]:
     """Mean sensitivity of each parameter over all samples.
@@ -71,10 +69,10 @@ def sensitivity(
     The model is in eval mode meanwhile, and is otherwise left alone. Parameters and inputs of 16 bits
     take part as float32.
 
-    Norms over inputs are estimated by P random probes. The norm of one sample has a relative error of
-    about 1 / sqrt(2 P), 25% for 8 probes; the mean over K samples of like norms, of 1 / sqrt(2 P K).
-    Both are about 1 / (4 P) too small, 3% for 8, all parameters alike, which selects the same. Norms
-    that one component makes up have no error at all.
+    Norms over inputs are estimated by P = PROBES random probes. The norm of one sample has a relative
+    error of about 1 / sqrt(2 P), 25%; the mean over K samples of like norms, of 1 / sqrt(2 P K). Both
+    are about 1 / (4 P) too small, 3%, all parameters alike, which selects the same. Norms that one
+    component makes up have no error at all. Norms over labels are exact.
 
     Raises ConfigError: nothing to differentiate: no samples, no parameters, inputs that are integers,
     a loss that is not differentiable in the target, or not twice; targets that do not fit inputs or
@@ -94,9 +92,6 @@ def sensitivity(
         (count, ...), of as many classes as the output's second dimension has, or floats (count, ...).
     of : {"labels", "inputs"}
         What gradients are differentiated by; inputs must be floats.
-    probes : int or None
-        For inputs: random probes for each sample; None for all components one after the other, which
-        is exact and slow. More than there are components are not taken. Labels are always exact.
     random : torch.Generator, optional
         Of the probes; one with a secret seed unless given.
 
@@ -108,15 +103,13 @@ def sensitivity(
     """
     if of not in ("labels", "inputs"):
         raise ConfigError(f'sensitivity: of={of!r}, must be "labels" or "inputs"')
-    if probes is not None and probes < 1:
-        raise ConfigError(f"sensitivity: probes={probes}, must be at least 1, or None for all")
     torch = _torch()
     if random is None:
         random = torch.Generator().manual_seed(secrets.randbits(63))
     total: Weights = {}
     count, classes = 0, None
     with _evaluating(model), torch.enable_grad():
-        job = _job(model, loss, of, None if of == "labels" else probes, random)
+        job = MixedDerivatives(model, loss, of, random)
         for inputs, targets in batches:
             if len(targets):
                 ready = of_all(lambda t: _widened(t).to(job.like.device), inputs)
@@ -171,21 +164,6 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 def _widened(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor
-
-
-def _job(
-    model: nn.Module, loss: Loss, of: Of, probes: int | None, random: torch.Generator
-) -> MixedDerivatives:
-    weights: Weights = {}
-    others: Weights = {}
-    for name, parameter in model.named_parameters():
-        kind = weights if parameter.requires_grad else others
-        kind[name] = _widened(parameter.detach())
-    for name, buffer in model.named_buffers():
-        others[name] = _widened(buffer.detach())
-    if not any(weight.numel() for weight in weights.values()):
-        raise ConfigError("sensitivity: the model has no parameter that requires a gradient")
-    return MixedDerivatives(model, loss, weights, others, _places(model), of, probes, random)
 
 
 def _places(model: nn.Module) -> dict[str, str]:
@@ -283,32 +261,32 @@ def tensors(inputs: Inputs) -> list[Tensor]:
     return found
 
 
-@dataclass(slots=True)
 class MixedDerivatives:
     """A model in eval mode and its loss, ready to be differentiated; see `sensitivity`.
 
-    Parameters
+    Attributes
     ----------
     weights, others : dict[str, Tensor]
         What to differentiate by, on one device; frozen parameters and buffers.
-    places : dict[str, str]
-        Where the model holds tensors, each place once -> by which of these names.
     chunk : int
         Gradients, at least one, each of the size of the weights, that are made at a time.
     refused : bool
         Whether vmap has refused the model.
     """
 
-    model: nn.Module
-    loss: Loss
-    weights: Weights
-    others: Weights
-    places: dict[str, str]
-    of: Of
-    probes: int | None
-    random: torch.Generator
-    chunk: int = 1
-    refused: bool = False
+    def __init__(self, model: nn.Module, loss: Loss, of: Of, random: torch.Generator) -> None:
+        self.model, self.loss, self.of, self.random = model, loss, of, random
+        self.chunk, self.refused = 1, False
+        self.weights: Weights = {}
+        self.others: Weights = {}
+        for name, parameter in model.named_parameters():
+            kind = self.weights if parameter.requires_grad else self.others
+            kind[name] = _widened(parameter.detach())
+        for name, buffer in model.named_buffers():
+            self.others[name] = _widened(buffer.detach())
+        if not any(weight.numel() for weight in self.weights.values()):
+            raise ConfigError("sensitivity: the model has no parameter that requires a gradient")
+        self._places = _places(model)
 
     @property
     def like(self) -> Tensor:
@@ -320,7 +298,7 @@ class MixedDerivatives:
         from torch.func import functional_call
 
         known = {**weights, **self.others}
-        values = {place: known[name] for place, name in self.places.items()}
+        values = {place: known[name] for place, name in self._places.items()}
         # Each place once, and no ties: else torch swaps a shared module's tensors twice, and then puts
         # back its own.
         if isinstance(inputs, Mapping):
@@ -370,7 +348,7 @@ class MixedDerivatives:
 
     def _passes(self, by: list[Tensor]) -> int:
         size = sum(each[0].numel() for each in by)
-        return size if self.probes is None else min(self.probes, size)
+        return size if self.of == "labels" else min(PROBES, size)
 
     def _directions(self, by: list[Tensor], most: int) -> Iterator[list[Tensor]]:
         """Directions for each sample of `by`, `most` at a time, of shapes (samples, some, *sample)."""

@@ -30,16 +30,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Codec, Plain, Reals, Space, State
-from flhe.coding.finite import raise_not_finite
-from flhe.coding.flatten import Layout
+from flhe.coding.flatten import Layout, raise_not_finite
+from flhe.coding.support import MAX_LENGTH
 from flhe.errors import ConfigError, MisfitError, ProtocolError
 from flhe.math.buffers import empty
 
 WARMUP = (0.8, 0.4, 0.2)
 """Shares kept before the final one, each for `warmup` rounds."""
-
-MAX_LENGTH = (1 << 31) - 1
-"""Values that a sparse update may have: its coordinates and their differences fit 31 bits."""
 
 ROUNDS = "topk.rounds"
 """Name of the number of opened rounds in a checkpoint."""

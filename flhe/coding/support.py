@@ -21,7 +21,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,12 +39,15 @@ MAX_LENGTH = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """A set of `count` coordinates below `length`, coded; `of` and `from_bytes` make it."""
+    """A set of `count` coordinates below `length`, coded; `of` and `from_bytes` make it.
+
+    `coords` are the coordinates, ascending, uint32 (count,), read-only.
+    """
 
     length: int
     count: int
     data: bytes = field(repr=False)
-    _coords: NDArray[np.uint32] | None = field(default=None, repr=False, compare=False)
+    coords: NDArray[np.uint32] = field(repr=False, compare=False)
 
     @classmethod
     def of(cls, coords: NDArray[np.uint32], length: int) -> Support:
@@ -83,21 +85,9 @@ class Support:
             raise ProtocolError("support: a longer encoding than its set needs")
         return cls(length, coords.size, data, coords)
 
-    @property
-    def coords(self) -> NDArray[np.uint32]:
-        """The coordinates, ascending, uint32 (count,), read-only. ProtocolError for broken data."""
-        if self._coords is None:
-            object.__setattr__(self, "_coords", Support.from_bytes(self.data, self.length)._coords)
-        assert self._coords is not None
-        return self._coords
-
     def bitmap(self) -> NDArray[np.uint64]:
         """Bit d % 64 of word d // 64 for every coordinate d, uint64 (ceil(length / 64),)."""
-        from flhe.math import sparse_kernels
-
-        words = np.zeros(-(-self.length // 64), np.uint64)
-        sparse_kernels.mark(self.coords, words)
-        return words
+        return _bitmap(self.coords, self.length)
 
     def digest(self) -> bytes:
         """SHA-256 over the set and its length, 32 bytes."""
@@ -130,6 +120,14 @@ def _check_length(length: int) -> None:
         raise ConfigError(f"Support: a length of {length}, it must be 0 to {MAX_LENGTH}")
 
 
+def _bitmap(coords: NDArray[np.uint32], length: int) -> NDArray[np.uint64]:
+    from flhe.math import sparse_kernels
+
+    words = np.zeros(-(-length // 64), np.uint64)
+    sparse_kernels.mark(coords, words)
+    return words
+
+
 def _bytes(bits: int) -> int:
     return -(-bits // 8)
 
@@ -154,17 +152,14 @@ def _best(gaps: NDArray[np.uint32], length: int) -> tuple[int, int]:
 
 def _encode(coords: NDArray[np.uint32], length: int) -> bytes | None:
     """The encoding; None for coordinates that do not ascend or lie beyond `length`."""
-    from flhe.math import coordinate_kernels, sparse_kernels
+    from flhe.math import coordinate_kernels
 
     gaps = np.empty(coords.size, np.uint32)
     if not coordinate_kernels.gaps_of(coords, length, gaps):
         return None
     bits, p = _best(gaps, length)
-    words: NDArray[Any]
     if _bytes(length) <= _bytes(bits):
-        kind, size = BITMAP, _bytes(length)
-        words = np.zeros(-(-length // 64), np.uint64)
-        sparse_kernels.mark(coords, words)
+        kind, size, words = BITMAP, _bytes(length), _bitmap(coords, length)
     else:
         kind, size = 1 + p, _bytes(bits)
         words = np.zeros(bits // 64 + 2, np.uint64)

@@ -1,7 +1,7 @@
 """Compiled loops of `flhe.coding.coefficients`.
 
-With one modulus below 2**64 a coefficient is a word; two slots a coefficient, which is what Goldilocks'
-preset has, go through vector units. With several moduli it has several words: loops go through TILE
+Values and slots are whole coefficients' here: what the last one lacks is filled up. With one modulus
+below 2**64 a coefficient is a word. With several moduli it has several words: loops go through TILE
 coefficients at a time, slot by slot, so that vector units work on many coefficients at once.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from flhe.math.field_kernels import njit, wide
-from flhe.math.prime_kernels import add_scaled, high, minus, mul, plus
+from flhe.math.prime_kernels import add_scaled, high, mul
 
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
@@ -23,116 +23,56 @@ def _added(a, b, q):
 
 
 @njit
-def _lift_pairs(values, bound, width, log_p, noise, q, row):
-    wide()
-    up, top = np.int64(width), np.int64(log_p)
-    for j in range(row.size):
-        low = np.int64(np.int64(values[2 * j]) + bound)
-        upper = np.int64(np.int64(values[2 * j + 1]) + bound)
-        x = np.int64(np.int64(low + np.int64(upper << up)) + np.int64(np.int64(noise[j]) << top))
-        y = np.uint64(np.uint64(x) + q) if x < 0 else np.uint64(x)
-        row[j] = _added(row[j], y, q)
+def _residue(x, q):
+    """Residue of a signed number between -q and q."""
+    return np.uint64(np.uint64(x) + q) if x < 0 else np.uint64(x)
 
 
 @njit
-def _lift_words(values, per, bound, width, log_p, noise, q, row):
+def lift_one(values, shifts, bound, log_p, noise, q, row):
+    """Add p e + m to `row` (count,) modulo q.
+
+    `shifts` is a tuple of the slots' lowest bits: compiled for its length, the loop over it unrolls.
+    """
+    wide()
+    per = len(shifts)
     for j in range(row.size):
         x = np.int64(np.int64(noise[j]) << np.int64(log_p))
-        for k in range(min(per, values.size - j * per)):
+        for k in range(per):
             slot = np.int64(np.int64(values[j * per + k]) + bound)
-            x = np.int64(x + np.int64(slot << np.int64(width * k)))
-        y = np.uint64(np.uint64(x) + q) if x < 0 else np.uint64(x)
-        row[j] = _added(row[j], y, q)
+            x = np.int64(x + np.int64(slot << np.int64(shifts[k])))
+        row[j] = _added(row[j], _residue(x, q), q)
 
 
 @njit
-def lift_one(values, per, bound, width, log_p, noise, q, row):
-    """Add p e + m to `row` (count,) modulo q."""
-    pairs = 0
-    if per == 2:
-        pairs = values.size // 2
-        _lift_pairs(values[: 2 * pairs], bound, width, log_p, noise[:pairs], q, row[:pairs])
-    _lift_words(values[per * pairs :], per, bound, width, log_p, noise[pairs:], q, row[pairs:])
+def lower_one(row, shifts, mask, offset, q, away, log_p, out):
+    """Coefficients into slot sums less `away`; gives the largest noise and the largest sum.
 
-
-@njit
-def _lower_pairs(row, offset, q, width, away, most, top, noise, out):
+    The offset, a multiple of p, makes what is right not negative; the largest ones include it.
+    """
     wide()
-    up, high_bits = np.uint64(width), np.uint64(top)
-    mask = np.uint64(np.uint64(_ONE << up) - _ONE)
+    per = len(shifts)
     beyond, above = _ZERO, _ZERO
     for j in range(row.size):
         x = _added(row[j], offset, q)
-        low = np.uint64(x & mask)
-        upper = np.uint64(np.uint64(x >> up) & mask)
-        e = np.uint64(x >> high_bits)
-        above = max(above, low, upper)
-        beyond = max(beyond, e)
-        noise[j] = np.int64(e) - most
-        out[2 * j] = np.int64(low) - away
-        out[2 * j + 1] = np.int64(upper) - away
-    return beyond, above
-
-
-@njit
-def _lower_words(row, per, offset, q, width, away, most, top, noise, out):
-    mask = np.uint64(np.uint64(_ONE << np.uint64(width)) - _ONE)
-    beyond, above, stray = _ZERO, _ZERO, _ZERO
-    for j in range(row.size):
-        x = _added(row[j], offset, q)
-        e = np.uint64(x >> np.uint64(top))
-        beyond = max(beyond, e)
-        noise[j] = np.int64(e) - most
+        beyond = max(beyond, np.uint64(x >> np.uint64(log_p)))
         for k in range(per):
-            slot = np.uint64(np.uint64(x >> np.uint64(width * k)) & mask)
-            if j * per + k < out.size:
-                above = max(above, slot)
-                out[j * per + k] = np.int64(slot) - away
-            else:
-                stray = max(stray, slot)
-    return beyond, above, stray
-
-
-@njit
-def lower_one(row, per, offset, q, width, away, most, log_p, noise, out):
-    """Coefficients into noise and slot sums; gives the largest noise, sum and slot beyond the end.
-
-    The offset is p `most`, so that what is right is not negative; noise comes back less `most`, sums
-    less `away`. The largest ones are before that.
-    """
-    pairs, beyond, above = 0, _ZERO, _ZERO
-    if per == 2:
-        pairs = out.size // 2
-        beyond, above = _lower_pairs(
-            row[:pairs], offset, q, width, away, most, log_p, noise[:pairs], out[: 2 * pairs]
-        )
-    rest = out[per * pairs :]
-    e, slot, stray = _lower_words(
-        row[pairs:], per, offset, q, width, away, most, log_p, noise[pairs:], rest
-    )
-    return max(beyond, e), max(above, slot), stray
+            slot = np.uint64(np.uint64(x >> np.uint64(shifts[k])) & mask)
+            above = max(above, slot)
+            out[j * per + k] = np.int64(slot) - away
+    return beyond, above
 
 
 # --- several moduli ---
 
 TILE = 512
 
-SHIFT = 128
-"""Added to noise, int8, so that it is not negative."""
-
 _ONES = np.uint64((1 << 64) - 1)
 
 
 @njit
-def _with_slot(length, per, k, first, size):
-    """How many of the `size` coefficients from `first` on have a value in slot k."""
-    left = length - first * per - k
-    return min(max((left + per - 1) // per, 0), size)
-
-
-@njit
 def _gather(values, per, k, bound, shift, held):
-    """Add slot k of as many coefficients as `held` has, shifted; values from the first one's on."""
+    """Add slot k of as many coefficients as `held` has, shifted."""
     wide()
     up = np.uint64(shift)
     for j in range(held.size):
@@ -141,43 +81,38 @@ def _gather(values, per, k, bound, shift, held):
 
 
 @njit
-def _add_noise(noise, p, quotient, shift_p, q, row):
-    """Add p times each of `noise`; shift_p: p SHIFT modulo q."""
+def _residues(noise, q, out):
     wide()
-    for j in range(row.size):
-        e = np.uint64(np.int64(np.int64(noise[j]) + SHIFT))
-        row[j] = plus(row[j], minus(mul(e, p, quotient, q), shift_p, q), q)
+    for j in range(out.size):
+        out[j] = _residue(np.int64(noise[j]), q)
 
 
 @njit
-def lift(values, per, bound, width, noise, powers, noisy, moduli, rows):
-    """Add p e + m to `rows` (limbs, count), each modulo its own.
-
-    Constants are those of `Limbs`: `powers` its `lift`, and `noisy`.
-    """
-    held = np.empty(TILE, np.uint64)
-    group = 64 // width
+def lift(values, per, bound, width, noise, powers, moduli, rows):
+    """Add p e + m to `rows` (limbs, count), each modulo its own."""
+    space = np.empty(TILE, np.uint64)
+    group, words = 64 // width, powers.shape[1] - 1
     for at in range(0, noise.size, TILE):
-        size = min(TILE, noise.size - at)
-        for w in range(powers.shape[1]):
-            held[:size] = _ZERO
+        held = space[: min(TILE, noise.size - at)]
+        end = at + held.size
+        for w in range(words):
+            held[:] = _ZERO
             for k in range(w * group, min((w + 1) * group, per)):
-                have = _with_slot(values.size, per, k, at, size)
-                shift = width * (k - w * group)
-                _gather(values[at * per :], per, k, bound, shift, held[:have])
-            for limb in range(rows.shape[0]):
-                row = rows[limb, at : at + size]
-                add_scaled(held[:size], powers[limb, w, 0], powers[limb, w, 1], moduli[limb], row)
-        for limb in range(rows.shape[0]):
-            row, p = rows[limb, at : at + size], noisy[limb]
-            _add_noise(noise[at : at + size], p[0], p[1], p[2], moduli[limb], row)
+                _gather(values[at * per :], per, k, bound, width * (k - w * group), held)
+            for limb in range(moduli.size):
+                power = powers[limb, w]
+                add_scaled(held, power[0], power[1], moduli[limb], rows[limb, at:end])
+        for limb in range(moduli.size):
+            power, q = powers[limb, words], moduli[limb]
+            _residues(noise[at:end], q, held)
+            add_scaled(held, power[0], power[1], q, rows[limb, at:end])
 
 
 @njit
 def _shifted(row, offset, q, digit):
     wide()
     for j in range(digit.size):
-        digit[j] = plus(row[j], offset, q)
+        digit[j] = _added(row[j], offset, q)
 
 
 @njit
@@ -224,13 +159,12 @@ def _beyond(words, at, top):
 
 
 @njit
-def _noise(top, most, noise):
+def _largest(field):
     wide()
-    beyond = _ZERO
-    for j in range(top.size):
-        beyond = max(beyond, top[j])
-        noise[j] = np.int64(top[j]) - most
-    return beyond
+    above = _ZERO
+    for j in range(field.size):
+        above = max(above, field[j])
+    return above
 
 
 @njit
@@ -241,15 +175,6 @@ def _scatter(field, mask, away, per, k, out):
         slot = np.uint64(field[j] & mask)
         above = max(above, slot)
         out[j * per + k] = np.int64(slot) - away
-    return above
-
-
-@njit
-def _largest(field, mask):
-    wide()
-    above = _ZERO
-    for j in range(field.size):
-        above = max(above, np.uint64(field[j] & mask))
     return above
 
 
@@ -271,28 +196,23 @@ def _numbers(rows, order, offsets, moduli, garner, at, digits, words, carry):
 
 
 @njit
-def lower(rows, per, order, offsets, moduli, garner, width, away, most, log_p, noise, out):
+def lower(rows, per, order, offsets, moduli, garner, width, mask, away, log_p, out):
     """As `lower_one`, for `rows` (limbs, count).
 
-    `moduli` ascend, `order` says which row has which; `offsets`: p `most` modulo each. `order` and
-    `garner` are those of `Limbs`.
+    `moduli` ascend, `order` says which row has which; `offsets`: the offset modulo each.
     """
-    limbs = moduli.size
+    limbs, count = rows.shape
     digits = np.empty((limbs, TILE), np.uint64)
     words = np.empty((limbs + 2, TILE), np.uint64)
     space = np.empty(TILE, np.uint64)
-    mask = np.uint64(np.uint64(_ONE << np.uint64(width)) - _ONE)
-    beyond, above, stray = _ZERO, _ZERO, _ZERO
-    for at in range(0, noise.size, TILE):
-        size = min(TILE, noise.size - at)
-        field = space[:size]
+    beyond, above = _ZERO, _ZERO
+    for at in range(0, count, TILE):
+        field = space[: min(TILE, count - at)]
         _numbers(rows, order, offsets, moduli, garner, at, digits, words, field)
         _bits(words, log_p, field)
         _beyond(words, log_p, field)
-        beyond = max(beyond, _noise(field, most, noise[at : at + size]))
+        beyond = max(beyond, _largest(field))
         for k in range(per):
-            have = _with_slot(out.size, per, k, at, size)
             _bits(words, width * k, field)
-            above = max(above, _scatter(field[:have], mask, away, per, k, out[at * per :]))
-            stray = max(stray, _largest(field[have:], mask))
-    return beyond, above, stray
+            above = max(above, _scatter(field, mask, away, per, k, out[at * per :]))
+    return beyond, above

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.prg import AesCtr, drawn, words
+from flhe.math.prg import drawn, words
 from flhe.math.ring import Elements
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def draw(
         )
     out = np.empty(count, np.int32)
     # Fixed counter block. Safe because the key is fresh, and no word is used for two samples.
-    stream = words(AesCtr(), drawn(random, 32), 0, 1 << 60)
+    stream = words(drawn(random, 32), 0, 1 << 60)
     held, done = next(stream)[1].copy(), 0
     scale = math.isqrt(variance) + 1
     while done < count:

@@ -29,7 +29,7 @@ from flhe.math import COLUMNS
 from flhe.math.field_kernels import njit
 
 
-def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any]:
+def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, Any]:
     """Kernels for one word size. `word(...)` around each step keeps numba from widening."""
     columns = COLUMNS
 
@@ -53,17 +53,13 @@ def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any]:
                     for c in range(columns):
                         x = word(word(word(vr[c]) + mr[c]) & field)
                         carry[c] = word(carry[c] | word(x << s))
-                elif shift + bits == wide:
-                    for c in range(columns):
-                        x = word(word(word(vr[c]) + mr[c]) & field)
-                        o_k[c] = word(carry[c] | word(x << s))
-                        carry[c] = word(0)
                 else:
-                    t = word(wide - shift)
+                    # Shifting by a whole word is undefined: by the rest first, then by one.
+                    t = word(wide - shift - 1)
                     for c in range(columns):
                         x = word(word(word(vr[c]) + mr[c]) & field)
                         o_k[c] = word(carry[c] | word(x << s))
-                        carry[c] = word(x >> t)
+                        carry[c] = word(word(x >> t) >> word(1))
 
     @njit
     def unpack(data, mask, bits, out):
@@ -92,12 +88,6 @@ def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any]:
                         x = word(word(word(d_k[c] >> s) | word(d_n[c] << t)) + mr[c])
                         o_r[c] = signed(signed(word(x << up)) >> down)
 
-    return pack, unpack
-
-
-def _adding(word: type[Any]) -> Any:
-    columns = COLUMNS
-
     @njit
     def add(total, part, bits, tops):
         carry = np.zeros(columns, total.dtype)
@@ -120,12 +110,11 @@ def _adding(word: type[Any]) -> Any:
                     carry[c] = word(1) if total_low < low else word(0)
                     a_k[c] = word(total_low ^ word(word(x ^ y) & top))
 
-    return add
+    return pack, unpack, add
 
 
-pack32, unpack32 = _packing(np.uint32, np.int32, 32)
-pack64, unpack64 = _packing(np.uint64, np.int64, 64)
-add32, add64 = _adding(np.uint32), _adding(np.uint64)
+pack32, unpack32, add32 = _packing(np.uint32, np.int32, 32)
+pack64, unpack64, add64 = _packing(np.uint64, np.int64, 64)
 
 
 @njit

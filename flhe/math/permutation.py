@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from flhe.errors import ConfigError, RangeError
 from flhe.math.buffers import empty
-from flhe.math.prg import BLOCK, AesCtr, Stream
+from flhe.math.prg import BLOCK, Stream
 from flhe.wire.secret import Secret
 
 SMALL = 1 << 16
@@ -105,7 +105,7 @@ def _shuffled(key: bytes, length: int) -> Tables:
     from flhe.math import coordinate_kernels
 
     forward = np.arange(length, dtype=np.uint32)
-    picks = uniform(AesCtr().stream(key, 0), np.arange(1, length + 1, dtype=np.uint64))
+    picks = uniform(Stream(key, 0), np.arange(1, length + 1, dtype=np.uint64))
     coordinate_kernels.shuffle(picks, forward)
     inverse = np.empty_like(forward)
     inverse[forward] = np.arange(length, dtype=np.uint32)
@@ -119,7 +119,7 @@ def _network(key: bytes, length: int) -> Tables:
     inverse = np.zeros_like(forward)
     for i in range(ROUNDS):
         entries, modulus = (columns, rows) if i % 2 == 0 else (rows, columns)
-        table = uniform(AesCtr().stream(key, i), np.full(entries, modulus, np.uint64))
+        table = uniform(Stream(key, i), np.full(entries, modulus, np.uint64))
         forward[i, :entries] = table
         inverse[ROUNDS - 1 - i, :entries] = np.where(table, np.uint32(modulus) - table, 0)
     return forward, inverse

@@ -7,13 +7,14 @@ through `cryptography`.
 
 from __future__ import annotations
 
-import functools
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
@@ -32,51 +33,27 @@ CHUNK = len(_ZEROS)
 """Bytes that one call of `into` may ask for."""
 
 
-class Stream(Protocol):
-    """One keystream, read forwards."""
+class Stream:
+    """Stream `number` under a 32-byte key, from 16-byte block `block` on, read forwards."""
 
-    def into(self, out: NDArray[np.uint8], nbytes: int) -> None:
-        """Write the next `nbytes` (at most CHUNK) into `out`, which is at least BLOCK longer."""
-
-
-@functools.cache
-def _openssl() -> tuple[Any, Any, Any]:
-    """Cipher, AES256 and CTR, looked up once: a stream takes a few microseconds, and so do imports."""
-    from cryptography.hazmat.primitives.ciphers import Cipher
-    from cryptography.hazmat.primitives.ciphers.algorithms import AES256
-    from cryptography.hazmat.primitives.ciphers.modes import CTR
-
-    return Cipher, AES256, CTR
-
-
-class _AesStream:
     __slots__ = ("_encryptor",)
 
-    def __init__(self, key: bytes, number: int, block: int) -> None:
-        cipher, aes256, ctr = _openssl()
+    def __init__(self, key: bytes, number: int, block: int = 0) -> None:
+        if len(key) != 32:
+            raise ConfigError(f"Stream: key of {len(key)} bytes, AES-256 takes 32")
+        if not (0 <= number < 1 << 64 and 0 <= block < 1 << 64):
+            raise ConfigError("Stream: its number and the block must fit 64 bits")
         counter = number.to_bytes(8, "big") + block.to_bytes(8, "big")
         # The counter block is fixed by (number, block). Safe because every key is derived for one
         # purpose and one slot, and a stream under it is only ever a mask for that slot.
-        self._encryptor = cipher(aes256(key), ctr(counter)).encryptor()
+        self._encryptor = Cipher(AES256(key), CTR(counter)).encryptor()
 
     def into(self, out: NDArray[np.uint8], nbytes: int) -> None:
+        """Write the next `nbytes` (at most CHUNK) into `out`, which is at least BLOCK longer."""
         self._encryptor.update_into(memoryview(_ZEROS)[:nbytes], out.data)
 
 
-@dataclass(frozen=True, slots=True)
-class AesCtr:
-    """AES-256-CTR."""
-
-    def stream(self, key: bytes, number: int, block: int = 0) -> Stream:
-        """Stream `number` under a 32-byte key, from 16-byte block `block` on."""
-        if len(key) != 32:
-            raise ConfigError(f"AesCtr: key of {len(key)} bytes, AES-256 takes 32")
-        if not (0 <= number < 1 << 64 and 0 <= block < 1 << 64):
-            raise ConfigError("AesCtr: stream number and block must fit 64 bits")
-        return _AesStream(key, number, block)
-
-
-def words(prg: AesCtr, key: bytes, start: int, count: int) -> Iterator[tuple[int, Elements]]:
+def words(key: bytes, start: int, count: int) -> Iterator[tuple[int, Elements]]:
     """Words start, start + 1, ... of stream 0, little-endian, as many as fit a cache at a time.
 
     Gives how many came before, and uint64 (some,), which the next ones overwrite: an even number of
@@ -84,7 +61,7 @@ def words(prg: AesCtr, key: bytes, start: int, count: int) -> Iterator[tuple[int
     """
     # An AES block holds two words: where the first word is the second of its two, skip one.
     block, skip = divmod(start, BLOCK // 8)
-    stream, most, at = prg.stream(key, 0, block), CHUNK // 8, 0
+    stream, most, at = Stream(key, 0, block), CHUNK // 8, 0
     # `into` wants a block to spare.
     held = np.empty(min(most, skip + count) + BLOCK // 8, np.uint64)
     while at < count:
@@ -120,7 +97,7 @@ class SecureRounding:
 
     def __init__(self) -> None:
         # Stream 0 from block 0: safe because the key is drawn anew for this object and forgotten.
-        self._stream = AesCtr().stream(secrets.token_bytes(32), 0)
+        self._stream = Stream(secrets.token_bytes(32), 0)
         self._scratch = np.empty(2 * PIECE + BLOCK, np.uint8)
 
     def next(self, count: int) -> NDArray[np.uint16]:
@@ -144,22 +121,16 @@ class FieldElements:
     just below a power of two: replacing is slow.
     """
 
-    __slots__ = ("_key", "_mask", "_modulus", "_prg")
+    __slots__ = ("_key", "_mask", "_modulus")
 
-    def __init__(self, prg: AesCtr, key: bytes, modulus: int = Q) -> None:
+    def __init__(self, key: bytes, modulus: int = Q) -> None:
         if not 2 <= modulus < 1 << 64:
             raise ConfigError(
                 f"FieldElements(modulus={modulus}): the modulus must be 2 to 2**64 - 1"
             )
-        self._prg = prg
         self._key = key
         self._modulus = modulus
         self._mask = (1 << (modulus - 1).bit_length()) - 1
-
-    def block(self, j: int, n: int) -> Elements:
-        """Block j: uint64 (n,)."""
-        block: Elements = self.blocks(j, 1, n)[0]
-        return block
 
     def blocks(self, first: int, count: int, n: int, scratch: Elements | None = None) -> Elements:
         """Blocks first to first + count - 1: uint64 (count, n).
@@ -170,7 +141,7 @@ class FieldElements:
         start, skip = divmod(first * n, BLOCK // 8)
         size = skip + count * n + BLOCK // 8
         held = np.empty(size, np.uint64) if scratch is None else scratch[:size]
-        stream = self._prg.stream(self._key, 0, start)
+        stream = Stream(self._key, 0, start)
         data, nbytes = held.view(np.uint8), 8 * (skip + count * n)
         for at in range(0, nbytes, CHUNK):
             stream.into(data[at:], min(CHUNK, nbytes - at))
@@ -184,7 +155,7 @@ class FieldElements:
 
     def _replace(self, j: int, block: Elements) -> None:
         """Put words of stream 1 + j where those of block j are no use; in place."""
-        stream = self._prg.stream(self._key, 1 + j)
+        stream = Stream(self._key, 1 + j)
         pair = np.empty(2 * BLOCK // 8, np.uint64)
 
         def fresh() -> Iterator[int]:

@@ -13,14 +13,12 @@ from __future__ import annotations
 import decimal
 import functools
 import secrets
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.errors import ConfigError
-from flhe.math.prg import AesCtr, drawn, words
+from flhe.math.prg import drawn, words
 
 if TYPE_CHECKING:
     from flhe.wire.secret import Random
@@ -33,9 +31,6 @@ BOUND = 40
 
 PRECISION = 63
 """Bits of a word that say a magnitude."""
-
-GROUP = 8
-"""Table entries that a loop of the kernel compares with; tables are filled up to a multiple."""
 
 _DIGITS = 60
 """Decimal digits of the weights: three times as many as the thresholds have."""
@@ -64,48 +59,29 @@ def thresholds() -> tuple[int, ...]:
 
 @functools.cache
 def _table() -> NDArray[np.int64]:
-    """Thresholds less 1, as the kernel compares them, filled up with what no word exceeds."""
-    entries = thresholds()
-    table = np.full(-(-len(entries) // GROUP) * GROUP, (1 << PRECISION) - 1, np.int64)
-    table[: len(entries)] = [t - 1 for t in entries]
-    table.flags.writeable = False
-    return table
+    """Thresholds less 1, as the kernel compares them: a multiple of 8."""
+    return np.array([t - 1 for t in thresholds()], np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """Samples under one key of 32 bytes, for them alone, addressed by position."""
+def fill(key: bytes, start: int, out: Samples) -> None:
+    """Write samples start, start + 1, ... under a key, for them alone, into `out`, int8 (count,).
 
-    key: bytes = field(repr=False)
+    Sample i is made of word i of stream 0, little-endian: what a slice holds does not depend on how
+    the samples are cut.
+    """
+    from flhe.math import sampling_kernels
 
-    def into(self, start: int, out: Samples) -> None:
-        """Samples start, start + 1, ... into `out`, int8 (count,).
-
-        Sample i is made of word i of stream 0, little-endian: what a slice holds does not depend on
-        how the samples are cut.
-
-        Raises ConfigError: a negative start; an array that is not int8 (count,) in one piece.
-        """
-        from flhe.math import sampling_kernels
-
-        if start < 0 or out.dtype != np.int8 or out.ndim != 1 or not out.flags.c_contiguous:
-            raise ConfigError(
-                f"Noise: samples from {start} on into {out.dtype} {out.shape}, takes a start of at "
-                "least 0 and int8 (count,) in one piece"
-            )
-        # Fixed counter block. Safe because the key is fresh, or derived for these samples alone, and
-        # every sample has a word of its own: no word is used for two.
-        for at, part in words(AesCtr(), self.key, start, out.size):
-            sampling_kernels.sample(part, _table(), out[at : at + part.size])
-
-
-def fresh(random: Random = secrets.token_bytes) -> Noise:
-    """Samples under a fresh key; ConfigError for a source that gives another number of bytes."""
-    return Noise(drawn(random, 32))
+    # Fixed counter block. Safe because the key is fresh, or derived for these samples alone, and
+    # every sample has a word of its own: no word is used for two.
+    for at, part in words(key, start, out.size):
+        sampling_kernels.sample(part, _table(), out[at : at + part.size])
 
 
 def draw(count: int, random: Random = secrets.token_bytes) -> Samples:
-    """Independent samples under a fresh key, int8 (count,); raises as `fresh`."""
+    """Independent samples under a fresh key, int8 (count,).
+
+    Raises ConfigError: a source that gives another number of bytes.
+    """
     out = np.empty(count, np.int8)
-    fresh(random).into(0, out)
+    fill(drawn(random, 32), 0, out)
     return out

@@ -3,7 +3,7 @@
 No branch and no index depends on a sample: time and memory accesses are the same for all, and loops
 become vector code. They run without the GIL.
 
-Every word of a Gaussian is compared with every entry of the table, GROUP entries a pass, so that what a
+Every word of a Gaussian is compared with every entry of the table, eight a pass, so that what a
 pass keeps fits registers. The logarithm of a Laplace sample is a polynomial.
 """
 
@@ -25,7 +25,7 @@ _ONE = np.uint64(1)
 
 @njit
 def _count(words, table, held):
-    """Add to `held` how many of the GROUP entries the magnitude bits of each word exceed."""
+    """Add to `held` how many of eight entries the magnitude bits of each word exceed."""
     wide()
     t0, t1, t2, t3 = table[0], table[1], table[2], table[3]
     t4, t5, t6, t7 = table[4], table[5], table[6], table[7]
@@ -47,7 +47,7 @@ def _signed(words, held, out):
 
 @njit
 def sample(words, table, out):
-    """Words uint64 (count,) into samples int8 (count,); `table` int64, a multiple of GROUP entries."""
+    """Words uint64 (count,) into samples int8 (count,); `table` int64, a multiple of 8 entries."""
     held = np.empty(_TILE, np.int64)
     for at in range(0, words.size, _TILE):
         end = min(at + _TILE, words.size)

@@ -6,7 +6,7 @@ one transform shares a polynomial among all members. `threshold` shares give the
 of them give nothing: their points are distinct and not zero, so whatever the secrets are, the random
 part takes every combination of values there equally often. Sums of shares are shares of the sums.
 
-Source: Shamir, 1979; several secrets: Franklin and Yung, 1992; wrong shares: Gao, 2003.
+Source: Shamir, 1979; several secrets: Franklin and Yung, 1992; wrong shares: Massey, 1969.
 """
 
 from __future__ import annotations
@@ -85,13 +85,16 @@ class Shamir:
         together, and too many to tell whose; SharesError: names those that do not fit, where no more
         than half as many are wrong as there are shares beyond the threshold.
         """
+        from flhe.math import shamir_kernels
+
         self._check(ranks, shares, count)
         powers = ring.powers(root(Q, self.points), self.points)
         at = np.array(ranks, np.int64)
         points, inverses = powers[at], powers[-at % self.points]
         if len(ranks) > self.threshold:
             self._fit(ranks, points, inverses, shares)
-        matrix = _lagrange(points, inverses, self.threshold, self.packing)
+        matrix = np.empty((self.packing, self.threshold), np.uint64)
+        shamir_kernels.lagrange(points[: self.threshold], inverses[: self.threshold], matrix)
         coefficients = _product(matrix, shares[: self.threshold])
         return coefficients.T.reshape(-1)[:count].copy()
 
@@ -102,9 +105,10 @@ class Shamir:
             raise ProtocolError(f"shares: a rank is not one of {self.members} members")
         if len(ranks) < self.threshold:
             raise QuorumError(f"{len(ranks)} shares, {self.threshold} are needed")
-        shape = (len(ranks), self.width(count))
-        if shares.shape != shape or shares.dtype != np.uint64:
-            raise ProtocolError(f"shares: got {shares.dtype} {shares.shape}, not uint64 {shape}")
+        if shares.shape != (len(ranks), self.width(count)):
+            raise ProtocolError(
+                f"shares: got {shares.shape}, not {(len(ranks), self.width(count))}"
+            )
         beyond = np.flatnonzero((shares >= Q).any(axis=1)).tolist()
         if beyond:
             names = ", ".join(str(ranks[i]) for i in beyond)
@@ -114,30 +118,19 @@ class Shamir:
         self, ranks: Sequence[int], points: Elements, inverses: Elements, shares: Elements
     ) -> None:
         """ProtocolError unless all shares are values of polynomials of degree < threshold."""
-        factors = random_elements(shares.shape[1])
-        values = _product(shares, factors[:, np.newaxis])
-        matrix = _lagrange(points, inverses, self.threshold, self.threshold)
-        coefficients = np.zeros(self.points, np.uint64)
-        coefficients[: self.threshold] = _product(matrix, values[: self.threshold])[:, 0]
-        expected = ring.evaluate(coefficients)[np.array(ranks)]
-        if np.array_equal(expected, values[:, 0]):
+        from flhe.math import shamir_kernels
+
+        values = _product(shares, random_elements(shares.shape[1])[:, np.newaxis])[:, 0]
+        syndromes = np.empty(len(ranks) - self.threshold, np.uint64)
+        shamir_kernels.syndromes(points, values, syndromes)
+        if not syndromes.any():
             return
-        whole = _product(_lagrange(points, inverses, len(ranks), len(ranks)), values)[:, 0]
-        wrong = _misfits(points.tolist(), whole.tolist(), self.threshold)
+        wrong = _misfits(inverses.tolist(), syndromes.tolist())
         if wrong is None:
             raise ProtocolError("shares disagree, and too many are wrong to tell whose")
         found = tuple(sorted(ranks[i] for i in wrong))
         names = ", ".join(map(str, found))
         raise SharesError(f"shares of ranks {names} do not fit the others", found)
-
-
-def _lagrange(points: Elements, inverses: Elements, count: int, rows: int) -> Elements:
-    """(rows, count): turns values at the first `count` points into the lowest coefficients."""
-    from flhe.math import shamir_kernels
-
-    out = np.empty((rows, count), np.uint64)
-    shamir_kernels.lagrange(points[:count], inverses[:count], out)
-    return out
 
 
 def _product(a: Elements, b: Elements) -> Elements:
@@ -148,72 +141,30 @@ def _product(a: Elements, b: Elements) -> Elements:
     return out
 
 
-# --- wrong shares ---
+def _misfits(inverses: list[int], syndromes: list[int]) -> list[int] | None:
+    """Which values are wrong, by their points' inverses; None for more than half of the syndromes.
 
-Polynomial = list[int]
-"""Coefficients, lowest first, the last one not zero; empty for zero."""
-
-
-def _misfits(points: list[int], interpolated: Polynomial, threshold: int) -> list[int] | None:
-    """Which values are wrong; None if more than half of those beyond the threshold are.
-
-    `interpolated` goes through all of them. Gao: stop Euclid's algorithm for it and the polynomial
-    that vanishes at all points half way; the factor that belongs to the remainder vanishes where
-    values are wrong, and divides the remainder.
+    Each wrong value adds a geometric series to the syndromes, with its point as the ratio. So the
+    shortest recurrence that they have vanishes at the inverses of those points (Berlekamp-Massey).
     """
-    above: Polynomial = [1]
-    for point in points:
-        above = _minus([0, *above], [c * point % Q for c in above])
-    below = _trimmed(interpolated)
-    factor_above, factor_below = [], [1]
-    while 2 * (len(below) - 1) >= len(points) + threshold:
-        quotient, rest = _divided(above, below)
-        above, below = below, rest
-        factor_above, factor_below = (
-            factor_below,
-            _minus(factor_above, _times(quotient, factor_below)),
-        )
-    message, rest = _divided(below, factor_below)
-    if rest or len(message) > threshold:
-        return None
-    return [i for i, point in enumerate(points) if _value(factor_below, point) == 0]
+    recurrence, before, length, shift, last = [1], [1], 0, 1, 1
+    for n in range(len(syndromes)):
+        off = sum(c * syndromes[n - i] for i, c in enumerate(recurrence)) % Q
+        if off:
+            factor, longer = off * pow(last, -1, Q), list(recurrence)
+            longer += [0] * (len(before) + shift - len(longer))
+            for i, c in enumerate(before, shift):
+                longer[i] = (longer[i] - factor * c) % Q
+            if 2 * length <= n:
+                before, last, length, shift = recurrence, off, n + 1 - length, 0
+            recurrence = longer
+        shift += 1
+    wrong = [i for i, inverse in enumerate(inverses) if _value(recurrence, inverse) == 0]
+    return wrong if len(wrong) == length and 2 * length <= len(syndromes) else None
 
 
-def _trimmed(a: Polynomial) -> Polynomial:
-    size = len(a)
-    while size and not a[size - 1]:
-        size -= 1
-    return a[:size]
-
-
-def _minus(a: Polynomial, b: Polynomial) -> Polynomial:
-    size = max(len(a), len(b))
-    a, b = a + [0] * (size - len(a)), b + [0] * (size - len(b))
-    return _trimmed([(x - y) % Q for x, y in zip(a, b, strict=True)])
-
-
-def _times(a: Polynomial, b: Polynomial) -> Polynomial:
-    out = [0] * (len(a) + len(b))
-    for i, x in enumerate(a):
-        for j, y in enumerate(b):
-            out[i + j] += x * y
-    return _trimmed([c % Q for c in out])
-
-
-def _divided(a: Polynomial, b: Polynomial) -> tuple[Polynomial, Polynomial]:
-    rest, quotient = list(a), [0] * max(len(a) - len(b) + 1, 0)
-    lead = pow(b[-1], -1, Q)
-    for at in reversed(range(len(quotient))):
-        factor = rest[at + len(b) - 1] * lead % Q
-        quotient[at] = factor
-        if factor:
-            for j, c in enumerate(b):
-                rest[at + j] = (rest[at + j] - factor * c) % Q
-    return _trimmed(quotient), _trimmed(rest)
-
-
-def _value(a: Polynomial, x: int) -> int:
+def _value(polynomial: list[int], x: int) -> int:
     out = 0
-    for c in reversed(a):
+    for c in reversed(polynomial):
         out = (out * x + c) % Q
     return out

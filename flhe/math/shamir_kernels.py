@@ -56,6 +56,17 @@ def _next_quotient(before, coefficient, inverses, out):
 
 
 @njit
+def _weights(points, vanishing):
+    """1 / V'(point) at all points: (count,)."""
+    weights = np.zeros(points.size, np.uint64)
+    for j in range(points.size, 0, -1):
+        _next_derivative(weights, points, mul(np.uint64(j), vanishing[j]))
+    for i in range(points.size):
+        weights[i] = _inverted(weights[i])
+    return weights
+
+
+@njit
 def lagrange(points, inverses, out):
     """The lowest coefficients of a polynomial, as combinations of its values: out (rows, count).
 
@@ -64,19 +75,31 @@ def lagrange(points, inverses, out):
 
     `points` (count,) are distinct and not zero, `inverses` theirs; at most `count` rows.
     """
-    count = points.size
     vanishing = _vanishing(points)
-    weights = np.zeros(count, np.uint64)
-    for j in range(count, 0, -1):
-        _next_derivative(weights, points, mul(np.uint64(j), vanishing[j]))
-    for i in range(count):
-        weights[i] = _inverted(weights[i])
-    before = np.zeros(count, np.uint64)
+    weights = _weights(points, vanishing)
+    before = np.zeros(points.size, np.uint64)
     for j in range(out.shape[0]):
         _next_quotient(before, vanishing[j], inverses, out[j])
         before = out[j]
     for j in range(out.shape[0]):
         times(out[j], weights, weights, None, out[j])
+
+
+@njit
+def syndromes(points, values, out):
+    """Sums of value x**j / V'(x) over all points, for j from 0 on: out (rows,).
+
+    They are the highest coefficients of f, x f, x**2 f, ... modulo V, f being the polynomial with
+    these values: all zero for a degree below count - rows.
+    """
+    terms = _weights(points, _vanishing(points))
+    times(terms, values, values, None, terms)
+    for j in range(out.size):
+        total = np.uint64(0)
+        for term in terms:
+            total = plus(total, term)
+        out[j] = total
+        times(terms, points, points, None, terms)
 
 
 @njit

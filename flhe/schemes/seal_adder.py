@@ -31,9 +31,8 @@ from flhe.coding.base import Plain
 from flhe.coding.support import Support
 from flhe.errors import ProtocolError
 from flhe.math.buffers import empty
-from flhe.math.prg import AesCtr, FieldElements
-from flhe.math.prime_ring import PrimeRing
-from flhe.math.ring import Elements
+from flhe.math.prg import FieldElements
+from flhe.math.ring import Elements, PrimeRing
 from flhe.schemes.base import Opener, Sealer, Secrets
 from flhe.schemes.flashe.masking import telescoped
 from flhe.schemes.keyed import KeyPairAdder
@@ -68,7 +67,7 @@ class PolynomialMasks:
         def stream(j: int) -> FieldElements:
             # A key for one slot, P and ring: no word of its streams is used for another mask.
             key = hkdf(group_key, label, *slot.context(), j, ring.n, ring.q)
-            return FieldElements(AesCtr(), key, ring.q)
+            return FieldElements(key, ring.q)
 
         plus, minus = telescoped(senders, "double")
         return cls(ring, tuple(map(stream, plus)), tuple(map(stream, minus)))
@@ -78,9 +77,9 @@ class PolynomialMasks:
         ring, n = self.ring, self.ring.n
         out, space = np.zeros((count, n), np.uint64), np.empty(count * n + 4, np.uint64)
         for stream in self.plus:
-            ring.add_into(out, stream.blocks(first, count, n, space))
+            ring.add(out, stream.blocks(first, count, n, space), out)
         for stream in self.minus:
-            ring.subtract_into(out, stream.blocks(first, count, n, space))
+            ring.subtract(out, stream.blocks(first, count, n, space), out)
         return out
 
 

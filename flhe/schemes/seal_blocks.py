@@ -17,8 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.math.prime_ring import PrimeRing
-from flhe.math.ring import Elements, lifted, quotients
+from flhe.math.ring import Elements, PrimeRing, lifted, quotients
 from flhe.packages import absent
 from flhe.schemes.seal_format import MAGIC, SealFormat, to_seal_order
 from flhe.schemes.seal_keys import SealSecret

@@ -6,7 +6,7 @@ no relinearization keys, which TenSEAL's own constructor insists on.
 
 A polynomial lies in SEAL as its transform: values at the powers psi^(2 rev(i) + 1) of the least
 primitive 2 n-th root of unity psi, rev(i) reversing the bits of i. `to_seal_order` says where those lie
-in a transform of `flhe.math.prime_ring`.
+in a transform of `flhe.math.ring`.
 
 Source: Microsoft SEAL 4.1 to 4.3 (serialization.h, ciphertext.cpp, util/ntt.h); TenSEAL 0.3.18.
 """
@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.prime_ring import PrimeRing
-from flhe.math.ring import Elements
+from flhe.math.ring import Elements, PrimeRing
 
 HEADER = struct.Struct("<HBBBBHQ")
 """Magic, header length, major and minor version, mode of compression, reserved, length of all."""

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.limb_packing import PIECE, LimbPacking
+from flhe.coding.pack import PIECE, LimbPacking
 from flhe.errors import ConfigError
-from flhe.math.prime_ring import PrimeRing, ntt_primes
+from flhe.math.ring import PrimeRing, ntt_primes
 from flhe.schemes.presets import RingPreset
 from flhe.schemes.seal_format import SealFormat
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.limb_packing import LimbPacking
-from flhe.coding.pack import Packing, spread
+from flhe.coding.pack import LimbPacking, Packing, spread
 from flhe.errors import ProtocolError
 from flhe.math.buffers import empty
 from flhe.math.prg import PIECE

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain, State
 from flhe.coding.clip import WARN_CLIPPED
 from flhe.coding.extras import Totals
-from flhe.coding.finite import raise_not_finite
-from flhe.coding.flatten import Arrays, Layout
+from flhe.coding.flatten import Arrays, Layout, raise_not_finite
 from flhe.coding.select import Select
 from flhe.coding.support import Support
 from flhe.coding.weigh import most_examples

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flhe.errors import ConfigError
-from flhe.math.prg import BLOCK, CHUNK, AesCtr
+from flhe.math.prg import BLOCK, CHUNK, Stream
 from flhe.schemes.flashe.scheme import Flashe
 from flhe_lab.bench.contender import PHASES, Contender, Setting, Work
 from flhe_lab.bench.federation import layout_of, terms_of
@@ -110,7 +110,7 @@ def _keystream(nbytes: int) -> Work:
     key = secrets.token_bytes(32)
 
     def run() -> None:
-        stream = AesCtr().stream(key, 0)
+        stream = Stream(key, 0)
         for at in range(0, nbytes, CHUNK):
             stream.into(out, min(CHUNK, nbytes - at))
 

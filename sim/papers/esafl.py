@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from flhe.math.prg import AesCtr, words
+from flhe.math.prg import words
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Random
 
@@ -86,7 +86,7 @@ class PaperEshe:
         """a^t of round t >= 2, from the k bits of B (Eq. 6)."""
         key = hkdf((t ^ b).to_bytes(8, "big"), "sim/paper-esafl")
         # Stream 0 from its beginning: the paper has nothing but the seed to tell rounds apart by.
-        found = words(AesCtr(), key, 0, -(-self.n * WIDTH // 8))
+        found = words(key, 0, -(-self.n * WIDTH // 8))
         return _cut(b"".join(part.tobytes() for _, part in found)[: self.n * WIDTH])
 
     def encrypt(

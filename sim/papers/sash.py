@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.math.prg import AesCtr, words
+from flhe.math.prg import words
 
 MU = 512
 """mu: entries of a seed."""
@@ -29,5 +29,5 @@ def lwr_masks(seed: NDArray[np.uint64], rows: NDArray[np.uint64]) -> NDArray[np.
 def mask(seed: NDArray[np.uint64], length: int) -> NDArray[np.uint32]:
     """G(seed) under the one public matrix, shape (length,)."""
     # Stream 0 from its beginning: it is public, and no mask by itself.
-    found = [part.copy() for _, part in words(AesCtr(), bytes(32), 0, MU * length)]
+    found = [part.copy() for _, part in words(bytes(32), 0, MU * length)]
     return lwr_masks(seed, np.concatenate(found).reshape(length, MU))

@@ -106,7 +106,7 @@ def _keyless_eshe(adder: EsaflAdder, sealed: Sealed) -> Integers:
     residues = np.empty((len(slots.moduli), count), np.uint64)
     for limb, at, end in adder.limbs.pieces(count):
         adder.limbs.read(sealed.data, count, limb, at, residues[limb, at:end])
-    return slots.lower(residues, sealed.length, len(sealed.senders))[0]
+    return slots.lower(residues, sealed.length, len(sealed.senders))
 
 
 def _trivial_paillier(adder: BatchCryptAdder, sealed: Sealed) -> Integers | None:

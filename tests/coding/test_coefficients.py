@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from flhe.coding.coefficients import Coefficients, opens, slot_width
 from flhe.errors import ConfigError, ProtocolError
-from flhe.math.prime_ring import ntt_primes
-from flhe.math.ring import Q
+from flhe.math.ring import Q, ntt_primes
 
 MODULI = [
     (Q,),
@@ -71,9 +70,8 @@ def test_borders(bits: int, cohort: int, moduli: tuple[int, ...]) -> None:
         one = numbers(on, [sign * on.bound] * length, [0] * count)
         for e in (most, -most, 0):
             total = [cohort * x + (e << on.log_p) for x in one]
-            opened, noise = on.lower(residues(on, total), length, cohort)
+            opened = on.lower(residues(on, total), length, cohort)
             assert opened.tolist() == [cohort * sign * on.bound] * length
-            assert noise.tolist() == [e] * count
 
 
 # --- figures ---
@@ -183,13 +181,11 @@ def test_arrays_that_are_refused(moduli: tuple[int, ...]) -> None:
     on = layout(8, 10, moduli, 2)
     values, noise = np.zeros(7, np.int32), np.zeros(4, np.int8)
     held = np.zeros((len(moduli), 4), np.uint64)
-    fixed = held.copy()
-    fixed.flags.writeable = False
     on.lift(values, noise, held)
     for v, e, r in [
         *((wrong, noise, held) for wrong in (values.astype(np.uint32), values[None], values[:6])),
-        *((values, wrong, held) for wrong in (noise[:3], noise.astype(np.int16))),
-        *((values, noise, wrong) for wrong in (held[:, :3], held.view(np.int64), fixed)),
+        (values, noise[:3], held),
+        *((values, noise, wrong) for wrong in (held[:, :3], held.view(np.int64))),
         (values, noise, np.zeros((len(moduli), 8), np.uint64)[:, ::2]),
     ]:
         with pytest.raises(ConfigError, match="takes"):

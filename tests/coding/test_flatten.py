@@ -63,15 +63,6 @@ def changed(before: Any, after: Any, **how: Any) -> tuple[list[float], list[int]
     return floats.tolist(), integers.tolist()
 
 
-def applied(name: str, before: Any, floats: list[float], integers: list[int]) -> list[Any]:
-    """A model of one array, after a mean change."""
-    arrays = {name: np.array(before)}
-    layout = layout_of(arrays)
-    return layout.apply(layout.masters(arrays), np.array(floats, np.float32), integers)[
-        name
-    ].tolist()
-
-
 def same(ours: NDArray[Any], theirs: NDArray[Any]) -> bool:
     """Type, shape and every bit."""
     alike = ours.dtype == theirs.dtype and ours.shape == theirs.shape
@@ -159,7 +150,10 @@ def test_what_a_change_makes_of_an_array(
     name: str, before: Any, floats: list[float], integers: list[int], after: list[Any]
 ) -> None:
     """Variances stop at zero, integers at the borders of their type, and halves have wide masters."""
-    assert applied(name, before, floats, integers) == after
+    arrays = {name: np.array(before)}
+    layout = layout_of(arrays)
+    moved = layout.apply(layout.masters(arrays), np.array(floats, np.float32), integers)
+    assert moved[name].tolist() == after
 
 
 LEAST, MOST = -(2**63), 2**63 - 1

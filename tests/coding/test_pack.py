@@ -1,4 +1,4 @@
-"""Packing: held to big integers, for every width and on both sides of a block's border."""
+"""Packing: held to big integers, for every width and on both sides of a border; limb after limb."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flhe import errors
-from flhe.coding.pack import Packing, slices, spread
+from flhe.coding.pack import PIECE, LimbPacking, Packing, spread
 from tests.reference.part_formats import formula
 from tests.reference.wire import packed as reference
 
@@ -56,7 +56,9 @@ def test_packs_unpacks_and_adds_like_big_integers(bits: int) -> None:
 @settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 10**4), st.integers(1, 16))
 def test_slices_cover_once_and_start_at_borders(length: int, step: int, threads: int) -> None:
-    parts = list(slices(length, step, threads))
+    parts: list[tuple[int, int]] = []
+    spread(lambda *part: parts.append(part), length, step, threads)
+    parts.sort()
     assert [start for start, _ in parts] == [0, *(stop for _, stop in parts)][: len(parts)]
     assert (parts[-1][1] if parts else 0) == length
     assert len(parts) <= threads
@@ -72,27 +74,64 @@ def test_an_error_on_a_thread_is_raised() -> None:
         spread(work, 10, 1, 2)
 
 
-@pytest.mark.parametrize("extra", [-1, 1])
-def test_data_of_another_length_is_refused(extra: int) -> None:
-    packing = Packing(20)
-    good, bad = (np.zeros(n, np.uint8) for n in (25, 25 + extra))
-    with pytest.raises(errors.ProtocolError, match=rf"{25 + extra} bytes, 10 values .* take 25"):
-        unpacked(bad, 10, 20)
-    with pytest.raises(errors.ProtocolError, match="take 25"):
-        packing.add(bad, good, 10)
-    with pytest.raises(errors.ProtocolError, match="take 25"):
-        packing.add(good, bad, 10)
-
-
-def test_data_says_nothing_after_its_last_value() -> None:
-    """Two ciphertexts of the same values would have two digests."""
-    packing = Packing(20)
-    good, bad = np.zeros(23, np.uint8), np.zeros(23, np.uint8)
-    bad[-1] = 1 << 4  # 9 values are 22.5 bytes
+@pytest.mark.parametrize(
+    ("bad", "length", "says"),
+    [
+        *((bytes(n), 10, f"{n} bytes, 10 values .* take 25") for n in (24, 26)),
+        # Two ciphertexts of the same values would have two digests; 9 values are 22.5 bytes.
+        (bytes(22) + b"\x10", 9, "bits after the last value"),
+    ],
+)
+def test_data_that_is_no_such_vector_is_refused(bad: bytes, length: int, says: str) -> None:
+    packing, data = Packing(20), np.frombuffer(bad, np.uint8)
+    good = np.zeros(packing.nbytes(length), np.uint8)
     for refused in (
-        lambda: unpacked(bad, 9, 20),
-        lambda: packing.add(bad, good, 9),
-        lambda: packing.add(good, bad, 9),
+        lambda: unpacked(data, length, 20),
+        lambda: packing.add(data, good, length),
+        lambda: packing.add(good, data, length),
     ):
-        with pytest.raises(errors.ProtocolError, match="bits after the last value"):
+        with pytest.raises(errors.ProtocolError, match=says):
             refused()
+
+
+# --- limb after limb ---
+
+
+def residues(limbs: LimbPacking, rows: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    count = rows.shape[1]
+    data = np.zeros(limbs.nbytes(count), np.uint8)
+    for limb, at, end in limbs.pieces(count):
+        limbs.write(rows[limb, at:end].copy(), data, count, limb, at)
+    return data
+
+
+@pytest.mark.parametrize("place", [0, PIECE - 1, PIECE, 2 * PIECE + 4])
+def test_a_residue_beyond_its_modulus_is_found(place: int) -> None:
+    moduli = ((1 << 60) - 1, (1 << 60) - 5)
+    limbs, count = LimbPacking(60, moduli), 2 * PIECE + 5
+    rows = np.zeros((2, count), np.uint64)
+    rows[1, place] = moduli[1] - 1
+    limbs.check(residues(limbs, rows), count)
+    rows[1, place] = moduli[1]
+    with pytest.raises(errors.ProtocolError, match="not below its modulus"):
+        limbs.check(residues(limbs, rows), count)
+
+
+@pytest.mark.parametrize("limb", [0, 1])
+def test_spare_bits_must_be_zero(limb: int) -> None:
+    limbs = LimbPacking(61, ((1 << 61) - 1, (1 << 61) - 31))
+    data = residues(limbs, np.ones((2, 3), np.uint64))
+    limbs.check(data, 3)
+    for bit in range(3 * 61 % 8, 8):  # those below are of the last residue itself
+        changed = data.copy()
+        changed[(limb + 1) * data.size // 2 - 1] ^= 1 << bit
+        with pytest.raises(errors.ProtocolError, match="bits after the last residue"):
+            limbs.check(changed, 3)
+
+
+@pytest.mark.parametrize(
+    ("bits", "moduli"), [(32, (7,)), (65, (7,)), (40, ()), (40, (1 << 40,))], ids=str
+)
+def test_what_cannot_be_is_refused(bits: int, moduli: tuple[int, ...]) -> None:
+    with pytest.raises(errors.ConfigError, match="LimbPacking"):
+        LimbPacking(bits, moduli)

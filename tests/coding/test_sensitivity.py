@@ -67,6 +67,12 @@ X = random(3, 7, 5)
 
 
 @pytest.fixture
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many probes as there are components."""
+    monkeypatch.setattr(module, "PROBES", 10**6)
+
+
+@pytest.fixture
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many gradients at a time; as many as usual, where none are said."""
     if request.param is not None:
@@ -128,6 +134,7 @@ MAPS: dict[str, tuple[Callable[[], nn.Module], Loss, Any, Tensor]] = {
     ("name", "of"), [(n, of) for n in MAPS for of in BOTH if (n, of) != ("mappings", "inputs")]
 )
 @at_a_time(None, 1, 2)
+@pytest.mark.usefixtures("exact")
 def test_a_map_is_the_definition(name: str, of: Any) -> None:
     """However samples come in batches and chunks; and the model is as it was."""
     build, loss, inputs, targets = MAPS[name]
@@ -137,7 +144,7 @@ def test_a_map_is_the_definition(name: str, of: Any) -> None:
     values = {n: p.detach().clone() for n, p in before.items()}
     cuts = [slice(0, 1), slice(1, 1), slice(1, 4), slice(4, None)]
     batches = [(of_all(lambda t, cut=cut: t[cut], inputs), targets[cut]) for cut in cuts]
-    found = sensitivity(model, loss, batches, of=of, probes=None)
+    found = sensitivity(model, loss, batches, of=of)
     assert list(found) == list(before)
     after = dict(model.named_parameters())
     assert list(after) == list(before)
@@ -152,13 +159,14 @@ def test_a_map_is_the_definition(name: str, of: Any) -> None:
 
 
 @at_a_time(4)
+@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize(("of", "targets"), [("labels", ROWS), ("inputs", INDICES)])
 def test_what_vmap_refuses_is_done_one_by_one(
     of: Any, targets: Tensor, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, inputs, loss = Recurrent(), random(3, 7, 2, 3), functional.cross_entropy
     with caplog.at_level(logging.WARNING, "flhe"):
-        found = sensitivity(model, loss, [(inputs, INDICES)], of=of, probes=None)
+        found = sensitivity(model, loss, [(inputs, INDICES)], of=of)
     assert [r.message[:28] for r in caplog.records] == ["vmap does not take this mode"]
     assert_close(flat(found), flat(by_double_backward(model, loss, inputs, targets, of)))
 
@@ -181,29 +189,17 @@ def test_frozen_parameters() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("of", ["labels", "inputs"])
 def test_types(of: Any, dtype: torch.dtype) -> None:
-    model, how = mlp().to(dtype), {"of": of, "probes": 99}
-    found = sensitivity(model, functional.cross_entropy, [(X.to(dtype), INDICES)], **how)
+    model = mlp().to(dtype)
+    found = sensitivity(model, functional.cross_entropy, [(X.to(dtype), INDICES)], of=of)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     assert all(part.dtype == wide for part in found.values())
     assert all(p.dtype == dtype for p in model.parameters())
     batches = [(X.to(dtype).to(wide), INDICES)]
-    expected = sensitivity(model.to(wide), functional.cross_entropy, batches, **how)
+    expected = sensitivity(model.to(wide), functional.cross_entropy, batches, of=of)
     assert_close(flat(found), flat(expected))
 
 
 # --- random probes ---
-
-
-def relative_errors(probes: int, count: int) -> Tensor:
-    """Of all parameters, from `count` copies of one sample, so that norms are alike."""
-    model = nn.Sequential(nn.Linear(40, 30), nn.Tanh(), nn.Linear(30, 4)).double()
-    nn.init.normal_(model[0].weight, std=40**-0.5, generator=generator(1))
-    nn.init.normal_(model[2].weight, std=30**-0.5, generator=generator(2))
-    x = random(3, 1, 40).double()
-    exact = flat(by_inputs(model, [(x, INDICES[:1])], probes=None))
-    batches = [(x.expand(count, 40), INDICES[:1].expand(count))]
-    found = flat(by_inputs(model, batches, probes=probes, random=generator(5)))
-    return found / exact - 1
 
 
 @pytest.mark.usefixtures("chunk")
@@ -212,43 +208,37 @@ def relative_errors(probes: int, count: int) -> Tensor:
     [(8, 1, 1), (8, 16, 24), (32, 1, 5)],
     indirect=["chunk"],
 )
-def test_the_error_of_random_probes(probes: int, count: int) -> None:
+def test_the_error_of_random_probes(
+    probes: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is as large as is said: 1 / sqrt(2 P K), and on the average 1 / (4 P) too small.
 
-    Were probes shared by samples, copies of one sample would err as one does.
+    Were probes shared by samples, copies of one sample, with norms alike, would err as one does.
     """
-    errors = relative_errors(probes, count)
+    model = nn.Sequential(nn.Linear(40, 30), nn.Tanh(), nn.Linear(30, 4)).double()
+    nn.init.normal_(model[0].weight, std=40**-0.5, generator=generator(1))
+    nn.init.normal_(model[2].weight, std=30**-0.5, generator=generator(2))
+    x, found = random(3, 1, 40).double(), []
+    for taken, copies in ((40, 1), (probes, count)):
+        monkeypatch.setattr(module, "PROBES", taken)
+        batches = [(x.expand(copies, 40), INDICES[:1].expand(copies))]
+        found.append(flat(by_inputs(model, batches, random=generator(5))))
+    errors = found[1] / found[0] - 1
     said = (2 * probes * count) ** -0.5
     assert 0.4 * said < errors.std() < 1.4 * said
     assert abs(errors.mean() + 1 / (4 * probes)) < said
 
 
-@at_a_time(None, 1)
-def test_as_many_probes_as_components_are_exact() -> None:
-    exact = flat(by_inputs(mlp(), [(X, INDICES)], probes=None))
-    for probes in (5, 99):
-        assert_close(flat(by_inputs(mlp(), [(X, INDICES)], probes=probes)), exact)
-    fewer = flat(by_inputs(mlp(), [(X, INDICES)], probes=4))
-    assert (fewer - exact).abs().max() > 1e-3 * exact.max()
-    of_labels = [
-        flat(sensitivity(mlp(), functional.cross_entropy, [(X, INDICES)], **how))
-        for how in ({}, {"of": "labels", "probes": 1})
-    ]
-    assert torch.equal(*of_labels)
-    assert (exact - of_labels[0]).abs().max() > 0.1 * exact.max()
-
-
-def test_generators() -> None:
+def test_generators(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same gives the same map; without one, no two maps are the same."""
-    maps = [
-        flat(by_inputs(mlp(), [(X, INDICES)], probes=2, random=generator(s))) for s in (0, 0, 1)
-    ]
+    monkeypatch.setattr(module, "PROBES", 2)
+    maps = [flat(by_inputs(mlp(), [(X, INDICES)], random=generator(s))) for s in (0, 0, 1)]
     assert torch.equal(maps[0], maps[1])
     assert not torch.equal(maps[0], maps[2])
     fresh = []
     for _ in range(2):
         torch.manual_seed(0)
-        fresh.append(flat(by_inputs(mlp(), [(X, INDICES)], probes=2)))
+        fresh.append(flat(by_inputs(mlp(), [(X, INDICES)])))
     assert not torch.equal(*fresh)
 
 
@@ -268,7 +258,6 @@ REFUSED: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (BOTH, of_class(4), "must be 0 to 3"),
     (BOTH, of_class(-100), "must be 0 to 3"),
     (BOTH, {"model": mlp(outputs=1)}, "give targets as floats"),
-    (BOTH, {"probes": 0}, "probes=0, must be at least 1, or None"),
     (("weights",), {}, 'must be "labels" or "inputs"'),
     (
         LABELS,

@@ -11,12 +11,16 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+from flhe.coding.chain import chain
+from flhe.coding.clip_norm import ClipNorm
+from flhe.coding.discrete_gaussian import DiscreteGaussian
 from flhe.coding.laplace import Laplace
 from flhe.coding.select import Select
 from flhe.coding.update import update_codec
 from flhe.keys.agreement import dealt
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
+from flhe.node.budget import Ledger
 from flhe.node.journal import Journal, Note, SignedSet
 from flhe.node.node import StoredSession
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
@@ -71,6 +75,7 @@ def _more() -> list[Record]:
         *(TOLD.dealt[0], TOLD.agreed[0], Note(bytes(32), b"", bytes(32))),
         dealt.deal(ROSTER, Esafl("rns-4096", "dealt"), random=source("dealt"))[IDS[0].public],
         StoredSession(bytes(16), Contract()),
+        Ledger(bytes(16), bytes(16), ((0.5, 0.01, 3), (1.0, 1.0, 40))),
         Contract(
             train=Settings(
                 {"lr": Cosine(0.1, 0.01, 5), "epochs": (1, None, 2), "x": [True, False]}
@@ -81,6 +86,7 @@ def _more() -> list[Record]:
         *(asked, asked.query, asked.form, *asked.form.parts),
         *(Outcome(asked, 3, bytes(32), sealed, bytes(24)) for sealed in (False, True)),
         Terms(Flashe(masking="adaptive"), update_codec(clip="exchange")),
+        Terms(codec=chain(ClipNorm(1.0), DiscreteGaussian(1.0, 1.0)), metrics=(), evaluated=()),
         Terms(Sash(unmask="clients"), update_codec(bits=0)),
         Terms(BatchCrypt(), update_codec(clip="history")),
         Terms(Esafl(keys="round")),

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from flhe.errors import ConfigError
-from flhe.math.prg import CHUNK, AesCtr, FieldElements, random_elements
+from flhe.math.prg import CHUNK, FieldElements, Stream, random_elements
 from flhe.math.ring import Q
 from tests.reference.field import elements as by_definition
 from tests.reference.wire import word
-from tests.scripted import Scripted
+from tests.scripted import scripted
 
 KEY = bytes(range(32))
 ONES = 2**64 - 1
@@ -20,10 +20,10 @@ ONES = 2**64 - 1
 @pytest.mark.parametrize("first", [0, 1])
 def test_more_than_one_call_of_aes(first: int, n: int) -> None:
     """Blocks that cross from one call into the next, whole pairs of words or not."""
-    elements = FieldElements(AesCtr(), KEY)
+    elements = FieldElements(KEY)
     count = 2 * CHUNK // (8 * n) + 3
     made = elements.blocks(first, count, n)
-    parts = [elements.block(first + j, n) for j in range(count)]
+    parts = [elements.blocks(first + j, 1, n)[0] for j in range(count)]
     assert np.array_equal(made, np.stack(parts))
     border = CHUNK // 8
     expected = [word(KEY, 0, first * n + border + i) for i in range(-3, 3)]
@@ -33,32 +33,33 @@ def test_more_than_one_call_of_aes(first: int, n: int) -> None:
 # --- words that are no use ---
 
 
-def test_streams_of_their_own_replace_them() -> None:
+def test_streams_of_their_own_replace_them(monkeypatch: pytest.MonkeyPatch) -> None:
     def drawn(stream: int, i: int) -> int:
         if stream == 0:
             return ONES if 10 <= i < 25 else i
         return 1000 * stream + i
 
-    prg = Scripted(drawn)
-    made = FieldElements(prg, KEY).blocks(1, 4, 7).tolist()
+    asked = scripted(monkeypatch, drawn)
+    made = FieldElements(KEY).blocks(1, 4, 7).tolist()
     assert made == [
         [7, 8, 9, 2000, 2001, 2002, 2003],  # of block 1, from stream 2
         [3000, 3001, 3002, 3003, 3004, 3005, 3006],
         [4000, 4001, 4002, 4003, 25, 26, 27],
         [28, 29, 30, 31, 32, 33, 34],
     ]
-    assert prg.asked == {0, 2, 3, 4}
+    assert asked == {0, 2, 3, 4}
     for j in (1, 2, 3, 4):
-        assert FieldElements(prg, KEY).block(j, 7).tolist() == made[j - 1]
+        assert FieldElements(KEY).blocks(j, 1, 7)[0].tolist() == made[j - 1]
 
 
-def test_which_words_are_no_use() -> None:
+def test_which_words_are_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """All from the prime on; among the replacements, too."""
     limits = [Q - 1, Q, Q + 1, ONES, 0, 2**63]
-    prg = Scripted(lambda stream, i: limits[i % 6] if stream == 0 else 77 + i)
-    assert FieldElements(prg, KEY).block(0, 6).tolist() == [Q - 1, 77, 78, 79, 0, 2**63]
-    prg = Scripted(lambda stream, i: ONES if stream == 0 or i in {0, 1, 2, 5} else 100 + i)
-    assert FieldElements(prg, KEY).block(0, 4).tolist() == [103, 104, 106, 107]
+    scripted(monkeypatch, lambda stream, i: limits[i % 6] if stream == 0 else 77 + i)
+    assert FieldElements(KEY).blocks(0, 1, 6)[0].tolist() == [Q - 1, 77, 78, 79, 0, 2**63]
+    useless = {0, 1, 2, 5}
+    scripted(monkeypatch, lambda stream, i: ONES if stream == 0 or i in useless else 100 + i)
+    assert FieldElements(KEY).blocks(0, 1, 4)[0].tolist() == [103, 104, 106, 107]
 
 
 # --- other moduli ---
@@ -68,14 +69,14 @@ def test_which_words_are_no_use() -> None:
 @pytest.mark.parametrize("first", [0, 3])
 def test_elements_of_other_moduli(modulus: int, first: int) -> None:
     """Low bits of the same words; those that are not below the modulus come from the other stream."""
-    made = FieldElements(AesCtr(), KEY, modulus).blocks(first, 3, 31).tolist()
+    made = FieldElements(KEY, modulus).blocks(first, 3, 31).tolist()
     assert made == [by_definition(KEY, first + j, 31, modulus) for j in range(3)]
 
 
 @pytest.mark.parametrize("modulus", [-1, 0, 1, 1 << 64])
 def test_moduli_that_are_refused(modulus: int) -> None:
     with pytest.raises(ConfigError, match="the modulus must be"):
-        FieldElements(AesCtr(), KEY, modulus)
+        FieldElements(KEY, modulus)
 
 
 def test_random_elements_draw_again() -> None:
@@ -110,4 +111,4 @@ def test_a_random_source_that_gives_less_is_refused() -> None:
 )
 def test_streams_that_are_refused(key: bytes, number: int, block: int, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        AesCtr().stream(key, number, block)
+        Stream(key, number, block)

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from flhe.errors import ConfigError
 from flhe.math import sampling
-from flhe.math.sampling import Noise
 from tests.reference.gaussian import WORDS, probabilities, sample, thresholds
 from tests.reference.wire import word
-from tests.scripted import Scripted
+from tests.scripted import scripted
 
 KEY = bytes(range(32))
 
@@ -40,8 +39,8 @@ def test_words_at_every_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     at = [0, 1, WORDS - 1, *(t + d for t in entries for d in (-1, 0, 1) if t + d < WORDS)]
     script = [2 * x + sign for x in at for sign in (0, 1)]
     out = np.empty(len(script), np.int8)
-    monkeypatch.setattr(sampling, "AesCtr", lambda: Scripted(lambda _, i: script[i]))
-    Noise(KEY).into(0, out)
+    scripted(monkeypatch, lambda _, i: script[i])
+    sampling.fill(KEY, 0, out)
     assert out.tolist() == [sample(drawn, entries) for drawn in script]
     assert out[4:6].tolist() == [40, -40]
 
@@ -53,7 +52,7 @@ def test_words_at_every_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(st.integers(0, 2**40), st.integers(0, 70))
 def test_sample_i_is_made_of_word_i(start: int, count: int) -> None:
     out = np.empty(count, np.int8)
-    Noise(KEY).into(start, out)
+    sampling.fill(KEY, start, out)
     assert out.tolist() == [sample(word(KEY, 0, start + i), thresholds()) for i in range(count)]
 
 
@@ -64,16 +63,5 @@ def test_the_key_is_fresh_unless_it_is_given() -> None:
     one, two = sampling.draw(500), sampling.draw(500)
     assert not np.array_equal(one, two)
     assert sampling.draw(0).size == 0
-
-
-# --- refusals ---
-
-
-def test_sources_and_arrays_that_are_refused() -> None:
     with pytest.raises(ConfigError, match="gave 16 bytes, 32 were asked for"):
         sampling.draw(4, lambda size: bytes(16))
-    out = np.zeros(8, np.int8)
-    wrongs = [out.view(np.uint8), out[::2], out.reshape(2, 4), out.astype(np.int16)]
-    for start, wrong in [(-1, out), *((0, wrong) for wrong in wrongs)]:
-        with pytest.raises(ConfigError, match="int8"):
-            Noise(KEY).into(start, wrong)

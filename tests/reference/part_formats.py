@@ -17,8 +17,8 @@ from flhe.coding.quantize import Quantize
 from flhe.coding.support import Support
 from flhe.math import field_kernels, prime_kernels, ring
 from flhe.math.permutation import Permutation
-from flhe.math.prg import AesCtr, FieldElements
-from flhe.math.prime_ring import PrimeRing
+from flhe.math.prg import FieldElements
+from flhe.math.ring import PrimeRing
 from flhe.math.shamir import Shamir
 from flhe.schemes.sealed import Slot
 from flhe.training.epoch_sums import bound_layout
@@ -40,6 +40,7 @@ from tests.reference.shamir import lowest, point, shared
 from tests.reference.support import coded, digest
 from tests.reference.wire import Tape, cbor, context, hashed, hkdf, packed
 from tests.rings import inverse, multiply
+from tests.scripted import Given
 
 Case = dict[str, Any]
 Steps = Generator[str, None, Any]
@@ -117,12 +118,12 @@ class RingKind:
 
     def _library_elements(self, case: Case) -> Case:
         made, n, first = (
-            FieldElements(AesCtr(), bytes.fromhex(case["key"])),
+            FieldElements(bytes.fromhex(case["key"])),
             case["n"],
             case["first"],
         )
         blocks = made.blocks(first, len(case["blocks"]), n).tolist()
-        assert blocks == [made.block(first + i, n).tolist() for i in range(len(blocks))]
+        assert blocks == [made.blocks(first + i, 1, n)[0].tolist() for i in range(len(blocks))]
         return {"blocks": [words(block) for block in blocks]}
 
     def _ring_masks(self, case: Case) -> Case:
@@ -131,9 +132,9 @@ class RingKind:
         return {"masks": [[nearest(x) for x in one] for one in made]}
 
     def _library_ring_masks(self, case: Case) -> Case:
-        seed, made = array(case["seed"]), FieldElements(AesCtr(), bytes.fromhex(case["key"]))
+        seed, made = array(case["seed"]), FieldElements(bytes.fromhex(case["key"]))
         on, rows = PrimeRing(seed.size), made.blocks(0, len(case["masks"]), seed.size)
-        return {"masks": on.masks(on.forward(seed), rows).tolist()}
+        return {"masks": on.products(on.forward(seed), rows, rounded=True).tolist()}
 
     def steps(self, case: Case) -> Steps:
         x = array(case.get("x", []))
@@ -302,17 +303,6 @@ class PackKind:
             packing.add(data, np.frombuffer(bytes.fromhex(case["plus"]), np.uint8), case["length"])
         none = np.zeros(case["length"], packing.lane)
         packing.unpack(data, none, np.empty(case["length"], packing.signed))
-
-
-class Given:
-    """Rounding values that are written down."""
-
-    def __init__(self, draws: list[int]) -> None:
-        self._draws = draws
-
-    def next(self, count: int) -> NDArray[np.uint16]:
-        taken, self._draws = self._draws[:count], self._draws[count:]
-        return np.array(taken, np.uint16)
 
 
 def rounded(bits: int, x: list[float], draws: list[int] | None) -> list[int]:

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from flhe.coding.base import Plain
 from flhe.coding.coefficients import Coefficients
 from flhe.errors import ConfigError, ProtocolError
-from flhe.math.prg import AesCtr, FieldElements
-from flhe.math.prime_ring import PrimeRing
-from flhe.math.ring import Q
+from flhe.math.prg import FieldElements
+from flhe.math.ring import PrimeRing, Q
 from flhe.schemes.base import Secrets
 from flhe.schemes.esafl.adder import EsaflOpener, EsaflSealer
 from flhe.schemes.esafl.keys import draw_own
@@ -133,7 +132,7 @@ class Ours:
 
     def a(self, block: int, slot: Slot = SLOT) -> Poly:
         key = hkdf(self.group_key, "eshe-a", *slot.context(), self.scheme.scheme.ring, 0)
-        hat = FieldElements(AesCtr(), key, Q).block(block, self.n)
+        hat = FieldElements(key, Q).blocks(block, 1, self.n)[0]
         found: Poly = inverse_transform(PrimeRing(self.n), hat).tolist()
         return found
 

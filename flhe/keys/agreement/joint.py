@@ -33,7 +33,7 @@ from flhe.keys.agreement import broadcast
 from flhe.keys.agreement.pairs import open_from, seal_to
 from flhe.keys.agreement.states import Epoch
 from flhe.keys.identity import Identity
-from flhe.math.prg import BLOCK, AesCtr
+from flhe.math.prg import BLOCK, Stream
 from flhe.schemes.keyed import JointKey
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Random
@@ -137,5 +137,5 @@ def _mask(agreed: Epoch, pair_key: bytes, count: int) -> Lanes:
     key = hkdf(pair_key, "joint", agreed.run_id, agreed.roster.hash, agreed.id)
     data = np.empty(4 * count + BLOCK, np.uint8)
     # Stream 0 from block 0: safe because the key is derived for this one mask of one agreement.
-    AesCtr().stream(key, 0).into(data, 4 * count)
+    Stream(key, 0).into(data, 4 * count)
     return data[: 4 * count].view(np.dtype("<u4"))

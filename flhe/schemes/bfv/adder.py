@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flhe.math.prime_ring import ntt_primes
+from flhe.math.ring import ntt_primes
 from flhe.schemes.seal_adder import SealAdder
 from flhe.schemes.seal_format import SealFormat
 from flhe.schemes.seal_sizes import LARGEST, SealSizes

@@ -26,12 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.limb_packing import Residues
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
+from flhe.math.prg import drawn
 from flhe.math.ring import Elements
-from flhe.math.sampling import Noise, fresh
+from flhe.math.sampling import fill
 from flhe.schemes.base import Opener, Sealer, Secrets
 from flhe.schemes.esafl import keys as eshe_keys
 from flhe.schemes.esafl.keys import Own, Total
@@ -148,14 +148,14 @@ class Draft:
     own: Own
     products: Products
     data: NDArray[np.uint8]
-    pieces: list[Residues]
+    pieces: list[Elements]
     noise: NDArray[np.int8]
-    samples: Noise
+    noise_key: bytes = field(repr=False)
 
     def mask(self, at: int, end: int) -> None:
         """Compute a s and draw e of the piece of coefficients `at` to `end`."""
         self.products.into(at, self.pieces[at // self.products.sizes.step])
-        self.samples.into(at, self.noise[at:end])
+        fill(self.noise_key, at, self.noise[at:end])
 
 
 @dataclass(slots=True)
@@ -211,14 +211,14 @@ class EsaflSealer(Sealer):
         adder, sizes = self.adder, self.adder.sizes
         own = adder.draw_own(self.random) if self.own is None else self.own
         data, count = empty(adder.nbytes(length), np.uint8), sizes.count(length)
-        pieces: list[Residues] = []
+        pieces: list[Elements] = []
         for at, end in windows(0, count, sizes.step):
             if _in_place(sizes):
                 pieces.append(data.view(np.uint64)[at:end].reshape(1, -1))
             else:
                 pieces.append(np.empty((len(sizes.slots.moduli), end - at), np.uint64))
         products = adder.products(self.group_key, slot, own)
-        return Draft(own, products, data, pieces, np.empty(count, np.int8), fresh(self.random))
+        return Draft(own, products, data, pieces, np.empty(count, np.int8), drawn(self.random, 32))
 
 
 def _in_place(sizes: Rlwe) -> bool:
@@ -258,9 +258,9 @@ class EsaflOpener(Opener):
             products.into(at, masks)
             for limb, ring in enumerate(sizes.rings):
                 adder.limbs.read(total.data, count, limb, at, residues[limb])
-                ring.subtract_into(residues[limb], masks[limb])
+                ring.subtract(residues[limb], masks[limb], residues[limb])
             part = out[at * slots.per : end * slots.per]
-            part[:], _ = slots.lower(residues, part.size, senders)
+            part[:] = slots.lower(residues, part.size, senders)
 
         try:
             each_piece(work, count, sizes.step, self.threads)

@@ -27,11 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.coefficients import Coefficients, opens, slot_width
-from flhe.coding.limb_packing import PIECE, LimbPacking, Residues
+from flhe.coding.pack import PIECE, LimbPacking
 from flhe.errors import ConfigError
-from flhe.math.prg import AesCtr, FieldElements
-from flhe.math.prime_ring import PrimeRing, ntt_primes
-from flhe.math.ring import Q, lifted
+from flhe.math.prg import FieldElements
+from flhe.math.ring import Elements, PrimeRing, Q, lifted, ntt_primes
 from flhe.math.sampling import SIGMA
 from flhe.schemes.presets import RingPreset
 
@@ -87,7 +86,7 @@ class Products:
 
     sizes: Rlwe
     keys: tuple[bytes, ...] = field(repr=False)
-    hats: tuple[Residues, ...] = field(repr=False)
+    hats: tuple[Elements, ...] = field(repr=False)
     local: threading.local = field(default_factory=threading.local, repr=False, compare=False)
 
     @classmethod
@@ -96,14 +95,14 @@ class Products:
         hats = tuple(ring.forward(lifted(key, ring.q)) for ring in sizes.rings)
         return cls(sizes, keys, hats)
 
-    def into(self, at: int, out: Residues) -> None:
+    def into(self, at: int, out: Elements) -> None:
         """Coefficients `at`, a multiple of `step`, and on, of all limbs: uint64 (limbs, count)."""
         n, count = self.sizes.n, out.shape[1]
         first, blocks = at // n, -(-count // n)
         if not hasattr(self.local, "scratch"):
             self.local.scratch = np.empty(self.sizes.step + SPARE, np.uint64)
         for limb, ring in enumerate(self.sizes.rings):
-            a_hat = FieldElements(AesCtr(), self.keys[limb], ring.q).blocks(
+            a_hat = FieldElements(self.keys[limb], ring.q).blocks(
                 first, blocks, n, self.local.scratch
             )
             if count == blocks * n:

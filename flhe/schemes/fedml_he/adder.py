@@ -52,7 +52,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.math.prg import AesCtr, FieldElements, drawn
+from flhe.math.prg import FieldElements, drawn
 from flhe.schemes.seal_adder import SealAdder, SealSealer
 from flhe.schemes.seal_sizes import LARGEST, SealSizes
 from flhe.wire.secret import Random
@@ -131,7 +131,7 @@ class Dither:
     @classmethod
     def of(cls, sizes: CkksSizes, random: Random) -> Dither:
         """Dither for one vector, under a fresh key: streams of two vectors never meet."""
-        return cls(sizes, FieldElements(AesCtr(), drawn(random, 32), 1 << DITHER_BITS))
+        return cls(sizes, FieldElements(drawn(random, 32), 1 << DITHER_BITS))
 
     def blocks(self, first: int, count: int) -> NDArray[np.float64]:
         """Slots of blocks from `first` on: (count * n / 2,), in grid steps."""

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.errors import ConfigError
-from flhe.math.prg import BLOCK, CHUNK, AesCtr
+from flhe.math.prg import BLOCK, CHUNK, Stream
 from flhe.schemes.shell import windows
 
 Mode = Literal["double", "single"]
@@ -51,9 +51,7 @@ def masks(
     Yields first and last place, and the lanes between, which the next step overwrites.
     """
     size = np.dtype(lane).itemsize
-    added, taken = (
-        [AesCtr().stream(key, j, start * size // BLOCK) for j in part] for part in terms
-    )
+    added, taken = ([Stream(key, j, start * size // BLOCK) for j in part] for part in terms)
     one, two = np.empty(CHUNK + BLOCK, np.uint8), np.empty(CHUNK + BLOCK, np.uint8)
     for at, end in windows(start, stop, CHUNK // size):
         nbytes = (end - at) * size

@@ -35,9 +35,8 @@ from flhe.coding.pack import spread
 from flhe.coding.support import Support
 from flhe.errors import ConfigError, ProtocolError
 from flhe.math.buffers import empty
-from flhe.math.prg import AesCtr, FieldElements, random_elements
-from flhe.math.prime_ring import PrimeRing
-from flhe.math.ring import Elements
+from flhe.math.prg import FieldElements, random_elements
+from flhe.math.ring import Elements, PrimeRing
 from flhe.schemes.base import Adder, Opener, Sealer, Secrets
 from flhe.schemes.presets import RingPreset
 from flhe.schemes.sealed import Sealed, Slot
@@ -151,15 +150,16 @@ class SashAdder(Adder):
         transformed = ring.forward(seed)
 
         def work(start: int, stop: int) -> None:
-            elements = FieldElements(AesCtr(), public)
+            elements = FieldElements(public)
             scratch = np.empty(PIECE * n + SPARE, np.uint64)
             for at, end in windows(start, stop, PIECE * n):
                 part, count = out[at:end], -(-(end - at) // n)
                 a = elements.blocks(at // n, count, n, scratch)
                 if part.size == count * n:
-                    ring.masks(transformed, a, part.reshape(count, n))
+                    ring.products(transformed, a, part.reshape(count, n), rounded=True)
                 else:
-                    part[:] = ring.masks(transformed, a).reshape(-1)[: part.size]
+                    made = ring.products(transformed, a, rounded=True)
+                    part[:] = made.reshape(-1)[: part.size]
 
         spread(work, out.size, n, threads)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.math.prg import AesCtr
+from flhe.math.prg import Stream
 from flhe.wire.derive import hkdf
 from flhe_lab.papers.corrections.proof import Found, shows
 
@@ -31,7 +31,7 @@ def _mask(round_: int, j: int, count: int = COUNT) -> Vector:
     """F_k(i || j || d) for all d, 64 bits each, under a key that all clients share."""
     key = hkdf(bytes(range(32)), "sim/corrections-flashe", round_)
     out = np.empty(8 * count, np.uint8)
-    AesCtr().stream(key, j).into(out, out.size)
+    Stream(key, j).into(out, out.size)
     return out.view(np.uint64)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from flhe.errors import ConfigError
 from flhe.math.permutation import uniform
-from flhe.math.prg import AesCtr
+from flhe.math.prg import Stream
 from flhe.wire.derive import hkdf
 
 
@@ -72,7 +72,7 @@ class Graph:
         key = hkdf(self.seed, "pairwise-graph", self.members, self.degree)
         # Stream 0: safe because the key is derived for this graph alone, and hides nothing.
         bounds = np.arange(1, self.members + 1, dtype=np.uint64)
-        picks = uniform(AesCtr().stream(key, 0), bounds).tolist()
+        picks = uniform(Stream(key, 0), bounds).tolist()
         ranks = list(range(self.members))
         for last in range(self.members - 1, 0, -1):
             ranks[last], ranks[picks[last]] = ranks[picks[last]], ranks[last]

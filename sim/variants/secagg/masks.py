@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from numpy.typing import NDArray
 
 from flhe.math import ring
-from flhe.math.prg import BLOCK, CHUNK, AesCtr, FieldElements
+from flhe.math.prg import BLOCK, CHUNK, FieldElements, Stream
 from flhe.wire.derive import hkdf
 from flhe.wire.secret import Secret
 from flhe_lab.variants.secagg.plan import Plan
@@ -72,10 +72,9 @@ def apply(plan: Plan, total: NDArray[Any], terms: Iterable[Term]) -> None:
 
     Keys are taken from `terms` as they are needed, so there may be a hundred thousand of them.
     """
-    prg = AesCtr()
     if plan.elements:
         for plus, key in terms:
-            mask = FieldElements(prg, key).block(0, total.size)
+            mask = FieldElements(key).blocks(0, 1, total.size)[0]
             total[:] = (ring.add if plus else ring.subtract)(total, mask)
         return
     scratch = np.empty(CHUNK + BLOCK, np.uint8)
@@ -84,7 +83,7 @@ def apply(plan: Plan, total: NDArray[Any], terms: Iterable[Term]) -> None:
     while batch := list(islice(todo, _BATCH)):
         # Stream 0 from its start: safe because each key is one pair's, or one member's, for one plan,
         # and masks one vector of each.
-        streams = [(plus, prg.stream(key, 0)) for plus, key in batch]
+        streams = [(plus, Stream(key, 0)) for plus, key in batch]
         for at in range(0, total.size, _STEP):
             part = total[at : at + _STEP]
             for plus, stream in streams:

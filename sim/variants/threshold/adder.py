@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.limb_packing import LimbPacking, Residues
+from flhe.coding.pack import LimbPacking
 from flhe.errors import ConfigError
-from flhe.math.prg import AesCtr, FieldElements
-from flhe.math.prime_ring import PrimeRing
+from flhe.math.prg import FieldElements
+from flhe.math.ring import Elements, PrimeRing
 from flhe.schemes.base import Adder, Opener, Sealer, Secrets, Spends
 from flhe.schemes.esafl.rlwe import Rlwe
 from flhe.schemes.esafl.scheme import ESHE
@@ -116,7 +116,7 @@ class ThresholdRlwe(Adder):
         }
 
     def counts(self, length: int) -> tuple[int, int]:
-        """Residues a limb of c0, and of c1: of the last block c0 has only what holds something."""
+        """Elements a limb of c0, and of c1: of the last block c0 has only what holds something."""
         count, n = self.slots.count(length + CHECKS), self.sizes.n
         return count, -(-count // n) * n
 
@@ -207,12 +207,10 @@ class ThresholdRlwe(Adder):
         return TogetherOpener(self, released or {})
 
 
-def common_hats(scheme: ThresholdRlwe, crs: bytes) -> tuple[Residues, ...]:
+def common_hats(scheme: ThresholdRlwe, crs: bytes) -> tuple[Elements, ...]:
     """Transforms of `a`, uint64 (n,) for each limb, out of 32 public bytes that nobody chose alone."""
     return tuple(
-        FieldElements(AesCtr(), hkdf(crs, "threshold-a", scheme.ring, limb), ring.q).block(
-            0, ring.n
-        )
+        FieldElements(hkdf(crs, "threshold-a", scheme.ring, limb), ring.q).blocks(0, 1, ring.n)[0]
         for limb, ring in enumerate(scheme.rings)
     )
 
@@ -222,7 +220,7 @@ class PublicKey:
     """What everybody encrypts under."""
 
     crs: bytes  # What `a` is expanded from, 32 bytes
-    b: Residues = field(repr=False)  # p e - a s, shape (limbs, n)
+    b: Elements = field(repr=False)  # p e - a s, shape (limbs, n)
 
     @property
     def key_id(self) -> bytes:

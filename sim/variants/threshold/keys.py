@@ -32,10 +32,9 @@ from typing import Annotated, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.limb_packing import Residues
 from flhe.errors import ConfigError, ProtocolError
-from flhe.math.prg import AesCtr, FieldElements
-from flhe.math.ring import lifted
+from flhe.math.prg import FieldElements
+from flhe.math.ring import Elements, lifted
 from flhe.math.sampling import draw
 from flhe.schemes.esafl.keys import check_own, draw_own
 from flhe.schemes.sealed import check_senders
@@ -154,10 +153,10 @@ def reveal(scheme: ThresholdRlwe, drawn: Drawn, commitments: Sequence[bytes]) ->
     own = _commitment(drawn.crs, drawn.rank, drawn.b)
     if not hmac.compare_digest(commitments[drawn.rank], own):
         raise ProtocolError("threshold keys: own commitment was changed on the way: start over")
-    moduli, n, prg = scheme.slots.moduli, scheme.sizes.n, AesCtr()
+    moduli, n = scheme.slots.moduli, scheme.sizes.n
     terms = [
         [
-            FieldElements(prg, hkdf(drawn.key, "threshold-share", degree, limb), q).block(0, n)
+            FieldElements(hkdf(drawn.key, "threshold-share", degree, limb), q).blocks(0, 1, n)[0]
             for limb, q in enumerate(moduli)
         ]
         for degree in range(1, scheme.threshold)
@@ -191,7 +190,7 @@ def finish(
             )
         for total, part in ((b, box.b), (share, box.share)):
             for limb, ring in enumerate(scheme.rings):
-                ring.add_into(total[limb], part[limb])
+                ring.add(total[limb], part[limb], total[limb])
         if rank == drawn.rank:
             pairs.append(b"")
             continue
@@ -207,6 +206,6 @@ def _seed(drawn: Drawn, rank: int) -> Secret:
     return hkdf(drawn.key, "threshold-pair-seed", rank)
 
 
-def _commitment(crs: bytes, rank: int, b: Residues) -> bytes:
+def _commitment(crs: bytes, rank: int, b: Elements) -> bytes:
     data = canonical.dumps(["flhe/v1/threshold-commit", crs, rank, b.astype("<u8").tobytes()])
     return hashlib.sha256(data).digest()

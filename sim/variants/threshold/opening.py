@@ -35,11 +35,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe.coding.limb_packing import Residues
 from flhe.errors import ProtocolError, QuorumError
 from flhe.math.buffers import empty
-from flhe.math.prg import AesCtr, FieldElements
-from flhe.math.prime_ring import PrimeRing
+from flhe.math.prg import FieldElements
+from flhe.math.ring import Elements, PrimeRing
 from flhe.schemes.base import Opener
 from flhe.schemes.sealed import Sealed
 from flhe.wire import canonical
@@ -91,7 +90,7 @@ class Party:
             for ring, share in zip(scheme.rings, self.key.share, strict=True)
         ]
         # Uniform below 2 B, so in [-B, B) once B is taken off; the key is for this c1 and T alone.
-        smudging = FieldElements(AesCtr(), noise_key, 2 << scheme.slots.smudging)
+        smudging = FieldElements(noise_key, 2 << scheme.slots.smudging)
         masks = [self._masks(opening, chosen, limb, r) for limb, r in enumerate(scheme.rings)]
 
         for at in range(0, counts[0], step):
@@ -102,14 +101,14 @@ class Party:
                 row = np.empty((blocks, n), np.uint64)
                 limbs.read(c1, counts[1], limb, at, row.reshape(-1))
                 row = ring.products(hats[limb], ring.forward(row))
-                ring.add_into(row, self._flood(noise, ring))
+                ring.add(row, self._flood(noise, ring), row)
                 for sign, mask in masks[limb]:
-                    fold = ring.add_into if sign > 0 else ring.subtract_into
-                    fold(row, mask.blocks(first, blocks, n))
+                    fold = ring.add if sign > 0 else ring.subtract
+                    fold(row, mask.blocks(first, blocks, n), row)
                 limbs.write(row.reshape(-1)[: end - at], data, counts[0], limb, at)
         return data.tobytes()
 
-    def _flood(self, noise: Residues, ring: PrimeRing) -> Residues:
+    def _flood(self, noise: Elements, ring: PrimeRing) -> Elements:
         """Smudging: p E_j."""
         slots = self.scheme.slots
         centre = (1 << slots.smudging + slots.log_p) % ring.q
@@ -125,7 +124,7 @@ class Party:
             if other != self.key.rank:
                 # Streams begin at 0: the key is for this opening and limb alone.
                 key = hkdf(self.key.pairs[other], "threshold-mask", opening, limb)
-                out.append((other - self.key.rank, FieldElements(AesCtr(), key, ring.q)))
+                out.append((other - self.key.rank, FieldElements(key, ring.q)))
         return out
 
 
@@ -186,9 +185,9 @@ def combine(
                 limbs.read(c0, count, limb, at, ours[limb])
                 for answer in answers:
                     limbs.read(answer, count, limb, at, theirs)
-                    ring.add_into(ours[limb], theirs)
+                    ring.add(ours[limb], theirs, ours[limb])
             part = out[at * slots.per : end * slots.per]
-            part[:], _ = slots.lower(ours, part.size, len(total.senders))
+            part[:] = slots.lower(ours, part.size, len(total.senders))
         if out[total.length :].any():
             raise ProtocolError("checks are not zero")
     except ProtocolError:

@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.coding.limb_packing import Residues
 from flhe.coding.support import Support
 from flhe.math.buffers import empty
-from flhe.math.ring import lifted
-from flhe.math.sampling import fresh
+from flhe.math.ring import Elements, lifted
+from flhe.math.sampling import fill
 from flhe.schemes.base import Sealer
 from flhe.schemes.sealed import Slot, check_senders
 from flhe_lab.variants.threshold.adder import CHECKS, PublicKey, ThresholdRlwe, common_hats
@@ -35,7 +34,7 @@ class ThresholdSealer(Sealer):
     adder: ThresholdRlwe  # Public parameters, with the key's id
     public: PublicKey  # The joint public key
     rank: int  # This client's rank in the agreed member list; never a number from the server
-    _hats: list[tuple[Residues, Residues]] = field(init=False, repr=False)
+    _hats: list[tuple[Elements, Elements]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_senders((self.rank,), self.adder.cohort)
@@ -54,13 +53,13 @@ class ThresholdSealer(Sealer):
         data = empty(adder.nbytes(length), np.uint8)
         count, n = adder.counts(length)[0], adder.sizes.n
         # Streams of u, e' and e'': each has a fresh key of its own.
-        streams = [fresh(secrets.token_bytes) for _ in range(3)]
+        keys = [secrets.token_bytes(32) for _ in range(3)]
         for at in range(0, count, adder.sizes.step):
             end = min(at + adder.sizes.step, count)
             whole = -(-(end - at) // n) * n
             u, e0, e1 = (np.empty(size, np.int8) for size in (whole, end - at, whole))
-            for stream, samples in zip(streams, (u, e0, e1), strict=True):
-                stream.into(at, samples)
+            for key, samples in zip(keys, (u, e0, e1), strict=True):
+                fill(key, at, samples)
             self._write(data, values, at, end, u, e0, e1)
         return data
 
@@ -84,7 +83,7 @@ class ThresholdSealer(Sealer):
             u_hat = ring.forward(lifted(u, ring.q).reshape(-1, n))
             c0[limb] = ring.products(b_hat, u_hat).reshape(-1)[: end - at]
             c1 = ring.products(a_hat, u_hat).reshape(-1)
-            ring.add_into(c1, scaled(lifted(e1, ring.q), 1 << slots.log_p, ring.q))
+            ring.add(c1, scaled(lifted(e1, ring.q), 1 << slots.log_p, ring.q), c1)
             limbs.write(c1, halves[1], counts[1], limb, at)
         part = values[at * slots.per : end * slots.per]
         zeros = min(end * slots.per, values.size + CHECKS) - at * slots.per - part.size

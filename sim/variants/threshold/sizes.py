@@ -28,7 +28,7 @@ from fractions import Fraction
 
 from flhe.coding.coefficients import Coefficients, slot_width
 from flhe.errors import ConfigError
-from flhe.math.prime_ring import ntt_primes
+from flhe.math.ring import ntt_primes
 from flhe.math.sampling import SIGMA
 from flhe.schemes.esafl.rlwe import MAX_LIMB, SPREAD, Rlwe
 from flhe.schemes.presets import RingPreset
@@ -54,10 +54,7 @@ NOISE_BITS = 63
 
 @dataclass(frozen=True, slots=True)
 class Flooded(Coefficients):
-    """Coefficients whose noise is that of ciphertexts and of partial decryptions.
-
-    `lower` judges noise in full; the noise that it returns is cut to 32 bits, and of no use.
-    """
+    """Coefficients whose noise is that of ciphertexts and of partial decryptions."""
 
     smudging: int  # log2 of B
     parties: int  # t, those who decrypt

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.coding.base import Plain
-from flhe.math.prime_ring import PrimeRing
+from flhe.math.ring import PrimeRing
 from flhe.schemes.sealed import Sealed, Slot
 from flhe_lab.variants.threshold import keys
 from flhe_lab.variants.threshold.adder import PublicKey, ThresholdRlwe
