@@ -263,11 +263,6 @@ class DiscreteGaussian(Codec):
     def _variance(self, grid: Grid, honest: int) -> int:
         return math.ceil((self.multiplier * grid.sensitivity) ** 2 / honest)
 
-    def noise_variance(self, length: int) -> float:
-        """Variance of the noise that this member adds to each of `length` values, own units."""
-        grid = self.grid(length)
-        return self._variance(grid, self.honest) * grid.step**2
-
     # --- encoding and decoding ---
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
