@@ -65,7 +65,8 @@ def clipped_gradients(
 
     By the names and in the shapes of the model's state: gradients of parameters, in float32; zeros for
     parameters that need none and for floating-point buffers. `inputs` and `targets` hold one example a
-    row, and `at_a_time` of them are in memory with a gradient each. No examples give zeros.
+    row, and `at_a_time` of them are in memory with a gradient each. No examples give zeros, and so does
+    one whose gradient is not finite.
 
     Raises ConfigError: a norm that is not positive; a buffer that is not floating-point, or a layer
     whose outputs mix examples (batch norm), so that no gradient is of one example.
@@ -94,13 +95,16 @@ def clipped_gradients(
         return loss(outputs, target.unsqueeze(0))
 
     each = vmap(grad(of_one), in_dims=(None, 0, 0), randomness="different")
-    sums = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in state.items()}
+    sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in state.items()}
     for at in range(0, len(targets), at_a_time):
         part = slice(at, at + at_a_time)
         found = each(trained, inputs[part], targets[part])
         squares = sum(g.flatten(1).double().square().sum(1) for g in found.values())
         assert isinstance(squares, torch.Tensor)
-        factors = (max_norm / squares.sqrt().clamp(min=max_norm)).float()
+        # A refusal would tell that such a record is there, and so would NaN in the sum.
+        sound = squares.isfinite()
+        factors = torch.where(sound, max_norm / squares.sqrt().clamp(min=max_norm), 0)
         for name, gradients in found.items():
-            sums[name] += torch.tensordot(factors, gradients.float(), dims=1)
-    return sums
+            clipped = torch.where(sound.view(-1, *(1,) * (gradients.dim() - 1)), gradients, 0)
+            sums[name] += torch.tensordot(factors, clipped.double(), dims=1)
+    return {name: total.float() for name, total in sums.items()}

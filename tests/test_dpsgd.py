@@ -99,6 +99,20 @@ def test_an_empty_batch_is_zeros_and_frozen_weights_too() -> None:
         assert bool(sums["4.weight"].any()) == bool(count)
 
 
+def test_a_record_whose_gradient_is_not_finite_is_as_if_it_were_not_there() -> None:
+    """NaN in the sum, or a refusal, would tell that it is."""
+    model = network()
+    inputs, targets = torch.randn(4, 1, 8, 8), torch.zeros(4).long()
+    inputs[2] = math.inf
+    rest = [0, 1, 3]
+    whole, without = (
+        clipped_gradients(model, functional.cross_entropy, x, y, max_norm=1.0)
+        for x, y in ((inputs, targets), (inputs[rest], targets[rest]))
+    )
+    for name, total in without.items():
+        torch.testing.assert_close(whole[name], total)
+
+
 def test_layers_that_mix_examples_are_refused() -> None:
     model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
     with pytest.raises(ConfigError, match="group norm"):

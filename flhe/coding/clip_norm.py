@@ -9,6 +9,7 @@ Source: McMahan et al., "Learning Differentially Private Recurrent Language Mode
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,8 +19,9 @@ import numpy as np
 
 from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
 from flhe.coding.base import Codec, Plain, Reals, Space, State
-from flhe.coding.flatten import raise_not_finite
 from flhe.errors import ConfigError, MisfitError
+
+logger = logging.getLogger("flhe")
 
 _WITHIN = 1 - 2.0**-20
 """Norms are scaled to so much of the bound: float32 rounds none of them above it."""
@@ -62,10 +64,14 @@ class ClipNorm(Codec):
         return Reals(min(self.l2, space.bound))
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
-        """float32 in, float32 out, shape (length,). Raises NotFiniteError: NaN or infinity."""
+        """float32 in, float32 out, shape (length,); zeros for a vector that is not finite.
+
+        Nothing is refused: a refusal would tell of the data, with no noise to hide it.
+        """
         norm = math.sqrt(np.sum(np.square(plain.values, dtype=np.float64)))
         if not math.isfinite(norm):
-            raise_not_finite()
+            logger.warning("the update holds NaN or infinity: zeros are sent in its place")
+            return plain._replace(values=np.zeros_like(plain.values)), state
         if norm <= self.l2 * _WITHIN:
             return plain, state
         factor = np.float32(self.l2 * _WITHIN / norm)

@@ -25,6 +25,7 @@ Source: Kairouz, Liu, Steinke, "The Distributed Discrete Gaussian Mechanism", IC
 
 from __future__ import annotations
 
+import logging
 import math
 import secrets
 from collections.abc import Mapping, Sequence
@@ -36,15 +37,17 @@ from numpy.typing import NDArray
 
 from flhe.coding.aciq import MAX_ALPHA, MIN_ALPHA
 from flhe.coding.base import WEIGHT, Codec, Integers, Mechanism, Plain, Reals, Space, State
-from flhe.coding.flatten import Layout, raise_not_finite
+from flhe.coding.flatten import Layout
 from flhe.coding.quantize import Quantize
 from flhe.coding.weigh import Weigh
-from flhe.errors import ConfigError, MisfitError, RangeError
+from flhe.errors import ConfigError, MisfitError
 from flhe.math import discrete_gaussian
 from flhe.math.prg import PIECE
 
 if TYPE_CHECKING:
     from flhe.wire.secret import Random
+
+logger = logging.getLogger("flhe")
 
 Unit = Literal["member", "record"]
 
@@ -166,7 +169,8 @@ class DiscreteGaussian(Codec):
 
     def summary(self) -> str:
         """Its noise."""
-        return f"noise of {self.multiplier:g} times what a {self.unit} changes, {self.bits} bits"
+        of = f"a {self.unit} of norm {self.l2:g}, sampling rate {self.sampling:g}"
+        return f"noise of {self.multiplier:g} times what changes for {of}; {self.bits} bits"
 
     def settled(self, bits: int) -> DiscreteGaussian:
         """With so many bits."""
@@ -177,12 +181,16 @@ class DiscreteGaussian(Codec):
         return replace(self, honest=honest)
 
     def informed(self, before: Sequence[Codec], behind: Sequence[Codec]) -> DiscreteGaussian:
-        """The same; MisfitError where nothing before it bounds a member's update."""
-        bound = min((codec.norm_bound for codec in before), default=math.inf)
-        if self.of_members and bound > self.l2:
+        """The same; MisfitError where what comes before it is not what its sensitivity is of."""
+        if self.of_members and [codec.norm_bound <= self.l2 for codec in before] != [True]:
             raise MisfitError(
-                f"DiscreteGaussian(l2={self.l2:g}) hides a member whose update has that norm at most, "
-                f"and nothing before it bounds norms so: put ClipNorm({self.l2:g}) before it"
+                f"DiscreteGaussian(l2={self.l2:g}) hides a member whose update has that norm at most: "
+                f"put ClipNorm({self.l2:g}) before it, and nothing else"
+            )
+        if before and not self.of_members:
+            raise MisfitError(
+                "DiscreteGaussian of records stands alone: a step before it would change by how much "
+                "a record's gradient changes the sum"
             )
         return self
 
@@ -196,6 +204,9 @@ class DiscreteGaussian(Codec):
     def from_parameters(cls, stored: Mapping[str, Any]) -> DiscreteGaussian:
         """Inverse of `parameters`, without the name."""
         kept = ("unit", "bits")
+        numbers = ("l2", "multiplier", "sampling", "divisor", "largest")
+        if set(stored) != {*kept, *numbers}:
+            raise ConfigError("DiscreteGaussian: other parameters than it has")
         given: dict[str, Any] = {
             name: value if name in kept else float.fromhex(value) for name, value in stored.items()
         }
@@ -268,11 +279,10 @@ class DiscreteGaussian(Codec):
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
         """float32 in, integers with noise out, shape (length,); extras become limbs.
 
-        Raises NotFiniteError: NaN or infinity; RangeError: a member's update beyond its norm.
+        Nothing is refused, for a refusal would tell of the data: a vector that is not finite, or a
+        member's beyond its norm, is sent as zeros, with noise.
         """
         grid: Grid = state.shared
-        if not np.all(np.isfinite(plain.values)):
-            raise_not_finite()
         quantize = Quantize(self.bits)
         values = self._rounded(plain.values, grid)
         values += discrete_gaussian.draw(
@@ -287,8 +297,8 @@ class DiscreteGaussian(Codec):
 
     def _rounded(self, x: NDArray[np.float32], grid: Grid) -> NDArray[np.int32]:
         """Integers next to x / g, int32 (length,)."""
-        out = np.empty(x.size, np.int32)
-        for _ in range(_TRIES):
+        out = np.zeros(x.size, np.int32)
+        for _ in range(_TRIES if np.all(np.isfinite(x)) else 0):
             source, square = Quantize(self.bits).source(), 0.0
             for at in range(0, x.size, PIECE):
                 part = x[at : at + PIECE] / np.float64(grid.step)  # exact: a power of two
@@ -303,7 +313,8 @@ class DiscreteGaussian(Codec):
             # The last bits of a sum of squares are not known: stay below it by more than they are.
             if not self.of_members or square <= grid.sensitivity**2 * (1 - 1e-12):
                 return out
-        raise RangeError("an update is beyond the norm that its noise hides: put ClipNorm before")
+        logger.warning("the update is not finite, or beyond its norm: zeros are sent in its place")
+        return np.zeros_like(out)
 
     def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:
         """Sum of integers in, the sum or mean out, float32 (length,).

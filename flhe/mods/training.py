@@ -56,7 +56,8 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
     def make(sealer: Sealer) -> tuple[Plain, None]:
         turn.check_unclaimed()  # before the app trains
         if (mechanism := session.terms.codec.mechanism) is not None:
-            node.budget.check(mechanism)
+            # Before the app sees the data: whatever fails from here on tells of it, and is paid for.
+            node.budget.spend(mechanism)
         ahead = threading.Thread(
             target=sealer.prepare, args=(of.slot, of.length, mode), name="flhe-masks", daemon=True
         )

@@ -96,9 +96,6 @@ class Claims:
         together = session.terms.scheme.opened_together
         if together:
             self.check_unsigned(slot)
-        mechanism = session.terms.codec.mechanism
-        if mechanism is not None and slot.purpose == UPDATE:
-            self.budget.spend(mechanism)  # first: a crash in between costs budget, never privacy
         note = Note(digest, support, slot.history)
         mark = slot.round, slot.attempt, STEPS.index(step)
 

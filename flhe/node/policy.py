@@ -193,6 +193,10 @@ class Policy:
         rules = RULES if simulated else ("sensitivity",)
         own = {name: _bound(node_config, own, simulated) for name, own in limits.known().items()}
         bounds = (limits.NONE if roster is None else roster.limits).tighten(own)
+        if bounds["max-epsilon"] and root is not None and not simulated:
+            raise ConfigError(
+                "flhe-max-epsilon without flhe-home: elsewhere each run would have a budget of its own"
+            )
         metrics = () if bounds["max-epsilon"] else METRICS  # sums of them have no noise
         return cls(
             home=path,
@@ -255,6 +259,8 @@ class Policy:
                 'of flhe, or allow "plain" in flhe-schemes (in a simulation, by flhe-plain=true in '
                 "the run config)"
             )
+        if scheme == PLAIN and self.limits["max-epsilon"]:
+            raise PolicyError("an unencrypted run has no noise, and this site has a privacy budget")
         if scheme not in self.schemes:
             raise PolicyError(f"scheme {scheme!r} is not among {', '.join(self.schemes)}")
         if self.roster is not None and not self.roster.allows(scheme):

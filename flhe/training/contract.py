@@ -128,6 +128,7 @@ class Contract(Record):
         said = [
             f"scheme {terms.scheme.name}, codec {steps}, optimizer {terms.optimizer.name}",
             f"{self.rounds} rounds; {who}; sums of {self.least} or more",
+            *([codec.summary()] if codec.mechanism else []),
             *(f"train: {line}" for line in self.train.lines()),
             *(f"evaluate: {line}" for line in self.evaluate.lines()),
             *([f"app {self.app}"] if self.app else []),

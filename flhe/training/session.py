@@ -247,7 +247,10 @@ class Session:
 
     def weight(self, examples: int) -> int:
         """What an example count weighs; ExamplesError where it is negative."""
-        weight = examples if self.terms.codec.weighted else min(examples, 1)
+        codec = self.terms.codec
+        weight = examples if codec.weighted else min(examples, 1)
+        if codec.mechanism is not None:
+            return 1  # an empty batch, or a negative number, would tell of the data
         if weight < 0:
             raise ExamplesError("the app reported a negative number of examples")
         # Never refused: the server would learn on which side of its bound a count lies.

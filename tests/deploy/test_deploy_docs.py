@@ -45,7 +45,9 @@ def test_commands_exist_with_these_options(page: str, most: int) -> None:
         while isinstance(command, click.Group) and at < len(words):
             assert words[at] in command.commands
             command, at = command.commands[words[at]], at + 1
-        options = {name for each in command.params for name in each.opts}
+        options = {
+            name for each in command.get_params(click.Context(command)) for name in each.opts
+        }
         assert {word for word in words[at:] if word.startswith("-")} <= options, words
 
 
