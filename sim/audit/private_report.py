@@ -58,7 +58,7 @@ def measure(effort: Effort, progress: Progress | None = None) -> Row:
     for e in effort.epsilons:
         z = accountant.multiplier_for(e, effort.rounds, sampling=effort.sampling)
         levels[f"epsilon {e:g}"] = z
-    views = {"no sum": None, "no noise": 0.0, **{f"weak, {z}": z for z in effort.weak}}
+    views = {"no sum": None, "no noise": 0.0, **{f"z {z}": z for z in effort.weak}}
     views |= {name: z for name, z in levels.items() if z}
     jobs: dict[tuple[Any, ...], Future[Any]] = {}
     with ProcessPoolExecutor(None, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
@@ -85,7 +85,8 @@ def measure(effort: Effort, progress: Progress | None = None) -> Row:
         pairs = guarantee(view or 0.0, 1.0, 1)
         row = {"opened": name, "noise": view, "epsilon of it": pairs[0][0] if pairs else None}
         row |= {"SSIM alone": np.mean(likeness[:-1]), "together": np.mean(likeness[-1])}
-        row |= {"SSIMs": likeness, "guessed": jobs[name, "guess"].result()}
+        row |= {"SSIMs": likeness, "guessed": (right := jobs[name, "guess"].result())}
+        row["guessed error"] = view and math.sqrt(right * (1 - right) / (10 * effort.guesses))
         sums.append(row | _allowed("guess", pairs, 0.1))
     about = {"machine": machine(), "effort": effort._asdict()}
     return about | {"trained": trained, "sums": sums}
@@ -115,7 +116,7 @@ def draw(data: Row, path: Path) -> None:
             rows = data[what]
             x = [next(iter(row.values())).replace("epsilon ", "ε ") for row in rows]
             for colour, name in zip(figures.COLOURS, measured, strict=False):
-                errors = [1.96 * row.get(f"{name} error", 0.0) for row in rows]
+                errors = [1.96 * (row.get(f"{name} error") or 0.0) for row in rows]
                 look: Row = {"color": colour, "marker": "o", "markersize": 3.5, "label": name}
                 axes.errorbar(x, [row[name] for row in rows], errors, **look)
             for style, name in (("-", f"{bound} allowed"), ("--", f"{bound}, every delta")):
