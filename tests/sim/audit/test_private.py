@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +134,9 @@ def test_a_sum_without_noise_gives_digits_away() -> None:
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(private_report, "QUICK", TINY)
     monkeypatch.setattr(accountant, "multiplier_for", lambda *_, **__: 0.5)
+    pairs = (2.0, 1e-5), (1.5, 1e-3)
+    monkeypatch.setattr(private_report, "guarantee", lambda z, *_: pairs if z else ())
+    monkeypatch.setattr(private_report, "ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1))
     out = tmp_path / "buys.png"
     done = CliRunner().invoke(cli, ["audit", str(out), "--privacy", "--quick"])
     assert done.exit_code == 0, done.output
