@@ -22,6 +22,10 @@ def audit(
     noise: Annotated[
         float, typer.Option(help="Scale of Laplace noise on what is in clear; 0: none.")
     ] = 0.0,
+    privacy: Annotated[
+        bool,
+        typer.Option("--privacy", help="Attack differential privacy instead: what epsilon buys."),
+    ] = False,
 ) -> None:
     """Attack what a server sees of an update, and show what comes of it (about 10 minutes)."""
     from rich.console import Console
@@ -30,16 +34,17 @@ def audit(
     from flhe_lab.bench.table import progress
 
     require("`flhe audit`", "apps", ("torch", "matplotlib", "sklearn"))
+    if privacy:
+        from flhe_lab.audit import private_report
+
+        with progress(Console(stderr=True)) as advance:
+            page = private_report.run(out, quick=quick, progress=advance)
+        print(page.read_text(encoding="utf-8"))
+        return
     from flhe_lab.audit import report
 
     with progress(Console(stderr=True)) as advance:
-        found = report.run(
-            out,
-            quick=quick,
-            select=select,
-            noise=noise,
-            progress=advance,
-        )
+        found = report.run(out, quick=quick, select=select, noise=noise, progress=advance)
     console = Console()
     console.print(report.table(found))
     for line in report.words(found):

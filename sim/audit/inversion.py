@@ -15,6 +15,7 @@ Source: Zhu et al., "Deep Leakage from Gradients" (NeurIPS 2019), Alg. 1.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -137,20 +138,33 @@ def _from_one_start(
     start = torch.randn(math.prod(shape), dtype=torch.float64, generator=random)
     pixels = (START_MEAN + START_SIGMA * start).requires_grad_()
     label = torch.randn(classes, dtype=torch.float64, generator=random).requires_grad_()
-    best, losses = [pixels.detach().clone(), label.detach().clone()], [math.inf]
+
+    def ours() -> Tensor:
+        guess = pixels.reshape(1, *shape), label.softmax(0)[None]
+        return gradient(model, *guess, graph=True)[clear]
+
+    best, losses = fit([pixels, label], ours, goal, attack)
+    image = best[0].clamp(0, 1).reshape(shape).numpy()
+    return Guess(image, int(best[1].argmax()), min(losses), len(losses) - 1)
+
+
+def fit(
+    free: list[Tensor], ours: Callable[[], Tensor], goal: Tensor, attack: Attack
+) -> tuple[list[Tensor], list[float]]:
+    """Change `free` until `ours()` is near `goal`; gives the values that fit best, and all losses."""
+    best, losses = [each.detach().clone() for each in free], [math.inf]
 
     def distance() -> Tensor:
         optimizer.zero_grad()
-        ours = gradient(model, pixels.reshape(1, *shape), label.softmax(0)[None], graph=True)
-        loss = (ours[clear] - goal).square().sum()
-        loss.backward(inputs=[pixels, label])  # type: ignore[no-untyped-call]
+        loss = (ours() - goal).square().sum()
+        loss.backward(inputs=free)  # type: ignore[no-untyped-call]
         if loss.item() < min(losses):
-            best[:] = pixels.detach().clone(), label.detach().clone()
+            best[:] = [each.detach().clone() for each in free]
         losses.append(loss.item())
         return loss
 
     optimizer = torch.optim.LBFGS(
-        [pixels, label],
+        free,
         max_iter=attack.steps,
         max_eval=attack.steps,
         history_size=attack.history,
@@ -159,5 +173,4 @@ def _from_one_start(
         line_search_fn="strong_wolfe",
     )
     optimizer.step(distance)  # type: ignore[no-untyped-call]
-    image = best[0].clamp(0, 1).reshape(shape).numpy()
-    return Guess(image, int(best[1].argmax()), min(losses), len(losses) - 1)
+    return best, losses
