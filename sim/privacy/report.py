@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib import resources
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,13 @@ WAYS: dict[str, Any] = {
     "all counted on": partial(ways.in_process, honest=SITES),
     "flhe, federated": ways.federated,
 }
-*DRAWN, _, FEDERATED = OPACUS, OURS, *_ = WAYS
-EPSILONS, REAL, SEEDS = (0.5, 1.0, 2.0, 4.0, 8.0), 2.0, 5  # At REAL there are federations, too
-Runs = dict[tuple[str, float, str], NDArray[np.float64]]
-"""(task, epsilon, way) -> accuracies in percent, shape (seeds,)."""
+*DRAWN, ALL, FEDERATED = OPACUS, OURS, *_ = WAYS
+EPSILONS, SEEDS, ONLY = (0.5, 1.0, 2.0, 4.0, 8.0), 5, {ALL: 0.5, FEDERATED: 2.0}
+Runs = dict[tuple[str, float, str], NDArray[np.float64]]  # Task, epsilon, way -> % by seed
 Noise = dict[float, tuple[float, float]]  # Epsilon -> noise multipliers of Opacus and ours
 
 
-def accuracy(task: Task, way: str, seed: int, multiplier: float) -> float:
+def accuracy(task: Task, way: str, multiplier: float, seed: int) -> float:
     """Return the percentage of rows to test on that one run's model labels right."""
     rows, (inputs, labels) = task.data(seed)
     with torch_threads(1):
@@ -51,31 +51,28 @@ def run(out: Path, progress: Progress, *, quick: bool = False) -> None:
     """Write the page `out`, and picture and data beside it. Raises ConfigError: no such path."""
     figures.check(picture := out.with_suffix(".png"))
     tasks = [task._replace(steps=3) for task in TASKS] if quick else TASKS
-    epsilons, seeds = ((REAL,), 2) if quick else (EPSILONS, SEEDS)
+    epsilons, seeds = ((ONLY[FEDERATED],), 2) if quick else (EPSILONS, SEEDS)
     noise = {epsilon: ways.multipliers(tasks[0], epsilon) for epsilon in epsilons}
-    both = [(task, epsilon) for task in tasks for epsilon in epsilons]
-    cells = [(t, e, w) for t, e in both for w in WAYS if e == REAL or w != FEDERATED]
-    jobs = [(t, w, seed, noise[e][w != OPACUS]) for t, e, w in cells for seed in range(seeds)]
-    found: list[float] = []
+    cells = [c for c in product(tasks, epsilons, WAYS) if ONLY.get(c[2], c[1]) == c[1]]
+    runs: Runs = {}
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        for each in pool.map(accuracy, *zip(*jobs, strict=True)):
-            progress(len(found), len(jobs), jobs[len(found)][1])
-            found.append(each)
-    rows = np.reshape(found, (-1, seeds))
-    runs = {(t.name, e, w): row for (t, e, w), row in zip(cells, rows, strict=True)}
+        for at, (t, e, w) in enumerate(cells):
+            one = partial(accuracy, t, w, noise[e][w != OPACUS])
+            runs[t.name, e, w] = np.array([*pool.map(one, range(2 if w == FEDERATED else seeds))])
+            progress(at + 1, len(cells), w)
     spent = costs(values := 10_000 if quick else 1_200_000, 2 if quick else 10)
-    listed = [[*cell, *row.tolist()] for cell, row in runs.items()]
-    data = {"machine": machine(), "multipliers": noise, "accuracies": listed, "costs": spent}
+    data = {"machine": machine(), "multipliers": noise, "costs": spent}
+    data["accuracies"] = [[*cell, *row] for cell, row in runs.items()]
     figures.save_data(out, "flhe privacy comparison", 1, data)
     draw(runs, picture)
-    known = {"seeds": seeds, "values": values, "picture": picture.name}
     command = f"flhe compare-privacy {out}{' --quick' if quick else ''}"
-    out.write_text(page(runs, noise, spent, command=command, **known), encoding="utf-8")
+    known = {"command": command, "values": values, "picture": picture.name, "seeds": seeds}
+    out.write_text(page(runs, noise, spent, **known), encoding="utf-8")
 
 
 def page(runs: Runs, noise: Noise, spent: list[Timed], **known: object) -> str:
     """Return the page in Markdown."""
-    table, held = [], 0
+    table, real, held = [], "", 0
     for task, epsilon in dict.fromkeys(key[:2] for key in runs):
         at = {way: runs[task, epsilon, way] for way in WAYS if (task, epsilon, way) in runs}
         gap, error = mean(at[OURS] - at[OPACUS])
@@ -84,9 +81,11 @@ def page(runs: Runs, noise: Noise, spent: list[Timed], **known: object) -> str:
         zs = "{:.3f} | {:.3f}".format(*noise[epsilon])
         shown += [f"{gap:+.1f} ± {error:.1f}", "yes" if within else "no"]
         table.append(f"| {task} | {epsilon:g} | {zs} | {' | '.join(shown)} |")
+        if FEDERATED in at:
+            real += f" {task} {at[FEDERATED].round(1)} ({at[OURS][:2].round(1)});"
     lines = "\n".join("| {} | {:.3f} | {:.3f} |".format(*row) for row in spent)
     bits = [Flashe().adder(SITES, bits).lane_bits for bits in (16, 28)]
-    texts = {"ways": " | ".join(WAYS), "table": "\n".join(table), "costs": lines}
+    texts = {"ways": " | ".join(WAYS), "table": "\n".join(table), "costs": lines, "real": real}
     numbers = {"held": held, "of": len(table), "bits": bits, "delta": DELTA, "sites": SITES}
     template = resources.files(__package__).joinpath("page.md").read_text(encoding="utf-8")
     return template.format(**known, **texts, **numbers, tasks=TASKS, machine=machine())

@@ -58,6 +58,7 @@ def pooled(task: Task, rows: Rows, seed: int, multiplier: float) -> nn.Module:
         sgd = torch.optim.SGD(model.parameters(), lr=task.lr)
         optimizer = DPOptimizer(sgd, expected_batch_size=task.divisor, **noise)
         loader = DPDataLoader(TensorDataset(*rows), sample_rate=task.sampling)
+        torch.seed()  # or every new process would draw the same batches and noise
         for inputs, labels in islice(chain.from_iterable(repeat(loader)), task.steps):
             optimizer.zero_grad()
             torch.autograd.backward(cross_entropy(model(inputs), labels))
