@@ -13,6 +13,7 @@ from flhe_lab.advise.command import advise
 from flhe_lab.audit.command import audit
 from flhe_lab.bench.command import bench
 from flhe_lab.crowd.command import crowd
+from flhe_lab.privacy.command import compare_privacy
 from flhe_lab.rehearsal.command import rehearse
 from flhe_lab.server_audit.command import audit_server
 from flhe_lab.tables.command import tables
@@ -30,5 +31,16 @@ def corrections(
 
 
 app = typer.Typer()
-for _command in (bench, tables, corrections, advise, audit, audit_server, rehearse, crowd):
+_COMMANDS = (
+    bench,
+    tables,
+    corrections,
+    advise,
+    audit,
+    audit_server,
+    compare_privacy,
+    rehearse,
+    crowd,
+)
+for _command in _COMMANDS:
     app.command()(_command)

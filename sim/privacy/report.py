@@ -1,0 +1,107 @@
+"""All runs of `flhe compare-privacy`; the page, the picture and the data that come of them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from importlib import resources
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flhe.schemes.flashe.scheme import Flashe
+from flhe_lab.bench import figures
+from flhe_lab.bench.host import machine, torch_threads
+from flhe_lab.bench.turns import Progress
+from flhe_lab.privacy import ways
+from flhe_lab.privacy.costs import Timed, costs
+from flhe_lab.privacy.tasks import DELTA, SITES, TASKS, Task
+
+WAYS: dict[str, Any] = {
+    "Opacus, pooled": ways.pooled,
+    "flhe": partial(ways.in_process, honest=SITES - 1),  # one site knows its own noise
+    "each site alone": partial(ways.in_process, honest=1),
+    "all counted on": partial(ways.in_process, honest=SITES),
+    "flhe, federated": ways.federated,
+}
+*DRAWN, ALL, FEDERATED = OPACUS, OURS, *_ = WAYS
+EPSILONS, SEEDS, ONLY = (0.5, 1.0, 2.0, 4.0, 8.0), 5, {ALL: 0.5, FEDERATED: 2.0}
+Runs = dict[tuple[str, float, str], NDArray[np.float64]]  # Task, epsilon, way -> % by seed
+Noise = dict[float, tuple[float, float]]  # Epsilon -> noise multipliers of Opacus and ours
+
+
+def accuracy(task: Task, way: str, multiplier: float, seed: int) -> float:
+    """Return the percentage of rows to test on that one run's model labels right."""
+    rows, (inputs, labels) = task.data(seed)
+    with torch_threads(1):
+        model = WAYS[way](task, rows, seed, multiplier)
+        return 100 * float((model(inputs).argmax(1) == labels).float().mean())
+
+
+def mean(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return mean and standard error."""
+    return float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5)
+
+
+def run(out: Path, progress: Progress, *, quick: bool = False) -> None:
+    """Write the page `out`, and picture and data beside it. Raises ConfigError: no such path."""
+    figures.check(picture := out.with_suffix(".png"))
+    tasks = [task._replace(steps=3) for task in TASKS] if quick else TASKS
+    epsilons, seeds = ((ONLY[FEDERATED],), 2) if quick else (EPSILONS, SEEDS)
+    noise = {epsilon: ways.multipliers(tasks[0], epsilon) for epsilon in epsilons}
+    cells = [c for c in product(tasks, epsilons, WAYS) if ONLY.get(c[2], c[1]) == c[1]]
+    runs: Runs = {}
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        for at, (t, e, w) in enumerate(cells):
+            one = partial(accuracy, t, w, noise[e][w != OPACUS])
+            runs[t.name, e, w] = np.array([*pool.map(one, range(2 if w == FEDERATED else seeds))])
+            progress(at + 1, len(cells), w)
+    spent = costs(values := 10_000 if quick else 1_200_000, 2 if quick else 10)
+    data = {"machine": machine(), "multipliers": noise, "costs": spent}
+    data["accuracies"] = [[*cell, *row] for cell, row in runs.items()]
+    figures.save_data(out, "flhe privacy comparison", 1, data)
+    draw(runs, picture)
+    command = f"flhe compare-privacy {out}{' --quick' if quick else ''}"
+    known = {"command": command, "values": values, "picture": picture.name, "seeds": seeds}
+    out.write_text(page(runs, noise, spent, **known), encoding="utf-8")
+
+
+def page(runs: Runs, noise: Noise, spent: list[Timed], **known: object) -> str:
+    """Return the page in Markdown."""
+    table, real, held = [], "", 0
+    for task, epsilon in dict.fromkeys(key[:2] for key in runs):
+        at = {way: runs[task, epsilon, way] for way in WAYS if (task, epsilon, way) in runs}
+        gap, error = mean(at[OURS] - at[OPACUS])
+        held += (within := abs(gap) <= mean(at[OPACUS])[1])
+        shown = [*("{:.1f} ± {:.1f}".format(*mean(at[way])) if way in at else "" for way in WAYS)]
+        zs = "{:.3f} | {:.3f}".format(*noise[epsilon])
+        shown += [f"{gap:+.1f} ± {error:.1f}", "yes" if within else "no"]
+        table.append(f"| {task} | {epsilon:g} | {zs} | {' | '.join(shown)} |")
+        if FEDERATED in at:
+            real += f" {task} {at[FEDERATED].round(1)} ({at[OURS][:2].round(1)});"
+    lines = "\n".join("| {} | {:.3f} | {:.3f} |".format(*row) for row in spent)
+    bits = [Flashe().adder(SITES, bits).lane_bits for bits in (16, 28)]
+    texts = {"ways": " | ".join(WAYS), "table": "\n".join(table), "costs": lines, "real": real}
+    numbers = {"held": held, "of": len(table), "bits": bits, "delta": DELTA, "sites": SITES}
+    template = resources.files(__package__).joinpath("page.md").read_text(encoding="utf-8")
+    return template.format(**known, **texts, **numbers, tasks=TASKS, machine=machine())
+
+
+def draw(runs: Runs, path: Path) -> None:
+    """Draw accuracy over epsilon, a panel a task, with standard errors."""
+    tasks = list(dict.fromkeys(task for task, _, _ in runs))
+    with figures.drawn(path, 7.4, 3.0) as figure:
+        for axes, task in zip(figure.subplots(1, len(tasks)), tasks, strict=True):
+            at = [e for t, e, w in runs if (t, w) == (task, OPACUS)]
+            for way, colour, aside in zip(DRAWN, figures.COLOURS, (0.97, 1.0, 1.03), strict=False):
+                means, errors = zip(*(mean(runs[task, e, way]) for e in at), strict=True)
+                look = {"color": colour, "label": way, "marker": "o", "capsize": 2}
+                axes.errorbar([e * aside for e in at], means, errors, markersize=4, **look)
+            axes.set(title=task.replace("_", " "), xlabel="epsilon", ylabel="accuracy, %")
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(at, [f"{e:g}" for e in at])
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
