@@ -23,6 +23,9 @@ from flhe_lab.audit.membership import rates, ratios, strengths
 from flhe_lab.audit.shadows import CLIP, Effort, clipped, digits, opened, train
 from flhe_lab.audit.sum_attacks import guess, reconstruct, records
 
+pytestmark = pytest.mark.sweep  # minutes of training
+
+
 TINY = Effort(200, 8, 2, 0.2, 0.5, (8,), 3, (0.1,), 1, 3, 1)
 
 

@@ -20,6 +20,9 @@ from flhe_lab.privacy.costs import costs
 from flhe_lab.privacy.report import ONLY, OPACUS, OURS, WAYS
 from flhe_lab.privacy.tasks import SITES, TASKS, Task
 
+pytestmark = pytest.mark.sweep  # minutes of training
+
+
 REAL = 2.0
 STEP = TASKS[0]._replace(lr=1.0, steps=1)
 RUNS = {
