@@ -5,8 +5,6 @@ Policy and keys are no business of this file: the mod reads them from the node's
 
 from __future__ import annotations
 
-import math
-
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -14,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flhe.coding.sensitivity import sensitivity
-from flhe.dpsgd import clipped_gradients, poisson_batch
+from flhe.dpsgd import clipped_gradients, poisson_batch, reply
 from flhe.mods import HEMod, records
 from flhe_app.dropouts import dropout
 from flhe_app.settings import Settings
@@ -52,7 +50,7 @@ def train_fn(msg: Message, ctx: Context) -> Message:
     assert isinstance(server_round, int)
     shuffle = shuffler(settings.seed, int(ctx.node_config["partition-id"]), server_round)
     if settings.gradients and settings.noise_multiplier:
-        return _trained(msg, _private(settings, model, data.train), Score(math.nan, math.nan), 1)
+        return _private(settings, model, data.train, msg)
     if settings.gradients:
         batch = batch_gradient(model, data.train, batch_size=settings.batch_size, shuffle=shuffle)
         found = ArrayRecord({name: tensor.cpu() for name, tensor in batch.arrays.items()})
@@ -76,13 +74,13 @@ def train_fn(msg: Message, ctx: Context) -> Message:
     return _trained(msg, arrays, score, weight)
 
 
-def _private(settings: Settings, model: nn.Module, examples: Examples) -> ArrayRecord:
+def _private(settings: Settings, model: nn.Module, examples: Examples, msg: Message) -> Message:
     """Sum of the clipped gradients of a Poisson batch."""
     chosen = torch.from_numpy(poisson_batch(len(examples.labels), settings.sampling))
     batch = examples.images[chosen], examples.labels[chosen]
     loss = functional.cross_entropy
     sums = clipped_gradients(model, loss, *batch, max_norm=settings.clip_norm)
-    return ArrayRecord({name: tensor.cpu() for name, tensor in sums.items()})
+    return reply(msg, sums, max_norm=settings.clip_norm, sampling=settings.sampling)
 
 
 @app.evaluate()

@@ -78,7 +78,7 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
             f"{report['crypto_s']:.3f}",
             f"{report['round_s']:.1f}",
             str(report["survivors"]),
-            *([f"{report['epsilon']:.2f}"] if private else []),
+            *([_epsilon(report["epsilon"])] if private else []),
         )
     return table
 
@@ -140,6 +140,10 @@ def size(count: float) -> str:
 
 def _beside(count: int, plain: int) -> str:
     return f"{size(count)} {count / plain:.2f}x" if plain else size(count)
+
+
+def _epsilon(value: float | None) -> str:
+    return "∞" if value is None else f"{value:.2f}"  # JSON has no infinity
 
 
 def _number(value: float | None) -> str:

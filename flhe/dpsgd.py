@@ -3,9 +3,11 @@
     @app.train()
     def train(msg, ctx):
         batch = poisson_batch(len(labels), SAMPLING)
-        sums = clipped_gradients(model, cross_entropy, images[batch], labels[batch], max_norm=1.0)
-        metrics = MetricRecord({"num-examples": 1})  # the batch's size would tell of the data
-        return Message(RecordDict({"arrays": ArrayRecord(sums), "metrics": metrics}), reply_to=msg)
+        sums = clipped_gradients(model, cross_entropy, images[batch], labels[batch], max_norm=NORM)
+        return reply(msg, sums, max_norm=NORM, sampling=SAMPLING)
+
+The reply says how gradients were clipped and the batch was drawn. The node compares that with what the
+server says that the noise is for, and sends nothing where they differ.
 
 Epsilon counts on batches that hold each record with the same probability, independently of all others.
 A shuffled epoch, or a batch of fixed size, is none. The strategy is `flhe.strategies.dp_fedsgd`.
@@ -17,16 +19,18 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flhe.coding.base import PROMISED
 from flhe.errors import ConfigError
 from flhe.math.prg import drawn, words
 
 if TYPE_CHECKING:
+    from flwr.app import Message
     from torch import Tensor, nn
 
     from flhe.wire.secret import Random
@@ -108,3 +112,21 @@ def clipped_gradients(
             clipped = torch.where(sound.view(-1, *(1,) * (gradients.dim() - 1)), gradients, 0)
             sums[name] += torch.tensordot(factors, clipped.double(), dims=1)
     return {name: total.float() for name, total in sums.items()}
+
+
+def reply(
+    message: Message, sums: Mapping[str, Tensor], *, max_norm: float, sampling: float
+) -> Message:
+    """Return an app's reply to `message`: `sums` of `clipped_gradients`, and how they were made.
+
+    `max_norm` and `sampling` are those that `clipped_gradients` and `poisson_batch` were called with.
+    An example count of 1 stands for the batch's own size, which would tell of the data.
+    """
+    from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+    content = {
+        "arrays": ArrayRecord({name: tensor.cpu() for name, tensor in sums.items()}),
+        "metrics": MetricRecord({"num-examples": 1}),
+        PROMISED: ConfigRecord({"max-norm": float(max_norm), "sampling": float(sampling)}),
+    }
+    return Message(RecordDict(content), reply_to=message)

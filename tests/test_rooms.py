@@ -120,7 +120,7 @@ def test_importing_loads_nothing_heavy() -> None:
 
 
 ALLOWED = (
-    *("flhe.mods", "flhe.strategies", "flhe.testing"),
+    *("flhe.mods", "flhe.strategies", "flhe.testing", "flhe.dpsgd"),
     *("flhe.analytics.ask", "flhe.provision.flower_config"),
 )
 

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 Fitting = Literal["", "first", "always"]
 """When a round begins with a sum that a codec is fitted on: never, in the first round, in each."""
 
+PROMISED = "privacy"
+"""Record of an app's reply that says what it did; see `Codec.promised`."""
 COUNT, WEIGHT = 0, 1
 """Where `extras` holds the number of contributions and their total weight."""
 
@@ -68,10 +70,13 @@ class Mechanism(NamedTuple):
         one member's vector, or one record, changes a sum in L2.
     sampling
         Probability with which a record is in a round's batch, 0 to 1; 1 where nothing is sampled.
+    of_members
+        Whether it hides a member's vector, beside one of zeros, and not a record.
     """
 
     multiplier: float
     sampling: float
+    of_members: bool = False
 
 
 class Plain(NamedTuple):
@@ -156,6 +161,11 @@ class Codec(Protocol):
     def mechanism(self) -> Mechanism | None:
         """What differential privacy its noise gives an opened sum; None for a step without noise."""
         return None
+
+    @property
+    def promised(self) -> Mapping[str, float]:
+        """What an app must say that it did, in the record `PROMISED` of its reply: nothing."""
+        return {}
 
     @property
     def of_gradients(self) -> bool:

@@ -117,6 +117,11 @@ class Chain(Codec):
         return next(filter(None, (codec.mechanism for codec in self.codecs)), None)
 
     @property
+    def promised(self) -> Mapping[str, float]:
+        """What an app must say that it did."""
+        return {name: value for codec in self.codecs for name, value in codec.promised.items()}
+
+    @property
     def of_gradients(self) -> bool:
         """Whether it holds only for sums of gradients, one a record."""
         return any(codec.of_gradients for codec in self.codecs)

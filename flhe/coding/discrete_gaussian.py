@@ -159,8 +159,13 @@ class DiscreteGaussian(Codec):
 
     @property
     def mechanism(self) -> Mechanism:
-        """Its multiplier, and how records are sampled."""
-        return Mechanism(self.multiplier, self.sampling)
+        """Its multiplier, how records are sampled, and what is hidden."""
+        return Mechanism(self.multiplier, self.sampling, self.of_members)
+
+    @property
+    def promised(self) -> Mapping[str, float]:
+        """For records, its clipping threshold and sampling rate: the app keeps to both, or neither."""
+        return {} if self.of_members else {"max-norm": self.l2, "sampling": self.sampling}
 
     @property
     def of_gradients(self) -> bool:
@@ -310,8 +315,8 @@ class DiscreteGaussian(Codec):
                     np.rint(part, out=part)
                 square += float(np.dot(part, part))
                 out[at : at + PIECE] = part
-            # The last bits of a sum of squares are not known: stay below it by more than they are.
-            if not self.of_members or square <= grid.sensitivity**2 * (1 - 1e-12):
+            # A float64 sum of 2**32 squares, a PIECE at a time, is off by less than 1e-10 of itself.
+            if not self.of_members or square <= grid.sensitivity**2 * (1 - 1e-9):
                 return out
         logger.warning("the update is not finite, or beyond its norm: zeros are sent in its place")
         return np.zeros_like(out)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
-from flhe.coding.base import Plain
+from flhe.coding.base import PROMISED, Plain
 from flhe.coding.flatten import Arrays
 from flhe.errors import ReplyError
 from flhe.keys.agreement.voids import Void
@@ -132,7 +133,7 @@ def _say_what_stays(answer: RecordDict, sent: tuple[str, ...]) -> None:
     """Warn of records that no reply of flhe carries: the server would see them in clear."""
     for name, record in answer.items():
         kind = type(record).__name__
-        if kind not in sent:
+        if kind not in sent and name != PROMISED:
             say_once(
                 "the app's %s %r stays on this node: of a reply, only arrays leave it, encrypted, and "
                 "metrics as its policy lists them",
@@ -148,6 +149,8 @@ def _trained(turn: Turn, answer: RecordDict) -> tuple[Arrays, int, dict[str, flo
     arrays = answer.array_records
     if len(arrays) != 1:
         raise ReplyError("the app must reply with one ArrayRecord and one MetricRecord")
+    if promised := terms.codec.promised:
+        _check_promised(promised, answer.config_records.get(PROMISED))
     examples, metrics = _reported(turn, answer, terms.metrics, "train_metrics")
     if terms.codec.weighted and 8 * examples < terms.codec.max_examples:
         say_once(
@@ -155,6 +158,18 @@ def _trained(turn: Turn, answer: RecordDict) -> tuple[Arrays, int, dict[str, flo
             terms.codec.max_examples,
         )
     return records.to_numpy(next(iter(arrays.values()))), examples, metrics
+
+
+def _check_promised(promised: Mapping[str, float], said: ConfigRecord | None) -> None:
+    """Refuse gradients that are not what this run's noise is for; ReplyError.
+
+    The server names what the noise is for. Only the app knows what it did.
+    """
+    if said is None or dict(said) != dict(promised):
+        raise ReplyError(
+            f"this run's noise is for gradients with {dict(promised)}, and the app's reply says "
+            f"{said and dict(said)}: reply by flhe.dpsgd.reply, with the same numbers as the strategy"
+        )
 
 
 def _reported(

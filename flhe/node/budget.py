@@ -1,7 +1,5 @@
 """Budget: what this site's updates give away in all, over every run, against the site's own limit.
 
-privacy   how many updates left with which noise, in whatever federation, epoch and attempt
-
 An update is paid for on disk before it is encrypted. Whether it is opened, lost or sent again makes no
 difference, so a server that asks twice, starts anew or renames its run pays each time. The ledger's
 last entry has a witness outside the volume (`witness.py`), under a name that only the site's identity
@@ -10,54 +8,17 @@ decides: a ledger that was put back, or taken away, is noticed and allows nothin
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
 
 from flhe.coding.base import Mechanism
-from flhe.errors import BudgetError, StoreError
+from flhe.errors import BudgetError
+from flhe.node.ledger import LEDGER, Counts, Ledger, witness_name
 from flhe.node.store import Store
 from flhe.training import accountant
-from flhe.wire.derive import PREFIX
-from flhe.wire.fields import U32, at_most, size
-from flhe.wire.record import Form, Record
 
-LEDGER = "privacy"
-MAX_KINDS = 1024
 _WITNESS = "set flhe-witness in the node config to a directory on another disk, or in memory"
-
-
-@dataclass(frozen=True, slots=True)
-class Ledger(Record):
-    """Updates by (noise multiplier, sampling rate); `entry` and `before` as in a journal."""
-
-    FORM = Form(
-        "privacy budget",
-        1 << 16,
-        version=1,
-        row=True,
-        damaged=StoreError("the record of this site's privacy budget is damaged: see flhe budget"),
-    )
-
-    entry: Annotated[bytes, size(0, 16)] = b""
-    before: Annotated[bytes, size(0, 16)] = b""
-    releases: Annotated[
-        tuple[tuple[float, float, U32], ...], at_most(MAX_KINDS, "kinds of noise")
-    ] = ()
-
-    @property
-    def counts(self) -> Counter[Mechanism]:
-        """How many updates with each noise."""
-        return Counter({Mechanism(z, q): count for z, q, count in self.releases})
-
-    @classmethod
-    def of(cls, counts: Counter[Mechanism], before: bytes) -> Ledger:
-        """A new entry with these counts, after the one that is witnessed."""
-        rows = tuple((*mechanism, count) for mechanism, count in sorted(counts.items()))
-        return cls(secrets.token_bytes(16), before, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +49,11 @@ class Budget:
         """Trust the ledger that is on disk, as its administrator says; none is an empty one."""
         self._enter(lambda counts: counts, trust=True)
 
-    def _with(
-        self, counts: Counter[Mechanism], mechanism: Mechanism, more: int
-    ) -> Counter[Mechanism]:
+    def check_kept(self) -> None:
+        """Refuse a ledger that nothing confirms, or that was put back; BudgetError."""
+        self._enter(lambda counts: counts, keep=False)
+
+    def _with(self, counts: Counts, mechanism: Mechanism, more: int) -> Counts:
         after = counts + Counter({mechanism: more})
         if not self.epsilon:
             return after
@@ -107,40 +70,45 @@ class Budget:
         return after
 
     def _enter(
-        self,
-        change: Callable[[Counter[Mechanism]], Counter[Mechanism]],
-        *,
-        keep: bool = True,
-        trust: bool = False,
+        self, change: Callable[[Counts], Counts], *, keep: bool = True, trust: bool = False
     ) -> None:
         """Check the ledger against its witness, and replace it by what `change` makes of its counts."""
-        witness = self.store.witness
 
         def act(kept: bytes) -> bytes:
             now = self.ledger()
-            if self.epsilon and not trust:
-                self._check_witness(kept, now)
+            refusal = None if trust else self._refusal(kept, now)
+            if refusal is not None and self.epsilon:
+                raise refusal
             counts = change(now.counts)
             if not keep:
                 return kept
+            # Without a limit a site goes on and counts, but a limit that is set later still refuses.
+            made = Ledger.of(counts, now.entry if refusal else kept)
             # On disk first: after a crash in between the ledger is one entry ahead, which is taken.
-            made = Ledger.of(counts, kept)
             self.store.write(LEDGER, made.to_bytes())
-            return made.entry
+            return kept if refusal else made.entry
 
-        name = hashlib.sha256(PREFIX.encode() + b"privacy budget" + self.public).digest()[:16]
-        witness.follow(name, act, new=True)
+        with self.store.lock(name="lock-privacy"):  # a witness in memory excludes no other process
+            self.store.witness.follow(witness_name(self.public), act, new=True)
 
-    def _check_witness(self, kept: bytes, now: Ledger) -> None:
+    def _refusal(self, kept: bytes, now: Ledger) -> BudgetError | None:
+        """Why a ledger is not taken, whose last entry is witnessed as `kept`; None for a sound one."""
         if kept:
-            if kept not in (now.entry, now.before):
-                raise BudgetError(
-                    "the record of this site's privacy budget was put back or taken away: what has "
-                    "left since is not in it. Put the right one back, or begin with a new identity"
-                )
-        elif now.entry and not self.store.witness.durable:
-            raise BudgetError(
-                "nothing outside the state directory's disk confirms the record of this site's "
-                "privacy budget, as after a restart of the machine: look at it, and confirm it with "
-                f"`flhe budget --confirm`; so that this is not asked again, {_WITNESS}"
+            if kept in (now.entry, now.before):
+                return None
+            return BudgetError(
+                "the record of this site's privacy budget was put back or taken away: what has left "
+                "since is not in it. Put the right one back, or begin with a new identity"
             )
+        if now.entry and self.store.witness.durable:
+            return None
+        if not now.entry:
+            return BudgetError(
+                "this site has no record of its privacy budget, as after its keys were restored from a "
+                "backup: if nothing has left, begin one with `flhe budget --confirm`"
+            )
+        return BudgetError(
+            "nothing outside the state directory's disk confirms the record of this site's privacy "
+            "budget, as after a restart of the machine: look at it, and confirm it with "
+            f"`flhe budget --confirm`; so that this is not asked again, {_WITNESS}"
+        )

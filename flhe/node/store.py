@@ -18,6 +18,7 @@ from pathlib import Path
 
 from flhe.errors import ConfigError, StoreError
 from flhe.keys.identity import Identity
+from flhe.node import ledger
 from flhe.node.witness import IN_PROCESS, Witness
 from flhe.wire import files
 from flhe.wire.files import Buffer
@@ -138,7 +139,9 @@ class Store:
         if not self.exists("identity.key"):
             with self.lock():
                 if not self.exists("identity.key"):
-                    files.replace(self._at("identity.key"), [random(32)])
+                    seed = random(32)
+                    ledger.begin(self, Identity(seed).public)
+                    files.replace(self._at("identity.key"), [seed])
         seed = self.read("identity.key")
         if len(seed) != 32:
             raise StoreError("identity.key is damaged: restore it, or enrol a new identity")

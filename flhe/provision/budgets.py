@@ -11,6 +11,7 @@ from flhe.errors import ConfigError, FlheError
 from flhe.node.budget import Budget
 from flhe.node.node import open_store
 from flhe.node.policy import Policy
+from flhe.node.store import Store
 from flhe.provision.checks import Check, Checks
 from flhe.provision.sites import has_identity
 from flhe.training import accountant
@@ -21,7 +22,11 @@ def budget_of(config: Mapping[str, object]) -> Budget:
     policy = Policy.of_node(config, run_id=0, node_id=0, simulated=False)
     if not has_identity(policy.home):
         raise ConfigError("--node-config: no identity in its flhe-home; name the node's own config")
-    store, limits = open_store(policy), policy.limits
+    return _budget(policy, open_store(policy))
+
+
+def _budget(policy: Policy, store: Store) -> Budget:
+    limits = policy.limits
     bounds = float(limits["max-epsilon"]), float(limits["delta"])
     return Budget(store, store.identity().public, *bounds)
 
@@ -33,12 +38,13 @@ def table(budget: Budget) -> Table:
     spent = accountant.epsilon(counts, budget.delta)
     caption = f"epsilon {spent:.3g} at delta {budget.delta:g}{limit}"
     out = Table(box=SIMPLE_HEAD, pad_edge=False, caption=caption)
-    for heading in ("updates", "noise multiplier", "sampling", "epsilon alone"):
+    for heading in ("updates", "of a", "noise multiplier", "sampling", "epsilon alone"):
         out.add_column(heading, justify="right")
     for mechanism, count in sorted(counts.items()):
         alone = accountant.epsilon({mechanism: count}, budget.delta)
+        noise = f"{mechanism.multiplier:g}", f"{mechanism.sampling:g}"
         out.add_row(
-            str(count), f"{mechanism.multiplier:g}", f"{mechanism.sampling:g}", f"{alone:.3g}"
+            str(count), "member" if mechanism.of_members else "record", *noise, f"{alone:.3g}"
         )
     return out
 
@@ -59,4 +65,13 @@ def check_budget(policy: Policy) -> Checks:
         mend = "set flhe-witness to a directory on another disk, or in memory"
         yield Check("privacy budget", "fail", f"{says}, and nothing lasting confirms it", mend)
         return
+    if has_identity(policy.home):
+        try:
+            _budget(policy, store).check_kept()
+        except FlheError as error:
+            mend = (
+                "flhe budget --node-config CONFIG shows the record, and confirms it with --confirm"
+            )
+            yield Check("privacy budget", "fail", str(error), mend)
+            return
     yield Check("privacy budget", "ok", says)

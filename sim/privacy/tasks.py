@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-SITES = 5
+SITES = 20
 DELTA = 1e-5
 Rows = tuple[Tensor, Tensor]  # Inputs, shape (rows, features), and labels, shape (rows,)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -20,7 +20,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from flhe.coding.base import Plain
 from flhe.coding.discrete_gaussian import DiscreteGaussian
 from flhe.coding.extras import Extras
-from flhe.dpsgd import clipped_gradients, poisson_batch
+from flhe.dpsgd import clipped_gradients, poisson_batch, reply
 from flhe.mods import HEMod
 from flhe.node.checkpoint import open_checkpoint
 from flhe.schemes.flashe.scheme import Flashe
@@ -81,8 +81,7 @@ def federated(task: Task, rows: Rows, seed: int, multiplier: float) -> nn.Module
     def train(message: Message, context: Context) -> Message:
         model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
         sums = _gradients(task, model, rows, int(context.node_config["partition-id"]))
-        one = MetricRecord({"num-examples": 1})
-        return Message(RecordDict({"arrays": ArrayRecord(sums), "metrics": one}), reply_to=message)
+        return reply(message, sums, max_norm=task.max_norm, sampling=task.sampling)
 
     given: dict[str, Any] = {"noise_multiplier": multiplier, "max_grad_norm": task.max_norm}
     given |= {"sampling": task.sampling, "expected_batch": task.divisor, "min_replies": SITES}

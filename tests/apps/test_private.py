@@ -23,7 +23,7 @@ def test_records_under_fedsgd_and_nodes_under_fedavg() -> None:
     [noise] = RECORDS.codec(1).codecs
     assert noise.parameters()["divisor"] == (0.2 * task_named("digits").train_size).hex()
     nodes = replace(RECORDS, algorithm="fedavg", clip_norm=2.0)
-    assert nodes.codec(1).mechanism == Mechanism(1.5, 1.0)
+    assert nodes.codec(1).mechanism == Mechanism(1.5, 1.0, of_members=True)
     assert nodes.codec(1).codecs[0].norm_bound == 2.0
     assert Settings().codec(100).mechanism is None
 

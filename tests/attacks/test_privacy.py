@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from flhe.coding.base import Mechanism
 from flhe.coding.chain import chain
 from flhe.coding.clip_norm import ClipNorm
 from flhe.coding.discrete_gaussian import DiscreteGaussian
-from flhe.errors import ConfigError
+from flhe.errors import ConfigError, PolicyError
 from flhe.mods import HEMod, records
+from flhe.node.budget import Budget
+from flhe.node.policy import Policy
+from flhe.node.store import Store
 from flhe.schemes.base import Scheme
 from flhe.schemes.esafl.scheme import Esafl
 from flhe.schemes.flashe.scheme import Flashe
@@ -25,8 +29,20 @@ from flhe.schemes.sash.scheme import Sash
 from flhe.strategies import dp_fedavg, dp_fedsgd
 from flhe.testing import InProcessGrid
 from flhe.training.accountant import epsilon
+from flhe.training.optimizer import Optimizer
 from flhe.training.terms import Terms
-from tests.mods.harness import RUN, Group, Site, answer, put_back, refused, update
+from tests.mods.harness import (
+    RUN,
+    App,
+    Group,
+    Raises,
+    Replies,
+    Site,
+    answer,
+    put_back,
+    refused,
+    update,
+)
 
 NOISE = Mechanism(1.0, 1.0)
 TERMS = Terms(codec=chain(ClipNorm(1.0), DiscreteGaussian(1.0, 1.0)), metrics=(), evaluated=())
@@ -45,9 +61,6 @@ def group(path: Path, rounds: int = 2, run_id: int = RUN, **how: Any) -> Group:
 
 def spent(site: Site) -> int:
     """Updates that a site has paid for."""
-    from flhe.node.budget import Budget
-    from flhe.node.store import Store
-
     return sum(Budget(Store(site.home), b"", 0.0, 1e-5).ledger().counts.values())
 
 
@@ -117,6 +130,58 @@ def test_a_site_with_a_budget_takes_part_in_nothing_without_noise(tmp_path: Path
     answer(other.sites[0].ask("advertise", **other.begin()))
 
 
+# --- what a server says that noise is for, and what an app did ---
+
+RECORDS = Terms(
+    codec=chain(DiscreteGaussian(1.0, 1.0, "record", 0.5, 10.0)),
+    optimizer=Optimizer("sgd"),
+    metrics=(),
+    evaluated=(),
+)
+
+
+def says(**said: float) -> Replies:
+    """An app whose reply says how it clipped and sampled."""
+    said = {name.replace("_", "-"): value for name, value in said.items()}
+    return Replies(lambda reply: RecordDict({**reply, "privacy": ConfigRecord(said)}), step=0.0)
+
+
+def test_gradients_that_the_noise_is_not_for_stay(tmp_path: Path) -> None:
+    """A server that names a smaller norm, or a lower rate, than the app has would have its noise."""
+    sites = group(tmp_path, terms=RECORDS, rounds=1).agree()
+    site = sites.sites[0]
+    for app in (says(max_norm=2.0, sampling=0.5), says(max_norm=1.0, sampling=1.0), says(), App()):
+        site.app, before = app, spent(site)
+        refused(sites.ask(site), 1018)
+        assert "noise is for gradients" in site.log
+        assert spent(site) == before + 1  # it was trained for: to ask again is to pay again
+        site.allow(flhe_max_epsilon=100.0)
+    site.app = says(max_norm=1.0, sampling=0.5)
+    update(sites.ask(site))
+
+
+def test_an_app_that_fails_is_paid_for(tmp_path: Path) -> None:
+    """That it fails may depend on the data, and the server sees it."""
+    sites = group(tmp_path).agree()
+    site = sites.sites[0]
+    site.app = Raises(ValueError("of the data"))
+    for paid in (1, 2):
+        refused(sites.ask(site), 1001)
+        assert spent(site) == paid
+    refused(sites.ask(site), 1032)
+    assert len(site.app.seen) == 2
+
+
+def test_a_budget_needs_a_directory_that_lasts_and_refuses_what_is_plain(tmp_path: Path) -> None:
+    policy = partial(Policy.of_node, run_id=1, node_id=1, simulated=False)
+    with pytest.raises(ConfigError, match="without flhe-home"):
+        policy({"flhe-trust": "first-use", **TWO})
+    home = {"flhe-home": str(tmp_path), "flhe-trust": "first-use", "flhe-schemes": "plain, flashe"}
+    policy(home).check_scheme("plain")
+    with pytest.raises(PolicyError, match="has a privacy budget"):
+        policy({**home, **TWO}).check_scheme("plain")
+
+
 # --- what of an update is anywhere without its noise ---
 
 
@@ -149,6 +214,7 @@ def app() -> ClientApp:
         content = {
             "arrays": records.from_numpy({"w": gradient}),
             "metrics": MetricRecord({"num-examples": 1}),
+            "privacy": ConfigRecord({"max-norm": 1.0, "sampling": 1.0}),
         }
         return Message(RecordDict(content), reply_to=msg)
 
@@ -202,8 +268,6 @@ def lenient(_partition: int) -> dict[str, Any]:
 
 def test_metrics_stay_where_a_budget_is_unless_they_are_named(tmp_path: Path) -> None:
     """They are added up without noise, so epsilon would not cover them."""
-    from flhe.node.policy import Policy
-
     config: dict[str, Any] = {"flhe-home": str(tmp_path), "flhe-trust": "first-use"}
     for said, allowed in (({}, True), (TWO, False), ({**TWO, "flhe-metrics": "loss"}, True)):
         policy = Policy.of_node({**config, **said}, run_id=1, node_id=1, simulated=False)

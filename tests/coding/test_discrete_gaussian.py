@@ -106,6 +106,17 @@ def test_honest_members_together_make_what_is_promised(unit: str, multiplier: fl
         assert promised <= honest * codec._variance(grid, honest) < promised + honest
 
 
+@pytest.mark.parametrize("how", [{}, RECORD], ids=str)
+def test_a_weight_says_nothing_of_the_data(how: dict[str, Any]) -> None:
+    """Nothing adds noise to it: whatever an app counts, 1 is sent, of an empty batch too."""
+    codec, x = private(**how), np.zeros(5, np.float32)
+    state = codec.init(layout_of({"w": x}))
+    for count in (0, 1, 10**6):
+        encoded, _ = codec.encode(Plain(x, np.array([1, count])), state)
+        opened, _ = codec.decode(encoded, [0], state)
+        np.testing.assert_array_equal(opened.extras, [1, 1])
+
+
 @given(st.integers(8, 32), st.floats(0.05, 50), st.sampled_from([1, 100, 10_000, 1_200_000]))
 def test_integers_have_room_for_value_and_noise(bits: int, multiplier: float, size: int) -> None:
     """12 standard deviations of all the noise; or the bits are refused, before anything is sent."""
@@ -205,6 +216,6 @@ def test_terms_carry_it_exactly(codec: Any) -> None:
 
 
 def test_a_chain_says_what_its_sums_give_away() -> None:
-    assert private(multiplier=2.0).mechanism == Mechanism(2.0, 1.0)
+    assert private(multiplier=2.0).mechanism == Mechanism(2.0, 1.0, of_members=True)
     assert private(**RECORD).mechanism == Mechanism(1.0, 0.1)
     assert chain(Clip(1.0), Quantize(16)).mechanism is None

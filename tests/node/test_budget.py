@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pytest
 from flhe.coding.base import Mechanism
 from flhe.errors import BudgetError, StoreError
 from flhe.node import witness
-from flhe.node.budget import LEDGER, Budget
+from flhe.node.budget import Budget
+from flhe.node.ledger import LEDGER, MAX_KINDS, Ledger
 from flhe.node.store import Store
 from flhe.node.witness import Witness
 from flhe.training.accountant import epsilon
@@ -27,8 +29,12 @@ THREE = epsilon({NOISE: 3}, DELTA)
 def budget(tmp_path: Path) -> Budget:
     """One that three updates use up, with its witness on another disk."""
     (tmp_path / "apart").mkdir(mode=0o700)
-    store = Store(tmp_path / "home", Witness(tmp_path / "apart"))
-    return Budget(store, bytes(32), THREE, DELTA)
+    return of(Store(tmp_path / "home", Witness(tmp_path / "apart")))
+
+
+def of(store: Store) -> Budget:
+    """The budget of a site whose identity was made just now, or was there."""
+    return Budget(store, store.identity().public, THREE, DELTA)
 
 
 def spend(budget: Budget, times: int) -> None:
@@ -104,7 +110,7 @@ def test_a_disk_that_is_never_put_back_needs_no_witness(budget: Budget, tmp_path
 def test_a_witness_in_memory_lasts_as_long_as_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    budget = Budget(Store(tmp_path / "home"), bytes(32), THREE, DELTA)
+    budget = of(Store(tmp_path / "home"))
     spend(budget, 1)
     monkeypatch.setattr(witness, "_MEMORY", {})
     with pytest.raises(BudgetError, match="flhe-witness"):
@@ -135,6 +141,48 @@ def test_without_a_limit_updates_are_counted_all_the_same(budget: Budget) -> Non
     spend(free, 5)
     with pytest.raises(BudgetError, match="would make it"):
         budget.check(NOISE)
+
+
+def test_a_run_without_a_limit_mends_nothing(budget: Budget, tmp_path: Path) -> None:
+    """Else an image that was put back would be taken, once such a run had written to it."""
+    spend(budget, 1)
+    shutil.copytree(budget.store.root, tmp_path / "image")
+    spend(budget, 1)
+    put_back(budget.store.root, tmp_path / "image")
+    spend(replace(budget, epsilon=0.0), 2)
+    assert budget.ledger().counts == {NOISE: 3}
+    with pytest.raises(BudgetError, match="put back or taken away"):
+        budget.spend(NOISE)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_keys_without_a_record_begin_none_by_themselves(
+    budget: Budget, tmp_path: Path, durable: bool
+) -> None:
+    """As a restored backup, or an image and a restart, has them: an empty one would be a new budget."""
+    spend(budget, 1)
+    (tmp_path / "other").mkdir(mode=0o700)
+    restored = Store(tmp_path / "restored", Witness(tmp_path / "other", durable))
+    (restored.root / "identity.key").write_bytes((budget.store.root / "identity.key").read_bytes())
+    (restored.root / "identity.key").chmod(0o600)
+    elsewhere = of(restored)
+    assert elsewhere.public == budget.public
+    for act in (elsewhere.check, elsewhere.spend):
+        with pytest.raises(BudgetError, match="flhe budget --confirm"):
+            act(NOISE)
+    elsewhere.confirm()
+    spend(elsewhere, 3)
+
+
+def test_so_many_kinds_of_noise_that_none_more_fits_lock_nobody_out() -> None:
+    """The rarest ones count as the one that hides less."""
+    counts = Counter({Mechanism(50.0 + i, 1.0): 2 + i for i in range(MAX_KINDS)})
+    counts += Counter({Mechanism(40.0, 0.5): 1, Mechanism(60.0, 1.0, of_members=True): 1})
+    ledger = Ledger.from_bytes(Ledger.of(counts, b"").to_bytes())
+    assert len(ledger.counts) == MAX_KINDS
+    assert ledger.counts.total() == counts.total()
+    assert epsilon(ledger.counts) >= epsilon(counts)
+    assert min(ledger.counts) == Mechanism(30.0, 1.0)
 
 
 def test_two_federations_at_one_time_spend_one_budget(budget: Budget) -> None:

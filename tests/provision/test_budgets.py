@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flhe.coding.base import Mechanism
+from flhe.node.ledger import LEDGER
 from flhe.node.policy import Policy
 from flhe.provision.budgets import budget_of, check_budget
 from flhe.training.accountant import epsilon
@@ -50,6 +51,17 @@ def test_what_is_spent_is_shown(tmp_path: Path) -> None:
 def test_a_directory_without_an_identity_has_none(tmp_path: Path) -> None:
     known = config(tmp_path, **{"flhe-home": str(tmp_path / "elsewhere")})
     assert "no identity" in bad("budget", "--node-config", written(known))
+
+
+def test_doctor_asks_for_a_record_that_is_missing(tmp_path: Path) -> None:
+    known = config(tmp_path)
+    (tmp_path / "home-a" / LEDGER).unlink()
+    policy = Policy.of_node(known, run_id=0, node_id=0, simulated=False)
+    [check] = check_budget(policy)
+    assert check.level == "fail"
+    assert "no record" in check.says
+    good("budget", "--node-config", written(known), "--confirm")
+    assert [check.level for check in check_budget(policy)] == ["ok"]
 
 
 def test_doctor_says_whether_a_budget_can_be_kept(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from flhe.coding.base import Mechanism
@@ -54,6 +54,7 @@ def app(size: int, away: int = 0) -> ClientApp:
         content = {
             "arrays": records.from_numpy({"w": gradient}),
             "metrics": MetricRecord({"num-examples": 1}),
+            "privacy": ConfigRecord({"max-norm": 1.0, "sampling": 0.1}),
         }
         return Message(RecordDict(content), reply_to=msg)
 
