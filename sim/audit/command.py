@@ -17,7 +17,7 @@ def audit(
         float, typer.Option("--select", help="Share encrypted in the picture.")
     ] = 0.1,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer images and a weaker attack: half a minute.")
+        bool, typer.Option("--quick", help="Fewer images and weaker attacks: one to three minutes.")
     ] = False,
     noise: Annotated[
         float, typer.Option(help="Scale of Laplace noise on what is in clear; 0: none.")
@@ -30,11 +30,17 @@ def audit(
     """Attack what a server sees of an update, and show what comes of it (about 10 minutes)."""
     from rich.console import Console
 
+    from flhe.errors import ConfigError
     from flhe.packages import require
     from flhe_lab.bench.table import progress
 
     require("`flhe audit`", "apps", ("torch", "matplotlib", "sklearn"))
     if privacy:
+        if (select, noise) != (0.1, 0.0):
+            raise ConfigError(
+                "--select and --noise are for the audit of what travels in clear: leave them out with "
+                "--privacy"
+            )
         from flhe_lab.audit import private_report
 
         with progress(Console(stderr=True)) as advance:

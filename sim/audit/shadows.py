@@ -56,15 +56,18 @@ def digits() -> tuple[Floats, NDArray[np.int64]]:
     return np.column_stack([pixels[order] / 16, np.ones(len(order))]), classes[order]
 
 
-def opened(sums: Sequence[Floats], multiplier: float, expected: float) -> Floats:
+def opened(
+    sums: Sequence[Floats], multiplier: float, expected: float, honest: int | None = None
+) -> Floats:
     """Return the total of the sites' `sums`, each (length,), over `expected` records; (length,).
 
-    A `multiplier` of 0 adds floats without noise. Others need gradients of norm `CLIP` at most.
+    A `multiplier` of 0 adds floats without noise. Others need gradients of norm `CLIP` at most. The
+    noise of `honest` sites is enough: of all, unless said.
     """
     if not multiplier:
         return np.asarray(np.sum(sums, axis=0) / expected)
     noise = DiscreteGaussian(CLIP, multiplier, "record", divisor=expected, bits=BITS)
-    codec = noise.counting_on(len(sums))
+    codec = noise.counting_on(honest or len(sums))
     state = codec.init(Layout((Entry("gradient", sums[0].shape, "float32"),)))
     one = np.ones(2, np.int64)  # the count and the weight of a site
     parts = [codec.encode(Plain(x.astype(np.float32), one), state)[0] for x in sums]
@@ -101,7 +104,7 @@ def train(
 def clipped(first: Floats, second: Floats, x: Floats, y: NDArray[np.int64], clip: float) -> Floats:
     """Return the sum of the records' gradients, each scaled down to the L2 norm `clip`, flat."""
     hidden, log_p = _forward(first, second, x)
-    upper = np.exp(log_p) - np.eye(10)[y]
+    upper = np.exp(log_p) - np.eye(len(second))[y]
     lower = (upper @ second[:, :-1]) * (1 - hidden[:, :-1] ** 2)
     squares = (upper**2).sum(1) * (hidden**2).sum(1) + (lower**2).sum(1) * (x**2).sum(1)
     factors = np.minimum(1, clip / np.sqrt(np.maximum(squares, 1e-300)))[:, None]

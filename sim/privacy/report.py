@@ -30,7 +30,7 @@ WAYS: dict[str, Any] = {
 }
 *DRAWN, ALL, FEDERATED = OPACUS, OURS, *_ = WAYS
 EPSILONS, SEEDS, ONLY = (0.5, 1.0, 2.0, 4.0, 8.0), 5, {ALL: 0.5, FEDERATED: 2.0}
-RUNS_A_SEED = 3
+RUNS_A_SEED = 10
 Runs = dict[tuple[str, float, str], NDArray[np.float64]]  # Task, epsilon, way -> % by seed
 Noise = dict[float, tuple[float, float]]  # Epsilon -> noise multipliers of Opacus and ours
 

@@ -13,13 +13,9 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from flhe.coding.base import Plain
-from flhe.coding.discrete_gaussian import DiscreteGaussian
-from flhe.coding.extras import Extras
 from flhe.dpsgd import clipped_gradients, poisson_batch, reply
 from flhe.mods import HEMod
 from flhe.node.checkpoint import open_checkpoint
@@ -28,7 +24,7 @@ from flhe.strategies import dp_fedsgd, save_sealed
 from flhe.testing import InProcessGrid
 from flhe.training import accountant
 from flhe.training.optimizer import Optimizer
-from flhe_lab.bench.federation import layout_of
+from flhe_lab.audit.shadows import clipped, opened
 from flhe_lab.bench.host import quiet
 from flhe_lab.privacy.tasks import DELTA, SITES, Rows, Task
 
@@ -66,13 +62,6 @@ def pooled(task: Task, rows: Rows, seed: int, multiplier: float) -> nn.Module:
     return model
 
 
-def _gradients(task: Task, model: nn.Module, rows: Rows, site: int) -> dict[str, Tensor]:
-    """What the app of a site, with its share of the rows, replies with in one step."""
-    inputs, labels = (each[site::SITES] for each in rows)
-    at = poisson_batch(len(labels), task.sampling)
-    return clipped_gradients(model, cross_entropy, inputs[at], labels[at], max_norm=task.max_norm)
-
-
 def federated(task: Task, rows: Rows, seed: int, multiplier: float) -> nn.Module:
     """Train with `dp_fedsgd` over FLASHE, where every sum needs all sites."""
     app, model = ClientApp(mods=[HEMod()]), task.model(seed)
@@ -80,7 +69,10 @@ def federated(task: Task, rows: Rows, seed: int, multiplier: float) -> nn.Module
     @app.train()
     def train(message: Message, context: Context) -> Message:
         model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-        sums = _gradients(task, model, rows, int(context.node_config["partition-id"]))
+        share = [each[int(context.node_config["partition-id"]) :: SITES] for each in rows]
+        at = poisson_batch(len(share[1]), task.sampling)
+        x, y = (each[at] for each in share)
+        sums = clipped_gradients(model, cross_entropy, x, y, max_norm=task.max_norm)
         return reply(message, sums, max_norm=task.max_norm, sampling=task.sampling)
 
     given: dict[str, Any] = {"noise_multiplier": multiplier, "max_grad_norm": task.max_norm}
@@ -97,17 +89,22 @@ def federated(task: Task, rows: Rows, seed: int, multiplier: float) -> nn.Module
 
 def in_process(task: Task, rows: Rows, seed: int, multiplier: float, honest: int) -> nn.Module:
     """Train by the codec of `dp_fedsgd` alone, where the noise of `honest` sites is enough."""
-    given: dict[str, Any] = {"sampling": task.sampling, "divisor": task.divisor, "bits": 28}
-    noise = DiscreteGaussian(task.max_norm, multiplier, "record", **given).counting_on(honest)
-    model, extras = task.model(seed), Extras().encode(1, {}, [])
-    weights = parameters_to_vector(model.parameters()).detach()
-    state = noise.init(layout_of(len(weights)))
+    model, inputs, labels = task.model(seed), rows[0].double().numpy(), rows[1].numpy()
+    inputs = np.column_stack([inputs, np.ones(len(inputs))])
+    sites = [(inputs[i::SITES], labels[i::SITES]) for i in range(SITES)]
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    first, second = (
+        torch.column_stack([layer.weight, layer.bias]).detach().double().numpy() for layer in layers
+    )
     for _ in range(task.steps):
-        sums = [_gradients(task, model, rows, site).values() for site in range(SITES)]
-        plain = (Plain(parameters_to_vector(each).numpy(), extras) for each in sums)
-        sent = [noise.encode(each, state)[0] for each in plain]
-        total = [np.sum(lanes, axis=0) for lanes in zip(*(part[:2] for part in sent), strict=True)]
-        opened, _ = noise.decode(Plain(*total), range(SITES), state)
-        weights -= task.lr * torch.from_numpy(opened.values)
-        vector_to_parameters(weights, model.parameters())
+        at = [poisson_batch(len(y), task.sampling) for _, y in sites]
+        batches = [(x[i], y[i]) for (x, y), i in zip(sites, at, strict=True)]
+        sums = [clipped(first, second, x, y, task.max_norm) for x, y in batches]
+        step = task.lr * opened(sums, multiplier, task.divisor, honest)
+        first = first - step[: first.size].reshape(first.shape)
+        second = second - step[first.size :].reshape(second.shape)
+    with torch.no_grad():
+        for layer, weights in zip(layers, (first, second), strict=True):
+            layer.weight.copy_(torch.from_numpy(weights[:, :-1]))
+            layer.bias.copy_(torch.from_numpy(weights[:, -1]))
     return model
