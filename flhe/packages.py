@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import re
 import shlex
 import sys
@@ -34,6 +36,30 @@ EXTRA_OF = {
     "tensorboardX": "tensorboard",
 }
 """Extra by import name."""
+
+
+NEWEST_FLOWER = "1.42"
+"""The newest minor release of Flower that every test has run on; `noxfile.py` has all of them."""
+
+
+def untested_flower() -> tuple[str, str] | None:
+    """Return what is wrong and its mend where the installed Flower is newer than those; else None."""
+    installed = metadata.version("flwr")
+    if _minor(installed) <= _minor(NEWEST_FLOWER):
+        return None
+    says = f"flwr {installed} is newer than {NEWEST_FLOWER}, the newest that flhe was tested with"
+    return says, f"if a run fails, try it with pip install 'flwr~={NEWEST_FLOWER}.0'"
+
+
+@functools.cache
+def warn_untested_flower() -> None:
+    """Log it, once a process."""
+    if found := untested_flower():
+        logging.getLogger("flhe").warning("%s: %s", *found)
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 @dataclass(frozen=True, slots=True)

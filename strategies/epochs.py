@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord
 
 from flhe.errors import ConfigError, QuorumError
 from flhe.mods import records
+from flhe.packages import warn_untested_flower
 from flhe.strategies.catch_up import CatchUp
 from flhe.strategies.federation import Federation
 from flhe.strategies.grid import StreamGrid
@@ -42,6 +43,7 @@ def begin(
     Raises ConfigError: there is nothing to resume, it ran under other terms, or a server that reads the
     sums was given no model.
     """
+    warn_untested_flower()
     terms = contract.terms
     server_reads = terms.scheme.reader == "server"
     model = None if initial is None else Model.initial(records.to_numpy(initial))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -134,3 +135,34 @@ def test_what_no_extra_installs_is_left_to_others() -> None:
     )
     submodule = ModuleNotFoundError("No module named 'torch.func'", name="torch.func")
     assert "needs torch, " in packages.explain(submodule, "`flhe run`")
+
+
+@pytest.mark.parametrize(
+    ("installed", "newer"), [("1.42.3", False), ("1.9.0", False), ("1.43.0", True), ("2.0", True)]
+)
+def test_a_flower_that_nobody_has_tried_is_named(
+    installed: str, newer: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(packages.metadata, "version", lambda _: installed)
+    packages.warn_untested_flower.cache_clear()
+    packages.warn_untested_flower()
+    assert [installed in record.message for record in caplog.records] == [True] * newer
+    packages.warn_untested_flower.cache_clear()
+
+
+def test_what_is_promised_of_flower_is_what_is_tried() -> None:
+    """The range's lowest is the first of noxfile.py's, and the lock's the last."""
+    known: dict[str, Any] = {}
+    tree = ast.parse((ROOT / "noxfile.py").read_text())
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            known[node.targets[0].id] = ast.literal_eval(node.value)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"flwr>={known['FLOWERS'][0]},<2" in project["dependencies"]
+    assert known["FLOWERS"][-1] == packages.NEWEST_FLOWER
+    locked = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    [version] = [each["version"] for each in locked if each["name"] == "flwr"]
+    assert version.startswith(f"{packages.NEWEST_FLOWER}.")
+    assert [f"Programming Language :: Python :: {p}" for p in known["PYTHONS"]] == [
+        each for each in project["classifiers"] if "Python ::" in each
+    ]

@@ -26,6 +26,7 @@ from flhe.node.audit import log_failure
 from flhe.node.node import Node, open_store
 from flhe.node.policy import Policy, configured
 from flhe.node.store import Store
+from flhe.packages import warn_untested_flower
 from flhe.schemes import PLAIN
 from flhe.training.query import Bounded
 from flhe.wire.codes import APP, Refusal, refusal_for
@@ -101,6 +102,7 @@ class HEMod:
         """Answer one message. Never raises: Flower would send the exception's text to the server."""
         handling = _Handling()
         try:
+            warn_untested_flower()
             record = records.find_config(message.content, records.STAGE)
             handling.stage = PLAIN if record is None else str(record.get("stage"))
             handling.asked.update(record or {})

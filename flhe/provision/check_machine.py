@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from flhe.packages import how_to
+from flhe.packages import how_to, untested_flower
 from flhe.provision.checks import Check, Checks
 from flhe.schemes.registry import SCHEMES
 
@@ -63,6 +63,8 @@ def check_versions(schemes: Collection[str]) -> Checks:
             yield Check("versions", "fail", says, mend)
         else:
             found.append(f"{package} {installed}")
+    if untested := untested_flower():
+        yield Check("versions", "warn", *untested)
     for scheme in SCHEMES.all():
         lacking = scheme.needs.missing()
         found += [f"{name} {_version(name)}" for name in scheme.needs.node if name not in lacking]

@@ -14,6 +14,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -21,7 +23,8 @@ from typer.testing import CliRunner
 
 from flhe.cli import app
 from flhe_app.environment import environment
-from flhe_app.outcome import last_exception
+from flhe_app.flower_run import FlowerRun
+from flhe_app.outcome import Outcome, last_exception
 from flhe_app.processes import Children, tagged
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -107,6 +110,30 @@ def test_last_exception_of_a_log(tmp_path: pathlib.Path) -> None:
     )
     assert last_exception(log) == "QuorumError: two is too few"
     assert last_exception(log, log.stat().st_size) == ""
+
+
+def test_what_the_server_wrote_at_its_end_is_trusted(tmp_path: pathlib.Path) -> None:
+    """Under load `flwr ls` answers late: it is asked of runs alone that the server did not end."""
+    model = tmp_path / "model.flhe"
+    model.touch()
+    asked: list[str] = []
+    run: Any = SimpleNamespace(
+        _outcome=Outcome(done=True, rounds=[{}, {}]),
+        _settings=SimpleNamespace(total_rounds=2, sealed_model=str(model)),
+        _dir=SimpleNamespace(resumed=False),
+        _log=tmp_path / "log",
+        _log_start=0,
+        _tick=lambda: None,
+        _fail=asked.append,
+        _flowers_reason=lambda _: "asked",
+    )
+    stream: Any = SimpleNamespace(poll=lambda: 0)
+    run._log.touch()
+    FlowerRun._settle(run, Children.__new__(Children), stream)
+    assert asked == []
+    model.unlink()
+    FlowerRun._settle(run, Children.__new__(Children), stream)
+    assert asked == ["asked"]
 
 
 def test_environment_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:

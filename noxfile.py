@@ -1,0 +1,33 @@
+"""Every Flower and Python that flhe supports: `nox` has each train, and open what it trained.
+
+nox                                    all of them, about ten minutes each
+nox -s "flower(flwr='1.38', python='3.11')"
+"""
+
+from __future__ import annotations
+
+import nox
+
+nox.options.default_venv_backend = "uv"
+
+FLOWERS = ("1.38", "1.40", "1.41", "1.42")
+PYTHONS = ("3.11", "3.12", "3.13")
+TESTS = (
+    "tests/test_laws.py",
+    "tests/test_codec_laws.py",
+    "tests/test_testing.py",
+    "tests/strategies/test_every_scheme.py",
+    "tests/strategies/test_flower_parts.py",
+    "tests/strategies/test_secure_sum.py",
+)
+
+
+@nox.session
+@nox.parametrize("python", PYTHONS)
+@nox.parametrize("flwr", FLOWERS)
+def flower(session: nox.Session, flwr: str) -> None:
+    """Run the laws of federations, and a federation on a SuperLink of its own."""
+    session.install("-e", ".[apps,ckks,paillier,dev]", "-e", "apps", "-e", "sim", f"flwr~={flwr}.0")
+    session.run("pytest", "-q", "-n", "2", *(session.posargs or TESTS))
+    for scheme in ("flashe", "sash unmask=clients"):
+        session.run("flhe", "run", "--scheme", scheme, "--rounds", "2", "--nodes", "4")
