@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 import zipfile
 from functools import cache
@@ -32,6 +33,7 @@ def test_flower_builds_a_bundle_of_format_1_with_its_licence(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # Flower adds the app to it
     build(path)
     assert "recommended" not in capsys.readouterr().out
     [bundle] = tmp_path.glob("*.fab")

@@ -65,13 +65,15 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    before = set(sys.modules)
+    def forget() -> None:
+        """Modules of examples, some of which another test may have imported."""
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", "")).startswith((str(EXAMPLES), str(tmp_path))):
+                del sys.modules[name]
+
+    forget()
     yield Run(tmp_path, monkeypatch)
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(
-            (str(EXAMPLES), str(tmp_path))
-        ):
-            del sys.modules[name]
+    forget()
 
 
 def accuracy(run: Run) -> float:
