@@ -28,7 +28,6 @@ def test_pyproject_lists_every_setting_with_its_default() -> None:
     config = APP["tool"]["flwr"]["app"]["config"]
     assert set(config) == {key_of(field.name) for field in fields(Settings)}
     assert Settings.from_config(config) == Settings()
-    assert APP["project"]["dependencies"] == []  # Flower would install them on every run
     assert "federations" not in APP["tool"]["flwr"]  # Flower would rewrite the installed file
 
 

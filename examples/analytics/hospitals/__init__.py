@@ -1,1 +1,1 @@
-"""Statistics over the patients of five hospitals, each of which shows nobody its own."""
+"""Statistics over the patients of five hospitals, each of which keeps its patients to itself."""

@@ -1,6 +1,4 @@
-"""A hospital: it answers those queries that its administrator lists; nobody sees its answers alone."""
-
-from __future__ import annotations
+"""hospitals: a hospital answers the queries that its administrator lists in `flhe-queries`."""
 
 from flwr.app import Context
 
@@ -11,8 +9,8 @@ from hospitals.task import SCHEMA, patients
 
 
 def load(context: Context) -> Table:
-    """This hospital's patients; in earnest, from a database that the node's own config names."""
-    return patients(int(str(context.node_config["partition-id"])))
+    """Return this hospital's patients; a real one reads them from its database."""
+    return patients(context.node_config["partition-id"])
 
 
 app = query_app(answers(SCHEMA, load))

@@ -1,46 +1,32 @@
-"""What every site and the analyst have in common: the schema. And patients, who are made up."""
-
-from __future__ import annotations
+"""hospitals: the schema and the statistics that all agree on, and patients who are made up."""
 
 import numpy as np
 
-from flhe.analytics import (
-    Choice,
-    Contingency,
-    Count,
-    Covariance,
-    Histogram,
-    KaplanMeier,
-    Mean,
-    Real,
-    Schema,
-    Variance,
-    Whole,
-)
+from flhe import analytics as of
 from flhe.analytics.schema import Table
 
-SCHEMA = Schema(
-    age=Real(18, 100),
-    pressure=Real(60, 260),
-    stage=Choice("I", "II", "III"),
-    treated=Choice("no", "yes"),
-    days=Whole(0, 1095),
-    died=Choice(0, 1),
+SCHEMA = of.Schema(
+    age=of.Real(18, 100),
+    pressure=of.Real(60, 260),
+    stage=of.Choice("I", "II", "III"),
+    treated=of.Choice("no", "yes"),
+    days=of.Whole(0, 1095),
+    died=of.Choice(0, 1),
 )
-CURVES = KaplanMeier("days", "died", by="treated")
 ASKED = {
-    "patients": Count(),
-    "age": Mean("age"),
-    "blood pressure": Variance("pressure"),
-    "age and blood pressure": Covariance(("age", "pressure")),
-    "ages": Histogram("age", (18, 30, 40, 50, 60, 70, 80, 90, 100)),
-    "stage and treatment": Contingency("stage", "treated"),
-    "survival": CURVES,
+    "patients": (of.Count(), ""),
+    "mean age": (of.Mean("age"), "mean"),
+    "deviation of pressure": (of.Variance("pressure"), "deviation"),
+    "correlation": (of.Covariance(("age", "pressure")), "correlation"),
+    "patients by age": (of.Histogram("age", tuple(range(20, 101, 10))), ""),
+    "by stage and treatment": (of.Contingency("stage", "treated"), "counts"),
+    "survival": (of.KaplanMeier("days", "died", by="treated"), "survival"),
 }
+"""Name -> a statistic, and the field of its result that is printed."""
 
 
 def patients(hospital: int) -> Table:
-    """The patients of one hospital; hospitals differ in how many there are, how old and how ill."""
+    """Return the patients of one hospital; hospitals differ in number, age and illness."""
     draw = np.random.default_rng([2024, hospital])
     count = 150 + 130 * hospital
     age = np.clip(draw.normal(52 + 4 * hospital, 14, count), 18, 100)

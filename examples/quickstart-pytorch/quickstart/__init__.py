@@ -1,0 +1,1 @@
+"""Federated training of a small PyTorch network, encrypted."""

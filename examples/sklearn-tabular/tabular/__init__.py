@@ -1,0 +1,1 @@
+"""Logistic regression on a table that several sites hold parts of, encrypted."""
