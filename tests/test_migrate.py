@@ -1,4 +1,4 @@
-"""What docs/migrate.md, docs/how-to/test-my-app.md and the README print runs as printed, and what they name exists."""
+"""What the README and two pages print runs as printed, and what they name exists."""
 
 from __future__ import annotations
 

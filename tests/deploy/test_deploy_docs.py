@@ -36,7 +36,9 @@ def commands(page: str) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize(("page", "most"), [("deploy", 14), ("how-to/run-a-site", 6), ("migrate", 2)])
+@pytest.mark.parametrize(
+    ("page", "most"), [("deploy", 14), ("how-to/run-a-site", 6), ("migrate", 2)]
+)
 def test_commands_exist_with_these_options(page: str, most: int) -> None:
     whole: click.Command = typer.main.get_command(app)
     found = commands((DOCS / f"{page}.md").read_text(encoding="utf-8"))
