@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,7 +137,10 @@ def _signature(node: Definition) -> str:
 
 
 def _fields(node: ast.ClassDef) -> str:
-    """List the annotated attributes of a class, which are the fields of a dataclass."""
+    """List how a class is made: `__init__`, or the fields of a dataclass."""
+    for each in node.body:
+        if isinstance(each, ast.FunctionDef) and each.name == "__init__":
+            return "\n" + textwrap.indent(_signature(each), "    ")
     rows = [
         f"    {ast.unparse(each)}"
         for each in node.body
@@ -158,7 +162,7 @@ def entry(name: Name, level: int = 2) -> str:
         for each in node.body:
             if isinstance(each, ast.FunctionDef) and not each.name.startswith("_"):
                 doc = ast.get_docstring(each)
-                out.append(f"`{node.name}.{each.name}`")
+                out.append(f"{'#' * (level + 1)} {node.name}.{each.name}")
                 out.append(f"```python\n{_signature(each)}\n```\n\n{_markdown(doc)}")
     return "\n\n".join(filter(None, out))
 
