@@ -14,6 +14,7 @@ extensions = ["myst_parser"]
 exclude_patterns = ["results/*.md"]  # results.md has their tables
 html_theme = "furo"
 html_title = "flhe"
+smartquotes = html_use_index = html_domain_indices = False
 html_show_copyright = html_show_sphinx = html_copy_source = html_show_sourcelink = False
 html_static_path = ["_static"]
 html_css_files = ["wide.css"]
@@ -51,7 +52,8 @@ def _generate(_app: Any, _config: Any) -> None:
     write(HERE / "reference")
 
 
-def setup(app: Any) -> None:
+def setup(app: Any) -> dict[str, bool]:
     """Generate the reference before Sphinx looks for pages."""
     app.connect("config-inited", _generate)
     app.connect("source-read", _for_the_site)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
