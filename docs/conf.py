@@ -31,7 +31,8 @@ def _for_the_site(_app: Any, page: str, source: list[str]) -> None:
         readme = re.sub(
             r"\]\((CHANGELOG|CONTRIBUTING)", lambda m: f"](reference/{m[1].lower()}", readme
         )
-        questions = f"\n#{source[0]}\n## Try it"
+        contents = (HERE / "contents.txt").read_text(encoding="utf-8")
+        questions = f"\n#{source[0]}\n{contents}\n## Try it"
         source[0] = readme.replace("](docs/", "](").replace("\n## Try it", questions, 1)
     source[0] = re.sub(r", \[Markdown\]\(results/[^)]*\)", "", source[0])  # the same, as text
     source[0] = re.sub(r"\]\(((?:\.\./)*)\.\./README\.md", r"](\1index.md", source[0])
