@@ -31,11 +31,17 @@ def _for_the_site(_app: Any, page: str, source: list[str]) -> None:
         readme = re.sub(
             r"\]\((CHANGELOG|CONTRIBUTING)", lambda m: f"](reference/{m[1].lower()}", readme
         )
+        readme = readme.replace("](examples/README.md", "](reference/examples/index.md")
         contents = (HERE / "contents.txt").read_text(encoding="utf-8")
         questions = f"\n#{source[0]}\n{contents}\n## Try it"
         source[0] = readme.replace("](docs/", "](").replace("\n## Try it", questions, 1)
     source[0] = re.sub(r", \[Markdown\]\(results/[^)]*\)", "", source[0])  # the same, as text
     source[0] = re.sub(r"\]\(((?:\.\./)*)\.\./README\.md", r"](\1index.md", source[0])
+    source[0] = re.sub(
+        r"\]\(\.\./examples/(?:([a-z-]+)/)?README\.md",
+        lambda m: f"](reference/examples/{m[1] or 'index'}.md",
+        source[0],
+    )
     source[0] = MERMAID.sub(_table, source[0])
 
 

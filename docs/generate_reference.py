@@ -320,14 +320,28 @@ def pages() -> dict[str, str]:
         "node-config.md": node_page(),
         "run-config.md": run_page(),
         "refusals.md": refusals_page(),
+        **dict(_examples()),
         **{f"{name.lower()}.md": _copied(name) for name in ("CHANGELOG", "CONTRIBUTING")},
     }
 
 
 def _copied(name: str) -> str:
-    """Return a page of the repository, with links that hold two folders further down."""
+    """Return a page of the repository, with links that hold in the reference."""
     text = (ROOT / f"{name}.md").read_text(encoding="utf-8")
-    return text.replace("](docs/", "](../")
+    return text.replace("](docs/", "](../").replace("](examples/README.md", "](examples/index.md")
+
+
+def _examples() -> Iterator[tuple[str, str]]:
+    """Yield the pages of the examples, each its README, and their index."""
+    apps = sorted(path.parent.name for path in (ROOT / "examples").glob("*/README.md"))
+    for name in ("", *apps):
+        text = (ROOT / "examples" / name / "README.md").read_text(encoding="utf-8")
+        text = re.sub(r"\]\((?:\.\./)+docs/", "](../../", text)
+        text = re.sub(r"\]\((?:\.\./)?([a-z-]+)/README\.md", r"](\1.md", text)
+        text = text.replace("](../README.md", "](index.md")
+        if not name:
+            text += "\n```{toctree}\n:hidden:\n\n" + "\n".join(apps) + "\n```\n"
+        yield f"examples/{name or 'index'}.md", text
 
 
 def write(folder: Path, **_: Any) -> None:
