@@ -2,7 +2,7 @@
 
 Bytes are payload: the data of arrays and the values of config and metric records. Flower's own
 framing (headers, chunk hashes, record names) is left out, for every scheme alike. The file can be
-followed while the run goes on; its format is in docs/deploy.md.
+followed while the run goes on; its format is in docs/how-to/watch-costs.md.
 """
 
 from __future__ import annotations

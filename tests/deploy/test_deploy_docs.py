@@ -1,4 +1,4 @@
-"""docs/deploy.md names what there is: every setting, every refusal, and commands as they are."""
+"""The pages for administrators name every setting and every refusal, and commands as they are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from flhe.node.policy import settings
 from flhe.wire import codes
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+DOCS = ROOT / "docs"
+PAGE = (DOCS / "deploy.md").read_text(encoding="utf-8")
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCKS = SHELL.findall(PAGE)
 
@@ -35,10 +36,12 @@ def commands(page: str) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize(("page", "most"), [("deploy", 16), ("migrate", 2)])
+@pytest.mark.parametrize(
+    ("page", "most"), [("deploy", 14), ("how-to/run-a-site", 6), ("migrate", 2)]
+)
 def test_commands_exist_with_these_options(page: str, most: int) -> None:
     whole: click.Command = typer.main.get_command(app)
-    found = commands((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))
+    found = commands((DOCS / f"{page}.md").read_text(encoding="utf-8"))
     assert len(found) >= most
     for words in found:
         command, at = whole, 1
@@ -70,7 +73,8 @@ def test_every_setting_of_a_node_is_listed() -> None:
 
 
 def test_every_refusal_is_listed() -> None:
-    rows = re.findall(r"^\| (\d{4}) `(flhe/[a-z-]+)` \|", PAGE, re.MULTILINE)
+    page = (DOCS / "how-to" / "read-a-refusal.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d{4}) `(flhe/[a-z-]+)` \|", page, re.MULTILINE)
     known = [found for code in range(1000, 1100) if (found := codes.find(code))]
     assert rows == [(str(each.code), each.slug) for each in known]
 
