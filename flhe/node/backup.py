@@ -85,7 +85,7 @@ class Backup(Record):
         """
         if len(passphrase) < LEAST or len(set(passphrase)) < VARIED:
             raise ConfigError(
-                f"the passphrase must have {LEAST} characters or more, {VARIED} of them distinct: "
+                f"the passphrase must have {LEAST} characters or more, {VARIED} of them different: "
                 "choose five random words"
             )
         salt = random(16)

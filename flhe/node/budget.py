@@ -82,13 +82,13 @@ class Budget:
             counts = change(now.counts)
             if not keep:
                 return kept
-            # Without a limit a site goes on counting, but a limit that is set later still refuses.
+            # Without a limit a site goes on and counts, but a limit that is set later still refuses.
             made = Ledger.of(counts, now.entry if refusal else kept)
-            # Disk first: after a crash in between the ledger is one entry ahead, which is accepted.
+            # On disk first: after a crash in between the ledger is one entry ahead, which is taken.
             self.store.write(LEDGER, made.to_bytes())
             return kept if refusal else made.entry
 
-        with self.store.lock(name="lock-privacy"):  # a witness in memory locks out nobody else
+        with self.store.lock(name="lock-privacy"):  # a witness in memory excludes no other process
             self.store.witness.follow(witness_name(self.public), act, new=True)
 
     def _refusal(self, kept: bytes, now: Ledger) -> BudgetError | None:

@@ -63,7 +63,7 @@ def _few(counts: Counts) -> Counts:
         (one, two), more = zip(*counts.most_common()[-2:], strict=True)
         del counts[one], counts[two]
         unit = one.of_members and two.of_members
-        # Noise for members counts half if the protected unit is a record.
+        # Noise of members counts half where a record is what is hidden.
         least = min(m.multiplier / (1 + (m.of_members and not unit)) for m in (one, two))
         counts[Mechanism(least, max(one.sampling, two.sampling), unit)] += sum(more)
     return counts
