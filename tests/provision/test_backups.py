@@ -101,8 +101,8 @@ def test_what_is_refused(tmp_path: Path, phrase: Path) -> None:
     assert not file.exists()
     phrase.write_text(PHRASE + "\n")
     backup(home, file, phrase)
-    assert "is there already" in backup(home, file, phrase, bad)
-    assert "is there already" in restore(file, home, phrase, bad)
+    assert "exists already" in backup(home, file, phrase, bad)
+    assert "exists already" in restore(file, home, phrase, bad)
     new = tmp_path / "new"
     phrase.write_text("another passphrase")
     assert "does not open" in restore(file, new, phrase, bad)
