@@ -82,7 +82,7 @@ def _permissions(home: Path) -> Checks:
     loose = [home] * bool(status.st_mode & 0o077) + [p for p, s in inside if _is_loose(s)]
     strange = [p for p, s in inside if not stat.S_ISDIR(s.st_mode) and not stat.S_ISREG(s.st_mode)]
     if strange:
-        says = f"{strange[0]} is not a file, or is a link; a node refuses those"
+        says = f"{strange[0]} is a link, or not a file; a node refuses those"
         yield Check(name, "fail", says, "put the file or directory itself in its place")
     if loose:
         more = f", and {len(loose) - 1} more" if len(loose) > 1 else ""

@@ -301,9 +301,8 @@ class Optimizer(Record):
         for other in groups[1:]:
             if odd := [key for key in groups[0] if other[key] != groups[0][key]]:
                 raise ConfigError(
-                    f"torch.optim.{kind.__name__}: expected equal param groups, got different "
-                    f"{odd[0]}; every weight of the model is stepped alike here, so give them one "
-                    "value"
+                    f"torch.optim.{kind.__name__}: its param groups differ in {odd[0]}; every weight "
+                    "of the model is stepped alike here, so give them one value"
                 )
         return cls(name, **groups[0])
 
