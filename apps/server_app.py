@@ -145,7 +145,7 @@ def placed(settings: Settings, run_id: int) -> Settings:
     """Return `settings` with the absolute path of the final model.
 
     The default is `models/run-ID.flhe` in the user's data directory, or `.npz` if the server reads
-    the model: the server app runs in a directory of Flower's, unknown to the user.
+    the model. The server app itself runs in a directory of Flower's, unknown to the user.
 
     Raises ConfigError: the file cannot be written there. Nothing was trained yet.
     """

@@ -1,8 +1,8 @@
 """Strategies by the name of their scheme, each with its usual codec.
 
-`StrategyOptions` lists their common options. FedSGD is a choice of optimizer: with
-`Optimizer("adam")` (or one of torch.optim, for its class and options) apps return the gradient of
-one batch, under the model's names, and every client takes the same step with the mean.
+`StrategyOptions` lists their common options. For FedSGD choose `Optimizer("adam")`, or one of
+torch.optim for its class and options. Apps then return the gradient of one batch, under the model's
+names, and every client takes the same step with the mean.
 
 Sums of `dp_fedsgd` and `dp_fedavg` are differentially private, under any scheme.
 """
@@ -49,8 +49,8 @@ class FlasheFedAvg(SchemeFedAvg):
 class SashFedAvg(SchemeFedAvg):
     """FedAvg under SASH, for many clients, any of which may drop out; for parameters see `Sash`.
 
-    A round needs t = (N + c) // 2 + 1 of N members to the end: 7 of 10, 67 of 100. c is (N - 1) //
-    3 unless a pinned roster sets another bound. `bits` are 0 by default: all that fit.
+    A round needs t = (N + c) // 2 + 1 of N members to the end: 7 of 10, 67 of 100. The bound c is
+    (N - 1) // 3 unless a pinned roster sets another one. `bits` are 0 by default: all that fit.
     """
 
     def __init__(

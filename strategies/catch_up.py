@@ -1,6 +1,6 @@
 """Catching up: bring every member of an epoch to the same model, bit for bit, before it trains.
 
-If the server has no model, a member with the present one seals it for the others, and keyed digests
+If the server has no model, a member with the present one seals it for the others. Keyed digests
 reveal whether all of them agree.
 """
 

@@ -42,7 +42,7 @@ class Exchange:
 
     fed: Federation
     needed: int
-    """Number of nodes without which the attempt is given up."""
+    """Minimum number of nodes; with fewer the attempt is given up."""
     supports: dict[int, Support] = field(default_factory=dict)
     """Support of each node."""
     _trouble: dict[int, str] = field(default_factory=dict)

@@ -23,8 +23,8 @@ POLL = (0.02, 1.0)
 class StreamGrid(MeteredGrid):
     """A Grid whose `send_and_receive` pulls and yields each reply alone, once it is there.
 
-    Messages are pushed one by one: a lost node is left out of Flower's list of ids in memory and is
-    an empty id over HTTP, so only this tells which node an id belongs to. Equal contents still
+    Messages are pushed one by one, so that each id belongs to a known node. Flower's list of ids
+    leaves out a lost node in memory, and has an empty id for it over HTTP. Equal contents still
     travel once: the SuperLink asks for missing ones. After a call, `silent` holds the nodes that
     did not reply in time.
 

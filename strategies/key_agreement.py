@@ -2,10 +2,10 @@
 
 Three relays: ADVERTISE, SHARE, CONFIRM. The CONFIRMs travel with the first message of a round, and
 each member verifies them before it encrypts anything. Then members agree on the keys that the
-scheme declares: a key pair, which the member of the lowest rank makes and the others take
-(`key_pair`); a key for each member, with a sum known to all (`joint`); or shares of a key that no
-party holds (`shared_key`). A node that falls silent ends the attempt; the next one starts over,
-with fresh keys, among those that answered.
+scheme declares. These are a key pair, made by the member of the lowest rank (`key_pair`), a key for
+each member, with a sum known to all (`joint`), or shares of a key that no party holds
+(`shared_key`). A node that falls silent ends the attempt; the next one starts over, with fresh
+keys, among those that answered.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class _Attempt:
         return replies
 
     def acquit(self, nodes: list[int]) -> int:
-        """If most of `nodes` refused, clear them of blame; return their number."""
+        """Clear `nodes` of blame if most of them refused; return the number of refusals."""
         refusers = self.refused & set(nodes)
         if 2 * len(refusers) <= len(nodes):
             return 0

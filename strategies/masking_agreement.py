@@ -1,6 +1,6 @@
 """Run `flhe.keys.agreement.masking` over a Grid: the server only relays messages.
 
-Two relays after the update: CONSIST hands each survivor its shares and asks it to sign the set;
+Two relays follow the update. CONSIST hands each survivor its shares and asks it to sign the set.
 UNMASK presents t signatures and asks for the sum of its shares. The released result opens the sum
 of exactly those updates, for its reader. If members hold shares of a key, CONSIST presents the sum,
 and some of them decrypt it in part.

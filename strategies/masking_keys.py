@@ -6,7 +6,7 @@
         seeds = keys.release(survivors)                          # in its aggregate_train
 
 In every round each member draws a seed, shares it, and its app masks with it. The server learns the
-sum of the seeds of one survivor set a round only: signing needs so many members that no two sets
+sum of the seeds of one survivor set a round only. Signing needs so many members that no two sets
 are ever signed.
 
 Source: SASH, Sec. 3.2; Bonawitz et al., CCS 2017; `flhe.keys.agreement.masking`.

@@ -22,7 +22,7 @@ class Membership:
     lost: set[int] = field(default_factory=set)
     """Members missing from a sum that needs all, so it needs new keys without them."""
     mute: set[int] = field(default_factory=set)
-    """Other nodes that did not identify themselves before this round."""
+    """Non-members that did not identify themselves before this round."""
     keyless: set[int] = field(default_factory=set)
     """Members that have no usable key."""
     left: set[int] = field(default_factory=set)

@@ -1,8 +1,8 @@
 """Pending: a survivor set that members may have signed, until it is opened or never can be.
 
-A node that has signed a set signs no other one from the same model. So a set has three ends. Either
-t members answer UNMASK, and its sum is the round's; or t members promise never to answer, and the
-next round begins from the same model; or the run stops, and a resumed one begins with the set.
+A node that has signed a set signs no other one from the same model. So a set has three ends. If t
+members answer UNMASK, its sum is the round's. If t members promise never to answer, the next round
+begins from the same model. If the run stops, a resumed one begins with the set.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Suspects: members that may have altered the sums that do not open, until one is identified.
 
-A member that sends a ciphertext with wrong tags spoils the sum, and the sum does not reveal it:
+A member that sends a ciphertext with wrong tags spoils the sum. The sum does not reveal it, and
 reading one contribution would break its secrecy. But that member is in each refused sum. So of the
 members of all refused sums, some are left out for a round or two. A sum that is refused without
 them clears them, and one that opens costs nothing. In the end one is left.

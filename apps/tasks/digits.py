@@ -1,7 +1,7 @@
 """Handwritten digits, 8 x 8, from scikit-learn: no download.
 
-Enlarged to 28 x 28 they stand in for Fashion-MNIST and FEMNIST, and only under names that say so:
-results on them are not figures of either.
+Enlarged to 28 x 28 they stand in for Fashion-MNIST and FEMNIST, under names that say so. Results on
+them are not figures of either.
 """
 
 from __future__ import annotations

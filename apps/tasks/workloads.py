@@ -1,6 +1,6 @@
 """The papers' six workloads: networks in the published sizes with their data sets; and one of ours.
 
-FCN on Fashion-MNIST, AlexNet on CIFAR-10 and LSTM on Shakespeare are BatchCrypt's and ESAFL's;
+FCN on Fashion-MNIST, AlexNet on CIFAR-10 and LSTM on Shakespeare are BatchCrypt's and ESAFL's.
 ResNet-20 on CIFAR-10, GRU on Shakespeare and CNN on FEMNIST are FLASHE's, whose GRU predicts next
 words. Both language models here predict the next character, as in LEAF's Shakespeare.
 

@@ -1,10 +1,10 @@
 """Stages of the key agreement (`flhe.keys.agreement`), answered without calling the app.
 
-Once all have confirmed an epoch, its members agree on the scheme's own keys: one key pair for all
-(`key_pair`), shares of a key that no party holds (`shared_key`), or a key for each member
-(`joint`). Before drawing a key of its own, a member erases those of the previous epoch: afterwards
-it opens no sum sealed for another set of senders. (Dealt keys are for one set only.) Its model and
-the update under way stay; the update is encrypted again for the remaining members.
+Once all have confirmed an epoch, its members agree on the scheme's own keys. These are one key pair
+for all (`key_pair`), shares of a key that no party holds (`shared_key`), or a key for each member
+(`joint`). Before drawing a key of its own, a member erases those of the previous epoch. From then
+on it opens no sum sealed for another set of senders. (Dealt keys are for one set only.) Its model
+and the update under way stay; the update is encrypted again for the remaining members.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """App: the inside of the mod, and the app's inputs.
 
 A server must not be able to treat one site's app differently. So an app gets its model and the
-contract's settings for the round, in fixed order, and nothing else from the server: no other
+contract's settings for the round, in fixed order. It gets nothing else from the server: no other
 records, and no metadata (ids, group, times).
 """
 

@@ -61,7 +61,7 @@ class CodecMod:
             return reply
         if records.find_reply(reply.content) is not None:
             raise ConfigError(
-                f"{type(self).__name__} stands before HEMod, and would work on ciphertext: put HEMod() "
+                f"{type(self).__name__} is before HEMod, and would work on ciphertext: put HEMod() "
                 "first in ClientApp(mods=[...])"
             )
         after = _arrays(reply.content)

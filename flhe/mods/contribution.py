@@ -49,7 +49,7 @@ class Turn:
 
     @property
     def model(self) -> Model:
-        """Its starting model, until a contribution is encoded."""
+        """Starting model of the turn, until a contribution is encoded."""
         assert self.follower.model is not None
         return self.follower.model
 

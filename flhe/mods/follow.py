@@ -1,7 +1,7 @@
 """Follow the federation: a node updates its model from a message.
 
-Steps, if the message has their parts: the confirmations that begin an epoch, a sealed checkpoint or
-the plain initial model, the sums of the rounds since. A node never returns to an earlier round.
+In order, if present: the confirmations that begin an epoch, a sealed checkpoint or the plain
+initial model, the sums of the rounds since. A node never returns to an earlier round.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Follower:
         here, there = mine.get(round_, own.history), theirs.get(round_, b"")
         raise EquivocationError(
             f"round {round_}: the result here is {here.hex()[:16]}, in the checkpoint by {sealer} "
-            f"it is {there.hex()[:16] or 'none'}: the sites were told two results. Compare flhe "
+            f"it is {there.hex()[:16] or 'none'}: the sites received two results. Compare flhe "
             "log with the other sites'; to take theirs, move runs/<id>/model in this state "
             "directory away"
         )

@@ -4,7 +4,7 @@
     supports   the sum of mean squares           -> the support
     update     the masking mode that was chosen  -> ciphertext
 
-Only the first stage calls the app. A node answers each step once in an attempt: each is claimed on
+Only the first stage calls the app. A node answers each step once in an attempt. Each is claimed on
 disk first, with the sent support, and a repeated stage gets the same bytes. The node's own model
 and draft decide which steps a round has, never the server.
 """

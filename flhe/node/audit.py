@@ -8,10 +8,10 @@
     {"time":...,"stage":"round",...,"answer":"refused",...,"code":1014,"reason":"flhe/protocol"}
 
 Each field is public by construction: a number in its range, a word from a closed set, the beginning
-of a hash, or the name and parameters of a query, which the server chose. `result` identifies the
-node's model. It is equal at all sites unless the server sent them different models, so
-administrators may compare it, as they may `contract`. Metrics, example counts, keys and error texts
-have no field; `errors.log` has the details of failures.
+of a hash, or the server's query. `result` identifies the node's model. It is equal at all sites
+unless the server sent them different models, so administrators may compare it, as they may
+`contract`. Metrics, example counts, keys and error texts have no field; `errors.log` has the
+details of failures.
 """
 
 from __future__ import annotations
@@ -72,11 +72,10 @@ STAGES = frozenset({*_ANSWER_OF, *_TRAINING, PERMIT})
 ANSWERS = frozenset({*_ANSWER_OF.values(), *_STEPS.values()}) | {
     *("resent", "complaint", REFUSED, PERMITTED)
 }
-"""Answers of a node: "agreement" is its part of a key agreement, "status" its progress, "survivors"
-its signature on the survivors, "complaint" the senders whose shares do not decrypt, "release" its
-shares for unmasking the sum, "promise" that a sum is never unmasked, "model" a model sealed for the
-group.
-"""
+"""Answers of a node. "agreement" is its part of a key agreement, "status" its progress, "model" a
+model sealed for the group. "survivors" is its signature on the survivors, "complaint" the senders
+whose shares do not decrypt, "release" its part for opening the sum, "promise" that a sum is never
+opened."""
 
 _WORDS = {"stage": STAGES, "answer": ANSWERS, "asked_by": {"server", ADMINISTRATOR}}
 _ENDS = {"run": 1 << 64, "bytes_out": 1 << 63, "time": 253402300800}  # the year 10000
@@ -110,11 +109,11 @@ class Entry:
     The server chooses stage, round and attempt. Invalid values are recorded as unknown (numbers as
     None), never refused: otherwise the server could keep an answer out of the log.
 
-    `time` is the Unix time of the answer; `run` is Flower's run id, 64 bits; `seconds` include the
-    app's own time; `bytes_out` is the size of the answer, 0 if only a code left. The log keeps 4
-    bytes of the epoch's id, 8 of `contract`, the hash of the contract that all members signed, and
-    8 of `result`, the hash of all results so far. Round and attempt are below 2**32. `query` is the
-    query's text (`Query.line`).
+    `time` is the Unix time of the answer, `run` Flower's run id, 64 bits. `seconds` include the
+    app's own time. `bytes_out` is the size of the answer, 0 if only a code left. The log keeps 4
+    bytes of the epoch's id, 8 of `contract`, the signed contract's hash, and 8 of `result`, the
+    hash of all results so far. Round and attempt are below 2**32. `query` is the query's text
+    (`Query.line`).
 
     Raises ConfigError: a number is out of its range, or code and refusal do not come together.
     """

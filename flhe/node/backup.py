@@ -3,7 +3,7 @@
     key  = scrypt(passphrase, salt, N = 2**17, r = 8, p = 1)
     file = CBOR {v, kind, salt, box},   box = ChaCha20-Poly1305(key, CBOR {seed, models})
 
-A restored backup must never encrypt or unmask a second time: the original may have used its keys
+A restored backup must never encrypt or unmask a second time. The original may have used its keys
 since, and a backup outlives keys that every node has erased. So a backup keeps only each epoch's
 model key (`flhe/keys/seal.py`), from which no other key follows. The file and its passphrase
 together give the site's identity and all models that its group has sealed.

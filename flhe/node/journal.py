@@ -3,7 +3,7 @@
 The file runs/<id>/journal is replaced as a whole and flushed; then its witness follows
 (`witness.py`). Only then does the node encrypt, open or sign. So after a loss of power a node has
 either recorded a use or not made it. A journal that differs from its witness belongs to a directory
-that was copied or rolled back: its keys encrypt and open nothing until the group agrees on new
+that was copied or rolled back. Its keys encrypt and open nothing until the group agrees on new
 ones.
 
 It cannot detect a snapshot that includes a running machine's memory: see docs/protocol.md.
@@ -64,7 +64,7 @@ class Note(Record):
 class SignedSet(Record):
     """The only survivor set signed from one start.
 
-    `start` is SHA-256 of the purpose and history of its slot; `slot` and `scope` are the digests of
+    `start` is SHA-256 of the purpose and history of its slot. `slot` and `scope` are the digests of
     the slot, and of slot and circle (`flhe.keys.agreement.voids`). `answered` says whether this
     node may have sent its shares for unmasking the set.
     """

@@ -1,13 +1,13 @@
 """Policy: what this node allows, whatever the server requests.
 
 It is read from the node's own config (keys in docs/deploy.md) and from $FLHE_HOME, $FLHE_METRICS
-and $FLHE_WITNESS, never from Flower's run config: the server can rewrite that. Limits are set in a
-pinned roster (`flhe.keys.roster.limits`) and in the node config; the stricter one applies.
+and $FLHE_WITNESS. It ignores Flower's run config, because the server can rewrite that. Limits are
+set in a pinned roster (`flhe.keys.roster.limits`) and in the node config; the stricter one applies.
 
-A simulation has no node config for pinning. Only there, trust is first-use, the server may see
-unpermuted supports, read sums and ask for any part of an update in clear, schemes may have their
-weakest settings, the disk counts as one that is never rolled back, and a run is unencrypted if its
-run config says so: `scheme="plain"` or `flhe-plain=true`.
+A simulation has no node config for pinning. Only there, trust is first-use, schemes may have their
+weakest settings, and the disk counts as one that is never rolled back. Only there, the server may
+see unpermuted supports, read sums and ask for any part of an update in clear. A run is unencrypted
+if its run config says so: `scheme="plain"` or `flhe-plain=true`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def listed(config: Config, key: str, default: tuple[str, ...] = ()) -> tuple[str
 
 
 def allowed(simulated: bool = False, plain_asked: bool = False) -> tuple[str, ...]:
-    """Return the schemes that a node config allows by default; deployed, flhe's marked ones."""
+    """Return the schemes that may run by default; deployed, flhe's own that allow it."""
     if simulated:
         return (*SCHEMES.names(), PLAIN) if plain_asked else SCHEMES.names()
     return tuple(name for name in SCHEMES.own if SCHEMES.named(name).deployed)
@@ -126,8 +126,8 @@ class Policy:
     most `max_federations` may begin in `home`; 0 allows any number. `witness` is the witness's
     directory, None for a default one, and with `durable` keys outlive it. `accepted` are hashes of
     permitted contracts, 64 hexadecimal digits each; none permits all. `queries` are the names of
-    permitted queries, None for all that the app answers; `max_queries` limits their number in one
-    federation, and a sum of answers needs `min_contributors` senders.
+    permitted queries, None for all that the app answers. `max_queries` limits their number in one
+    federation. A sum of answers needs `min_contributors` senders.
     """
 
     home: Path
@@ -286,8 +286,8 @@ class Policy:
         name = contract.hash().hex()
         if self.accepted and name not in self.accepted:
             raise PolicyError(
-                f"nobody at this site has accepted the contract {name[:16]}...: read it (`flhe log`), "
-                f'and if it is what was agreed on, set flhe-accept-contract="{name}" in the node config'
+                f"this site has not accepted the contract {name[:16]}...: read it (`flhe log`), and if "
+                f'it is the agreed one, set flhe-accept-contract="{name}" in the node config'
             )
 
     def check_terms(self, terms: Terms) -> None:

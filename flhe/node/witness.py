@@ -65,8 +65,8 @@ class Witness:
             return
         if kept:
             raise NoKeyError(
-                "this state directory was copied or put back, and what is missing in it was used "
-                "elsewhere: its keys encrypt nothing; agree on a new epoch"
+                "this state directory was copied or rolled back, and its keys were used elsewhere "
+                "since: they encrypt nothing; agree on a new epoch"
             )
         if self.place is None:
             raise NoKeyError(
@@ -75,9 +75,9 @@ class Witness:
                 "memory"
             )
         raise NoKeyError(
-            "the witness of these keys' last use is missing: the machine has started anew, or this "
+            "the witness of these keys' last use is missing: the machine was restarted, or this "
             "state directory is a copy; they encrypt nothing; agree on a new epoch (flhe-durable=true "
-            "in the node config where the disk is never put back)"
+            "in the node config if the disk is never rolled back)"
         )
 
 
@@ -103,8 +103,8 @@ def find(
         _prepare(named, make)
         if not (durable or is_apart(named, home)):
             raise ConfigError(
-                "flhe-witness is on the same disk as the state directory, and would be put back with "
-                "it: name a directory in memory or on another disk"
+                "flhe-witness is on the same disk as the state directory, and would be rolled back "
+                "with it: name a directory in memory or on another disk"
             )
         return Witness(named, durable)
     for place in _defaults(environ):

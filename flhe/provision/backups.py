@@ -26,7 +26,7 @@ from flhe.wire import files
 
 
 def backup(home: Path, out: Path, passphrase: str) -> tuple[Backup, int]:
-    """Write the backup of a state directory, 0600; return its content and the epochs left out.
+    """Write the backup of a state directory, 0600; return its content and the number left out.
 
     An epoch with a damaged file, or one of another version, is left out. The backup holds the model
     keys of the others, and nothing that reads more.

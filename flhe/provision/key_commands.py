@@ -68,7 +68,7 @@ def rotate(
     ],
     name: Annotated[str, typer.Option(help="The site's name in the roster.")],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE.site", help="The request; NAME.site unless said.")
+        Path | None, typer.Option(metavar="FILE.site", help="The request; by default NAME.site.")
     ] = None,
 ) -> None:
     """Make a new identity, and a request to take the old one's place."""

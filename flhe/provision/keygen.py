@@ -88,7 +88,7 @@ Roster: {sites.hash.hex()}
 1. Give each site its own file, by hand, never through the server.
 2. Each site compares the serial with the others: flhe keygen --show FILE
 3. and sets flhe-dealt-key in its node config to where it keeps the file, mode 600.
-4. Delete {out} and every copy: whoever has all the files reads every update.
+4. Delete {out} and every copy: all the files together decrypt every update.
 The ServerApp then says HEStrategy(scheme={kind!r}).""",
     )
 

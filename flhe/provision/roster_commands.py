@@ -198,7 +198,7 @@ def _made(out: Path, made: Roster, before: Path | None = None) -> None:
     _show(unsigned)
     previous = "" if before is None else f" --previous {before}"
     typer.echo(
-        f"\n{out} is signed by nobody yet. Send it to every site. Each looks at it (flhe roster show), "
+        f"\n{out} has no signature yet. Send it to every site. Each looks at it (flhe roster show), "
         "compares the\nwords of the hash with the others over the phone, and then types:\n"
         f"   flhe roster sign {out} --home DIR --roster-hash {made.hash.hex()}{previous}"
     )

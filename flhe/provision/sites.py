@@ -32,7 +32,7 @@ def _report(request: Enrolment, path: Path, home: Path, *, made: bool) -> str:
 
 key  {public.hex()}
 {words}
-1. Send {path} to whoever collects the roster; it holds no secret.
+1. Send {path} to the roster's collector; it holds no secret.
 2. Let them call you, and read them the words above: they must see the same.
    They then type: {then}
 3. Back the identity up; who loses it needs a new one, and all sites a new roster:

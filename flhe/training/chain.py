@@ -3,9 +3,9 @@
     history = SHA-256( CBOR ["flhe/v1/history", history before, round, digest of the sum, senders] )
 
 A model carries its links, and so does a sealed checkpoint. Members that opened the same sums have
-the same links. A reader must find its own result in a checkpoint's links, else it refuses the
-checkpoint: the server showed the sites different sums of a round. The server computes the same
-histories from the sums that it relays, so links reveal nothing more to it.
+the same links. A reader refuses a checkpoint without its own result in the links: the server showed
+the sites different sums of a round. The server computes the same histories from the sums that it
+relays, so links reveal nothing more to it.
 
 Source: docs/protocol.md (The chain).
 """

@@ -32,9 +32,9 @@ def bound_layout(label: str, layout_hash: bytes, digest: bytes) -> bytes:
 class EpochSums:
     """Public facts of an epoch.
 
-    Terms are resolved for this cohort. `run_id`, `roster_hash` and `epoch` are those of a `Slot`;
-    `number` is the epoch's number, `cohort` its number of members, and `public` the scheme's public
-    key, if it has one.
+    Terms are resolved for this cohort. `run_id`, `roster_hash` and `epoch` are those of a `Slot`.
+    `number` is the epoch's number, `cohort` its number of members, `public` the scheme's public
+    key, if any.
     """
 
     terms: Terms

@@ -3,7 +3,7 @@
 The server never sees the mean, so every client computes the step. All must reach the same model,
 because members compare keyed digests, and torch's last bits differ between processors and builds.
 So a rule uses only +, -, *, /, sqrt and comparisons, one element at a time, which IEEE 754 rounds
-uniquely; powers are repeated products. A block is computed in float64 and rounded to float32 once.
+uniquely. Powers are repeated products. A block is computed in float64 and rounded to float32 once.
 Subnormal numbers become zero, because some programs make the processor flush them. Rules treat all
 elements alike, so block boundaries do not matter.
 
@@ -40,9 +40,9 @@ float32's largest number. If rounding takes v - a**2 below zero, torch gives NaN
 
 Source: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), Alg. 2; Hsu et al., "Measuring
 the Effects of Non-Identical Data Distribution" (2019), for fedavgm. Defaults, bias correction with
-r + 1 and moments that start from zero are those of Flower 1.41's strategies. BatchCrypt (Zhang et al.,
-USENIX ATC 2020), Alg. 1 and Sec. 5; PyTorch 2, torch.optim; Adam: Kingma and Ba (ICLR 2015); for
-`decay`, Keras' rule.
+r + 1 and moments that start from zero are those of Flower 1.41's strategies. BatchCrypt (Zhang et
+al., USENIX ATC 2020), Alg. 1 and Sec. 5; PyTorch 2, torch.optim; Adam: Kingma and Ba (ICLR 2015);
+for `decay`, Keras' rule.
 """
 
 from __future__ import annotations

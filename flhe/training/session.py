@@ -4,8 +4,8 @@
     encode     draft -> integers, and their support             clip, weigh, quantize, permute
     open       model, sealed sum -> next model                  check, record, decrypt, decode, apply
 
-The order matters: a vector is encoded, and NaN refused, before its mask is claimed, and a sum's
-hash is on disk before it is decrypted.
+The order matters. A vector is encoded, and NaN refused, before its mask is claimed. A sum's hash is
+on disk before it is decrypted.
 
 A round starts from the model with the history in its slot. Failed rounds leave no trace in the
 model: the next round starts from the same model under the next number.

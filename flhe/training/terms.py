@@ -1,7 +1,7 @@
 """Terms: public parameters that all members of a federation share.
 
 The strategy announces them. A node checks them against its own policy and hashes them into every
-key and signature of a round, so members with different terms cannot decrypt each other's sums.
+key and signature of a round. So members with different terms cannot decrypt each other's sums.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EVALUATE_METRICS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Terms(Record):
-    """All public parameters of an update's encoding and encryption.
+    """Public parameters of an update's encoding and encryption.
 
     Parameters
     ----------

@@ -2,8 +2,8 @@
 
     voucher = an envelope of stage "vouch"; its payload is CBOR [epoch id, history, keyed digest]
 
-A reader takes a checkpoint if more members vouch than may collude with the server: at least one of
-them is honest and holds this model. For a first model its maker's voucher is enough, because no
+A reader takes a checkpoint if more members vouch than may collude with the server. Then at least
+one honest member holds this model. For a first model its maker's voucher is enough, because no
 other member holds it yet.
 
 Source: docs/protocol.md (Checkpoints).

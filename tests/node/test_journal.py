@@ -74,7 +74,7 @@ def read(book: Book) -> Journal:
 USES = [claim(9, 0, 2), claim(9, 1, 0), opening(9), opening(9, A, "mean-squares"), lambda now: now]
 
 
-def refused(book: Book, says: str = "copied or put back") -> None:
+def refused(book: Book, says: str = "copied or rolled back") -> None:
     """Nothing is claimed, opened or begun."""
     for use in (*USES, lambda now: now.begun(OTHER, 0)):
         with pytest.raises(NoKeyError, match=says):
