@@ -100,7 +100,7 @@ def _selection(settings: Settings) -> None:
         noise = settings.laplace
     if not select.partial and (settings.rule, settings.rest) != ("sensitivity", "clear"):
         raise ConfigError(
-            "rule and rest say what is encrypted where select is below 1: leave them out, or lower it"
+            "rule and rest have no effect unless select is below 1: leave them out, or lower it"
         )
     if select.clear and settings.fair_q:
         raise ConfigError(

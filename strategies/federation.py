@@ -447,7 +447,7 @@ class Federation:
         found, self.summed = self.suspects.refused(self.summed), set()
         if found is not None:
             self.barred.add(found)
-            log(WARNING, "node %d is left out from now on: what it sends spoils sums", found)
+            log(WARNING, "node %d is left out from now on: its ciphertexts spoil sums", found)
 
     def spoilt(self, round_: int) -> AlteredError:
         """Return the error that ends the run: members opened a sum that is not its senders'.

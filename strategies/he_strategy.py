@@ -220,7 +220,7 @@ class HEStrategy(FedAvg):
         try:
             for number in range(first, contract.last + 1):
                 log(INFO, "")
-                what = " the map of what is selected" if fed.parameters.maps else ""
+                what = " the selection map" if fed.parameters.maps else ""
                 log(INFO, "[ROUND %s/%s]%s", number, contract.last, what)
                 if fed.ledger.phase != "summed":
                     attempts.run(number, partial(self._train, fed, number, seconds))

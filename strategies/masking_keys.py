@@ -148,7 +148,8 @@ class MaskingKeyAgreement(Workflow, MeteredGrid):
         self._owed = False
         if not set(chosen) <= fed.attempt.shares.keys() or fed.ledger.phase != "training":
             raise ProtocolError(
-                "release: nodes whose masked replies came in this round, and once: members sign one set"
+                "release: name nodes whose masked replies came in this round, and only once: "
+                "members sign one set"
             )
         senders = tuple(sorted(map(fed.parameters.epoch.rank, chosen)))
         if len(senders) < (need := self.sampling.quorum(fed)):

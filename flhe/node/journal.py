@@ -229,8 +229,8 @@ class Journal(Record):
             )
         if len(self.queries) >= min(most, MAX_QUERIES):
             raise PolicyError(
-                f"{len(self.queries)} queries were answered in this federation, which is all that this "
-                "site answers: raise flhe-max-queries in the node config, or begin another one"
+                f"{len(self.queries)} queries were answered in this federation, this site's "
+                "limit: raise flhe-max-queries in the node config, or begin another one"
             )
         return replace(self, queries={**self.queries, number: query})
 

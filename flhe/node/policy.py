@@ -296,8 +296,8 @@ class Policy:
         self.check_scheme(scheme.name)
         if terms.codec.sparse and not terms.codec.hides and not self.limits["unpermuted"]:
             raise PolicyError(
-                "the server asked for sparse updates with permute=False, which shows it what this node "
-                "chose: leave permute on in the strategy, or set "
+                "the server asked for sparse updates with permute=False, which reveals the "
+                "chosen coordinates to it: leave permute on in the strategy, or set "
                 f"{self._setting('unpermuted')}"
             )
 
@@ -360,8 +360,8 @@ class Policy:
         select = terms.select
         if select.kind not in self.select_rules:
             raise PolicyError(
-                f"the server asked to have {select.kind!r} choose what is encrypted, this node takes "
-                f"{', '.join(self.select_rules)}: change the rule in the strategy, or "
+                f"the server asked to select the encrypted values by {select.kind!r}, this node "
+                f"permits {', '.join(self.select_rules)}: change the rule in the strategy, or "
                 "flhe-select-rules in the node config"
             )
         if not select.by_layer:

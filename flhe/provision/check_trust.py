@@ -141,7 +141,7 @@ def _shown(policy: Policy, schemes: list[str]) -> Checks:
     if limits["unpermuted"]:
         granted["the server to see which values were chosen"] = "flhe-unpermuted=false"
     for says, mend in granted.items():
-        yield Check("allows", "warn", says, f"{mend}, unless that is meant")
+        yield Check("allows", "warn", says, f"{mend}, unless intended")
     if not granted:
         yield Check("allows", "ok", "nothing of an update in clear")
     metrics = ", ".join(policy.metrics)

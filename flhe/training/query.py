@@ -104,8 +104,8 @@ class Part(Record):
             )
         if self.bound and self.bound / self.resolution > 2**_ROOM:
             raise ConfigError(
-                f"array {self.name!r}: {self.bound:g} in steps of {self.resolution:g} takes more than "
-                f"{_ROOM} bits, which is what sums have room for: choose a coarser resolution"
+                f"array {self.name!r}: {self.bound:g} in steps of {self.resolution:g} takes more "
+                f"than the {_ROOM} bits of sums: choose a coarser resolution"
             )
 
     @property

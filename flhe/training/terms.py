@@ -188,10 +188,10 @@ class Terms(Record):
         noise = self.noise
         what = f"with Laplace noise of scale {noise.scale:g}" if noise else "without noise"
         return (
-            f"a part of each update leaves in clear {what} ({describe(self.select)}): what is in "
-            "clear is not private in any accounted sense, with noise or without. What it shows of the "
-            "training data depends on model and data; measure it with an attack (`flhe audit`), or "
-            "encrypt all (select=1.0)"
+            f"a part of each update leaves in clear {what} ({describe(self.select)}): this part "
+            "is not private in any accounted sense, with noise or without. How much it reveals "
+            "of the training data depends on model and data; measure it with an attack (`flhe "
+            "audit`), or encrypt all (select=1.0)"
         )
 
     def resolved(self, cohort: int) -> Terms:
