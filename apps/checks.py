@@ -1,6 +1,6 @@
-"""Checks of the run config beyond single settings: what cannot go together, and what would do nothing.
+"""Checks of the run config beyond single settings: conflicts, and settings without effect.
 
-Each refuses by ConfigError, in the words of the run config. What `Terms` refuses is refused by it.
+Each refuses by ConfigError, in the run config's words. `Terms` makes its own refusals.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from flhe_app.option import key_of
 from flhe_app.settings import FAIR_BITS, MIN_LIMIT, Settings
 
 MIN_ENCRYPTED_NODES = 3
-"""Nodes that keys are agreed among."""
+"""Minimum number of nodes for a key agreement."""
 
 
 def check(settings: Settings) -> None:
-    """Refuse what cannot go together; ConfigError."""
+    """Refuse conflicting settings; ConfigError."""
     if settings.encrypted and settings.cohort < MIN_ENCRYPTED_NODES:
         raise ConfigError(
             f"scheme={settings.scheme!r} with {settings.cohort} node(s) a round: a sum of two shows "
@@ -27,7 +27,7 @@ def check(settings: Settings) -> None:
             'or scheme="plain"'
         )
     if settings.resume and not settings.state_dir:
-        raise ConfigError("resume=true needs state-dir: name the directory of the run before")
+        raise ConfigError("resume=true needs state-dir: name the directory of the earlier run")
     _dropouts(settings)
     _methods(settings)
     _selection(settings)
@@ -39,7 +39,7 @@ def check(settings: Settings) -> None:
 
 @contextmanager
 def _said(settings: Settings, *keys: str) -> Iterator[None]:
-    """Say an error in the words of the run config, with the settings of `keys` in front."""
+    """Rewrite an error in the run config's words, preceded by the settings of `keys`."""
     try:
         yield
     except FlheError as error:
@@ -55,7 +55,7 @@ def _said(settings: Settings, *keys: str) -> Iterator[None]:
 
 
 def _dropouts(settings: Settings) -> None:
-    """Refuse to lose more nodes than a sum can spare, and to kill one in a round that never is."""
+    """Refuse to lose more nodes than a sum can spare, and a kill in a round outside the run."""
     if settings.kill > settings.num_rounds:
         raise ConfigError(
             f"kill={settings.kill}: the run has num-rounds={settings.num_rounds}; name one of those, "
@@ -70,12 +70,13 @@ def _dropouts(settings: Settings) -> None:
     if _lasting(settings) and left < min(settings.nodes, MIN_ENCRYPTED_NODES):
         raise ConfigError(
             f"scheme={settings.scheme!r} with {left} of {settings.nodes} nodes left by drops or "
-            f"kill: those that are left agree on new keys, and {MIN_ENCRYPTED_NODES} must; use more"
+            f"kill: the remaining nodes agree on new keys, which needs {MIN_ENCRYPTED_NODES}; use "
+            "more"
         )
 
 
 def _methods(settings: Settings) -> None:
-    """Refuse what an optimizer or q-FedAvg would."""
+    """Refuse settings that an optimizer or q-FedAvg refuses."""
     own = ("server_optimizer", "server_eta", "server_momentum")
     clients = ("client_optimizer", "client_lr", "client_momentum", "client_decay")
     with _said(settings, *(clients if settings.gradients else own)):
@@ -99,19 +100,21 @@ def _selection(settings: Settings) -> None:
         noise = settings.laplace
     if not select.partial and (settings.rule, settings.rest) != ("sensitivity", "clear"):
         raise ConfigError(
-            "rule and rest say what is encrypted where select is below 1: leave them out, or lower it"
+            "rule and rest have no effect unless select is below 1: leave them out, or lower it"
         )
     if select.clear and settings.fair_q:
         raise ConfigError(
-            "fair-q with select: weights are secrets, and values in clear show them; encrypt all, or "
-            "use rest='drop'"
+            "fair-q with select: weights are secrets, and values in clear reveal them; encrypt "
+            "all, or use rest='drop'"
         )
     if noise is None and settings.noise_scope != "clear":
-        raise ConfigError("noise-scope without noise does nothing: say how much, or leave it out")
+        raise ConfigError(
+            "noise-scope without noise has no effect: give its scale, or leave it out"
+        )
 
 
 def _keys(settings: Settings) -> None:
-    """Refuse what a scheme's keys cannot open."""
+    """Refuse a run whose sums the scheme's keys cannot open."""
     if _lasting(settings) and settings.fraction_train < 1:
         raise ConfigError(
             f"fraction-train={settings.fraction_train} with scheme={settings.scheme!r}: keys that last "
@@ -129,5 +132,5 @@ def _keys(settings: Settings) -> None:
 
 
 def _lasting(settings: Settings) -> bool:
-    """Whether keys last longer than a round, and open sums of all nodes only."""
+    """Return whether keys last longer than a round, and open sums of all nodes only."""
     return settings.encrypted and settings.system.needs_all_members

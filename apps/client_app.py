@@ -1,6 +1,6 @@
-"""The client: what any FedAvg app for Flower has, and one mod that encrypts.
+"""The client: an ordinary FedAvg app for Flower, and one mod that encrypts.
 
-Policy and keys are no business of this file: the mod reads them from the node's own config.
+Policy and keys are not set here: the mod reads them from the node's own config.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from flhe_app.tasks.split import node_data
 
 
 def sensitive(msg: Message, ctx: Context) -> dict[str, Tensor]:
-    """How much the gradient of each parameter tells of this node's images."""
+    """Return how much the gradient of each parameter reveals of this node's images."""
     settings = Settings.from_config(ctx.run_config)
     batches = _data(settings, ctx).train.batches(settings.batch_size)
     return sensitivity(_model(settings, msg), functional.cross_entropy, batches, of="inputs")
@@ -75,7 +75,7 @@ def train_fn(msg: Message, ctx: Context) -> Message:
 
 
 def _private(settings: Settings, model: nn.Module, examples: Examples, msg: Message) -> Message:
-    """Sum of the clipped gradients of a Poisson batch."""
+    """Return the sum of the clipped gradients of a Poisson batch."""
     chosen = torch.from_numpy(poisson_batch(len(examples.labels), settings.sampling))
     batch = examples.images[chosen], examples.labels[chosen]
     loss = functional.cross_entropy
@@ -96,7 +96,7 @@ def evaluate_fn(msg: Message, ctx: Context) -> Message:
 
 
 def _trained(msg: Message, arrays: ArrayRecord, score: Score, weight: int) -> Message:
-    """The reply to a round of training."""
+    """Return the reply to a round of training."""
     metrics = MetricRecord(
         {"train_loss": score.loss, "train_accuracy": score.accuracy, "num-examples": weight}
     )

@@ -1,4 +1,4 @@
-"""What `flhe run` shows: a bar or plain lines while it trains, a table when it is done."""
+"""Output of `flhe run`: a bar or plain lines during training, a table at the end."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class RoundDisplay(Progress):
         self._rounds = self.add_task("starting", total=rounds)
 
     def say(self, text: str) -> None:
-        """Show what is going on."""
+        """Show the current activity."""
         if self.disable:
             self.note(text)
         self.update(self._rounds, description=text)
 
     def note(self, text: str) -> None:
-        """Show what stays on the screen."""
+        """Show a line that stays on the screen."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def round(self, report: dict[str, Any]) -> None:
@@ -52,7 +52,7 @@ class RoundDisplay(Progress):
 
 
 def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: int) -> Table:
-    """Return the table of a finished run, its bytes beside what plain FedAvg would move."""
+    """Return the table of a finished run, with bytes as factors of plain FedAvg's."""
     plain_up = settings.cohort * model_bytes
     plain_down = (settings.cohort + settings.nodes) * model_bytes
     caption = (
@@ -84,9 +84,9 @@ def round_table(settings: Settings, rounds: list[dict[str, Any]], model_bytes: i
 
 
 def overhead_table(rounds: list[dict[str, Any]], ending: dict[str, Any] | None) -> Table | None:
-    """Return the table of a finished run's time, by phase; None where no report has phases.
+    """Return the table of a finished run's time, by phase; None if no report has phases.
 
-    The first round has a column: in it keys are agreed on, and processes start and compile.
+    The first round has its own column: it includes key agreement, process starts and compilation.
     """
     from flhe.strategies.overhead import PHASES
 

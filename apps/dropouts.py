@@ -1,11 +1,11 @@
-"""Dropouts: nodes that fail in the middle of a round, so that a simulation shows what that costs.
+"""Dropouts: nodes that fail during a round, so that a simulation shows the cost.
 
-Which nodes, and where in the round, follows from the run's seed, so that two runs compare. A node that
-drops out is back in the next round. One node may also be killed, for good: it never answers again until
-the run ends. (A resumed run starts all nodes, and the dead one dies again in its next training.)
+The run's seed decides which nodes fail, and at which stage, so that two runs compare. A node that
+drops out is back in the next round. One node may also be killed: it never answers again until the
+run ends. (A resumed run starts all nodes, and the dead one dies again in its next training.)
 
-In a simulation the workers of Flower's backend share all nodes, and none of them may end. So a node
-that drops out answers what the network says of a node that is gone.
+In a simulation the workers of Flower's backend share all nodes, so none of them may exit. So a node
+that drops out answers with the network's error for a lost node.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from flhe_app.settings import Settings
 log = getLogger("flwr").log
 
 UNAVAILABLE = 5
-"""Flower's code for a node that is gone."""
+"""Flower's code for a lost node."""
 
 STAGES = ("round", "answer", "consist", "unmask")
-"""Where a node may drop out, in the order of a round; "answer" loses what it answers to the round."""
+"""Stages of a possible dropout, in the order of a round; "answer" loses the round's reply."""
 
 KILLED = "flhe-app.killed"
-"""Record in the node's context that says that it is dead: most messages name no round of training."""
+"""Record in a dead node's context: most messages do not name a round of training."""
 
 Next = Callable[[Message, Context], Message]
 
 
 def dropout(message: Message, context: Context, call_next: Next) -> Message:
-    """A mod in front of all others: plays dead where it is this node's turn."""
+    """Mod before all others: lets this node fail when the seed says so."""
     settings = Settings.from_config(context.run_config)
     found = _round_and_stage(message)
     if settings.kill and _is_dead(settings, context, found):
@@ -52,7 +52,7 @@ def dropout(message: Message, context: Context, call_next: Next) -> Message:
 
 
 def drops_at(seed: int, round_: int, partition: int, nodes: int, drops: int) -> str | None:
-    """Where node `partition` drops out of a round; None where it stays. `drops` of `nodes` do."""
+    """Return the stage at which node `partition` drops out, or None; `drops` of `nodes` do."""
     order = sorted(range(nodes), key=lambda i: _hash(seed, round_, i))
     if partition not in order[:drops]:
         return None
@@ -60,12 +60,12 @@ def drops_at(seed: int, round_: int, partition: int, nodes: int, drops: int) -> 
 
 
 def victim(seed: int, kill: int, nodes: int) -> int:
-    """The partition of the node that is killed in round `kill`."""
+    """Return the partition of the node that is killed in round `kill`."""
     return _hash(seed, kill, nodes, 0, 2) % nodes
 
 
 def _is_dead(settings: Settings, context: Context, found: tuple[int, str] | None) -> bool:
-    """Whether this node is dead, from its training in round `kill` on; notes it when it dies."""
+    """Return whether this node is dead, from its training in round `kill` on; record its death."""
     partition = int(context.node_config["partition-id"])
     if partition != victim(settings.seed, settings.kill, settings.nodes):
         return False
@@ -81,7 +81,7 @@ def _hash(*numbers: int) -> int:
 
 
 def _round_and_stage(message: Message) -> tuple[int, str] | None:
-    """Round and stage of a training message, encrypted or not; None for any other."""
+    """Return round and stage of a training message, encrypted or not; None for any other."""
     if message.metadata.message_type != "train":
         return None
     record = records.find_config(message.content, records.STAGE)

@@ -1,4 +1,4 @@
-"""What Flower's processes find around them: variables, a temporary directory, a port, processors."""
+"""Environment of Flower's processes: variables, a temporary directory, a port, processors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ insecure = true
 
 
 def environment(nodes: Path, scratch: Path) -> dict[str, str]:
-    """Environment of Flower and all below it: private, offline, quiet, one thread a node.
+    """Return the environment of Flower and its children: private, offline, quiet, one thread a node.
 
     `nodes` is the directory of the nodes' state directories, `scratch` that of temporary files.
     """
@@ -55,13 +55,13 @@ def environment(nodes: Path, scratch: Path) -> dict[str, str]:
 
 
 def data_home() -> Path:
-    """Directory of flhe's files among the user's data; it may not exist yet."""
+    """Return the directory of flhe's files among the user's data; it may not exist yet."""
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share").absolute() / "flhe"
 
 
 @contextmanager
 def temporary() -> Iterator[Path]:
-    """A directory for what is gone when the run ends."""
+    """Yield a directory that is removed when the run ends."""
     scratch = Path(tempfile.mkdtemp(prefix="flhe-", dir=short_tmp()))
     try:
         yield scratch
@@ -70,20 +70,20 @@ def temporary() -> Iterator[Path]:
 
 
 def short_tmp() -> str:
-    """Directory for temporary files, short enough for the socket paths that Ray makes in it."""
+    """Return a directory for temporary files, short enough for Ray's socket paths in it."""
     default = tempfile.gettempdir()
     return "/tmp" if len(default) > 20 and Path("/tmp").is_dir() else default  # noqa: S108
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on, for now."""
+    """Return a free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def answers(port: int, context: ssl.SSLContext | None = None) -> bool:
-    """Whether a SuperLink answers on `port`, over TLS where there is a `context`; never by a proxy."""
+    """Return whether a SuperLink answers on `port`, over TLS with a `context`; never by a proxy."""
     https = urllib.request.HTTPSHandler(context=context)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
     scheme = "https" if context else "http"
@@ -95,14 +95,14 @@ def answers(port: int, context: ssl.SSLContext | None = None) -> bool:
 
 
 def cpus() -> int:
-    """Processors that this process may use."""
+    """Return the number of processors for this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def creatable(path: Path, named: str) -> Path:
-    """Return the absolute path of a file to be written; ConfigError if it cannot be, as `named`."""
+    """Return the absolute path of a file to be written; ConfigError in terms of `named`."""
     path = path.expanduser().absolute()
     if path.is_dir() or not path.parent.is_dir():
         raise ConfigError(f"{named}: name a file in a directory that exists")
@@ -110,7 +110,7 @@ def creatable(path: Path, named: str) -> Path:
 
 
 def own_name() -> str:
-    """How the user calls flhe from here: by its path where it lies in a folder below."""
+    """Return the command that calls flhe from here: a path if it lies in a folder below."""
     script = Path(sys.executable).with_name("flhe")
     if script.is_file() and script.is_relative_to(Path.cwd()):
         return str(script.relative_to(Path.cwd()))

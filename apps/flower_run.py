@@ -1,4 +1,4 @@
-"""One run of Flower's simulation: its SuperLink, the app, the rounds as they are reported."""
+"""One run of Flower's simulation: its SuperLink, the app, and its reported rounds."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from flhe_app.superlink import Process
 
 SIMULATION_S = 120.0
-"""Longest wait for the simulation's process to appear."""
+"""Maximum wait for the simulation's process to appear."""
 SETTLE_S = 20.0
-"""Longest wait for Flower to write down how a run ended."""
+"""Maximum wait for Flower's record of a run's end."""
 STREAM_S = 5.0
-"""Longest wait for the last lines of the run's log."""
+"""Maximum wait for the last lines of the run's log."""
 POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How a run is shown, and how long it may take."""
+    """Display and time limit of a run."""
 
     json_path: Path | None = None  # File that receives the results at the end
     report_path: Path | None = None  # File that receives each event as it comes
-    timeout: float = 7200.0  # Longest time for all of it, in seconds
+    timeout: float = 7200.0  # Maximum time for all of it, in seconds
     verbose: bool = False  # Whether Flower's log is shown
-    console: Console | None = None  # Where to show it, if not on the terminal
+    console: Console | None = None  # Console for it, if not the terminal
 
 
 class FlowerRun:
@@ -61,7 +61,7 @@ class FlowerRun:
         self._log_start = self._log.stat().st_size
 
     def run(self) -> Outcome:
-        """Run it to its end; raises FlheError when it did not train all rounds."""
+        """Run it to its end; FlheError if it did not train all rounds."""
         from flhe_app.processes import Children
         from flhe_app.superlink import pairs, start_simulation
 
@@ -93,7 +93,7 @@ class FlowerRun:
         return self._outcome
 
     def _follow(self, children: Children, superlink: Process, stream: Process) -> None:
-        """Return when the simulation's process is gone; fail when Flower's own are first."""
+        """Return when the simulation's process is gone; fail if Flower's own end first."""
         from flhe_app.processes import describe_exit
 
         limit = time.monotonic() + SIMULATION_S
@@ -115,7 +115,7 @@ class FlowerRun:
                 self._fail(f"Flower started no simulation within {SIMULATION_S:g} s")
 
     def _settle(self, children: Children, stream: Process) -> None:
-        """Trust what the server wrote at its end; of a run that it did not end, ask Flower why."""
+        """Trust the server's record of its end; if it has none, ask Flower for the reason."""
         limit = time.monotonic() + STREAM_S
         while stream.poll() is None and time.monotonic() < limit:
             self._tick()
@@ -131,7 +131,7 @@ class FlowerRun:
         )
 
     def _flowers_reason(self, children: Children) -> str:
-        """Why the run ended, as `flwr ls` says it; under load it answers late, or not at all."""
+        """Return `flwr ls`'s reason for the end; under load it answers late, or not at all."""
         from flhe_app.processes import script
 
         limit = time.monotonic() + SETTLE_S
@@ -149,7 +149,7 @@ class FlowerRun:
         )
 
     def _tick(self) -> None:
-        """Wait a moment; show what is new; keep to the deadline."""
+        """Wait a moment; show news; keep to the deadline."""
         time.sleep(POLL_S)
         report, log = self._tails
         for line in report.lines():
@@ -174,7 +174,7 @@ class FlowerRun:
             )
 
     def _say_killed(self, round_: int) -> None:
-        """Say once that a node was killed: in round `kill`, or in the first one of a resumed run."""
+        """Show once that a node was killed: in round `kill`, or in the first one of a resumed run."""
         if self._kills and round_ >= self._settings.kill:
             self._kills = False
             self._display.note(f"round {round_}: one node was killed, for good (--kill)")

@@ -1,7 +1,7 @@
 """`flhe run`: one federation, simulated on this machine by Flower, and a true exit code.
 
-It wraps `flwr run` on the app. Flower's own files and processes are gone after the run; what stays is
-the run's directory (`run_dir.py`).
+It wraps `flwr run` on the app. Flower's own files and processes are gone after the run; the run's
+directory remains (`run_dir.py`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from flhe_app.settings import Settings
 from flhe_app.signals import Stopped, signals
 
 NEEDS = ("flwr", "flwr_datasets", "psutil", "ray", "sklearn", "torch", "torchvision")
-"""What the [apps] extra brings, by import name."""
+"""Packages of the [apps] extra, by import name."""
 
 
 def run(settings: Settings, how: How) -> Outcome:
-    """Train as `settings` says and return the outcome; raises FlheError when it did not finish.
+    """Train as `settings` say and return the outcome; FlheError if it did not finish.
 
     Raises Stopped after a signal, once everything is stopped.
     """
@@ -40,9 +40,9 @@ def run(settings: Settings, how: How) -> Outcome:
 
 
 def resume(path: Path, given: Mapping[str, object], how: How) -> Outcome:
-    """Go on with the run whose directory `path` is, as `run` does; `given` is as for `reopened`.
+    """Resume the run with directory `path`, as `run` does; `given` is as for `reopened`.
 
-    The results are those of all rounds, and the events those from now on.
+    The results are those of all rounds, the events only the new ones.
     """
     with signals(), reopened(path, given) as run_dir:
         check(run_dir.asked, how)
@@ -70,7 +70,7 @@ def _train(run_dir: RunDir, how: How) -> Outcome:
 
 @contextmanager
 def _kept(run_dir: RunDir) -> Iterator[None]:
-    """Keep of the directory what is of use afterwards, and say so when the run did not finish."""
+    """Keep the useful part of the directory, and log if the run did not finish."""
     try:
         yield
     except Stopped as stopped:
@@ -94,7 +94,7 @@ def _kept(run_dir: RunDir) -> Iterator[None]:
 
 
 def check(settings: Settings, how: How) -> None:
-    """Refuse before anything starts what could only fail later."""
+    """Refuse settings now that could only fail later."""
     from flhe_app.tasks import check_data, task_named
 
     require("`flhe run`", "apps", NEEDS)
@@ -102,8 +102,8 @@ def check(settings: Settings, how: How) -> None:
         settings.system.check_packages()
         if settings.system.dealt:
             raise ConfigError(
-                f"scheme {settings.scheme!r}: somebody trusted deals its keys before a deployment "
-                "(`flhe keygen`), and a simulation has nobody who does; have nodes make theirs"
+                f"scheme {settings.scheme!r}: a trusted dealer makes its keys before a deployment "
+                "(`flhe keygen`), and a simulation has none; have nodes make theirs"
             )
     if settings.tensorboard:
         from flhe.strategies import tensorboard
@@ -115,8 +115,8 @@ def check(settings: Settings, how: How) -> None:
     most = task_named(settings.task).train_size
     if settings.nodes > most:
         raise ConfigError(
-            f"--nodes {settings.nodes}: task {settings.task!r} has {most} training examples, which "
-            "is fewer than one a node"
+            f"--nodes {settings.nodes}: task {settings.task!r} has only {most} training examples, "
+            "fewer than one a node"
         )
     json_file = None if how.json_path == json_option.STDOUT else how.json_path
     files = {"--json": json_file, "--report": how.report_path, "--output": settings.sealed_model}
@@ -127,7 +127,7 @@ def check(settings: Settings, how: How) -> None:
 
 
 def _say_where(say: Callable[[str], None], run_dir: RunDir) -> None:
-    """Say where the model and the keys are, and how to open it."""
+    """Print the places of the model and the keys, and how to open the model."""
     model, keys = run_dir.settings.sealed_model, str(run_dir.nodes)
     if run_dir.asked.model_suffix == ".npz":
         say(f"Model: {model}")

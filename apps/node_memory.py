@@ -1,4 +1,4 @@
-"""What the nodes of a simulation hold in memory, seen from outside: processes beside the server's."""
+"""Memory of a simulation's nodes, measured from outside: processes beside the server's."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 from flhe.strategies.overhead import resident
 
 ACTOR = "ray::ClientAppActor"
-"""How Ray calls a process that Flower's simulation runs nodes in."""
+"""Ray's name of a process in which Flower's simulation runs nodes."""
 
 
 def nodes_memory() -> int | None:
-    """Most bytes that one of those processes below this one ever held; None where there are none.
+    """Return the maximum bytes ever of one of those processes below this one, or None.
 
     One such process runs one node after the other.
     """
@@ -22,7 +22,7 @@ def nodes_memory() -> int | None:
     most = 0
     try:
         below = psutil.Process().children(recursive=True)
-    except (psutil.Error, OSError):  # the system does not tell
+    except (psutil.Error, OSError):  # the system does not report it
         return None
     for process in below:
         try:

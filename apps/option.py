@@ -13,19 +13,19 @@ from flhe.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is said of a setting beside its type and default."""
+    """Description of a setting besides its type and default."""
 
-    help: str  # What it does, for the command line
-    flag: str = ""  # Its name on the command line, where that is not its key
-    shown: bool = True  # Whether the command line's help names it, and not `--settings` alone
+    help: str  # Its effect, for the command line
+    flag: str = ""  # Its name on the command line, if that is not its key
+    shown: bool = True  # Whether the command line's help names it, and not only `--settings`
     internal: bool = False
-    """Whether the run config alone has it, for whoever starts the app in another way."""
-    known: tuple[str, ...] = ()  # Values of a text, where it takes no others
+    """Whether only the run config has it, for other ways to start the app."""
+    known: tuple[str, ...] = ()  # Permitted values of a text; empty permits all
     least: float = 0  # Smallest number
     most: float = math.inf  # Largest number
     positive: bool = False  # Whether a number must be more than 0
     only: tuple[str, Any] | None = None
-    """Another setting, and its value beside which this one has an effect."""
+    """Another setting and its value without which this one has no effect."""
     extra: Mapping[str, Any] = field(default_factory=dict)  # More arguments of `typer.Option`
 
 
@@ -46,7 +46,7 @@ def about(setting: Field[Any]) -> Option:
 
 
 def flag_of(setting: Field[Any]) -> str | None:
-    """Return what the command line calls a setting; None where the run config alone has it."""
+    """Return a setting's option on the command line; None if only the run config has it."""
     key, said = key_of(setting.name), about(setting)
     both = f"--{key}/--no-{key}" if setting.default is True else f"--{key}"
     return None if said.internal else said.flag or both
@@ -58,9 +58,9 @@ def key_of(name: str) -> str:
 
 
 def check(settings: Any) -> None:
-    """Refuse values out of range, one by one, and those that have no effect beside the others.
+    """Refuse values out of range, one by one, and those without effect beside the others.
 
-    Raises ConfigError: the text names the key, its value, and what to say instead.
+    Raises ConfigError: the text names the key, its value, and permitted ones.
     """
     for setting in fields(settings):
         value = getattr(settings, setting.name)
@@ -97,5 +97,5 @@ def _check_value(key: str, value: Any, said: Option) -> None:
 
 
 def said(key: str, value: object) -> str:
-    """One of a scheme's own parameters, as the text of a scheme has it."""
+    """Return one of a scheme's own parameters as text."""
     return f"{key}={str(value).lower() if type(value) is bool else value}"

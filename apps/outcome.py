@@ -15,9 +15,9 @@ TRAINING, SELECTION = "training", "selection"
 
 
 def labelled(event: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """Return an event of the report; a round's with its `kind`.
+    """Return an event of the report, a round's with its `kind`.
 
-    The selection round has neither accuracy nor loss: the nodes evaluate the initial model in it.
+    The selection round has neither accuracy nor loss: in it the nodes evaluate the initial model.
     """
     if event.get("event") != "round":
         return event
@@ -28,7 +28,7 @@ def labelled(event: dict[str, Any], settings: Settings) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Outcome:
-    """Rounds of a run, and where its model is."""
+    """Rounds of a run, and the place of its model."""
 
     model_bytes: int = 0
     rounds: list[dict[str, Any]] = field(default_factory=list)
@@ -36,13 +36,13 @@ class Outcome:
     failure: str = ""
     sealed_model: str | None = None
     warning: str = ""
-    """What a user must know where a part travels in clear."""
+    """Warning for the user if a part travels in clear."""
     ending: dict[str, Any] | None = None
-    """What came after the last round's report; see `flhe.strategies.overhead.Spent`."""
+    """Costs after the last round's report; see `flhe.strategies.overhead.Spent`."""
 
     @classmethod
     def earlier(cls, events: Iterable[dict[str, Any]]) -> Outcome:
-        """What the report of an interrupted run says: its rounds, but neither failure nor end."""
+        """Return an interrupted run's outcome from its report: its rounds, without failure or end."""
         outcome = cls()
         for event in events:
             if event.get("event") in ("start", "round"):
@@ -50,9 +50,10 @@ class Outcome:
         return outcome
 
     def read(self, event: dict[str, Any]) -> bool:
-        """Take in one event of the report; False for a round that was reported before.
+        """Take in one event of the report; False for a round reported before.
 
-        A resumed run may evaluate its last round again: the first report has all that the round cost.
+        A resumed run may evaluate its last round again: the first report has all of the round's
+        costs.
         """
         kind = event["event"]
         if kind == "start":
@@ -73,7 +74,7 @@ class Outcome:
         return True
 
     def to_json(self, settings: Settings) -> dict[str, Any]:
-        """Return what `--json` writes."""
+        """Return the content of `--json`."""
         return {
             "scheme": settings.scheme,
             "task": settings.task,
@@ -87,14 +88,14 @@ class Outcome:
 
 
 class Tail:
-    """Whole lines of a file that grows; those that come from now on if `new`."""
+    """Complete lines of a growing file; if `new`, only future ones."""
 
     def __init__(self, path: Path, *, new: bool = False) -> None:
         self._path = path
         self._offset = path.stat().st_size if new and path.exists() else 0
 
     def lines(self) -> list[str]:
-        """Those that came since the last call."""
+        """Return the lines since the last call."""
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:

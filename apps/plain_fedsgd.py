@@ -1,7 +1,7 @@
 """FedSGD in clear, with torch.optim itself: the baseline of encrypted FedSGD.
 
-Flower's FedAvg averages what nodes send by their numbers of examples, here gradients; the server steps.
-Nothing of it is shared with what encrypted rounds compute: neither the average nor the rules.
+Flower's FedAvg averages nodes' gradients by their numbers of examples; the server steps. It shares
+neither the average nor the rules with encrypted rounds.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PlainFedSGD(MeteredFedAvg):
             tensor, value = self._model[name], array.numpy()
             if tensor.is_floating_point():
                 tensor.grad = torch.from_numpy(value).to(tensor.dtype)
-            else:  # a counter: nodes send it as it is after the batch
+            else:  # a counter: nodes send its value after the batch
                 tensor.copy_(torch.from_numpy(np.asarray(np.rint(value))))
         self._optimizer.step()
         self._rates.step()

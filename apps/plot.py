@@ -9,7 +9,7 @@ from flhe.errors import ConfigError
 
 
 def plot(path: Path, title: str, rounds: list[dict[str, Any]]) -> None:
-    """Draw the reports of `rounds`, into .png, .svg or .pdf by the file's name.
+    """Draw the reports of `rounds` into .png, .svg or .pdf, by the file's name.
 
     Raises ConfigError: the file cannot be written, or is of another kind.
     """

@@ -1,8 +1,8 @@
 """Child processes that never outlive the run that started them.
 
-Flower and Ray start children of their own, some in new sessions, and when a parent is killed its
-children move to another one. So each child carries a tag in its environment, inherited by all
-below it, and the tag finds them again.
+Flower and Ray start children of their own, some in new sessions, and a killed parent's children
+move to another one. So each child carries a tag in its environment, inherited by all below it, and
+the tag finds them again.
 
 Run as a module, this is the watchdog of one run.
 """
@@ -45,7 +45,7 @@ def tagged(tag: str) -> set[psutil.Process]:
 
 
 def stop_tagged(tag: str, seen: Iterable[psutil.Process] = ()) -> None:
-    """End every process that carries `tag`, and of `seen` those that still run.
+    """End every process that carries `tag`, and those of `seen` that still run.
 
     Each is asked first, then killed, with newborns, up to three times.
     """
@@ -69,10 +69,10 @@ def _runs(process: psutil.Process) -> bool:
 
 
 class Children:
-    """The processes of one run.
+    """Processes of one run.
 
-    A watchdog ends them and removes `scratch` should this process die without doing so itself. Until
-    that is done it keeps the descriptors of `hold` open, and with them their locks.
+    A watchdog ends them and removes `scratch` if this process dies first. Until then it keeps the
+    descriptors of `hold` open, and with them their locks.
     """
 
     def __init__(self, env: Mapping[str, str], scratch: Path, hold: Sequence[int] = ()) -> None:
@@ -90,7 +90,7 @@ class Children:
         )
 
     def start(self, command: Sequence[str], *, log: Path, cwd: Path) -> subprocess.Popen[bytes]:
-        """Start `command`, its output appended to `log`, out of reach of the terminal's Ctrl-C."""
+        """Start `command`; append its output to `log`, and shield it from the terminal's Ctrl-C."""
         with log.open("ab") as output:
             process = subprocess.Popen(  # noqa: S603
                 list(command),
@@ -107,7 +107,7 @@ class Children:
     def told(
         self, command: Sequence[str], *, log: Path, cwd: Path, timeout: float
     ) -> dict[str, Any]:
-        """What a command says, as JSON; nothing where it failed. Its output is appended to `log`.
+        """Return a command's JSON output, empty if it failed; append the output to `log`.
 
         Raises subprocess.TimeoutExpired: it has not ended in `timeout` seconds.
         """
@@ -136,7 +136,7 @@ class Children:
         return names
 
     def stop(self) -> None:
-        """End everything that was started, the watchdog last."""
+        """End all started processes, the watchdog last."""
         stop_tagged(self.tag, self._seen)
         for process in self._started:
             process.poll()  # or Python would warn that it runs
@@ -148,7 +148,7 @@ class Children:
 
 
 def describe_exit(returncode: int) -> str:
-    """Say how a process ended."""
+    """Return how a process ended."""
     return f"was killed by signal {-returncode}" if returncode < 0 else f"exited with {returncode}"
 
 
@@ -161,10 +161,9 @@ def script(name: str) -> str:
 
 
 def watch(tag: str, scratch: str) -> None:
-    """Wait for the parent to go, then stop every process with `tag` and remove `scratch`.
+    """Wait for the parent to end, then stop every process with `tag` and remove `scratch`.
 
-    Standard input is a pipe that only the parent holds: it closes when the parent ends, however that
-    happens.
+    Standard input is a pipe that only the parent holds: it closes when the parent ends in any way.
     """
     sys.stdin.read()
     stop_tagged(tag)

@@ -1,6 +1,6 @@
-"""`flhe run [SCHEME]`: a command with the options of settings, and of the scheme that is named.
+"""`flhe run [SCHEME]`: a command with the options of settings, and of the named scheme.
 
-What the command line says can be written down in a TOML file:
+A TOML file may hold the same settings:
 
     task = "fcn-digits"
     top-k = 0.1
@@ -29,21 +29,21 @@ from flhe_app.option import said as text_of
 from flhe_app.settings import Settings
 
 OWN = "scheme_"
-"""What stands before the names of a scheme's own parameters among the command's."""
+"""Prefix of a scheme's own parameters among the command's."""
 
 NAMED = "flhe.scheme"
-"""Where a context keeps the scheme that was named."""
+"""Key of the named scheme in a context."""
 
 
 class RunCommand(TyperCommand):
-    """A command that takes a scheme's name first, and then that scheme's own options."""
+    """Command that takes a scheme's name first, and then that scheme's own options."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.rich_markup_mode = None  # one line an option, so that help fits one screen
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the scheme's name off the arguments; UsageError naming those that there are."""
+        """Remove the scheme's name from the arguments; UsageError with the possible names."""
         if args and not args[0].startswith("-"):
             names = (*_schemes().names(), PLAIN)
             if args[0] not in names:
@@ -52,24 +52,24 @@ class RunCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """The scheme's own options, then those of every run."""
+        """Return the scheme's own options, then those of every run."""
         name = ctx.meta.get(NAMED, PLAIN)
         own = () if name == PLAIN else _options(name)
         return [*own, *_settings(), *super().get_params(ctx)]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """With the scheme, or the place of its name."""
+        """Include the scheme, or a placeholder for its name."""
         return [ctx.meta.get(NAMED, "[SCHEME]"), *super().collect_usage_pieces(ctx)]
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Which schemes there are, and where the rest of the settings is."""
+        """Write the list of schemes, and where to find the other settings."""
         if NAMED not in ctx.meta:
             with formatter.section("Schemes, each with options of its own (flhe run NAME --help)"):
                 formatter.write_text(", ".join((*_schemes().names(), PLAIN)))
 
 
 def scheme_text(ctx: click.Context, given: dict[str, Any]) -> str | None:
-    """The scheme that was named, with what was said of it, as settings have it; None for none."""
+    """Return the named scheme and its options as text for settings, or None."""
     name = ctx.meta.get(NAMED)
     own = {key.removeprefix(OWN): given.pop(key) for key in list(given) if key.startswith(OWN)}
     if name is None:
@@ -84,7 +84,7 @@ def _schemes() -> Any:
 
 
 def _options(name: str) -> Iterator[click.Parameter]:
-    """An option for each parameter of a scheme, as its class declares and describes it."""
+    """Yield an option for each parameter of a scheme, from its class and docstring."""
     kind = _schemes().named(name)
     hints, told = get_type_hints(kind), _described(kind.__doc__ or "")
     for field in fields(kind):
@@ -99,7 +99,7 @@ def _options(name: str) -> Iterator[click.Parameter]:
 
 
 def _settings() -> Iterator[click.Parameter]:
-    """An option for each setting that the command line has."""
+    """Yield an option for each setting of the command line."""
     for field in fields(Settings):
         if (flag := flag_of(field)) is not None:
             said, default = about(field), field.default
@@ -116,7 +116,7 @@ def _settings() -> Iterator[click.Parameter]:
 
 
 def _described(doc: str) -> dict[str, str]:
-    """First sentence of each parameter in a NumPy docstring."""
+    """Return the first sentence of each parameter in a NumPy docstring."""
     parameters = re.split(r"^ *(\w+) : .*\n", doc.partition("Parameters\n")[2], flags=re.MULTILINE)
     described = zip(parameters[1::2], parameters[2::2], strict=True)
     return {
@@ -126,9 +126,9 @@ def _described(doc: str) -> dict[str, str]:
 
 
 def from_file(path: Path | None) -> dict[str, Any]:
-    """Settings of a TOML file, by the names of their fields; none of no file.
+    """Return the settings of a TOML file, by the names of their fields; empty without a file.
 
-    Raises ConfigError: no such file, no TOML, or a setting that there is not.
+    Raises ConfigError: no such file, invalid TOML, or an unknown setting.
     """
     if path is None:
         return {}
@@ -148,7 +148,7 @@ def from_file(path: Path | None) -> dict[str, Any]:
 
 
 def _scheme(scheme: dict[str, Any], path: Path) -> str:
-    """A scheme's table as one text."""
+    """Return a scheme's table as one text."""
     if type(scheme.get("name")) is not str:
         raise ConfigError(f"--config {path}: [scheme] needs a name")
     return " ".join([scheme["name"], *(text_of(k, v) for k, v in scheme.items() if k != "name")])

@@ -1,12 +1,12 @@
-"""The directory of one run: all that `flhe run --resume` needs to go on.
+"""Directory of one run: all that `flhe run --resume` needs.
 
-    settings.json   what the run was asked for, where its nodes' keys are, how far it is finished
+    settings.json   the run's settings, the place of its nodes' keys, its number of finished rounds
     nodes/          the nodes' state directories (elsewhere if $FLHE_HOME was set)
     server/         the server's ledger and sealed sums; nothing in it can decrypt
     rounds.jsonl    the report: one line a round
-    run.log         what Flower and the app logged
+    run.log         log of Flower and the app
     model.flhe      the sealed model (elsewhere if --output was given); .npz if the server reads it
-    lock, tag       who trains here now, and the mark of the processes that it started
+    lock, tag       lock of the training process, and the tag of the processes that it started
 
 A plain run cannot be resumed: it keeps its model, report and log, and only its log if it failed.
 """
@@ -38,13 +38,13 @@ PATHS = ("data_dir", "sealed_model", "tensorboard")
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """A run's directory, locked for as long as the context that made it lasts."""
+    """A run's directory, locked within the context that made it."""
 
     path: Path
     asked: Settings
-    """What the run was asked for; paths are absolute, those inside `path` are left open."""
+    """The run's settings; paths are absolute, those inside `path` are left open."""
     nodes: Path  # Directory of the nodes' state directories
-    lock: int  # Descriptor whose lock says that the directory is in use
+    lock: int  # Descriptor whose lock marks the directory as in use
     resumed: bool = False  # Whether an earlier run began it
 
     @property
@@ -59,18 +59,18 @@ class RunDir:
 
     @property
     def resumable(self) -> bool:
-        """Whether the nodes have agreed on keys, so that there is something to go on from."""
+        """Whether the nodes have agreed on keys, so that the run can be resumed."""
         return self.asked.encrypted and (self.path / "server" / "ledger").exists()
 
     @property
     def hint(self) -> str:
-        """How to go on with the run; "" if it cannot be resumed."""
+        """Command that resumes the run; "" if it cannot be resumed."""
         command = [own_name(), "run", "--resume", str(self.path)]
         return f"resume it: {shlex.join(command)}" if self.resumable else ""
 
     @property
     def settings(self) -> Settings:
-        """The run config of the next Flower run: every path said, and absolute."""
+        """Run config of the next Flower run, with absolute paths."""
         model = self.asked.sealed_model or str(self.path / f"model{self.asked.model_suffix}")
         settings = replace(self.asked, report=str(self.report), sealed_model=model)
         if not self.asked.encrypted:
@@ -78,7 +78,7 @@ class RunDir:
         return replace(settings, state_dir=str(self.path / "server"), resume=self.resumable)
 
     def events(self) -> list[dict[str, Any]]:
-        """What the report holds so far. A line that a crash cut short is removed from it."""
+        """Return the events of the report; remove a line that a crash cut short."""
         if not self.report.exists():
             return []
         data = self.report.read_bytes()
@@ -94,7 +94,7 @@ class RunDir:
         return events
 
     def save(self, *, finished: int = 0) -> None:
-        """Write down the settings, and that `finished` rounds are done and their model is written."""
+        """Write the settings, and that `finished` rounds are done and their model is written."""
         inside = self.nodes == self.path / "nodes"
         content = {
             "version": 1,
@@ -105,11 +105,11 @@ class RunDir:
         files.replace(self.path / "settings.json", [json.dumps(content, indent=2).encode()])
 
     def remember(self, tag: str) -> None:
-        """Note the mark of the processes that train here, to end them should we not get to it."""
+        """Record the tag of the processes that train here, for a later clean-up."""
         (self.path / "tag").write_text(tag, encoding="ascii")
 
     def keep_alone(self, *kept: Path) -> None:
-        """Remove everything but `kept`, and the directory if that is nothing."""
+        """Remove everything but `kept`, and the directory too if nothing is kept."""
         if not kept:
             shutil.rmtree(self.path, ignore_errors=True)
             return
@@ -124,7 +124,7 @@ class RunDir:
 
 @contextmanager
 def created(settings: Settings) -> Iterator[RunDir]:
-    """A new directory for a run of `settings`, below the user's data directory."""
+    """Create a directory for a run of `settings`, below the user's data directory."""
     base = data_home() / "runs"
     stamp = time.strftime("%Y%m%d-%H%M%S")
     try:
@@ -149,11 +149,11 @@ def created(settings: Settings) -> Iterator[RunDir]:
 
 @contextmanager
 def reopened(path: Path, given: Mapping[str, object]) -> Iterator[RunDir]:
-    """The directory of an earlier run, to go on with it.
+    """Open the directory of an earlier run for resuming.
 
-    `given` are settings that were said again, by field; only `num_rounds` may differ, upwards.
+    `given` are repeated settings, by field; only `num_rounds` may differ, upwards.
 
-    Raises ConfigError: it is none of ours, is in use, is finished, or `given` contradicts it.
+    Raises ConfigError: it is not a run's, is in use, is finished, or `given` contradicts it.
     """
     path = Path(absolute(str(path)))
     if not (path / "settings.json").is_file():
@@ -170,7 +170,7 @@ def reopened(path: Path, given: Mapping[str, object]) -> Iterator[RunDir]:
                 "a larger number to train more"
             )
         run_dir = RunDir(path, asked, nodes, lock, resumed=True)
-        tag = path / "tag"  # of what that run left running, if its watchdog was killed with it
+        tag = path / "tag"  # processes that remain if the run was killed with its watchdog
         if tag.is_file() and (mark := tag.read_text("ascii", "replace")):
             from flhe_app.processes import stop_tagged
 
@@ -180,7 +180,7 @@ def reopened(path: Path, given: Mapping[str, object]) -> Iterator[RunDir]:
 
 
 def merged(stored: Settings, given: Mapping[str, object], path: Path) -> Settings:
-    """Return `stored` with more rounds where `given` says so; refuse whatever else differs."""
+    """Return `stored` with more rounds if `given` says so; refuse all other differences."""
     for name, value in given.items():
         had = getattr(stored, name)
         said = absolute(str(value)) if name in PATHS else value
@@ -206,7 +206,7 @@ def absolute(path: str) -> str:
 
 
 def _read(path: Path) -> tuple[Settings, Path, int]:
-    """Settings, the nodes' directory and the rounds that are finished."""
+    """Return settings, the nodes' directory and the number of finished rounds."""
     try:
         match json.loads(files.read(path / "settings.json")):
             case {
@@ -223,7 +223,7 @@ def _read(path: Path) -> tuple[Settings, Path, int]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[int]:
-    """Hold the directory's lock. It is gone with the last process that has the descriptor."""
+    """Hold the directory's lock, until the last process with the descriptor ends."""
     try:
         handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""The server: picks the strategy that the scheme names, runs it, keeps what it returns.
+"""The server: picks the scheme's strategy, runs it, keeps its result.
 
-Whatever goes wrong is raised: a run that did not train must not look finished.
+Every failure is raised: a run that did not train must not look finished.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main(grid: Grid, ctx: Context) -> None:
                 reporter.also.append(board.round)
             run(grid, settings, reporter)
     except Exception as error:
-        with suppress(ConfigError):  # a report that cannot be written hides no reason
+        with suppress(ConfigError):  # a report that cannot be written must not hide the reason
             reporter.emit("failed", error=f"{type(error).__name__}: {error}")
         raise
 
@@ -96,7 +96,7 @@ def make_strategy(settings: Settings, task: Workload, reporter: Reporter) -> Fed
             return PlainFedSGD(how, on_round=reporter.round, **fedavg)
         return metered(how, on_round=reporter.round, **fedavg)
     if settings.noise_multiplier:
-        # Of the common test set, which nothing hides; what nodes train on is in no metric.
+        # Metrics of the common test set have no noise; no metric depends on nodes' training data.
         fedavg["train_metrics"] = ()
     return HEStrategy(
         settings.system,
@@ -117,7 +117,7 @@ def make_strategy(settings: Settings, task: Workload, reporter: Reporter) -> Fed
 
 
 def largest_weight(settings: Settings, task: Workload) -> int:
-    """Largest weight that one node can report, from public figures: of q-FedAvg, or of examples."""
+    """Return the largest weight of a node, from public figures: of q-FedAvg, or of examples."""
     if settings.fair:
         return settings.fair.limit
     most = task.train_size
@@ -129,7 +129,7 @@ def largest_weight(settings: Settings, task: Workload) -> int:
 
 
 def wait_for_nodes(grid: Grid, settings: Settings) -> None:
-    """Return once `settings.nodes` nodes are connected; refuse to wait for ever."""
+    """Return once `settings.nodes` nodes are connected, within a limit."""
     deadline = time.monotonic() + settings.join_timeout
     while (connected := len(list(grid.get_node_ids()))) < settings.nodes:
         if time.monotonic() >= deadline:
@@ -144,11 +144,10 @@ def wait_for_nodes(grid: Grid, settings: Settings) -> None:
 def placed(settings: Settings, run_id: int) -> Settings:
     """Return `settings` with the absolute path of the final model.
 
-    If `sealed-model` is empty, the file is `models/run-ID.flhe` in the user's data directory, or
-    `.npz` if the server reads the model: the server app runs in a directory of Flower's, which the
-    user does not know.
+    The default is `models/run-ID.flhe` in the user's data directory, or `.npz` if the server reads
+    the model. The server app itself runs in a directory of Flower's, unknown to the user.
 
-    Raises ConfigError: the file cannot be written there. The run has not trained anything yet.
+    Raises ConfigError: the file cannot be written there. Nothing was trained yet.
     """
     if settings.sealed_model:
         path = creatable(Path(settings.sealed_model), f"sealed-model={settings.sealed_model}")
@@ -165,7 +164,7 @@ def placed(settings: Settings, run_id: int) -> Settings:
 
 
 def write_model(settings: Settings, result: Result) -> None:
-    """Write the final model, the sealed checkpoint or the arrays as .npz, and log where it is."""
+    """Write the final model, the sealed checkpoint or the arrays as .npz, and log its path."""
     path = Path(settings.sealed_model)
     if settings.model_suffix == ".flhe":
         save_sealed(result, path)

@@ -1,6 +1,6 @@
 """The app's run config, read and checked once: on the server, on a client, and by `flhe run`.
 
-Importing it loads neither flwr, torch nor numpy: `flhe --help` lists the settings, and a wrong one is
+It imports neither flwr, torch nor numpy: `flhe --help` lists the settings, and a wrong one is
 refused before anything starts.
 """
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 SERVER_OPTIMIZERS = ("fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi")
 CLIENT_OPTIMIZERS = ("sgd", "adam", "rmsprop")
 FAIR_LIMIT = 1 << 20
-"""Largest weight under q-FedAvg, where `max_examples` does not say: fine steps, up to 4,096 nodes."""
+"""Largest weight under q-FedAvg by default: fine steps, up to 4,096 nodes."""
 
 MIN_LIMIT = 1 << 10
-"""Smallest one: below this, rounding weights to whole numbers changes what q-FedAvg does."""
+"""Smallest one: below this, rounding weights to whole numbers changes q-FedAvg."""
 
 FAIR_BITS = 24
 """Fewest bits of an encrypted value: q-FedAvg's updates are small beside the clip."""
@@ -49,10 +49,9 @@ _encrypted = partial(hidden, only=_ENCRYPTED)
 class Settings:
     """One run of the app. Field `local_epochs` is the key `local-epochs`, and so on.
 
-    Each field says what it does, where `flhe run --help` shows it, and which values it takes.
+    Each field declares its help, its place in `flhe run --help`, and its permitted values.
 
-    Raises ConfigError: settings that are out of range, do not go together, or do nothing beside the
-    others' words.
+    Raises ConfigError: settings that are out of range, conflict, or have no effect.
     """
 
     scheme: str = hidden(
@@ -196,26 +195,26 @@ class Settings:
 
     @property
     def selects(self) -> Select:
-        """What is encrypted of an update."""
+        """Encrypted part of an update."""
         from flhe.coding.select import Select
 
         return Select(self.select, self.rule, cast(Any, self.rest))
 
     @property
     def laplace(self) -> Laplace | None:
-        """What is added to an update; None for nothing."""
+        """Noise on an update, or None."""
         from flhe.coding.laplace import Laplace
 
         return Laplace(self.noise, cast(Any, self.noise_scope)) if self.noise else None
 
     @property
     def total_rounds(self) -> int:
-        """Rounds in all: those of training, and one for the map where there is one."""
+        """Number of all rounds: those of training, and one for a map."""
         return self.num_rounds + self.selects.mapped
 
     @property
     def system(self) -> Scheme:
-        """The scheme that encrypts, with its parameters; ConfigError for plain."""
+        """The encryption scheme with its parameters; ConfigError for plain."""
         from flhe.schemes.registry import parse
 
         return parse(self.scheme)
@@ -237,7 +236,7 @@ class Settings:
 
     @property
     def gradients(self) -> bool:
-        """Whether nodes send gradients, and all step alike (FedSGD)."""
+        """Whether nodes send gradients, and all take the same step (FedSGD)."""
         return self.algorithm == "fedsgd"
 
     @property
@@ -260,7 +259,7 @@ class Settings:
 
     @property
     def fair(self) -> Fair | None:
-        """Parameters of q-FedAvg, from public figures alone; None without it."""
+        """Parameters of q-FedAvg, from public figures only; None without it."""
         if not self.fair_q:
             return None
         from flhe_app.tasks.fair import Fair
@@ -275,11 +274,11 @@ class Settings:
 
     @property
     def cohort(self) -> int:
-        """Nodes that train in one round."""
+        """Number of nodes that train in one round."""
         return max(1, round(self.nodes * self.fraction_train))
 
     def codec(self, max_examples: int) -> Chain:
-        """What makes integers of an update, where a node reports a weight of `max_examples` at most."""
+        """Return the codec of an update, for weights of at most `max_examples`."""
         from flhe.coding.update import update_codec
 
         if self.noise_multiplier:
@@ -305,7 +304,7 @@ class Settings:
         return record_codec(self.noise_multiplier, self.clip_norm, self.sampling, batch, bits)
 
     def terms(self, max_examples: int) -> Terms:
-        """What the members of an encrypted federation share; `max_examples` as for `codec`."""
+        """Return the terms of an encrypted federation; `max_examples` as for `codec`."""
         from flhe.training.terms import Terms
 
         codec = self.codec(max_examples)
@@ -313,7 +312,7 @@ class Settings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Settings:
-        """Read a Flower run config; keys that are not the app's own are left alone."""
+        """Read a Flower run config; other apps' keys are ignored."""
         named = ((field, key_of(field.name)) for field in fields(cls))
         return cls(
             **{f.name: _typed(key, f.default, config[key]) for f, key in named if key in config}

@@ -1,9 +1,9 @@
 """Signed apps for SuperNodes that trust named reviewers only, without a public hub.
 
-A SuperNode with `--trusted-entities` runs an app only if one of the keys listed there has signed it.
-The SuperLink of flwr 1.41 hands on signatures only with apps that it fetched from a hub; which hub, its
-variable FLWR_SUPERGRID_API_URL says. This is one, for a coordinator's own apps (docs/deploy.md).
-Neither shelf nor SuperLink need be trusted: SuperNodes verify the signature over the app's SHA-256.
+A SuperNode with `--trusted-entities` runs an app only if one of the listed keys has signed it. The
+SuperLink of flwr 1.41 passes on signatures only with apps from a hub, named by its variable
+FLWR_SUPERGRID_API_URL. This is one, for a coordinator's own apps (docs/deploy.md). Neither shelf
+nor SuperLink need be trusted: SuperNodes verify the signature over the app's SHA-256.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from cryptography.hazmat.primitives.serialization import (
 from flhe.errors import ConfigError, FlheError
 
 SIGNATURES = ".signatures"
-"""Behind the name of an app's file: its signatures, a JSON list."""
+"""Suffix of an app's file of signatures, a JSON list."""
 FETCH, FABS = "/v1/hub/fetch-fab", "/fabs/"
 MAX_REQUEST = 1 << 16
-PATIENCE = 10.0  # seconds in which a request must be there as a whole
+PATIENCE = 10.0  # seconds for a whole request to arrive
 
 
 def key_id(public: Ed25519PublicKey) -> str:
-    """Id of a reviewer's key, as signatures and --trusted-entities name it."""
+    """Return the id of a reviewer's key, as in signatures and --trusted-entities."""
     return "fpk_" + hashlib.sha256(public.public_bytes_raw()).hexdigest()[:32]
 
 
 def add_signature(fab: Path, key: Ed25519PrivateKey, signed_at: int) -> None:
-    """Sign the app in a file; its signatures lie beside it, one a key.
+    """Sign the app in a file; its signatures lie beside it, one for each key.
 
     As Flower's reviewers sign: Ed25519 over be64(time) and the app's SHA-256.
 
@@ -66,7 +66,7 @@ def add_signature(fab: Path, key: Ed25519PrivateKey, signed_at: int) -> None:
 
 
 def signatures(fab: Path) -> list[dict[str, Any]]:
-    """Signatures that lie beside an app's file; none where there is no such file."""
+    """Return the signatures beside an app's file; none without that file."""
     beside = fab.with_name(fab.name + SIGNATURES)
     if not beside.exists():
         return []
@@ -83,7 +83,7 @@ def signatures(fab: Path) -> list[dict[str, Any]]:
 
 
 def trusted_entities(publics: list[Ed25519PublicKey]) -> str:
-    """What a SuperNode's --trusted-entities reads: YAML, an id and an OpenSSH key a line."""
+    """Return the file for a SuperNode's --trusted-entities: YAML, an id and an OpenSSH key a line."""
     form = (Encoding.OpenSSH, PublicFormat.OpenSSH)
     return "".join(f"{key_id(p)}: '{p.public_bytes(*form).decode('ascii')}'\n" for p in publics)
 
@@ -91,7 +91,7 @@ def trusted_entities(publics: list[Ed25519PublicKey]) -> str:
 def find(directory: Path, app_id: str, version: str | None) -> Path | None:
     """Return the newest file of an app (`@publisher/name`), or that of a version.
 
-    None if `directory` holds none that can be read among its `*.fab`, as `flwr build` makes them.
+    None if `directory` has no readable one among its `*.fab`, as `flwr build` makes them.
     """
     from flwr.common.config import get_fab_config, get_metadata_from_config
 
@@ -106,9 +106,9 @@ def find(directory: Path, app_id: str, version: str | None) -> Path | None:
 
 def _handler(directory: Path) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        """The two requests that a SuperLink makes."""
+        """Answers the two requests of a SuperLink."""
 
-        timeout = 60.0  # seconds that an answer may take
+        timeout = 60.0  # seconds for an answer
 
         def setup(self) -> None:
             super().setup()
@@ -152,23 +152,23 @@ def _handler(directory: Path) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            """Nothing: the SuperLink has a log of its own."""
+            """Log nothing: the SuperLink has a log of its own."""
 
     return Handler
 
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing where somebody hung up, or was hung up on; the rest is told."""
+        """Ignore closed connections; report all else."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
 
 @contextmanager
 def serving(directory: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Serve a shelf; gives what FLWR_SUPERGRID_API_URL must be for the SuperLink.
+    """Serve a shelf; yield the SuperLink's value of FLWR_SUPERGRID_API_URL.
 
-    Raises ConfigError: no such directory, or an address that cannot be listened on.
+    Raises ConfigError: no such directory, or an address that cannot be used.
     """
     if not directory.is_dir():
         raise ConfigError(f"{directory}: no such directory")

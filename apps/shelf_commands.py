@@ -1,4 +1,4 @@
-"""`flhe shelf`: sign reviewed apps, and hand them to a SuperLink."""
+"""`flhe shelf`: sign reviewed apps, and serve them to a SuperLink."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sign(
     fab: Annotated[Path, typer.Argument(help="The app, as `flwr build` made it.")],
     key: Annotated[Path, typer.Option(help="The reviewer's Ed25519 key, of OpenSSH.")],
 ) -> None:
-    """Sign an app that was reviewed."""
+    """Sign a reviewed app."""
     from flhe_app import shelf
 
     shelf.add_signature(fab, shelf.reviewer_key(key), int(time.time()))
@@ -33,7 +33,7 @@ def sign(
 def trust(
     publics: Annotated[list[Path], typer.Argument(help="Reviewers' public keys, of OpenSSH.")],
 ) -> None:
-    """Print the file that a SuperNode's --trusted-entities reads."""
+    """Print the file for a SuperNode's --trusted-entities."""
     from flhe_app import shelf
 
     typer.echo(shelf.trusted_entities([shelf.reviewer_public(path) for path in publics]), nl=False)

@@ -15,7 +15,7 @@ class Stopped(BaseException):
         super().__init__(signal.Signals(number).name)
         self.number = number
         self.hint = ""
-        """How to go on; "" where nothing was kept."""
+        """Command that resumes the run; "" if nothing was kept."""
 
 
 @contextmanager
@@ -37,6 +37,6 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def ignore_signals() -> None:
-    """Have nothing interrupt the clean-up."""
+    """Ignore signals during the clean-up."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)

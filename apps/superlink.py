@@ -1,4 +1,4 @@
-"""Starting a SuperLink on this machine, on a port that nobody else takes."""
+"""Start a SuperLink on this machine, on a free port."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from flhe_app.environment import FLOWER_CONFIG, answers, cpus, free_port
 from flhe_app.processes import Children, describe_exit, script
 
 SUPERLINK_S = 60.0
-"""Longest wait for it to answer."""
+"""Maximum wait for its answer."""
 LOOK_S = 0.2
 """Seconds between two looks."""
 STARTS = 3
-"""How often it is started where another program took its port first."""
+"""Maximum number of starts if another program takes its port first."""
 
 Value = str | int | float | bool
 Process = subprocess.Popen[bytes]
@@ -33,11 +33,11 @@ def start_superlink(
     patience: float = 1.0,
     tick: Callable[[], None] = lambda: time.sleep(LOOK_S),
 ) -> tuple[int, Process]:
-    """Start one. Return its port and its process.
+    """Start one; return its port and its process.
 
-    It runs in `scratch`. `fail` raises, with the reason, if it does not answer in time or has ended.
-    `answers` says whether it answers on a port, `tick` waits a moment, and `patience` multiplies
-    SUPERLINK_S.
+    It runs in `scratch`. `fail` raises, with the reason, if it does not answer in time or has
+    ended. `answers` checks for an answer on a port, `tick` waits a moment, and `patience`
+    multiplies SUPERLINK_S.
     """
     for _ in range(STARTS):
         port = free_port()
@@ -68,10 +68,10 @@ def start_simulation(
     fail: Callable[[str], NoReturn],
     tick: Callable[[], None] = lambda: time.sleep(LOOK_S),
 ) -> tuple[Process, Process]:
-    """Run the app in a directory on a SuperLink that simulates its nodes, an actor for each processor.
+    """Run a directory's app on a SuperLink with simulated nodes, an actor for each processor.
 
-    Returns the SuperLink, and `flwr run`, which stays to bring the log. `scratch` is Flower's home;
-    `config` are pairs, or names a TOML file; else as `start_superlink`.
+    Returns the SuperLink, and `flwr run`, which stays to stream the log. `scratch` is Flower's
+    home; `config` are pairs, or names a TOML file; the rest as for `start_superlink`.
     """
     port, superlink = start_superlink(
         children, log, scratch, fail, "--insecure", "--simulation", tick=tick
@@ -85,5 +85,5 @@ def start_simulation(
 
 
 def pairs(config: Mapping[str, Value], between: str = " ") -> str:
-    """A config as Flower's commands take it; line by line it is TOML."""
+    """Return a config for Flower's commands; line by line it is TOML."""
     return between.join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in config.items())

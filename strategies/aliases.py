@@ -1,8 +1,8 @@
-"""Strategies by the name of their system: aliases, a scheme and the usual codec each.
+"""Strategies by the name of their scheme, each with its usual codec.
 
-What all of them take is in `StrategyOptions`. FedSGD is a choice of optimizer: with `Optimizer("adam")`
-(or one of torch.optim, whose class and options are taken) apps return the gradient of one batch, under
-the model's names, and every client steps alike with the mean of all.
+`StrategyOptions` lists their common options. For FedSGD choose `Optimizer("adam")`, or one of
+torch.optim for its class and options. Apps then return the gradient of one batch, under the model's
+names, and every client takes the same step with the mean.
 
 Sums of `dp_fedsgd` and `dp_fedavg` are differentially private, under any scheme.
 """
@@ -38,8 +38,8 @@ class SchemeFedAvg(HEStrategy):
 class FlasheFedAvg(SchemeFedAvg):
     """FedAvg under FLASHE; for `masking` see `Flashe`.
 
-    Members share one key: any of them, together with the server, opens the others' updates. Where a
-    member may conspire with the server, take `SashFedAvg(unmask="clients")`.
+    Members share one key: any of them, together with the server, can decrypt the others' updates.
+    If a member may conspire with the server, use `SashFedAvg(unmask="clients")`.
     """
 
     def __init__(self, *, masking: Masking = "double", **options: Unpack[StrategyOptions]) -> None:
@@ -49,8 +49,8 @@ class FlasheFedAvg(SchemeFedAvg):
 class SashFedAvg(SchemeFedAvg):
     """FedAvg under SASH, for many clients, any of which may drop out; for parameters see `Sash`.
 
-    A round needs t = (N + c) // 2 + 1 of N members to the end, c being (N - 1) // 3 unless a pinned
-    roster says otherwise: 7 of 10, 67 of 100. `bits` are 0 unless said: all that there is room for.
+    A round needs t = (N + c) // 2 + 1 of N members to the end: 7 of 10, 67 of 100. The bound c is
+    (N - 1) // 3 unless a pinned roster sets another one. `bits` are 0 by default: all that fit.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class SashFedAvg(SchemeFedAvg):
 
 
 class BatchCryptFedAvg(SchemeFedAvg):
-    """FedAvg under BatchCrypt; for parameters see `BatchCrypt`. `clip` is "exchange" unless said.
+    """FedAvg under BatchCrypt; for parameters see `BatchCrypt`. `clip` is "exchange" by default.
 
-    Members share one key: any of them, together with the server, opens the others' updates. Where a
-    member may conspire with the server, take `SashFedAvg(unmask="clients")`.
+    Members share one key: any of them, together with the server, can decrypt the others' updates.
+    If a member may conspire with the server, use `SashFedAvg(unmask="clients")`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class BatchCryptFedAvg(SchemeFedAvg):
 
 
 class EsaflFedAvg(SchemeFedAvg):
-    """FedAvg under ESAFL, whose members have keys of their own; for parameters see `Esafl`."""
+    """FedAvg under ESAFL, where each member has its own key; for parameters see `Esafl`."""
 
     def __init__(
         self,
@@ -97,9 +97,9 @@ class EsaflFedAvg(SchemeFedAvg):
 class FedmlHeFedAvg(SchemeFedAvg):
     """FedAvg under FedML-HE, for all of an update or its most sensitive part (`select`).
 
-    Updates are `weighted` unless a part travels in clear: there, multiples of an example count show it.
-    Members share one key: any of them, together with the server, opens the others' updates. Where a
-    member may conspire with the server, take `SashFedAvg(unmask="clients")`.
+    Updates are `weighted` unless a part travels in clear: its multiples would reveal an example
+    count. Members share one key: any of them, together with the server, can decrypt the others'
+    updates. If a member may conspire with the server, use `SashFedAvg(unmask="clients")`.
     """
 
     def __init__(self, *, ring: str = DEFAULT_SEAL, **options: Unpack[StrategyOptions]) -> None:
@@ -110,7 +110,7 @@ class FedmlHeFedAvg(SchemeFedAvg):
 # --- with differential privacy ---
 
 _QUIET: dict[str, Any] = {"train_metrics": (), "evaluate_metrics": (), "fraction_evaluate": 0.0}
-"""Metrics would be averaged without noise."""
+"""No metrics: they would be averaged without noise."""
 
 
 def dp_fedsgd(
@@ -123,7 +123,7 @@ def dp_fedsgd(
     bits: int | None = None,
     **options: Unpack[TrainingOptions],
 ) -> HEStrategy:
-    """Return the strategy of DP-SGD across sites: a round is one step with the gradients of all.
+    """Return the strategy of DP-SGD across sites: a round is one step with all gradients.
 
     Apps reply with the sum of their batch's gradients, each clipped (`flhe.dpsgd`), and 1 as the number
     of examples.
@@ -133,19 +133,19 @@ def dp_fedsgd(
     Parameters
     ----------
     scheme : Scheme, optional
-        One whose members read; `Sash("clients")` unless said.
+        A scheme whose members read; `Sash("clients")` by default.
     noise_multiplier : float
         Standard deviation of the noise in a sum over `max_grad_norm`; `flhe advise --epsilon` finds it.
     max_grad_norm : float
         Largest L2 norm of one record's gradient.
     sampling : float
-        Probability with which each record of each site is in a batch.
+        Probability of each record of each site to be in a batch.
     expected_batch : float
-        `sampling` times the number of all sites' records: what sums are divided by, in every round.
+        `sampling` times the number of all sites' records: the divisor of every round's sum.
     bits : int, optional
-        Bits of one value; 28 unless said, or all that the scheme has room for.
+        Bits of one value; 28 by default, or all that the scheme has room for.
     **options
-        As `HEStrategy` takes them; the optimizer is SGD with a learning rate of 0.1 unless said.
+        As for `HEStrategy`; the default optimizer is SGD with a learning rate of 0.1.
     """
     scheme = scheme or Sash("clients")
     bits = private_bits(scheme.default_bits) if bits is None else bits
@@ -162,24 +162,24 @@ def dp_fedavg(
     bits: int | None = None,
     **options: Unpack[TrainingOptions],
 ) -> HEStrategy:
-    """Return the strategy of DP-FedAvg: every member's update weighs the same, clipped in L2.
+    """Return the strategy of DP-FedAvg: updates have equal weight and a clipped L2 norm.
 
-    Which members take part in a round is the server's choice, so nothing is gained by sampling them.
+    The server chooses a round's members, so sampling them amplifies no privacy.
 
     Raises ConfigError: a parameter that cannot work; PackageError: dp-accounting is missing.
 
     Parameters
     ----------
     scheme : Scheme, optional
-        `Sash()` unless said, which lets the server read the noisy sums.
+        `Sash()` by default, which lets the server read the noisy sums.
     noise_multiplier : float
         Standard deviation of the noise in a sum over `clipping_norm`.
     clipping_norm : float
         Largest L2 norm of one member's update.
     bits : int, optional
-        Bits of one value; 28 unless said, or all that the scheme has room for.
+        Bits of one value; 28 by default, or all that the scheme has room for.
     **options
-        As `HEStrategy` takes them.
+        As for `HEStrategy`.
     """
     scheme = scheme or Sash()
     bits = private_bits(scheme.default_bits) if bits is None else bits

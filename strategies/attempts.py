@@ -1,4 +1,4 @@
-"""Attempts at a round: it is asked for again until enough answer, or given up."""
+"""Attempts at a round: repeated until enough nodes answer, or given up."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from flhe.strategies.trouble import log
 
 @dataclass(slots=True)
 class Attempts:
-    """Runs rounds, counting attempts at one and rounds in a row that came to nothing."""
+    """Runs rounds, counting attempts at one and consecutive failed rounds."""
 
     fed: Federation
     epochs: Epochs
     _lost: int = field(default=0, init=False)
-    """Rounds in a row that came to nothing."""
+    """Number of consecutive failed rounds."""
 
     def run(self, number: int, train: Callable[[], object]) -> None:
-        """Have `train` make an attempt at round `number`, until one has a sum.
+        """Call `train` for attempts at round `number`, until one has a sum.
 
-        Raises QuorumError: too few answered each attempt, or so many rounds in a row came to nothing.
+        Raises QuorumError: too few answered each attempt, or too many consecutive rounds failed.
         """
         fed = self.fed
         again = fed.ledger.round == number and fed.ledger.phase == "training"
@@ -33,7 +33,7 @@ class Attempts:
         left: float = self.epochs.settings.retries
         for attempt in itertools.count(start):
             self.epochs.prepare(number)
-            if fed.ledger.phase == "summed":  # its set was pending
+            if fed.ledger.phase == "summed":  # its survivor set was pending
                 break
             if fed.ledger.spoiled == number:
                 self._void(number)
@@ -54,7 +54,7 @@ class Attempts:
                     return
                 left -= self._cost()
                 if left < 0:
-                    # Nodes send what they have sent again, so a resumed run asks for another.
+                    # Nodes resend old answers, so a resumed run needs a new attempt.
                     fed.ledger.begin(number, attempt + 1)
                     raise
                 log(WARNING, "%s; asking again (attempt %d)", error, attempt + 2)
@@ -63,41 +63,41 @@ class Attempts:
         self._lost = 0
 
     def _cost(self) -> float:
-        """How many of the retries the failed attempt takes; all where another one is hopeless."""
+        """Return the retries that a failed attempt costs; all if another one is hopeless."""
         fed = self.fed
-        # With keys of a new epoch they may answer: that is no retry, and comes once a round.
+        # With keys of a new epoch they may answer: no retry, granted once a round.
         granted = fed.round.grants_another(len(fed.members))
-        if 2 * len(fed.attempt.app_failed) > fed.attempt.asked:  # most apps did, and would again
+        if 2 * len(fed.attempt.app_failed) > fed.attempt.asked:  # most apps failed, and would again
             return float("inf")
-        # A group that becomes smaller does so a few times at most: that is no retry.
+        # A group shrinks at most a few times: no retry.
         smaller = fed.terms.scheme.needs_all_members and self.epochs.lose_members(
             fed.attempt.missing
         )
         return (0 if smaller else 1) - granted
 
     def _passed_over(self, number: int) -> bool:
-        """Whether most nodes call a round over: then it is."""
+        """End a round as void if most nodes call it over; return whether they do."""
         fed = self.fed
         if 2 * len(fed.attempt.spent) <= len(fed.members):
             return False
         log(ERROR, "round %d is over, most nodes say: the next one is asked for", number)
         fed.ledger.done()
-        # Of their models, which had all sums, they have said nothing.
+        # Their models had all sums, and they have reported nothing else.
         fed.at |= dict.fromkeys(fed.attempt.spent, fed.ledger.base)
         return True
 
     def _void(self, number: int) -> None:
-        """Give a round up: nobody opens a sum of it. The next one trains again.
+        """Give a round up: no node opens its sum. The next one trains again.
 
-        Raises QuorumError: so many rounds in a row were.
+        Raises QuorumError: too many consecutive rounds were void.
         """
         why = "the group changed in the middle of it"
         if self.fed.terms.scheme.opened_together:
             why = "those who could open it have given it up"
         log(ERROR, "round %d is void: %s", number, why)
-        self.fed.ledger.done()  # or a run that is resumed would come upon it for ever
+        self.fed.ledger.done()  # or a resumed run would return to it forever
         self._lost += 1
         if self._lost > self.epochs.settings.retries:
             raise QuorumError(
-                f"{self._lost} rounds in a row are void: start more nodes, then resume the run"
+                f"{self._lost} consecutive rounds are void: start more nodes, then resume the run"
             )

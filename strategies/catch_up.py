@@ -1,7 +1,7 @@
-"""Catching up: every member of an epoch on one model, to the last bit, before it trains.
+"""Catching up: bring every member of an epoch to the same model, bit for bit, before it trains.
 
-Where the server has no model, a member that holds the present one seals it for the others, and keyed
-digests tell whether all of them agree.
+If the server has no model, a member with the present one seals it for the others. Keyed digests
+reveal whether all of them agree.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flhe.wire import canonical
 
 
 class Sealing(NamedTuple):
-    """A sealed checkpoint by a node, the model that it is said to hold, and its voucher for that."""
+    """A node's sealed checkpoint, the model that it claims to hold, and its voucher for that."""
 
     node: int
     box: ArrayRecord
@@ -34,7 +34,7 @@ class Sealing(NamedTuple):
 
 
 class Stand(NamedTuple):
-    """Where a node says that it stands."""
+    """A node's reported round, history and digest."""
 
     round: int
     history: bytes
@@ -43,16 +43,16 @@ class Stand(NamedTuple):
 
 @dataclass(slots=True)
 class CatchUp:
-    """Brings nodes to the model of the others."""
+    """Brings nodes to the others' model."""
 
     fed: Federation
     timeout: float
-    """Seconds that each stage waits."""
+    """Timeout of each stage in seconds."""
 
     def greet(self, nodes: Iterable[int]) -> set[int]:
-        """Ask nodes that nobody knows who they are: members come back under other node ids.
+        """Ask unknown nodes for their identity: members may return under other node ids.
 
-        Returns those that said nothing: they cannot join.
+        Returns the silent nodes, which cannot join.
         """
         fed, agreed = self.fed, self.fed.ledger.agreed
         if agreed is None or not (unknown := [n for n in nodes if n not in fed.members]):
@@ -62,8 +62,8 @@ class CatchUp:
         answers = self._statuses(unknown)
         for node, (key, epoch, _) in answers.items():
             there = {k for n, k in placed.items() if n in connected}
-            # Nobody takes a connected one's place. Who has lost its keys joins anew, but for a set that
-            # may have to be given up.
+            # A connected member keeps its place. A node without its keys joins again, except for a
+            # set that may have to be given up.
             own = epoch == agreed.epoch
             if key in keys - there and (own or fed.ledger.pending is not None):
                 placed = {n: k for n, k in placed.items() if k != key} | {node: key}
@@ -72,26 +72,26 @@ class CatchUp:
         return set(unknown) - answers.keys()
 
     def settle(self, nodes: Iterable[int]) -> None:
-        """Bring `nodes` to the others' model, by sums where that does, else by a sealed checkpoint.
+        """Bring `nodes` to the others' model, by sums if possible, else by a sealed checkpoint.
 
-        Those that cannot follow are named and left out. When more members refuse the last sum than
-        opened it, it is void.
+        Nodes that cannot follow are logged and left out. If more members refuse the last sum than
+        opened it, the round is void.
 
-        Raises QuorumError: no node that is there holds the model.
+        Raises QuorumError: no connected node holds the model.
         """
         fed, asked = self.fed, sorted(nodes)
         trouble: dict[int, str] = {}
         able = [node for node in asked if fed.missing_rounds(node) is not None]
         self._judge(self._sync(able, trouble))
-        if not self._holders() or fed.refusers:  # others may not have been sent the last sum
+        if not self._holders() or fed.refusers:  # others may not have received the last sum
             others = [node for node in fed.following() if node not in asked]
             self._judge(self._sync(others, trouble))
         while 2 * len(fed.refusers) > len(fed.present()):  # silence is no vote
             self._void()
         if not self._holders():
             give_up(
-                f"no member that is connected holds the model of round {fed.ledger.base}: start "
-                "those that do, then resume the run",
+                f"no connected member holds the model of round {fed.ledger.base}: start those "
+                "that do, then resume the run",
                 trouble,
             )
         behind = [node for node in asked if node in fed.present() and not fed.has_model(node)]
@@ -99,7 +99,7 @@ class CatchUp:
             try:
                 self.fetch_box()
             except QuorumError as error:
-                log(WARNING, "nodes %s stay behind: %s", behind, error)
+                log(WARNING, "nodes %s remain behind: %s", behind, error)
                 return
             for node in behind:
                 trouble.pop(node, None)
@@ -110,12 +110,12 @@ class CatchUp:
         warn("sync: node %d: %s", trouble)
 
     def fetch_box(self, need: int | None = None) -> ArrayRecord:
-        """A sealed checkpoint of the present model: the kept one, or one that a member seals now.
+        """Return a sealed checkpoint of the present model: the kept one, or a new one by a member.
 
-        More members must vouch for it than may collude, or `need`; two at least, unless one alone is
-        there. What too few vouch for to catch anybody up is not kept.
+        More members must vouch for it than may collude, or `need`; two at least, unless only one is
+        connected. A checkpoint with too few vouchers is not kept.
 
-        Raises QuorumError: nobody sealed one that enough members vouch for.
+        Raises QuorumError: no checkpoint has enough vouchers.
         """
         fed, ledger = self.fed, self.fed.ledger
         if ledger.box is not None and ledger.box_round == ledger.base:
@@ -133,7 +133,7 @@ class CatchUp:
             )
         alone, why = len(able) == 1, "too few find their model in its checkpoint"
         if alone and fed.membership.keyless & fed.members.keys() & set(fed.connected()):
-            alone, why = False, "nobody else who is there has a key to open its checkpoint with"
+            alone, why = False, "no other connected node has a key for its checkpoint"
         for node in able:
             others = [n for n in able if n != node]
             messages = fed.messages("train", "checkpoint", [node])
@@ -144,7 +144,7 @@ class CatchUp:
                     if alone:
                         log(
                             WARNING,
-                            "the checkpoint by node %d is not verified: nobody else is there",
+                            "the checkpoint by node %d is not verified: no other node is connected",
                             node,
                         )
                     if len(vouchers) >= bound:
@@ -157,7 +157,7 @@ class CatchUp:
     def _vouched(
         self, sealing: Sealing, others: list[int], need: int, trouble: dict[int, str]
     ) -> list[bytes]:
-        """Vouchers of the sealer and of others who find their own model in its box: `need` in all."""
+        """Return `need` vouchers: the sealer's, and others' whose own model equals its checkpoint's."""
         fed, vouchers, asked = self.fed, [sealing.voucher], 0
 
         def voucher_in(node: int, answer: ConfigRecord, _: RecordDict) -> bytes:
@@ -166,7 +166,7 @@ class CatchUp:
                 sealing.holding.check(voucher, [fed.members[node]])
             return voucher
 
-        others = others[: 2 * need - 1]  # whoever colludes: enough of these do not
+        others = others[: 2 * need - 1]  # more than may collude
         while nodes := others[asked : asked + need - len(vouchers)]:
             asked += len(nodes)
             messages = fed.messages("train", "verify", nodes)
@@ -180,9 +180,9 @@ class CatchUp:
         return vouchers
 
     def fetch_initial(self) -> None:
-        """The first model, sealed by the member of lowest rank that can make one.
+        """Fetch the first model, sealed by the member of lowest rank that can make one.
 
-        Raises QuorumError: nobody made one.
+        Raises QuorumError: no member made one.
         """
         fed, ledger = self.fed, self.fed.ledger
         trouble: dict[int, str] = {}
@@ -196,17 +196,17 @@ class CatchUp:
                 if not others or any(fed.model_round(n) == 0 for n in others):
                     log(INFO, "node %d made the initial model, and sealed it", node)
                     return
-                trouble[node] = "its initial model opens for nobody else"
+                trouble[node] = "no other node can open its initial model"
                 ledger.drop_first_model()
             trouble.setdefault(node, "no initial model in time")
         give_up("no member made an initial model", trouble)
 
     def finish(self) -> ArrayRecord:
-        """Bring everybody who is there to the last model, and have it sealed.
+        """Bring all connected nodes to the last model, and have it sealed.
 
-        The result is taken from whoever is there: it replaces no member's model.
+        The result may come from any connected member: it replaces no member's model.
 
-        Raises QuorumError: nobody sealed one that holds.
+        Raises QuorumError: no checkpoint has enough vouchers.
         """
         fed = self.fed
         behind = [node for node in fed.present() if not fed.has_model(node)]
@@ -224,7 +224,7 @@ class CatchUp:
     # --- steps ---
 
     def _sync(self, nodes: list[int], trouble: dict[int, str]) -> dict[int, Stand]:
-        """Send what each of `nodes` lacks; returns where each says that it stands then."""
+        """Send each of `nodes` its missing sums; return their reported states afterwards."""
         fed = self.fed
         stands: dict[int, Stand] = {}
         messages = fed.messages("train", "sync", nodes)
@@ -234,7 +234,7 @@ class CatchUp:
         return stands
 
     def _statuses(self, nodes: Iterable[int]) -> dict[int, tuple[bytes, bytes, Stand]]:
-        """Ask each of `nodes` who it is and where it stands, whatever its epoch; note the latter."""
+        """Ask each of `nodes`, of any epoch, for its identity and state; record the state."""
         name = records.federation_name(self.fed.ledger.federation)
         record = records.stage_record("status", federation=name)
         content = RecordDict({records.STAGE: record})
@@ -250,9 +250,9 @@ class CatchUp:
         self.fed.at[node] = stand.round if known else NOTHING if stand.round < 0 else LOST
 
     def _judge(self, stands: dict[int, Stand]) -> None:
-        """Among nodes at the same round, the digest of most is right; the others are named."""
+        """Take the majority's digest among nodes at the same round as right; log the others."""
         fed = self.fed
-        # In order of rank, so that a tie is decided by the lowest one.
+        # In order of rank, so that the lowest rank decides a tie.
         there = [node for node in stands if node in fed.members and fed.has_model(node)]
         told = [stands[n].digest for n in sorted(there, key=fed.parameters.epoch.rank)]
         right = most_common(told) if told else b""
@@ -265,9 +265,10 @@ class CatchUp:
         return list(filter(self.fed.has_model, self.fed.present()))
 
     def _void(self) -> None:
-        """Take back the last sum: most of those who were sent it refuse it.
+        """Take back the last sum: most of its receivers refuse it.
 
-        Raises AlteredError: members opened it together, and sign no other one from the same model.
+        Raises AlteredError: members opened it together, so they sign no other one from the same
+        model.
         """
         fed = self.fed
         if fed.terms.scheme.opened_together:
@@ -275,14 +276,14 @@ class CatchUp:
         if 2 * len(fed.altered) > len(fed.refusers):
             fed.suspect()
         fed.refusers, fed.altered = set(), set()
-        log(ERROR, "the sum of round %d opened for nobody: the round is void", fed.ledger.void())
+        log(ERROR, "no node could open the sum of round %d: the round is void", fed.ledger.void())
         self._statuses(fed.present())
 
     def take_back(self, agreed: Agreed) -> None:
-        """Take back sums that too few have opened, where all members are in the new epoch to say so.
+        """Take back sums that too few have opened, if all members joined the new epoch.
 
-        Their keys may be gone, as after a power failure everywhere: nobody else will open those sums,
-        and no more members hold them than may collude.
+        Their keys may be gone, as after a power failure everywhere. Then no other node can open
+        those sums, and at most as many members hold them as may collude.
         """
         fed, old = self.fed, set(self.fed.members.values())
         answers = self._statuses(agreed.members)
@@ -300,7 +301,7 @@ class CatchUp:
         fed.at |= {node: LOST for node in answers if fed.model_round(node) > fed.ledger.base}
 
     def _initial_in(self, node: int, answer: ConfigRecord, reply: RecordDict) -> Sealing:
-        """The sealed initial model in a reply; its layout and history are the federation's from now."""
+        """Return the sealed initial model in a reply; adopt its layout and history."""
         ledger = self.fed.ledger
         try:
             stand = _stand_in(node, answer, reply)
@@ -315,7 +316,7 @@ class CatchUp:
             raise
 
     def _box_in(self, node: int, answer: ConfigRecord, reply: RecordDict) -> Sealing:
-        """The checkpoint in a reply, if it is of the present model and epoch."""
+        """Return the checkpoint in a reply, if it is of the present model and epoch."""
         ledger, stand = self.fed.ledger, _stand_in(node, answer, reply)
         box = reply.get(records.BOX)
         if not isinstance(box, ArrayRecord):
@@ -341,7 +342,7 @@ def _stand_in(_node: int, answer: ConfigRecord, _reply: RecordDict) -> Stand:
 
 
 def _status_in(node: int, answer: ConfigRecord, reply: RecordDict) -> tuple[bytes, bytes, Stand]:
-    """A node's identity key, its epoch, and where it stands."""
+    """Return a node's identity key, its epoch, and its state."""
     key: bytes = records.field(answer, "member", bytes)
     epoch: bytes = records.optional(answer, "epoch", b"")
     return key, epoch, _stand_in(node, answer, reply)

@@ -1,4 +1,4 @@
-"""What the terms come to in an epoch: its sums, as the server knows them."""
+"""Parameters of an epoch's sums, derived from the terms, as the server sees them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flhe.training.vouching import Holding
 
 
 def start_in(answer: ConfigRecord) -> bytes:
-    """Digest of the model that a reply says that it starts from; a sum sees that it did."""
+    """Return the digest of a reply's starting model; the sum verifies it."""
     digest: bytes = records.field(answer, "digest", bytes)
     return digest
 
@@ -39,13 +39,13 @@ class EpochParameters:
 
     @property
     def epoch(self) -> Agreed:
-        """The epoch that members agreed on; there is one before any round."""
+        """The epoch that members agreed on; set before any round."""
         assert self.ledger.agreed is not None
         return self.ledger.agreed
 
     @property
     def layout(self) -> Layout:
-        """Layout of the model; there is one before any round."""
+        """Layout of the model; set before any round."""
         assert self.ledger.layout is not None
         return self.ledger.layout
 
@@ -71,20 +71,20 @@ class EpochParameters:
 
     @property
     def maps(self) -> bool:
-        """Whether the round under way adds up the map that says what is selected."""
+        """Whether the current round adds up the map for the selection."""
         return self.terms.select.mapped and self.ledger.base == 0
 
     @property
     def ending(self) -> Kind:
-        """What the round under way ends with."""
+        """Kind of sum that ends the current round."""
         return SENSITIVITY if self.maps else UPDATE
 
     @property
     def circle(self) -> SharingParameters:
         """Public parameters of this epoch's masking-key agreement.
 
-        The size of the roster and its bound on collusion are what members say of it, whose hash they
-        have agreed on; members go by their own.
+        Members report their agreed roster's size and its bound on collusion; they use their own
+        copy.
         """
         agreed = self.epoch
         members = agreed.publics
@@ -97,7 +97,7 @@ class EpochParameters:
         )
 
     def sum(self, kind: Kind, start: bytes) -> SecureSum:
-        """A sum of the round under way, for those who start there."""
+        """Return a sum of the current round, for senders with the starting model `start`."""
         ledger = self.ledger
         kept = ledger.mean_squares.get(ledger.round) if kind.valued else None
         fitted_on = from_bytes(kept).digest() if kept else b""
@@ -108,23 +108,23 @@ class EpochParameters:
 
     @property
     def needs_mean_squares(self) -> bool:
-        """Whether the round under way begins with mean squares, which are yet to be added."""
+        """Whether the current round begins with mean squares that are not added yet."""
         ledger, fitting = self.ledger, self.terms.codec.fitting
         first = len(ledger.chain) == (2 if self.terms.select.mapped else 1)
         due = (fitting == "always" and not self.maps) or (fitting == "first" and first)
         return due and ledger.round not in ledger.mean_squares
 
     def holding(self, digest: bytes) -> Holding:
-        """What members sign who hold the present model, with this keyed digest."""
+        """Return the statement by which members vouch for the present model with this keyed digest."""
         ledger = self.ledger
         return Holding(self.sums, self.epoch.publics, ledger.base, ledger.history, digest)
 
     def shares_in(self, node: int, answer: ConfigRecord) -> list[bytes]:
-        """The shares of an update's seed; ProtocolError unless there is one for each other member."""
+        """Return the shares of a seed; ProtocolError unless there is one for each other member."""
         agreed, size = self.epoch, self.circle.box_bytes
         shares, rank = records.bytes_list(answer, "shares"), agreed.rank(node)
         if [len(s) for s in shares] != [size * (i != rank) for i in range(len(agreed.members))]:
             raise ProtocolError(
-                "its update came without one share of its seed for each other member"
+                "expected one share of its seed for each other member with its update"
             )
         return shares

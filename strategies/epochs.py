@@ -1,4 +1,4 @@
-"""Epochs: how a run begins, and who takes part in a round, under which key and from which model."""
+"""Epochs: start of a run, and the members, key and model of each round."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def begin(
     resume: bool,
     of: type[F],
 ) -> F:
-    """The federation, `of` a class, in `state_dir` where it is to `resume`, otherwise a new one.
+    """Return a federation of class `of`: the one in `state_dir` with `resume`, else a new one.
 
-    Raises ConfigError: there is nothing to resume, it ran under other terms, or a server that reads the
-    sums was given no model.
+    Raises ConfigError: there is nothing to resume, it ran under other terms, or a server that reads
+    the sums got no model.
     """
     warn_untested_flower()
     terms = contract.terms
@@ -73,29 +73,29 @@ def begin(
 
 
 class Strategy(Protocol):
-    """What a strategy is set to now: a subclass may change it between rounds."""
+    """Current settings of a strategy; a subclass may change them between rounds."""
 
     settings: RunSettings
 
     @property
     def sampling(self) -> Sampling:
-        """What a round needs."""
+        """Return the requirements of a round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """Settles before each round who takes part in it, under which key, and from which model."""
+    """Decides before each round its members, key and starting model."""
 
     fed: Federation
     strategy: Strategy
 
     @property
     def settings(self) -> RunSettings:
-        """As the strategy has them now."""
+        """The strategy's current settings."""
         return self.strategy.settings
 
     def connect(self, need: int) -> None:
-        """Wait for `need` nodes before the first round; QuorumError where they do not come."""
+        """Wait for `need` nodes before the first round; QuorumError if they do not connect."""
         seconds = self.settings.connect_timeout
         if len(nodes := self.fed.connected()) < need:
             log(
@@ -112,9 +112,9 @@ class Epochs:
             )
 
     def prepare(self, number: int) -> None:
-        """Settle who takes part in round `number`, under which key and from which model.
+        """Decide the members, the key and the starting model of round `number`.
 
-        Raises QuorumError: too few nodes are there, or agreed, or nobody of them holds the model.
+        Raises QuorumError: too few nodes are connected, or agreed, or none of them holds the model.
         """
         self._await_members()
         fed, ledger, membership = self.fed, self.fed.ledger, self.fed.membership
@@ -139,9 +139,9 @@ class Epochs:
             catch_up.settle(lost)
 
     def _settle(self, *, last: bool = False) -> None:
-        """Bring a pending set to its end, under the keys that it was signed for if they are there.
+        """Bring a pending set to its end, under the keys of its signatures if they still exist.
 
-        Raises QuorumError: too few are there; AlteredError: it does not fit.
+        Raises QuorumError: too few are connected; AlteredError: it does not fit.
         """
         if self.fed.ledger.pending is None:
             return
@@ -153,9 +153,9 @@ class Epochs:
                 raise  # with new keys members can only give it up
 
     def lose_members(self, nodes: set[int]) -> bool:
-        """Go on without `nodes` where sums are of all members; whether the group becomes smaller.
+        """Go on without `nodes` if sums need all members; return whether the group shrinks.
 
-        Keys that were dealt are for one set of members, which is asked again.
+        Dealt keys are for one set of members, which is asked again.
         """
         if self.fed.terms.scheme.dealt:
             return False
@@ -163,7 +163,7 @@ class Epochs:
         return self.fed.membership.lose(nodes, self.fed.members, least)
 
     def _await_members(self) -> None:
-        """Wait until as many nodes are there as a round needs; they need not be members yet."""
+        """Wait until a round's number of nodes is connected; they need not be members yet."""
         fed, seconds = self.fed, self.settings.connect_timeout
         alone = MIN_MEMBERS if fed.terms.scheme.needs_all_members or not fed.members else 2
         need = max(self.strategy.sampling.quorum(fed), alone)
@@ -174,7 +174,7 @@ class Epochs:
             )
 
     def _change(self, catch_up: CatchUp, number: int, why: str) -> bool:
-        """Agree on a new key among all that are there, and on one model; whether they did."""
+        """Agree on a new key and one model among all connected nodes; return whether they did."""
         fed, ledger, membership = self.fed, self.fed.ledger, self.fed.membership
         if ledger.agreed is not None:
             log(INFO, "A new epoch, because of: %s", why)
@@ -218,7 +218,7 @@ class Epochs:
         return True
 
     def _is_held(self, catch_up: CatchUp, agreed: Agreed) -> bool:
-        """Whether enough in the new epoch hold the model, after voiding what too few have opened."""
+        """Void sums that too few opened; return whether enough in the new epoch hold the model."""
         fed, ledger = self.fed, self.fed.ledger
         if not fed.members_hold or (ledger.base == 0 and fed.initial is not None):
             return True  # then nobody has to

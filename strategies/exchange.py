@@ -1,4 +1,4 @@
-"""Exchange: the stages of a round after training, as the server sees them."""
+"""Exchange: the stages of a round after training, on the server's side."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _NAMED = {
     EVALUATION.purpose: ("aggregate_evaluate", "evaluations"),
     QUERY.purpose: ("query", "answers"),
 }
-"""What the log calls the stage that adds sums of a purpose, and what is added; others are updates."""
+"""Stage and noun in the log for sums of a purpose; others are updates."""
 
 MAX_VIEWS = 3
-"""Models that are told apart in one stage; what starts from more of them is left out."""
+"""Maximum number of different models in one stage; nodes with further ones are left out."""
 
 
 @dataclass(slots=True)
@@ -42,17 +42,17 @@ class Exchange:
 
     fed: Federation
     needed: int
-    """Nodes without which the attempt is given up."""
+    """Minimum number of nodes; with fewer the attempt is given up."""
     supports: dict[int, Support] = field(default_factory=dict)
-    """What each node told of its coordinates."""
+    """Support of each node."""
     _trouble: dict[int, str] = field(default_factory=dict)
 
     def updates(self, replies: Iterable[Message], timeout: float) -> Iterable[Message]:
-        """The replies that hold updates: `replies`, or those to the last stage of the round.
+        """Return the replies with updates: `replies`, or those to the last stage of the round.
 
         `replies` are those to its first stage; each later one waits `timeout` seconds.
 
-        Raises QuorumError: too few answered a stage before.
+        Raises QuorumError: too few answered an earlier stage.
         """
         sparse = self.fed.terms.codec.sparse
         if self.fed.parameters.needs_mean_squares:
@@ -69,7 +69,7 @@ class Exchange:
         return fed.grid.send_and_receive(fed.messages("train", stage, nodes), timeout=timeout)
 
     def collect_supports(self, replies: Iterable[Message]) -> list[int]:
-        """Collect the supports in `replies`, and choose the mode; returns the nodes.
+        """Collect the supports in `replies`, and choose the mode; return the nodes.
 
         Raises QuorumError: too few of them.
         """
@@ -100,22 +100,26 @@ class Exchange:
         trailer = of_epoch.sums.terms.trailer_lanes(of_epoch.layout)
         fed.attempt.mode, why = fed.terms.scheme.mode_of(ranked, trailer, len(fed.members))
         if why:
-            log(INFO, "supports: %d told; %s", len(ranked), why)
+            log(INFO, "supports: %d received; %s", len(ranked), why)
         return list(self.supports)
 
     def add_updates(self, replies: Iterable[Message]) -> Sealed:
-        """Fold the updates in `replies` as they arrive, and return their sum.
+        """Add the updates in `replies` as they arrive, and return their sum.
 
         Raises QuorumError: too few of them.
         """
         fed, kind = self.fed, self.fed.parameters.ending
         total, nodes = self._add(kind, fed.adder, replies, fed.attempt.mode)
         for node in sorted(fed.round.answered - set(nodes) - set(self._trouble)):
-            log(WARNING, "aggregate_train: node %d is left out: it answered only before", node)
+            log(
+                WARNING,
+                "aggregate_train: node %d is left out: it answered earlier stages only",
+                node,
+            )
         return total
 
     def add_whole(self, kind: Kind, replies: Iterable[Message]) -> tuple[Sealed, list[int]]:
-        """Add what is encrypted as a whole in `replies`; returns the sum, and the nodes in it.
+        """Add whole vectors in `replies`; return the sum, and its nodes.
 
         Raises QuorumError: too few of them.
         """
@@ -152,27 +156,27 @@ class Exchange:
 
 @dataclass(slots=True)
 class Views(Generic[V, P]):
-    """What came of one stage of a round, for each model that nodes start from.
+    """Results of one stage of a round, for each starting model.
 
-    Nodes whose models differ, or whose apps were told different things, never come into one sum: those
-    of most of them go on, the others are named and caught up.
+    Nodes whose models or app settings differ never come into one sum. The largest group goes on;
+    the others are logged and caught up.
     """
 
     fed: Federation
     stage: str
     read: Callable[[int, Message], tuple[P, bytes]]
-    """(node, reply) -> what it tells, checked, and the digest of its model."""
+    """(node, reply) -> its checked content, and the digest of its model."""
     add: Callable[[V | None, P], V]
-    """(what there is of a model, None at first; what a node told) -> both together."""
+    """(result for a model so far, None at first; a node's content) -> combined result."""
     trouble: dict[int, str] = field(default_factory=dict)
-    """Why which nodes are left out."""
+    """Reason for each node that is left out."""
     senders: dict[bytes, list[int]] = field(default_factory=dict)
     _views: dict[bytes, V] = field(default_factory=dict)
 
     def collect(self, replies: Iterable[Message]) -> tuple[bytes, V] | tuple[None, None]:
-        """Fold `replies` as they arrive; returns where most start, and what there is of those.
+        """Combine `replies` as they arrive; return the most common model's digest and its result.
 
-        None where nobody told anything.
+        None if no node answered.
         """
         fed = self.fed
         for node, start in fed.grid.fold(replies, self.trouble, self._take):
@@ -189,7 +193,7 @@ class Views(Generic[V, P]):
                 self.trouble |= {node: fed.mark_drifted(node) for node in nodes}
         warn(f"{self.stage}: node %d is left out: %s", self.trouble)
         for node in self.trouble:
-            # One with another model is caught up before it counts as missing.
+            # A node with another model is caught up before it counts as missing.
             if fed.model_round(node) != LOST or fed.ledger.attempt > 0:
                 fed.attempt.missing.add(node)
         return (None, None) if chosen is None else (chosen, self._views[chosen])
@@ -207,7 +211,7 @@ class Views(Generic[V, P]):
         return start
 
     def _drop_one(self) -> None:
-        """Make room for another model's updates: what is alone goes first."""
+        """Make room for another model's updates: drop a model with one sender."""
         least = min(self._views, key=lambda start: len(self.senders[start]))
         for node in self.senders.pop(least):
             self.fed.at[node] = LOST

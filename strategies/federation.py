@@ -1,6 +1,6 @@
-"""Federation: what the server knows while it runs: which node stands where, and what nodes replied.
+"""Federation: the server's state during a run: nodes' progress and replies.
 
-The ledger holds what must not be forgotten; here is what can be asked again.
+The ledger holds what must survive a restart; this state can be asked for again.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ from flhe.wire.codes import explain
 
 T = TypeVar("T")
 Read = Callable[[int, ConfigRecord, RecordDict], T]
-"""(node, our record in its reply, all that the reply holds) -> what it tells, checked."""
+"""(node, our record in its reply, the whole reply) -> its checked content."""
 
 NOTHING, LOST = -1, -2
-"""Where a node may stand besides a round: it has no model; it has another one than the others."""
+"""States of a node besides a round: it has no model; its model differs from the others'."""
 
 REUSED, UNCONFIRMED, NO_KEY, LEFT, CLAIMED, SUM_RANGE = 1012, 1013, 1020, 1021, 1022, 1031
 APPS_FAULT = (1001, 1018)
-"""Codes of an app that would do the same if it were asked again."""
+"""Codes of an app that would fail again."""
 BEHIND = (1011, 1012, 1014, 1019, 1023, 1024)
-"""Codes of `flhe.wire.codes` by which a node says that it cannot follow: it needs a checkpoint."""
+"""Codes of `flhe.wire.codes` for a node that cannot follow: it needs a checkpoint."""
 REFUSES = (1011, 1012, 1014, 1023)
-"""Those of them by which it refuses a sum that it was sent."""
+"""Those of them that refuse a received sum."""
 SPOILT = (1014, 1023)
-"""Those by which it says that the sum is not what its senders should have made."""
+"""Those that report that the sum is not the one of its senders' ciphertexts."""
 
 
 @dataclass
 class Federation:
-    """What the server knows of a running federation. Nothing in it can decrypt."""
+    """The server's state of a running federation. Nothing in it can decrypt."""
 
     grid: StreamGrid
     ledger: Ledger
     contract: Contract
     membership: Membership
     initial: ArrayRecord | None
-    """What nodes start from: the initial model, or the present one where the server has it."""
+    """Starting model of nodes: the initial one, or the present one if the server has it."""
     round: RoundState = field(default_factory=RoundState)
     attempt: Attempt = field(default_factory=Attempt)
     at: dict[int, int] = field(default_factory=dict)
@@ -73,23 +73,23 @@ class Federation:
     means: dict[int, MetricRecord] = field(default_factory=dict)
     """Means of training metrics, by round."""
     evaluations: dict[int, MetricRecord] = field(default_factory=dict)
-    """Means of what was found of each round's model, as far as they were told."""
+    """Reported means of each round's evaluation."""
     survivors: int = 0
     refusers: set[int] = field(default_factory=set)
     """Nodes that refused the last sum."""
     altered: set[int] = field(default_factory=set)
-    """Those of them that say that it is not the sum of what its senders encrypted."""
+    """Those of them that report it as not the sum of its senders' ciphertexts."""
     summed: set[int] = field(default_factory=set)
     """Nodes whose updates are in the last sum."""
     suspects: Suspects = field(default_factory=Suspects)
     dropout: float | None = None
-    """Share of the members who were missing from a sum, lately; None before the first."""
+    """Recent share of members missing from a sum; None before the first."""
     barred: set[int] = field(default_factory=set)
-    """Nodes that are asked for no more updates: what they sent made sums that nobody opens."""
+    """Nodes excluded from updates: their shares or ciphertexts made sums that no node opens."""
 
     @property
     def terms(self) -> Terms:
-        """How updates are encoded and encrypted."""
+        """Terms of encoding and encryption."""
         return self.contract.terms
 
     def __post_init__(self) -> None:
@@ -101,51 +101,51 @@ class Federation:
 
     @property
     def server_reads(self) -> bool:
-        """Whether the server reads the sums, and sends everybody the model."""
+        """Whether the server reads the sums, and sends the model to all nodes."""
         return self.terms.scheme.reader == "server"
 
     @property
     def members_hold(self) -> bool:
-        """Whether members hold a model that the server does not have, and are brought to one."""
+        """Whether members hold a model that the server does not have, and must be brought to it."""
         return not self.server_reads
 
-    # --- who and where ---
+    # --- members and nodes ---
 
     @property
     def members(self) -> dict[int, bytes]:
-        """Identity key of each member, by node id; negative ids are members that nobody has seen."""
+        """Identity key of each member, by node id; negative ids are members without a known node."""
         return {} if self.ledger.agreed is None else self.ledger.agreed.members
 
     def connected(self) -> list[int]:
-        """Nodes that the grid reaches."""
+        """Return the nodes that the grid reaches."""
         return sorted(self.grid.get_node_ids())
 
     def wait_for(self, need: int, seconds: float) -> list[int]:
-        """Nodes that the grid reaches, once they are `need`, or `seconds` have passed."""
+        """Return the nodes that the grid reaches, once they are `need`, or after `seconds`."""
         deadline = time.monotonic() + seconds
         while len(nodes := self.connected()) < need and time.monotonic() < deadline:
             time.sleep(0.2)
         return nodes
 
     def present(self) -> list[int]:
-        """Members that the grid reaches, and that have not given up their keys."""
+        """Return the members that the grid reaches, and that have not given up their keys."""
         out = self.membership.left | self.membership.keyless
         return [node for node in self.connected() if node in self.members and node not in out]
 
     def following(self) -> list[int]:
-        """Those of them that sums bring to the others' model."""
+        """Return those of them that sums bring to the others' model."""
         return [node for node in self.present() if self.missing_rounds(node) is not None]
 
     def model_round(self, node: int) -> int:
-        """Round of a node's model, as far as known."""
+        """Return the round of a node's model, as far as known."""
         return self.at.get(node, NOTHING)
 
     def has_model(self, node: int) -> bool:
-        """Whether a node is known to have the present model."""
+        """Return whether a node is known to have the present model."""
         return self.model_round(node) == self.ledger.base
 
     def missing_rounds(self, node: int) -> tuple[int, ...] | None:
-        """Rounds whose sums bring a node to the others' model; None where only a checkpoint does."""
+        """Return the rounds whose sums update a node's model; None if it needs a checkpoint."""
         if self.server_reads:
             return ()
         ledger = self.ledger
@@ -158,19 +158,19 @@ class Federation:
         return rounds if all(r in ledger.sums for r in rounds) else None
 
     def spared(self, agreed: Agreed) -> int:
-        """Members of an epoch whose word is not enough; nobody but its maker has a first model."""
+        """Return how many members' word is not enough in an epoch; a first model has one holder."""
         return agreed.colluders if self.ledger.base > 0 else 0
 
     @property
     def adder(self) -> Adder:
-        """The adder of the round under way."""
+        """Adder of the current round."""
         sums = self.parameters.sums
         return sums.whole if self.parameters.maps else sums.adder
 
-    # --- what is sent ---
+    # --- requests ---
 
     def messages(self, kind: str, stage: str, nodes: Iterable[int]) -> list[Message]:
-        """A stage for each of `nodes`, with all that the node lacks; equal contents are one."""
+        """Return a stage's messages to `nodes`, with all missing sums; equal contents are shared."""
         shared: dict[tuple[object, ...], RecordDict] = {}
         out = []
         for node in nodes:
@@ -184,14 +184,14 @@ class Federation:
 
     @property
     def teller(self) -> int | None:
-        """The member that has yet to tell what an evaluation says; None where it is away, or told."""
+        """Member that still has to report an evaluation; None if it is away, or has reported."""
         if not self.ledger.evaluation:
             return None
         rank = self.parameters.epoch.rank
         return next((node for node in self.present() if rank(node) == 0), None)
 
     def stage(self, stage: str, confirmed: bool, **fields: Any) -> ConfigRecord:
-        """A stage's own record: what each says of federation, round and epoch, and `fields`."""
+        """Return a stage's own record: federation, round and epoch, and `fields`."""
         ledger, agreed = self.ledger, self.parameters.epoch
         common = {
             "federation": records.federation_name(ledger.federation),
@@ -210,10 +210,11 @@ class Federation:
         rounds: tuple[int, ...] | None,
         tells: bool = False,
     ) -> RecordDict:
-        """A stage, and what brings a node to where the others are.
+        """Return a stage's content, with all that updates a node's model.
 
-        `fresh` nodes get the initial model, `rounds` are those whose sums are sent; None sends the kept
-        checkpoint and the sums since. One that `tells` gets the evaluation that nobody has told yet.
+        `fresh` nodes get the initial model; `rounds` are those of the attached sums, and None
+        attaches the kept checkpoint and the sums since. A node that `tells` gets the unreported
+        evaluation.
         """
         ledger = self.ledger
         by_box = rounds is None
@@ -230,7 +231,7 @@ class Federation:
             "mode": self.attempt.mode,
             "voids": [void.to_bytes() for void in ledger.voids] if stage == "round" else [],
         }
-        # A sync is also how one finds out who differs.
+        # A sync also finds the nodes that differ.
         if ledger.chain and (fresh or stage != "sync"):
             fields["history"] = ledger.history
         if tells:
@@ -245,9 +246,9 @@ class Federation:
         return content
 
     def end_epoch(self, timeout: float) -> None:
-        """Have opened what only the keys of this epoch open, and nobody is brought to."""
+        """Have sums opened that need this epoch's keys and update no model."""
 
-    # --- what comes back ---
+    # --- replies ---
 
     def ask(
         self,
@@ -258,9 +259,10 @@ class Federation:
         *,
         follows: bool = True,
     ) -> Iterator[tuple[int, T]]:
-        """Send, and yield (node, what `read` makes of its reply); see `StreamGrid.fold`.
+        """Send, and yield (node, `read`'s result for its reply); see `StreamGrid.fold`.
 
-        `follows` is whether a node answers after it has followed, so that a refusal is of its model.
+        `follows` says whether a node updates its model before it answers, so that a refusal
+        concerns its model.
         """
 
         def answered(node: int, reply: Message) -> T:
@@ -276,12 +278,12 @@ class Federation:
         return self.grid.fold(replies, trouble, answered)
 
     def refused(self, node: int, reply: Message, *, of_model: bool = True) -> str:
-        """Note what a refusal says of the node, and where it is `of_model`, of its model; in words."""
+        """Record a node's refusal, of its model if `of_model`; return it in words."""
         code, claimed = reply.error.code, self.round.claimed
         if code in APPS_FAULT:
             self.attempt.app_failed.add(node)
         if code == REUSED and self.ledger.base not in (self.missing_rounds(node) or ()):
-            self.attempt.spent.add(node)  # not of a sum that came with the message
+            self.attempt.spent.add(node)  # not of a sum in the message
         elif code == CLAIMED:
             claimed[node] += 1
         if (
@@ -303,10 +305,10 @@ class Federation:
     def contribution(
         self, node: int, reply: Message, kind: Kind, mode: str, support: Support | None = None
     ) -> tuple[Sealed, bytes]:
-        """The verified ciphertext in a reply, and the digest of the model that its sender starts from.
+        """Return the verified ciphertext in a reply, and the digest of its sender's starting model.
 
-        `kind` is what is added up, `mode` the scheme's that was announced, `support` what the node told
-        of its coordinates in this attempt.
+        `kind` is the kind of sum, `mode` the announced mode of the scheme, `support` the node's
+        support in this attempt.
 
         Raises ProtocolError: an error reply, or a ciphertext that is not this node's for this sum.
         """
@@ -329,29 +331,29 @@ class Federation:
         return part, start
 
     def sum_of(self, kind: Kind, answer: ConfigRecord) -> tuple[SecureSum, bytes]:
-        """Which sum a reply says that its ciphertext is for, and what that starts from."""
+        """Return the sum that a reply's ciphertext is for, and the digest of its starting model."""
         start = start_in(answer)
         return self.parameters.sum(kind, start), start
 
     def mark_drifted(self, node: int) -> str:
-        """Note that a node started from elsewhere than most; returns why it is left out."""
+        """Record that a node's starting model differs from most; return the reason to leave it out."""
         self.at[node] = LOST
         return "its model has drifted from the others': it will be caught up"
 
     def answer(self, node: int, reply: Message, *, of_model: bool = True) -> ConfigRecord:
-        """Our record in a reply; ProtocolError: an error reply, or one that holds none."""
+        """Return our record in a reply; ProtocolError: an error reply, or one without it."""
         if reply.has_error():
             raise ProtocolError(self.refused(node, reply, of_model=of_model))
         answer = records.find_reply(reply.content)
         if answer is None:
-            raise ProtocolError("the reply holds nothing of ours")
+            raise ProtocolError("the reply has no record of flhe")
         return answer
 
     def member_answer(self, node: int, reply: Message) -> ConfigRecord:
-        """As `answer`; ProtocolError also where it is not a member's."""
+        """As `answer`; ProtocolError also for a node that is not a member."""
         answer = self.answer(node, reply)
         if node not in self.members:
-            raise ProtocolError("it is no member of this epoch")
+            raise ProtocolError("it is not a member of this epoch")
         return answer
 
     def _note_seconds(self, node: int, answer: ConfigRecord) -> None:
@@ -360,7 +362,7 @@ class Federation:
         self.grid.meter.told(node, seconds)
 
     def heard(self, node: int, answer: ConfigRecord, content: RecordDict) -> None:
-        """Note what a node's reply, which it gave after following, tells of its state."""
+        """Record the node's state from its reply after following."""
         ledger = self.ledger
         self.at[node] = ledger.base
         self.confirmed.add(node)
@@ -384,7 +386,7 @@ class Federation:
     # --- a round ---
 
     def begin(self, round_: int, attempt: int) -> None:
-        """Start a round's clocks, once, and note the attempt."""
+        """Start a round's clocks, once, and record the attempt."""
         if attempt == 0:
             self.round = RoundState()
         self.attempt = Attempt(set(self.members))
@@ -392,9 +394,9 @@ class Federation:
         self.ledger.begin(round_, attempt)
 
     def keep(self, total: Sealed, release: Sequence[bytes] = ()) -> ArrayRecord:
-        """Keep a round's sum until every member has it, or read it where the server does.
+        """Keep a round's sum until every member has it, or read it if the server does.
 
-        `release` holds the answers that the senders' masking-key agreement released.
+        `release` holds the released answers of the senders' masking-key agreement.
         """
         self.refusers, self.altered = set(), set()
         self.suspects.opened(self.summed)  # these start from the model that it made
@@ -414,7 +416,7 @@ class Federation:
         return arrays
 
     def keep_evaluation(self, total: Sealed, release: Sequence[bytes] = ()) -> None:
-        """Keep what members found of the model until it is told, or read it where the server does."""
+        """Keep a sum of evaluations until it is reported, or read it if the server does."""
         round_ = total.slot.round
         if not self.server_reads:
             self.ledger.keep_evaluation(round_, to_bytes(total), pack(release))
@@ -441,24 +443,25 @@ class Federation:
         return self.initial
 
     def suspect(self) -> None:
-        """The last sum is not what its senders should have made: note that it was one of them."""
+        """Record that one of the last sum's senders altered it."""
         found, self.summed = self.suspects.refused(self.summed), set()
         if found is not None:
             self.barred.add(found)
-            log(WARNING, "node %d is left out from now on: what it sends spoils sums", found)
+            log(WARNING, "node %d is left out from now on: its ciphertexts spoil sums", found)
 
     def spoilt(self, round_: int) -> AlteredError:
-        """Why the run ends where members have opened a sum that is not what its senders should make.
+        """Return the error that ends the run: members opened a sum that is not its senders'.
 
-        To one who colludes with its maker it is a sum all the same, and another one from the same
-        model would differ by single updates.
+        For a node that colludes with its maker it is a sum all the same, and another one from the
+        same model would differ by single updates.
         """
         self.suspect()
         nodes = sorted(self.suspects.among or self.barred)
         return AlteredError(
-            f"the sum of round {round_} was opened and is not that of what its senders encrypted, so "
-            f"members sign no other one from this model; one of nodes {nodes} spoilt it, or the "
-            "message was damaged: resume the run to send it again, or begin another federation"
+            f"the sum of round {round_} was opened and is not the sum of its senders' "
+            f"ciphertexts, so members sign no other one from this model; one of nodes {nodes} "
+            "altered it, or the message was damaged: resume the run to send it again, or begin "
+            "another federation"
         )
 
     def drop_sums(self) -> None:
@@ -468,7 +471,7 @@ class Federation:
             self.ledger.drop_sums(behind)
 
     def report(self, server_round: int) -> RoundReport:
-        """What the round cost; what its model is worth may be told later."""
+        """Return the costs of the round; its model's evaluation may follow later."""
         return RoundReport.of(
             server_round,
             self.grid.take(),

@@ -1,4 +1,4 @@
-"""StreamGrid: replies one by one, as they arrive, so that aggregation holds one of them at a time."""
+"""StreamGrid: yields replies as they arrive, so that aggregation holds one of them at a time."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ POLL = (0.02, 1.0)
 
 
 class StreamGrid(MeteredGrid):
-    """A Grid whose `send_and_receive` yields each reply when it is there, and pulls it alone.
+    """A Grid whose `send_and_receive` pulls and yields each reply alone, once it is there.
 
-    Messages are pushed one by one: a node that is gone is left out of Flower's list of ids in memory
-    and is an empty id over HTTP, so only then is it known which node an id belongs to. Equal contents
-    travel once all the same: the SuperLink says what it lacks. After a call, `silent` holds the nodes
-    that did not reply in time.
+    Messages are pushed one by one, so that each id belongs to a known node. Flower's list of ids
+    leaves out a lost node in memory, and has an empty id for it over HTTP. Equal contents still
+    travel once: the SuperLink asks for missing ones. After a call, `silent` holds the nodes that
+    did not reply in time.
 
-    Nothing here keeps a reply once it is handed on: it is gone when its receiver lets go of it, which
-    should be before the next is asked for.
+    The grid keeps no yielded reply: its memory is free once its receiver drops it, which should be
+    before the next one.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -40,7 +40,7 @@ class StreamGrid(MeteredGrid):
         self._nodes: dict[str, int] = {}
 
     def node_of(self, reply: Message) -> int:
-        """The node that a reply belongs to; error replies by the SuperLink name another sender."""
+        """Return the node of a reply; error replies by the SuperLink name another sender."""
         return self._nodes.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
 
     def send_and_receive(
@@ -70,9 +70,9 @@ class StreamGrid(MeteredGrid):
         read: Callable[[int, Message], T],
         silent: str = "no reply in time",
     ) -> Iterator[tuple[int, T]]:
-        """Yield (node, what `read` makes of its reply), one reply in memory at a time.
+        """Yield (node, `read`'s result for its reply), with one reply in memory at a time.
 
-        `trouble` gets what `read` refuses, and `silent` of those that are.
+        `trouble` gets the refusals of `read`, and `silent` for nodes without a reply.
         """
         for reply in replies:
             node = self.node_of(reply)
@@ -105,5 +105,5 @@ class StreamGrid(MeteredGrid):
                 pause = POLL[0] if arrived else min(2 * pause, POLL[1])
                 time.sleep(min(pause, max(deadline - time.monotonic(), 0.0)))
             self.silent |= {self._nodes[message_id] for message_id in pending}
-        finally:  # also where whoever reads them has had enough
+        finally:  # also if the caller stops early
             self.meter.close(request)

@@ -1,10 +1,11 @@
-"""HEStrategy: FedAvg that adds what it cannot read.
+"""HEStrategy: FedAvg over ciphertext that the server cannot read.
 
-Members share a key that the server does not have, so a round's sum stays sealed, and the model lives on
-the clients. Under a scheme with masking-key agreement (SASH) members release one key a round, that of
-the sum: a server that reads it has the model as under plain FedAvg, and never an update.
+Members share a key that the server does not have, so a round's sum stays sealed, and the model
+lives on the clients. Under a scheme with masking-key agreement (SASH) members release one key a
+round, that of the sum. A server that reads it has the model as under plain FedAvg, and never an
+update.
 
-Memory: one sum, one reply at a time, and what some member has not received yet.
+Memory: one sum, one reply at a time, and the sums that some member has not received yet.
 """
 
 from __future__ import annotations
@@ -63,26 +64,26 @@ class HEStrategy(FedAvg):
     Parameters
     ----------
     scheme : Scheme, optional
-        The system, with its own parameters; FLASHE unless said.
+        The scheme with its own parameters; FLASHE by default.
     codec : Chain, optional
-        From an update to integers that add, and back; `update_codec` makes the usual one.
+        Codec between updates and integers; `update_codec` makes the usual one.
     optimizer : Optimizer, or a torch.optim.Adam, RMSprop or SGD
-        What the readers of sums make of the mean update, identically; by default it is added, as FedAvg
+        Step that all readers of sums take with the mean update; by default it is added, as FedAvg
         does. "sgd", "adam" and "rmsprop" step with a mean gradient, which apps return in place of a
         model (FedSGD). Of a torch optimizer, class and options are taken; the step itself is computed
         here, by torch's formulas, because all clients must come to the same bits.
     select : float or Select, optional
         Encrypt a part of each update only: a share of it, the most sensitive values by a map that a
-        first round adds up under encryption (`HEMod(sensitivity=...)`). Whatever is not selected the
-        server sees, of every client and in every round. `Select` has other rules, and can leave the
+        first round adds up under encryption (`HEMod(sensitivity=...)`). The server sees the
+        rest of every client's update in every round. `Select` has other rules, and can leave the
         rest unsent.
     noise : Laplace, optional
-        Noise that clients add, to what travels in clear or to all.
+        Noise that clients add, to the part in clear or to all.
     train_metrics, evaluate_metrics : tuple[str, ...]
-        Metrics that are averaged under encryption, weighted by example counts: of training, and of what
-        apps find of a model. Where clients read, means of an evaluation are told in the round after it.
+        Metrics of training and evaluation, averaged under encryption and weighted by example counts.
+        If clients read, means of an evaluation are reported in the next round.
     **options
-        How the run waits, repeats and keeps its state (`RunSettings`), and FedAvg's own arguments.
+        Timeouts, retries and state of the run (`RunSettings`), and FedAvg's own arguments.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class HEStrategy(FedAvg):
             Select.of(select),
             noise,
             tuple(train_metrics),
-            # What the app calls its arrays and its weight is part of what everybody agrees on.
+            # The app's names of its arrays and its weight are among the terms of all members.
             self.arrayrecord_key,
             self.weighted_by_key,
             tuple(evaluate_metrics),
@@ -127,13 +128,13 @@ class HEStrategy(FedAvg):
         if self.terms.codec.mechanism is not None:
             accountant.check_package()
         self.ending: Spent | None = None
-        """What came after the last round's report: its end, and the sealed checkpoint of the model."""
+        """Costs after the last round's report: the run's end, and the sealed checkpoint."""
         self._membership = Membership(self.settings.patience, self.settings.rekey_every)
         self._fed: Federation | None = None
         self._exchanged: Exchange | None = None
         self._plan: Plan | None = None
         self._report: tuple[RoundReport, int] | None = None
-        """Of the last round, with the round of its model, until it is told what that is worth."""
+        """Report of the last round, with its model's round, until its evaluation is reported."""
 
     def rekey(self) -> None:
         """Have the group agree on fresh keys before the next round."""
@@ -148,7 +149,7 @@ class HEStrategy(FedAvg):
 
     @property
     def sampling(self) -> Sampling:
-        """What a round needs, by what this strategy is set to now."""
+        """Return the requirements of a round, by the strategy's current settings."""
         replies = self.settings.min_replies
         return Sampling(self.terms, replies, self.fraction_train, self.min_train_nodes)
 
@@ -168,27 +169,27 @@ class HEStrategy(FedAvg):
     ) -> Result:
         """Agree on keys, run rounds up to `num_rounds`, return a sealed checkpoint of the model.
 
-        As FedAvg's, but for these:
+        Arguments are FedAvg's, except:
 
-        Raises ConfigError: `evaluate_fn` is given and the server has no model, the model has an array
-        that cannot be averaged, there is nothing to resume, or something that was not asked to be
-        resumed; QuorumError: too few nodes connected, agreed or replied.
+        Raises ConfigError: `evaluate_fn` is given and the server has no model, the model has an
+        array that cannot be averaged, there is nothing to resume, or `state_dir` holds a federation
+        without `resume`; QuorumError: too few nodes connected, agreed or replied.
 
         Parameters
         ----------
         num_rounds : int
-            Rounds of training. Where a map says what is selected, it takes one more, the first; apps
+            Rounds of training. A selection by map adds a first round without training; apps
             are told `server-round` without it. Failed rounds count.
         initial_arrays : ArrayRecord or None
-            The initial model; None where a member's app makes it (`HEMod(initial=...)`), so that the
+            The initial model; None if a member's app makes it (`HEMod(initial=...)`), so that the
             server does not see even that.
         timeout : float
-            Bounds each round where it is shorter than `round_timeout`.
+            Limit of each round if shorter than `round_timeout`.
         train_config, evaluate_config : ConfigRecord or mapping
-            What apps are told; a value may be a `Schedule`, or a tuple with one value for each round.
-            All of it is settled when the run begins: it is in the contract that members sign.
+            Settings of apps; a value may be a `Schedule`, or a tuple with one value for each round.
+            They are fixed when the run begins, in the contract that members sign.
         resume : bool
-            Go on with the federation in `state_dir`, where a run before this one stopped.
+            Go on with the federation in `state_dir`, where an earlier run stopped.
         """
         if evaluate_fn is not None and self.terms.scheme.reader == "clients":
             raise ConfigError(
@@ -219,7 +220,7 @@ class HEStrategy(FedAvg):
         try:
             for number in range(first, contract.last + 1):
                 log(INFO, "")
-                what = " the map of what is selected" if fed.parameters.maps else ""
+                what = " the selection map" if fed.parameters.maps else ""
                 log(INFO, "[ROUND %s/%s]%s", number, contract.last, what)
                 if fed.ledger.phase != "summed":
                     attempts.run(number, partial(self._train, fed, number, seconds))
@@ -246,7 +247,7 @@ class HEStrategy(FedAvg):
         return self._fed
 
     def _configured(self, kind: Asked, server_round: int, config: ConfigRecord) -> list[Message]:
-        """Send each sampled node what it lacks, and ask it to train or to evaluate."""
+        """Send each sampled node its missing sums, and ask it to train or to evaluate."""
         fraction, minimum, stage = {
             "train": (self.fraction_train, self.min_train_nodes, "round"),
             "evaluate": (self.fraction_evaluate, self.min_evaluate_nodes, "evaluate"),
@@ -254,7 +255,7 @@ class HEStrategy(FedAvg):
         if fraction == 0.0:
             return []
         config["server-round"] = server_round - self.terms.select.mapped
-        if self._plan is not None and self._fed is None:  # for the contract: nobody is sent it
+        if self._plan is not None and self._fed is None:  # for the contract: no node receives it
             return [Message(RecordDict({self.configrecord_key: config}), 1, kind)]
         fed, nodes = self._running(), self._sample(fraction, minimum)
         log(INFO, "configure_%s: Sampled %d nodes (out of %d)", kind, len(nodes), len(fed.members))
@@ -290,7 +291,7 @@ class HEStrategy(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Fold ciphertexts as they arrive; the sum is kept sealed for the clients.
+        """Add ciphertexts as they arrive; keep the sum sealed for the clients.
 
         Raises QuorumError: fewer valid updates than `min_replies` arrived in time.
         """
@@ -306,7 +307,7 @@ class HEStrategy(FedAvg):
     def _evaluate_here(
         self, fed: Federation, number: int, evaluate_fn: EvaluateFn | None, result: Result
     ) -> None:
-        """Evaluate the model on the server, where it reads the sums."""
+        """Evaluate the model on the server, if it reads the sums."""
         if evaluate_fn is None or fed.initial is None:
             return
         with fed.grid.meter.doing(EVALUATE):
@@ -316,10 +317,10 @@ class HEStrategy(FedAvg):
             result.evaluate_metrics_serverapp[number] = metrics
 
     def _evaluate(self, fed: Federation, number: int, timeout: float, result: Result) -> None:
-        """Have the model of this round evaluated, if it made one, and account for the round."""
+        """Have the model of this round evaluated, if it made one, and report the round's costs."""
         ledger, plan = fed.ledger, self._plan
         assert plan is not None
-        # Once nodes have gone on from a model, they evaluate it no more.
+        # Nodes evaluate no model that they have already moved on from.
         newest = ledger.base == number or self.fraction_train == 0.0
         if newest and ledger.base > ledger.evaluated:
             messages = plan.asked("evaluate", number, fed.contract)
@@ -338,17 +339,17 @@ class HEStrategy(FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Have sampled nodes evaluate the model, as many as a sum needs at least."""
+        """Ask sampled nodes to evaluate the model, as many as a sum needs at least."""
         return self._configured("evaluate", server_round, config)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Add what nodes found of the model; its means, where the server reads them.
+        """Add the evaluations of the model; return their means if the server reads them.
 
-        Where clients read, one of them tells the means with its next reply.
+        If clients read, one of them reports the means with its next reply.
 
-        Raises QuorumError: everybody's app failed.
+        Raises QuorumError: the apps of all nodes failed.
         """
         fed, release = self._running(), list[bytes]()
         if self.fraction_evaluate == 0.0:
@@ -368,13 +369,13 @@ class HEStrategy(FedAvg):
         return fed.evaluations.get(fed.ledger.base)
 
     def _hand_on(self, fed: Federation, result: Result) -> None:
-        """Hand on the report that waits for what an evaluation says: there is no more to be heard."""
+        """Pass on the report that waits for an evaluation: nothing more will come."""
         waiting, self._report = self._report, None
         if waiting is None:
             return
         report, made = waiting
         metrics = fed.evaluations.pop(made, None)
-        for earlier, late in fed.evaluations.items():  # told after its report had gone out
+        for earlier, late in fed.evaluations.items():  # reported after its round's report had left
             result.evaluate_metrics_clientapp.setdefault(earlier, late)
         if metrics is not None:
             log(INFO, "\t└──> Aggregated MetricRecord of round %d: %s", report.round, metrics)
@@ -395,7 +396,7 @@ class HEStrategy(FedAvg):
         fed.drop_sums()
 
     def _finish(self, fed: Federation, result: Result) -> None:
-        """Put the last model into the result: sealed by a member, or as the server has it."""
+        """Put the last model into the result: sealed by a member, or the server's own."""
         if fed.server_reads:
             assert fed.initial is not None
             result.arrays = fed.initial

@@ -1,11 +1,11 @@
-"""The workflow that drives `flhe.keys.agreement.epoch` over a Grid: the server only carries messages.
+"""Run `flhe.keys.agreement.epoch` over a Grid: the server only relays messages.
 
-Three relays: ADVERTISE, SHARE, CONFIRM; the CONFIRMs then travel with the first message of a round,
-and each member verifies them before it encrypts anything. Then members come to the keys that the scheme
-declares: a key pair, which the member of the lowest rank makes and the others take (`key_pair`); a key
-for each member, of which all know the sum (`joint`); shares of a key that nobody has (`shared_key`).
-A node that falls silent on the way ends the attempt; the next one starts over, with fresh keys, among
-those that answered.
+Three relays: ADVERTISE, SHARE, CONFIRM. The CONFIRMs travel with the first message of a round, and
+each member verifies them before it encrypts anything. Then members agree on the keys that the
+scheme declares. These are a key pair, made by the member of the lowest rank (`key_pair`), a key for
+each member, with a sum known to all (`joint`), or shares of a key that no party holds
+(`shared_key`). A node that falls silent ends the attempt; the next one starts over, with fresh
+keys, among those that answered.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from flhe.wire.record import Form, Record
 
 T = TypeVar("T", bound=Hashable)
 Reader = Callable[[int, ConfigRecord], Any]
-"""(node, our record in its reply) -> what it tells, checked."""
+"""(node, our record in its reply) -> its checked content."""
 
 REFUSALS = (1013, 1014)
-"""Codes of `flhe.wire.codes` by which a node says that what came to it is wrong."""
+"""Codes of `flhe.wire.codes` for a node that received something wrong."""
 RAISED = 2
-"""Flower's code for an exception in the app, which HEMod lets nobody see."""
+"""Flower's code for an exception in the app; HEMod lets none through."""
 NOTHING: Mapping[int, Mapping[str, Any]] = {}
 NO_MOD = "its app has no HEMod: put HEMod() first in ClientApp(mods=[...])"
 
 ATTEMPTS = 3
 
 MIN_MEMBERS = 3
-"""A sum over two shows each of them the other's update."""
+"""A sum over two reveals the other's update to each of them."""
 
 
 def _unplaced(keys: list[bytes]) -> dict[int, bytes]:
-    """Members under numbers that no node has: until a node says who it is."""
+    """Return members under unused negative numbers, until a node identifies itself."""
     if not all(isinstance(key, bytes) for key in keys):
         raise TypeError
     return {-1 - i: key for i, key in enumerate(keys)}
@@ -59,7 +59,7 @@ _BY_KEY = As(lambda members: sorted(set(members.values())), _unplaced, "keys tha
 
 @dataclass(frozen=True, slots=True)
 class Agreed(Record):
-    """What the server knows of an epoch: everything but its key. Written without node ids."""
+    """The server's knowledge of an epoch: everything but its key. Stored without node ids."""
 
     FORM = Form("ledger's epoch", row=True)
 
@@ -70,21 +70,21 @@ class Agreed(Record):
     roster_hash: bytes
     """Roster hash that they confirmed."""
     members: Annotated[dict[int, bytes], _BY_KEY]
-    """Identity key of each node that takes part, by node id; a member whose node is not known at the
-    moment has a negative number in its place."""
+    """Identity key of each participating node, by node id; a member without a known node has a
+    negative number."""
     confirms: tuple[bytes, ...]
-    """Everyone's CONFIRM, for delivery."""
+    """CONFIRMs of all members, for delivery."""
     contract: Hash
-    """Hash of the contract, as it was announced."""
+    """Hash of the contract, as announced."""
     bound: Hash
     """Hash of it and of the run's config, as they signed both."""
     sites: U32
-    """Members of the roster that they confirmed, as most of them say, as `colluders` and `min_opening`
-    are. Members go by their own."""
+    """Members of the confirmed roster, by majority, as are `colluders` and `min_opening`. Members
+    use their own copy."""
     colluders: U32
     min_opening: U32 = 0
     public: bytes = b""
-    """Public key of the scheme, encoded; or what the members call the sum of their keys."""
+    """Encoded public key of the scheme, or the members' name of the sum of their keys."""
 
     @property
     def publics(self) -> tuple[bytes, ...]:
@@ -92,7 +92,7 @@ class Agreed(Record):
         return tuple(sorted(self.members.values()))
 
     def rank(self, node: int) -> int:
-        """Rank of a node: the place of its key among the members' keys."""
+        """Return the rank of a node: the place of its key among the members' keys."""
         return self.publics.index(self.members[node])
 
 
@@ -116,7 +116,7 @@ def agree(
     number : int
         The server's count of agreements so far.
 
-    Raises QuorumError: too few answered, or every attempt was broken off; the text says by whom.
+    Raises QuorumError: too few answered, or every attempt was broken off; the text names the nodes.
     """
     present = list(nodes)
     trouble: dict[int, str] = {}
@@ -140,14 +140,14 @@ class _Attempt:
     number: int
     timeout: float
     trouble: dict[int, str]
-    """Which nodes to leave out of the next attempt, and why."""
+    """Nodes to leave out of the next attempt, with reasons."""
     refused: set[int] = field(default_factory=set)
-    """Nodes that found something wrong with what a stage brought."""
+    """Nodes that found a fault in a stage's content."""
     members: dict[int, bytes] = field(default_factory=dict)
     """Identity keys by node, in order of rank once all are known."""
 
     def run(self, asked: list[int]) -> Agreed:
-        """All three relays, and those of the scheme's own keys."""
+        """Run all three relays, and those of the scheme's own keys."""
         terms = self.contract.terms
         hellos = self.ask("advertise", asked, self._advertised, contract=self.contract.to_bytes())
         _outvote(hellos, self.trouble)
@@ -160,7 +160,7 @@ class _Attempt:
             nodes = "1 node" if len(members) == 1 else f"{len(members)} nodes"
             need = f"{MIN_MEMBERS} or more are needed"
             give_up(f"only {nodes} advertised a key, {need}", self.trouble)
-        terms.for_cohort(len(members))  # refuses what so many members leave no room for
+        terms.for_cohort(len(members))  # refuses a cohort that does not fit
         warn("key agreement: node %d is left out: %s", self.trouble)
         order = sorted(members, key=members.__getitem__)
         self.members = {node: members[node] for node in order}
@@ -191,7 +191,7 @@ class _Attempt:
         agree_on = own.get(terms.scheme.agreement)
         return agreed if agree_on is None else replace(agreed, public=agree_on(agreed, order))
 
-    # --- what is sent ---
+    # --- sending ---
 
     def ask(
         self,
@@ -201,9 +201,9 @@ class _Attempt:
         own: Mapping[int, Mapping[str, Any]] = NOTHING,
         **fields: Any,
     ) -> dict[int, Any]:
-        """Send one stage to all of `to`, read the replies, note who had trouble.
+        """Send one stage to all of `to`, read the replies, record failures.
 
-        `own` is what goes to one node each, `fields` what goes to all.
+        `own` is for one node each, `fields` for all.
         """
 
         def content(node: int) -> RecordDict:
@@ -236,7 +236,7 @@ class _Attempt:
         own: Mapping[int, Mapping[str, Any]] = NOTHING,
         **fields: Any,
     ) -> dict[int, Any]:
-        """As `ask`, where all of `order` must answer."""
+        """As `ask`, but all of `order` must answer."""
         before = set(self.trouble)
         replies = self.ask(stage, order, read, own, **fields)
         if missing := [node for node in order if node not in replies]:
@@ -249,7 +249,7 @@ class _Attempt:
         return replies
 
     def acquit(self, nodes: list[int]) -> int:
-        """Where most of `nodes` refused, it is not they who are at fault; returns how many they are."""
+        """Clear `nodes` of blame if most of them refused; return the number of refusals."""
         refusers = self.refused & set(nodes)
         if 2 * len(refusers) <= len(nodes):
             return 0
@@ -258,17 +258,17 @@ class _Attempt:
         return len(refusers)
 
     def same(self, told: dict[int, T], odd: str, what: str) -> T:
-        """What all members say; those that say something else than most are left out next time."""
+        """Return the members' common answer; those that differ from most are left out next time."""
         common = most_common(told.values())
         if others := [node for node, value in told.items() if value != common]:
             self.trouble |= dict.fromkeys(others, odd)
             raise ProtocolError(f"members {what} ({reasons(self.trouble)})")
         return common
 
-    # --- what members answer ---
+    # --- answers ---
 
     def _opened(self, message: bytes, stage: str, sender: bytes | None) -> Header:
-        """A message that its sender signed for this very exchange; members check the rest."""
+        """Return a message that its sender signed for this exchange; members check the rest."""
         envelope = Envelope.from_bytes(message, MAX_MESSAGE)
         expect: dict[str, int | str | bytes] = {
             "stage": stage,
@@ -289,7 +289,7 @@ class _Attempt:
         contributes = keys.index(self.members[node]) < CONTRIBUTORS
         others = [key for key in keys if key != self.members[node]]
         if sorted(receivers) != (others if contributes else []):
-            raise ProtocolError("it did not send one SHARE to each other member")
+            raise ProtocolError("expected one SHARE to each other member")
         return messages
 
     def _confirmed(self, node: int, reply: ConfigRecord) -> tuple[bytes, tuple[int, ...]]:
@@ -297,17 +297,17 @@ class _Attempt:
         self._opened(message, "confirm", self.members[node])
         bounds = reply.get("bounds")
         if not isinstance(bounds, list) or [type(b) for b in bounds] != [int] * 3:
-            raise ProtocolError("it does not say what its roster is bounded by")
+            raise ProtocolError("expected its roster's bounds")
         return message, tuple(bounds)  # type: ignore[arg-type]
 
-    # --- keys of the scheme's own ---
+    # --- the scheme's own keys ---
 
     def _scope(self, agreed: Agreed) -> broadcast.Scope:
-        """What messages about them are signed for."""
+        """Return the scope that these messages are signed for."""
         return self.run_id, self.number, agreed.epoch, agreed.bound
 
     def _named(self, stage: str, agreed: Agreed) -> Reader:
-        """Read what a member broadcasts in `stage`: what it calls the key."""
+        """Return a reader of a member's broadcast in `stage`: its name of the key."""
 
         def read(node: int, reply: ConfigRecord) -> bytes:
             message, scope = message_in(node, reply), self._scope(agreed)
@@ -316,13 +316,15 @@ class _Attempt:
         return read
 
     def _key_pair(self, agreed: Agreed, order: list[int]) -> bytes:
-        """Have the scheme's key pair made and taken; returns its public key."""
+        """Have the scheme's key pair made and taken; return its public key."""
         first, confirms = order[0], list(agreed.confirms)
 
         def read(node: int, reply: ConfigRecord) -> tuple[bytes, bytes]:
             message = message_in(node, reply)
             public = key_pair.announced(message, self.members[node], self._scope(agreed))
-            self.contract.terms.for_cohort(len(order), public=public)  # what we could not add with
+            self.contract.terms.for_cohort(
+                len(order), public=public
+            )  # refuses keys unfit for adding
             return message, public
 
         made = self.ask_all(key_pair.STAGE, [first], read, confirms=confirms)
@@ -340,7 +342,7 @@ class _Attempt:
         return public
 
     def _joint(self, agreed: Agreed, order: list[int]) -> bytes:
-        """Have each member's key drawn, or taken, and all added up; returns what the sum is called."""
+        """Have each member's key drawn, or taken, and added; return the sum's name."""
         fields: dict[str, Any] = {"confirms": list(agreed.confirms)}
         if not self.contract.terms.scheme.dealt:
             drawn = self.ask_all(joint.STAGE, order, message_in, **fields)
@@ -348,7 +350,7 @@ class _Attempt:
         return self._name(joint.SUM, agreed, order, "sum of keys", **fields)
 
     def _shared_key(self, agreed: Agreed, order: list[int]) -> bytes:
-        """Have a key drawn that nobody has, and its shares dealt; returns what it is called."""
+        """Have a key drawn that no party holds, and its shares dealt; return its name."""
         keys = {key: node for node, key in self.members.items()}
         fields: dict[str, Any] = {"confirms": list(agreed.confirms)}
 
@@ -363,7 +365,7 @@ class _Attempt:
                 keys[key]: message for key, message in zip(to, messages, strict=True) if key in keys
             }
             if len(messages) != len(order) - 1 or found.keys() != set(order) - {node}:
-                raise ProtocolError("it did not send one KEY-REVEAL to each other member")
+                raise ProtocolError("expected one KEY-REVEAL to each other member")
             return found
 
         told = self.ask_all(shared_key.COMMIT, order, committed, **fields)
@@ -381,12 +383,12 @@ class _Attempt:
         own: Mapping[int, Mapping[str, Any]] = NOTHING,
         **fields: Any,
     ) -> bytes:
-        """What all members call the key that they have a part of."""
+        """Return the members' common name of the key that they share."""
         try:
             read = self._named(stage, agreed)
             names: dict[int, bytes] = self.ask_all(stage, order, read, own, **fields)
         except ProtocolError:
-            self.acquit(order)  # nobody can tell whose part it is
+            self.acquit(order)  # the faulty part's sender is unknown
             raise
         common = self.same(names, f"it has another {what} than most do", f"do not have one {what}")
         log(INFO, "key agreement: %d members have one %s", len(order), what)
@@ -394,10 +396,10 @@ class _Attempt:
 
 
 def _outvote(hellos: dict[int, tuple[Header, bytes]], trouble: dict[int, str]) -> None:
-    """Leave out nodes that pin another roster, or were told another run: they would share no key."""
+    """Leave out nodes with another roster or run than most: they would share no key."""
     odd = {
         "roster_hash": "it pins another roster than most do: compare flhe-roster-hash",
-        "policy_hash": "it was told another contract, or config of the run, than most",
+        "policy_hash": "it received another contract, or config of the run, than most",
     }
     for name, reason in odd.items():
         told = {node: getattr(header, name) for node, (header, _) in hellos.items()}
@@ -408,7 +410,7 @@ def _outvote(hellos: dict[int, tuple[Header, bytes]], trouble: dict[int, str]) -
 
 
 def _reply_in(message: Message) -> ConfigRecord:
-    """Our record in a reply; ProtocolError saying what there is instead."""
+    """Return our record in a reply; ProtocolError with the reply's actual content."""
     if message.has_error():
         code = message.error.code
         raise ProtocolError(NO_MOD if code == RAISED else explain(code, message.error.reason))
@@ -419,6 +421,6 @@ def _reply_in(message: Message) -> ConfigRecord:
 
 
 def message_in(_node: int, reply: ConfigRecord) -> bytes:
-    """The one message of a key agreement in a reply."""
+    """Return the one message of a key agreement in a reply."""
     message: bytes = records.field(reply, "envelope", bytes)
     return message

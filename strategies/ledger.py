@@ -1,14 +1,14 @@
-"""Ledger: what the server must not forget between rounds. Nothing in it can decrypt.
+"""Ledger: the server's state that must survive between rounds. Nothing in it can decrypt.
 
-With a directory it is on disk before anything that depends on it is sent, so that a server which was
-killed at any point goes on where it stood (`HEStrategy.start(resume=True)`):
+With a directory it is on disk before any dependent message is sent, so a server killed at any point
+resumes at the same state (`HEStrategy.start(resume=True)`):
 
     ledger        epoch, rounds, histories; canonical CBOR
-    result-<n>    what came of a query
-    sum-<round>   the sealed sum of a round that some member may still lack
-    release-<round>  what opens it, sealed for the members, where they agree on masking keys
-    model         the model, where the server reads the sums
-    checkpoint    the last sealed checkpoint of this epoch, and who vouches for it
+    result-<n>    outcome of a query
+    sum-<round>   the sealed sum of a round that some member may still need
+    release-<round>  the released key of it, sealed for the members, under masking-key agreement
+    model         the model, if the server reads the sums
+    checkpoint    the last sealed checkpoint of this epoch, with its vouchers
 
 Without one it is in memory only.
 """
@@ -41,7 +41,7 @@ Phase = Literal["training", "summed", "done"]
 
 
 def _rounds(stored: list[int]) -> dict[int, Any]:
-    """Rounds by what there is of each, which `Ledger.load` reads from files of its own."""
+    """Return rounds without their content, which `Ledger.load` reads from separate files."""
     if any(type(round_) is not int or not 0 <= round_ < 1 << 32 for round_ in stored):
         raise ValueError
     return dict.fromkeys(stored)
@@ -54,14 +54,14 @@ _Round = Annotated[int, within(-1, (1 << 32) - 1)]
 
 @dataclass(frozen=True, slots=True)
 class PendingSet(Record):
-    """A set of survivors that members may have signed, and what they said of it.
+    """A survivor set that members may have signed, with their signatures and answers.
 
     Parameters
     ----------
     void : Void
         Its slot and circle, with the promises so far.
     signatures, answers : mapping of int to bytes
-        What came of CONSIST and UNMASK, by rank.
+        Results of CONSIST and UNMASK, by rank.
     """
 
     FORM = Form("pending set", MAX_BYTES, row=True)
@@ -73,7 +73,7 @@ class PendingSet(Record):
 
 @dataclass(frozen=True, slots=True)
 class _Box(Record):
-    """What stands before a kept checkpoint: its round, its vouchers, and its length."""
+    """Header of a kept checkpoint: its round, its vouchers, and its length."""
 
     FORM = Form(
         "kept checkpoint",
@@ -89,7 +89,7 @@ class _Box(Record):
 
 @dataclass(slots=True)
 class Ledger(Record):
-    """One federation, as the server knows it; its own file holds what it is made with."""
+    """The server's state of one federation; its own file holds the constructor's fields."""
 
     FORM = Form(
         "ledger",
@@ -99,59 +99,59 @@ class Ledger(Record):
     )
 
     federation: U64
-    """Run id of the run that began it."""
+    """Run id of the federation's first run."""
     terms: bytes
     """Encoded terms."""
     number: U64 = 0
-    """Of the next key agreement."""
+    """Number of the next key agreement."""
     agreed: Agreed | None = None
     since: U32 = 0
     """First round of the epoch."""
     layout: Annotated[Layout, As(Layout.to_fields, Layout.from_fields, "a layout")] | None = None
     chain: dict[U32, Hash] = field(default_factory=dict)
-    """Round -> history of the model then; the last one is where everybody should be."""
+    """Round -> history of the model then; the last one is the federation's present model."""
     round: U32 = 0
-    """Round under way."""
+    """Current round."""
     attempt: U32 = 0
     phase: Phase = "done"
     sums: Annotated[dict[int, tuple[bytes, ArrayRecord]], _BY_ROUND] = field(default_factory=dict)
     box_round: _Round = -1
     mean_squares: dict[U32, bytes] = field(default_factory=dict)
-    """Round -> the sealed sum of mean squares that its thresholds were fitted on, where they were."""
+    """Round -> the sealed sum of mean squares for its fitted thresholds, if any."""
     spoiled: U32 = 0
-    """Round that cannot be run again: its mean squares went with the epoch that they were sealed in, or
-    members gave up the set of its survivors."""
+    """Round that cannot be run again: its mean squares were lost with their epoch, or members gave
+    up its survivor set."""
     releases: Annotated[dict[int, bytes], _BY_ROUND] = field(default_factory=dict)
-    """Round -> what opens its sum, sealed for the members."""
+    """Round -> the released key of its sum, sealed for the members."""
     evaluated: _Round = -1
     """Round of the last model that was evaluated."""
     evaluation: bytes = b""
-    """The sealed sum of what was found, until it is told what it says."""
+    """The sealed sum of evaluations, until its result is reported."""
     opens_evaluation: bytes = b""
-    """What opens that, sealed for the members."""
+    """The released key of that sum, sealed for the members."""
     asked: dict[U32, Hash] = field(default_factory=dict)
-    """Number -> hash of the query that was asked under it."""
+    """Number -> hash of the query asked under it."""
     asking: bytes = b""
-    """The query whose sum is pending or unopened, and the form of its answers."""
+    """The query with a pending or unopened sum, and the form of its answers."""
     results: Annotated[dict[int, bytes], _BY_ROUND] = field(default_factory=dict)
-    """Number -> what came of that query."""
+    """Number -> outcome of that query."""
     pending: PendingSet | None = None
-    """The set of survivors that is neither opened nor void."""
+    """The survivor set that is neither opened nor void."""
     voids: tuple[Void, ...] = ()
     """Sets of updates to the present model that can never be opened."""
     directory: Path | None = field(default=None, init=False)
-    """Where it is kept; None keeps it in memory."""
+    """Directory on disk; None keeps the ledger in memory."""
     pending_sum: Sealed | None = field(default=None, init=False)
     """The sum of the pending set's updates."""
     box: ArrayRecord | None = field(default=None, init=False)
     vouchers: tuple[bytes, ...] = field(default=(), init=False)
-    """What members signed who hold the model in it; see `flhe.training.vouching`."""
+    """Vouchers of the members that hold its model; see `flhe.training.vouching`."""
     model: Model | None = field(default=None, init=False)
-    """The model, where the server reads the sums."""
+    """The model, if the server reads the sums."""
 
     @property
     def base(self) -> int:
-        """Round of the model that the next round starts from; -1 before there is a model."""
+        """Round of the next round's starting model; -1 before there is a model."""
         return max(self.chain, default=-1)
 
     @property
@@ -159,15 +159,15 @@ class Ledger(Record):
         """History of that model."""
         return self.chain[self.base]
 
-    # --- what happens ---
+    # --- changes ---
 
     def begin(self, round_: int, attempt: int) -> None:
-        """Note that a round is asked for."""
+        """Record that a round begins."""
         self.round, self.attempt, self.phase = round_, attempt, "training"
         self.save()
 
     def keep_mean_squares(self, total: Sealed) -> None:
-        """Keep the mean squares of the round under way, before anybody is sent them."""
+        """Keep the mean squares of the current round, before any node receives them."""
         self.mean_squares[total.slot.round] = to_bytes(total)
         self.save()
 
@@ -180,20 +180,20 @@ class Ledger(Record):
         self.save()
 
     def give_up(self) -> None:
-        """The pending set is void, and so is its round."""
+        """Mark the pending set and its round as void."""
         assert self.pending is not None
         self.voids += (self.pending.void,)
         self.spoiled = self.pending.void.slot.round
         self.end_set()
 
     def end_set(self) -> None:
-        """The pending set is opened, or void."""
+        """Remove the pending set, which is opened or void."""
         self.pending = self.pending_sum = None
         self.save()
         self._unlink("pending")
 
     def start_model(self, model: Model) -> None:
-        """Keep the model that the server starts from, where it reads the sums."""
+        """Keep the server's starting model, if it reads the sums."""
         self.layout, self.chain = model.layout, {0: model.history}
         self._write_model(model)
 
@@ -204,7 +204,7 @@ class Ledger(Record):
         self.summed()
 
     def summed(self) -> None:
-        """The round has its sum: what was given up on the way to it is behind."""
+        """Record that the round has its sum, and drop its abandoned sets."""
         self.phase, self.voids = "summed", ()
         self.end_set()
 
@@ -213,7 +213,7 @@ class Ledger(Record):
         self.model = model
 
     def keep(self, total: Sealed, history: bytes, release: bytes = b"") -> ArrayRecord:
-        """Keep a round's sum, and what opens it, before anybody is sent it."""
+        """Keep a round's sum, and its released key, before any node receives it."""
         arrays, round_ = records.from_sealed(total), total.slot.round
         self._write(f"sum-{round_}", _chunks(total))
         if release:
@@ -225,24 +225,24 @@ class Ledger(Record):
         return arrays
 
     def keep_evaluation(self, round_: int, total: bytes = b"", release: bytes = b"") -> None:
-        """Note that a model was evaluated, and keep what its members have yet to open."""
+        """Record that a model was evaluated, and keep the sum that members have yet to open."""
         self.evaluated, self.evaluation, self.opens_evaluation = round_, total, release
         self.save()
 
     def keep_result(self, number: int, result: bytes) -> None:
-        """Keep what came of a query, for good: nodes answer it once."""
+        """Keep the outcome of a query for good: nodes answer it once."""
         self._write(f"result-{number}", [result])
         self.results[number] = result
         self.evaluation = self.opens_evaluation = self.asking = b""
         self.summed()
 
     def done(self) -> None:
-        """Note that the round is over."""
+        """Record that the round is over."""
         self.phase = "done"
         self.save()
 
     def keep_box(self, box: ArrayRecord, round_: int, vouchers: tuple[bytes, ...]) -> None:
-        """Keep a sealed checkpoint of this epoch; sums that it makes needless are dropped."""
+        """Keep a sealed checkpoint of this epoch; drop sums that it makes unnecessary."""
         pieces = records.to_pieces(box)
         head = frame(_Box(round_, vouchers, sum(map(len, pieces))))
         self._write("checkpoint", [head, *pieces])
@@ -256,7 +256,7 @@ class Ledger(Record):
         self._unlink("checkpoint")
 
     def drop_sums(self, upto: int) -> None:
-        """Drop the sums of rounds up to `upto`: everybody has them, or catches up by a checkpoint."""
+        """Drop the sums up to round `upto`: all members have them, or use a checkpoint."""
         self._forget([round_ for round_ in self.sums if round_ <= upto])
 
     def _forget(self, rounds: list[int]) -> None:
@@ -267,7 +267,7 @@ class Ledger(Record):
         self._unlink(*_files_of(rounds))
 
     def change_epoch(self, agreed: Agreed, round_: int) -> None:
-        """A new epoch from `round_` on: what was sealed for the one before is of no more use."""
+        """Begin a new epoch at `round_`, and drop everything sealed for the previous one."""
         gone = _files_of(self.sums)
         if self.phase == "training" and self.round in self.mean_squares:
             self.spoiled = self.round
@@ -279,7 +279,7 @@ class Ledger(Record):
         self._unlink("checkpoint", *gone)
 
     def void(self) -> int:
-        """Take back the last sum, which nobody could open; returns its round."""
+        """Take back the last sum, which no node could open; return its round."""
         lost = self.base
         del self.chain[lost]
         self._forget([lost])
@@ -288,7 +288,7 @@ class Ledger(Record):
     # --- disk ---
 
     def save(self) -> None:
-        """Write it, whole or not at all."""
+        """Write the ledger atomically."""
         if self.directory is not None:  # encoding it takes a while
             self._write("ledger", [self.to_bytes()])
 
@@ -303,9 +303,9 @@ class Ledger(Record):
 
     @classmethod
     def create(cls, directory: Path | None, federation: int, terms: bytes) -> Ledger:
-        """A new one.
+        """Return a new ledger.
 
-        Raises ConfigError: the directory holds another federation's; StoreError: it cannot be used.
+        Raises ConfigError: the directory holds another federation; StoreError: it cannot be used.
         """
         if directory is not None:
             with files.os_errors("make"):
@@ -322,7 +322,7 @@ class Ledger(Record):
 
     @classmethod
     def load(cls, directory: Path, terms: bytes) -> Ledger:
-        """The one that a directory holds; node ids are left open, members are known by their keys.
+        """Return the ledger in a directory, without node ids: members are known by their keys.
 
         Raises ConfigError: there is none, or one of other terms; ProtocolError, StoreError: it is
         damaged, or cannot be read.
@@ -357,7 +357,7 @@ class Ledger(Record):
         return ledger
 
     def place(self, nodes: Mapping[int, bytes]) -> None:
-        """Say which node holds which member's key now; the others stay known by their key alone."""
+        """Assign members' keys to the current nodes; the others remain known by their keys."""
         assert self.agreed is not None
         found = {key: node for node, key in nodes.items()}
         keys = sorted(self.agreed.members.values())
@@ -370,7 +370,7 @@ def _files_of(rounds: Iterable[int]) -> list[str]:
 
 
 def _read_model(path: Path, ledger: Ledger) -> Model:
-    """The kept model. It is written before the ledger, so it may be one round ahead of it."""
+    """Return the kept model, written before the ledger: it may be one round ahead of it."""
     model = Model.from_bytes(files.read(path))
     if ledger.chain.get(model.round) != model.history:
         if model.round != ledger.round or ledger.phase != "training":

@@ -1,9 +1,9 @@
-"""The workflow that drives `flhe.keys.agreement.masking` over a Grid: the server only carries messages.
+"""Run `flhe.keys.agreement.masking` over a Grid: the server only relays messages.
 
-Two relays after the update: CONSIST hands each survivor its shares and asks it to sign the set, UNMASK
-shows t signatures and asks for the sum of its shares. What it gives back opens the sum of exactly those
-updates, for whoever may read it. Where members hold shares of a key, CONSIST shows the sum, and some of
-them decrypt it in part.
+Two relays follow the update. CONSIST hands each survivor its shares and asks it to sign the set.
+UNMASK presents t signatures and asks for the sum of its shares. The released result opens the sum
+of exactly those updates, for its reader. If members hold shares of a key, CONSIST presents the sum,
+and some of them decrypt it in part.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class MaskingAgreement:
     Parameters
     ----------
     fed : Federation
-        What the server knows; the shares that came with the updates of this attempt are in it.
+        The server's state, with the shares that came with this attempt's updates.
     adder : Adder
-        What its ciphertexts were added with.
+        Adder of its ciphertexts.
     total : Sealed
         Their sum.
     settings : RunSettings
-        How long each relay waits, and how often UNMASK is asked for again; the answers are the same.
+        Timeout of each relay, and retries of UNMASK; its answers do not change.
     """
 
     def __init__(self, fed: Federation, adder: Adder, total: Sealed, settings: RunSettings) -> None:
@@ -46,7 +46,7 @@ class MaskingAgreement:
         self.circle, self.slot = fed.parameters.circle, total.slot
         self.total, self.survivors = total, total.senders
         self.openers: set[int] | None = None
-        """Ranks of those that open it, all of them; None where as many do as sign."""
+        """Ranks of the members that open it, all of them; None if any signers may."""
         if not fed.terms.scheme.per_sum_keys:
             shares = cast(Any, adder)
             size = shares.partial_bytes(total.length)
@@ -56,32 +56,32 @@ class MaskingAgreement:
         self.nodes = {node: rank for node, rank in ranks.items() if rank in total.senders}
         """Node id to rank, of the same members."""
         self.signatures: dict[int, bytes] = {}
-        """What came of CONSIST, by rank."""
+        """Results of CONSIST, by rank."""
         self.answers: dict[int, bytes] = {}
-        """What came of UNMASK, by rank."""
+        """Results of UNMASK, by rank."""
         self._named: dict[int, set[int]] = {}
-        """Rank -> ranks of those who could not open its shares."""
+        """Rank -> ranks of the members that could not decrypt its shares."""
         self._trouble: dict[int, str] = {}
 
     @property
     def need(self) -> int:
-        """Answers that open the set."""
+        """Number of answers that open the set."""
         return self.circle.thresholds.threshold if self.openers is None else len(self.openers)
 
     @property
     def able(self) -> set[int]:
-        """Ranks of those that may answer."""
+        """Ranks of the members that may answer."""
         return set(self.signatures) if self.openers is None else self.openers
 
     def may_open(self, promised: Collection[int]) -> bool:
-        """Whether enough signed, and enough of those that may answer have not `promised` not to."""
+        """Return whether enough signed, and enough able members have not `promised` to refuse."""
         enough = len(self.signatures) >= self.circle.thresholds.threshold
         return enough and len(self.able - set(promised)) >= self.need
 
     def _accused(self) -> tuple[set[int], set[int]]:
-        """Ranks whose shares do not open at more members than may collude; other ranks accused.
+        """Return ranks with bad shares at more members than may collude, and other accused ranks.
 
-        One who accuses more of the others than may collude lies, and counts for nothing.
+        A member that accuses more of the others than may collude lies, and is ignored.
         """
         bound = self.circle.colluders
         proven = {rank for rank, by in self._named.items() if len(by) > bound}
@@ -92,10 +92,10 @@ class MaskingAgreement:
         return proven, {r for ranks in open_.values() if len(ranks) <= bound for r in ranks}
 
     def sign(self) -> None:
-        """Have the survivors sign their set; whose shares do not open is asked for no more updates.
+        """Have the survivors sign their set; exclude members whose shares do not decrypt.
 
-        Raises QuorumError: too few signed whose own shares open for all. Nobody has been shown enough
-        signatures to answer for the set.
+        Raises QuorumError: too few signed whose own shares decrypt everywhere. No member has seen
+        enough signatures to answer for the set.
         """
         self.circle.check_set(self.survivors)
         self.signatures, need = self._consist(), self.circle.thresholds.threshold
@@ -105,7 +105,7 @@ class MaskingAgreement:
             culprits |= accused  # without them there is a set that opens
         for node, rank in self.nodes.items():
             if rank in culprits:
-                log(WARNING, "node %d is left out from now on: its shares do not open", node)
+                log(WARNING, "node %d is left out from now on: its shares do not decrypt", node)
                 self.fed.barred.add(node)
         self.fed.attempt.shares = {}
         self._enough("consist", good, need)
@@ -136,7 +136,7 @@ class MaskingAgreement:
         return self._ask("consist", contents, read)
 
     def unmask(self) -> list[bytes]:
-        """Answers to UNMASK, as many as came, for `flhe.keys.agreement.answers.combine`.
+        """Return the answers to UNMASK, for `flhe.keys.agreement.answers.combine`.
 
         Raises QuorumError: too few answered.
         """
@@ -179,7 +179,7 @@ class MaskingAgreement:
     def _ask(
         self, stage: str, contents: Mapping[int, RecordDict], read: Read[bytes]
     ) -> dict[int, bytes]:
-        """Send each node its content; returns by rank what `read` makes of each answer."""
+        """Send each node its content; return `read`'s result of each answer by rank."""
         messages = [Message(content, node, "train") for node, content in contents.items()]
         timeout = self.settings.stage_timeout
         told = self.fed.ask(messages, timeout, self._trouble, read, follows=False)

@@ -1,13 +1,13 @@
-"""MaskingKeyAgreement: masking keys for a strategy of one's own, agreed by SecAgg's protocol.
+"""MaskingKeyAgreement: masking keys by SecAgg's protocol, for a strategy of one's own.
 
     with MaskingKeyAgreement(grid) as keys:                      # a Grid itself
         strategy.start(keys, initial_arrays)                     # whose replies come masked
         ...
         seeds = keys.release(survivors)                          # in its aggregate_train
 
-In every round each member draws a seed, shares it, and masks with it as its app does. The server is
-told the sum of the seeds of one set of survivors a round, and of no other: enough members sign that set
-that no two of them are ever signed.
+In every round each member draws a seed, shares it, and its app masks with it. The server learns the
+sum of the seeds of one survivor set a round only. Signing needs so many members that no two sets
+are ever signed.
 
 Source: SASH, Sec. 3.2; Bonawitz et al., CCS 2017; `flhe.keys.agreement.masking`.
 """
@@ -37,24 +37,24 @@ from flhe.strategies.workflow import Workflow
 from flhe.training.terms import Terms
 
 MAX_ROUNDS = 10_000
-"""Rounds of a federation unless said."""
+"""Default maximum number of rounds in a federation."""
 
 
 class MaskingKeyAgreement(Workflow, MeteredGrid):
-    """A Grid whose nodes mask what they reply to `train` messages, with keys that they agree on.
+    """A Grid whose nodes mask their replies to `train` messages, with agreed keys.
 
     Raises ConfigError: a parameter that cannot work.
 
     Parameters
     ----------
     grid : Grid
-        What a ServerApp is given; every node's app has a `MaskingKeyMod` before it.
+        Grid of a ServerApp; every node's app has a `MaskingKeyMod` before it.
     min_nodes : int
         Nodes to wait for before members agree on keys.
     max_rounds : int
-        Most rounds of this federation: it is in the contract that members sign.
+        Maximum number of rounds in this federation, part of the contract that members sign.
     **options
-        How it waits (`RunSettings`).
+        Timeouts (`RunSettings`).
     """
 
     asks: ClassVar[bool] = False
@@ -68,34 +68,34 @@ class MaskingKeyAgreement(Workflow, MeteredGrid):
         **options: Unpack[SumOptions],
     ) -> None:
         schemes: Iterator[Scheme] = (SCHEMES.named(name)() for name in SCHEMES.own)
-        # The scheme whose masking keys these are, with its defaults: what it masks is not used.
+        # The scheme of these masking keys, with its defaults: its own masks are not used.
         scheme = next(s for s in schemes if s.per_sum_keys and s.reader == "server")
         terms = Terms(scheme, metrics=(), evaluated=())
         Workflow.__init__(self, grid, terms, max_rounds, min_nodes, resume=False, **options)
         MeteredGrid.__init__(self, self._stream)
         self._owed = False
-        """Whether masked replies were handed out whose seeds nobody has asked for."""
+        """Whether masked replies were passed on without a request for their seeds."""
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Refuse what a strategy has made of masked replies as they were: ConfigError."""
+        """Refuse a strategy's result from masked replies without their seeds: ConfigError."""
         if kind is None:
             self._check_released()
 
     @property
     def elements(self) -> int:
-        """Field elements of a seed, modulo `flhe.math.ring.Q`."""
+        """Number of field elements in a seed, modulo `flhe.math.ring.Q`."""
         return self.terms.scheme.elements(0)
 
     def get_node_ids(self) -> list[int]:
-        """Members that are there."""
+        """Return the connected members."""
         return self._running().present()
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
-        """One round: send each member its message with a key to mask by, and return what they reply.
+        """Run one round: send each member its message with a masking key, and return the replies.
 
-        A member's reply without its share for each other member counts as none. Replies to other
+        A member's reply without its share for each other member is dropped. Replies to other
         messages than `train` would come in clear: ConfigError.
         """
         fed, asked = self._running(), list(messages)
@@ -122,13 +122,13 @@ class MaskingKeyAgreement(Workflow, MeteredGrid):
         owed, self._owed = self._owed, False
         if owed:
             raise ConfigError(
-                "the strategy has used masked replies without release(): what it has made of them is "
-                "noise. It must add them up and take the sum of the seeds off; strategies that look at "
+                "the strategy has used masked replies without release(), so its result is noise. "
+                "It must add them up and subtract the sum of the seeds; strategies that look at "
                 "single updates (FedTrimmedAvg, FedMedian, Krum) cannot work"
             )
 
     def _taken(self, node: int, reply: Message) -> Message:
-        """The app's own reply, once the shares that came with it are kept."""
+        """Return the app's own reply, after keeping the shares that came with it."""
         fed = self._running()
         answer = fed.member_answer(node, reply)
         fed.attempt.shares[node] = fed.parameters.shares_in(node, answer)
@@ -137,18 +137,19 @@ class MaskingKeyAgreement(Workflow, MeteredGrid):
         return reply
 
     def release(self, nodes: Iterable[int]) -> Elements:
-        """The sum of the seeds of these nodes, modulo Q, uint64 (elements,); once a round.
+        """Return the sum of the seeds of `nodes`, modulo Q, uint64 (elements,); once a round.
 
-        `nodes` are those whose masked replies the strategy has added.
+        `nodes` are the senders of the masked replies that the strategy has added.
 
-        Raises QuorumError: too few signed the set, or answered; ProtocolError: a node that did not
+        Raises QuorumError: too few signed the set, or answered; ProtocolError: a node without a
         reply in this round, or a second set of it.
         """
         fed, chosen = self._running(), sorted(nodes)
         self._owed = False
         if not set(chosen) <= fed.attempt.shares.keys() or fed.ledger.phase != "training":
             raise ProtocolError(
-                "release: nodes whose masked replies came in this round, and once: members sign one set"
+                "release: name nodes whose masked replies came in this round, and only once: "
+                "members sign one set"
             )
         senders = tuple(sorted(map(fed.parameters.epoch.rank, chosen)))
         if len(senders) < (need := self.sampling.quorum(fed)):

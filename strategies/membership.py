@@ -1,4 +1,4 @@
-"""Membership: who takes part in the epoch, and when a new one is due."""
+"""Membership: the members of an epoch, and the reasons for a new one."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ BARRED = 3
 
 @dataclass(slots=True)
 class Membership:
-    """What the server remembers of comings and goings."""
+    """The server's record of joining and leaving nodes."""
 
     patience: int
-    """Rounds that a member may be away before it counts as having left; 0: none."""
+    """Rounds that a member may be away before it counts as having left; 0 for none."""
     rekey_every: int
     """Rounds after which the group agrees on fresh keys; 0 for never."""
     asked: bool = False
-    """Somebody asked for fresh keys."""
+    """Whether fresh keys were requested."""
     lost: set[int] = field(default_factory=set)
-    """Members without whom a round goes on, where it can only with new keys."""
+    """Members missing from a sum that needs all, so it needs new keys without them."""
     mute: set[int] = field(default_factory=set)
-    """Nodes that are no members and did not say who they are before this round."""
+    """Non-members that did not identify themselves before this round."""
     keyless: set[int] = field(default_factory=set)
     """Members that have no usable key."""
     left: set[int] = field(default_factory=set)
-    """Nodes that said that they leave."""
+    """Nodes that announced that they leave."""
     _away: dict[int, int] = field(default_factory=dict)
-    """Member -> first round that it was away."""
+    """Member -> first round of its absence."""
     _barred: dict[int, int] = field(default_factory=dict)
     _served: dict[int, int] = field(default_factory=dict)
     _losses: dict[int, int] = field(default_factory=dict)
     _wait: int = 0
 
     def see(self, round_: int, members: Iterable[int], connected: Collection[int]) -> None:
-        """Note which members are there before a round."""
+        """Record the connected members before a round."""
         away = {node for node in members if node not in connected}
         self._away = {node: self._away.get(node, round_) for node in away}
 
     def candidates(self, round_: int, connected: Collection[int]) -> list[int]:
-        """Nodes that a key agreement would ask."""
+        """Return the nodes that a key agreement would ask."""
         barred = {node for node, until in self._barred.items() if until > round_}
         return sorted(set(connected) - barred - self.left - self.lost - self.mute)
 
     def due(
         self, round_: int, since: int, members: Collection[int], connected: Collection[int]
     ) -> str:
-        """Why a new epoch is due before this round; "" when none is.
+        """Return the reason for a new epoch before this round, or "".
 
         `since` is the round that the epoch began with.
         """
@@ -71,10 +71,10 @@ class Membership:
         return ", ".join(reasons)
 
     def lose(self, nodes: Collection[int], members: Collection[int], least: int) -> bool:
-        """A sum takes all members, and `nodes` were missing: agree on new keys without them.
+        """Agree on new keys without `nodes`, which were missing from a sum of all members.
 
-        Unless fewer than `least` would be left: then they are waited for. Returns whether the group
-        becomes smaller.
+        If fewer than `least` would remain, the group waits for them instead. Returns whether the
+        group becomes smaller.
         """
         gone = (set(nodes) & set(members)) - self.lost - self.keyless
         if not gone or len(set(members) - gone - self.lost) < least:
@@ -85,10 +85,10 @@ class Membership:
     def failed(
         self, round_: int, asked: Iterable[int], members: Collection[int], *, broken: bool
     ) -> None:
-        """A key agreement came to nothing: nodes that were to join are asked again in a while.
+        """Record a failed key agreement: nodes that were to join are asked again later.
 
-        The epoch before goes on, unless its keys are `broken`: members may have erased them, and agree
-        anew at once, among themselves.
+        The previous epoch goes on, unless its keys are `broken`: members may have erased them, and
+        agree again at once, among themselves.
         """
         self._barred |= {node: round_ + BARRED for node in asked if node not in members}
         if not broken:
@@ -100,14 +100,14 @@ class Membership:
             self._served.pop(node, None)
 
     def changed(self, round_: int, asked: Iterable[int], members: Collection[int]) -> None:
-        """A new epoch began with `members`; the others that were asked are barred for now."""
+        """Begin a new epoch with `members`; the other asked nodes are barred for now."""
         self.asked = False
-        self._served |= dict.fromkeys(self.keyless, round_ + BARRED)  # not every round anew
+        self._served |= dict.fromkeys(self.keyless, round_ + BARRED)  # not again in every round
         self.keyless.clear()
         self._away.clear()
         self._barred = {n: until for n, until in self._barred.items() if until > round_}
         self._barred |= {node: round_ + BARRED for node in asked if node not in members}
-        for node in self.lost:  # back in the next round; who goes missing again and again, later
+        for node in self.lost:  # back in the next round; nodes that go missing again return later
             self._losses[node] = times = self._losses.get(node, 0) + 1
             self._barred[node] = round_ + (1 if times == 1 else BARRED * (times - 1))
         self.lost.clear()

@@ -1,7 +1,7 @@
 """Arguments that every strategy takes, by name and type, for editors and type checkers (PEP 692).
 
-Meanings and defaults are in the docstrings of `HEStrategy`, of `update_codec` and of Flower's `FedAvg`;
-a test holds names and types against their signatures.
+The docstrings of `HEStrategy`, `update_codec` and Flower's `FedAvg` have meanings and defaults; a
+test holds names and types against their signatures.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flhe.training.optimizer import Optimizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """What `HEStrategy` takes besides what all agree on; a subclass may replace it between rounds.
+    """Settings of a run outside the signed contract; a subclass may replace them between rounds.
 
     Raises ConfigError: a parameter that cannot work.
 
@@ -41,10 +41,10 @@ class RunSettings:
     connect_timeout : float
         Seconds to wait for `min_available_nodes`, and in a later round for as many members as it needs.
     min_replies : int, optional
-        Updates that a round needs. By default (N - 1) // 3 + 2 of N members, the number that clients of
-        an unpinned roster insist on anyway.
+        Updates that a round needs. By default (N - 1) // 3 + 2 of N members, the minimum of clients
+        with an unpinned roster.
     retries : int
-        How often a round with fewer updates is asked for again before the run ends with an error.
+        Number of further attempts at a round with fewer updates, before the run fails.
     patience : int
         Rounds that a member may be away before the group agrees on a key without it.
     rekey_every : int
@@ -52,12 +52,12 @@ class RunSettings:
     checkpoint_every : int
         Rounds after which a member seals the model for those that come later; 0 for only when needed.
     state_dir : str or Path, optional
-        Directory in which the server keeps what it needs to go on after a crash.
+        Directory with the server's state, for resuming after a crash.
     delta : float
-        Delta at which reports say the epsilon of a run with differential privacy.
+        Delta for the epsilon in reports of a run with differential privacy.
     on_round : callable, optional
-        Receives a RoundReport after each round, with what each phase of it took; what comes after the
-        last one is in the strategy's `ending` when `start` has returned.
+        Receives a RoundReport after each round, with the costs of each phase; costs after the
+        last one are in the strategy's `ending` once `start` has returned.
     """
 
     round_timeout: float = 3600.0
@@ -92,7 +92,7 @@ AggregateMetrics = Callable[[list[RecordDict], str], MetricRecord]
 
 
 class FedAvgOptions(TypedDict, total=False):
-    """Flower's own: how many nodes take part, and what records are called."""
+    """Flower's own: number of participating nodes, and names of records."""
 
     fraction_train: float
     fraction_evaluate: float
@@ -107,7 +107,7 @@ class FedAvgOptions(TypedDict, total=False):
 
 
 class SumOptions(TypedDict, total=False):
-    """How sums are asked for; see `RunSettings`."""
+    """Timeouts, retries and state of sums; see `RunSettings`."""
 
     round_timeout: float
     stage_timeout: float
@@ -120,7 +120,7 @@ class SumOptions(TypedDict, total=False):
 
 
 class RunOptions(FedAvgOptions, SumOptions, total=False):
-    """How an encrypted run goes; see `RunSettings`."""
+    """Options of an encrypted run; see `RunSettings`."""
 
     checkpoint_every: int
     delta: float
@@ -128,7 +128,7 @@ class RunOptions(FedAvgOptions, SumOptions, total=False):
 
 
 class TrainingOptions(RunOptions, total=False):
-    """What is made of sums, and what of an update is encrypted."""
+    """Options of the optimizer and of the encrypted part of an update."""
 
     optimizer: Optimizer | object | None
     select: float | Select | None
@@ -138,7 +138,7 @@ class TrainingOptions(RunOptions, total=False):
 
 
 class StrategyOptions(TrainingOptions, total=False):
-    """How updates are encoded, as `update_codec` takes it; beside all that `HEStrategy` takes."""
+    """Options of the codec, as for `update_codec`, besides all of `HEStrategy`."""
 
     bits: int
     clip: Thresholds
@@ -154,13 +154,13 @@ class StrategyOptions(TrainingOptions, total=False):
 CODING = tuple(
     name for name in StrategyOptions.__annotations__ if name not in TrainingOptions.__annotations__
 )
-"""Those that make a codec."""
+"""Names of the codec's options."""
 
 
 def check_names(function: Callable[..., Any], given: Iterable[str]) -> None:
-    """Refuse a keyword that `function`, whose last parameter has options above, does not take.
+    """Refuse a keyword that is not among the options of `function`'s last parameter.
 
-    Raises TypeError: a name is unknown. The text names the closest one, or all where none is close.
+    Raises TypeError: a name is unknown. The text names the closest one, or all if none is close.
     """
     *own, options = inspect.signature(function, eval_str=True).parameters.values()
     known = dict.fromkeys(
@@ -174,10 +174,10 @@ def check_names(function: Callable[..., Any], given: Iterable[str]) -> None:
 
 
 def check_scheme(scheme: Scheme, fraction_train: float) -> None:
-    """Refuse, rather than at the first sum, what this server cannot add up.
+    """Fail now, rather than at the first sum, if this server cannot add up the scheme's sums.
 
-    ConfigError: a part of the members, where only sums of all open; PackageError: a package that the
-    server needs is missing.
+    ConfigError: only some of the members, although only sums of all open; PackageError: a package
+    that the server needs is missing.
     """
     if scheme.needs_all_members and fraction_train not in (0.0, 1.0):
         raise ConfigError(

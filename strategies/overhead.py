@@ -1,8 +1,8 @@
-"""Where a round's seconds, bytes and memory go: each second and each byte belongs to one phase.
+"""Costs of a round: each second and each byte belongs to one phase.
 
-The server measures at its own end of the wire, and its phase follows from what it asks nodes for. Out
-of the time that it waits it takes the slowest node's seconds of cryptography, which nodes tell in any
-case. They tell no more: a node's seconds of training would say how many examples it has.
+The server measures at its own end of the connection, and the phase follows from its requests. From
+its waiting time it subtracts the slowest node's seconds of cryptography, which nodes report in any
+case. They report no more: a node's seconds of training would reveal its number of examples.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from flhe.mods import records
 
 
 def resident(key: str = "VmRSS", pid: int | str = "self") -> int:
-    """Bytes of memory that a process holds; with `VmHWM` the most that it ever held.
+    """Return the bytes of memory of a process; with `VmHWM` its maximum so far.
 
-    Where the system does not tell the most ever, it is what the process holds now.
+    If the system does not report the maximum, it is the current value.
 
     Raises ProcessLookupError: there is no such process.
     """
@@ -40,7 +40,7 @@ def resident(key: str = "VmRSS", pid: int | str = "self") -> int:
     for line in lines.splitlines():
         if line.startswith(f"{key}:"):
             return int(line.split()[1]) * 1024
-    raise ProcessLookupError(pid)  # it has ended, nobody has waited for it yet
+    raise ProcessLookupError(pid)  # it has ended, but its parent has not waited for it yet
 
 
 KEYS, CATCH_UP, MASKING = "keys", "catch-up", "masking"
@@ -60,7 +60,7 @@ PHASES = {
     EVALUATE: "the model sent, and nodes waited for while they evaluate",
     OTHER: "all else on the server: waiting for nodes to connect, its ledger, the user's own code",
 }
-"""Every phase, in the order in which a round comes to them, and what it is."""
+"""All phases in the order of a round, with descriptions."""
 
 STAGES = {
     **dict.fromkeys(("advertise", "share", "confirm"), KEYS),
@@ -72,22 +72,22 @@ STAGES = {
     **dict.fromkeys(("supports", "update"), EXCHANGE),
     **dict.fromkeys(("evaluate", "total"), EVALUATE),
 }
-"""The phase of each stage that nodes are asked for (`flhe.mods.he_mod`)."""
+"""Phase of each stage (`flhe.mods.he_mod`)."""
 
 _TOLD = {TRAIN: ENCRYPT, EXCHANGE: ENCRYPT, EVALUATE: OPEN}
-"""What nodes' seconds of cryptography are, of those that the server waits in a phase."""
+"""Phase of nodes' reported seconds of cryptography, within the server's wait in another phase."""
 
 _SENDS = (TRAIN, EXCHANGE)
-"""Phases in which what comes back is an upload."""
+"""Phases whose replies are uploads."""
 
 Clock = Callable[[], float]
 Memory = Callable[[], tuple[int, int]]
-"""() -> bytes that this process holds now, and the most that it ever held."""
+"""() -> bytes of this process now, and its maximum so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What one phase took, all of its turns together.
+    """Costs of one phase, all of its turns together.
 
     Parameters
     ----------
@@ -98,8 +98,8 @@ class Phase:
     bytes_up, bytes_down : int
         Payload from all nodes to the server, and to them.
     server_bytes : int or None
-        Most memory that the server's process was seen to hold: when the phase began or ended, or in
-        between where that was the most ever. None where the system does not tell, and where seconds
+        Maximum memory of the server's process: at the phase's begin and end, or in
+        between if that was its maximum ever. None if the system does not report it, or if seconds
         are a part of another phase's wait: `encrypt`, `upload`, and `open` by nodes.
     """
 
@@ -112,14 +112,14 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What the time since the last account took.
+    """Costs since the previous account.
 
     Parameters
     ----------
     wall_s : float
-        Wall-clock seconds: what those of the phases add up to.
+        Wall-clock seconds: the sum of the phases' seconds.
     phases : tuple of Phase
-        Those that there were, in the order of PHASES.
+        Phases that occurred, in the order of PHASES.
     """
 
     wall_s: float
@@ -137,12 +137,12 @@ class Spent:
 
     @property
     def server_bytes(self) -> int | None:
-        """Most memory that the server's process was seen to hold."""
+        """Maximum memory of the server's process."""
         return max((p.server_bytes for p in self.phases if p.server_bytes), default=None)
 
 
 def phase_of(message: Message) -> str:
-    """The phase that sending `message` begins; of messages without our record it is their type's."""
+    """Return the phase of sending `message`; without our record it depends on the type."""
     record = records.find_config(message.content, records.STAGE)
     if record is not None:
         return STAGES.get(str(record.get("stage")), OTHER)
@@ -151,12 +151,12 @@ def phase_of(message: Message) -> str:
 
 
 def sound(seconds: object) -> float:
-    """Seconds that a node tells of; 0.0 for what can be none."""
+    """Return a node's reported seconds; 0.0 if implausible."""
     return seconds if isinstance(seconds, float) and 0 <= seconds < float("inf") else 0.0
 
 
 def server_memory() -> tuple[int, int]:
-    """What this process holds now, and the most that it ever held, in bytes; 0 where nobody tells."""
+    """Return the bytes of this process now, and its maximum so far; 0 if not reported."""
     try:
         return resident(), resident("VmHWM")
     except (ImportError, OSError):
@@ -173,17 +173,17 @@ class _Book:
 
 
 class Meter:
-    """Keeps the account of one server, which is one thread.
+    """Account of one server, which is one thread.
 
-    It is always in exactly one phase: that of the last request, until its replies are in, unless the
-    server says what it does itself (`doing`).
+    It is always in exactly one phase: that of the last request, until its replies are in, unless
+    the server names its own work (`doing`).
 
     Parameters
     ----------
     clock : callable
-        () -> seconds that never go back.
+        () -> monotonic seconds.
     memory : callable
-        () -> bytes that this process holds, and the most that it ever held.
+        () -> bytes of this process now, and its maximum so far.
     """
 
     def __init__(self, clock: Clock = time.perf_counter, memory: Memory = server_memory) -> None:
@@ -196,21 +196,21 @@ class Meter:
         self._held, self._most = memory()
 
     def open(self, phase: str) -> int:
-        """A request goes out: the phase until it is closed, or the next one is; returns its number."""
+        """Begin a request's phase, until it is closed, or the next one begins; return its number."""
         self._turn()
         self._asked = phase
         self._request += 1
         return self._request
 
     def close(self, request: int) -> None:
-        """The replies to a request are in; nothing where another one went out since."""
+        """End a request's phase, unless another one began since."""
         if request == self._request:
             self._turn()
             self._asked = OTHER
 
     @contextmanager
     def doing(self, phase: str) -> Iterator[None]:
-        """The phase of what the server itself does in this context; inner ones count by themselves."""
+        """Set the phase of the server's own work in this context; inner ones count separately."""
         self._turn()
         self._doing.append(phase)
         try:
@@ -224,20 +224,20 @@ class Meter:
         self._book(phase).down += count
 
     def received(self, count: int, seconds: float = 0.0) -> None:
-        """Count payload bytes from a node, and of the present phase's seconds those that it took."""
+        """Count payload bytes from a node, and its seconds in the current phase."""
         book = self._book(UPLOAD if self._asked in _SENDS else self._asked)
         book.up += count
         book.seconds += seconds
         self._book(self._phase).seconds -= seconds
 
     def told(self, node: int, seconds: float) -> None:
-        """Note seconds of cryptography that a node tells of in its reply."""
+        """Record the seconds of cryptography in a node's reply."""
         if self._asked in _TOLD:
             told = self._book(self._asked).told
             told[node] = told.get(node, 0.0) + seconds
 
     def take(self) -> Spent:
-        """The account since the last call, which starts again from nothing."""
+        """Return the account since the last call, and start again from zero."""
         self._turn()
         for phase, crypto in _TOLD.items():
             if (book := self._books.get(phase)) and book.told:
@@ -264,7 +264,7 @@ class Meter:
         return self._books.setdefault(phase, _Book())
 
     def _turn(self) -> None:
-        """Book what has passed to the present phase."""
+        """Book the time that has passed to the current phase."""
         now, (held, most) = self._clock(), self._memory()
         book = self._book(self._phase)
         book.seconds += now - self._since

@@ -1,8 +1,8 @@
-"""Pending: a set of survivors that members may have signed, until it is opened or can never be.
+"""Pending: a survivor set that members may have signed, until it is opened or never can be.
 
-A node that has signed a set signs no other one from the same model. So a set has three ends: t members
-answer UNMASK, and its sum is the round's; or t members promise that they never will, and the next round
-begins where this one did; or the run stops, and a resumed one begins with the set.
+A node that has signed a set signs no other one from the same model. So a set has three ends. If t
+members answer UNMASK, its sum is the round's. If t members promise never to answer, the next round
+begins from the same model. If the run stops, a resumed one begins with the set.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Settling:
     _trouble: dict[int, str] = field(default_factory=dict)
 
     def keep(self, total: Sealed) -> ArrayRecord:
-        """Keep a sum as its round's, opened by those whose updates are in it where the scheme has that.
+        """Keep a sum as its round's; if the scheme has releases, its senders open it.
 
         Raises QuorumError: its set was given up, or as `settle`.
         """
@@ -42,7 +42,7 @@ class Settling:
         if not fed.terms.scheme.opened_together:
             return fed.keep(total)
         void = Void.of(fed.parameters.circle, total.slot)
-        fed.ledger.hold(PendingSet(void), total)  # before anybody may have signed it
+        fed.ledger.hold(PendingSet(void), total)  # before any member may sign it
         agreement = self._agreement(total)
         try:
             agreement.sign()
@@ -57,10 +57,10 @@ class Settling:
         return kept
 
     def settle(self) -> ArrayRecord | None:
-        """Have the pending set opened, and keep its sum as the round's; None where it was given up.
+        """Have the pending set opened, and keep its sum as the round's; None if it was given up.
 
-        Raises QuorumError: too few answered, and too few have given it up; AlteredError: it was opened,
-        and is not the sum of what its senders encrypted.
+        Raises QuorumError: too few answered, and too few have given it up; AlteredError: the opened
+        sum is not the sum of its senders' ciphertexts.
         """
         fed, settings = self.fed, self.settings
         for turn in range(settings.retries + 1):
@@ -82,7 +82,7 @@ class Settling:
 
     @property
     def hopeless(self) -> bool:
-        """Whether too few have kept the keys that open the set."""
+        """Return whether too few have kept the keys that open the set."""
         keyless, pending = self.fed.membership.keyless, self._pending
         able = {r for node, r in self._ranks(self.fed.members).items() if node not in keyless}
         return len(able | pending.answers.keys()) < pending.void.circle.thresholds.threshold
@@ -96,7 +96,7 @@ class Settling:
         self.fed.ledger.hold(replace(self._pending, **found))
 
     def _ranks(self, nodes: Iterable[int]) -> dict[int, int]:
-        """Rank in the pending set's circle of each of `nodes` that is in it."""
+        """Return the rank in the pending set's circle of each of `nodes` in it."""
         members = self._pending.void.circle.members
         keys = {node: self.fed.members.get(node, b"") for node in nodes}
         return {node: members.index(key) for node, key in keys.items() if key in members}
@@ -105,7 +105,7 @@ class Settling:
         return MaskingAgreement(self.fed, self.fed.adder, total, self.settings)
 
     def _open(self) -> ArrayRecord | None:
-        """Ask for what opens the set, as long as enough may answer; None where too few did."""
+        """Request the set's release as long as enough may answer; None if too few did."""
         fed, pending, total = self.fed, self._pending, self.fed.ledger.pending_sum
         assert total is not None
         if fed.parameters.epoch.epoch != total.slot.epoch:
@@ -123,12 +123,12 @@ class Settling:
         try:
             return fed.keep(total, answers)
         except SumRangeError:
-            raise  # nobody is to blame
+            raise  # no node is to blame
         except ProtocolError as error:
             raise fed.spoilt(total.slot.round) from error
 
     def _give_up(self) -> bool:
-        """Have members give the set up, if enough of them are there; whether it is void."""
+        """Have members give the set up, if enough of them are connected; return whether it is void."""
         fed, pending, void = self.fed, self._pending, self._pending.void
         done = pending.answers.keys() | void.promises.keys()
         if void.circle.packed:  # theirs do not count
@@ -136,7 +136,7 @@ class Settling:
         ranks = self._ranks(set(fed.connected()) - fed.membership.left)
         ranks = {node: rank for node, rank in ranks.items() if rank not in done}
         if void.counted + len(ranks) < void.circle.thresholds.threshold:
-            return False  # who gives it up cannot answer any more
+            return False  # a node that gives it up cannot answer any more
 
         def read(node: int, answer: ConfigRecord, _: RecordDict) -> Promise:
             made = Promise.from_bytes(records.field(answer, "promise", bytes))

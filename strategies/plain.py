@@ -1,6 +1,6 @@
 """Flower's own FedAvg, with a report after each round: the plaintext baseline.
 
-The arithmetic, the sampling and the records are FedAvg's; only what passes by is counted.
+The arithmetic, the sampling and the records are FedAvg's; this only counts messages.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from flhe.wire.printable import printable
 
 
 class MeteredFedAvg(FedAvg):
-    """FedAvg that hands a RoundReport to `on_round` after each round's federated evaluation.
+    """FedAvg that passes a RoundReport to `on_round` after each round's federated evaluation.
 
-    A round in which no node delivered is an error here: FedAvg alone would log it, keep the old
-    model and call the run a success.
+    A round without any update is an error here: FedAvg alone would log it, keep the old model and
+    report success.
 
     Parameters
     ----------
@@ -95,12 +95,12 @@ _RULES: dict[str, type[FedAvg]] = {
 
 
 def metered(optimizer: Optimizer, **strategy: Any) -> MeteredFedAvg:
-    """Flower's own strategy for `optimizer`, metered.
+    """Return Flower's own strategy for `optimizer`, metered.
 
     Parameters
     ----------
     optimizer : Optimizer
-        What is made of the mean update, with its parameters.
+        Step with the mean update, and its parameters.
     **strategy
         Arguments of `MeteredFedAvg`.
     """
@@ -122,7 +122,7 @@ def _delivered(replies: list[Message]) -> int:
 
 
 def _nobody(verb: str, server_round: int, replies: list[Message]) -> str:
-    """Say why a round has no result, quoting the first node's reason."""
+    """Return why a round has no result, with the first node's reason."""
     reasons = [reply.error.reason for reply in replies if reply.has_error()]
     if not reasons:
         return f"round {server_round}: no node {verb} within the round's timeout; raise it"

@@ -1,8 +1,8 @@
-"""Planning: a strategy's settings of all rounds, found out before the first, for the contract.
+"""Planning: find a strategy's settings of all rounds before the first, for the contract.
 
-What apps are told comes from `start`'s own arguments, and from `configure_train` and
-`configure_evaluate`, which a subclass may override: they are asked for every round when the run begins,
-and again in the round itself, where they have to say the same.
+Settings of apps come from `start`'s own arguments, and from `configure_train` and
+`configure_evaluate`, which a subclass may override. Both are called for every round when the run
+begins, and again in the round itself, where the settings must be the same.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from flhe.training.terms import Terms
 
 Asked = Literal["train", "evaluate"]
 Given = Mapping[str, Value | Schedule | tuple[Value | None, ...]]
-"""What users give: a ConfigRecord, or a mapping of values, rules, or tuples of a value a round."""
+"""Settings by users: a ConfigRecord, or a mapping of values, rules, or tuples of a value a round."""
 
 NUMBER = "server-round"
-"""What every app is told beside its settings."""
+"""Name of the round's number among every app's settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run tells apps."""
+    """Settings of apps in a run."""
 
     strategy: FedAvg
     terms: Terms
     grid: StreamGrid
     given: Mapping[Asked, Given | None]
-    """What was given to `start`."""
+    """Settings passed to `start`."""
 
     def contract(self, rounds: int, least: int) -> Contract:
-        """What the run does, for its members to sign."""
+        """Return the run's contract for its members to sign."""
         run, strategy = self.grid.run, self.strategy
         train, evaluate = self._settings("train", rounds), self._settings("evaluate", rounds)
         shares = float(strategy.fraction_train), float(strategy.fraction_evaluate)
@@ -49,18 +49,18 @@ class Plan:
         return Contract(self.terms, rounds, train, evaluate, *shares, least, key, named)
 
     def asked(self, kind: Asked, number: int, contract: Contract) -> list[Message]:
-        """What a round sends, without what apps are told: nodes go by the contract.
+        """Return a round's messages without the apps' settings: nodes use the contract's.
 
-        Raises ConfigError: it says something else than when the run began.
+        Raises ConfigError: the settings differ from those when the run began.
         """
         told = contract.told(kind, number)
         messages = self._configured(kind, number - self.terms.select.mapped)
         for content in {id(m.content): m.content for m in messages}.values():  # some share theirs
             if self._taken(content) != {n: v for n, v in told.items() if n != NUMBER}:
                 raise ConfigError(
-                    f"round {number}: configure_train or configure_evaluate tells apps something else "
-                    "than when the run began, and all members have signed that: what they say must "
-                    "follow from the round alone"
+                    f"round {number}: configure_train or configure_evaluate gives apps other "
+                    "settings than when the run began, and all members have signed those: "
+                    "settings must follow from the round alone"
                 )
         return messages
 
@@ -82,8 +82,8 @@ class Plan:
         record = content.pop(key, None)
         if content.config_records.keys() - {records.STAGE} or content.metric_records:
             raise ConfigError(
-                "configure_train or configure_evaluate adds records to its messages, which would reach "
-                f"no app: put settings into {key!r}, the one that it is given"
+                "configure_train or configure_evaluate adds records to its messages, which would "
+                f"reach no app: put settings into {key!r}, the one that it is given"
             )
         told = dict(record) if isinstance(record, ConfigRecord) else {}
         told.pop(NUMBER, None)

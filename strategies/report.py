@@ -1,8 +1,9 @@
-"""What a round cost and what it reached: counted once, written as one JSON line per event.
+"""Costs and results of a round: counted once, written as one JSON line per event.
 
 Bytes are payload: the data of arrays and the values of config and metric records. Flower's own
-framing (headers, chunk hashes, record names) is left out, for every scheme alike. The file can be
-followed while the run goes on; its format is in docs/how-to/watch-costs.md.
+framing (headers, chunk hashes, record names) is left out, for every scheme alike. Readers can
+follow the file during the run; docs/how-to/watch-costs.md describes
+its format.
 """
 
 from __future__ import annotations
@@ -29,26 +30,26 @@ from flhe.strategies.overhead import Meter, Phase, Spent, phase_of
 from flhe.strategies.trouble import log
 
 PREFIXES = ("eval", "val", "test")
-"""What names of evaluation metrics begin with."""
+"""Prefixes of evaluation metrics' names."""
 
 VERSION = 1
-"""Of the report's format, in its first event; a field that is new does not change it."""
+"""Version of the report's format, in its first event; new fields do not change it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """One finished round, as the server saw it.
+    """One finished round, from the server's view.
 
     Parameters
     ----------
     round : int
         Number of the round, from 1.
     accuracy, loss : float or None
-        Federated evaluation of the round's model; None when no node reported it.
+        Federated evaluation of the round's model; None if no node reported it.
     bytes_up, bytes_down : int
         Payload that all nodes together sent to the server, and received from it.
     crypto_s : float
-        What encryption costs: seconds of the slowest node beside its app's, and of the server's adding
+        Cost of encryption: seconds of the slowest node besides its app's, and of the server's adding
         and opening. 0.0 for plain FedAvg.
     round_s : float
         Wall-clock seconds from the first message to the last metric.
@@ -57,15 +58,15 @@ class RoundReport:
     wall_s : float
         Wall-clock seconds since the report before, or since the start.
     server_bytes : int or None
-        Most memory that the server's process was seen to hold in that time; None where the system
-        does not tell.
+        Maximum memory of the server's process in that time; None if the system
+        does not report it.
     nodes_bytes : int or None
-        Most memory that a process which runs nodes has held so far, in a simulation.
+        Maximum memory so far of a process that runs nodes, in a simulation.
     epsilon, delta : float or None
-        What the sums so far give away, those of failed attempts left out; None without differential
+        Privacy loss of the sums so far, without failed attempts; None without differential
         privacy.
     phases : tuple of Phase
-        Where time and bytes went: their seconds add up to `wall_s`, their bytes to `bytes_up` and
+        Costs by phase: their seconds add up to `wall_s`, their bytes to `bytes_up` and
         `bytes_down`. See `flhe.strategies.overhead.PHASES`.
     """
 
@@ -86,7 +87,7 @@ class RoundReport:
 
     @classmethod
     def of(cls, round_: int, spent: Spent, **own: Any) -> RoundReport:
-        """Return the report of a round from what it took, and the fields in `own`."""
+        """Return the report of a round from its costs, and the fields in `own`."""
         return cls(
             round=round_,
             accuracy=None,
@@ -100,13 +101,13 @@ class RoundReport:
         )
 
     def told(self, metrics: MetricRecord | None) -> RoundReport:
-        """Return the report with what an evaluation found."""
+        """Return the report with the results of an evaluation."""
         accuracy, loss = scalar(metrics, "accuracy", "acc"), scalar(metrics, "loss")
         return replace(self, accuracy=accuracy, loss=loss)
 
 
 def finite(value: Any) -> Any:
-    """Return a value with None for each number that is not finite: JSON has no word for them."""
+    """Return a value with None for each number that is not finite: JSON has no such numbers."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -117,9 +118,9 @@ def finite(value: Any) -> Any:
 
 
 def scalar(metrics: MetricRecord | None, *names: str) -> float | None:
-    """One metric as a number, or None where it was not told.
+    """Return one metric as a number, or None if it was not reported.
 
-    The first of `names` that is there counts, by itself or as Flower's apps call it: `eval_acc`.
+    The first present one of `names` counts, by itself or as Flower's apps call it: `eval_acc`.
     """
     for name in names:
         for key in (name, *(f"{prefix}{dash}{name}" for prefix in PREFIXES for dash in "_-")):
@@ -130,37 +131,37 @@ def scalar(metrics: MetricRecord | None, *names: str) -> float | None:
 
 
 OnRound = Callable[[RoundReport], None]
-"""What is to be done with the report of a finished round."""
+"""Receiver of a finished round's report."""
 
 
 _WARN = partial(log, WARNING, "%s")
 
 
 class Outlet:
-    """What is written while a run goes on, and is worth less than the run.
+    """An output during a run whose failure must not stop it.
 
-    One that never took a write is a mistake, which is raised. One that took some and then fails, as
-    on a full disk, costs what was to be written: that is said once, and the run goes on.
+    If the first write fails, the output is misconfigured and raises. If a later one fails, as on a
+    full disk, the output is lost: this is logged once, and the run goes on.
 
     Parameters
     ----------
     name : str
-        What it is, in the user's words.
+        Its name for the user.
     mend : str
-        What to do about a wrong one.
+        Remedy for a wrong one.
     warn : callable, optional
-        Receives what is said once; Flower's log.
+        Receives that one warning; by default Flower's log.
     """
 
     def __init__(self, name: str, mend: str, warn: Callable[[str], None] = _WARN) -> None:
         self._name, self._mend, self._warn = name, mend, warn
         self._took = False
         self.failed = False
-        """A write has failed after others that did not."""
+        """Whether a write has failed after earlier ones succeeded."""
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Write within; ConfigError where nothing was ever written."""
+        """Write in this context; ConfigError if no write ever succeeded."""
         try:
             yield
         except OSError as error:
@@ -182,12 +183,12 @@ class Lines(Outlet):
         self._path = path
 
     def append(self, line: str) -> None:
-        """Add a line, whole or not at all."""
+        """Add a line, completely or not at all."""
         data = line.encode() + b"\n"
         with self.writing(), self._path.open("ab", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if file.write(data) < len(data):  # the disk was full within the line
-                with suppress(OSError):  # of what is no regular file nothing is taken back
+                with suppress(OSError):  # a special file cannot be truncated
                     file.truncate(size)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -195,7 +196,7 @@ class Lines(Outlet):
 class Reporter:
     """Appends one JSON line per event to a file, flushed at once; None writes nothing.
 
-    The first event raises ConfigError where the file cannot be written; a later one is lost with a
+    The first event raises ConfigError if the file cannot be written; a later one is lost with a
     warning, as in `Outlet`.
 
     Parameters
@@ -203,7 +204,7 @@ class Reporter:
     path : str or Path or None
         The file.
     nodes_memory : callable, optional
-        () -> `nodes_bytes` of a round's report, by whoever sees the nodes' processes from outside.
+        () -> `nodes_bytes` of a round's report, measured outside the nodes' processes.
     """
 
     def __init__(
@@ -212,7 +213,7 @@ class Reporter:
         self._lines = Lines(Path(path), f"report={str(path)!r}") if path else None
         self._nodes_memory = nodes_memory
         self.also: list[OnRound] = []
-        """Those that receive each round's report as well."""
+        """Further receivers of each round's report."""
 
     def emit(self, event: str, **fields: Any) -> None:
         """Append `{"event": event, **fields}`; numbers that are not finite as null."""
@@ -236,7 +237,7 @@ class MeteredGrid(Grid):
         self.meter = Meter()
 
     def take(self) -> Spent:
-        """Return what was counted since the last call, and start again from zero."""
+        """Return the costs since the last call, and start again from zero."""
         return self.meter.take()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -244,7 +245,7 @@ class MeteredGrid(Grid):
         return self._grid.push_messages(self._sent(messages))
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Pull messages, counting the replies that carry content, and the seconds that they took."""
+        """Pull messages; count the replies that carry content, and the seconds of pulling."""
         began = time.perf_counter()
         pulled = list(self._grid.pull_messages(message_ids))
         return self._received(pulled, time.perf_counter() - began)
@@ -252,7 +253,7 @@ class MeteredGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Send and receive, counting both ways; what the wait was and what the fetching is one."""
+        """Send and receive, counting both ways; waiting and fetching count as one."""
         sent = list(messages)
         request = self.meter.open(phase_of(sent[0])) if sent else 0
         try:
@@ -287,5 +288,5 @@ class MeteredGrid(Grid):
         return self._grid.create_message(*args, **kwargs)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Ids of the nodes that the wrapped grid reaches."""
+        """Return the ids of the nodes that the wrapped grid reaches."""
         return self._grid.get_node_ids()

@@ -1,4 +1,4 @@
-"""Sampling: how many members a round asks, which ones, and how many of them must answer."""
+"""Sampling: number of members that a round asks, their choice, and the minimum of answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flhe.training.terms import Terms
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What a round needs, by the terms and by what `HEStrategy` was given."""
+    """Requirements of a round, by the terms and the settings of `HEStrategy`."""
 
     terms: Terms
     min_replies: int | None
@@ -20,14 +20,14 @@ class Sampling:
     min_train_nodes: int
 
     def needed(self, fed: Federation | None) -> int:
-        """Updates that a sum needs: of all members, where no other one opens."""
+        """Return the updates that a sum needs: of all members, if no other one opens."""
         members = 0 if fed is None else len(fed.members)
         if self.terms.scheme.needs_all_members and members:
             return max(members, self.min_replies or 0)
         return self.quorum(fed)
 
     def quorum(self, fed: Federation | None) -> int:
-        """Members that a round needs."""
+        """Return the members that a round needs."""
         members = 0 if fed is None else len(fed.members)
         if not self.terms.scheme.opened_together or members == 0:
             return self.min_replies or (members - 1) // 3 + 2
@@ -37,10 +37,10 @@ class Sampling:
         return max(self.min_replies or 0, least, fed.parameters.epoch.min_opening)
 
     def sample(self, fed: Federation, fraction: float, minimum: int) -> list[int]:
-        """Members that are there and have the others' model, chosen at random.
+        """Return connected members with the others' model, chosen at random.
 
-        As many as a sum needs at least. Some of those who may have spoilt a sum are left out, as long
-        as so many are left.
+        At least as many as a sum needs. Some suspects of altering a sum are left out, as long as
+        enough remain.
         """
         needed = self.needed(fed)
         able = [node for node in fed.following() if node not in fed.barred]
@@ -60,7 +60,7 @@ class Sampling:
             )
 
     def mode(self, fed: Federation) -> str:
-        """The scheme's mode in a dense round, by the dropout to be expected."""
+        """Return the scheme's mode in a dense round, by the expected dropout."""
         if self.terms.codec.sparse:
             return ""
         members = len(fed.members)

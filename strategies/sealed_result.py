@@ -1,4 +1,4 @@
-"""save_sealed: keeping what a strategy returns, which is not a model but a box; and what a run logs."""
+"""save_sealed: keep a strategy's sealed result, and log a run's terms and results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flhe.training.terms import Terms
 
 
 def save_sealed(result: Result, path: str | Path) -> None:
-    """Write the sealed checkpoint of a finished run, and log where it is and how it is opened.
+    """Write the sealed checkpoint of a finished run, and log its path and how to open it.
 
     Raises ProtocolError: the result holds no sealed checkpoint; ConfigError: the file cannot be
     written.
@@ -39,7 +39,7 @@ def save_sealed(result: Result, path: str | Path) -> None:
             "this result holds no sealed checkpoint: the model was not written"
         ) from None
     write_private(path, pieces)
-    place = str(Path(path).resolve())  # a server app works where the SuperLink was started
+    place = str(Path(path).resolve())  # a server app works in the SuperLink's start directory
     log(INFO, "Sealed model: %s", place)
     log(
         INFO,
@@ -51,11 +51,11 @@ def save_sealed(result: Result, path: str | Path) -> None:
 
 
 def write_private(path: str | Path, pieces: Iterable[bytes]) -> None:
-    """Write a file for its owner only (0600). ConfigError when that cannot be done."""
+    """Write a file for its owner only (0600); ConfigError if that fails."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "wb") as file:
-            os.fchmod(handle, 0o600)  # also where the file was there before
+            os.fchmod(handle, 0o600)  # also for a file that existed before
             file.writelines(pieces)
     except OSError as error:
         raise ConfigError(
@@ -88,7 +88,7 @@ def log_encryption(terms: Terms, members: int, needed: int) -> None:
 
 
 def log_result(terms: Terms, means: Mapping[int, MetricRecord], result: Result) -> None:
-    """Log what a finished run returns, with training metrics by round, and how it is opened."""
+    """Log the result of a run, training metrics by round, and how to open it."""
     if terms.scheme.reader == "clients":
         log(
             INFO,
@@ -103,6 +103,6 @@ def log_result(terms: Terms, means: Mapping[int, MetricRecord], result: Result) 
 
 
 def warn_of_clear(terms: Terms) -> None:
-    """Log a warning where a part of each update travels in clear."""
+    """Log a warning if a part of each update travels in clear."""
     if warning := terms.clear_warning():
         log(WARNING, "%s", warning)

@@ -1,10 +1,11 @@
-"""SecureSum: sums of what nodes answer, for an analyst who may see no single answer.
+"""SecureSum: sums of nodes' answers, for an analyst who may see no single answer.
 
     with SecureSum(grid, scheme=Sash()) as secure:
         total = secure.sum("age-histogram", ConfigRecord({"bins": 10}))
 
-Members agree on keys once; each query is then one sum, with all that a round has: dropouts, retries,
-epochs, tags, one opening. Asked again, a query gives what it gave before, from the server's own notes.
+Members agree on keys once; each query is then one sum, with all features of a round: dropouts,
+retries, epochs, tags, one opening. A repeated query returns the same result from the server's own
+records.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from flhe.training.schedule import Value
 from flhe.training.terms import Terms
 
 MAX_QUERIES = 100
-"""Queries that a federation asks unless said; a site's own `flhe-max-queries` counts, too."""
+"""Default maximum number of queries in a federation; a site's `flhe-max-queries` applies too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What came of one query.
+    """Result of one query.
 
     Parameters
     ----------
@@ -51,16 +52,16 @@ class Total:
     number : int
         Which query of its federation it is, from 1.
     arrays : ArrayRecord
-        Sums over all contributors: int64, exact, or float64. Where only members read, a sealed box:
+        Sums over all contributors: int64, exact, or float64. If only members read, a sealed box:
         `flhe.strategies.save_sealed`, `flhe open`.
     contributors : int
         Nodes whose answers are in it.
     senders : bytes
-        Hash of those nodes' keys: two totals that have the same one are of the same sites.
+        Hash of those nodes' keys: two totals with equal hashes are of the same sites.
     errors : mapping of str to float
-        Largest error of each array's values, by rounding to its resolution; 0.0 where it is exact.
+        Largest error of each array's values, by rounding to its resolution; 0.0 is exact.
     report : RoundReport or None
-        What it cost; None where it was asked before.
+        Its costs; None for a repeated query.
     """
 
     query: Query
@@ -75,27 +76,27 @@ class Total:
 class SecureSum(Workflow):
     """Sums of answers to queries, over one federation.
 
-    Use it in a `with`: members agree on keys when it is entered.
+    Use it in a `with`: members agree on keys on entry.
 
     Raises ConfigError: a parameter that cannot work.
 
     Parameters
     ----------
     grid : Grid
-        What a ServerApp is given.
+        Grid of a ServerApp.
     scheme : Scheme, optional
-        The system, with its own parameters; FLASHE unless said. It decides who reads totals.
+        The scheme with its own parameters; FLASHE by default. It decides who reads totals.
     bits : int, optional
-        Bits of one encrypted number, sign included. Answers have 63 bits whatever it is: they are
+        Bits of one encrypted number, sign included. Answers always have 63 bits: they are
         encrypted in several numbers.
     min_nodes : int
         Nodes to wait for before members agree on keys.
     max_queries : int
-        Most queries of this federation: it is in the contract that members sign.
+        Maximum number of queries in this federation, part of the contract that members sign.
     resume : bool
-        Go on with the federation in `state_dir`: queries that were answered give what they gave.
+        Go on with the federation in `state_dir`: answered queries return their results.
     **options
-        How it waits, repeats and keeps its state (`RunSettings`).
+        Timeouts, retries and state (`RunSettings`).
     """
 
     asks: ClassVar[bool] = True
@@ -117,17 +118,18 @@ class SecureSum(Workflow):
         super().__init__(grid, terms, max_queries, min_nodes, resume=resume, **options)
 
     def sum(self, name: str, parameters: Mapping[str, Value] | None = None) -> Total:
-        """The sum of all nodes' answers to a query.
+        """Return the sum of all nodes' answers to a query.
 
         Parameters
         ----------
         name : str
-            Of a function in every node's `HEMod(queries=...)`: 1 to 64 of a-z 0-9 . _ -
+            Name of a function in every node's `HEMod(queries=...)`: 1 to 64 of a-z 0-9 . _ -
         parameters : ConfigRecord or mapping, optional
-            What that function is told. It is part of the question: nodes answer each one once.
+            Parameters of that function, part of the question: nodes answer each one once.
 
-        Raises QuorumError: too few nodes answered, or released what opens the sum; ProtocolError: most
-        nodes say that it was answered before, or not here; SumRangeError: the sum is beyond 63 bits.
+        Raises QuorumError: too few nodes answered, or released the sum's key; ProtocolError: most
+        nodes report that it was answered before, or refuse it; SumRangeError: the sum is beyond 63
+        bits.
         """
         query, fed = Query.of(name, dict(parameters or {})), self._running()
         self._finish(fed)
@@ -151,9 +153,9 @@ class SecureSum(Workflow):
         raise QuorumError(f"query {name!r}: its sums were given up before they were opened")
 
     def _finish(self, fed: Survey) -> None:
-        """Bring the last query to its end, under its own number, where a failure came in between.
+        """Complete the last query, under its own number, if a failure interrupted it.
 
-        Raises QuorumError: too few are there to open its sum, or to give it up.
+        Raises QuorumError: too few are connected to open its sum, or to give it up.
         """
         ledger = fed.ledger
         if ledger.pending is not None:
@@ -163,7 +165,7 @@ class SecureSum(Workflow):
             ledger.done()
 
     def _known(self, fed: Survey, query: Query) -> Total | None:
-        """What came of a query, if it was asked before."""
+        """Return the total of an earlier query, or None."""
         asked = query.hash()
         for number, kept in fed.ledger.results.items():
             if fed.ledger.asked.get(number) == asked:
@@ -174,7 +176,7 @@ class SecureSum(Workflow):
         return None
 
     def _number(self, fed: Survey, query: Query) -> int:
-        """The number under which a query is asked: that of its last attempt, unless it was given up."""
+        """Return a query's number: that of its last attempt, unless it was given up."""
         ledger, asked = fed.ledger, query.hash()
         last = max(ledger.asked, default=0)
         if ledger.asked.get(last) == asked and ledger.spoiled != last:
@@ -188,7 +190,7 @@ class SecureSum(Workflow):
         return last + 1
 
     def _ask(self, fed: Survey, query: Query) -> None:
-        """One attempt at a query."""
+        """Make one attempt at a query."""
         nodes = [node for node in fed.present() if node not in fed.barred]
         fed.query, fed.forms = query, {}
         messages = fed.questions(nodes)

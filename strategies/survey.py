@@ -1,4 +1,4 @@
-"""Survey: a federation that answers queries. There is no model, so nobody has to be caught up."""
+"""Survey: a federation that answers queries. Without a model no node has to catch up."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from flhe.wire.record import Form, Record
 
 MAX_RESULT = 1 << 30
 NEVER = (*BEHIND, NO_KEY, LEFT, SUM_RANGE)
-"""Codes by which a member says that it opens a total no more, however often it is shown it."""
+"""Codes of a member that will never open this total."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked(Record):
-    """A query, and the form of those answers to it that are added up."""
+    """A query, and the form of the answers that are added up."""
 
     FORM = Form("asked query", row=True)
 
@@ -46,7 +46,7 @@ class Asked(Record):
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Record):
-    """What came of a query: the sums of all its numbers, or what only members open.
+    """Result of a query: the sums of all its numbers, or a box that only members open.
 
     `senders` is a hash of the contributors' keys; `data` are int64, little-endian, or a sealed box.
     """
@@ -60,7 +60,7 @@ class Outcome(Record):
     data: bytes = field(repr=False)
 
     def arrays(self) -> ArrayRecord:
-        """As an analyst has them."""
+        """Return the result as arrays for an analyst."""
         if self.sealed:
             return records.SealedArrays(dict(records.from_pieces([self.data])))
         sums: NDArray[Any] = np.frombuffer(self.data, "<i8").astype(np.int64)
@@ -69,35 +69,35 @@ class Outcome(Record):
 
 @dataclass
 class Survey(Federation):
-    """What the server knows of such a federation."""
+    """The server's state of such a federation."""
 
     query: Query | None = None
-    """The one that is asked."""
+    """The current query."""
     forms: dict[bytes, AnswerForm] = field(default_factory=dict)
-    """What answers to it look like, by hash."""
+    """Forms of answers to it, by hash."""
     unable: set[int] = field(default_factory=set)
-    """Members that refused the last total for good: without its keys, or what it holds."""
+    """Members that refused the last total for good: they lack its keys, or cannot hold its sums."""
 
-    # --- in place of what there is of a model ---
+    # --- instead of a model ---
 
     @property
     def members_hold(self) -> bool:
-        """False: nobody has a model."""
+        """False: no member has a model."""
         return False
 
     def missing_rounds(self, node: int) -> tuple[int, ...]:
-        """None: there is nothing to be brought to."""
+        """Return no rounds: there is no model to update."""
         return ()
 
     def mark_drifted(self, node: int) -> str:
-        """Why a node is left out that answers otherwise than most."""
+        """Return the reason to leave out a node whose answer differs in form from most."""
         return (
             "its answer has another form than the others' (names, shapes, bound or resolution): all "
             "sites must run the same version of the app"
         )
 
     def sum_of(self, kind: Kind, answer: ConfigRecord) -> tuple[Sum, bytes]:
-        """Which sum a reply says that its ciphertext is for, and the hash of its form."""
+        """Return the sum that a reply's ciphertext is for, and the hash of its form."""
         assert self.query is not None
         form = AnswerForm.from_bytes(records.field(answer, "form", bytes))
         self.forms[form.hash()] = form
@@ -107,19 +107,19 @@ class Survey(Federation):
     # --- a query ---
 
     def question(self, confirmed: bool) -> RecordDict:
-        """The query that is asked, as nodes are sent it."""
+        """Return the current query as nodes receive it."""
         assert self.query is not None
         voids = [void.to_bytes() for void in self.ledger.voids]
         fields = {"query": self.query.to_bytes(), "voids": voids}
         return RecordDict({records.STAGE: self.stage("query", confirmed, **fields)})
 
     def questions(self, nodes: Sequence[int]) -> list[Message]:
-        """The query for each of `nodes`."""
+        """Return the query for each of `nodes`."""
         made = {told: self.question(told) for told in {node in self.confirmed for node in nodes}}
         return [Message(made[node in self.confirmed], node, "train") for node in nodes]
 
     def note(self, total: Sealed) -> None:
-        """Write down, before anybody may open `total`, what it is the sum of."""
+        """Record a sum's query and form before any node may open `total`."""
         assert self.query is not None
         sums, slot = self.parameters.sums, total.slot
         for form in self.forms.values():
@@ -129,9 +129,9 @@ class Survey(Federation):
         self.ledger.save()
 
     def keep(self, total: Sealed, release: Sequence[bytes] = ()) -> ArrayRecord:
-        """Keep a sum until members have opened it, or what it holds where the server reads it.
+        """Keep a sum until members have opened it, or its content if the server reads it.
 
-        Raises ProtocolError: what its senders cannot have added up to; SumRangeError: a sum beyond 63
+        Raises ProtocolError: its senders cannot have produced it; SumRangeError: a sum beyond 63
         bits, and the query is over.
         """
         number, asked = total.slot.round, Asked.from_bytes(self.ledger.asking)
@@ -147,16 +147,16 @@ class Survey(Federation):
             try:
                 numbers = query.read(sums.terms, total, lanes)
             except RangeError:
-                self.ledger.end_set()  # or every later query would come upon it
+                self.ledger.end_set()  # or every later query would return to it
                 raise
         outcome = self._outcome(asked, total, False, numbers.astype("<i8").tobytes())
         self.ledger.keep_result(number, outcome.to_bytes())
         return outcome.arrays()
 
     def end_epoch(self, timeout: float) -> None:
-        """Have members open the sum that is kept, unless too many of them never can.
+        """Have members open the kept sum, unless too many of them never can.
 
-        Raises QuorumError: as `open_by_members`, where they may open it later.
+        Raises QuorumError: as `open_by_members`, if they may open it later.
         """
         if not self.ledger.evaluation:
             return
@@ -168,16 +168,16 @@ class Survey(Federation):
             log(WARNING, "%s; it is given up", error)
 
     def refused(self, node: int, reply: Message, *, of_model: bool = True) -> str:
-        """As that of all federations; notes who cannot open a sum."""
+        """As for all federations; also record members that cannot open a sum."""
         if reply.error.code in NEVER:
             self.unable.add(node)
         return super().refused(node, reply, of_model=of_model)
 
     def open_by_members(self, timeout: float) -> None:
-        """Have members open the sum that is kept, each for itself, and keep what one of them sealed.
+        """Have members open the kept sum, each for itself, and keep one member's sealed result.
 
-        Raises QuorumError: not one more than may collude with the server say the same of it; where so
-        few can, it is kept no more.
+        Raises QuorumError: no more members than may collude with the server agree on its result; if
+        so few are able to, it is dropped.
         """
         ledger, asked = self.ledger, Asked.from_bytes(self.ledger.asking)
         number = ledger.evaluated
@@ -212,7 +212,7 @@ class Survey(Federation):
         agree = [node for node in told if told[node] == common]
         if len(agree) < need:
             if len(self.members.keys() - self.unable) < need:
-                ledger.keep_evaluation(number)  # or every later query would come upon it
+                ledger.keep_evaluation(number)  # or every later query would return to it
                 ledger.done()
             give_up(
                 f"query {number}: {len(agree)} members say the same of its sum, {need} needed",

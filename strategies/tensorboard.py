@@ -1,7 +1,8 @@
-"""Reports as TensorBoard's event files, while a run goes on.
+"""Reports as TensorBoard's event files, during a run.
 
-By tensorboardX, which needs nothing that Flower does not bring: TensorBoard's own writer comes with its
-web server, and PyTorch's with both. The files are the same, and any TensorBoard shows them.
+Written with tensorboardX, which needs only Flower's own dependencies: TensorBoard's own writer
+comes with its web server, and PyTorch's with both. The files are the same, and any TensorBoard
+shows them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ NEEDS = "tensorboardX"
 
 
 def check() -> None:
-    """Refuse where the writer is missing: ConfigError."""
+    """Raise ConfigError if the writer is missing."""
     if find_spec(NEEDS) is None:
         raise ConfigError(
             f"tensorboard needs the [tensorboard] extra, missing: {NEEDS}; "
@@ -29,9 +30,9 @@ def check() -> None:
 
 
 def scalars(report: RoundReport) -> Iterator[tuple[str, float]]:
-    """Tag and value of each number in a report; what is not known has none.
+    """Yield tag and value of each number in a report; unknown ones are left out.
 
-    TensorBoard keeps 24 bits of a number: bytes that have to be exact are in the report itself.
+    TensorBoard keeps 24 bits of a number: exact bytes are in the report itself.
     """
     for name in ("accuracy", "loss"):
         if (value := getattr(report, name)) is not None:
@@ -53,13 +54,14 @@ def scalars(report: RoundReport) -> Iterator[tuple[str, float]]:
 class TensorBoard:
     """Writes each round's report into a directory of event files; `round` fits a strategy's `on_round`.
 
-    Raises ConfigError: the [tensorboard] extra is missing, or the directory cannot be written. Rounds
-    that do not fit on the disk later are lost with a warning: see `flhe.strategies.report.Outlet`.
+    Raises ConfigError: the [tensorboard] extra is missing, or the directory cannot be written.
+    Later rounds that do not fit on the disk are lost with a warning: see
+    `flhe.strategies.report.Outlet`.
 
     Parameters
     ----------
     folder : str or Path
-        The directory; made where there is none. A run that is resumed writes one more file there.
+        The directory; created if missing. A resumed run writes one more file there.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -70,19 +72,19 @@ class TensorBoard:
         self._outlet = Outlet(f"tensorboard={str(folder)!r}", "name a directory that is yours")
         with self._outlet.writing():
             folder.mkdir(parents=True, exist_ok=True)
-            # Two runs may begin in one second, which is all that the name would tell them apart by.
+            # Two runs may begin in the same second, the only difference in the default name.
             self._writer = EventsWriter(str(folder / "events"), f".{os.getpid()}")
-            self._writer.flush()  # its first record: a full disk is said now, not after a round
+            self._writer.flush()  # its first record: a full disk is reported now, not after a round
 
     def round(self, report: RoundReport) -> None:
-        """Write a finished round's numbers; they are on disk when this returns."""
+        """Write a finished round's numbers; they are on disk on return."""
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
         values = [Summary.Value(tag=tag, simple_value=number) for tag, number in scalars(report)]
         event = Event(wall_time=time.time(), step=report.round, summary=Summary(value=values))
         with self._outlet.writing():
-            if self._outlet.failed:  # what is buffered goes first: a record is never begun and cut
+            if self._outlet.failed:  # buffered data goes first, so no record is cut
                 self._writer.flush()
             self._writer.write_event(event)
             self._writer.flush()  # SummaryWriter's own would leave that to a thread, and return
@@ -96,4 +98,4 @@ class TensorBoard:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()  # which raises nothing that would take the place of an error within
+        self.close()  # which must not replace an earlier error

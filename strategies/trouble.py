@@ -1,4 +1,4 @@
-"""What went wrong at which nodes: said in the log, and in the error when too few are left."""
+"""Failures of nodes: logged, and named in the error when too few nodes are left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 def most_common(values: Iterable[T]) -> T:
-    """Return the value that is there most often; of equals, the first."""
+    """Return the most frequent value; of equals, the first."""
     told = list(values)
     return max(told, key=told.count)
 
@@ -31,7 +31,7 @@ def give_up(what: str, trouble: dict[int, str]) -> NoReturn:
 
 
 def reasons(trouble: Mapping[int, str]) -> str:
-    """What went wrong at which nodes, each reason once."""
+    """Return the failures by node, each reason once."""
     nodes: dict[str, list[int]] = {}
     for node, why in sorted(trouble.items()):
         nodes.setdefault(why, []).append(node)

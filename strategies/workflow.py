@@ -1,4 +1,4 @@
-"""Workflow: members agree on keys, and on what is asked of them, and train no model of ours."""
+"""Workflow: members agree on keys and requests, and train no model of ours."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flhe.training.terms import Terms
 
 
 class Workflow:
-    """What `SecureSum` and `MaskingKeyAgreement` have in common; use it in a `with`."""
+    """Common base of `SecureSum` and `MaskingKeyAgreement`; use it in a `with`."""
 
     asks: ClassVar[bool]
     """Whether its rounds are queries."""
@@ -43,14 +43,14 @@ class Workflow:
 
     @property
     def sampling(self) -> Sampling:
-        """What a sum needs."""
+        """Return the requirements of a sum."""
         return Sampling(self.terms, self.settings.min_replies, 1.0, self._min_nodes)
 
     def __enter__(self) -> Self:
         """Have members agree on keys.
 
-        Raises QuorumError: too few nodes connected or agreed; ConfigError: nothing to resume, or a
-        federation that was not asked to be resumed.
+        Raises QuorumError: too few nodes connected or agreed; ConfigError: nothing to resume, or
+        `state_dir` holds a federation without `resume`.
         """
         run, settings = self._stream.run, self.settings
         app = " ".join(filter(None, (run.fab_id, run.fab_version, run.fab_hash)))
@@ -65,7 +65,7 @@ class Workflow:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Nothing is left to be told: keys are the members'."""
+        """Leave the keys to the members; nothing else is open."""
 
     def _running(self) -> Survey:
         if self._survey is None:

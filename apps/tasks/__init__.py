@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 TASKS = (
     *("digits", "fcn-digits", "cnn-digits"),  # come with scikit-learn
-    *("fcn", "alexnet", "resnet20"),  # the user brings their data set, or has torchvision fetch it
-    *("lstm", "gru", "cnn"),  # flwr-datasets fetches it, where nobody brings it
+    *("fcn", "alexnet", "resnet20"),  # from the user, or fetched by torchvision
+    *("lstm", "gru", "cnn"),  # from the user, or fetched by flwr-datasets
 )
 
 
@@ -25,7 +25,7 @@ def task_named(name: str) -> Workload:
 
 
 def check_data(name: str, data_dir: str, *, download: bool) -> None:
-    """Refuse a run whose data set cannot be there, before anything starts; reads nothing."""
+    """Refuse a run without its data set, before anything starts; reads nothing."""
     source = task_named(name).source
     if source.there("") or (download and not data_dir and bool(getattr(source, "hub", ""))):
         return

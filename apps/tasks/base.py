@@ -1,8 +1,8 @@
 """Examples, and ordinary supervised training of a model on them.
 
-A client's batches depend on (seed, partition, round) alone: encrypted and plain runs see the same.
-Loss is cross-entropy and accuracy the share of right first guesses, both over all labels; text has one
-at every position.
+A client's batches depend on (seed, partition, round) only: encrypted and plain runs see the same.
+Loss is cross-entropy and accuracy the share of right first guesses, both over all labels; text has
+one at every position.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ STEPPERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "rmsprop": torch.optim.RMSprop,
 }
-"""Optimizers of one round, without a memory of others."""
+"""Optimizers of one round, without state from others."""
 
 
 class Examples(NamedTuple):
-    """What a model takes, and the labels.
+    """Inputs of a model, and the labels.
 
     Images float32 (count, channels, height, width), labels int64 (count,); or text: `images` are codes
     of characters, int64 (count, length), labels int64 (count, length). A model's logits are float32
@@ -40,7 +40,7 @@ class Examples(NamedTuple):
     labels: Tensor
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """All of them in order, `size` at a time."""
+        """Yield all of them in order, `size` at a time."""
         halves = (part.split(size) for part in self)  # type: ignore[no-untyped-call]
         return zip(*halves, strict=True)
 
@@ -51,7 +51,7 @@ class Examples(NamedTuple):
 
 
 class Data(NamedTuple):
-    """A data set: what is split over nodes to train, and the common test set."""
+    """A data set: training examples to split over nodes, and the common test set."""
 
     train: Examples
     test: Examples
@@ -65,7 +65,7 @@ class Score(NamedTuple):
 
 
 def new_model(task: Workload, seed: int) -> nn.Module:
-    """Make the task's model with weights that depend on `seed` alone."""
+    """Return the task's model with weights that depend on `seed` only."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return task.build()
@@ -81,8 +81,8 @@ def shuffler(seed: int, partition: int, server_round: int) -> torch.Generator:
 def add_pull(model: nn.Module, received: list[Tensor], mu: float) -> None:
     """Add mu * (w - w_t) to every gradient: FedProx's pull to the parameters w_t in `received`.
 
-    That is the gradient of mu / 2 * ||w - w_t||**2, so the loss that is reported stays the task's own.
-    A parameter without a gradient is left alone: nothing has moved it.
+    That is the gradient of mu / 2 * ||w - w_t||**2, so the reported loss stays the task's own. A
+    parameter without a gradient is skipped: it has not moved.
 
     Source: Li et al., "Federated Optimization in Heterogeneous Networks" (MLSys 2020), Alg. 2.
     """
@@ -92,7 +92,7 @@ def add_pull(model: nn.Module, received: list[Tensor], mu: float) -> None:
 
 
 def _backward(model: nn.Module, examples: Examples, batch: Tensor) -> tuple[float, int, int]:
-    """Leave the gradients of a batch's mean loss. Return it, the right guesses and the labels."""
+    """Leave the gradients of a batch's mean loss; return the loss, right guesses and labels."""
     labels = examples.labels[batch]
     model.zero_grad()
     logits = model(examples.images[batch])
@@ -113,9 +113,9 @@ def train(
     optimizer: str = "sgd",
     batches: int = 0,
 ) -> Score:
-    """Train `model` in place. Returns the last epoch's running score.
+    """Train `model` in place; return the last epoch's running score.
 
-    `shuffle` gives the order of examples, of which an epoch takes the first `batches`; 0 for all.
+    `shuffle` gives the order of examples; an epoch takes the first `batches`, 0 for all.
     `proximal_mu` is the weight of FedProx's pull, which the score leaves out.
     """
     received = [p.detach().clone() for p in model.parameters()] if proximal_mu else []
@@ -151,12 +151,11 @@ def evaluate(model: nn.Module, examples: Examples, *, batch_size: int = 512) -> 
 
 
 class BatchGradient(NamedTuple):
-    """Mean gradient of one batch, in the place of a model's arrays."""
+    """Mean gradient of one batch, in place of a model's arrays."""
 
     arrays: dict[str, Tensor]
     """As the model's state: gradients for parameters, zeros for parameters without one and for
-    other floats (a running mean is no function of the loss), other buffers as the pass has
-    left them."""
+    other floats (the loss does not depend on a running mean), other buffers as after the pass."""
     score: Score  # Mean loss and accuracy over the batch, before any step
     examples: int  # Examples in the batch: its weight
 
@@ -164,7 +163,7 @@ class BatchGradient(NamedTuple):
 def batch_gradient(
     model: nn.Module, examples: Examples, *, batch_size: int, shuffle: torch.Generator
 ) -> BatchGradient:
-    """Gradient of the mean loss over `batch_size` random examples, or all where there are fewer."""
+    """Return the gradient of the mean loss over `batch_size` random examples, at most all."""
     order = torch.randperm(len(examples.labels), generator=shuffle)
     batch = order[:batch_size].to(examples.labels.device)
     model.train()

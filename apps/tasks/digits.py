@@ -1,7 +1,7 @@
-"""Handwritten digits, 8 x 8, that come inside scikit-learn: no download.
+"""Handwritten digits, 8 x 8, from scikit-learn: no download.
 
-Enlarged to 28 x 28 they stand in for Fashion-MNIST and FEMNIST where those are not at hand, and only
-under names that say so: what is learned from them is no figure of either.
+Enlarged to 28 x 28 they stand in for Fashion-MNIST and FEMNIST, under names that say so. Results on
+them are not figures of either.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ TEST_SHARE, SIDE = 0.2, 8
 class Digits:
     """1,797 images of ten digits; a fixed, stratified fifth of them is the common test set."""
 
-    classes: int = 10  # What the model tells apart, 10 or more: labels are 0 to 9
+    classes: int = 10  # Classes of the model, 10 or more: labels are 0 to 9
     size: int = SIDE  # Pixels are 0 to 1; of larger images, which are enlarged, -1 to 1
     train_size: int = 1437
 
     @property
     def title(self) -> str:
-        """What a figure calls it."""
+        """Name in figures."""
         return "handwritten digits" + (", enlarged" if self.size > SIDE else "")
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """One image as a model takes it."""
+        """Shape of one image for a model."""
         return 1, self.size, self.size
 
     def there(self, data_dir: str) -> bool:
-        """They are installed."""
+        """Return True: they are installed."""
         return True
 
     def load(self, task: str, data_dir: str, *, download: bool) -> Data:

@@ -1,4 +1,4 @@
-"""Data sets in files, or fetched by flwr-datasets: only where download=true says so."""
+"""Data sets in files, or fetched by flwr-datasets: only with download=true."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from flhe_app.tasks.base import Data
 
 
 class Files:
-    """A data set in a file, or in a directory that holds one or what torchvision reads."""
+    """A data set in a file, or in a directory with one or with torchvision's files."""
 
     __slots__ = ()
 
     SUFFIX: ClassVar[str]  # Of its file
-    stem: str  # How the name of its file in a directory begins
-    hub: str  # Name by which flwr-datasets fetches it, where torchvision does not; "" for none
-    folder: str  # Where torchvision looks, below the data directory; "" for nowhere
+    stem: str  # Prefix of its file's name in a directory
+    hub: str  # Its name for flwr-datasets, if torchvision lacks it; "" for none
+    folder: str  # Torchvision's folder below the data directory; "" for none
 
     def load(self, task: str, data_dir: str, *, download: bool) -> Data:
-        """Read both halves from `data_dir`, a directory or a file. Only `download` lets it fetch them.
+        """Read both halves from `data_dir`, a directory or a file; fetch them only with `download`.
 
-        Raises ConfigError: there is none, several, or another one; it says where to put it.
+        Raises ConfigError: there is none, several, or another one; the text says where to put it.
         """
         root = Path(data_dir).expanduser() if data_dir else None
         if root is not None:
@@ -45,7 +45,7 @@ class Files:
         )
 
     def there(self, data_dir: str) -> bool:
-        """Whether `data_dir` is, or has, files of the set; reads none."""
+        """Return whether `data_dir` is, or has, files of the set; reads none."""
         root = Path(data_dir).expanduser()
         here = root.suffix == self.SUFFIX or self._in_folder(root) or bool(self._files(root))
         return bool(data_dir) and here
@@ -57,7 +57,7 @@ class Files:
         return [] if self._in_folder(root) else sorted(root.glob(f"{self.stem}*{self.SUFFIX}"))
 
     def from_file(self, task: str, path: Path) -> Data:
-        """Read a file; ConfigError for one that is not of this set."""
+        """Read a file; ConfigError if it is not of this set."""
         raise NotImplementedError
 
     def from_folder(self, task: str, root: Path, *, download: bool) -> Data:
@@ -65,12 +65,12 @@ class Files:
         raise NotImplementedError
 
     def from_hub(self, task: str, root: Path | None) -> Data:
-        """Fetch it into the directory `root`; None for where such data sets are kept by default."""
+        """Fetch it into the directory `root`; None for the default one."""
         raise NotImplementedError
 
 
 def fetched(task: str, name: str, root: Path | None) -> Any:
-    """All rows of a data set that has a training split alone; `root` as for `Files.from_hub`."""
+    """Return all rows of a data set with only a training split; `root` as for `Files.from_hub`."""
     from flwr_datasets import FederatedDataset
 
     where = {} if root is None else {"cache_dir": str(root)}

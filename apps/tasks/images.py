@@ -1,8 +1,8 @@
-"""Sets of images, wherever they are: in torchvision's files, in an .npz file, or fetched.
+"""Sets of images: in torchvision's files, in an .npz file, or fetched.
 
-A file holds a sample, or all, as x_train, y_train, x_test, y_test: bytes of shape (n, height, width,
-channels), or without channels, and labels from 0. A directory holds what torchvision reads, or one
-such file whose name begins as the set is called.
+A file holds a sample, or all, as x_train, y_train, x_test, y_test: bytes of shape (n, height,
+width, channels), or without channels, and labels from 0. A directory holds torchvision's files, or
+one such file whose name begins with the set's name.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from flhe_app.tasks.base import Data, Examples
 from flhe_app.tasks.hub import Files, fetched
 
 TEST_EVERY = 10
-"""Of a set that comes without a test half, every so-manyth image is in it: all writers are."""
+"""Interval of test images in a set without a test half: it includes all writers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Images(Files):
     """A set of images of one size."""
 
-    title: str  # What a figure calls it
-    classes: int  # Labels that there are
+    title: str  # Name in figures
+    classes: int  # Number of labels
     train_size: int  # Images of the whole training half
     channels: int  # Planes of an image
     size: int  # Its width, in pixels
@@ -40,7 +40,7 @@ class Images(Files):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """One image as a model takes it."""
+        """Shape of one image for a model."""
         return self.channels, self.size, self.size
 
     def from_folder(self, task: str, root: Path, *, download: bool) -> Data:
@@ -98,7 +98,7 @@ class Images(Files):
 
 
 def examples(images: Any, labels: Any) -> Examples:
-    """Pixels as bytes, and labels, to what a model takes: planes first, -1 to 1."""
+    """Return bytes of pixels, and labels, as inputs of a model: planes first, -1 to 1."""
     pixels = np.asarray(images, dtype=np.float32) / 255.0
     pixels = pixels.transpose(0, 3, 1, 2) if pixels.ndim == 4 else pixels[:, None]
     planes = torch.from_numpy(np.ascontiguousarray(pixels)).sub_(0.5).mul_(2.0)

@@ -1,7 +1,7 @@
-"""The networks of the papers' six workloads, in the sizes that they were published in.
+"""Networks of the papers' six workloads, in their published sizes.
 
-The papers give a kind of network and its number of parameters, not its layers. Layers here are chosen
-so that the number, rounded as there, is the published one.
+The papers give a kind of network and its number of parameters, not its layers. Layers here are
+chosen so that the number, rounded as there, is the published one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flhe_app.tasks.text import CHARACTERS
 
 
 def convolved(*planes: int, kernel: int, pooled: Container[int]) -> Iterator[nn.Module]:
-    """Convolutions that keep the width of an image from planes to planes; `pooled` ones halve it."""
+    """Convolutions that keep an image's width, from planes to planes; `pooled` ones halve it."""
     for number, (into, out) in enumerate(itertools.pairwise(planes), 1):
         yield nn.Conv2d(into, out, kernel, padding=kernel // 2)
         yield nn.ReLU()
@@ -47,8 +47,8 @@ def fcn() -> nn.Module:
 def alexnet() -> nn.Module:
     """AlexNet's five convolutions and three dense layers, narrow, for 32 x 32: 1,251,402 parameters.
 
-    Weights start with He's variance: with PyTorch's own, smaller one, so many layers without batch norm
-    pass on little, and take rounds to begin to learn.
+    Weights start with He's variance: with PyTorch's smaller one, so many layers without batch norm
+    pass on little, and learning starts rounds later.
     """
     convolutions = convolved(3, 32, 64, 128, 128, 64, kernel=3, pooled=(1, 2, 5))
     model = nn.Sequential(*convolutions, *dense(1024, 768, 192, 10))
@@ -65,7 +65,7 @@ def cnn() -> nn.Module:
 
 
 class Block(nn.Module):
-    """Two convolutions and what went in: every other pixel where it narrows, zeros for new planes."""
+    """Two convolutions and a shortcut: every other pixel if it narrows, zeros for new planes."""
 
     def __init__(self, planes: int, wider: int) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def resnet20() -> nn.Module:
 
 
 class NextCharacter(nn.Module):
-    """A recurrent network that tells, after each character, the next.
+    """A recurrent network that predicts, after each character, the next.
 
     `embedded` is the length of a character's vector, `hidden` that of a layer's state.
     """

@@ -1,4 +1,4 @@
-"""Who holds which examples: a data set split over the nodes."""
+"""Split a data set over the nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def split_iid(labels: NDArray[np.int64], nodes: int, seed: int) -> list[NDArray[
 
 
 def split_pieces(count: int, nodes: int) -> list[NDArray[np.int64]]:
-    """Split 0 to `count` - 1 into even contiguous pieces: of a text, to each node its own chapters."""
+    """Split 0 to `count` - 1 into even contiguous pieces: each node gets chapters of a text."""
     _enough(count, nodes)
     return list(np.array_split(np.arange(count, dtype=np.int64), nodes))
 
@@ -61,7 +61,7 @@ def split_dirichlet(
 
 
 def node_data(settings: Settings, partition_id: int, partitions: int) -> Data:
-    """Return what one node holds: its part of the training set, its share of the test set."""
+    """Return a node's part of the training set, and its share of the test set."""
     if not 0 <= partition_id < partitions:
         raise ConfigError(
             f"partition-id={partition_id} of num-partitions={partitions}: "

@@ -1,8 +1,8 @@
-"""Text as windows of characters, each position labelled with the character that follows.
+"""Text as windows of characters, each position labelled with the next character.
 
-What is read is a plain .txt file, of any text, or LEAF's Shakespeare by way of flwr-datasets, whose
-rows are windows already. Windows do not overlap; the last tenth of them is the test set, so that it is
-text which nobody has trained on.
+The source is a plain .txt file, of any text, or LEAF's Shakespeare from flwr-datasets, whose rows
+are windows already. Windows do not overlap; the last tenth of them is the test set, a text that no
+node has trained on.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ CHARACTERS = 2 + len(PRINTABLE)
 """Classes: a line's end, printable ASCII, and one for everything else."""
 
 LEAST_WINDOWS = 20
-"""Fewest windows of a text: of fewer, a tenth is hardly a test set."""
+"""Minimum number of windows of a text: a tenth of fewer is too small a test set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text(Files):
     """A text, or texts, by one kind of author."""
 
-    title: str  # What a figure calls it
-    train_size: int  # Windows that are trained on, of all that there is
+    title: str  # Name in figures
+    train_size: int  # Windows for training, of all that there are
     stem: str  # Part of the name of its file in a directory
     hub: str
     SUFFIX: ClassVar[str] = ".txt"
@@ -44,16 +44,16 @@ class Text(Files):
 
     @property
     def classes(self) -> int:
-        """Characters that are told apart."""
+        """Number of distinct characters."""
         return CHARACTERS
 
     @property
     def shape(self) -> tuple[int]:
-        """One window as a model takes it."""
+        """Shape of one window for a model."""
         return (LENGTH,)
 
     def _files(self, root: Path) -> list[Path]:
-        """The texts that are called so, or all."""
+        """Return the texts with that name, or all."""
         texts = sorted(root.glob(f"*{self.SUFFIX}"))
         return [path for path in texts if self.stem in path.name.lower()] or texts
 
@@ -75,14 +75,14 @@ class Text(Files):
         return halved(codes[:-1].reshape(windows, LENGTH), codes[1:].reshape(windows, LENGTH))
 
     def from_hub(self, task: str, root: Path | None) -> Data:
-        """LEAF's rows, each a character on from the one before: so many apart that none overlap."""
+        """Return LEAF's rows, each a character on from the previous one, without overlaps."""
         rows = fetched(task, self.hub, root)
         rows = rows.select(range(0, len(rows), LENGTH))
         return in_windows(task, self.hub, zip(rows["x"], rows["y"], strict=True))
 
 
 def encoded(text: str) -> NDArray[np.int64]:
-    """Codes of characters, 0 to CHARACTERS - 1: a line's end first, what is not printable last."""
+    """Return codes of characters, 0 to CHARACTERS - 1: line's end first, unprintable last."""
     points = np.frombuffer(text.encode("utf-32-le"), "<u4").astype(np.int64)
     codes = np.full(points.shape, CHARACTERS - 1, np.int64)
     codes[points == ord("\n")] = 0
@@ -92,7 +92,7 @@ def encoded(text: str) -> NDArray[np.int64]:
 
 
 def in_windows(task: str, name: str, rows: Iterable[tuple[str, str]]) -> Data:
-    """Windows and the character after each, as rows of text."""
+    """Return windows and the character after each, from rows of text."""
     texts = [f"{window}{following}" for window, following in rows]
     if not texts or any(len(text) != LENGTH + 1 for text in texts):
         raise ConfigError(
@@ -103,7 +103,7 @@ def in_windows(task: str, name: str, rows: Iterable[tuple[str, str]]) -> Data:
 
 
 def halved(windows: NDArray[np.int64], labels: NDArray[np.int64]) -> Data:
-    """The first nine tenths to train, the last tenth to test."""
+    """Return the first nine tenths for training, the last tenth for testing."""
     cut = len(windows) - max(1, len(windows) // 10)
     return Data(
         *(
@@ -114,4 +114,4 @@ def halved(windows: NDArray[np.int64], labels: NDArray[np.int64]) -> Data:
 
 
 SHAKESPEARE = Text("Shakespeare", 60_000, "shakespeare", "flwrlabs/shakespeare")
-"""About as many windows as his complete works have; of LEAF's rows 47,544 are trained on."""
+"""About as many windows as his complete works have; 47,544 of LEAF's rows are for training."""

@@ -1,8 +1,8 @@
-"""The papers' six workloads: networks in the published sizes, each on its data set; and one of ours.
+"""The papers' six workloads: networks in the published sizes with their data sets; and one of ours.
 
-FCN on Fashion-MNIST, AlexNet on CIFAR-10 and LSTM on Shakespeare are BatchCrypt's and ESAFL's;
-ResNet-20 on CIFAR-10, GRU on Shakespeare and CNN on FEMNIST are FLASHE's, which speaks of next words
-under its GRU. Both language models here tell the next character, as LEAF's Shakespeare asks.
+FCN on Fashion-MNIST, AlexNet on CIFAR-10 and LSTM on Shakespeare are BatchCrypt's and ESAFL's.
+ResNet-20 on CIFAR-10, GRU on Shakespeare and CNN on FEMNIST are FLASHE's, whose GRU predicts next
+words. Both language models here predict the next character, as in LEAF's Shakespeare.
 
 Source: BatchCrypt, Table 3; ESAFL, Sec. 8.1; FLASHE, Sec. 6.1.
 """
@@ -22,18 +22,18 @@ from flhe_app.tasks.images import CIFAR10_IMAGES, FASHION_IMAGES, FEMNIST_IMAGES
 from flhe_app.tasks.text import SHAKESPEARE, Text
 
 Source = Digits | Images | Text
-"""Where a workload's examples come from."""
+"""Source of a workload's examples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A network and what it learns from."""
+    """A network and its training data."""
 
     name: str  # The task's name
     build: Callable[[], nn.Module]
-    """Makes the model; its weights come from torch's global generator."""
-    parameters: int  # How many the papers say that it has; 0 where no paper has it
-    source: Source  # Where its examples come from
+    """Make the model; its weights come from torch's global generator."""
+    parameters: int  # Number in the papers; 0 if no paper has it
+    source: Source  # Source of its examples
 
     @property
     def train_size(self) -> int:
@@ -42,18 +42,18 @@ class Workload:
 
     @property
     def classes(self) -> int:
-        """What the model tells apart: guessing has a loss of ln(classes)."""
+        """Number of classes: guessing has a loss of ln(classes)."""
         return self.source.classes
 
     def load(self, data_dir: str, *, download: bool) -> Data:
-        """Read the data set; ConfigError says where to put it."""
+        """Read the data set; ConfigError with the place to put it."""
         return self.source.load(self.name, data_dir, download=download)
 
 
 def generated(task: Workload, count: int, seed: int) -> Data:
-    """Random data of a workload's shape, for tests and timing: there is nothing to learn from it.
+    """Return random data of a workload's shape, for tests and timing: there is nothing to learn.
 
-    `count` examples train, and a fifth as many test; `seed` decides them.
+    `count` examples for training, and a fifth as many for tests; `seed` decides them.
     """
     draw = torch.Generator().manual_seed(seed)
     shape, classes = task.source.shape, task.classes
@@ -81,7 +81,7 @@ WORKLOADS = {
         Workload("cnn-digits", networks.cnn, 1_200_000, Digits(62, 28)),
     )
 }
-"""By name; the last two are the networks on the data set that needs no files."""
+"""By name; the last two are the networks on the data set without files."""
 
 DIGITS = Workload("digits", networks.small_cnn, 0, Digits())
-"""The task of no paper."""
+"""A task from none of the papers."""

@@ -1,4 +1,4 @@
-"""Statistics over patients of many sites, each of them one or a few secure sums.
+"""Statistics over patients of many sites, each from one or a few secure sums.
 
     SCHEMA = Schema(age=Real(0, 120), stage=Choice("I", "II"), days=Whole(0, 3650), died=Choice(0, 1))
 
@@ -8,8 +8,8 @@
         ask(secure, SCHEMA, Mean("age")).mean
         ask(secure, SCHEMA, KaplanMeier("days", "died", by="stage")).survival
 
-Every number is an exact integer before it is encrypted, so what comes back is what the same statistic
-of the pooled table gives, to the last bit.
+Every number is an exact integer before it is encrypted, so the result equals that of the pooled
+table to the last bit.
 """
 
 from flhe.analytics.ask import answers, ask, quantiles

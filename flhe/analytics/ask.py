@@ -1,4 +1,4 @@
-"""Asking: the two ends of a statistic, a node's answers and the analyst's questions."""
+"""Both ends of a statistic: a node's answers and the analyst's questions."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from flhe.training.query import Query
 STATISTICS: tuple[type[Statistic], ...] = (
     *(Count, Mean, Variance, Covariance, Histogram, Below, Contingency, KaplanMeier),
 )
-"""All that a node answers."""
+"""Statistics that a node answers."""
 
 CUTS = 255
-"""Thresholds between which one query places one order statistic: five queries take 2**40 values."""
+"""Thresholds of one query for one order statistic: five queries take 2**40 values."""
 
 Load = Callable[[Context], Table]
 
 
 class Sums(Protocol):
-    """What asks queries: `flhe.strategies.SecureSum`."""
+    """Interface that asks queries: `flhe.strategies.SecureSum`."""
 
     def sum(self, name: str, parameters: Mapping[str, Any]) -> Any:
-        """The total of a query: its `arrays`, and `senders`, a hash of whose answers are in it."""
+        """Return a query's total: its `arrays`, and `senders`, a hash of the answers' senders."""
 
 
 def answers(
     schema: Schema, load: Load, statistics: Sequence[type[Statistic]] = STATISTICS
 ) -> dict[str, Callable[[ConfigRecord, Context], ArrayRecord]]:
-    """What a node answers, by name of the query: for `HEMod(queries=...)` or `query_app`.
+    """Return a node's answers by query name, for `HEMod(queries=...)` or `query_app`.
 
-    `load` gives this site's table. A query with a parameter that its statistic does not have, or of
-    another schema, is not answered: the same question must not come in two guises.
+    `load` returns this site's table. A query with an unknown parameter or another schema is
+    refused: the same question must not come in two spellings.
     """
     return {kind.name: partial(_answer, kind, schema, load) for kind in statistics}
 
@@ -60,16 +60,16 @@ def _answer(
 ) -> ArrayRecord:
     given = {n: tuple(v) if isinstance(v, list) else v for n, v in asked.items()}
     if given.pop("schema", None) != schema.hash():
-        raise ConfigError("the analyst has another schema than this site's app")
+        raise ConfigError("the analyst's schema differs from this site's app's")
     statistic = kind(**given)
     said, own = (Query.of(kind.name, p).hash() for p in (asked, statistic.parameters(schema)))
     if said != own:
-        raise ConfigError("a parameter is written otherwise than flhe writes it")
+        raise ConfigError("a parameter is not in flhe's own spelling")
     return records.from_numpy(statistic.answer(schema, load(context)))
 
 
 def ask(secure: Sums, schema: Schema, statistic: Statistic) -> Any:
-    """The statistic of all sites' rows, by one secure sum.
+    """Return the statistic of all sites' rows, by one secure sum.
 
     Raises ConfigError: only members read its sum (`save_sealed`, `flhe open`, then
     `statistic.result(schema, arrays)`); others as `SecureSum.sum`.
@@ -89,17 +89,18 @@ def _result(total: Any, schema: Schema, statistic: Statistic) -> Any:
 def quantiles(
     secure: Sums, schema: Schema, column: str, shares: Sequence[float], *, cuts: int = CUTS
 ) -> NDArray[np.float64]:
-    """Quantiles of a real column, as `numpy.quantile` interpolates them, shape (shares,).
+    """Return quantiles of a real column as `numpy.quantile` interpolates, shape (shares,).
 
-    They are searched for, all of them at once: each query counts the values below `cuts` thresholds
-    for each order statistic that is sought, until it is known to (high - low) / 2**37. The analyst so
-    learns single values, each somebody's: that is what a quantile is.
+    A search finds them all at once. Each query counts the values below `cuts` thresholds for each
+    order statistic, until each is known to (high - low) / 2**37. So the analyst learns exact values
+    of single rows, as with any quantile.
 
-    Raises ConfigError: a share beyond 0 to 1, or no rows; ProtocolError: sites dropped out or came back
-    in between, so that counts are not of the same rows: ask again, with other `cuts`; others as `ask`.
+    Raises ConfigError: a share outside 0 to 1, or no rows; ProtocolError: sites dropped out or
+    returned in between, so the counts are of different rows: ask again with other `cuts`; others as
+    `ask`.
     """
     if not shares or not all(0 <= share <= 1 for share in shares):
-        raise ConfigError("quantiles: shares from 0 to 1")
+        raise ConfigError("quantiles: shares must be from 0 to 1")
     real, one = schema.column(column, Real), 1 << FRACTION
     answered = set[tuple[int, bytes]]()
 
@@ -107,7 +108,7 @@ def quantiles(
         return {low + (high - low) * k // (cuts + 1) for k in range(1, cuts + 1)} - {low, high}
 
     def count(thresholds: Iterable[int]) -> dict[int, int]:
-        """For each threshold, how many values are at most it."""
+        """Return the number of values at or below each threshold."""
         statistic = Below(column, tuple(sorted(thresholds)))
         total = secure.sum(statistic.name, statistic.parameters(schema))
         rows, counts = _result(total, schema, statistic)
@@ -125,8 +126,8 @@ def quantiles(
         raise ConfigError("quantiles: the sites have no rows")
     places = np.asarray(shares, np.float64) * (rows - 1)
     ranks = sorted({int(r) for place in places for r in (np.floor(place), np.ceil(place))})
-    # For each rank from 0, the smallest threshold that more than `rank` values are at most: it is above
-    # the first of its two numbers, and at most the second.
+    # Bounds, for each rank from 0, of the smallest threshold that more than `rank` values do not
+    # exceed: above the first, at most the second.
     spans = dict.fromkeys(ranks, (-one - 1, one))
     while below:
         for rank, (low, high) in spans.items():

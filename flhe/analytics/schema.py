@@ -1,8 +1,8 @@
-"""Schema: what columns every site's table has, and which values they may hold.
+"""Schema: columns of every site's table, and their permitted values.
 
-It is part of the app, so that all sites and the analyst have the same one; its hash is a parameter of
-each query. Bounds are the app's and never the analyst's: one who could move them would learn from
-refusals on which side of a bound a patient lies.
+It is part of the app, so all sites and the analyst share it; its hash is a parameter of each query.
+The app fixes the bounds. An analyst able to move them would learn from refusals on which side of a
+bound a patient lies.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Table = Mapping[str, NDArray[Any]]
 """One site's rows: columns of one length, by name."""
 
 FRACTION = 36
-"""Bits behind the point of a real value, as a share of half its column's range."""
+"""Fractional bits of a real value, in units of half its column's range."""
 MAX_ROWS = 1 << (62 - FRACTION)
-"""Rows of all sites together that a sum has room for."""
+"""Maximum rows of all sites together, so that sums do not overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +39,20 @@ class Real:
     def __post_init__(self) -> None:
         if not -math.inf < self.low < self.high < math.inf:
             raise ConfigError(
-                f"Real({self.low}, {self.high}): two finite numbers, the lower one first"
+                f"Real({self.low}, {self.high}): expected two finite numbers, the lower one first"
             )
         if not math.isfinite(self.high - self.low) or not math.isfinite(self.high + self.low):
-            raise ConfigError(f"Real({self.low}, {self.high}): beyond what floats have room for")
+            raise ConfigError(f"Real({self.low}, {self.high}): the range exceeds that of floats")
         ends = np.array([self.low, self.high], np.float64)
         if self.scaled(ends).tolist() != [-1 << FRACTION, 1 << FRACTION]:
             raise ConfigError(
-                f"Real({self.low}, {self.high}): floats that large do not resolve so small a range; "
-                "take differences from its lower end"
+                f"Real({self.low}, {self.high}): floats this large do not resolve so small a "
+                "range; subtract its lower end"
             )
 
     @property
     def middle(self) -> float:
-        """Halfway between its bounds."""
+        """Midpoint of its bounds."""
         return (self.low + self.high) / 2
 
     @property
@@ -61,16 +61,16 @@ class Real:
         return (self.high - self.low) / 2
 
     def take(self, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Its values, shape (rows,); RangeError beyond the bounds, NotFiniteError for NaN."""
+        """Return its values, shape (rows,); RangeError out of bounds, NotFiniteError for NaN."""
         taken = np.asarray(values, np.float64)
         if not np.all(np.isfinite(taken)):
             raise NotFiniteError(f"column {name!r} holds NaN or infinity: leave such rows out")
         if np.any(taken < self.low) or np.any(taken > self.high):
-            raise RangeError(f"column {name!r} holds a value beyond the bounds of its schema")
+            raise RangeError(f"column {name!r} holds a value outside the bounds of its schema")
         return taken
 
     def scaled(self, values: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Values from -1 at `low` to 1 at `high`, as integers of 2**-FRACTION."""
+        """Return values from -1 at `low` to 1 at `high`, as integers of 2**-FRACTION."""
         shares = (values - self.middle) / self.half
         return np.rint(shares * (1 << FRACTION)).astype(np.int64)
 
@@ -85,53 +85,55 @@ class Whole:
     def __post_init__(self) -> None:
         if not self.low < self.high < self.low + (1 << 20):
             raise ConfigError(
-                f"Whole({self.low}, {self.high}): low < high, and at most 2**20 values"
+                f"Whole({self.low}, {self.high}): expected low < high, and at most 2**20 values"
             )
 
     @property
     def count(self) -> int:
-        """How many values it may have."""
+        """Number of possible values."""
         return self.high - self.low + 1
 
     def take(self, name: str, values: NDArray[Any]) -> NDArray[np.int64]:
-        """Its values from 0 on, shape (rows,); RangeError for one that is not whole, or beyond."""
+        """Return its values from 0 on, shape (rows,); RangeError if out of bounds or not whole."""
         taken = np.asarray(values)
         if taken.dtype.kind == "u" and taken.size and int(taken.max()) > self.high:
-            raise RangeError(f"column {name!r} holds a value beyond the bounds of its schema")
+            raise RangeError(f"column {name!r} holds a value outside the bounds of its schema")
         whole = (
             taken.astype(np.int64, copy=False) if taken.dtype.kind in "iub" else _whole(name, taken)
         )
         if taken.size and not self.low <= int(whole.min()) <= int(whole.max()) <= self.high:
-            raise RangeError(f"column {name!r} holds a value beyond the bounds of its schema")
+            raise RangeError(f"column {name!r} holds a value outside the bounds of its schema")
         return whole - self.low
 
 
 def _whole(name: str, values: NDArray[Any]) -> NDArray[np.int64]:
     if not np.all(np.isfinite(values)) or np.any(values != np.rint(values)):
-        raise RangeError(f"column {name!r} holds a value that is no whole number")
+        raise RangeError(f"column {name!r} holds a value that is not a whole number")
     return values.astype(np.int64)
 
 
 class Choice:
-    """A column whose values are one of a few: a stage, a sex, an event (0 or 1)."""
+    """A column of categories: a stage, a sex, an event (0 or 1)."""
 
     def __init__(self, *values: str | int) -> None:
         if len(values) < 2 or len(set(values)) != len(values):
-            raise ConfigError("Choice: two values or more, each once")
+            raise ConfigError("Choice: expected two values or more, each once")
         self.values = values
 
     @property
     def count(self) -> int:
-        """How many values it may have."""
+        """Number of possible values."""
         return len(self.values)
 
     def take(self, name: str, values: NDArray[Any]) -> NDArray[np.int64]:
-        """The place of each value among the choices, shape (rows,); RangeError for any other."""
+        """Return each value's index among the choices, shape (rows,); RangeError for any other."""
         taken, places = np.asarray(values), np.full(len(values), -1, np.int64)
         for place, value in enumerate(self.values):
             places[taken == value] = place
         if np.any(places < 0):
-            raise RangeError(f"column {name!r} holds a value that is none of its schema's choices")
+            raise RangeError(
+                f"column {name!r} holds a value that is not one of its schema's choices"
+            )
         return places
 
 
@@ -143,21 +145,21 @@ class Schema:
 
     def __init__(self, **columns: Column) -> None:
         if not columns:
-            raise ConfigError("Schema: a column at least")
+            raise ConfigError("Schema: expected at least one column")
         self.columns = columns
 
     def column(self, name: str, *kinds: type) -> Any:
-        """The column of this name; ConfigError where there is none, or it is none of `kinds`."""
+        """Return the column of this name; ConfigError if missing or not one of `kinds`."""
         found = self.columns.get(name)
         if found is None:
             raise ConfigError(f"no column {name!r} in the schema: it has {', '.join(self.columns)}")
         if not isinstance(found, kinds):
             wanted = " or ".join(kind.__name__ for kind in kinds)
-            raise ConfigError(f"column {name!r} is {type(found).__name__}, and {wanted} is needed")
+            raise ConfigError(f"column {name!r} must be {wanted}, not {type(found).__name__}")
         return found
 
     def take(self, table: Table, name: str) -> NDArray[Any]:
-        """A column of one site's table, as `Column.take` checks it."""
+        """Return a column of one site's table, checked by `Column.take`."""
         if name not in table:
             raise ConfigError(f"this site's table has no column {name!r}, which the schema names")
         return self.columns[name].take(name, np.asarray(table[name]))

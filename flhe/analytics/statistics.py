@@ -1,9 +1,9 @@
-"""Statistics: what a site adds to each of them, and what all sites' sum says.
+"""Statistics: each site's part, and the result of all sites' sum.
 
     answer    one site's table -> arrays of integers, which add
     result    their sums       -> the statistic
 
-`result(answer(pooled table))` is the statistic of the pooled table: there is no other formula.
+`result(answer(pooled table))` is the statistic of the pooled table: there is no second formula.
 """
 
 from __future__ import annotations
@@ -26,76 +26,75 @@ ONE = float(1 << FRACTION)
 
 @dataclass(frozen=True)
 class Statistic:
-    """One statistic, with its parameters; a query of the same name asks for it.
+    """One statistic with its parameters; it is the query's name too.
 
-    Raises ConfigError, when it is checked against a schema: a column that is not there, or of a kind
-    that it does not take.
+    Raises ConfigError when checked against a schema: a column is missing or of an unsuitable kind.
     """
 
     name: ClassVar[str]
 
     def parameters(self, schema: Schema) -> dict[str, Any]:
-        """What nodes are told: its own parameters, as they are asked, and the schema's hash."""
+        """Return a query's parameters: the statistic's own, and the schema's hash."""
         self.check(schema)
         own = {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(self).items()}
         given = {name: value for name, value in own.items() if value not in ([], "")}
         return {**given, "schema": schema.hash()}
 
     def check(self, schema: Schema) -> None:
-        """Refuse a schema that it cannot be asked of."""
+        """Refuse a schema without the needed columns."""
 
     def answer(self, schema: Schema, table: Table) -> dict[str, NDArray[np.int64]]:
-        """What one site adds."""
+        """Return one site's part of the sums."""
         raise NotImplementedError
 
     def result(self, schema: Schema, sums: Sums) -> Any:
-        """What the sums of all sites say."""
+        """Return the statistic from all sites' sums."""
         raise NotImplementedError
 
 
 def rows_of(table: Table) -> int:
-    """How many rows a table has; RangeError where columns differ, or there are too many."""
+    """Return a table's number of rows; RangeError if columns differ, or there are too many."""
     lengths = {len(column) for column in table.values()}
     if len(lengths) != 1:
         raise RangeError(
-            "the columns of this site's table have different lengths, or there are none"
+            "the columns of this site's table must have one length, and there must be a column"
         )
     (rows,) = lengths
     if rows > MAX_ROWS:
-        raise RangeError(f"a table of more than {MAX_ROWS} rows: sums have no room for it")
+        raise RangeError(f"a table may have {MAX_ROWS} rows: sums would overflow with more")
     return rows
 
 
 def total_rows(sums: Sums) -> int:
-    """How many rows all sites have together; ProtocolError where that cannot be."""
+    """Return the rows of all sites together; ProtocolError if impossible."""
     rows = int(sums["rows"].item())
     if not 0 <= rows <= MAX_ROWS:
-        raise ProtocolError("the sites have more rows together than sums have room for")
+        raise ProtocolError("the sites together have more rows than sums have room for")
     return rows
 
 
 def whole(*numbers: Any) -> NDArray[np.int64]:
-    """Integers of Python or NumPy as an array."""
+    """Return integers of Python or NumPy as an array."""
     return np.array(numbers, np.int64)
 
 
 @dataclass(frozen=True)
 class Count(Statistic):
-    """How many rows there are."""
+    """Number of rows."""
 
     name: ClassVar[str] = "count"
 
     def answer(self, schema: Schema, table: Table) -> dict[str, NDArray[np.int64]]:
-        """Under "rows", shape (1,)."""
+        """Return the rows under "rows", shape (1,)."""
         return {"rows": whole(rows_of(table))}
 
     def result(self, schema: Schema, sums: Sums) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return total_rows(sums)
 
 
 class Moments(NamedTuple):
-    """Of one column: rows, mean, and variance with n - 1 below; NaN where rows are too few."""
+    """Rows, mean and variance (n - 1) of one column; NaN for too few rows."""
 
     rows: int
     mean: float
@@ -116,16 +115,16 @@ class Mean(Statistic):
     column: str
 
     def check(self, schema: Schema) -> None:
-        """A real column."""
+        """Require a real column."""
         schema.column(self.column, Real)
 
     def answer(self, schema: Schema, table: Table) -> dict[str, NDArray[np.int64]]:
-        """Under "rows" and "sum", shape (1,) each."""
+        """Return rows and sum, shape (1,) each."""
         values = schema.column(self.column, Real).scaled(schema.take(table, self.column))
         return {"rows": whole(rows_of(table)), "sum": whole(values.sum())}
 
     def result(self, schema: Schema, sums: Sums) -> Moments:
-        """Rows and mean, and the variance if there are squares."""
+        """Return rows and mean, and the variance if there are squares."""
         column, rows, total = schema.column(self.column, Real), total_rows(sums), sums["sum"].item()
         mean = _mean(column, total, rows)
         if "squares" not in sums or rows < 2:
@@ -145,26 +144,26 @@ class Variance(Mean):
     name: ClassVar[str] = "variance"
 
     def answer(self, schema: Schema, table: Table) -> dict[str, NDArray[np.int64]]:
-        """Under "squares" too, shape (2,)."""
+        """Return "squares" too, shape (2,)."""
         values = schema.column(self.column, Real).scaled(schema.take(table, self.column))
         return {**Mean.answer(self, schema, table), "squares": whole(*_product(values, values))}
 
 
 def _product(one: NDArray[np.int64], other: NDArray[np.int64]) -> tuple[int, int]:
-    """Sum of products of scaled values, exactly: what is above FRACTION bits, and what is below."""
+    """Return the exact sum of products of scaled values: above FRACTION bits, and below."""
     exact = int(np.dot(one.astype(object), other.astype(object))) if one.size else 0
     return divmod(exact, 1 << FRACTION)
 
 
 def _central(product: Sequence[int], one: int, other: int, rows: int) -> float:
-    """Covariance out of sums, with n - 1 below. In Python's integers: nothing cancels."""
+    """Return the covariance (n - 1) from sums. Python's integers avoid cancellation."""
     high, low = product
     exact = (high << FRACTION) + low
     return (rows * exact - one * other) / (rows * (rows - 1) << 2 * FRACTION)
 
 
 class Covariances(NamedTuple):
-    """Of several columns: rows, means (k,), covariance with n - 1 below and correlation (k, k)."""
+    """Rows, means (k,), covariance (n - 1) and correlation (k, k) of several columns."""
 
     rows: int
     means: NDArray[np.float64]
@@ -172,7 +171,7 @@ class Covariances(NamedTuple):
 
     @property
     def correlation(self) -> NDArray[np.float64]:
-        """Covariance of standardized columns; NaN for one that does not vary."""
+        """Covariance of standardized columns; NaN for a constant one."""
         deviations = np.sqrt(np.diag(self.covariance))
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.asarray(self.covariance / np.outer(deviations, deviations))
@@ -187,14 +186,14 @@ class Covariance(Statistic):
     columns: tuple[str, ...]
 
     def check(self, schema: Schema) -> None:
-        """Two real columns or more, each once: a message of many names would take a site hours."""
+        """Require distinct real columns, two or more: too many names would take a site hours."""
         if len(self.columns) < 2 or len(set(self.columns)) != len(self.columns):
-            raise ConfigError("Covariance: two columns or more, each once")
+            raise ConfigError("Covariance: expected two columns or more, each once")
         for name in self.columns:
             schema.column(name, Real)
 
     def answer(self, schema: Schema, table: Table) -> dict[str, NDArray[np.int64]]:
-        """Shapes: rows (1,), sums (k,), products (k, k, 2)."""
+        """Return rows (1,), sums (k,) and products (k, k, 2)."""
         scaled = [schema.column(n, Real).scaled(schema.take(table, n)) for n in self.columns]
         products = [[_product(a, b) for b in scaled] for a in scaled]
         sums = whole(*(column.sum() for column in scaled))
@@ -205,7 +204,7 @@ class Covariance(Statistic):
         }
 
     def result(self, schema: Schema, sums: Sums) -> Covariances:
-        """Rows, means, covariances."""
+        """Return rows, means and covariances."""
         columns = [schema.column(name, Real) for name in self.columns]
         rows, totals, products = total_rows(sums), sums["sums"].tolist(), sums["products"].tolist()
         size = len(columns)
@@ -220,7 +219,7 @@ class Covariance(Statistic):
 
 @dataclass(frozen=True)
 class Histogram(Statistic):
-    """Counts of a real column between edges, as `numpy.histogram` has them."""
+    """Counts of a real column between edges, as of `numpy.histogram`."""
 
     name: ClassVar[str] = "histogram"
 
@@ -231,25 +230,25 @@ class Histogram(Statistic):
         object.__setattr__(self, "edges", tuple(map(float, self.edges)))
 
     def check(self, schema: Schema) -> None:
-        """A real column; two edges or more, which ascend."""
+        """Require a real column, and two ascending edges or more."""
         schema.column(self.column, Real)
         if len(self.edges) < 2 or any(not a < b for a, b in pairwise(self.edges)):
-            raise ConfigError("Histogram: two edges or more, each above the one before")
+            raise ConfigError("Histogram: expected two edges or more, each above the previous one")
 
     def answer(self, schema: Schema, table: Table) -> dict[str, NDArray[np.int64]]:
-        """Under "counts", shape (edges - 1,)."""
+        """Return the counts under "counts", shape (edges - 1,)."""
         rows_of(table)
         counts, _ = np.histogram(schema.take(table, self.column), np.array(self.edges))
         return {"counts": counts.astype(np.int64)}
 
     def result(self, schema: Schema, sums: Sums) -> NDArray[np.int64]:
-        """Rows between edges; the last bin has its upper edge in it."""
+        """Return the rows between edges; the last bin includes its upper edge."""
         return np.asarray(sums["counts"], np.int64)
 
 
 @dataclass(frozen=True)
 class Below(Statistic):
-    """How many values of a real column are at most each threshold: what quantiles are found by.
+    """Values of a real column at or below each threshold, for `quantiles`.
 
     `thresholds` are integers of 2**-FRACTION, from -1 at the column's `low` to 1 at its `high`.
     """
@@ -260,32 +259,32 @@ class Below(Statistic):
     thresholds: tuple[int, ...]
 
     def check(self, schema: Schema) -> None:
-        """A real column; thresholds that ascend, and are written in one way."""
+        """Require a real column, and ascending thresholds in their only spelling."""
         schema.column(self.column, Real)
         if any(type(threshold) is not int for threshold in self.thresholds):
             raise ConfigError("Below: integers")
         if not self.thresholds or list(self.thresholds) != sorted(set(self.thresholds)):
-            raise ConfigError("Below: thresholds that ascend, each once")
+            raise ConfigError("Below: expected ascending thresholds, each once")
 
     def answer(self, schema: Schema, table: Table) -> dict[str, NDArray[np.int64]]:
-        """Shapes: rows (1,), counts (thresholds,)."""
+        """Return rows (1,) and counts (thresholds,)."""
         values = np.sort(schema.column(self.column, Real).scaled(schema.take(table, self.column)))
         counts = np.searchsorted(values, np.array(self.thresholds, np.int64), side="right")
         return {"rows": whole(rows_of(table)), "counts": counts.astype(np.int64)}
 
     def result(self, schema: Schema, sums: Sums) -> tuple[int, NDArray[np.int64]]:
-        """Rows, and how many of them are at most each threshold."""
+        """Return rows, and the number at or below each threshold."""
         return total_rows(sums), np.asarray(sums["counts"], np.int64)
 
 
 class Crossed(NamedTuple):
-    """A contingency table: counts (rows' values, columns' values), and Pearson's test of it."""
+    """Contingency table: counts (rows' values, columns' values), and Pearson's test."""
 
     counts: NDArray[np.int64]
 
     @property
     def chi_square(self) -> tuple[float, int, float]:
-        """Statistic without a correction, degrees of freedom, p-value; NaN where a margin is empty."""
+        """Return statistic (uncorrected), degrees of freedom, p-value; NaN for an empty margin."""
         counts = self.counts.astype(np.float64)
         expected = np.outer(counts.sum(1), counts.sum(0)) / max(counts.sum(), 1.0)
         freedom = (counts.shape[0] - 1) * (counts.shape[1] - 1)
@@ -305,12 +304,12 @@ class Contingency(Statistic):
     columns: str
 
     def check(self, schema: Schema) -> None:
-        """Two columns of choices."""
+        """Require two columns of choices."""
         for name in (self.rows, self.columns):
             schema.column(name, Choice)
 
     def answer(self, schema: Schema, table: Table) -> dict[str, NDArray[np.int64]]:
-        """Under "counts", shape (rows' values, columns' values)."""
+        """Return the counts under "counts", shape (rows' values, columns' values)."""
         shape = tuple(schema.column(n, Choice).count for n in (self.rows, self.columns))
         rows_of(table)
         counts = np.zeros(shape, np.int64)
@@ -318,12 +317,12 @@ class Contingency(Statistic):
         return {"counts": counts}
 
     def result(self, schema: Schema, sums: Sums) -> Crossed:
-        """The table."""
+        """Return the table."""
         return Crossed(np.asarray(sums["counts"], np.int64))
 
 
 def chi_square_tail(statistic: float, freedom: int) -> float:
-    """P(X >= statistic) of a chi-square variable, by the recurrence of the incomplete gamma function.
+    """Return P(X >= statistic) of a chi-square variable, by the incomplete gamma's recurrence.
 
     Source: NIST, Digital Library of Mathematical Functions, 8.8.6.
     """

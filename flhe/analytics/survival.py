@@ -1,6 +1,6 @@
 """Survival: Kaplan-Meier curves and the log-rank test, from one sum of events by time.
 
-Time is whole (days, months), so the curves are those of the pooled table and no approximation.
+Time is whole (days, months), so the curves equal those of the pooled table.
 
 Source: Kaplan, Meier, "Nonparametric estimation from incomplete observations" (JASA 1958); Greenwood's
 variance; Mantel, "Evaluation of survival data" (1966), in the form for several groups.
@@ -21,10 +21,10 @@ from flhe.errors import ConfigError
 
 
 class Survival(NamedTuple):
-    """Curves of one or more groups.
+    """Survival curves of one or more groups.
 
-    `times` has shape (times,); the others (groups, times): rows at risk just before each time, events
-    at it, share that survives it, and the standard error of that share (Greenwood).
+    `times` has shape (times,), the others (groups, times): rows at risk just before each time,
+    events at it, the surviving share, and its standard error (Greenwood).
     """
 
     groups: tuple[str | int, ...]
@@ -36,7 +36,7 @@ class Survival(NamedTuple):
 
     @property
     def medians(self) -> list[float]:
-        """For each group, the first time that at most half survive; NaN where more do to the end."""
+        """Return each group's first time that at most half survive; NaN if more survive to the end."""
         return [
             float(self.times[np.argmax(share <= 0.5)]) if np.any(share <= 0.5) else math.nan
             for share in self.survival
@@ -44,9 +44,9 @@ class Survival(NamedTuple):
 
     @property
     def log_rank(self) -> tuple[float, int, float]:
-        """Statistic, degrees of freedom, p-value of the test that all groups have one curve.
+        """Return statistic, degrees of freedom, p-value of the test that all groups have one curve.
 
-        Raises ConfigError: there is one group only.
+        Raises ConfigError: there is only one group.
         """
         if len(self.groups) < 2:
             raise ConfigError("log_rank compares groups: KaplanMeier(..., by=COLUMN)")
@@ -60,17 +60,17 @@ class Survival(NamedTuple):
         weight = deaths * left
         covariance = np.diag((share * weight).sum(1)) - (share * weight) @ share.T
         freedom = len(self.groups) - 1
-        inverse = np.linalg.pinv(covariance[:-1, :-1])  # the excesses of all groups add up to 0
+        inverse = np.linalg.pinv(covariance[:-1, :-1])  # the excesses of all groups sum to 0
         statistic = float(excess[:-1] @ inverse @ excess[:-1])
         return statistic, freedom, chi_square_tail(statistic, freedom)
 
 
 @dataclass(frozen=True)
 class KaplanMeier(Statistic):
-    """Survival by time, of all rows or of the groups that a column of choices makes.
+    """Survival by time, of all rows or of the groups of a column of choices.
 
-    `duration` is a column of whole numbers, `event` one of two choices, of which the second says that
-    what is waited for happened then, and the first that the row was lost from sight (censored).
+    `duration` is a column of whole numbers. `event` has two choices: first censored (the row was
+    lost from sight), second the event.
     """
 
     name: ClassVar[str] = "kaplan-meier"
@@ -80,15 +80,15 @@ class KaplanMeier(Statistic):
     by: str = ""
 
     def check(self, schema: Schema) -> None:
-        """Such columns."""
+        """Require such columns."""
         schema.column(self.duration, Whole)
         if schema.column(self.event, Choice).count != 2:
-            raise ConfigError(f"column {self.event!r}: censored and happened, two choices")
+            raise ConfigError(f"column {self.event!r} must have two choices: censored and happened")
         if self.by:
             schema.column(self.by, Choice)
 
     def answer(self, schema: Schema, table: Table) -> dict[str, NDArray[np.int64]]:
-        """Under "ended", shape (groups, 2, times): rows that end then, censored or by the event."""
+        """Return "ended", shape (groups, 2, times): rows that end then, censored or by the event."""
         times = schema.column(self.duration, Whole).count
         ended = np.zeros((len(self._groups(schema)), 2, times), np.int64)
         group = schema.take(table, self.by) if self.by else np.zeros(rows_of(table), np.int64)
@@ -99,7 +99,7 @@ class KaplanMeier(Statistic):
         return {"ended": ended}
 
     def result(self, schema: Schema, sums: Sums) -> Survival:
-        """The curves, at all times at which a row ends."""
+        """Return the curves at all times at which a row ends."""
         first = schema.column(self.duration, Whole).low
         ended = np.asarray(sums["ended"], np.int64)
         at_risk = ended.sum(1)[:, ::-1].cumsum(1)[:, ::-1]

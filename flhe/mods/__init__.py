@@ -1,4 +1,4 @@
-"""The Flower client side: `ClientApp(mods=[HEMod()])`, and mods of one thing each."""
+"""The Flower client side: `ClientApp(mods=[HEMod()])`, and mods for one task each."""
 
 from flhe.mods.app import bounded
 from flhe.mods.codec_mods import Clip, CodecMod, Quantize, Sparsify

@@ -1,10 +1,10 @@
 """Stages of the key agreement (`flhe.keys.agreement`), answered without calling the app.
 
-Once all have confirmed an epoch, its members come to the keys of a scheme's own: one key pair for all
-(`key_pair`), shares of a key that nobody has (`shared_key`), or a key for each member (`joint`). Before
-a member draws one of the last it erases those of the epoch before: from then on nobody here opens what
-was sealed for another set of senders. (Dealt keys are for one set only.) Its model stays, and so does
-the update that is under way: it is encrypted again, for those that are left.
+Once all have confirmed an epoch, its members agree on the scheme's own keys. These are one key pair
+for all (`key_pair`), shares of a key that no party holds (`shared_key`), or a key for each member
+(`joint`). Before drawing a key of its own, a member erases those of the previous epoch. From then
+on it opens no sum sealed for another set of senders. (Dealt keys are for one set only.) Its model
+and the update under way stay; the update is encrypted again for the remaining members.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from flhe.schemes.base import Agreement
 from flhe.training.contract import Contract
 
 AT_REST = ("sync", "verify", "checkpoint", "total")
-"""Stages that no app hears of: a run that resumes a federation under another config opens with them
-what was sealed before, and then its members sign the other config."""
+"""Stages without the app: a run that resumes a federation under another config opens sealed sums
+with them, before its members sign the new config."""
 
 
 def advertise(node: Node, record: ConfigRecord, _message: Message, app: App) -> RecordDict:
@@ -36,7 +36,7 @@ def advertise(node: Node, record: ConfigRecord, _message: Message, app: App) -> 
     node.policy.check_contract(contract)
     node.check_terms(contract.terms)
     node.check_affordable(contract)
-    contract.terms.scheme.check_packages()  # before anybody relies on this site
+    contract.terms.scheme.check_packages()  # before other sites rely on this one
     number = records.field(record, "number", int)
     node.check_begun()
     bound, roster = contract.bound(app.context.run_config), node.policy.roster
@@ -56,7 +56,7 @@ def share(node: Node, record: ConfigRecord, _message: Message, _app: App) -> Rec
 
 
 def confirm(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
-    """Third relay: the group key is known; say so without saying it."""
+    """Third relay: confirm the group key without revealing it."""
     state, contract = node.load_agreement(epoch.Shared)
     confirmed, envelope = epoch.confirm(
         node.identity, state, records.bytes_list(record, "messages")
@@ -69,7 +69,7 @@ def confirm(node: Node, record: ConfigRecord, _message: Message, _app: App) -> R
 
 
 def finish(node: Node, record: ConfigRecord) -> None:
-    """Everyone's confirmation, where a message brings them: from here on the epoch is this node's."""
+    """Adopt the epoch if the message brings the confirmations of all members."""
     confirms = records.bytes_list(record, "confirms")
     if not confirms or not node.agreement_confirmed():
         return
@@ -87,11 +87,10 @@ def finish(node: Node, record: ConfigRecord) -> None:
 
 
 def current(node: Node, record: ConfigRecord, app: App) -> tuple[epoch.Epoch, Contract]:
-    """The node's own epoch and contract, if it is the epoch that the message speaks of.
+    """Return the node's own epoch and contract if the message names that epoch.
 
-    Raises NoKeyError: the node has no usable key, or not of that epoch, or it was signed for another
-    config of the run and the stage may ask the app; PolicyError: a contract that the node does not
-    allow.
+    Raises NoKeyError: the node has no usable key of that epoch, or it was signed for another config
+    of the run and the stage may call the app; PolicyError: the node does not allow the contract.
     """
     finish(node, record)
     agreed, contract = node.load_session()
@@ -99,18 +98,18 @@ def current(node: Node, record: ConfigRecord, app: App) -> tuple[epoch.Epoch, Co
         raise NoKeyError("the others have agreed on another epoch than this node's")
     asks_app = record.get("stage") not in AT_REST
     if asks_app and agreed.contract != contract.bound(app.context.run_config):
-        raise NoKeyError("this run has another config than the one that the members signed")
+        raise NoKeyError("this run's config is not the one that the members signed")
     node.policy.check_contract(contract)
     node.policy.check_members(agreed.size)
     return agreed, contract
 
 
-# --- keys of a scheme's own ---
+# --- a scheme's own keys ---
 
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """Where an agreement of a kind stands, what it is for, and the epoch that all have confirmed."""
+    """State of an agreement on a scheme's keys, its contract, and the confirmed epoch."""
 
     node: Node
     contract: Contract
@@ -124,14 +123,12 @@ class _Begun:
         terms = contract.terms
         node.policy.check_contract(contract)
         if terms.scheme.agreement != agreement:
-            raise ProtocolError(
-                f"asked for keys of the kind {agreement!r}, and the scheme has none"
-            )
+            raise ProtocolError(f"the scheme has no keys of the kind {agreement!r}")
         agreed = epoch.finish(state, records.bytes_list(record, "confirms"))
         return cls(node, contract, state, agreed, terms.for_cohort(agreed.size))
 
     def take(self, step: Callable[..., tuple[epoch.Epoch, Any]], *more: Any) -> RecordDict:
-        """Take a step: (identity, epoch, *more, adder) -> epoch with its keys, what others get."""
+        """Take a step: (identity, epoch, *more, adder) -> epoch with its keys, reply to the others."""
         made, told = step(self.node.identity, self.agreed, *more, self.adder)
         public, secret = made.scheme_public, made.scheme_secret
         state = replace(self.state, scheme_public=public, scheme_secret=secret)
@@ -142,7 +139,7 @@ class _Begun:
 def _stage(
     agreement: Agreement, step: Callable[..., tuple[epoch.Epoch, Any]], *lists: str
 ) -> Callable[[Node, ConfigRecord, Message, App], RecordDict]:
-    """The stage that takes a step with the lists of messages that a record has under these names."""
+    """Return the stage that takes a step with a record's lists of messages of these names."""
 
     def stage(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
         given = (records.bytes_list(record, name) for name in lists)
@@ -158,7 +155,7 @@ key_shared = _stage("shares", shared_key.finish, "messages")
 
 
 def take_pair(node: Node, record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
-    """Take the pair that another member made, and try it out."""
+    """Take the pair that another member made, and test it."""
     made = records.field(record, "key-pair", bytes)
     return _Begun.of(node, record, "key-pair").take(lambda _, *at: (key_pair.take(*at), b""), made)
 

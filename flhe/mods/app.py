@@ -1,8 +1,8 @@
-"""App: what is inside the mod, and what it is told.
+"""App: the inside of the mod, and the app's inputs.
 
-A server must not make one site's app behave otherwise than the rest. So an app gets its model and what
-the contract says of the round, in one order, and nothing that the server sent: no other records, and
-no metadata (ids, group, times).
+A server must not be able to treat one site's app differently. So an app gets its model and the
+contract's settings for the round, in fixed order. It gets nothing else from the server: no other
+records, and no metadata (ids, group, times).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Next = Callable[[Message, Context], Message]
 
 
 def bounded(answer: Answer, bound: float, resolution: float = 0.0) -> Bounded:
-    """Have a query answered with floats: `HEMod(queries={"costs": bounded(costs, 1e6)})`.
+    """Answer a query with floats: `HEMod(queries={"costs": bounded(costs, 1e6)})`.
 
     For bound and resolution see `flhe.training.query.Bounded`, which raises ConfigError.
     """
@@ -41,14 +41,14 @@ def bounded(answer: Answer, bound: float, resolution: float = 0.0) -> Bounded:
 
 
 class AppError(Exception):
-    """The app's own code failed; its exception is the cause."""
+    """Failure of the app's own code; its exception is the cause."""
 
 
 @dataclass(slots=True)
 class App:
-    """The app and the mods that come after; `seconds` is how long they took for this message.
+    """The app and the mods after this one; `seconds` is their time for this message.
 
-    Its methods raise AppError when it fails, or answers with an error.
+    Its methods raise AppError if it fails or answers with an error.
     """
 
     context: Context
@@ -60,7 +60,7 @@ class App:
     seconds: float = 0.0
 
     def pass_on(self, message: Message) -> RecordDict:
-        """Call it."""
+        """Call the app with the message."""
         with _failing():
             reply = self.call_next(message, self.context)
         if reply.has_error():
@@ -70,32 +70,32 @@ class App:
     def train(
         self, contract: Contract, model: Model, round_: int, *, keep: bool = True
     ) -> RecordDict:
-        """Have it train from `model` in a round, as the contract says.
+        """Train from `model` in a round, as the contract says.
 
-        Without `keep`, what it leaves in its Context is forgotten: only to see what training changes.
+        Without `keep`, the app's changes to its Context are discarded, as for a map.
         """
         state = self.state.tentative(round_) if keep else self.state.unchanged()
         with self._shown("train", contract, model, round_) as shown, state:
             return self.pass_on(shown)
 
     def evaluate(self, contract: Contract, model: Model) -> RecordDict:
-        """Have it evaluate `model`, as the contract says."""
+        """Evaluate `model`, as the contract says."""
         with self._shown("evaluate", contract, model, model.round) as shown, self.state.unchanged():
             return self.pass_on(shown)
 
     def sensitivity(self, contract: Contract, model: Model, round_: int) -> Mapping[str, Any]:
-        """Ask it for the sensitivity of each parameter; ConfigError without a function for that."""
+        """Return the app's sensitivity of each parameter; ConfigError without a function for it."""
         if self.find_sensitivity is None:
             raise ConfigError(
-                "the strategy selects by sensitivity, and this app has no function for it: give one, "
-                "HEMod(sensitivity=...), or use another rule"
+                "the strategy selects by sensitivity, and this app has no function for it: give "
+                "one, HEMod(sensitivity=...), or use another rule"
             )
         state = self.state.unchanged()
         with self._shown("train", contract, model, round_) as shown, state, _failing():
             return dict(self.find_sensitivity(shown, self.context))
 
     def initial(self) -> ArrayRecord:
-        """Ask it for the first model; ConfigError where it has no function for that, or no such one."""
+        """Return the app's first model; ConfigError without a valid function for it."""
         if self.make_initial is None:
             raise ConfigError(
                 "the strategy has no initial_arrays and this node's app makes none: "
@@ -108,9 +108,9 @@ class App:
         return arrays
 
     def answer(self, query: Query) -> tuple[Mapping[str, NDArray[Any]], Bounded | None]:
-        """Ask it a query; its arrays, and what it promises of floats.
+        """Return the app's answer to a query: its arrays, and the declared range of floats.
 
-        Raises PolicyError: it answers no query of that name; ReplyError: an answer that is no arrays.
+        Raises PolicyError: it answers no query of that name; ReplyError: the answer is not arrays.
         """
         found = self.queries.get(query.name)
         if found is None:
@@ -124,14 +124,14 @@ class App:
             arrays = answer(ConfigRecord(dict(query.parameters)), self.context)
         self.seconds += time.perf_counter() - began
         if not isinstance(arrays, ArrayRecord) or not arrays:
-            raise ReplyError("a query is answered with an ArrayRecord that holds an array at least")
+            raise ReplyError("a query needs an ArrayRecord with at least one array as its answer")
         return records.to_numpy(arrays), bounds
 
     @contextmanager
     def _shown(
         self, kind: Literal["train", "evaluate"], contract: Contract, model: Model, round_: int
     ) -> Iterator[Message]:
-        """What it is shown; its copy of the model is freed afterwards, and its time counted."""
+        """Yield the app's message; free its copy of the model afterwards, and count its time."""
         began = time.perf_counter()
         told = ConfigRecord(dict(contract.told(kind, round_)))
         metadata = Metadata(
@@ -164,7 +164,7 @@ class App:
 
 @contextmanager
 def _failing() -> Iterator[None]:
-    """Whatever the app raises is its own."""
+    """Turn any exception of the app into AppError."""
     try:
         yield
     except Exception as error:

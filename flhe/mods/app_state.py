@@ -1,8 +1,9 @@
-"""App state: what an app keeps in its Context from one message to the next.
+"""App state: an app's records in its Context, from one message to the next.
 
-A server that asks one site for attempts that nobody adds, or for more evaluations, must not set its app
-apart from the others'. So what a training leaves there is tentative, as its update is: it stays once a
-sum with that update is opened, and is taken back otherwise. What an evaluation leaves is forgotten.
+A server that asks one site for unused attempts, or for more evaluations, must not make its app's
+state differ from the others'. So the state after training is tentative, like its update: it is kept
+once a sum with that update is opened, and restored otherwise. State changes of an evaluation are
+discarded.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDic
 Records = dict[str, ArrayRecord | MetricRecord | ConfigRecord]
 
 OURS = "flhe"
-"""What the names of our own records begin with; apps use others."""
+"""Prefix of our own records' names; apps use others."""
 _BEFORE = "flhe.before."
 
 
@@ -29,13 +30,13 @@ class AppState:
         self._ours = ours if isinstance(ours, ConfigRecord) else ConfigRecord()
 
     def note_home(self, home: str) -> None:
-        """Say where the state directory is, and nothing secret."""
+        """Record the path of the state directory, and nothing secret."""
         self._ours["home"] = home
         self._context.state[OURS] = self._ours
 
     @contextmanager
     def tentative(self, round_: int) -> Iterator[None]:
-        """Training for a round, from what the app had when the last one that counts was over."""
+        """Train for a round, from the state after the last round that counts."""
         before = self._restored()
         try:
             yield
@@ -48,7 +49,7 @@ class AppState:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Take back what is changed here."""
+        """Restore the state afterwards."""
         before = self._own()
         try:
             yield
@@ -56,7 +57,7 @@ class AppState:
             self._put(before)
 
     def settle(self, round_: int, counted: int) -> None:
-        """Rounds up to this one are over; `counted`: the last one whose sum has this node's update."""
+        """End all rounds up to `round_`; `counted` is the last one whose sum has this node's update."""
         trained = self._ours.get("round")
         if type(trained) is not int or round_ < trained:
             return
@@ -66,7 +67,7 @@ class AppState:
             self._restored()
 
     def _own(self) -> Records:
-        """A copy of the app's records; the app may change its own in place."""
+        """Return a copy of the app's records; the app may change its own in place."""
         state = self._context.state.items()
         return {name: copy.deepcopy(record) for name, record in state if not _is_ours(name)}
 
@@ -75,13 +76,13 @@ class AppState:
         self._context.state = RecordDict({**kept, **own})
 
     def _restored(self) -> Records:
-        """What the app had before a training that does not count, or has now; a copy."""
+        """Return a copy of the state before a training that does not count, or of the current one."""
         if "round" in self._ours:
             self._put(self._drop())
         return self._own()
 
     def _drop(self) -> Records:
-        """Forget what the app had before its last training; returns it."""
+        """Drop the state from before the last training, and return it."""
         del self._ours["round"]
         state = self._context.state
         names = [name for name in state if name.startswith(_BEFORE)]

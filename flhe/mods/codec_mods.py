@@ -3,12 +3,13 @@
     ClientApp(mods=[Quantize(8), Clip(0.5), Sparsify(0.1)])     sparsify, then clip, then quantize
     ClientApp(mods=[HEMod(), Sparsify(0.1)])                    the update is sparse before it is sealed
 
-What the app changed of the model goes through the codec and back: the server receives arrays as ever.
-Like all of Flower's mods, the last in the list sees the update first. State between rounds is in the
-node's `context.state`. Values count as sent once they are in a reply, because under plain FedAvg a node
-never hears whether its update arrived.
+The app's change of the model goes through the codec and back, and the server receives ordinary
+arrays. As with all of Flower's mods, the last in the list sees the update first. State between
+rounds is in the node's `context.state`. Values count as sent once they are in a reply, because
+under plain FedAvg a node cannot know whether its update arrived.
 
-`HEMod` has codecs of its own, for sums. A codec mod before it would work on ciphertext, and is refused.
+`HEMod` has codecs of its own, for sums. A codec mod before it would work on ciphertext, and is
+refused.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from flhe.mods import records
 from flhe.mods.app import Next
 
 RESIDUAL = "residual"
-"""Under which name a node keeps what was not sent."""
+"""Name of a node's record of unsent values."""
 
 
 class CodecMod:
-    """Codecs, one after the other in the order of encoding, applied to each update that an app makes.
+    """Codecs in order of encoding, applied to each update of an app.
 
-    They are checked for fit here and now. Codecs that weigh take a reply's "num-examples".
+    Their combination is checked at construction. Codecs that weigh use a reply's "num-examples".
 
-    Raises ConfigError: codecs that are made of a sum, or hide what the server receives: they need
-    `HEMod`; MisfitError: codecs that do not go together.
+    Raises ConfigError: codecs that need a sum, or hide values from the server: they need `HEMod`;
+    MisfitError: codecs that do not fit together.
     """
 
     def __init__(self, *codecs: Codec) -> None:
@@ -45,12 +46,12 @@ class CodecMod:
         self._state = "flhe.codec." + "-".join(codec.name for codec in self.codec.codecs)
         if self.codec.fitting or self.codec.hides:
             raise ConfigError(
-                "a codec mod works on one node's update: thresholds that are fitted on everybody's, "
-                "and permutations, need HEMod and a strategy of flhe"
+                "a codec mod works on one node's update: thresholds fitted on all updates, and "
+                "permutations, need HEMod and a strategy of flhe"
             )
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
-        """Let the app train, and put its update through the codecs."""
+        """Let the app train, and apply the codecs to its update."""
         before = _arrays(message.content)
         if message.metadata.message_type != MessageType.TRAIN or before is None:
             return call_next(message, context)
@@ -60,7 +61,7 @@ class CodecMod:
             return reply
         if records.find_reply(reply.content) is not None:
             raise ConfigError(
-                f"{type(self).__name__} stands before HEMod, and would work on ciphertext: put HEMod() "
+                f"{type(self).__name__} is before HEMod, and would work on ciphertext: put HEMod() "
                 "first in ClientApp(mods=[...])"
             )
         after = _arrays(reply.content)
@@ -71,7 +72,7 @@ class CodecMod:
         return reply
 
     def _through(self, old: Arrays, new: Arrays, weight: int, context: Context) -> Arrays:
-        """The model that the server receives: the old one, and what the codecs leave of the change."""
+        """Return the model for the server: the old one plus the change after the codecs."""
         layout = layout_of(old)
         masters = layout.masters(old)
         change, integers = layout.change(new, masters)
@@ -82,7 +83,7 @@ class CodecMod:
         return layout.arrays(layout.apply(masters, decoded.values, integers.tolist()))
 
     def _recall(self, layout: Layout, context: Context) -> State:
-        """What the codecs remember of rounds before; fresh where the node has nothing of this model."""
+        """Return the codecs' state; a fresh one if the node has none for this model."""
         kept = context.state.get(self._state)
         memory = dict(records.to_numpy(kept)) if isinstance(kept, ArrayRecord) else {}
         residual = memory.pop(RESIDUAL, None)
@@ -98,13 +99,13 @@ class CodecMod:
 
 
 def _weight(reply: Message) -> int:
-    """The example count in a reply; 1 where there is none."""
+    """Return the example count in a reply, or 1."""
     found = (one.get("num-examples") for one in reply.content.metric_records.values())
     return next((int(value) for value in found if isinstance(value, int | float)), 1)
 
 
 def _arrays(content: RecordDict) -> tuple[str, ArrayRecord] | None:
-    """The one record of arrays, and its name; None for none or several."""
+    """Return the only record of arrays and its name; None for none or several."""
     found = list(content.array_records.items())
     return found[0] if len(found) == 1 else None
 
@@ -120,7 +121,7 @@ class Sparsify(CodecMod):
 
 
 class Clip(CodecMod):
-    """Cut every change of a weight at `bound`, in the update's own units; see `flhe.coding.clip`."""
+    """Clip every change of a weight at `bound`, in the update's own units; see `flhe.coding.clip`."""
 
     def __init__(self, bound: float | Mapping[str, float]) -> None:
         super().__init__(clip.Clip(bound))
@@ -129,7 +130,7 @@ class Clip(CodecMod):
 class Quantize(CodecMod):
     """Round every change of a weight to a grid of `bits` bits, without bias, within +-`bound`.
 
-    What lies beyond the bound is cut; see `flhe.coding.quantize`.
+    Values beyond the bound are clipped; see `flhe.coding.quantize`.
     """
 
     def __init__(self, bits: int, *, bound: float | Mapping[str, float] = 1.0) -> None:

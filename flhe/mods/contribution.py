@@ -1,4 +1,4 @@
-"""Contribution: a node's part of one sum, encrypted once, and sent again as it was."""
+"""Contribution: a node's part of one sum, encrypted once, and resent unchanged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from flhe.training.session import Session
 class Turn:
     """One node's part in one attempt at a round.
 
-    `digest` is the keyed one of the model that the attempt starts from, as it was claimed, if it was.
+    `digest` is the claimed keyed digest of the attempt's starting model, if there is one.
     """
 
     follower: Follower
@@ -37,42 +37,41 @@ class Turn:
 
     @classmethod
     def of(cls, follower: Follower, round_: int, attempt: int) -> Turn:
-        """The turn of a node that has come to where the others are."""
+        """Return the turn of a node that is up to date."""
         session, model = follower.session()
         claimed = follower.node.claimed(session.place(model, round_, attempt))
         return cls(follower, session, round_, attempt, claimed or session.digest(model))
 
     @property
     def node(self) -> Node:
-        """Whose turn it is."""
+        """The node of this turn."""
         return self.follower.node
 
     @property
     def model(self) -> Model:
-        """The model that it starts from, until a contribution is encoded."""
+        """Starting model of the turn, until a contribution is encoded."""
         assert self.follower.model is not None
         return self.follower.model
 
     def check_unclaimed(self) -> None:
-        """Refuse to begin where this attempt or a later one was claimed; ClaimedError."""
+        """Refuse to begin if this attempt or a later one was claimed; ClaimedError."""
         self.node.check_unclaimed(self.session.epoch.id, self.round, self.attempt)
 
     def sum(self, kind: Kind | None = None, mean_squares: Sealed | None = None) -> SecureSum:
-        """A sum of this attempt; of what ends the round unless said. See `Session.sum`."""
+        """Return a sum of this attempt, by default the one that ends the round; see `Session.sum`."""
         of = self.model, self.round, self.attempt, mean_squares
         return self.session.sum(*of, kind=kind, digest=self.digest)
 
     def contribute(
         self, of: SecureSum, mode: str, make: Callable[[Sealer], tuple[Plain, Support | None]]
     ) -> RecordDict:
-        """The reply with this node's part of a sum: as it was sent before, or as `make` encodes it.
+        """Return the reply with this node's part of a sum: the kept one, or `make`'s, encrypted.
 
-        `mode` is the scheme's mode that was announced. What may not be encrypted is refused before
-        anything is trained or encoded.
+        `mode` is the announced mode of the scheme. Refusals come before training and encoding.
 
-        Raises ProtocolError: a mode that the scheme does not have; ReuseError: the round's survivors
-        were signed, or its sum was given up; DriftError: another selection than updates were encrypted
-        under here; ClaimedError: it was claimed before, and is not kept.
+        Raises ProtocolError: the scheme lacks the mode; ReuseError: the round's survivors were
+        signed, or its sum was given up; DriftError: earlier updates used another selection;
+        ClaimedError: it was claimed before, and is not kept.
         """
         slot = of.slot
         evaluation = slot.purpose == EVALUATION.purpose
@@ -80,7 +79,7 @@ class Turn:
 
         def encoded(sealer: Sealer) -> tuple[Plain, Support | None]:
             made = make(sealer)
-            self.follower.model = None  # memory that encryption needs
+            self.follower.model = None  # free memory for encryption
             return made
 
         def ready() -> None:
@@ -104,9 +103,9 @@ def contribute(
     step: Step = "update",
     ready: Callable[[], None] = lambda: None,
 ) -> RecordDict:
-    """The reply with a node's part of a sum; for the rest see `Turn.contribute`.
+    """Return the reply with a node's part of a sum; for the rest see `Turn.contribute`.
 
-    `start` is kept with its claim, as `step` of its attempt; `ready` is called before anything is made.
+    The claim records `start`, as `step` of its attempt; `ready` is called first.
     """
     slot, together = of.slot, session.terms.scheme.opened_together
     kept = node.load_output(slot)
@@ -136,5 +135,5 @@ def contribute(
         history=slot.history,
         shares=survivors.shares(node, slot) if together else [],
     )
-    content[records.UPDATE] = records.from_sealed(sealed, supports=False)  # told before
+    content[records.UPDATE] = records.from_sealed(sealed, supports=False)  # sent before
     return content

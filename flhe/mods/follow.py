@@ -1,7 +1,7 @@
-"""Following: a message brings what a node lacks, and the node brings its model up to date.
+"""Follow the federation: a node updates its model from a message.
 
-In this order, whatever of it is there: the confirmations that begin an epoch, a sealed checkpoint or
-the plain initial model, the sums of the rounds since. A node never goes back to an earlier round.
+In order, if present: the confirmations that begin an epoch, a sealed checkpoint or the plain
+initial model, the sums of the rounds since. A node never returns to an earlier round.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logging.getLogger("flhe")
 
 @dataclass(slots=True)
 class Follower:
-    """A node on its way to where the others are; `disclosed`: what it may say of sums it opened."""
+    """A node catching up with the others; `disclosed` holds permitted means of opened sums."""
 
     node: Node
     app: App
@@ -49,7 +49,7 @@ class Follower:
     missed: bool = False
 
     def session(self) -> tuple[Session, Model]:
-        """The session of this model, and it; DriftError while there is none."""
+        """The session and its model; DriftError without a model."""
         if self.model is None:
             raise DriftError("this node has no model and was sent none")
         contract = self.contract
@@ -57,16 +57,16 @@ class Follower:
         return session, self.model
 
     def reply(self, **fields: object) -> RecordDict:
-        """A reply with what may be said of sums."""
+        """Return a reply with the permitted means of sums."""
         content = records.reply(**fields)
         content.update(self.disclosed)
         return content
 
     def unseal(self, box: list[bytes]) -> tuple[Model, int]:
-        """The model in a sealed checkpoint of this epoch, and the rank that its sealer says it has."""
+        """Return the model in a sealed checkpoint of this epoch, and its sealer's claimed rank."""
         head, chunks = seal.unseal(ModelKey.of(self.epoch), box)
         plain = bytearray()
-        for chunk in chunks:  # one copy beside the box, never two
+        for chunk in chunks:  # one copy beside the box at most
             plain += chunk
         model = Model.from_bytes(plain)
         if model.round != head.round:
@@ -74,9 +74,9 @@ class Follower:
         chain.check(model.chain, model.history, model.round)
         mask, select = model.mask, self.contract.terms.select
         if not model.round and (model.chain or model.moments or model.memory or mask is not None):
-            raise ProtocolError("a first model holds nothing that only sums make")
+            raise ProtocolError("a first model must hold no result of a sum")
         if mask is not None and not (select.mapped and mask.count == select.count(model.layout)):
-            raise ProtocolError("the checkpoint holds a selection that these terms do not make")
+            raise ProtocolError("the checkpoint's selection is not one of these terms")
         if model.moments and tuple(model.moments) != self.contract.terms.optimizer.moments:
             raise ProtocolError("the checkpoint is of another optimizer")
         return model, head.rank
@@ -84,8 +84,8 @@ class Follower:
     def adopt(self, box: list[bytes], vouchers: list[bytes]) -> None:
         """Take the model of a sealed checkpoint, unless the own one is further on.
 
-        Raises EquivocationError: its chain of sums is not that of the own model; ProtocolError: too few
-        members vouch for it, or it is of another model; AuthenticationError: a voucher is forged.
+        Raises EquivocationError: its chain of sums differs from the own model's; ProtocolError: it
+        has too few vouchers, or belongs to another model; AuthenticationError: a voucher is forged.
         """
         model, sealer = self.unseal(box)
         if model.round:
@@ -97,17 +97,17 @@ class Follower:
         same = own is not None and model.round == reached and session.digest(own) == digest
         if same or model.round < reached:
             return
-        # Nobody but its maker has a first model; it reaches the others by a checkpoint.
+        # Only its maker has a first model; a checkpoint takes it to the others.
         need = epoch.roster.collusion + 1 if model.round else 1
         session.holding(model, digest).check_all(vouchers, sealer, need)
-        # A first model may have been told by the server alone: what members have counts.
+        # A first model may come from the server alone: a model with vouchers takes precedence.
         if own is not None and own.round > 0:
             if model.layout != own.layout:
                 raise ProtocolError("the checkpoint holds another model than this federation's")
             self._check_follows(own, model, epoch.roster.name(epoch.members[sealer]))
         if model.round == reached:
             logger.warning(
-                "round %d: this node's model was not the others', it takes theirs", reached
+                "round %d: this node's model differed from the others', it takes theirs", reached
             )
             self.node.drop_draft()
         self.node.check_mask(model.mask)
@@ -120,7 +120,7 @@ class Follower:
 
     @staticmethod
     def _check_follows(own: Model, model: Model, sealer: str) -> None:
-        """Refuse a checkpoint of other sums than those in the own model; EquivocationError."""
+        """Refuse a checkpoint whose sums differ from those in the own model; EquivocationError."""
         if own.history in (model.history, *(link.before for link in model.chain)):
             return
         mine, theirs = (chain.results(m.chain, m.history) for m in (own, model))
@@ -128,13 +128,14 @@ class Follower:
         round_ = next(known, own.round)
         here, there = mine.get(round_, own.history), theirs.get(round_, b"")
         raise EquivocationError(
-            f"round {round_}: the result here is {here.hex()[:16]}, in the checkpoint by {sealer} it "
-            f"is {there.hex()[:16] or 'none'}: the sites were told two results. Compare flhe log with "
-            "the other sites'; to take theirs, move runs/<id>/model in this state directory away"
+            f"round {round_}: the result here is {here.hex()[:16]}, in the checkpoint by {sealer} "
+            f"it is {there.hex()[:16] or 'none'}: the sites received two results. Compare flhe "
+            "log with the other sites'; to take theirs, move runs/<id>/model in this state "
+            "directory away"
         )
 
     def _say_missing(self, after: int, model: Model, sent: int) -> None:
-        """Warn where a checkpoint's sums lack updates that this node has sent, or may have sent."""
+        """Warn if a checkpoint's sums lack updates that this node sent, or may have sent."""
         own = self.epoch.members[self.epoch.rank]
         if gone := chain.without(model.chain, own, after, sent):
             self.missed = True
@@ -149,13 +150,13 @@ class Follower:
         release: bytes,
         expected: object,
     ) -> None:
-        """Open one round's sum, unless that was done before.
+        """Open one round's sum, unless it was opened before.
 
-        `mean_squares` is the sum that the round's thresholds were fitted on, `release` what its
-        senders' masking-key agreement released; b"" where there was none. A wrong one opens nothing: it
-        is in the slot that they encrypted for. `expected` is the history with this sum in it, or None.
+        `mean_squares` is the sum for fitted thresholds, `release` the unmasking material of the
+        senders' agreement; b"" for none. A wrong one opens nothing: the encryption's slot binds it.
+        `expected` is the history with this sum in it, or None.
 
-        Raises AlteredError: another sum than the one that the message speaks of.
+        Raises AlteredError: not the sum that the message names.
         """
         session, model = self.session()
         node = self.node
@@ -163,7 +164,7 @@ class Follower:
         total = records.to_sealed(header, arrays, take=True, floats=floats)
         round_ = total.slot.round
         if round_ <= model.round:
-            return  # the server had not heard of it
+            return  # the server had not received it
         fitted_on = from_bytes(mean_squares) if mean_squares else None
         digest = session.digest(model)
         journal = node.journal(self.epoch.id)
@@ -172,8 +173,8 @@ class Follower:
         for opened in (total, fitted_on):
             if opened is not None:
                 node.policy.check_survivors(len(opened.senders), self.contract)
-        # Not written down as the one of its round: that would keep this node apart. Where a scheme
-        # rounds, a sum that was damaged on the way may even open to the same values.
+        # Not recorded as the sum of its round: that would separate this node from the others. If a
+        # scheme rounds, a sum damaged in transit may even open to the same values.
         if expected is not None:
             link = chain.link_of(model.history, total, total.digest(), self.epoch.members)
             if link.history != expected:
@@ -182,7 +183,7 @@ class Follower:
                 )
         sent = self.epoch.rank in total.senders
         lost = journal.mark[0] == round_ and not sent
-        # By the digest of the model that is here: the one of a claim may have been given up.
+        # By the digest of the current model: the one of a claim may have been given up.
         known = digest, fitted_on, unpack(release)
         self.model, totals = session.open(model, total, node.record_opening, *known)
         node.settle_draft(round_, sent=sent, contract=self.epoch.contract)
@@ -197,18 +198,18 @@ class Follower:
         self._tell(f"{records.MEANS}{round_}", totals)
 
     def _tell(self, name: str, totals: Totals) -> None:
-        """Have the means of a sum go out with the reply, if it is this node that tells them."""
-        if self.epoch.rank != 0:  # one teller, so a round is told of in one view only
+        """Add the means of a sum to the reply, if this node reports them."""
+        if self.epoch.rank != 0:  # one reporter, so only one view of a round is disclosed
             return
         means = finite(totals.metrics).items()
-        # Three digits: masks are malleable, and a shifted sum must not tell the weight exactly.
+        # Three digits: masks are malleable, and a shifted sum must not reveal the exact weight.
         rounded = {n: float(f"{v:.3g}") for n, v in means if self.node.policy.allows_metric(n)}
         self.disclosed[name] = MetricRecord(rounded)  # type: ignore[arg-type]
 
     def open_evaluation(self, record: ConfigRecord) -> None:
-        """Open what members found of the model that is here, and tell the means.
+        """Open the evaluations of the current model, and report their means.
 
-        Only the teller is sent it. What does not open keeps nobody from training.
+        Only the reporter receives the sum. A failure to open it does not stop training.
         """
         names = "evaluation", "opens-evaluation"
         encoded, release = (records.optional(record, name, b"") for name in names)
@@ -224,45 +225,45 @@ class Follower:
             totals = session.open_evaluation(model, total, self.node.record_opening, answers)
         except FlheError as error:
             log_failure(self.node.store, "evaluation", error)
-            logger.warning("the evaluation of round %d is not told: %s", model.round, error)
+            logger.warning("the evaluation of round %d is not reported: %s", model.round, error)
             return
         self._tell(f"{records.EVALUATION}{model.round}", totals)
 
     def catch_up(self, record: ConfigRecord, content: RecordDict) -> None:
-        """Take the checkpoint or the first model that a message brings, and open its sums."""
+        """Take the checkpoint or the first model from a message, and open its sums."""
         named = record.get("history")
         box, initial = content.get(records.BOX), content.get(self.contract.terms.arrays_key)
         if isinstance(box, ArrayRecord):
             self.adopt(records.to_pieces(box), records.bytes_list(record, "vouchers"))
         if self.model is None and isinstance(initial, ArrayRecord):
             self.model = Model.initial(records.to_numpy(initial))
-            # A first model is kept once it is known to be the others': by its history, or by a sum
-            # that opens on it. One that was changed on the way would keep this node apart for good.
+            # A first model is kept once its history, or a sum that opens on it, shows that the
+            # others have it too. A copy altered in transit would separate this node for good.
             self.changed = named == self.model.history or (
                 named is None and record.get("stage") != "sync"
             )
-        self.open_evaluation(record)  # of the model before the sums that came
+        self.open_evaluation(record)  # of the model before these sums
         names = "sums", "mean-squares", "releases"
         told = [records.bytes_list(record, name) for name in names]
         for i, (header, squares, release) in enumerate(zip_longest(*told, fillvalue=b"")):
             arrays = content.get(f"{records.SUM}.{i}")
             if not isinstance(arrays, ArrayRecord):
                 raise ProtocolError(f"sum {i} of the message is missing")
-            last = i == len(told[0]) - 1  # the history that is named has all of them in it
+            last = i == len(told[0]) - 1  # the named history includes all of them
             self.open(header, arrays, squares, release, named if last else None)
         self.open_evaluation(record)
 
     def take_served(self, record: ConfigRecord, content: RecordDict) -> None:
-        """Take the model that a message brings, where the server reads the sums; nothing is kept."""
+        """Take the model from a message, if the server reads the sums; keep nothing."""
         arrays = content.get(self.contract.terms.arrays_key)
         if not isinstance(arrays, ArrayRecord):
             return
         model = served(records.to_numpy(arrays), records.field(record, "base", int))
         if record.get("history", model.history) != model.history:
-            raise DriftError("the model that came with the message is not the one that it names")
+            raise DriftError("the message names another model than the one that it carries")
         node = self.node
         node.settle_draft(model.round, sent=False)
-        # Nobody says whose updates are in the model: a node knows which set it has signed.
+        # The model's senders are unknown here: a node knows which set it has signed.
         signs = self.contract.terms.scheme.opened_together
         round_, _, step = node.journal(self.epoch.id).mark
         counted = round_ * (step == CONSIST) if signs else node.last_sent()
@@ -271,11 +272,11 @@ class Follower:
 
 
 def follow(node: Node, record: ConfigRecord, message: Message, app: App) -> Follower:
-    """Bring the node's model up to date with what the message carries, and keep it.
+    """Bring the node's model up to date with the message, and keep it.
 
-    Raises NoKeyError: the node has no usable key; PolicyError: other terms than the federation's;
-    DriftError: the model is not the one that the message starts from; ProtocolError: something in the
-    message that does not belong there, or does not open.
+    Raises NoKeyError: the node has no usable key; PolicyError: the terms differ from the
+    federation's; DriftError: the message starts from another model; ProtocolError: a part of the
+    message is invalid, or does not open.
     """
     follower = Follower(node, app, *agreement.current(node, record, app))
     if follower.contract.asks:
@@ -287,7 +288,7 @@ def follow(node: Node, record: ConfigRecord, message: Message, app: App) -> Foll
     try:
         follower.catch_up(record, message.content)
     finally:
-        # Also what came before a sum that fails.
+        # Also the sums before one that fails.
         if follower.changed and follower.model is not None:
             node.save_model(follower.model)
     base = record.get("history")
@@ -296,11 +297,11 @@ def follow(node: Node, record: ConfigRecord, message: Message, app: App) -> Foll
     return follower
 
 
-# --- stages by which a model reaches whoever lacks it ---
+# --- stages that pass a model on ---
 
 
 def status(node: Node, _record: ConfigRecord, _message: Message, _app: App) -> RecordDict:
-    """Say who this is and how far it has come; all of it is public."""
+    """Return this node's identity and progress; all of it is public."""
     model = node.load_model()
     return records.reply(
         member=node.identity.public,
@@ -311,7 +312,7 @@ def status(node: Node, _record: ConfigRecord, _message: Message, _app: App) -> R
 
 
 def sync(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
-    """Catch up, and say where that led: round, history, and a keyed digest of the model."""
+    """Catch up, and return round, history and a keyed digest of the model."""
     follower = follow(node, record, message, app)
     if follower.model is None:
         return follower.reply(round=-1)
@@ -321,14 +322,14 @@ def sync(node: Node, record: ConfigRecord, message: Message, app: App) -> Record
 
 
 def initial(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
-    """Make the model that the federation starts from, and seal it for the others."""
+    """Make the federation's first model, and seal it for the others."""
     follower = follow(node, record, message, app)
     if follower.model is None:
         arrays = records.to_numpy(app.initial())
         follower.model = Model.secret_initial(arrays, secrets.token_bytes(32))
         node.save_model(follower.model)
     elif follower.model.round != 0:
-        raise ProtocolError("asked for an initial model in the middle of a federation")
+        raise ProtocolError("an initial model was requested in the middle of a federation")
     return _sealed(follower)
 
 
@@ -347,7 +348,7 @@ def verify(node: Node, record: ConfigRecord, message: Message, app: App) -> Reco
 
 
 def checkpoint(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
-    """Seal the model for the group, so that the server can keep what it cannot read."""
+    """Seal the model for the group, so that the server can keep it unread."""
     return _sealed(follow(node, record, message, app))
 
 
@@ -366,6 +367,6 @@ def _sealed(follower: Follower) -> RecordDict:
 
 
 def sealed_box(agreed: Epoch, model: Model) -> ArrayRecord:
-    """A model that members of an epoch open, and those whom they give its key."""
+    """Return a model sealed for an epoch's members and those to whom they give its key."""
     box = seal.seal(ModelKey.of(agreed), model.round, agreed.rank, model.chunks())
     return records.from_pieces(box)

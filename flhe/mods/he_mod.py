@@ -1,8 +1,9 @@
-"""HEMod: the client mod that encrypts what the app trained.
+"""HEMod: the client mod that encrypts the app's updates.
 
-Stages of flhe travel as ordinary `train` and `evaluate` messages with an `flhe.stage` record. Key
-agreement is answered without calling the app; in training it sees ordinary arrays, never ciphertext. A
-message without that record is a plain one: refused, unless the node's own policy allows such runs.
+Stages of flhe travel as ordinary `train` and `evaluate` messages with an `flhe.stage` record. The
+mod answers the key agreement without calling the app; in training the app sees ordinary arrays,
+never ciphertext. A message without that record is a plain one, and refused unless the node's own
+policy allows such runs.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Stage = Callable[[Node, ConfigRecord, Message, App], RecordDict]
 """(node, stage record, message, app) -> content of the reply."""
 
 Stages = Mapping[tuple[str, str], Stage]
-"""(message type, stage) -> its answer."""
+"""Stage by (message type, stage)."""
 
 STAGES: Stages = {
     ("train", "advertise"): agreement.advertise,
@@ -67,27 +68,27 @@ STAGES: Stages = {
 }
 
 LOCKS = 16
-"""Files that federations are locked by; messages of two that share one wait for each other."""
+"""Number of lock files: messages of two federations that share one wait for each other."""
 
 
 @dataclass(frozen=True, eq=False)
 class HEMod:
-    """Encrypts updates; the node's own config says with which keys and under which policy.
+    """Encrypts updates; the node's own config sets keys and policy.
 
-    Put it first: `ClientApp(mods=[HEMod()])`. It holds no state of its own: what must last from one
-    message to the next is in the node's state directory, whose path alone is recorded in the Context.
+    Put it first: `ClientApp(mods=[HEMod()])`. It holds no state: everything that lasts between
+    messages is in the node's state directory, and the Context records only its path.
 
     Parameters
     ----------
     initial : callable, optional
-        Context -> ArrayRecord: the initial model, for federations whose strategy is started with
-        `initial_arrays=None` because the server must not see even that. Asked of one member only.
+        Context -> ArrayRecord: the initial model, for federations that keep it from the server too
+        (`initial_arrays=None` in the strategy). One member makes it.
     sensitivity : callable, optional
         (message, Context) -> sensitivity of each parameter on this node's data, by the model's names:
-        for federations that encrypt the most sensitive part of an update. The message is one of
-        training; `flhe.coding.sensitivity` computes it for any model of torch.
+        for federations that encrypt the most sensitive part of an update. The message is a
+        training message; `flhe.coding.sensitivity` computes it for any torch model.
     queries : mapping of str to callable, optional
-        (parameters, Context) -> ArrayRecord: what this site answers to the query of each name, as
+        (parameters, Context) -> ArrayRecord: this site's answer to the query of each name, as
         integers, or `bounded`, as floats. Only sums of all sites' answers are opened, and only of
         queries that the node's config lists in `flhe-queries`.
     """
@@ -177,10 +178,10 @@ class HEMod:
 
 
 def query_app(queries: Mapping[str, Answer | Bounded]) -> ClientApp:
-    """An app that answers queries and trains nothing; see `HEMod`.
+    """Return an app that answers queries and trains nothing; see `HEMod`.
 
-    Flower calls no mod of an app in which nothing is registered for a message, so this registers what
-    is never reached.
+    Flower calls an app's mods only for registered messages, so this registers unreachable
+    functions.
     """
     app = ClientApp(mods=[HEMod(queries=queries)])
 
@@ -193,7 +194,7 @@ def query_app(queries: Mapping[str, Answer | Bounded]) -> ClientApp:
 
 @dataclass(slots=True)
 class _Handling:
-    """One message on its way through: what the node's own logs say of it."""
+    """One message under way, for the node's own logs."""
 
     stage: str = "message"
     asked: dict[str, Any] = field(default_factory=dict)
@@ -202,7 +203,7 @@ class _Handling:
     began: float = field(default_factory=time.monotonic)
 
     def audit(self, content: RecordDict, code: int | None = None) -> None:
-        """One line for the administrator. A log that cannot be written stops nothing, and says so."""
+        """Write the administrator's line. A failure to write it is logged, and stops nothing."""
         if self.store is None:
             return
         node, reply = self.node, records.find_config(content, records.REPLY)
@@ -242,7 +243,7 @@ class _Handling:
 
 
 def _federation(record: ConfigRecord, context: Context) -> int:
-    """The federation that a stage belongs to: this run's own, or one that this run resumes."""
+    """Return the federation of a stage: this run's own, or one that this run resumes."""
     if "federation" not in record:
         return context.run_id
     name = records.field(record, "federation", bytes)
@@ -252,9 +253,9 @@ def _federation(record: ConfigRecord, context: Context) -> int:
 
 
 def _simulated() -> bool:
-    """Whether this process is an actor of Flower's simulation, which is always local.
+    """Return whether this process is an actor of Flower's simulation, which is always local.
 
-    An app that uses Ray for itself is a driver, or runs in actors that are not ours to answer in.
+    In an app that uses Ray itself, this process is a driver or another kind of actor.
     """
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():

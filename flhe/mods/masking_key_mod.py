@@ -7,9 +7,9 @@
         seed = masking_key(message)            # uint64 (2048,), modulo Q: fresh in every round
         ...
 
-The server's half is `flhe.strategies.MaskingKeyAgreement`, which learns the sum of the seeds of one set
-of survivors, and of no other. The mod takes part in consistency and release, and claims each round on
-disk. What is masked, and how, is the app's.
+The server's half is `flhe.strategies.MaskingKeyAgreement`, which learns the sum of the seeds of one
+survivor set only. The mod takes part in consistency and release, and claims each round on disk. The
+app decides what to mask, and how.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from flhe.training.query import NOTHING
 from flhe.training.session import Session
 
 ASKED = ("advertise", "share", "confirm", "status", "consist", "unmask", "void")
-"""Stages of `HEMod` that are all there is to the keys."""
+"""Stages of `HEMod` for keys only."""
 KEY = "flhe.masking-key"
-"""Record in which an app is handed its seed."""
+"""Record with the app's seed."""
 
 
 def masking_key(message: Message) -> NDArray[np.uint64]:
-    """The seed that this node masks with in this round: field elements modulo `flhe.math.ring.Q`.
+    """Return this node's seed for masks in this round: field elements modulo `flhe.math.ring.Q`.
 
-    Raises ConfigError: the message holds none.
+    Raises ConfigError: the message has no seed.
     """
     record = records.find_config(message.content, KEY)
     if record is None:
@@ -52,9 +52,9 @@ def masking_key(message: Message) -> NDArray[np.uint64]:
 
 
 def hand_over(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
-    """Share a fresh seed among the members, and hand it to the app; its reply leaves as it is.
+    """Share a fresh seed among the members, and pass it to the app; its reply leaves unchanged.
 
-    Raises ProtocolError: a round that is not the next, or a reply that holds the seed.
+    Raises ProtocolError: the round is not the next, or the reply contains the seed.
     """
     agreed, contract = agreement.current(node, record, app)
     scheme = contract.terms.scheme
@@ -65,20 +65,20 @@ def hand_over(node: Node, record: ConfigRecord, message: Message, app: App) -> R
     session = Session(agreed, contract.terms, NOTHING)
     slot = session.sums.masking_slot(number)
     seed = random_elements(scheme.elements(agreed.size), secrets.token_bytes)
-    node.claim(session, slot, b"", "update")  # before anything is masked with it
+    node.claim(session, slot, b"", "update")  # before the app masks with it
     node.save_dealt(masking.deal(agreed, slot, seed))
     told = pack_elements(seed)
     shown = {name: value for name, value in message.content.items() if name != records.STAGE}
     message.content = RecordDict({**shown, KEY: ConfigRecord({"seed": told})})
     content = app.pass_on(message)
     if any(told in value for value in _bytes_in(content)):
-        raise ProtocolError("the app's reply holds its masking key: nothing of it leaves")
+        raise ProtocolError("the app's reply must not contain its masking key")
     told_of = records.reply(step="masking-key", shares=survivors.shares(node, slot))
     return RecordDict({**content, **told_of})
 
 
 def _bytes_in(content: RecordDict) -> Iterator[bytes]:
-    """All bytes that a reply would send."""
+    """Yield all bytes that a reply would send."""
     for record in content.values():
         if isinstance(record, ArrayRecord):
             yield from (array.data for array in record.values())
@@ -90,7 +90,7 @@ def _bytes_in(content: RecordDict) -> Iterator[bytes]:
 
 
 class MaskingKeyMod(HEMod):
-    """Agrees on masking keys, and hands the app each round's; keys and policy as `HEMod` has them."""
+    """Agrees on masking keys, and gives the app each round's; keys and policy as for `HEMod`."""
 
     STAGES: ClassVar[Stages] = {
         **{("train", name): STAGES["train", name] for name in ASKED},

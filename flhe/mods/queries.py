@@ -1,10 +1,10 @@
-"""Stages of queries: a node answers one, and where members read, opens the sum of the answers.
+"""Stages of queries: a node answers one, and if members read, opens the sum of the answers.
 
     query    a question                        -> this site's answer, encrypted
-    total    the sum of the answers to one     -> what it holds, sealed for the group
+    total    the sum of the answers to one     -> its content, sealed for the group
 
-A query goes by its own name and parameters, its number, and what this site's administrator lists. Asked
-again in the same attempt, the app is not called, and the same bytes leave.
+The node checks a query's name and parameters, its number, and the administrator's list. If it is
+asked again in the same attempt, the node resends the same bytes without calling the app.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from flhe.training.session import Session
 
 
 def answer(node: Node, record: ConfigRecord, _message: Message, app: App) -> RecordDict:
-    """Answer a query once; of the app's answer nothing leaves this node but ciphertext."""
+    """Answer a query once; of the app's answer only ciphertext leaves this node."""
     session, asked, _ = _session(node, record, app)
     number, attempt = (records.field(record, name, int) for name in ("round", "attempt"))
     together = session.terms.scheme.opened_together
-    for encoded in records.bytes_list(record, "voids"):  # it may sign another set than one of these
+    for encoded in records.bytes_list(record, "voids"):  # it may sign another set than these
         node.forget_set(asked.hash(), Void.from_bytes(encoded))
     place = session.sums.slot(number, attempt, bytes(32), asked.hash(), QUERY.purpose)
     claimed = node.claimed(place)
@@ -58,12 +58,12 @@ def answer(node: Node, record: ConfigRecord, _message: Message, app: App) -> Rec
     content = contribute(node, session, of, mode, make, start)
     told = content.config_records[records.REPLY]
     told["step"], told["form"], told["digest"] = QUERY.purpose, start, form.hash()
-    del told["history"]  # it is that of no model
+    del told["history"]  # it belongs to no model
     return content
 
 
 def total(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
-    """Open the one sum of a query, hand it to the app, and seal it for whoever may open results."""
+    """Open the one sum of a query, pass it to the app, and seal it for those who may open results."""
     session, asked, contract = _session(node, record, app)
     agreed, terms = session.epoch, session.terms
     arrays = message.content.get(records.SUM)
@@ -85,7 +85,7 @@ def total(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
 
 
 def line_of(encoded: object) -> str | None:
-    """What a stage asks, for the audit log; None where it asks nothing that one can read."""
+    """Return a stage's query as a line for the audit log; None without a readable query."""
     try:
         return Query.from_bytes(encoded).line() if isinstance(encoded, bytes) else None
     except FlheError:
@@ -93,9 +93,9 @@ def line_of(encoded: object) -> str | None:
 
 
 def _session(node: Node, record: ConfigRecord, app: App) -> tuple[Session, Query, Contract]:
-    """The node's session in a federation that answers queries, the one that is asked, the contract.
+    """Return the node's session in a federation of queries, the requested query, and the contract.
 
-    Raises PolicyError: one that is not on this site's list; ProtocolError: another federation.
+    Raises PolicyError: this site does not list the query; ProtocolError: another federation.
     """
     agreed, contract = agreement.current(node, record, app)
     if not contract.asks:

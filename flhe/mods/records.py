@@ -1,7 +1,8 @@
-"""Flower's records <-> arrays and bytes: the one place that knows both.
+"""Conversion between Flower's records and arrays or bytes; no other module knows both.
 
-A ciphertext travels as `Array(stype="flhe.sealed/1")`, which Flower's own averaging refuses. Long ones
-are cut into several arrays: while Flower unpacks a message it holds it twice, and one array twice more.
+A ciphertext travels as `Array(stype="flhe.sealed/1")`, which Flower's own averaging refuses. Long
+ones are cut into several arrays: while unpacking, Flower holds a message twice, and one array twice
+more.
 """
 
 from __future__ import annotations
@@ -35,20 +36,20 @@ STAGE, REPLY, UPDATE, SUM = "flhe.stage", "flhe.reply", "flhe.update", "flhe.sum
 """Names of our records in a message; everything else in it belongs to the app."""
 
 BOX, CANDIDATE = "flhe.checkpoint", "flhe.candidate"
-"""Names of a sealed checkpoint in a message, either way; the second one is to be verified only."""
+"""Names of a sealed checkpoint in a message, either way; the second one is only verified."""
 
 MEANS, EVALUATION = "flhe.means.", "flhe.evaluation."
-"""With a round's number behind it: mean metrics, of training or of a model, as told."""
+"""Prefixes, before a round's number, of reported mean metrics: of training, or of a model."""
 
 PIECE = 10 << 20
-"""Bytes of ciphertext in one Array: two chunks of Flower's. Unpacking 26 MB takes 3.0 times that in one
-piece, 2.2 times in these; smaller ones save little more."""
+"""Bytes of ciphertext in one Array: two chunks of Flower's. Unpacking 26 MB takes 3.0 times that in
+one piece, 2.2 times in these; smaller ones save little more."""
 
 NUMPY = "numpy.ndarray"
 
 
 def to_numpy(record: ArrayRecord) -> dict[str, NDArray[Any]]:
-    """Arrays of a model, by name, read-only; a bfloat16 array comes as two-byte voids.
+    """Return a model's arrays by name, read-only; a bfloat16 array comes as two-byte voids.
 
     They are views of the record's own bytes, and keep those alive.
     """
@@ -56,10 +57,10 @@ def to_numpy(record: ArrayRecord) -> dict[str, NDArray[Any]]:
 
 
 def _view(name: str, array: Array) -> NDArray[Any]:
-    """An array over Flower's bytes, which are an .npy file; nothing is copied.
+    """Return an array over Flower's bytes, which are an .npy file; nothing is copied.
 
-    Raises ProtocolError: anything else, or a file of another length than its header says: nothing
-    is allocated by it.
+    Raises ProtocolError: other bytes, or a length other than in the header, which allocates
+    nothing.
     """
     data = array.data
     if array.stype != NUMPY:
@@ -74,8 +75,10 @@ def _view(name: str, array: Array) -> NDArray[Any]:
             raise ValueError
         flat = np.frombuffer(data, dtype, count, start) if count else np.empty(0, dtype)
         view = flat.reshape(shape[::-1]).T if fortran_order else flat.reshape(shape)
-    except Exception:  # a header is an expression: parsing one raises whatever there is
-        raise ProtocolError("an array of a model is no .npy file, or was cut short") from None
+    except Exception:  # a header is an expression, so parsing may raise anything
+        raise ProtocolError(
+            "an array of a model must be an .npy file; it is not, or was cut short"
+        ) from None
     view.flags.writeable = False
     return view
 
@@ -87,7 +90,7 @@ _HEADERS: dict[tuple[int, int], Callable[..., tuple[tuple[int, ...], bool, np.dt
 
 
 def from_numpy(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    """Inverse of `to_numpy`."""
+    """Convert arrays of `to_numpy` back to a record."""
     return ArrayRecord({name: _array(a) for name, a in arrays.items()})
 
 
@@ -100,9 +103,9 @@ def _array(array: NDArray[Any]) -> Array:
 
 
 def from_sealed(sealed: Sealed, *, supports: bool = True) -> ArrayRecord:
-    """The ciphertext of `sealed` and its supports, in pieces; its header travels beside them."""
+    """Return the ciphertext of `sealed` and its supports, in pieces; its header travels separately."""
     body = sealed.body() if supports else sealed.body()[:1]
-    if len(body) > 1:  # supports are a fraction of what they go with
+    if len(body) > 1:  # supports are a fraction of their ciphertext
         body = [memoryview(b"".join(body))]
     return _numbered(body, SEALED)
 
@@ -117,7 +120,7 @@ def to_sealed(
 ) -> Sealed:
     """Rebuild a ciphertext; one piece is not copied. For supports see `Sealed.from_parts`.
 
-    `take` removes each piece from the record once it is copied, so that both are never held at once.
+    `take` removes each copied piece from the record, so that memory never holds both in full.
 
     Raises ProtocolError: arrays of another stype, or pieces that are missing or out of order.
     """
@@ -134,7 +137,7 @@ def to_sealed(
 
 
 class SealedArrays(ArrayRecord):
-    """A sealed checkpoint as a strategy's result holds it: what asks it for a model is told how."""
+    """Sealed checkpoint in a strategy's result; it raises instructions when used as a model."""
 
     def to_numpy_ndarrays(self, *, keep_input: bool = True) -> Any:
         """Refuse: ConfigError."""
@@ -148,7 +151,7 @@ class SealedArrays(ArrayRecord):
 
 
 def from_pieces(pieces: Iterable[bytes]) -> ArrayRecord:
-    """A sealed checkpoint, piece by piece as it is sealed."""
+    """Return a record with a sealed checkpoint, filled in pieces during sealing."""
     return _numbered(pieces, CHECKPOINT)
 
 
@@ -159,7 +162,7 @@ def _numbered(pieces: Iterable[bytes | memoryview], stype: str) -> ArrayRecord:
 
 
 def _check_pieces(record: ArrayRecord, stype: str, what: str) -> None:
-    """Refuse a record that does not hold all pieces, in order; see `to_sealed`."""
+    """Refuse a record without all pieces in order; see `to_sealed`."""
     if not record or list(record) != [f"{i:04d}" for i in range(len(record))]:
         raise ProtocolError(f"{what} pieces are missing or out of order")
     for array in record.values():
@@ -168,7 +171,7 @@ def _check_pieces(record: ArrayRecord, stype: str, what: str) -> None:
 
 
 def to_pieces(record: ArrayRecord) -> list[bytes]:
-    """The pieces of a sealed checkpoint, not copied.
+    """Return the pieces of a sealed checkpoint, not copied.
 
     Raises ProtocolError: arrays of another stype, or pieces that are missing or out of order.
     """
@@ -177,17 +180,17 @@ def to_pieces(record: ArrayRecord) -> list[bytes]:
 
 
 def stage_record(stage: str, **fields: Any) -> ConfigRecord:
-    """What the server asks a client's mod for; the release is for error messages, nothing else."""
+    """Return a request to a client's mod; the release in it is for error messages only."""
     return ConfigRecord({"v": PROTOCOL, "flhe": release(), "stage": stage, **_present(fields)})
 
 
 def reply(**fields: Any) -> RecordDict:
-    """What a client's mod answers."""
+    """Return a mod's answer."""
     return RecordDict({REPLY: ConfigRecord({"v": PROTOCOL, **_present(fields)})})
 
 
 def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields without empty lists, texts and bytes, whose size Flower's mods cannot tell."""
+    """Return fields without empty lists, texts and bytes: Flower's mods fail on their size."""
     return {
         name: value
         for name, value in fields.items()
@@ -197,7 +200,7 @@ def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def release() -> str:
-    """The release of flhe that runs here."""
+    """Return the installed release of flhe."""
     return version("flhe")
 
 
@@ -218,7 +221,7 @@ _RELEASE = re.compile(r"[0-9][0-9A-Za-z.+-]{0,31}")
 
 
 def federation_name(federation: int) -> bytes:
-    """A federation's id as stages carry it: ConfigRecord has no unsigned 64-bit integers."""
+    """Return a federation's id for stages: ConfigRecord has no unsigned 64-bit integers."""
     return federation.to_bytes(8, "big")
 
 
@@ -229,7 +232,7 @@ def find_config(content: RecordDict, name: str) -> ConfigRecord | None:
 
 
 def find_reply(content: RecordDict) -> ConfigRecord | None:
-    """Our record in a node's reply; None without one, or where it is of another version."""
+    """Return our record in a node's reply; None if missing or of another version."""
     record = find_config(content, REPLY)
     if record is None or record.get("v") == PROTOCOL:
         return record
@@ -238,7 +241,7 @@ def find_reply(content: RecordDict) -> ConfigRecord | None:
 
 
 def field(record: ConfigRecord, name: str, kind: type) -> Any:
-    """One field of a record, of exactly one type.
+    """Return one field of a record, of exactly one type.
 
     Raises ProtocolError: missing, or of another type.
     """
@@ -249,7 +252,7 @@ def field(record: ConfigRecord, name: str, kind: type) -> Any:
 
 
 def optional(record: ConfigRecord, name: str, default: Any) -> Any:
-    """One field of a record, of exactly the type of `default`; that where it is missing.
+    """Return one field of a record, of exactly the type of `default`, by default that.
 
     Raises ProtocolError: of another type.
     """
@@ -257,7 +260,7 @@ def optional(record: ConfigRecord, name: str, default: Any) -> Any:
 
 
 def list_of(record: ConfigRecord, name: str, kind: type) -> list[Any]:
-    """One field that is a list of values of exactly one type; missing means empty.
+    """Return one field with a list of values of exactly one type; empty if missing.
 
     Raises ProtocolError: anything else.
     """
@@ -268,7 +271,7 @@ def list_of(record: ConfigRecord, name: str, kind: type) -> list[Any]:
 
 
 def bytes_list(record: ConfigRecord, name: str) -> list[bytes]:
-    """One field that is a list of byte strings; see `list_of`."""
+    """Return one field with a list of byte strings; see `list_of`."""
     return list_of(record, name, bytes)
 
 
@@ -284,7 +287,7 @@ def message_bytes(content: RecordDict) -> int:
 
 
 def _value_bytes(value: object) -> int:
-    """Bytes of one config or metric value: 8 a number, 1 a bool, UTF-8 for text."""
+    """Return the bytes of one config or metric value: 8 a number, 1 a bool, UTF-8 for text."""
     if isinstance(value, list):
         return sum(_value_bytes(item) for item in value)
     if isinstance(value, bytes):

@@ -4,9 +4,9 @@
     supports   the sum of mean squares           -> the support
     update     the masking mode that was chosen  -> ciphertext
 
-The app is called in the first of them only. What a node tells in one attempt it tells once: each step
-is claimed on disk first, with the support that was told, and a stage that is asked for again gets the
-same bytes. A node goes by its own model and draft: the server does not choose which steps a round has.
+Only the first stage calls the app. A node answers each step once in an attempt. Each is claimed on
+disk first, with the sent support, and a repeated stage gets the same bytes. The node's own model
+and draft decide which steps a round has, never the server.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from flhe.training.kind import MEAN_SQUARES, mean_squares_part
 
 
 def begin(turn: Turn, record: ConfigRecord, make: Callable[[], Draft]) -> RecordDict:
-    """First stage of a round: train, unless an attempt before did, and tell what comes first.
+    """First stage of a round: train, unless an earlier attempt did, and send the first part.
 
-    `make` lets the app train and returns what it changed.
+    `make` lets the app train and returns its change.
     """
     node, session, model = turn.node, turn.session, turn.model
-    session.sealer()  # without a key nothing is trained, and nothing sent again that nobody opens
+    session.sealer()  # without a key, do not train or resend in vain
     draft = node.load_draft()
     if draft is None or not draft.is_of(turn.round, model, session.epoch.contract):
         if session.terms.scheme.opened_together:
@@ -43,8 +43,8 @@ def begin(turn: Turn, record: ConfigRecord, make: Callable[[], Draft]) -> Record
         turn.check_unclaimed()
         if session.terms.noise is not None and not session.maps(model):
             node.count_release()
-        # Another round's from the same model came to nothing: this one is trained in its place, and
-        # no sum of it is opened, because nothing would tell what of the draft was in it.
+        # Another round from the same model failed: this one is trained in its place, and no sum of
+        # the other is opened, because the sent part of its draft would be unknown.
         if draft is not None and draft.round < turn.round:
             node.skip_openings(draft.round)
         draft = make()
@@ -56,17 +56,17 @@ def begin(turn: Turn, record: ConfigRecord, make: Callable[[], Draft]) -> Record
 
 
 def supports(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
-    """Second stage where mean squares came first: say which coordinates the update has."""
+    """Second stage after mean squares: send the update's support."""
     return _resumed(node, record, message, app).tell_support()
 
 
 def update(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
-    """Last stage: encrypt, in the mode that was chosen for all."""
+    """Last stage: encrypt, in the mode chosen for all."""
     return _resumed(node, record, message, app).tell_update()
 
 
 def _resumed(node: Node, record: ConfigRecord, message: Message, app: App) -> _Stage:
-    """What an earlier stage of the same attempt left."""
+    """Return the kept result of an earlier stage of the same attempt."""
     follower = follow(node, record, message, app)
     session, model = follower.session()
     session.sealer()
@@ -74,7 +74,7 @@ def _resumed(node: Node, record: ConfigRecord, message: Message, app: App) -> _S
     follower.contract.check_round(round_)
     attempt = records.field(record, "attempt", int)
     if not session.staged(model):
-        raise ProtocolError("a stage that this round does not have")
+        raise ProtocolError("this round has no such stage")
     begun = node.claimed(session.place(model, round_, attempt)) is not None
     draft = node.load_draft()
     if not begun or draft is None or not draft.is_of(round_, model, session.epoch.contract):
@@ -84,7 +84,7 @@ def _resumed(node: Node, record: ConfigRecord, message: Message, app: App) -> _S
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """What a turn goes by once its update is kept; `mean_squares` is their sum, if it came."""
+    """A turn with its kept update; `mean_squares` is the sum of all, if it came."""
 
     turn: Turn
     draft: Draft
@@ -98,7 +98,7 @@ class _Stage:
         return cls(turn, draft, fitted_on, records.optional(record, "mode", ""))
 
     def tell_mean_squares(self) -> RecordDict:
-        """The draft's mean squares, encrypted."""
+        """Return the draft's mean squares, encrypted."""
         turn = self.turn
         return turn.contribute(
             turn.sum(MEAN_SQUARES),
@@ -107,11 +107,11 @@ class _Stage:
         )
 
     def tell_support(self) -> RecordDict:
-        """Which coordinates the update has, as the server knows them in this attempt."""
+        """Return the update's support, as the server sees it in this attempt."""
         turn, session = self.turn, self.turn.session
         if not session.terms.codec.sparse:
-            raise ProtocolError("asked for a support, and updates are dense")
-        self._fit()  # opens and checks the mean squares, before anything is told
+            raise ProtocolError("a support was requested, and updates are dense")
+        self._fit()  # opens and checks the mean squares before any reply
         slot = turn.sum(mean_squares=self.mean_squares).slot
         support = session.support(self.draft, slot)
         if turn.node.known_support(slot) is None:
@@ -121,7 +121,7 @@ class _Stage:
         return turn.follower.reply(step="supports", digest=turn.digest, support=support.data)
 
     def tell_update(self) -> RecordDict:
-        """The update, encrypted in the mode that was chosen."""
+        """Return the update, encrypted in the chosen mode."""
         turn = self.turn
         of = turn.sum(mean_squares=self.mean_squares)
 
@@ -137,10 +137,10 @@ class _Stage:
     def _check_told(self, slot: Slot, support: Support) -> None:
         """Refuse a second support in an attempt; ReuseError."""
         if self.turn.node.known_support(slot) != support.digest():
-            raise ReuseError("another support was told in this attempt: ask under a new one")
+            raise ReuseError("another support was sent in this attempt: ask under a new one")
 
     def _fit(self) -> State:
-        """The codecs' state in this round; see `flhe.training.kind`."""
+        """Return the codecs' state in this round; see `flhe.training.kind`."""
         turn, node, sent = self.turn, self.turn.node, self.mean_squares
         if sent is not None:
             node.policy.check_survivors(len(sent.senders), turn.follower.contract)

@@ -1,15 +1,15 @@
-"""Stages after the update: members agree on whose seeds are added up (`keys.agreement.masking`).
+"""Stages after the update: members agree on the survivors (`keys.agreement.masking`).
 
     consist    a set of survivors, and their shares for this node   -> its signature, one a start
     unmask     t signatures on that set                             -> the sum of its shares
-    void       a slot whose set was not opened                      -> a promise that it never will be
+    void       a slot whose set was not opened                      -> a promise never to open it
 
-Where members hold shares of a key, CONSIST brings the sum, and UNMASK asks for a partial decryption.
+If members hold shares of a key, CONSIST brings the sum, and UNMASK asks for a partial decryption.
 
-The first two go by what the node keeps of its own upload, never by what the server says of it. A node
-signs one set of the updates that start from one history, on disk before the signature leaves, and then
-encrypts nothing more from there, in whatever round and epoch. It is free again once t members have
-promised that the set is never opened. For the same set it answers again what it answered.
+The first two rely on the node's record of its own upload, never on the server's account. A node
+signs one set of the updates that start from one history, on disk before the signature leaves. It
+then encrypts nothing more from there, in any round and epoch. It is free again once t members have
+promised that the set is never opened. For the same set it repeats its answer.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from flhe.training.session import Session
 
 
 def check_ready(node: Node, of: SecureSum) -> None:
-    """Refuse to train for a sum of which nothing may be encrypted.
+    """Refuse to train for a sum that may not be encrypted.
 
     Raises ReuseError: survivors of the round or of its start were signed, or its sum was given up;
-    NoKeyError: the epoch's key has opened as much as it may.
+    NoKeyError: the epoch's key has reached its limit.
     """
     node.check_unsigned(of.slot, spends_of(of.adder, of.length))
 
 
 def deal(node: Node, session: Session, sealer: Sealer, slot: Slot) -> None:
-    """Share the seed of what was just encrypted; see `shares`."""
-    dealt = masking.Dealt(slot, (), b"")  # of a key that lasts, every member has a share already
+    """Share the seed of the last encryption; see `shares`."""
+    dealt = masking.Dealt(slot, (), b"")  # members already share a lasting key
     if session.terms.scheme.per_sum_keys:
         dealt = masking.deal(session.epoch, slot, sealer.take_seed(slot))
     node.save_dealt(dealt)
 
 
 def shares(node: Node, slot: Slot) -> list[bytes]:
-    """What was dealt of an update's seed, for each member."""
+    """Return the shares of an update's seed, one for each member."""
     kept = node.load_dealt()
     if kept is None or kept.slot != slot:
-        raise ProtocolError("the shares of this attempt are not kept any more: ask under a new one")
+        raise ProtocolError("the shares of this attempt are no longer kept: ask under a new one")
     return list(kept.boxes)
 
 
@@ -86,7 +86,7 @@ def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
                 epoch, node.identity, kept.slot, total, decrypt
             )
     except SharesError as error:
-        # Whose they are is no secret: the server must know whom to leave out.
+        # The senders are no secret: the server must know whom to leave out.
         log_failure(node.store, "consist", error)
         return records.reply(step="consist", bad=list(error.ranks))
     circle = agreed.circle(epoch)
@@ -96,7 +96,7 @@ def consist(node: Node, record: ConfigRecord, message: Message, app: App) -> Rec
 
 
 def unmask(node: Node, record: ConfigRecord, _message: Message, app: App) -> RecordDict:
-    """Release the sum of the shares that this node has of the survivors' seeds."""
+    """Release the sum of this node's shares of the survivors' seeds."""
     epoch, contract = _epoch(node, record, app)
     agreed = node.load_survivors()
     if agreed is None or not _is_of(agreed.slot, epoch, record):
@@ -104,7 +104,7 @@ def unmask(node: Node, record: ConfigRecord, _message: Message, app: App) -> Rec
     if node.journal(epoch.id).signed_in(agreed.slot) != agreed.circle(epoch).about(
         agreed.survivors
     ):
-        raise ProtocolError("the survivors that are kept here were not signed, or given up")
+        raise ProtocolError("the kept survivors were not signed, or given up")
     answer = masking.release(
         epoch,
         node.identity,
@@ -127,14 +127,14 @@ def void(node: Node, record: ConfigRecord, _message: Message, app: App) -> Recor
 
 
 def _epoch(node: Node, record: ConfigRecord, app: App) -> tuple[Epoch, Contract]:
-    """The node's own epoch and contract, where they have such stages."""
+    """Return the node's own epoch and contract, if they have such stages."""
     agreed, contract = agreement.current(node, record, app)
     if not contract.terms.scheme.opened_together:
-        raise ProtocolError("a stage that this scheme does not have")
+        raise ProtocolError("this scheme has no such stage")
     return agreed, contract
 
 
 def _is_of(slot: Slot, epoch: Epoch, record: ConfigRecord) -> bool:
-    """Whether a slot is the one of the attempt that a message is about."""
+    """Return whether a slot belongs to the message's attempt."""
     asked = records.field(record, "round", int), records.field(record, "attempt", int)
     return (slot.epoch, slot.round, slot.attempt) == (epoch.id, *asked)

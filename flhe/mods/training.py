@@ -1,7 +1,7 @@
 """Stages that call the app: a round of training, and an evaluation.
 
-In the round for the map each node reports how sensitive its values are: by a function of its app's,
-such as `flhe.coding.sensitivity`, or by what one training changes. Only the sum of maps is opened.
+In a selection round each node reports parameter sensitivities: from an app's function, such as
+`flhe.coding.sensitivity`, or from the change by one training. Only the sum of maps is opened.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from flhe.training.kind import EVALUATION, LAST, evaluation_part
 from flhe.training.sensitivity import map_of, map_of_change
 
 say_once = functools.cache(logging.getLogger("flhe").warning)
-"""Warn in this node's own log, once a process."""
+"""Log a warning here, once for each process."""
 
 
 def train(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
-    """One round: bring the model up to date, let the app train, encrypt what changed.
+    """Take part in one round: update the model, let the app train, encrypt the change.
 
-    A round of several stages goes on in `flhe.mods.staged`.
+    A round of several stages continues in `flhe.mods.staged`.
     """
     follower = follow(node, record, message, app)
-    message.content = RecordDict()  # sums and boxes: memory that training needs
+    message.content = RecordDict()  # frees sums and boxes, for training
     session, model = follower.session()
     node.policy.check_layers(session.terms, session.layout)
     round_ = records.field(record, "round", int)
     reached = node.journal(session.epoch.id).last_reached()
     follower.contract.check_due(model.round, round_, reached)
-    for encoded in records.bytes_list(record, "voids"):  # it may sign another set than one of these
+    for encoded in records.bytes_list(record, "voids"):  # it may sign another set than these
         node.forget_set(model.history, Void.from_bytes(encoded))
     turn = Turn.of(follower, round_, records.field(record, "attempt", int))
     if session.staged(model):
         return staged.begin(turn, record, lambda: _draft(turn, app))
     of, mode = turn.sum(), records.optional(record, "mode", "")
-    del model  # one reference to it is left, which goes once the update is encoded
+    del model  # the last reference goes once the update is encoded
 
     def make(sealer: Sealer) -> tuple[Plain, None]:
         turn.check_unclaimed()  # before the app trains
         if (mechanism := session.terms.codec.mechanism) is not None:
-            # Before the app sees the data: whatever fails from here on tells of it, and is paid for.
+            # Before the app sees the data: any later failure reveals something, so it is charged.
             node.budget.spend(mechanism)
         ahead = threading.Thread(
             target=sealer.prepare, args=(of.slot, of.length, mode), name="flhe-masks", daemon=True
@@ -73,7 +73,7 @@ def train(node: Node, record: ConfigRecord, message: Message, app: App) -> Recor
 
 
 def _draft(turn: Turn, app: App) -> Draft:
-    """Let the app train; what it changed, and of it what is to be sent."""
+    """Let the app train; return its change, with the part to send."""
     session, model, contract = turn.session, turn.model, turn.follower.contract
     if session.maps(model):
         return session.draft_map(model, _own_map(turn, app), turn.round)
@@ -83,10 +83,10 @@ def _draft(turn: Turn, app: App) -> Draft:
 
 
 def _own_map(turn: Turn, app: App) -> NDArray[np.float32]:
-    """This node's map, as it is added up, shape (floats,).
+    """Return this node's map, to be added, shape (floats,).
 
     Raises ConfigError: the rule needs a function that this app does not have; AppError: the app
-    failed; ReplyError, ProtocolError, RangeError: what it answered is no map of this model.
+    failed; ReplyError, ProtocolError, RangeError: its answer is not a map of this model.
     """
     session, model = turn.session, turn.model
     asked = turn.follower.contract, model, turn.round
@@ -100,16 +100,16 @@ def _own_map(turn: Turn, app: App) -> NDArray[np.float32]:
 
 
 def _array(value: Any) -> NDArray[Any]:
-    """A tensor of torch, or an array."""
+    """Return a torch tensor or an array as an array."""
     if hasattr(value, "detach"):
         value = value.detach().cpu().float().numpy()
     return np.asarray(value, np.float32)
 
 
 def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> RecordDict:
-    """Open the round's sum, let the app evaluate the model that it makes, once; encrypt what it found.
+    """Open the round's sum, let the app evaluate its model once, and encrypt the metrics.
 
-    Raises ClaimedError: this node has evaluated the model of this round, or has gone on from it.
+    Raises ClaimedError: this node has evaluated the model of this round, or has a later one.
     """
     follower = follow(node, record, message, app)
     message.content = RecordDict()
@@ -130,7 +130,7 @@ def evaluate(node: Node, record: ConfigRecord, message: Message, app: App) -> Re
 
 
 def _say_what_stays(answer: RecordDict, sent: tuple[str, ...]) -> None:
-    """Warn of records that no reply of flhe carries: the server would see them in clear."""
+    """Warn of records that flhe never sends: the server would see them in clear."""
     for name, record in answer.items():
         kind = type(record).__name__
         if kind not in sent and name != PROMISED:
@@ -143,7 +143,7 @@ def _say_what_stays(answer: RecordDict, sent: tuple[str, ...]) -> None:
 
 
 def _trained(turn: Turn, answer: RecordDict) -> tuple[Arrays, int, dict[str, float]]:
-    """Arrays, example count and those metrics that may be averaged, out of the app's answer."""
+    """Return arrays, example count and permitted metrics from the app's answer."""
     terms = turn.session.terms
     _say_what_stays(answer, ("ArrayRecord", "MetricRecord"))
     arrays = answer.array_records
@@ -161,21 +161,22 @@ def _trained(turn: Turn, answer: RecordDict) -> tuple[Arrays, int, dict[str, flo
 
 
 def _check_promised(promised: Mapping[str, float], said: ConfigRecord | None) -> None:
-    """Refuse gradients that are not what this run's noise is for; ReplyError.
+    """Refuse gradients for which this run's noise was not made; ReplyError.
 
-    The server names what the noise is for. Only the app knows what it did.
+    The server names the gradients' parameters. Only the app knows its own.
     """
     if said is None or dict(said) != dict(promised):
         raise ReplyError(
             f"this run's noise is for gradients with {dict(promised)}, and the app's reply says "
-            f"{said and dict(said)}: reply by flhe.dpsgd.reply, with the same numbers as the strategy"
+            f"{said and dict(said)}: reply by flhe.dpsgd.reply, with the same numbers as the "
+            "strategy"
         )
 
 
 def _reported(
     turn: Turn, answer: RecordDict, named: tuple[str, ...], option: str
 ) -> tuple[int, dict[str, float]]:
-    """Example count and those metrics that may be averaged; `named` in the strategy's `option`."""
+    """Return example count and permitted metrics; `named` lists those in the strategy's `option`."""
     if len(answer.metric_records) != 1:
         raise ReplyError("the app must reply with one MetricRecord")
     metrics = dict(next(iter(answer.metric_records.values())))

@@ -1,1 +1,1 @@
-"""What one site keeps: its store, its marks, its policy, its audit log."""
+"""State of one site: key store, usage marks, policy and audit log."""

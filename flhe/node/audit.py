@@ -1,4 +1,4 @@
-"""The audit log: one line a stage, for whoever administers this node.
+"""Audit log: one line for each stage that this node answers, for its administrator.
 
 `audit.log` in the state directory is JSON Lines; beyond 16 MiB it becomes `audit.log.1`.
 
@@ -7,11 +7,11 @@
      "bytes_out":12345,"seconds":1.2}
     {"time":...,"stage":"round",...,"answer":"refused",...,"code":1014,"reason":"flhe/protocol"}
 
-Each field is public by construction: a number in its range, a word out of a closed set, the beginning
-of a hash, or the name and parameters of a query, which the server chose. `result` is that of the
-node's model, which is the same at all sites unless the server told them different ones: administrators
-may compare it, as they may `contract`. Metrics, example counts, keys and the text of errors have no
-field; what went wrong is in `errors.log`.
+Each field is public by construction: a number in its range, a word from a closed set, the beginning
+of a hash, or the server's query. `result` identifies the node's model. It is equal at all sites
+unless the server sent them different models, so administrators may compare it, as they may
+`contract`. Metrics, example counts, keys and error texts have no field; `errors.log` has the
+details of failures.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from flhe.wire.printable import printable
 
 NAME, OLDER = "audit.log", "audit.log.1"
 LIMIT = 16 << 20
-"""Bytes of audit.log; when it is full it becomes the older one."""
+"""Maximum size of audit.log in bytes; a full log is rotated to audit.log.1."""
 MAX_ERRORS = 1 << 20
-"""Bytes of errors.log, likewise."""
+"""Maximum size of errors.log in bytes; a full log is rotated likewise."""
 MAX_LINE = 1024
-"""Longest line, bytes; they take some 200, and one of a query up to twice its text more."""
+"""Maximum length of a line in bytes; most take 200, a query up to twice its text more."""
 
 UNKNOWN = "unknown"
-"""What is recorded for a word that is not in its set."""
+"""Replacement for a word that is not in its set."""
 REFUSED = "refused"
-"""The answer that is a code."""
+"""The answer recorded for a code."""
 PERMIT, PERMITTED = "permit", "permitted"
-"""What the site's administrator does, and how it ends: one more federation may begin."""
+"""Stage and answer of a permit, by which the administrator allows one more federation."""
 ADMINISTRATOR = "administrator"
 _TRAINING = ("round", "supports", "update", "evaluate")
 _STEPS = {
@@ -52,7 +52,7 @@ _STEPS = {
     "update": "update",
     "evaluation": "metrics",
 }
-"""What a stage of training answers, by the step in its reply."""
+"""Answers of the training stages, by the step in the reply."""
 _KEYS = ("key-pair", "take-pair", "joint", "joint-sum", "key-commit", "key-reveal", "key-shared")
 _ANSWER_OF = {
     **dict.fromkeys(("advertise", "share", "confirm", *_KEYS), "agreement"),
@@ -66,26 +66,27 @@ _ANSWER_OF = {
     "total": "total",
     PLAIN: PLAIN,
 }
-"""What any other stage answers."""
+"""Answers of all other stages."""
 STAGES = frozenset({*_ANSWER_OF, *_TRAINING, PERMIT})
-"""What is recorded by name."""
+"""Stages that are recorded by name."""
 ANSWERS = frozenset({*_ANSWER_OF.values(), *_STEPS.values()}) | {
     *("resent", "complaint", REFUSED, PERMITTED)
 }
-"""What a node may answer: "agreement" is its part of one, "status" how far it has come, "survivors" its
-signature on whose updates are added up, "complaint" whose shares do not open, "release" its part of
-what opens their sum, "promise" that a sum is never opened, "model" one sealed for the group."""
+"""Answers of a node. "agreement" is its part of a key agreement, "status" its progress, "model" a
+model sealed for the group. "survivors" is its signature on the survivors, "complaint" the senders
+whose shares do not decrypt, "release" its part for opening the sum, "promise" that a sum is never
+opened."""
 
 _WORDS = {"stage": STAGES, "answer": ANSWERS, "asked_by": {"server", ADMINISTRATOR}}
 _ENDS = {"run": 1 << 64, "bytes_out": 1 << 63, "time": 253402300800}  # the year 10000
 _HASHES = {"epoch": (16, 4), "contract": (32, 8), "result": (32, 8)}
-"""Bytes of what is hashed, and how many of them are kept."""
+"""Bytes of each hash, and bytes of it that are recorded."""
 _MAX_SECONDS = 1e9
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def answer_of(stage: str, reply: Mapping[str, object] | None) -> str:
-    """The word of `ANSWERS` for what a stage answered, by the record of its reply."""
+    """Return the word of `ANSWERS` for the reply of a stage."""
     said = reply or {}
     if stage in _TRAINING:
         step = _STEPS.get(str(said.get("step")), UNKNOWN)
@@ -96,25 +97,25 @@ def answer_of(stage: str, reply: Mapping[str, object] | None) -> str:
 
 
 def result_of(reply: Mapping[str, object] | None) -> bytes | None:
-    """The history in the record of a reply, where there is one."""
+    """Return the history in a reply's record, or None."""
     history = None if reply is None else reply.get("history")
     return history if isinstance(history, bytes) and len(history) == 32 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What was asked at one stage, and what left.
+    """Record of one answered stage.
 
-    The server chooses stage, round and attempt. Whatever it makes of them is recorded as unknown (a
-    number: as None) and never refused: it would otherwise decide what is not recorded.
+    The server chooses stage, round and attempt. Invalid values are recorded as unknown (numbers as
+    None), never refused: otherwise the server could keep an answer out of the log.
 
-    `time` is when it was answered, Unix time; `run` is Flower's run id, 64 bits; `seconds` include the
-    app's own time; `bytes_out` are those of the answer, 0 if nothing left but a code. Of the epoch's id
-    4 bytes are kept, and 8 of `contract`, the hash of what all members have signed that the run does,
-    and of `result`, the hash of all results so far. Round and attempt are below 2**32. `query` is
-    what was asked (`Query.line`).
+    `time` is the Unix time of the answer, `run` Flower's run id, 64 bits. `seconds` include the
+    app's own time. `bytes_out` is the size of the answer, 0 if only a code left. The log keeps 4
+    bytes of the epoch's id, 8 of `contract`, the signed contract's hash, and 8 of `result`, the
+    hash of all results so far. Round and attempt are below 2**32. `query` is the query's text
+    (`Query.line`).
 
-    Raises ConfigError: a number out of its range, or a code without a refusal or the other way round.
+    Raises ConfigError: a number is out of its range, or code and refusal do not come together.
     """
 
     time: int = field(default_factory=lambda: int(datetime.now(UTC).timestamp()))
@@ -139,49 +140,49 @@ class Entry:
             unknown.append("query")
         for name in unknown:
             object.__setattr__(self, name, UNKNOWN)
-        if self.stage == PERMIT and self.asked_by != ADMINISTRATOR:  # a server may name any stage
+        if self.stage == PERMIT and self.asked_by != ADMINISTRATOR:  # the server may name any stage
             object.__setattr__(self, "stage", UNKNOWN)
         for name in ("round", "attempt"):
             if not _unsigned(getattr(self, name), 1 << 32):
                 object.__setattr__(self, name, None)
         for name, end in _ENDS.items():
             if not _unsigned(getattr(self, name), end):
-                raise ConfigError(f"Entry: {name} must be an integer, 0 to {end - 1}")
+                raise ConfigError(f"Entry: {name} must be an integer from 0 to {end - 1}")
         if type(self.seconds) not in (int, float) or not 0 <= self.seconds <= _MAX_SECONDS:
-            raise ConfigError(f"Entry: seconds must be a number, 0 to {_MAX_SECONDS:g}")
+            raise ConfigError(f"Entry: seconds must be a number from 0 to {_MAX_SECONDS:g}")
         object.__setattr__(self, "seconds", round(float(self.seconds), 3))
         for name, (whole, kept) in _HASHES.items():
             value = getattr(self, name)
             if value is not None and (type(value) is not bytes or len(value) not in (whole, kept)):
                 raise ConfigError(
-                    f"Entry: {name} must be {whole} bytes, or the {kept} kept of them"
+                    f"Entry: {name} must have {whole} bytes, or the first {kept} of them"
                 )
             object.__setattr__(self, name, None if value is None else value[:kept])
         if (self.answer == REFUSED) != (self.code is not None):
-            raise ConfigError("Entry: a refusal has a code, and nothing else has one")
+            raise ConfigError("Entry: a refusal must have a code, and other answers must not")
         if self.code is not None and (type(self.code) is not int or find(self.code) is None):
             raise ConfigError("Entry: code must be one of flhe.wire.codes")
 
     @property
     def reason(self) -> str | None:
-        """The reason that travelled with the code of a refusal."""
+        """Reason that was sent with the code of a refusal."""
         refusal = None if self.code is None else find(self.code)
         return None if refusal is None else refusal.slug
 
     @property
     def when(self) -> str:
-        """The time as it is written: ISO 8601, UTC."""
+        """The time in ISO 8601, UTC."""
         return datetime.fromtimestamp(self.time, UTC).strftime(_TIME)
 
     def to_line(self) -> bytes:
-        """Encode as one line of JSON, in ASCII, in the order of the fields; None is left out."""
+        """Encode as one line of JSON in ASCII, fields in order; None is left out."""
         body = {**asdict(self), "time": self.when, "reason": self.reason}
         kept = {name: value for name, value in body.items() if value is not None}
         return json.dumps(kept, separators=(",", ":"), default=bytes.hex).encode()
 
     @classmethod
     def from_line(cls, line: bytes) -> Entry:
-        """Decode what `to_line` wrote. Raises ProtocolError for anything else; none of it is told."""
+        """Decode a line of `to_line`; ProtocolError for any other, without quoting it."""
         try:
             if len(line) > MAX_LINE:
                 raise ValueError
@@ -195,35 +196,35 @@ class Entry:
             if entry.to_line() != line:
                 raise ValueError
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise ProtocolError(
-                "audit log: a line that this version of flhe does not write"
-            ) from None
+            raise ProtocolError("audit log: this version of flhe did not write this line") from None
         return entry
 
 
 def write(store: Store, entry: Entry) -> None:
-    """Append `entry` to the audit log of a node; StoreError where it cannot be written."""
+    """Append `entry` to a node's audit log; StoreError if it cannot be written."""
     store.append(NAME, entry.to_line() + b"\n", LIMIT)
 
 
 def log_failure(store: Store, stage: str, error: BaseException) -> Path:
-    """Append a failure to the node's own errors.log, the only place that gets the details; its path."""
+    """Append a failure's details to the node's errors.log, and return its path."""
     told = "".join(traceback.format_exception(error)).splitlines()
-    # An exception may quote what a server said: none of its lines begins as an entry does.
+    # An exception may quote the server: indent its lines, so that none looks like an entry.
     said = "".join(f"  {printable(line, MAX_ERRORS)}\n" for line in told)
     text = f"{datetime.now(UTC):{_TIME}} {stage[:16]!r}\n{said}\n"
-    lines = text.encode(errors="backslashreplace")[:MAX_ERRORS]  # of whatever length an app's is
+    lines = text.encode(errors="backslashreplace")[:MAX_ERRORS]  # an app's exception can be long
     store.append("errors.log", lines, MAX_ERRORS)
     return store.root / "errors.log"
 
 
 def last(store: Store, count: int) -> list[Entry | None]:
-    """The last `count` entries, oldest first; None for a line that is none, or of another version.
+    """Return the last `count` entries, oldest first; None for a line that cannot be decoded.
 
-    Raises StoreError: there is no audit log, or others may read it.
+    Raises StoreError: there is no audit log, or other users may read it.
     """
     if not (store.exists(NAME) or store.exists(OLDER)):
-        raise StoreError("no audit log here: name the state directory of a node that was asked")
+        raise StoreError(
+            "no audit log here: name the state directory of a node that has answered a server"
+        )
     while True:
         names = (OLDER, NAME, OLDER)
         older, newer, after = (store.read(n) if store.exists(n) else b"" for n in names)

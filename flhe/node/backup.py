@@ -1,12 +1,12 @@
-"""Backup: a site's identity, and what opens its sealed models, under a passphrase.
+"""Backup: a site's identity and the keys of its sealed models, under a passphrase.
 
     key  = scrypt(passphrase, salt, N = 2**17, r = 8, p = 1)
     file = CBOR {v, kind, salt, box},   box = ChaCha20-Poly1305(key, CBOR {seed, models})
 
-What comes back must never encrypt, nor open a sum a second time: nobody can tell how far the original
-has gone since, and a backup outlives keys that every node has erased. So of an epoch only the key of
-its models is kept (`flhe/keys/seal.py`), from which nothing else follows. Whoever has the file and its
-passphrase is this site, and reads the models that its group has sealed.
+A restored backup must never encrypt or unmask a second time. The original may have used its keys
+since, and a backup outlives keys that every node has erased. So a backup keeps only each epoch's
+model key (`flhe/keys/seal.py`), from which no other key follows. The file and its passphrase
+together give the site's identity and all models that its group has sealed.
 
 Source: RFC 7914 (scrypt), RFC 8439; docs/protocol.md.
 """
@@ -32,19 +32,20 @@ from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
 
 VERSION = 2
-"""Version 1 kept group keys, which open more than models."""
+"""Version 1 kept group keys, which decrypt more than models."""
 KIND = "flhe-backup"
 MAX_FILE = 1 << 20
-"""Longest file, bytes: the keys of some 5000 epochs."""
+"""Maximum file size in bytes: the keys of some 5000 epochs."""
 COST = 1 << 17
-"""scrypt's N: with r = 8, 128 MiB and some 0.4 s a guess. It belongs to the version, because a file
-that names its own cost could ask for any amount of memory."""
+"""scrypt's N: with r = 8, 128 MiB and some 0.4 s a guess. The version fixes it, because a file that
+named its own cost could demand any amount of memory.
+"""
 LEAST = 12
-"""Characters that a passphrase must have."""
+"""Minimum length of a passphrase in characters."""
 VARIED = 6
-"""How many of them must differ."""
+"""Minimum number of distinct characters."""
 ARCHIVE = "archive"
-"""Directory within a state directory where restored keys of models are, each under its epoch's id."""
+"""Directory of restored model keys in a state directory, one file for each epoch id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class _File(Record):
         KIND,
         VERSION,
         origin="no file of `flhe keys backup`",
-        advice="make another one of the state directory, and destroy this file",
+        advice="make a new backup of the state directory, and destroy this file",
     )
 
     salt: Annotated[bytes, size(16)]
@@ -64,7 +65,7 @@ class _File(Record):
 
 @dataclass(frozen=True, slots=True)
 class Backup(Record):
-    """What is kept of a site: who it is, and what opens the models that were sealed in its epochs."""
+    """Contents of a backup: a site's identity, and the keys of the models sealed in its epochs."""
 
     FORM = Form("backup", MAX_FILE)
 
@@ -73,28 +74,29 @@ class Backup(Record):
 
     @property
     def identity(self) -> Identity:
-        """Who the site is."""
+        """The site's identity."""
         return Identity(self.seed)
 
     def seal(self, passphrase: str, random: Random = secrets.token_bytes) -> bytes:
-        """Encrypt it under a passphrase, another one in each file or the same.
+        """Encrypt it under a passphrase; two files may share one.
 
-        Raises ConfigError for a passphrase of fewer than LEAST characters, or of a few that repeat.
+        Raises ConfigError: the passphrase has fewer than LEAST characters, or too few distinct
+        ones.
         """
         if len(passphrase) < LEAST or len(set(passphrase)) < VARIED:
             raise ConfigError(
                 f"the passphrase must have {LEAST} characters or more, {VARIED} of them different: "
-                "five random words are a good one"
+                "choose five random words"
             )
         salt = random(16)
         cipher = ChaCha20Poly1305(_key(passphrase, salt))
-        # A fixed nonce is safe: the salt is fresh, so this key encrypts this one text and no other.
+        # A fixed nonce is safe: the salt is fresh, so this key encrypts only this text.
         box = cipher.encrypt(bytes(12), self.to_bytes(), _bound(salt))
         data = _File(salt, box).to_bytes()
         if len(data) > MAX_FILE:
             raise ConfigError(
-                f"the backup has {len(data)} bytes, at most {MAX_FILE} fit: it holds the keys of too "
-                f"many epochs, delete {ARCHIVE} in the state directory once no model needs them"
+                f"a backup has at most {MAX_FILE} bytes, this one has {len(data)}, of keys of too "
+                f"many epochs: delete {ARCHIVE} in the state directory once no model needs it"
             )
         return data
 
@@ -102,8 +104,8 @@ class Backup(Record):
     def unseal(cls, data: bytes, passphrase: str) -> Backup:
         """Decrypt a backup.
 
-        Raises ProtocolError for what is none, or of another version; AuthenticationError for another
-        passphrase, or a file that was changed.
+        Raises ProtocolError: not a backup, or of another version; AuthenticationError: another
+        passphrase, or an altered file.
         """
         file = _File.from_bytes(data)
         cipher = ChaCha20Poly1305(_key(passphrase, file.salt))
@@ -111,13 +113,13 @@ class Backup(Record):
             plain = cipher.decrypt(bytes(12), file.box, _bound(file.salt))
         except InvalidTag:
             raise AuthenticationError(
-                "the backup does not open: another passphrase, or the file was changed"
+                "the backup does not open: the passphrase is wrong, or the file was changed"
             ) from None
         return cls.from_bytes(plain)
 
 
 def _key(passphrase: str, salt: bytes) -> bytes:
-    # One spelling of what is typed: keyboards differ in how they write an accent.
+    # Normalize the passphrase: keyboards differ in how they compose an accent.
     typed = unicodedata.normalize("NFC", passphrase).encode(errors="surrogatepass")
     return Scrypt(salt=salt, length=32, n=COST, r=8, p=1).derive(typed)
 

@@ -1,9 +1,9 @@
-"""Budget: what this site's updates give away in all, over every run, against the site's own limit.
+"""Budget: total privacy loss of this site's updates over all runs, against the site's limit.
 
-An update is paid for on disk before it is encrypted. Whether it is opened, lost or sent again makes no
-difference, so a server that asks twice, starts anew or renames its run pays each time. The ledger's
-last entry has a witness outside the volume (`witness.py`), under a name that only the site's identity
-decides: a ledger that was put back, or taken away, is noticed and allows nothing.
+The ledger counts an update on disk before it is encrypted, whether its sum is later opened, lost or
+sent again. So a server that asks twice, restarts or renames its run is charged each time. The
+ledger's last entry has a witness outside the volume (`witness.py`), under a name derived from the
+site's identity. A ledger that was rolled back or removed is detected and permits nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WITNESS = "set flhe-witness in the node config to a directory on another disk, 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A site's budget: `epsilon` at `delta`, 0 for no limit; `public` is the site's own key."""
+    """A site's budget: `epsilon` at `delta`, 0 for no limit; `public` is the site's public key."""
 
     store: Store
     public: bytes
@@ -31,26 +31,26 @@ class Budget:
     delta: float
 
     def ledger(self) -> Ledger:
-        """The ledger as it is on disk, whatever its witness says; an empty one where there is none."""
+        """Return the ledger on disk without checking its witness; an empty one if there is none."""
         if not self.store.exists(LEDGER):
             return Ledger()
         return Ledger.from_bytes(self.store.read(LEDGER))
 
     def check(self, mechanism: Mechanism, updates: int = 1) -> None:
-        """Refuse so many further updates with that noise where they would exceed it; BudgetError."""
+        """Refuse `updates` more updates under `mechanism` if they exceed the budget; BudgetError."""
         if self.epsilon:
             self._enter(lambda counts: self._with(counts, mechanism, updates), keep=False)
 
     def spend(self, mechanism: Mechanism) -> None:
-        """Pay for one update, on disk; BudgetError where the budget does not allow it."""
+        """Charge one update, on disk; BudgetError if the budget does not allow it."""
         self._enter(lambda counts: self._with(counts, mechanism, 1))
 
     def confirm(self) -> None:
-        """Trust the ledger that is on disk, as its administrator says; none is an empty one."""
+        """Trust the ledger on disk, on its administrator's word; a missing ledger is empty."""
         self._enter(lambda counts: counts, trust=True)
 
     def check_kept(self) -> None:
-        """Refuse a ledger that nothing confirms, or that was put back; BudgetError."""
+        """Refuse a ledger that was rolled back or has no witness; BudgetError."""
         self._enter(lambda counts: counts, keep=False)
 
     def _with(self, counts: Counts, mechanism: Mechanism, more: int) -> Counts:
@@ -72,7 +72,7 @@ class Budget:
     def _enter(
         self, change: Callable[[Counts], Counts], *, keep: bool = True, trust: bool = False
     ) -> None:
-        """Check the ledger against its witness, and replace it by what `change` makes of its counts."""
+        """Check the ledger against its witness, then replace its counts by `change(counts)`."""
 
         def act(kept: bytes) -> bytes:
             now = self.ledger()
@@ -92,7 +92,7 @@ class Budget:
             self.store.witness.follow(witness_name(self.public), act, new=True)
 
     def _refusal(self, kept: bytes, now: Ledger) -> BudgetError | None:
-        """Why a ledger is not taken, whose last entry is witnessed as `kept`; None for a sound one."""
+        """Return the error for a ledger that does not match the witness `kept`, or None."""
         if kept:
             if kept in (now.entry, now.before):
                 return None

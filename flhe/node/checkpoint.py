@@ -1,7 +1,7 @@
-"""Opening a sealed checkpoint: the one way to get the model out of a federation.
+"""Open a sealed checkpoint: the only way to get the model out of a federation.
 
-The server has kept it, and the group alone has a key: an epoch of some member, or what a backup brought
-back of one. `flhe open` writes the model's arrays.
+The server keeps the checkpoint. Only the group has its key: in an epoch of any member, or in a
+restored backup. `flhe open` writes the model's arrays.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ from flhe.wire import files
 
 FORMATS = (".npz", ".pt")
 DEPTH = 3
-"""Directories below --key that are searched: FLHE_HOME / run / node."""
+"""Levels of directories below --key that are searched: FLHE_HOME / run / node."""
 
 
 def open_checkpoint(sealed: Path, key: Path) -> Model:
     """Open the sealed checkpoint that a run wrote.
 
-    `key` is a member's state directory, a directory above some, or the file of an epoch or of a key of
-    models.
+    `key` is a member's state directory, a parent of several, an epoch's file or a model key's file.
 
-    Raises ConfigError: a file that is not there, or no key of the right epoch; ProtocolError,
-    AuthenticationError: no sealed checkpoint, or an altered one.
+    Raises ConfigError: a missing file, or no key of the right epoch; ProtocolError,
+    AuthenticationError: not a sealed checkpoint, or an altered one.
     """
     data = _read(sealed, "the sealed model")
     _, chunks = seal.unseal(_find(key, seal.peek(data).epoch), data)
@@ -43,7 +42,7 @@ def open_checkpoint(sealed: Path, key: Path) -> Model:
 
 
 def write_model(model: Model, out: Path) -> None:
-    """Write a model's arrays as .npz or .pt, for its owner only (0600).
+    """Write a model's arrays as .npz or .pt, readable by the owner only (0600).
 
     In .npz a bfloat16 array becomes float32, because NumPy has no such type.
 
@@ -52,11 +51,11 @@ def write_model(model: Model, out: Path) -> None:
     if out.suffix not in FORMATS:
         raise ConfigError(f"--output {out.name}: must end in {' or '.join(FORMATS)}")
     save = _save_torch if out.suffix == ".pt" else _save_numpy
-    part = out.with_name(f".{out.name}.part")  # an older model stays until the new one is whole
+    part = out.with_name(f".{out.name}.part")  # an older model stays until the new one is complete
     try:
         handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "wb") as file:
-            os.fchmod(handle, 0o600)  # also where the file was there before
+            os.fchmod(handle, 0o600)  # also for a file that existed before
             save(model, file)
         part.replace(out)
     except OSError as error:
@@ -108,7 +107,7 @@ def _find(key: Path, epoch_id: bytes) -> ModelKey:
 
 
 def model_key_in(data: bytes) -> ModelKey:
-    """The key of models in a file that is one, or an epoch's; ProtocolError for any other."""
+    """Return the model key in a model key's or epoch's file; ProtocolError for any other."""
     try:
         return ModelKey.from_bytes(data)
     except ProtocolError:

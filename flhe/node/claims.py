@@ -1,4 +1,4 @@
-"""Claims: what a node has used up of each round, and which rounds are over in whatever epoch.
+"""Claims: usage marks of a node in each round, and the rounds that are over in any epoch.
 
 runs/<id>/journal     what was claimed, signed and opened, and which rounds are over (`journal.py`)
 runs/<id>/shares      shares of the last update's seed, and the own one (secret)
@@ -30,12 +30,12 @@ from flhe.training.session import Session
 
 T = TypeVar("T")
 SEEDS = ("shares", "survivors")
-"""What belongs to the seeds of one epoch."""
+"""Files that belong to the mask seeds of one epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a site has claimed, opened or given up in one federation; its `store` is locked."""
+    """Claims, openings and abandoned rounds of a site in one federation; its `store` is locked."""
 
     policy: Policy
     store: Store
@@ -46,12 +46,12 @@ class Claims:
         return f"runs/{self.run_id}/{name}"
 
     def _kept(self, name: str, read: Callable[[bytes], T]) -> T | None:
-        """What `read` makes of a file; None without one."""
+        """Return `read` of a file's content, or None without the file."""
         name = self._name(name)
         return read(self.store.read(name)) if self.store.exists(name) else None
 
     def _sound(self, name: str, read: Callable[[bytes], T]) -> T | None:
-        """As `_kept`, but a damaged file is as good as none: the others have what was in it."""
+        """As `_kept`, but None for a damaged file too: other members have copies of its content."""
         try:
             return self._kept(name, read)
         except ProtocolError as error:
@@ -65,20 +65,20 @@ class Claims:
 
     @property
     def budget(self) -> Budget:
-        """What this site's updates may give away, in all federations together."""
+        """Privacy budget of this site, for all federations together."""
         limits = self.policy.limits
         bounds = float(limits["max-epsilon"]), float(limits["delta"])
         return Budget(self.store, self.identity.public, *bounds)
 
     def check_affordable(self, contract: Contract) -> None:
-        """Refuse a run whose rounds to come would exceed this site's privacy budget; BudgetError."""
+        """Refuse a run whose remaining rounds would exceed this site's privacy budget; BudgetError."""
         mechanism, journal = contract.terms.codec.mechanism, self.book.read()
         if mechanism is not None:
             reached = 0 if journal is None else journal.last_reached()
             self.budget.check(mechanism, max(contract.last - reached, 1))
 
     def journal(self, epoch_id: bytes) -> Journal:
-        """The journal, whatever its witness says; NoKeyError unless this epoch's keys are in use."""
+        """Return the journal without checking its witness; NoKeyError for another epoch's keys."""
         journal = self.book.known()
         journal.check_epoch(epoch_id)
         return journal
@@ -88,10 +88,10 @@ class Claims:
     ) -> None:
         """Claim the one use of a mask, on disk, before anything is encrypted.
 
-        The digests of the model that the update starts from, and of the support that the server was
-        told, are kept with the claim.
+        The claim records the digests of the starting model and of the support sent to the server.
 
-        Raises ReuseError: this step or a later one was claimed; the round's survivors were signed.
+        Raises ReuseError: this step or a later one was claimed, or the round's survivors were
+        signed.
         """
         together = session.terms.scheme.opened_together
         if together:
@@ -106,7 +106,7 @@ class Claims:
         self.book.enter(claimed)
 
     def check_asked(self, slot: Slot, *, together: bool) -> None:
-        """Refuse, before an app answers, a query that may not be answered under this slot.
+        """Refuse, before the app answers, a query that this slot may not answer.
 
         Raises ReuseError, PolicyError: as `Journal.with_query`; ClaimedError: as `check_unclaimed`.
         """
@@ -117,20 +117,20 @@ class Claims:
         return now.with_query(slot, self.policy.max_queries, again=together)
 
     def claimed(self, slot: Slot) -> bytes | None:
-        """Digest of the model that an attempt started from; None if it is not the last one."""
+        """Return the digest of an attempt's starting model; None if it is not the last attempt."""
         note = self.journal(slot.epoch).note_of(slot)
         return None if note is None else note.digest
 
     def known_support(self, slot: Slot) -> bytes | None:
-        """Digest of the support that the server was told in this attempt; None before it was."""
+        """Return the digest of the support sent to the server in this attempt, or None."""
         note = self.journal(slot.epoch).note_of(slot)
         return None if note is None else note.support or None
 
     def check_unsigned(self, slot: Slot, spends: Spends | None = None) -> None:
-        """Refuse to encrypt where another sum, of this round or start, may be opened; ReuseError.
+        """Refuse to encrypt if another sum of this round or start may be opened; ReuseError.
 
-        And, as `spending`, where the epoch's key may not open a sum that `spends` so much. An
-        evaluation is of a round that is over, and is claimed once.
+        As `spending`, also refuse if opening a sum would exceed what the epoch's key may spend. An
+        evaluation belongs to a finished round and is claimed once.
         """
         journal, round_ = self.journal(slot.epoch), slot.round
         if spends is not None:
@@ -149,7 +149,7 @@ class Claims:
     def check_unclaimed(self, epoch_id: bytes, round_: int, attempt: int) -> None:
         """Refuse to begin an attempt that is not beyond the last one; ClaimedError.
 
-        Raises NoKeyError where it could not claim, either: before the app trains for nothing.
+        Raises NoKeyError if no claim is possible, before the app trains in vain.
         """
         journal = self.book.enter()
         journal.check_epoch(epoch_id)
@@ -159,28 +159,28 @@ class Claims:
                 "start or under other settings: ask for another one"
             )
 
-    # --- whose seeds are added up ---
+    # --- senders whose seeds are added ---
 
     def save_dealt(self, dealt: masking.Dealt) -> None:
-        """Keep the shares of the update that is about to be sent; the last one's are erased."""
+        """Keep the shares of the update to be sent; erase those of the last one."""
         for name in SEEDS:
             self.store.erase(self._name(name))
         self.store.write(self._name("shares"), dealt.to_bytes())
 
     def load_dealt(self) -> masking.Dealt | None:
-        """The shares of the last update, if there are any."""
+        """Return the shares of the last update, or None."""
         return self._kept("shares", masking.Dealt.from_bytes)
 
     def load_survivors(self) -> masking.Agreed | None:
-        """The set that was signed last, if there is one."""
+        """Return the last signed survivor set, or None."""
         return self._kept("survivors", masking.Agreed.from_bytes)
 
     def claim_set(
         self, agreed: masking.Agreed, digest: bytes, scope: bytes, spends: Spends
     ) -> None:
-        """Make a set the one of its round and its start, on disk, before it is signed.
+        """Record a survivor set as the only one of its round and start, on disk, before signing.
 
-        May be called again for the same one. Arguments and errors as of `Journal.with_set`.
+        Repeating it for the same set is safe. Arguments and errors as of `Journal.with_set`.
         """
         slot = agreed.slot
 
@@ -189,16 +189,16 @@ class Claims:
 
         found = self.book.known()
         changed = signing(found) != found
-        # Before the claim: what is signed can be unmasked, and what was not is replaced.
+        # Before the claim: a signed set can be unmasked, and an unsigned one is replaced.
         self.store.write(self._name("survivors"), agreed.to_bytes())
         if changed:
             self.book.enter(signing)
 
     def give_up_set(self, slot: Slot) -> bool:
-        """Sign and answer for no set of `slot` from here on; whether one was signed.
+        """Sign and answer for no set of `slot` from now on; return whether one was signed.
 
-        Raises ReuseError, NoKeyError: as `Journal.gave_up`; ProtocolError: another federation's slot,
-        or one far ahead.
+        Raises ReuseError, NoKeyError: as `Journal.gave_up`; ProtocolError: the slot belongs to
+        another federation, or lies far ahead.
         """
 
         def gave_up(now: Journal) -> Journal:
@@ -209,9 +209,9 @@ class Claims:
         return any(each.slot == slot.digest() for each in self.book.enter(gave_up).signed)
 
     def forget_set(self, history: bytes, void: Void) -> None:
-        """Be free to sign another set from `history`, where `void` is of the one that was signed.
+        """Allow another set from `history` if `void` proves that the signed one is never opened.
 
-        Raises as `Void.check`, where it does not show that the set is never opened.
+        Raises as `Void.check` if it proves no such thing.
         """
 
         def forgot(now: Journal) -> Journal:
@@ -228,9 +228,9 @@ class Claims:
     def record_opening(self, slot: Slot, digest: bytes) -> None:
         """Record the one sum of a round and purpose, on disk, before it is decrypted.
 
-        What its senders released opens the one set of its start. A node that has answered for that set
-        reads its sum even where the witness of its keys is gone, or all would have to stop whose
-        machines start anew.
+        The senders' shares open the one set of its start. A node that has answered for that set
+        reads its sum even without a witness of its keys: otherwise a restart of all machines would
+        stop all of them.
         """
         purpose = UPDATE if slot.purpose == SENSITIVITY.purpose else slot.purpose
 
@@ -242,7 +242,7 @@ class Claims:
         (self.book.note if answered else self.book.enter)(recorded)
 
     def record_total(self, slot: Slot, digest: bytes) -> None:
-        """As `record_opening`, of a query's sum where members open alone: they have signed no set."""
+        """As `record_opening`, for a query's sum that members open alone: they signed no set."""
 
         def recorded(now: Journal) -> Journal:
             then = now.recorded(slot.epoch, slot.purpose, slot.round, digest)
@@ -251,5 +251,5 @@ class Claims:
         self.book.enter(recorded)
 
     def skip_openings(self, round_: int) -> None:
-        """Open no sum up to `round_`, because a model of it was taken from another member."""
+        """Open no sum up to `round_`, because a later model was taken from another member."""
         self.book.note(lambda now: now.skipped(round_))

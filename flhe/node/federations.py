@@ -1,10 +1,10 @@
-"""Federations that have begun in a state directory, and the site's permit for one more.
+"""Count the federations that have begun in a state directory, and permit one more.
 
 runs/<id>/begun   this federation has had keys here
 permit            how many may have begun, whatever the node config says
 
-Two federations that start from one model have two sums of each round. Their difference may be a single
-site's update, so a node counts federations, and only its own administrator permits further ones.
+Two federations that start from one model give two sums of each round. Their difference may be a
+single site's update, so a node counts federations, and only its administrator permits more.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from flhe.node.store import Store
 
 _BEGUN, _PERMIT, _LOCK = "begun", "permit", "lock-begin"
 MOST_UNBEGUN = 8
-"""Federations whose keys are being agreed on, of which files are kept at one time."""
+"""Maximum number of federations under key agreement whose files are kept."""
 
 
 def prune(store: Store, run_id: int) -> None:
-    """Drop the oldest federations that never began, but for `run_id`: a server can name any number."""
+    """Drop the oldest federations that never began, except `run_id`: servers may name any number."""
     agreements = sorted(store.names("runs/*/agreement"), key=store.changed)
     runs = [name.removesuffix("/agreement") for name in agreements]
     others = [r for r in runs if r != f"runs/{run_id}" and not store.exists(f"{r}/{_BEGUN}")]
     for run in others[: max(len(others) - MOST_UNBEGUN, 0)]:
-        with suppress(StoreError):  # one that is damaged goes as well
+        with suppress(StoreError):  # a damaged one is dropped as well
             Book(store, f"{run}/{JOURNAL}").close()
         store.drop(run)
 
@@ -37,17 +37,19 @@ def begun(store: Store) -> int:
 
 
 def permitted(store: Store) -> int:
-    """Return how many may have begun by the last permit; 0 without one. StoreError if damaged."""
+    """Return how many the last permit allows, 0 without one; StoreError if damaged."""
     if not store.exists(_PERMIT):
         return 0
     data = store.read(_PERMIT)
     if len(data) != 8:
-        raise StoreError("the permit for another federation is damaged: make it again, flhe permit")
+        raise StoreError(
+            "the permit for another federation is damaged: make it again with `flhe permit`"
+        )
     return int.from_bytes(data, "big")
 
 
 def permit(store: Store) -> int:
-    """Permit one federation beyond those that have begun; return how many may have begun then."""
+    """Permit one federation more than have begun; return the new limit."""
     with store.lock(name=_LOCK):
         most = begun(store) + 1
         store.write(_PERMIT, most.to_bytes(8, "big"))
@@ -55,14 +57,14 @@ def permit(store: Store) -> int:
 
 
 def check(store: Store, run_id: int, most: int, *, begin: bool = False) -> None:
-    """Refuse to exceed `most` federations, or those that a permit allows; FederationsError.
+    """Refuse to exceed `most` federations, or the permit's number; FederationsError.
 
     With `begin` the federation is noted on disk, and never refused again. 0 allows any number.
     """
     name = f"runs/{run_id}/{_BEGUN}"
     if store.exists(name):
         return
-    with store.lock(name=_LOCK):  # others may begin at this very moment
+    with store.lock(name=_LOCK):  # another process may begin at the same time
         count = begun(store)
         allowed = max(most, permitted(store))
         if most and count >= allowed:
@@ -72,5 +74,5 @@ def check(store: Store, run_id: int, most: int, *, begin: bool = False) -> None:
                 "same model may show single updates by its difference to another; resume the one "
                 "before, or permit one more with `flhe permit --home DIR`"
             )
-        if begin:  # before its keys are there; one whose agreement fails does not count
+        if begin:  # before its keys exist; a federation whose agreement fails does not count
             store.write(name, b"")

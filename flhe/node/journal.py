@@ -1,11 +1,12 @@
-"""Journal: what a node has used up in one federation, in one file with a witness outside its disk.
+"""Journal: usage marks of a node in one federation, in one file with a witness off its disk.
 
-The file runs/<id>/journal is replaced as a whole, flushed, and then its witness follows (`witness.py`);
-only then is anything encrypted, opened or signed. So after a loss of power a node has either noted a
-use or not made it. A journal that is not its witness's last one belongs to a directory that was copied
-or put back: its keys encrypt and open nothing, until the group agrees on others.
+The file runs/<id>/journal is replaced as a whole and flushed; then its witness follows
+(`witness.py`). Only then does the node encrypt, open or sign. So after a loss of power a node has
+either recorded a use or not made it. A journal that differs from its witness belongs to a directory
+that was copied or rolled back. Its keys encrypt and open nothing until the group agrees on new
+ones.
 
-What this cannot see is a snapshot that holds a running machine's memory: see docs/protocol.md.
+It cannot detect a snapshot that includes a running machine's memory: see docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -32,24 +33,25 @@ UNUSED: Mark = (0, 0, 0)
 """The mark before the first claim of an epoch; rounds count from 1."""
 Step = Literal["mean-squares", "supports", "update", "consist", "void"]
 STEPS: tuple[Step, ...] = ("mean-squares", "supports", "update", "consist", "void")
-"""What leaves a node in one attempt at a round, in order; each is claimed once."""
+"""Steps of one attempt at a round, in order; each is claimed once."""
 ENCRYPTED, CONSIST, VOID = (STEPS.index(step) for step in ("update", "consist", "void"))
 JOURNAL = "journal"
-"""The file's name, in a federation's folder."""
+"""Name of the file in a federation's folder."""
 KEPT = 128
-"""Rounds of which the digest of what was opened is kept, of each purpose."""
+"""Number of rounds, for each purpose, whose result digest is kept."""
 KEPT_SETS = 64
-"""Starts of which the set that was signed is kept. Where members read, a node never goes back to one
-that falls out; a server that reads can as well change one bit of the model that it sends."""
+"""Number of starts whose signed set is kept. If members read the sums, a node never returns to an
+older start. A server that reads them gains nothing: it can change one bit of its model as well.
+"""
 MAX_QUERIES = 4096
-"""Queries of one federation: each is known for good."""
+"""Maximum number of queries in one federation; each is recorded for good."""
 KEPT_EPOCHS = 64
-"""Epochs that are known to be over."""
+"""Number of finished epochs that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note(Record):
-    """What is kept with a claim: of the model, of the support or the survivors, of the slot."""
+    """Digests kept with a claim: of the model, of the support or the survivors, and of the slot."""
 
     FORM = Form("claim", row=True)
 
@@ -60,11 +62,11 @@ class Note(Record):
 
 @dataclass(frozen=True, slots=True)
 class SignedSet(Record):
-    """The one set that was signed of those that start somewhere.
+    """The only survivor set signed from one start.
 
-    `start` is SHA-256 of purpose and history of its slot; `slot` and `scope` are the digests of the
-    slot, and of slot and circle (`flhe.keys.agreement.voids`). `answered` says whether this node may
-    have told its part of what opens the set.
+    `start` is SHA-256 of the purpose and history of its slot. `slot` and `scope` are the digests of
+    the slot, and of slot and circle (`flhe.keys.agreement.voids`). `answered` says whether this
+    node may have sent its shares for unmasking the set.
     """
 
     FORM = Form("signed set", row=True)
@@ -78,17 +80,19 @@ class SignedSet(Record):
 
 @dataclass(frozen=True, slots=True)
 class Journal(Record):
-    """What was used up, last.
+    """The last uses of one federation's keys.
 
-    `witness` is the name of its witness, `entry` what that holds, `before` what it held before: 16
-    random bytes each. `agreement` is the SHA-256 of the key agreement that is under way, `epoch` the
-    one epoch whose keys may be used; b"" where there is none. `mark` are round, attempt and step that
-    were claimed last, with `note`. `opened` has the SHA-256 of the one result of each purpose, by
-    round; nothing else of the rounds up to `over` is opened any more. `reached` is the last round that
-    was reached before this epoch. `signed` are the sets of survivors that were signed, the last of each
-    start, in whatever epoch; `past` are epochs of this federation that are over: their keys open and
-    sign nothing. `spent` counts the coefficients that shares of this epoch's key may have opened, where
-    nobody has the key. `queries` are hashes of the queries that were answered, or opened, by number.
+    `witness` is the witness's name, `entry` its content and `before` its previous content, 16
+    random bytes each. `agreement` is SHA-256 of the key agreement under way, `epoch` the one epoch
+    whose keys may be used; b"" for none. `mark` holds round, attempt and step of the last claim,
+    with `note`.
+
+    `opened` has SHA-256 of the one result of each purpose, by round; no other result up to round
+    `over` is opened any more. `reached` is the last round before this epoch. `signed` holds the
+    last signed survivor set of each start, of any epoch. `past` lists finished epochs of this
+    federation: their keys open and sign nothing. `spent` counts the coefficients that shares of
+    this epoch's key may have opened, if no party holds the whole key. `queries` are hashes of the
+    queries answered or opened, by number.
     """
 
     FORM = Form(
@@ -98,7 +102,7 @@ class Journal(Record):
         row=True,
         error=ConfigError,
         damaged=StoreError(
-            "what says which rounds are over is damaged here: begin another federation"
+            "the record of finished rounds is damaged here: begin another federation"
         ),
     )
 
@@ -118,12 +122,12 @@ class Journal(Record):
     queries: dict[U32, Hash] = field(default_factory=dict)
 
     def check_epoch(self, epoch_id: bytes) -> None:
-        """Refuse another epoch than the one whose keys may be used; NoKeyError."""
+        """Refuse any epoch but the one whose keys may be used; NoKeyError."""
         if not epoch_id or epoch_id != self.epoch:
             raise NoKeyError("the keys of this epoch may not be used here: agree on a new one")
 
     def claimed(self, epoch_id: bytes, mark: Mark, note: Note) -> Journal:
-        """With a claim, which must be beyond the last one; ClaimedError."""
+        """Return the journal with a claim, which must be beyond the last one; ClaimedError."""
         self.check_epoch(epoch_id)
         if mark <= self.mark:
             raise ClaimedError(
@@ -133,12 +137,12 @@ class Journal(Record):
         return replace(self, mark=mark, note=note)
 
     def note_of(self, slot: Slot) -> Note | None:
-        """What was kept with the claims of an attempt; None if it is not the last one."""
+        """Return the note of an attempt's claims; None if it is not the last attempt."""
         same = self.mark[:2] == (slot.round, slot.attempt)
         return self.note if same and self.note.history == slot.history else None
 
     def recorded(self, epoch_id: bytes, purpose: str, round_: int, digest: bytes) -> Journal:
-        """With the one result of a purpose and round; ReuseError where another one may be opened.
+        """Return the journal with the only result of a purpose and round; ReuseError for a second.
 
         Two sums of one round would differ by single updates.
         """
@@ -149,26 +153,28 @@ class Journal(Record):
                 raise ReuseError(f"another result of round {round_} was opened before: skip it")
             return self
         if round_ <= self.last_opened(purpose):
-            raise ReuseError(f"what was opened in round {round_} is forgotten here: skip the round")
+            raise ReuseError(
+                f"the result of round {round_} is no longer recorded here: skip the round"
+            )
         last = dict(sorted({**kept, round_: digest}.items())[-KEPT:])
         return replace(self, opened={**self.opened, purpose: last})
 
     def last_opened(self, purpose: str) -> int:
-        """Last round of which this purpose was opened or given up; -1 if there is none."""
-        # Who takes a model from another member may still tell what all found of it.
+        """Return the last round opened or given up for this purpose; -1 if none."""
+        # A member with a model from another one may still report its evaluation.
         over = self.over - (purpose == EVALUATION.purpose)
         return max((over or -1, *self.opened.get(purpose, {})))
 
     def last_reached(self) -> int:
-        """Last round that was opened, given up or claimed in, in whatever epoch."""
+        """Return the last round opened, given up or claimed, in any epoch."""
         return max(self.last_opened(UPDATE), self.reached, self.mark[0])
 
     def skipped(self, over: int) -> Journal:
-        """With nothing up to the round `over` to be opened any more."""
+        """Return the journal with all rounds up to `over` closed."""
         return replace(self, over=max(self.over, over))
 
     def begun(self, epoch_id: bytes, over: int) -> Journal:
-        """With the keys of another epoch in use; again for the same one, no claim is forgotten."""
+        """Return the journal with another epoch in use; for the same epoch all claims are kept."""
         after = self.skipped(over)
         if epoch_id == self.epoch:
             return after
@@ -178,14 +184,14 @@ class Journal(Record):
         return replace(after.ended(), epoch=epoch_id, mark=UNUSED, note=Note(), reached=reached)
 
     def ended(self) -> Journal:
-        """With no epoch whose keys may be used; the one that was in use is over for good."""
+        """Return the journal with no epoch in use; the current epoch is over for good."""
         past = (*self.past, self.epoch)[-KEPT_EPOCHS:] if self.epoch else self.past
         return replace(self, epoch=b"", past=past, spent=0)
 
     def spending(self, spends: Spends) -> Journal:
-        """With what opening one more sum takes of the epoch's key.
+        """Return the journal with the cost of opening one more sum charged to the epoch's key.
 
-        Raises NoKeyError: the key has opened what it may; ConfigError: no key may open such a sum.
+        Raises NoKeyError: the key's limit is reached; ConfigError: no key may open such a sum.
         """
         if spends.takes > spends.of:
             raise ConfigError(
@@ -199,14 +205,14 @@ class Journal(Record):
     # --- queries ---
 
     def with_query(self, slot: Slot, most: int, *, again: bool) -> Journal:
-        """With a query that is about to be answered, under the only number that it has.
+        """Return the journal with a query to be answered, under its only number.
 
-        Two sums of one question, over different members, would differ by single answers. Where members
-        open sums together, the last query may be asked `again` under a later number: of its sets only
-        one is signed, unless members have given that up (`check_set`).
+        Two sums of one question, over different members, would differ by single answers. If members
+        open sums together, the last query may be asked `again` under a later number: only one of
+        its sets is signed, unless members have given that up (`check_set`).
 
-        Raises ReuseError: it has another number, or the number another query, or a later one was
-        asked, or a sum of it was opened; PolicyError: more than `most` queries.
+        Raises ReuseError: the query has another number, the number another query, a later one was
+        asked, or its sum was opened; PolicyError: more than `most` queries.
         """
         number, query, last = slot.round, slot.history, max(self.queries, default=0)
         if self.queries.get(number) == query and number == last:
@@ -214,47 +220,45 @@ class Journal(Record):
                 raise ReuseError(f"a sum of query {number} was opened here: it has no other one")
             return self
         if number <= last:
-            raise ReuseError(
-                f"query {last} was answered here: one that comes later has a later number"
-            )
+            raise ReuseError(f"query {last} was answered here: give the next query a later number")
         known = max((of for of, each in self.queries.items() if each == query), default=0)
         if known and not (again and known == last):
             raise ReuseError(
                 f"this query was answered here as number {known}: a second sum of it, over other "
-                "members, would show single answers"
+                "members, would reveal single answers"
             )
         if len(self.queries) >= min(most, MAX_QUERIES):
             raise PolicyError(
-                f"{len(self.queries)} queries were answered in this federation, which is all that this "
-                "site answers: raise flhe-max-queries in the node config, or begin another one"
+                f"{len(self.queries)} queries were answered in this federation, this site's "
+                "limit: raise flhe-max-queries in the node config, or begin another one"
             )
         return replace(self, queries={**self.queries, number: query})
 
     def with_total(self, slot: Slot) -> Journal:
-        """With a query of which a sum is about to be opened, under the only number that it has.
+        """Return the journal with a query whose sum is to be opened, under its only number.
 
         Two sums of one question, under two numbers, would differ by single answers.
 
-        Raises ReuseError: it has another number, or the number another query.
+        Raises ReuseError: the query has another number, or the number another query.
         """
         number, query = slot.round, slot.history
         known = [of for of, each in self.queries.items() if each == query]
         if self.queries.get(number, query) != query or (known and number not in known):
             said = f"this query has another number here than {number}"
-            raise ReuseError(f"{said}: a second sum of it would show single answers")
+            raise ReuseError(f"{said}: a second sum of it would reveal single answers")
         if not known and len(self.queries) >= MAX_QUERIES:
-            raise ReuseError(f"this federation has had its {MAX_QUERIES} queries")
+            raise ReuseError(f"this federation has reached its limit of {MAX_QUERIES} queries")
         return replace(self, queries={**self.queries, number: query})
 
     # --- sets of survivors ---
 
     def set_of(self, slot: Slot) -> SignedSet | None:
-        """The set that was signed of those that start where `slot` does; None where none was."""
+        """Return the set signed from the start of `slot`, or None."""
         start = start_of(slot)
         return next((each for each in self.signed if each.start == start), None)
 
     def check_set(self, slot: Slot) -> None:
-        """Refuse a slot where a set of another one from its start was signed; ReuseError."""
+        """Refuse a slot if a set of another slot from its start was signed; ReuseError."""
         found = self.set_of(slot)
         if found is not None and found.slot != slot.digest():
             raise ReuseError(
@@ -263,18 +267,18 @@ class Journal(Record):
             )
 
     def signed_in(self, slot: Slot) -> bytes | None:
-        """Digest of the set of survivors that was signed in this attempt; None before one was."""
+        """Return the digest of the set signed in this attempt, or None."""
         note = self.note_of(slot)
         return note.support if note is not None and self.mark[2] == CONSIST else None
 
     def with_set(self, slot: Slot, digest: bytes, scope: bytes, spends: Spends) -> Journal:
-        """With a set that is about to be signed, the only one of its round and its start.
+        """Return the journal with a set to be signed, the only one of its round and its start.
 
-        `digest` is that of the set, `scope` that of slot and circle (`Void.scope`), `spends` what
-        opening it takes of the key. Again for the same one, nothing changes.
+        `digest` is the set's, `scope` that of slot and circle (`Void.scope`), `spends` the cost of
+        opening it. Repeating it for the same set changes nothing.
 
-        Raises ReuseError: another set was signed in this round or from this start, the slot was given
-        up, or another attempt was encrypted since; NoKeyError: the key has opened what it may.
+        Raises ReuseError: another set was signed in this round or from this start, the slot was
+        given up, or another attempt was encrypted since; NoKeyError: the key's limit is reached.
         """
         self.check_epoch(slot.epoch)
         signed, note, step = self.signed_in(slot), self.note_of(slot), self.mark[2]
@@ -291,42 +295,42 @@ class Journal(Record):
             )
         mark = slot.round, slot.attempt, CONSIST
         then = self.claimed(slot.epoch, mark, replace(note, support=digest)).spending(spends)
-        # Of each model there is one evaluation.
+        # Each model has one evaluation.
         if slot.purpose == EVALUATION.purpose or self.set_of(slot) is not None:
             return then
         made = SignedSet(start_of(slot), slot.digest(), scope, slot.round)
         return replace(then, signed=(*self.signed, made)[-KEPT_SETS:])
 
     def with_answer(self, slot: Slot) -> Journal:
-        """With the note that this node's part of what opens a set of `slot` is about to leave."""
+        """Return the journal with a note that this node's shares for a set of `slot` may leave."""
         of = slot.digest()
         told = tuple(replace(s, answered=True) if s.slot == of else s for s in self.signed)
         return replace(self, signed=told) if told != self.signed else self
 
     def gave_up(self, slot: Slot) -> Journal:
-        """With nothing of a slot to be signed or answered any more, by a last claim in its attempt.
+        """Return the journal with a slot given up for signing and answering, by a last claim.
 
-        Raises ReuseError: this node has answered for the slot, or has forgotten whether it has;
-        NoKeyError: an epoch that is not this federation's, or not yet.
+        Raises ReuseError: this node has answered for the slot, or no longer knows whether it has;
+        NoKeyError: the epoch is not, or not yet, this federation's.
         """
         mark, of = (slot.round, slot.attempt, VOID), slot.digest()
         if any(each.slot == of and each.answered for each in self.signed):
             raise ReuseError(
-                f"a set of round {slot.round} was opened here in part: it is not given up"
+                f"a set of round {slot.round} was opened here in part: it cannot be given up"
             )
         if len(self.signed) == KEPT_SETS and slot.round <= self.signed[0].round:
-            raise ReuseError(f"what was answered in round {slot.round} is forgotten here")
+            raise ReuseError(f"the answers of round {slot.round} are no longer recorded here")
         if slot.epoch in self.past:
-            return self  # its keys are gone
+            return self  # its keys are erased
         self.check_epoch(slot.epoch)
         if self.mark >= mark:
-            return self  # what was claimed since is what may be signed
+            return self  # a later claim decides which set may be signed
         same = mark[:2] == self.mark[:2]
         return replace(self, mark=mark, note=self.note if same else Note(history=slot.history))
 
 
 def start_of(slot: Slot) -> bytes:
-    """What one set is signed of: SHA-256 of the slot's purpose and history, 32 bytes."""
+    """Return SHA-256 of the slot's purpose and history, 32 bytes; one set is signed for each."""
     return sha256(dumps([slot.purpose, slot.history])).digest()
 
 
@@ -336,15 +340,15 @@ Change = Callable[[Journal], Journal]
 class Book:
     """The journal at `name` in a state directory, together with its witness.
 
-    Raises NoKeyError where there is no journal, or it is not the last one; `read`, `note` and `close`
-    do not.
+    Raises NoKeyError if there is no journal or it does not match its witness; `read`, `note` and
+    `close` do not.
     """
 
     def __init__(self, store: Store, name: str) -> None:
         self._store, self._name = store, name
 
     def read(self) -> Journal | None:
-        """The journal as it is on disk, whatever its witness says; None without one."""
+        """Return the journal on disk without checking its witness, or None."""
         if not self._store.exists(self._name):
             return None
         return Journal.from_bytes(self._store.read(self._name))
@@ -352,20 +356,22 @@ class Book:
     def known(self) -> Journal:
         """As `read`, but NoKeyError without one."""
         if (found := self.read()) is None:
-            raise NoKeyError("what was used in this federation is missing: agree on a new epoch")
+            raise NoKeyError(
+                "the record of this federation's claims is missing: agree on a new epoch"
+            )
         return found
 
     def enter(self, change: Change = lambda same: same) -> Journal:
-        """Replace the journal by what `change` makes of it, on disk and in its witness; return it."""
+        """Replace the journal by `change(journal)`, on disk and in its witness; return it."""
         found = made = self.known()
 
         def act(kept: bytes) -> bytes:
             nonlocal made
-            now = self.known()  # again: nobody else changes it from here on
+            now = self.known()  # again: from here on no other process changes it
             self._store.witness.check(kept, now.entry, now.before)
             made = change(now)
             if made != now:
-                # Before it comes what is witnessed; a crash may have left another one in between.
+                # `before` is the witnessed entry; a crash may have left another one in between.
                 made = replace(made, entry=_name(), before=kept)
                 self._write(made)
             return made.entry
@@ -374,7 +380,7 @@ class Book:
         return made
 
     def begin(self, change: Change) -> None:
-        """As `enter`, but a journal that may not be used is given a new witness.
+        """As `enter`, but give an unusable journal a new witness.
 
         Its rounds stay over, and the keys of its epoch stay unused.
         """
@@ -387,7 +393,7 @@ class Book:
             self._store.witness.follow(made.witness, lambda _: made.entry, new=True)
 
     def note(self, change: Change) -> bool:
-        """As `enter`, but a journal that may not be used is changed too; return whether it may be."""
+        """As `enter`, but change an unusable journal too; return whether it is usable."""
         try:
             self.enter(change)
         except NoKeyError:
@@ -397,7 +403,7 @@ class Book:
         return True
 
     def close(self) -> None:
-        """End the use of its keys for good; which rounds are over stays."""
+        """End the use of its keys for good; finished rounds stay recorded."""
         found = self.read()
         if found is None or not (found.epoch or found.agreement):
             return

@@ -1,6 +1,6 @@
-"""Ledger: how many of a site's updates left with which noise, and the witness of its last entry.
+"""Ledger: number of a site's updates by noise, and the witness of its last entry.
 
-A site's first identity brings an empty ledger along. So one that is missing later was taken away.
+A site's first identity creates an empty ledger. So a missing ledger was removed.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ class Ledger(Record):
 
     @property
     def counts(self) -> Counts:
-        """How many updates with each noise."""
+        """Number of updates by noise."""
         return Counter({Mechanism(z, q, unit): count for z, q, unit, count in self.releases})
 
     @classmethod
     def of(cls, counts: Counts, before: bytes) -> Ledger:
-        """A new entry with these counts, after the one that is witnessed."""
+        """Return a new entry with these counts, after the witnessed one."""
         rows = tuple((*mechanism, count) for mechanism, count in sorted(_few(counts).items()))
         return cls(secrets.token_bytes(16), before, rows)
 
 
 def _few(counts: Counts) -> Counts:
-    """As many kinds as a ledger holds: the two rarest count as whichever noise hides less."""
+    """Return at most as many kinds as a ledger holds: merge the two rarest under the weaker noise."""
     counts = Counter(counts)
     while len(counts) > MAX_KINDS:
         (one, two), more = zip(*counts.most_common()[-2:], strict=True)
@@ -75,7 +75,7 @@ def witness_name(public: bytes) -> bytes:
 
 
 def begin(store: Store, public: bytes) -> None:
-    """Write the empty ledger that a new identity has."""
+    """Write the empty ledger of a new identity."""
 
     def act(_: bytes) -> bytes:
         made = Ledger.of(Counter(), b"")

@@ -1,4 +1,4 @@
-"""Node: one site's side of one federation, with everything that is on its disk.
+"""Node: one site's side of one federation, with all its files on disk.
 
 epochs/<epoch id>                   an epoch's keys, of one of the federations
 runs/<id>/agreement                 state of an unfinished key agreement (secret, erased when done)
@@ -12,8 +12,8 @@ runs/<id>/releases                  how many updates with noise have left
 runs/<id>/draft                     an update whose round is not over (secret)
 runs/<id>/residual                  what sparse updates have not sent yet (secret)
 
-The id is that of Flower's run that began the federation. A run that resumes it has another. What is
-claimed of rounds, in the same folder, is listed in `claims`.
+Paths contain the id of Flower's run that began the federation. A run that resumes it has another
+id. `claims` lists the files with usage marks in the same folder.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ from flhe.wire.record import Form, Record, frame, unframe
 Agreement = epoch.Advertised | epoch.Shared | epoch.Confirmed
 A = TypeVar("A", epoch.Advertised, epoch.Shared, epoch.Confirmed)
 MAX_STORED = 64 << 20
-"""Longest state of an agreement, bytes."""
+"""Maximum size of an agreement's state in bytes."""
 OUTBOX = "outbox"
 _OUTPUTS = {kind.purpose: kind.purpose for kind in (MEAN_SQUARES, EVALUATION)}
-"""Where the last ciphertext of each purpose is kept; any other one in the outbox."""
+"""Files with the last ciphertext of these purposes; all others are in the outbox."""
 EPOCHS = "epochs/*"
-"""The files that hold keys, of all federations."""
+"""Key files of all federations."""
 _SECRETS = ("draft", "residual", OUTBOX, *_OUTPUTS, *SEEDS)
-"""What is destroyed when a node leaves."""
+"""Files that are destroyed when a node leaves."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredAgreement(Record):
-    """A key agreement under way: the class of its state, what it is for, and the state."""
+    """A key agreement under way: the class of its state, its contract, and the state."""
 
     FORM = Form(
         "stored agreement",
@@ -85,7 +85,7 @@ class StoredAgreement(Record):
 
 @dataclass(frozen=True, slots=True)
 class StoredSession(Record):
-    """The epoch of a federation, and what all have signed that it does."""
+    """Epoch and signed contract of a federation."""
 
     FORM = Form("stored session", 2 * MAX_BYTES, version=2)
 
@@ -95,7 +95,7 @@ class StoredSession(Record):
 
 @dataclass(frozen=True, slots=True)
 class StoredOutput(Record):
-    """What stands before a kept ciphertext."""
+    """Header of a kept ciphertext."""
 
     FORM = Form("stored update", MAX_BYTES, row=True)
 
@@ -104,9 +104,10 @@ class StoredOutput(Record):
 
 
 def open_store(policy: Policy) -> Store:
-    """The state directory of `policy`; where its place was not configured, every level is private.
+    """Return the state directory of `policy`; in a default place, make every level private.
 
-    Raises StoreError: a level is open to others; ConfigError: its witness would be on the same disk.
+    Raises StoreError: another user may access a level; ConfigError: its witness would be on the
+    same disk.
     """
     if policy.root is not None:
         policy.root.parent.mkdir(parents=True, exist_ok=True)
@@ -130,26 +131,26 @@ class Node(Claims):
         federations.check(self.store, self.run_id, self.policy.max_federations, begin=begin)
 
     def save_agreement(self, state: Agreement, contract: Contract) -> None:
-        """Keep the state of an agreement, and what it is for, for the next message."""
-        self.drop_agreement()  # overwrites the secrets of the step before
+        """Keep an agreement's state and contract for the next message."""
+        self.drop_agreement()  # overwrites the secrets of the previous step
         data = StoredAgreement(type(state).__name__, contract, state.to_bytes()).to_bytes()
-        # A first step needs nothing of what was: a directory that was put back begins anew with it.
+        # A first step needs no earlier state, so it renews a directory that was rolled back.
         enter = self.book.begin if type(state) is epoch.Advertised else self.book.enter
         enter(lambda now: replace(now, agreement=sha256(data).digest()))
         self.store.write(self._name("agreement"), data)
 
     def load_agreement(self, kind: type[A]) -> tuple[A, Contract]:
-        """Read it back; ProtocolError where no agreement is under way, or at another step."""
+        """Return the stored state and contract; ProtocolError if there is none, or at another step."""
         kept = self._agreement()
         if kept is None or kept.step != kind.__name__:
-            raise ProtocolError("no key agreement stands at this step here: start over")
+            raise ProtocolError("no key agreement is at this step here: start over")
         state = kind.from_bytes(kept.state)
         if state.identity != self.identity.public:
             raise ProtocolError("the stored agreement belongs to another identity: start over")
         return state, kept.contract
 
     def agreement_confirmed(self) -> bool:
-        """Whether an agreement waits for everyone's confirmation."""
+        """Whether an agreement waits for the confirmations of all members."""
         kept = self._agreement()
         return kept is not None and kept.step == epoch.Confirmed.__name__
 
@@ -157,9 +158,9 @@ class Node(Claims):
         data = self._kept("agreement", bytes)
         if data is None:
             return None
-        # Two copies would become one member, or one would end the same agreement a second time.
+        # Two copies would become one member, or one would finish the same agreement twice.
         if self.book.enter().agreement != sha256(data).digest():
-            raise NoKeyError("this is not the key agreement that was begun here last: start over")
+            raise NoKeyError("this is not the last key agreement that was begun here: start over")
         return StoredAgreement.from_bytes(data)
 
     def drop_agreement(self) -> None:
@@ -169,9 +170,10 @@ class Node(Claims):
     # --- epochs ---
 
     def start_session(self, agreed: epoch.Epoch, contract: Contract) -> None:
-        """Make `agreed` the epoch of this federation; the keys of the one before are destroyed.
+        """Make `agreed` the epoch of this federation; destroy the keys of the previous one.
 
-        What was opened stays opened. May be called again for the same epoch, after a crash half-way.
+        Openings stay recorded. Repeating it for the same epoch is safe, as after a crash in
+        between.
         """
         keys, data = _key_file(agreed.id), agreed.to_bytes()
         old = [name for name in self._epochs() if name != keys]
@@ -182,12 +184,12 @@ class Node(Claims):
         self.store.write(keys, data)
         self.store.write(self._name("session"), StoredSession(agreed.id, contract).to_bytes())
         self.book.enter(lambda now: now.begun(agreed.id, over))
-        seeds = map(self._name, SEEDS if old else ())  # of an epoch that is over
+        seeds = map(self._name, SEEDS if old else ())  # of a finished epoch
         for name in (*old, *seeds):
             self.store.erase(name)
 
     def erase_keys(self) -> None:
-        """Destroy the scheme's own keys of every epoch so far; the model is sealed under the others."""
+        """Destroy the scheme's own keys of all epochs so far; other keys seal the model."""
         for name in self._epochs():
             try:
                 agreed = self._keys(name)
@@ -199,18 +201,18 @@ class Node(Claims):
                 self.store.replace_erasing(name, bare.to_bytes())
 
     def usable_epoch(self) -> bytes | None:
-        """Id of this federation's epoch if its keys may be used here and now."""
+        """Return the id of this federation's epoch if its keys are usable now, else None."""
         try:
             agreed, contract = self.load_session()
             used = self.book.enter().epoch == agreed.id
         except (NoKeyError, ProtocolError):
             return None
-        # Erased, for another epoch that never began.
+        # Erased for another epoch that never began.
         bare = contract.terms.scheme.needs_all_members and not agreed.scheme_secret
         return agreed.id if used and not bare else None
 
     def _keys(self, name: str) -> epoch.Epoch:
-        """The keys of an epoch; NoKeyError where there are none, or they cannot be read."""
+        """Return an epoch's keys; NoKeyError if they are missing or unreadable."""
         if not self.store.exists(name):
             raise NoKeyError(
                 "the keys of this epoch are not in the state directory: agree on new ones"
@@ -223,9 +225,9 @@ class Node(Claims):
             ) from None
 
     def _epochs(self) -> list[str]:
-        """Key files of this federation's epochs; after a crash there may be more than one.
+        """Return the key files of this federation's epochs; after a crash there may be several.
 
-        A file that cannot be read is this federation's only if its session names it.
+        An unreadable file counts only if this federation's session names it.
         """
         session, found = self.session(), []
         for name in self.store.names(EPOCHS):
@@ -239,11 +241,11 @@ class Node(Claims):
         return found
 
     def session(self) -> StoredSession | None:
-        """Epoch and contract; None before there are any, and where they are damaged."""
+        """Return epoch and contract; None if missing or damaged."""
         return self._sound("session", StoredSession.from_bytes)
 
     def load_session(self) -> tuple[epoch.Epoch, Contract]:
-        """Epoch and contract of this run; NoKeyError where there are none under the pinned roster."""
+        """Return epoch and contract of this run; NoKeyError if the pinned roster has none."""
         kept = self.session()
         if kept is None:
             raise NoKeyError("this node has agreed on no key in this federation")
@@ -252,28 +254,28 @@ class Node(Claims):
             raise ProtocolError("the stored epoch belongs to another federation")
         pinned = self.policy.roster
         if pinned is not None and pinned.hash != agreed.roster.hash:
-            raise NoKeyError("another roster is pinned here than this key was agreed under")
+            raise NoKeyError("the pinned roster is not the one that this key was agreed under")
         return agreed, kept.contract
 
     def check_terms(self, terms: Terms) -> None:
-        """Refuse other terms than before: an epoch may have another contract, not other terms."""
+        """Refuse changed terms: an epoch may have another contract, but not other terms."""
         kept = self.session()
         if kept is not None and kept.contract.terms != terms:
             raise PolicyError("the server changed the terms of a running federation")
 
     def encrypted_before(self) -> bool:
-        """Whether this run has ever spoken of encryption here, and may not become a plain one."""
+        """Return whether this run was ever encrypted here, so may not become a plain one."""
         return any(self.store.exists(self._name(n)) for n in ("agreement", "session", "encrypted"))
 
     def mark_encrypted(self, run_id: int) -> None:
-        """Note that Flower's run `run_id` speaks of encryption, where it resumes a federation."""
+        """Note that Flower's run `run_id`, which may resume a federation, is encrypted."""
         name = f"runs/{run_id}/encrypted"
-        plain = PLAIN in self.policy.schemes  # else no run is a plain one
+        plain = PLAIN in self.policy.schemes  # otherwise no run is a plain one
         if plain and run_id != self.run_id and not self.store.exists(name):
             self.store.write(name, b"")
 
     def leave(self) -> None:
-        """Give up this federation: its keys and updates are destroyed, the model stays."""
+        """Leave this federation: destroy its keys and updates, keep the model."""
         self.drop_agreement()
         self.book.close()
         for name in (*self._epochs(), *map(self._name, _SECRETS)):
@@ -282,82 +284,82 @@ class Node(Claims):
     # --- the model ---
 
     def load_model(self) -> Model | None:
-        """The model that is on disk; None before the first message, and for one that is damaged."""
+        """Return the model on disk; None before the first message, or if it is damaged."""
         return self._sound("model", Model.from_bytes)
 
     def save_model(self, model: Model) -> None:
-        """Replace the model on disk, whole or not at all."""
+        """Replace the model on disk atomically."""
         self.store.write(self._name("model"), model.chunks())
 
     # --- what was sent ---
 
     def save_output(self, sealed: Sealed, envelope: bytes) -> None:
-        """Keep a ciphertext: if it is asked for again, these are the bytes that are sent."""
+        """Keep a ciphertext, so that a repeated request gets the same bytes."""
         head = frame(StoredOutput(sealed.header(), envelope))
         name = self._name(_OUTPUTS.get(sealed.slot.purpose, OUTBOX))
         self.store.write(name, [memoryview(head), *sealed.body()])
 
     def load_output(self, slot: Slot) -> tuple[Sealed, bytes] | None:
-        """The kept ciphertext of this very slot, or None."""
+        """Return the kept ciphertext of this slot, or None."""
         if self.claimed(slot) is None:
             return None
         output = self._kept(_OUTPUTS.get(slot.purpose, OUTBOX), _output)
         return output if output is not None and output[0].slot == slot else None
 
     def last_sent(self) -> int:
-        """Round of the last update that was encrypted here; 0 before there is one."""
+        """Round of the last update that was encrypted here, or 0."""
         output = self._kept(OUTBOX, _output)
         return 0 if output is None else output[0].slot.round
 
     def check_unevaluated(self, round_: int) -> None:
-        """Refuse to evaluate a second model of a round, in whatever epoch; ClaimedError."""
+        """Refuse to evaluate a second model of a round, in any epoch; ClaimedError."""
         last = self._kept(EVALUATION.purpose, _output)
         if last is not None and round_ <= last[0].slot.round:
-            raise ClaimedError(f"the model of round {round_} or a later one was evaluated here")
+            raise ClaimedError(f"a model of round {round_} or a later one was evaluated here")
 
     def check_mask(self, mask: Support | None, *, keep: bool = False) -> None:
-        """Refuse another selection than before, which would show what was encrypted; DriftError.
+        """Refuse another selection than before, which would reveal encrypted values; DriftError.
 
-        `keep` the first one before an update is encrypted under it.
+        With `keep`, record the first one before an update is encrypted under it.
         """
         kept = self._kept("mask", bytes)
         if mask is not None and kept not in (None, mask.digest()):
-            raise DriftError("another selection than this node has sent updates under")
+            raise DriftError("this node's updates used another selection until now")
         if mask is not None and kept is None and keep:
             self.store.write(self._name("mask"), mask.digest())
 
     def count_release(self) -> None:
-        """Count one more update with noise, on disk, before it is trained; PolicyError if too many."""
+        """Count one more update with noise, on disk, before training; PolicyError beyond the limit."""
         before = int.from_bytes(self._kept("releases", bytes) or b"", "big")
         most = int(self.policy.limits["max-releases"])
         if most and before >= most:
             raise PolicyError(
-                f"updates with noise left this node {before} times, its policy allows {most}: each one "
-                "tells more of the data; raise flhe-max-releases in the node config"
+                f"a node may send {most} updates with noise by its policy, this one has sent "
+                f"{before}: each one reveals more of the data; raise flhe-max-releases in the "
+                "node config"
             )
         self.store.write(self._name("releases"), (before + 1).to_bytes(8, "big"))
 
-    # --- what is not sent yet ---
+    # --- values not sent yet ---
 
     def save_draft(self, draft: Draft) -> None:
         """Keep an update until its round is over."""
         self.store.write(self._name("draft"), draft.chunks())
 
     def load_draft(self) -> Draft | None:
-        """The update whose round is not over, if there is one."""
+        """Return the update whose round is not over, or None."""
         return self._kept("draft", Draft.from_bytes)
 
     def residual(self) -> NDArray[np.float32] | None:
-        """What sparse updates have not sent so far, shape (floats,); None before the first."""
+        """Residual of sparse updates so far, shape (floats,); None before the first."""
         return self._kept("residual", lambda data: Draft.from_bytes(data).residual)
 
     def settle_draft(self, round_: int, *, sent: bool, contract: bytes = b"") -> None:
-        """End a round: what its update did not send stays for later, all of it if it is not `sent`.
+        """End a round: the update's unsent values move to the residual, all of them unless `sent`.
 
-        `contract` is the one that its senders trained under. What was trained under another, or for a
-        round that has no sum, is dropped: it would come into a later sum alone, where everybody else
-        was told to stand still. The residual is a function of the draft alone, so after a crash this
-        may be done again.
+        `contract` is the one that the round's senders trained under. A draft from another contract,
+        or for a round without a sum, is dropped: its values would enter a later sum alone. The
+        residual depends on the draft only, so repeating this after a crash is safe.
         """
         draft = self.load_draft()
         if draft is None or draft.round > round_:
@@ -371,14 +373,14 @@ class Node(Claims):
         self.store.erase(self._name("draft"))
 
     def drop_draft(self) -> None:
-        """Forget an update that started from a model that is not the others'."""
+        """Drop an update whose starting model differs from the other members'."""
         self.store.erase(self._name("draft"))
 
     def skip_draft(self, round_: int) -> None:
         """End the rounds up to `round_`, whose model was taken from another member.
 
-        Nobody says whose updates are in it. One that was encrypted counts as sent; another one is
-        dropped, because its own model may have been another than the others'.
+        The set of its senders is unknown. An encrypted update counts as sent; another is dropped,
+        because its starting model may differ from the other members'.
         """
         draft = self.load_draft()
         if draft is None or draft.round > round_:
@@ -394,7 +396,7 @@ def _key_file(epoch_id: bytes) -> str:
 
 
 def _output(data: bytes) -> tuple[Sealed, bytes]:
-    """A kept ciphertext and its envelope."""
+    """Return a kept ciphertext and its envelope."""
     kept, start = unframe(StoredOutput, data)
     return Sealed.from_parts(
         kept.header, np.frombuffer(data, np.uint8, offset=start)

@@ -1,13 +1,13 @@
-"""Policy: what this node allows, whatever the server asks for.
+"""Policy: what this node allows, whatever the server requests.
 
-It is read from the node's own config, whose keys docs/deploy.md lists, and from $FLHE_HOME,
-$FLHE_METRICS and $FLHE_WITNESS. Flower's run config is no source: the server can rewrite it. Of the
-limits that a pinned roster holds (`flhe.keys.roster.limits`) and the node's own the stricter holds.
+It is read from the node's own config (keys in docs/deploy.md) and from $FLHE_HOME, $FLHE_METRICS
+and $FLHE_WITNESS. It ignores Flower's run config, because the server can rewrite that. Limits are
+set in a pinned roster (`flhe.keys.roster.limits`) and in the node config; the stricter one applies.
 
-A simulation has no node config to pin anything in. There, and only there, trust is first-use, sparse
-updates may be told unpermuted, the server may read sums, any part of an update may travel in clear,
-what schemes declare is at its laxest, the disk counts as one that is never put back, and a run passes
-unencrypted if its run config says so: `scheme="plain"` or `flhe-plain=true`.
+A simulation has no node config for pinning. Only there, trust is first-use, schemes may have their
+weakest settings, and the disk counts as one that is never rolled back. Only there, the server may
+see unpermuted supports, read sums and ask for any part of an update in clear. A run is unencrypted
+if its run config says so: `scheme="plain"` or `flhe-plain=true`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ Config = Mapping[str, object]
 T = TypeVar("T", str, bool, int)
 _NEEDS = {str: "text", bool: "true or false", int: "a whole number, 0 or more"}
 RULES = (*MAPS, "random", "layers")
-"""Rules of selection; see `flhe.coding.select`."""
+"""Selection rules; see `flhe.coding.select`."""
 COUNTS = ("num-examples", "num_examples")
-"""Names of an example count. The server names the weight, so it could name any metric that."""
+"""Names of an example count. The server names the weight, so it could name any metric as one."""
 MAX_QUERIES = 100
-"""Queries that a federation may ask unless a site says another number."""
+"""Default maximum number of queries in a federation."""
 METRICS = ("loss", "accuracy", "acc")
 PREFIXES = ("train", "eval", "val", "test")
 OWN = (
@@ -51,17 +51,17 @@ OWN = (
     *("max-federations", "min-survivors", "dealt-key", "select-rules", "accept-contract"),
     *("queries", "min-contributors", "max-queries"),
 )
-"""Settings beside the limits, without `flhe-`."""
+"""Settings besides the limits, without `flhe-`."""
 
 
 @functools.cache
 def settings() -> tuple[str, ...]:
-    """Keys of a node's config that are ours."""
+    """Return flhe's keys in a node config."""
     return tuple(f"flhe-{name}" for name in (*OWN, *limits.known()))
 
 
 def misspelt(config: Config) -> str:
-    """What is wrong with settings that do not exist; a misspelled limit would not be enforced."""
+    """Return the error for unknown settings, or "": a misspelled limit would not be enforced."""
     unknown = sorted(k for k in map(str, config) if k not in settings() and _is_ours(_folded(k)))
     if not unknown:
         return ""
@@ -71,22 +71,22 @@ def misspelt(config: Config) -> str:
 
 
 def configured(node_config: Config) -> bool:
-    """Whether a node configures anything of ours, and so is a deployed one."""
+    """Return whether a node config has any flhe setting, as on a deployed node."""
     return any(str(key).startswith("flhe-") for key in node_config)
 
 
 def _folded(key: str) -> str:
-    """A key without what is misspelled most: case, `_` for `-`, and signs in front."""
+    """Return a key without its common misspellings: case, `_` for `-`, and leading signs."""
     return key.casefold().replace("_", "-").lstrip("-#'\" ")
 
 
 def _is_ours(folded: str) -> bool:
-    """Whether a setting of ours was meant; the app's own, such as `partition-id`, are not."""
+    """Return whether flhe's setting was meant, and not the app's own, such as `partition-id`."""
     return folded.startswith("flhe") or bool(get_close_matches(folded, settings(), 1, 0.87))
 
 
 def setting(config: Config, key: str, default: T) -> T:
-    """A value of the type of `default`, which is what holds unless said; ConfigError for another."""
+    """Return a setting of the type of `default`, by default that; ConfigError for another type."""
     found, kind = config.get(key, default), type(default)
     if type(found) is not kind or (kind is int and found < 0):  # type: ignore[operator]
         raise ConfigError(f"{key} must be {_NEEDS[kind]}, got {type(found).__name__}")
@@ -94,14 +94,14 @@ def setting(config: Config, key: str, default: T) -> T:
 
 
 def listed(config: Config, key: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Names, separated by commas, even if they are none; `default` where nothing is said."""
+    """Return names separated by commas, possibly none; `default` if not set."""
     if key not in config:
         return default
     return tuple(name.strip() for name in setting(config, key, "").split(",") if name.strip())
 
 
 def allowed(simulated: bool = False, plain_asked: bool = False) -> tuple[str, ...]:
-    """Schemes that may run where the node config names none; deployed, flhe's own that say so."""
+    """Return the schemes that may run by default; deployed, flhe's own that allow it."""
     if simulated:
         return (*SCHEMES.names(), PLAIN) if plain_asked else SCHEMES.names()
     return tuple(name for name in SCHEMES.own if SCHEMES.named(name).deployed)
@@ -113,20 +113,21 @@ def _defaults() -> dict[str, Value]:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One node's policy: what holds unless its config or its roster says otherwise.
+    """Policy of one node: defaults, its config and its roster.
 
-    `home` is the state directory; where it was not configured, `root` is the directory above it that is
-    ours to make private. With `trust` "pinned" members are those of `roster`, else whoever advertises
-    first. `schemes` may run here, `metrics` may leave: `loss` also stands for `train_loss`, `eval-loss`
-    and the like. With `leave` the node answers nothing more and destroys its keys. `limits` are the
-    stricter of roster and own config, by name (`keys.roster.limits`). `dealt_key` is the file with this
-    site's keys, where they are dealt; `select_rules` may choose what is encrypted. A sum that this node
-    helps to open has `min_survivors` senders or more, beside what the roster says. At most
-    `max_federations` may begin in `home`; 0 is any number. `witness` is the witness's place, None for a
-    default one, and with `durable` keys outlive it. `accepted` are hashes of the contracts that may
-    run, 64 hexadecimal digits each; none for any. `queries` are the names of those that are
-    answered, None for whatever the app answers; `max_queries` is how many of one federation, and a sum
-    of answers has `min_contributors` senders or more.
+    `home` is the state directory; if not configured, `root` is the directory above it to make
+    private. With `trust` "pinned" the members are those of `roster`, else the first that advertise.
+    `schemes` may run here, `metrics` may leave: `loss` includes `train_loss`, `eval-loss` and the
+    like. With `leave` the node refuses everything and destroys its keys. `limits` are the stricter
+    of roster and own config, by name (`keys.roster.limits`). `dealt_key` is the file with this
+    site's dealt keys; `select_rules` may choose the encrypted part.
+
+    This node helps to open a sum of `min_survivors` senders or more, besides the roster's limit. At
+    most `max_federations` may begin in `home`; 0 allows any number. `witness` is the witness's
+    directory, None for a default one, and with `durable` keys outlive it. `accepted` are hashes of
+    permitted contracts, 64 hexadecimal digits each; none permits all. `queries` are the names of
+    permitted queries, None for all that the app answers. `max_queries` limits their number in one
+    federation. A sum of answers needs `min_contributors` senders.
     """
 
     home: Path
@@ -153,8 +154,8 @@ class Policy:
             raise ConfigError(f"flhe-trust={self.trust!r}: must be 'pinned' or 'first-use'")
         if self.trust == "pinned" and self.roster is None:
             raise ConfigError(
-                "no roster is pinned on this node: set flhe-roster and flhe-roster-hash in its node "
-                'config (or flhe-trust="first-use" where nobody has to be authenticated)'
+                "no roster is pinned on this node: set flhe-roster and flhe-roster-hash in its "
+                'node config (or flhe-trust="first-use" if members need no authentication)'
             )
         if unknown := [rule for rule in self.select_rules if rule not in RULES]:
             raise ConfigError(f"flhe-select-rules: {unknown[0]!r} is none of {', '.join(RULES)}")
@@ -172,7 +173,7 @@ class Policy:
         plain_asked: bool = False,
         environ: Mapping[str, str] = os.environ,
     ) -> Policy:
-        """Policy of the node that runs here; ConfigError for settings that make none."""
+        """Return the policy of the node that runs here; ConfigError for invalid settings."""
         if slips := misspelt(node_config):
             raise ConfigError(slips)
         simulated = simulated and not configured(node_config)
@@ -197,7 +198,7 @@ class Policy:
             raise ConfigError(
                 "flhe-max-epsilon without flhe-home: elsewhere each run would have a budget of its own"
             )
-        metrics = () if bounds["max-epsilon"] else METRICS  # sums of them have no noise
+        metrics = () if bounds["max-epsilon"] else METRICS  # their sums have no noise
         return cls(
             home=path,
             trust=trust,  # type: ignore[arg-type]  # validated in __post_init__
@@ -207,7 +208,7 @@ class Policy:
             leave=setting(node_config, "flhe-leave", False),
             witness=Path(witness) if witness else None,
             durable=simulated or setting(node_config, "flhe-durable", False),
-            # One that is pinned to nobody has nothing to compare a federation with.
+            # A node without a pinned roster has nothing to compare a federation with.
             max_federations=setting(node_config, "flhe-max-federations", int(roster is not None)),
             dealt_key=Path(dealt) if dealt else None,
             select_rules=listed(node_config, "flhe-select-rules", rules),
@@ -221,7 +222,7 @@ class Policy:
         )
 
     def check_members(self, members: int) -> None:
-        """Refuse a group of so few that this node shares no key with it; QuorumError."""
+        """Refuse to share a key with a group of too few members; QuorumError."""
         need = max(self.limits["min-members"], self.min_survivors)
         if members < need:
             raise QuorumError(
@@ -230,7 +231,7 @@ class Policy:
             )
 
     def check_survivors(self, senders: int, contract: Contract) -> None:
-        """Refuse to help open a sum of so few; QuorumError."""
+        """Refuse to help open a sum of too few senders; QuorumError."""
         if senders < (need := self.fewest(contract)):
             raise QuorumError(
                 f"a sum of {senders} senders, this node opens none of fewer than {need}: wait for more "
@@ -239,7 +240,7 @@ class Policy:
             )
 
     def fewest(self, contract: Contract) -> int:
-        """Fewest senders of a sum that this node helps to open: what all signed, and its own limits."""
+        """Return the fewest senders of a sum that this node helps to open, by contract and policy."""
         own = max(self.min_survivors, self.min_contributors if contract.asks else 0)
         return max(contract.least, own)
 
@@ -252,7 +253,7 @@ class Policy:
             )
 
     def check_scheme(self, scheme: str) -> None:
-        """Refuse a scheme that this node, or its roster, does not allow."""
+        """Refuse a scheme that this node or its roster does not allow."""
         if scheme == PLAIN and PLAIN not in self.schemes:
             raise PolicyError(
                 "the server asked for an unencrypted run, which this node refuses: use a strategy "
@@ -267,12 +268,12 @@ class Policy:
             raise PolicyError(f"scheme {scheme!r} is not among those that the pinned roster allows")
 
     def check_contract(self, contract: Contract) -> None:
-        """Refuse a contract that this node does not allow, or that nobody here has accepted."""
+        """Refuse a contract that this node does not allow, or its administrator has not accepted."""
         self.check_terms(contract.terms)
         if contract.asks and self.queries == ():
             raise PolicyError(
-                "the server asked for a federation that answers queries, and this site answers none: "
-                "list those that it may in flhe-queries in the node config"
+                "the server asked for a federation that answers queries, and this site answers "
+                "none: list the permitted queries in flhe-queries in the node config"
             )
         if contract.asks and contract.least < self.min_contributors:
             raise PolicyError(
@@ -285,18 +286,18 @@ class Policy:
         name = contract.hash().hex()
         if self.accepted and name not in self.accepted:
             raise PolicyError(
-                f"nobody at this site has accepted the contract {name[:16]}...: read it (`flhe log`), "
-                f'and if it is what was agreed on, set flhe-accept-contract="{name}" in the node config'
+                f"this site has not accepted the contract {name[:16]}...: read it (`flhe log`), and if "
+                f'it is the agreed one, set flhe-accept-contract="{name}" in the node config'
             )
 
     def check_terms(self, terms: Terms) -> None:
-        """Refuse terms that this node, or its roster, does not allow."""
+        """Refuse terms that this node or its roster does not allow."""
         scheme = terms.scheme
         self.check_scheme(scheme.name)
         if terms.codec.sparse and not terms.codec.hides and not self.limits["unpermuted"]:
             raise PolicyError(
-                "the server asked for sparse updates with permute=False, which shows it what this node "
-                "chose: leave permute on in the strategy, or set "
+                "the server asked for sparse updates with permute=False, which reveals the "
+                "chosen coordinates to it: leave permute on in the strategy, or set "
                 f"{self._setting('unpermuted')}"
             )
 
@@ -359,8 +360,8 @@ class Policy:
         select = terms.select
         if select.kind not in self.select_rules:
             raise PolicyError(
-                f"the server asked to have {select.kind!r} choose what is encrypted, this node takes "
-                f"{', '.join(self.select_rules)}: change the rule in the strategy, or "
+                f"the server asked to select the encrypted values by {select.kind!r}, this node "
+                f"permits {', '.join(self.select_rules)}: change the rule in the strategy, or "
                 "flhe-select-rules in the node config"
             )
         if not select.by_layer:
@@ -388,14 +389,14 @@ class Policy:
             )
 
     def _setting(self, name: str) -> str:
-        """Where what was refused can be allowed."""
+        """Return the place of a setting that would allow the request."""
         where = f"flhe-{name} in the node config"
         if self.roster is not None and name in self.roster.limits.said:
             where += f", and {name} in the roster that all sites sign"
         return where
 
     def allows_metric(self, name: str) -> bool:
-        """Whether a metric of this name may leave the node."""
+        """Return whether a metric of this name may leave the node."""
         if name in self.metrics:
             return True
         prefix, _, rest = name.replace("-", "_").partition("_")
@@ -403,7 +404,7 @@ class Policy:
 
 
 def default_root(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where state directories lie that nobody configured."""
+    """Return the directory of state directories that are not configured."""
     if base := environ.get("FLHE_HOME"):
         return Path(base)
     if data := environ.get("XDG_DATA_HOME"):
@@ -424,7 +425,7 @@ def _roster(config: Config) -> Roster | None:
 
 
 def _schemes(config: Config) -> tuple[str, ...]:
-    """Schemes that were named; none where nothing was said."""
+    """Return the configured schemes; none if not set."""
     if "flhe-schemes" not in config:
         return ()
     known, named = (*SCHEMES.names(), PLAIN), listed(config, "flhe-schemes")
@@ -439,7 +440,7 @@ def _schemes(config: Config) -> tuple[str, ...]:
 
 
 def _bound(config: Config, limit: Limit, simulated: bool) -> Value:
-    """What the node's own config says of a limit, or what holds where it says nothing."""
+    """Return the node config's value of a limit, or its default."""
     value = config.get(f"flhe-{limit.name}", limit.simulated if simulated else limit.default)
     if not limit.is_value(value):
         raise ConfigError(f"flhe-{limit.name} must be {limit.needs}")

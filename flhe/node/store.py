@@ -1,8 +1,8 @@
-"""One node's state directory: identity, keys and whatever else is kept, for its owner only.
+"""State directory of one node, for its owner only: identity, keys and all other kept state.
 
-Directories are 0700, files 0600, written whole or not at all (`flhe/wire/files.py`). `identity.key`, an
-Ed25519 seed, is written here alone. How far keys were used is in each federation's journal
-(`journal.py`); the store knows where that has its witness.
+Directories are 0700, files 0600, written atomically (`flhe/wire/files.py`). Only this module writes
+`identity.key`, an Ed25519 seed. Each federation's journal records how far keys were used
+(`journal.py`); the store knows the place of its witness.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from flhe.wire.secret import Random
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _POLL = 0.05  # seconds
-_PATIENCE = 5.0  # seconds that a line of a log waits for its turn
+_PATIENCE = 5.0  # seconds that a line of a log waits for the lock
 
 
 class Store:
-    """The state directory at `path`; made if it is missing, with its parents.
+    """The state directory at `path`; created if missing, with its parents.
 
-    `witness` is the one of its journals; unless given, their keys are used in this process alone.
-    Raises StoreError if it is a link, is not ours, or others may look into it.
+    `witness` is the one of its journals; without it, their keys work in this process only. Raises
+    StoreError if the directory is a link, belongs to another user or is open to others.
     """
 
     def __init__(self, path: str | Path, witness: Witness = IN_PROCESS) -> None:
@@ -48,9 +48,9 @@ class Store:
 
     @contextmanager
     def lock(self, timeout: float = 30.0, *, name: str = "lock") -> Iterator[None]:
-        """Hold the directory alone, waiting `timeout` seconds at most (StoreError); not reentrant.
+        """Hold the directory's lock, after at most `timeout` seconds (StoreError); not reentrant.
 
-        Locks of different names do not exclude each other: one a run, so runs can share a node.
+        Locks of different names are independent: each run has one, so runs can share a node.
         """
         with files.os_errors("lock"):
             handle = os.open(self.root / name, os.O_RDWR | os.O_CREAT | files.SAFE, 0o600)
@@ -71,33 +71,33 @@ class Store:
             files.sweep(self.root)
             yield
         finally:
-            # Unlock explicitly: a child that the app forked inherits the handle. And only in the
-            # process that locked: the child may come by here too.
+            # Unlock explicitly: a forked child inherits the handle. Only the process that locked
+            # does so, because the child may run this too.
             if os.getpid() == holder:
                 fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
 
     def exists(self, name: str) -> bool:
-        """Whether the file `name` is there."""
+        """Return whether the file `name` exists."""
         return self._at(name).is_file()
 
     def names(self, pattern: str) -> list[str]:
-        """Names of the files that a pattern fits, ascending."""
+        """Return the names of the files that match a pattern, ascending."""
         with files.os_errors("read"):
             found = [p for p in self.root.glob(pattern) if _PART.fullmatch(p.name) and p.is_file()]
         return sorted(path.relative_to(self.root).as_posix() for path in found)
 
     def changed(self, name: str) -> int:
-        """When `name` was written, in nanoseconds."""
+        """Return the modification time of `name` in nanoseconds."""
         with files.os_errors("read"):
             return self._at(name).stat().st_mtime_ns
 
     def read(self, name: str) -> bytes:
-        """Return the content of `name`. Raises StoreError if missing, or open to others."""
+        """Return the content of `name`; StoreError if it is missing or open to others."""
         return files.read(self._at(name))
 
     def write(self, name: str, data: Buffer | Iterable[Buffer]) -> None:
-        """Write the file `name`, whole or not at all, from one buffer or many; replaces an older one.
+        """Write the file `name` atomically, from one buffer or many; an older one is replaced.
 
         `name` is a relative path of up to four parts, each of letters, digits and `.`, `_`, `-`.
         Raises ConfigError for another name.
@@ -108,22 +108,22 @@ class Store:
         files.replace(path, [data] if isinstance(data, Buffer) else data)
 
     def move(self, name: str, to: str) -> None:
-        """Give the file `name` the name `to`, in place of what had it."""
+        """Rename the file `name` to `to`, which is replaced."""
         source, target = self._at(name, writing=True), self._at(to, writing=True)
         files.move(source, target)
 
     def append(self, name: str, lines: bytes, limit: int) -> None:
-        """Add lines to the log `name`, whole or not at all; a full one becomes `<name>.1`."""
+        """Add lines to the log `name`, all or none; a full one becomes `<name>.1`."""
         path = self._at(name, writing=True)
-        with self.lock(_PATIENCE, name="lock-log"):  # runs share it, and one at a time may rotate
+        with self.lock(_PATIENCE, name="lock-log"):  # runs share it, and only one may rotate
             files.append(path, lines, limit)
 
     def replace_erasing(self, name: str, data: Buffer) -> None:
-        """Put other secrets in the place of a file's, which are overwritten, as far as that helps."""
+        """Replace a file's secrets by others; the old ones are overwritten as far as that helps."""
         files.replace_erasing(self._at(name, writing=True), [data])
 
     def erase(self, name: str) -> None:
-        """Overwrite `name` with zeros, as far as that helps, and remove it; it may be missing."""
+        """Overwrite `name` with zeros as far as that helps, and remove it; it may be missing."""
         files.erase(self._at(name, writing=True))
 
     def drop(self, folder: str) -> None:
@@ -135,7 +135,7 @@ class Store:
             place.rmdir()
 
     def identity(self, random: Random = secrets.token_bytes) -> Identity:
-        """Load this node's identity, made on first use. Takes the lock then: call it outside one."""
+        """Load this node's identity, created on first use. It takes the lock: do not hold one."""
         if not self.exists("identity.key"):
             with self.lock():
                 if not self.exists("identity.key"):

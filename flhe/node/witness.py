@@ -1,9 +1,8 @@
-"""Witness: the name of a journal's last entry, kept outside the volume that the journal is on.
+"""Witness: the name of a journal's last entry, kept outside the journal's volume.
 
-A volume that is put back takes its inodes, its times and its files back, and the machine need not have
-started anew. So no file on the volume can show that a claim is missing. A file outside it can: each
-journal has one, of 16 bytes, by default in memory, which nobody puts back without the processes that
-run there.
+Restoring a volume restores its inodes, times and files, and the machine need not restart. So no
+file on the volume can reveal a missing claim, but a file outside it can. Each journal has such a
+file of 16 bytes, by default in memory, which no restore brings back without its processes.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from flhe.errors import ConfigError, NoKeyError, StoreError
 from flhe.wire import files
 
 _MEMORY: dict[bytes, bytes] = {}
-os.register_at_fork(after_in_child=_MEMORY.clear)  # two processes would each go on alone
+os.register_at_fork(after_in_child=_MEMORY.clear)  # otherwise two processes would each go on alone
 _ALONE = threading.Lock()
 _MOUNTS = Path("/proc/self/mountinfo")
 _IN_MEMORY = ("tmpfs", "ramfs")
@@ -28,20 +27,20 @@ _WHERE = "the witness's directory"
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Where entries are kept: in a directory of this user alone, or in this process.
+    """Place of entries: a directory of this user alone, or this process.
 
-    Without a `place` no other process may use the keys. With `durable` a missing entry is taken from
-    the journal, whose disk is never put back.
+    Without a `place` no other process may use the keys. With `durable` a missing entry is taken
+    from the journal, because its disk is never rolled back.
     """
 
     place: Path | None = None
     durable: bool = False
 
     def follow(self, name: bytes, act: Callable[[bytes], bytes], *, new: bool = False) -> None:
-        """Call `act` with the entry under `name`, and keep the one that it returns.
+        """Call `act` with the entry under `name`, and keep the returned entry.
 
-        Nobody else reads or changes it in between, in whatever process or copy of a state directory.
-        A missing entry is b""; only `new` or `durable` keeps one in its place.
+        A lock excludes all other processes and copies of the state directory meanwhile. A missing
+        entry is b""; only `new` or `durable` creates one.
         """
         if self.place is None:
             with _ALONE:
@@ -51,23 +50,23 @@ class Witness:
             files.exchange(path, act, _WHERE, create=new or self.durable)
 
     def forget(self, name: bytes) -> None:
-        """Remove an entry: the journal that it belongs to is not used any more."""
+        """Remove an entry whose journal is no longer used."""
         if self.place is None:
             _MEMORY.pop(name, None)
         else:
             files.drop(self.place / name.hex(), _WHERE)
 
     def check(self, kept: bytes, entry: bytes, before: bytes) -> None:
-        """Refuse a journal whose last entry is not the one that is `kept`; NoKeyError.
+        """Refuse a journal whose last entry is not the witnessed `kept`; NoKeyError.
 
-        A journal that is one entry ahead comes from a crash between both writes. It is taken.
+        A journal that is one entry ahead comes from a crash between both writes, and is accepted.
         """
         if kept in (entry, before) if kept else self.durable:
             return
         if kept:
             raise NoKeyError(
-                "this state directory was copied or put back, and what is missing in it was used "
-                "elsewhere: its keys encrypt nothing; agree on a new epoch"
+                "this state directory was copied or rolled back, and its keys were used elsewhere "
+                "since: they encrypt nothing; agree on a new epoch"
             )
         if self.place is None:
             raise NoKeyError(
@@ -76,9 +75,9 @@ class Witness:
                 "memory"
             )
         raise NoKeyError(
-            "the witness of these keys' last use is missing: the machine has started anew, or this "
+            "the witness of these keys' last use is missing: the machine was restarted, or this "
             "state directory is a copy; they encrypt nothing; agree on a new epoch (flhe-durable=true "
-            "in the node config where the disk is never put back)"
+            "in the node config if the disk is never rolled back)"
         )
 
 
@@ -93,19 +92,19 @@ def find(
     environ: Mapping[str, str] = os.environ,
     make: bool = True,
 ) -> Witness:
-    """Return the witness of a state directory: in the place that is named, or the first that will do.
+    """Return the witness of a state directory: in the named place, or the first suitable one.
 
     Without `make`, no directory is made.
 
-    Raises ConfigError: the place that is named is on the same disk; StoreError: it is open to others
-    or cannot be made.
+    Raises ConfigError: the named place is on the same disk; StoreError: it is open to others or
+    cannot be created.
     """
     if named is not None:
         _prepare(named, make)
         if not (durable or is_apart(named, home)):
             raise ConfigError(
-                "flhe-witness is on the same disk as the state directory, and would be put back with "
-                "it: name a directory in memory or on another disk"
+                "flhe-witness is on the same disk as the state directory, and would be rolled back "
+                "with it: name a directory in memory or on another disk"
             )
         return Witness(named, durable)
     for place in _defaults(environ):
@@ -120,12 +119,12 @@ def find(
 
 
 def is_apart(place: Path, home: Path) -> bool:
-    """Whether `place` stays as it is when the disk of `home` is put back."""
+    """Return whether restoring the disk of `home` leaves `place` unchanged."""
     return _device(place) != _device(home) or bool(in_memory(place))
 
 
 def in_memory(place: Path) -> bool | None:
-    """Whether a place is in memory; None where the system does not tell."""
+    """Return whether a place is in memory; None if the system does not report it."""
     device = _device(place)
     number = f"{os.major(device)}:{os.minor(device)}"
     try:

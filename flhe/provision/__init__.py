@@ -1,1 +1,1 @@
-"""What an administrator sets a site up with: identities, rosters, backups, and a check of it all."""
+"""Set-up of a site by its administrator: identities, rosters, backups, and a check of it all."""

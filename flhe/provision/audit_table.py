@@ -1,4 +1,4 @@
-"""The tables that `flhe log` prints: a node's audit log, oldest line first, and its contracts."""
+"""Tables of `flhe log`: a node's audit log, oldest line first, and its contracts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _WIDE = ("stage", "epoch", "round", "result", "answer", "size", "seconds")
 _STACKED = ("stage\nround", "epoch\nresult", "answer\nreason", "size\nseconds")
 _RIGHT = ("round", "size", "seconds", "size\nseconds")
 _UNLIMITED = 1000
-"""Columns of a terminal that any line fits."""
+"""Columns of a terminal that fit any line."""
 
 
 def audit_table(entries: Sequence[Entry | None], console: Console) -> Table:
-    """One row an entry, under a row for each run; cells are stacked where the terminal is narrow."""
+    """Return one row for each entry, under a row for each run; narrow terminals stack the cells."""
     wide = _table(entries, stacked=False)
     unlimited = console.options.update(max_width=_UNLIMITED)
     fits = console.measure(wide, options=unlimited).maximum <= console.width
@@ -34,8 +34,8 @@ def _table(entries: Sequence[Entry | None], *, stacked: bool) -> Table:
         box=SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),
-        caption="times are UTC; result is the same at all sites unless the server told them different "
-        "ones; size is what left, seconds include the app's own",
+        caption="times are UTC; result is equal at all sites unless the server sent them different "
+        "ones; size counts bytes sent, seconds include the app's own",
     )
     out.add_column("run / time", no_wrap=True)
     for heading in _STACKED if stacked else _WIDE:
@@ -83,7 +83,7 @@ def _size(count: int) -> str:
 
 
 def contracts(home: Path) -> Iterator[Text]:
-    """What the members of each federation have signed that it does, as this node keeps it."""
+    """Yield the contract of each federation as its members signed it, from this node's copy."""
     for path in sorted(home.glob("runs/*/session")):
         contract = StoredSession.from_bytes(path.read_bytes()).contract
         yield Text(f"{path.parent.name}: contract {contract.hash().hex()}", style="bold")

@@ -1,10 +1,10 @@
-"""Backup and restore of a state directory: the identity, and what opens the models of its epochs.
+"""Backup and restore of a state directory: the identity, and the model keys of its epochs.
 
     HOME/identity.key            back in its place
-    HOME/archive/<epoch id>      what opens the models that were sealed in it, for `flhe open`
+    HOME/archive/<epoch id>      the epoch's model key, for `flhe open`
 
-No epoch's own keys come back: a node that starts there shares no key with its group, agrees on a new
-one, and destroys nothing of the archive, which is for its administrator to keep or to delete.
+A backup holds no epoch's own keys. A node restored from it shares no key with its group and agrees
+on a new one. It leaves the archive alone, for its administrator to keep or delete.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from flhe.wire import files
 
 
 def backup(home: Path, out: Path, passphrase: str) -> tuple[Backup, int]:
-    """Write the backup of a state directory, 0600; returns what is in it, and how many epochs are not.
+    """Write the backup of a state directory, 0600; return its content and the number left out.
 
-    An epoch whose file is damaged, or of another version, is left out. Of the others the key of their
-    models is in it, and nothing that reads more.
+    An epoch with a damaged file, or one of another version, is left out. The backup holds the model
+    keys of the others, and nothing that reads more.
 
-    Raises ConfigError, StoreError: no identity there, a passphrase that is too short, or a file
-    that is there.
+    Raises ConfigError, StoreError: no identity there, a passphrase that is too short, or an
+    existing file.
     """
     identity = sites.existing(home)
     models: dict[bytes, ModelKey] = {}
@@ -51,14 +51,14 @@ def backup(home: Path, out: Path, passphrase: str) -> tuple[Backup, int]:
 
 
 def restore(path: Path, home: Path, passphrase: str) -> Backup:
-    """Make a state directory of a backup; it was not there, and is there as a whole or not at all.
+    """Create a new state directory from a backup, completely or not at all.
 
-    Raises ConfigError: `home` is there, or cannot be made; ProtocolError, AuthenticationError: no
-    backup, another passphrase, or a file that was changed.
+    Raises ConfigError: `home` exists, or cannot be created; ProtocolError, AuthenticationError: no
+    backup, a wrong passphrase, or an altered file.
     """
     if os.path.lexists(home):
         raise ConfigError(
-            f"--home {home}: it is there already, and no key is overwritten: name a new directory"
+            f"--home {home}: it exists already, and no key is overwritten: name a new directory"
         )
     kept = Backup.unseal(public_files.read(path, MAX_FILE, "the backup"), passphrase)
     beside = home.with_name(f".{home.name}-{secrets.token_hex(4)}")
@@ -71,31 +71,31 @@ def restore(path: Path, home: Path, passphrase: str) -> Backup:
             files.create(beside / ARCHIVE / model.epoch.hex(), model.to_bytes())
         files.create(beside / sites.IDENTITY, kept.identity.seed)
         beside.rename(home)
-    except BaseException as error:  # also Ctrl-C: nothing of it may stay, and it is in clear
+    except BaseException as error:  # also Ctrl-C: its keys are in clear, so nothing may stay
         _discard(beside)
         if not isinstance(error, (OSError, FlheError)):
             raise
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(f"--home {home}: cannot be made ({why})") from None
+        raise ConfigError(f"--home {home}: cannot be created ({why})") from None
     return kept
 
 
 def passphrase_in(path: Path) -> str:
-    """The first line of a file that only its owner reads. ConfigError if it is not such a file."""
+    """Return the first line of a file that only its owner may read; ConfigError otherwise."""
     try:
         data = files.read(path)
     except StoreError:
         raise ConfigError(
-            f"--passphrase-file {path}: it is missing, a link, somebody else's, or open to others: "
-            "chmod 600"
+            f"--passphrase-file {path}: it must be a file of yours that no other user may read, "
+            "not a link: chmod 600"
         ) from None
-    # Lines end at a line feed, as for everybody else; str.splitlines would end this one at others too.
+    # Only a line feed ends a line here; str.splitlines would split at others too.
     line = data.partition(b"\n")[0].removesuffix(b"\r")
     return line.decode(errors="surrogateescape")
 
 
 def _discard(folder: Path) -> None:
-    """Remove a directory that was not finished; keys in it are overwritten, as far as that helps."""
+    """Remove an unfinished directory; keys in it are overwritten as far as that helps."""
     for path in folder.rglob("*"):
         if path.is_file():
             with suppress(StoreError):

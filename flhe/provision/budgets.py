@@ -1,4 +1,4 @@
-"""`flhe budget`: what a site's updates have given away, and its administrator's word that it is so."""
+"""`flhe budget`: a site's privacy loss so far, and its administrator's confirmation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flhe.training import accountant
 
 
 def budget_of(config: Mapping[str, object]) -> Budget:
-    """The budget of the site with this node config; ConfigError where it has no identity."""
+    """Return the budget of the site with this node config; ConfigError without an identity."""
     policy = Policy.of_node(config, run_id=0, node_id=0, simulated=False)
     if not has_identity(policy.home):
         raise ConfigError("--node-config: no identity in its flhe-home; name the node's own config")
@@ -32,7 +32,7 @@ def _budget(policy: Policy, store: Store) -> Budget:
 
 
 def table(budget: Budget) -> Table:
-    """One row for each noise, and what all give away together."""
+    """Return one row for each noise, and the total in the caption."""
     counts = budget.ledger().counts
     limit = f", of {budget.epsilon:g}" if budget.epsilon else "; no limit (flhe-max-epsilon)"
     spent = accountant.epsilon(counts, budget.delta)
@@ -50,7 +50,7 @@ def table(budget: Budget) -> Table:
 
 
 def check_budget(policy: Policy) -> Checks:
-    """Whether a budget that is set can be kept here."""
+    """Yield whether a configured budget can be kept here."""
     limits = policy.limits
     if not limits["max-epsilon"]:
         return

@@ -1,4 +1,4 @@
-"""Checks of the state directory: whose it is, who can reach it, who works on it, its room and witness.
+"""Checks of the state directory: owner, access, processes, room and witness.
 
 Two nodes on one directory would be one site twice.
 """
@@ -27,28 +27,28 @@ LEAST_FREE, FEW_FREE = 64 << 20, 1 << 30
 _PROCESSES = Path("/proc")
 _OPTION = "--node-config"
 _SHORTEST = "--node"
-"""flower-supernode takes what its option begins with, too."""
+"""flower-supernode accepts any abbreviation of its option."""
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _LINKS = 40
-"""Links that a look-up follows before the system gives up."""
+"""Maximum number of links that the system follows in one look-up."""
 
 
 def check_home(home: Path) -> Checks:
-    """The directory itself, its parents, the room in it, and who uses it."""
+    """Check the directory itself, its parents, its room, and its processes."""
     yield from _permissions(home)
     yield _parents(home)
     yield _room(home)
     if home.is_dir():
         yield check_nodes(home)
         if (home / ARCHIVE).is_dir():
-            says = "keys of earlier epochs, that a restore brought back, are still here"
-            mend = f"once no sealed model needs them any more, delete {home / ARCHIVE}"
+            says = "keys of earlier epochs from a restore are still here"
+            mend = f"once no sealed model needs them, delete {home / ARCHIVE}"
             yield Check("archive", "warn", says, mend)
 
 
 def identity_in(home: Path) -> tuple[Identity | None, Check]:
-    """The identity, if it can be read, and what is to be said of it; none is made."""
+    """Return the identity, if it can be read, and its check; none is created."""
     if not (home / IDENTITY).is_file():
         mend = f"flhe keygen --home {home} --name NAME, or flhe keys restore BACKUP --home {home}"
         return None, Check("identity", "fail", "there is none", mend)
@@ -66,7 +66,7 @@ def _permissions(home: Path) -> Checks:
     try:
         status = home.lstat()
         if not stat.S_ISDIR(status.st_mode):
-            says, mend = f"{home} is no directory, or a link", "name the directory itself"
+            says, mend = f"{home} is not a directory, or is a link", "name the directory itself"
         elif status.st_uid != os.geteuid():
             says = f"{home} belongs to user {status.st_uid}, and this is user {os.geteuid()}"
             mend = "run doctor and the node as one user, and let it own the directory (chown -R)"
@@ -82,7 +82,7 @@ def _permissions(home: Path) -> Checks:
     loose = [home] * bool(status.st_mode & 0o077) + [p for p, s in inside if _is_loose(s)]
     strange = [p for p, s in inside if not stat.S_ISDIR(s.st_mode) and not stat.S_ISREG(s.st_mode)]
     if strange:
-        says = f"{strange[0]} is a link, or no file, and a node refuses those"
+        says = f"{strange[0]} is a link, or not a file; a node refuses those"
         yield Check(name, "fail", says, "put the file or directory itself in its place")
     if loose:
         more = f", and {len(loose) - 1} more" if len(loose) > 1 else ""
@@ -94,23 +94,23 @@ def _permissions(home: Path) -> Checks:
 
 
 def _inside(home: Path) -> list[tuple[Path, os.stat_result]]:
-    """What is in a directory, links not followed."""
+    """Return the content of a directory; links are not followed."""
     found = []
     for folder, folders, names in os.walk(home):
         for path in sorted(Path(folder, name) for name in (*folders, *names)):
-            with suppress(FileNotFoundError):  # a node at work renames files
+            with suppress(FileNotFoundError):  # a running node renames files
                 found.append((path, path.lstat()))
     return found
 
 
 def _is_loose(status: os.stat_result) -> bool:
-    """Whether it is somebody else's, or open to others; who may follow a link is never restricted."""
+    """Return whether it belongs to another user, or is open to others; links are always open."""
     others = status.st_mode & 0o077 and not stat.S_ISLNK(status.st_mode)
     return bool(status.st_uid != os.geteuid() or others)
 
 
 def _parents(home: Path) -> Check:
-    """Who may write above the directory, or to a link on the way, can put another one in its place."""
+    """Check for other users able to replace the directory, or a link in its path."""
     shared, other = None, "or choose another place for flhe-home"
     for place in _way(home):
         try:
@@ -118,22 +118,22 @@ def _parents(home: Path) -> Check:
         except OSError:
             continue
         if status.st_uid not in (0, os.geteuid()):
-            says = f"{place} belongs to another user, who may put another directory in its place"
+            says = f"{place} belongs to another user, who can put another directory in its place"
             return Check("path", "fail", says, f"chown -h {place}, {other}")
         if stat.S_ISLNK(status.st_mode) or not status.st_mode & _OTHERS:
             continue
         if not status.st_mode & stat.S_ISVTX:
-            says = f"others may write to {place}, and put another directory in its place"
+            says = f"other users may write to {place}, and put another directory in its place"
             return Check("path", "fail", says, f"chmod go-w {place}, {other}")
         shared = place
     if shared is not None:
-        says = f"{shared} is shared by all users; what is in it may be cleaned away"
+        says = f"all users share {shared}; the system may clean up its content"
         return Check("path", "warn", says, "choose a place such as /var/lib/flhe")
-    return Check("path", "ok", "nobody else can write above it")
+    return Check("path", "ok", "no other user can write above it")
 
 
 def _way(home: Path) -> list[Path]:
-    """Directories and links that the system goes through to find a directory, itself left out."""
+    """Return the directories and links in a path to a directory, without the directory itself."""
     absolute = Path.cwd() / home
     at, ahead = Path(absolute.anchor), deque(absolute.parts[1:])
     way, links = [at], 0
@@ -159,17 +159,18 @@ def _room(home: Path) -> Check:
     free = shutil.disk_usage(place).free
     says = f"{free / 1e9:.1f} GB free"
     if free < FEW_FREE:
-        mend = "free some space: a node keeps the model, its update and what it has not sent yet"
+        mend = "free some space: a node keeps the model, its update and the residual"
         return Check("disk", "fail" if free < LEAST_FREE else "warn", says, mend)
     return Check("disk", "ok", says)
 
 
 def check_witness(policy: Policy) -> Check:
-    """Whether what was used last is also noted outside the state directory's disk."""
+    """Check that the last use of keys is also recorded off the state directory's disk."""
     name = "witness"
     mend = (
-        'set flhe-witness="DIR" in the node config, a directory in memory that the node\'s user owns '
-        "(systemd: RuntimeDirectory=); or flhe-durable=true, if this disk is never put back"
+        'set flhe-witness="DIR" in the node config, a directory in memory that the node\'s user '
+        "owns (systemd: RuntimeDirectory=); or flhe-durable=true, if this disk is never rolled "
+        "back"
     )
     try:
         found = witness.find(policy.witness, policy.home, durable=policy.durable, make=False)
@@ -180,9 +181,9 @@ def check_witness(policy: Policy) -> Check:
         says = "no place outside the state directory's disk, so keys last for one message"
         return Check(name, "fail", says, mend)
     if policy.durable:
-        says = "made anew where it is missing: this disk must never be put back"
+        says = "created again if missing: this disk must never be rolled back"
     elif witness.in_memory(place):
-        says = "in memory: when the machine starts anew, the group agrees on fresh keys"
+        says = "in memory: after a restart of the machine, the group agrees on fresh keys"
     else:
         says = (
             f"in {place}, which may not be in memory: never put it back together with {policy.home}"
@@ -192,7 +193,7 @@ def check_witness(policy: Policy) -> Check:
 
 
 def check_nodes(home: Path) -> Check:
-    """How many SuperNodes of this machine have this directory, by whatever path they name it."""
+    """Count the SuperNodes of this machine on this directory, under any of its paths."""
     if not _PROCESSES.is_dir():
         return Check("processes", "ok", "cannot be counted on this system")
     found = [pid for pid in _PROCESSES.glob("[0-9]*") if _works_on(pid, home)]
@@ -210,13 +211,13 @@ def _works_on(pid: Path, home: Path) -> bool:
         if not any(Path(word).name == "flower-supernode" for word in words[:3]):
             return False
         there = (pid / "cwd").readlink()
-    except OSError:  # it has ended, or is somebody else's: the directory is then not open to it
+    except OSError:  # it has ended, or belongs to another user without access to the directory
         return False
     return any(_names(written, there, home) for written in _configs(words))
 
 
 def _configs(words: list[str]) -> list[str]:
-    """What a command line has as its node config: the word behind the option, or behind its `=`."""
+    """Return a command line's node config: the word after the option, or after its `=`."""
     found = []
     for word, after in zip(words, [*words[1:], ""], strict=True):
         option, equals, value = word.partition("=")
@@ -226,7 +227,7 @@ def _configs(words: list[str]) -> list[str]:
 
 
 def _names(written: str, there: Path, home: Path) -> bool:
-    """Whether a node config, read in the directory `there`, has this state directory."""
+    """Return whether a node config, read in directory `there`, names this state directory."""
     from flhe.provision.flower_config import as_flower_reads
 
     if written.endswith(".toml"):

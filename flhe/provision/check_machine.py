@@ -1,4 +1,4 @@
-"""Checks of the machine: its clock, and what is installed."""
+"""Checks of the machine: its clock, and its packages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Timex(ctypes.Structure):
 
 
 def check_clock(roster: Path | None, now: float | None = None) -> Check:
-    """Whether the clock may be right: certificates and logs go by it."""
+    """Check that the clock is plausible: certificates and logs depend on it."""
     at = time.time() if now is None else now
     shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
     mend = "set the clock, and keep it right: systemctl enable --now systemd-timesyncd, or chrony"
@@ -51,7 +51,7 @@ def check_clock(roster: Path | None, now: float | None = None) -> Check:
 
 
 def check_versions(schemes: Collection[str]) -> Checks:
-    """What is installed, beside what flhe asks for; `schemes` are those that may run here."""
+    """Check the installed packages; `schemes` are those that may run here."""
     found = [f"Python {platform.python_version()}", f"flhe {metadata.version('flhe')}"]
     declared = map(Requirement, metadata.requires("flhe") or ())
     bounds = {each.name: each.specifier for each in declared if each.marker is None}
@@ -59,7 +59,7 @@ def check_versions(schemes: Collection[str]) -> Checks:
         installed, needed = _version(package), bounds.get(package, SpecifierSet())
         if installed is None or not needed.contains(Version(installed).base_version):
             says = f"{package} {installed or 'is missing'}, and flhe needs {needed or 'it'}"
-            mend = "install flhe again into the node's environment, as docs/install.md says"
+            mend = "install flhe again into the node's environment, see docs/install.md"
             yield Check("versions", "fail", says, mend)
         else:
             found.append(f"{package} {installed}")
@@ -77,7 +77,7 @@ def check_versions(schemes: Collection[str]) -> Checks:
 
 
 def _kernel_status() -> int | None:
-    """What the kernel says of its clock; None where nobody can be asked."""
+    """Return the kernel's status of its clock; None if it cannot be asked."""
     try:
         timex = _Timex()
         state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex))

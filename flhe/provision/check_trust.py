@@ -1,4 +1,4 @@
-"""Checks of the roster that is pinned, and of what this node allows."""
+"""Checks of the pinned roster, and of this node's policy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flhe.schemes import PLAIN
 
 
 def check_settings(config: Mapping[str, object]) -> Check:
-    """Settings that no version knows: a limit with a slip of the pen limits nothing."""
+    """Check for settings that no version knows: a misspelled limit would not be enforced."""
     if slips := misspelt(config):
         says, _, mend = slips.partition("; ")
         return Check("settings", "fail", says, mend)
@@ -28,7 +28,7 @@ def check_settings(config: Mapping[str, object]) -> Check:
 
 
 def pinned(config: Mapping[str, object]) -> tuple[SignedRoster | None, list[Check]]:
-    """The roster that a node pins, and what is to be said of file, hash and signatures."""
+    """Return the roster that a node pins, and the checks of file, hash and signatures."""
     try:
         path, hash_ = (setting(config, f"flhe-{k}", "") for k in ("roster", "roster-hash"))
         first_use = setting(config, "flhe-trust", "") == "first-use"
@@ -40,9 +40,7 @@ def pinned(config: Mapping[str, object]) -> tuple[SignedRoster | None, list[Chec
             "roster", "fail", says, "set flhe-roster and flhe-roster-hash in the node config"
         )
         if first_use:
-            says = (
-                'flhe-trust="first-use": whoever comes first is a member, nobody is authenticated'
-            )
+            says = 'flhe-trust="first-use": the first to come are members, without authentication'
             none = Check("roster", "warn", says, "pin a roster, unless this is a trial")
         return None, [none]
     try:
@@ -54,14 +52,14 @@ def pinned(config: Mapping[str, object]) -> tuple[SignedRoster | None, list[Chec
 
 
 def check_member(roster: Roster, identity: Identity) -> Check:
-    """Whether the site is listed."""
-    mend = "send the site's request (flhe keygen) to whoever collects rosters, or pin the new one"
+    """Check that the site is listed."""
+    mend = "send the site's request (flhe keygen) to the roster's collector, or pin the new one"
     size = len(roster.members)
     return tried("member", mend, lambda: f"{roster.name(identity.public)}, one of {size} sites")
 
 
 def check_policy(policy: Policy) -> Checks:
-    """What this node allows, in words, after all that roster and node config say."""
+    """Yield this node's policy in words, from roster and node config."""
     allowed = [s for s in policy.schemes if policy.roster is None or policy.roster.allows(s)]
     if allowed:
         yield Check("schemes", "ok", ", ".join(allowed))
@@ -94,16 +92,16 @@ def check_policy(policy: Policy) -> Checks:
 
 
 def _dealt(path: Path, roster: Roster | None) -> Check:
-    """The file with keys that were dealt, which nobody reads before a round is under way."""
+    """Check the file with dealt keys, which a node reads only during a round."""
     name = "dealt key"
     try:
         dealt = Dealt.read(path)
     except ConfigError as error:
         says = f"{path} cannot be used: {error}"
-        mend = "put the file that was dealt to this site there, chmod 600, owned by the node's user"
+        mend = "put this site's dealt file there, chmod 600, owned by the node's user"
         return Check(name, "fail", says, mend)
     if roster is not None and dealt.roster_hash != roster.hash:
-        mend = "have keys dealt anew for the roster that is pinned (flhe keygen --scheme)"
+        mend = "have keys dealt again for the pinned roster (flhe keygen --scheme)"
         return Check(name, "fail", f"{path} was dealt for another roster", mend)
     return Check(name, "ok", f"{path}, for {len(dealt.members)} sites")
 
@@ -128,7 +126,7 @@ def _signatures(signed: SignedRoster) -> Check:
 
 
 def _shown(policy: Policy, schemes: list[str]) -> Checks:
-    """What may leave this node other than encrypted."""
+    """Yield what may leave this node unencrypted."""
     limits = policy.limits
     granted = {}
     if PLAIN in schemes:
@@ -143,7 +141,7 @@ def _shown(policy: Policy, schemes: list[str]) -> Checks:
     if limits["unpermuted"]:
         granted["the server to see which values were chosen"] = "flhe-unpermuted=false"
     for says, mend in granted.items():
-        yield Check("allows", "warn", says, f"{mend}, unless that is meant")
+        yield Check("allows", "warn", says, f"{mend}, unless intended")
     if not granted:
         yield Check("allows", "ok", "nothing of an update in clear")
     metrics = ", ".join(policy.metrics)

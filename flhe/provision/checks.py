@@ -1,4 +1,4 @@
-"""A check: what was looked at, how it stands, and how to mend it."""
+"""A check: its subject, result and remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Level = Literal["ok", "warn", "fail"]
 class Check:
     """One line of `flhe doctor`; nothing of it is secret.
 
-    A node with a failure will not take part, or should not.
+    A node with a failure cannot or should not take part.
     """
 
     name: str
@@ -25,14 +25,14 @@ class Check:
 
     def __post_init__(self) -> None:
         if self.level != "ok" and not self.mend:
-            raise ConfigError(f"Check({self.name}): what is wrong needs a mend")
+            raise ConfigError(f"Check({self.name}): expected a mend for what is wrong")
 
 
 Checks = Iterator[Check]
 
 
 def tried(name: str, mend: str, act: Callable[[], str]) -> Check:
-    """Return a check that says what `act` returns, or fails with the FlheError that it raises."""
+    """Return a check with the text of `act`, or with the FlheError that it raises."""
     try:
         return Check(name, "ok", act())
     except FlheError as error:

@@ -1,6 +1,6 @@
-"""`flhe doctor`: everything that a node needs to take part, one check after the other.
+"""`flhe doctor`: check all that a node needs to take part.
 
-Nothing is made or changed; run it as the user that the node runs as.
+It creates and changes nothing; run it as the node's user.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def examine(
 ) -> list[Check]:
     """Check the node of a node config.
 
-    `superlink` is HOST:PORT of the SuperLink's Fleet API; none leaves TLS out. `roots` are the
-    certificates that its own is verified with; the system's unless given.
+    `superlink` is HOST:PORT of the SuperLink's Fleet API; without it TLS is not checked. `roots`
+    are the certificates that verify its own, by default the system's.
     """
     found = [check_settings(config)]
     home = _path(config, "flhe-home")
@@ -55,7 +55,7 @@ def examine(
         found += check_policy(policy)
         found += check_budget(policy)
     except FlheError as error:
-        mend = "mend that in the node config; a node with it refuses every message"
+        mend = "correct it in the node config; the node refuses every message until then"
         found.append(Check("policy", "fail", str(error), mend))
     found.append(check_clock(_path(config, "flhe-roster")))
     try:
@@ -69,7 +69,7 @@ def examine(
 
 
 def table(checks: Sequence[Check]) -> Table:
-    """One row a check."""
+    """Return one row for each check."""
     counts = {level: sum(check.level == level for check in checks) for level in _STYLES}
     said = ", ".join(f"{count} {level}" for level, count in counts.items() if count)
     out = Table(box=SIMPLE_HEAD, pad_edge=False, caption=said)
@@ -82,7 +82,7 @@ def table(checks: Sequence[Check]) -> Table:
 
 
 def to_json(checks: Sequence[Check]) -> str:
-    """The checks as a JSON array of objects with name, level, says and mend."""
+    """Return the checks as a JSON array of objects with name, level, says and mend."""
     return json.dumps([asdict(check) for check in checks], indent=1)
 
 

@@ -1,4 +1,4 @@
-"""`flhe keys ...`: back a site's keys up, restore them, and rotate its identity."""
+"""`flhe keys ...`: back up a site's keys, restore them, and rotate its identity."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def backup(
     out: Annotated[Path, typer.Option(metavar="FILE", callback=check_new, help="The backup.")],
     passphrase_file: Phrase = None,
 ) -> None:
-    """Write the identity, and what opens sealed models, under a passphrase."""
+    """Write the identity and the keys of sealed models, under a passphrase."""
     from flhe.provision import backups
 
     kept, lost = backups.backup(home, out, _passphrase(passphrase_file, new=True))
@@ -35,9 +35,9 @@ def backup(
             f"Left out, because they are damaged or of another version: keys of {lost} more."
         )
     typer.echo(
-        "Keep it and the passphrase apart, neither on the node's own machine: whoever has both is this "
-        "site, and\nreads its models. Each new epoch has new keys: make another backup when a model "
-        "was sealed that\nmust open later."
+        "Keep it and the passphrase apart, neither on the node's own machine: together they "
+        "give\nthis site's identity and its models. Each new epoch has new keys: make another "
+        "backup when a model was sealed that\nmust open later."
     )
 
 
@@ -47,7 +47,7 @@ def restore(
     home: Annotated[Path, typer.Option(metavar="DIR", help="A directory that is not there yet.")],
     passphrase_file: Phrase = None,
 ) -> None:
-    """Make a state directory of a backup."""
+    """Create a state directory from a backup."""
     from flhe.provision import backups
 
     kept = backups.restore(file, home, _passphrase(passphrase_file, new=False))
@@ -68,7 +68,7 @@ def rotate(
     ],
     name: Annotated[str, typer.Option(help="The site's name in the roster.")],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE.site", help="The request; NAME.site unless said.")
+        Path | None, typer.Option(metavar="FILE.site", help="The request; by default NAME.site.")
     ] = None,
 ) -> None:
     """Make a new identity, and a request to take the old one's place."""
@@ -82,11 +82,11 @@ def rotate(
 
 
 def _models(models: tuple[object, ...]) -> str:
-    return f"what opens the models of {len(models)} epoch" + "s" * (len(models) != 1)
+    return f"the model keys of {len(models)} epoch" + "s" * (len(models) != 1)
 
 
 def _passphrase(path: Path | None, *, new: bool) -> str:
-    """The passphrase in a file, or from whoever sits at the terminal; a new one is asked for twice."""
+    """Return the passphrase from a file, or from the terminal, where a new one is asked for twice."""
     from flhe.provision.backups import passphrase_in
 
     if path is not None:

@@ -1,7 +1,7 @@
-"""`flhe keygen --scheme`: deal keys offline, where a federation trusts somebody to.
+"""`flhe keygen --scheme`: deal keys offline, for a federation with a trusted dealer.
 
-The dealer is the administration server of ESAFL's paper: it deals once, and takes part in nothing else.
-Each site gets one file, by hand; `flhe.keys.agreement.dealt` says what is in it.
+The dealer is the administration server of ESAFL's paper: it deals once, and takes part in nothing
+else. Each site gets one file, by hand; `flhe.keys.agreement.dealt` describes its content.
 
 Source: ESAFL, Sec. 3.1 and 5.2.1.
 """
@@ -25,7 +25,7 @@ from flhe.wire import files
 SUFFIX = ".dealt-key"
 
 MANY = 10
-"""Names that an error lists; of more it says how many there are."""
+"""Maximum number of names in an error; it counts the rest."""
 
 
 def keygen(
@@ -36,13 +36,13 @@ def keygen(
     ring: str,
     without: Sequence[str] = (),
 ) -> tuple[Table, str]:
-    """Deal keys to the sites of a roster, one file each, 0600, in a directory of the dealer's alone.
+    """Deal keys to a roster's sites, one file each, 0600, in a directory of the dealer only.
 
-    `out` is made if it is missing, and nothing in it is overwritten; sites of the names in `without`
-    get no key. Returns what was dealt, one row a site, and what is left to do; nothing of it is secret.
+    `out` is created if missing, and nothing in it is overwritten; sites named in `without` get no
+    key. Returns the dealt keys, one row for each site, and the next steps; nothing of it is secret.
 
-    Raises ConfigError, ProtocolError, StoreError: something that cannot work, or a file that cannot
-    be written. No file of the dealing is left.
+    Raises ConfigError, ProtocolError, StoreError: invalid arguments, or a file that cannot be
+    written. No file of the dealing remains.
     """
     kind = _dealing(scheme, ring)
     if roster is None or not roster_hash or out is None:
@@ -54,8 +54,8 @@ def keygen(
     sites = load_pinned(roster, roster_hash)
     if not sites.allows(kind.name):
         raise ConfigError(
-            f"--roster {roster}: it allows {', '.join(sites.schemes)} and not {kind.name}, which its "
-            "sites would refuse: agree on a roster that allows it"
+            f"--roster {roster}: it allows {', '.join(sites.schemes)} and not {kind.name}, which "
+            "its sites would refuse: agree on a roster that allows it"
         )
     dealt = deal(sites, kind, _publics(sites, without))
     paths = {sites.name(public): public for public in dealt}
@@ -66,12 +66,12 @@ def keygen(
         for name, path in written:
             if not files.create(path, dealt[paths[name]].to_bytes()):
                 raise ConfigError(
-                    f"--out: {path} is there already, and no key is ever overwritten: name another "
-                    "directory, or delete the keys before once no site uses them"
+                    f"--out: {path} exists already, and no key is ever overwritten: name another "
+                    "directory, or delete the earlier keys once no site uses them"
                 )
             done.append(path)
     except BaseException:
-        for path in done:  # half a dealing is none
+        for path in done:  # a partial dealing is useless
             files.erase(path)
         raise
     made = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"{len(written)} sites; {kind.summary()}")
@@ -88,15 +88,15 @@ Roster: {sites.hash.hex()}
 1. Give each site its own file, by hand, never through the server.
 2. Each site compares the serial with the others: flhe keygen --show FILE
 3. and sets flhe-dealt-key in its node config to where it keeps the file, mode 600.
-4. Delete {out} and every copy: whoever has all the files reads every update.
+4. Delete {out} and every copy: all the files together decrypt every update.
 The ServerApp then says HEStrategy(scheme={kind!r}).""",
     )
 
 
 def show(path: Path) -> Table:
-    """What a site may say aloud of its file: everything but the keys.
+    """Return the public facts of a site's file: everything but the keys.
 
-    Raises ConfigError: it cannot be read, others can, or it is no such file.
+    Raises ConfigError: it cannot be read, others can read it, or it is no such file.
     """
     with config_errors(f"--show {path}"):
         dealt = Dealt.read(path)
@@ -115,7 +115,7 @@ def show(path: Path) -> Table:
 
 
 def _dealing(name: str, ring: str) -> Scheme:
-    """The scheme of that name whose keys are dealt; ConfigError naming those that there are."""
+    """Return the scheme of that name with dealt keys; ConfigError with the possible names."""
     able = [kind.name for kind in SCHEMES.all() if kind.dealing() is not None]
     made = SCHEMES.named(name).dealing(**{"ring": ring} if ring else {}) if name in able else None
     if made is None:
@@ -137,12 +137,12 @@ def _publics(roster: Roster, names: Sequence[str]) -> list[bytes]:
 
 
 def _make_directory(out: Path) -> None:
-    """Make or take a directory of the dealer's alone."""
+    """Create or take a directory of the dealer only."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         files.make_private(out)
     except (StoreError, OSError):
         raise ConfigError(
-            f"--out {out}: name a directory of yours that nobody else may look into (chmod 700), or "
-            "one that is not there yet"
+            f"--out {out}: name a directory of yours that no other user may access (chmod 700), "
+            "or one that does not exist yet"
         ) from None

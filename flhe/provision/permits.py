@@ -1,4 +1,4 @@
-"""Federations on a node: the permit for one more, and how many have begun."""
+"""Federations on a node: the permit for one more, and the number that have begun."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from flhe.provision.sites import has_identity
 
 
 def grant(home: Path) -> str:
-    """Permit one more federation; return what to print.
+    """Permit one more federation; return the text to print.
 
-    Raises ConfigError: no such directory, or no node's; StoreError: this user cannot write there.
+    Raises ConfigError: no such directory, or not a node's; StoreError: this user cannot write
+    there.
     """
     from flhe.node import audit
 
-    if not home.is_dir():  # a Store would make it
+    if not home.is_dir():  # a Store would create it
         raise ConfigError(f"--home {home}: no such directory; name the node's flhe-home")
-    if not has_identity(home):  # a permit beside a node's directory would permit nothing there
+    if not has_identity(home):  # a permit elsewhere would have no effect
         inside = sorted(f"{p}" for p in home.iterdir() if has_identity(p))
         mend = f"is it {', '.join(inside)}?" if inside else "name the node's flhe-home"
         raise ConfigError(f"--home {home}: no identity in it; {mend}")
@@ -33,18 +34,17 @@ def grant(home: Path) -> str:
     most = federations.permit(store)
     return (
         f"{_have_begun(most - 1)} on this node. By this permit {most} may, or more where "
-        "flhe-max-federations allows more.\n"
-        "Two federations that start from one model may show, by their difference, a single site's "
-        "update."
+        "flhe-max-federations allows more.\nTwo federations that start from one model may reveal "
+        "a single site's update by their difference."
     )
 
 
 def check_federations(policy: Policy) -> Checks:
-    """How many federations have begun on this node, and how many may."""
+    """Check how many federations have begun on this node, and how many may."""
     try:
         store = Store(policy.home)
         begun, permitted = federations.begun(store), federations.permitted(store)
-    except FlheError:  # the check of the directory says which
+    except FlheError:  # the check of the directory reports it
         return
     allowed = max(policy.max_federations, permitted)
     says = f"{_have_begun(begun)}, {allowed if policy.max_federations else 'any number'} may"

@@ -1,6 +1,6 @@
-"""Files that hold no secret and go from site to site: requests to be listed, and rosters.
+"""Public files that sites exchange: requests to be listed, and rosters.
 
-Each is written whole or not at all, and none in the place of another unless that is what was asked.
+Each is written atomically, and replaces another one only on request.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ def read(path: Path, limit: int, what: str) -> bytes:
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Write a file that was not there. Raises ConfigError if it was, or cannot be written."""
+    """Write a new file; ConfigError if it exists or cannot be written."""
     check_new(path)
     replace(path, data)
 
 
 def check_new(path: Path) -> Path:
-    """Return `path`; raise ConfigError if there is something at it."""
+    """Return `path`; ConfigError if it exists."""
     if os.path.lexists(path):
-        raise ConfigError(f"{path} is there already, and is not overwritten: name another file")
+        raise ConfigError(f"{path} exists already, and is not overwritten: name another file")
     return path
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Write a file, in place of what had that name. Raises ConfigError if it cannot be written."""
+    """Write or replace a file; ConfigError if it cannot be written."""
     try:
         files.replace(path, [data])
         path.chmod(MODE)

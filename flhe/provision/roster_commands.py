@@ -75,8 +75,8 @@ def new(
     _made(out, made)
     if collusion is None:
         typer.echo(
-            f"\nThe bound of {made.collusion} that may conspire is the default, {DEFAULT_COLLUSION}.\n"
-            "--collusion C sets another, before anybody signs."
+            f"\nThe bound of {made.collusion} that may conspire is the default, "
+            f"{DEFAULT_COLLUSION}.\n--collusion C sets another, before any site signs."
         )
 
 
@@ -101,7 +101,7 @@ def sign(
         ),
     ] = None,
 ) -> None:
-    """Add this site's signature, once the hash has been compared with the other sites."""
+    """Add this site's signature, after comparing the hash with the other sites."""
     from flhe.provision import rosters, sites
 
     read = rosters.load(file)
@@ -124,7 +124,7 @@ def merge(
     ],
     out: Out,
 ) -> None:
-    """Unite the signatures of copies of one roster that were signed apart."""
+    """Unite the signatures of separately signed copies of one roster."""
     from flhe.provision import rosters
 
     merged = rosters.load(file)
@@ -174,7 +174,7 @@ def remove(
 
 @roster.command()
 def replace(file: File, site: Site, out: Out) -> None:
-    """Make the roster in which a site has the key that it rotated to; the old one is revoked."""
+    """Make the roster with a site's rotated key; the old one is revoked."""
     from flhe.provision import rosters
 
     _made(out, rosters.replaced(rosters.load(file).roster, site), file)
@@ -190,7 +190,7 @@ def _show(signed: SignedRoster) -> None:
 
 
 def _made(out: Path, made: Roster, before: Path | None = None) -> None:
-    """Write a roster that is signed by nobody, and say what is to be done with it."""
+    """Write an unsigned roster, and print the next steps."""
     from flhe.keys.roster.signed_roster import SignedRoster
 
     unsigned = SignedRoster(made)
@@ -198,14 +198,14 @@ def _made(out: Path, made: Roster, before: Path | None = None) -> None:
     _show(unsigned)
     previous = "" if before is None else f" --previous {before}"
     typer.echo(
-        f"\n{out} is signed by nobody yet. Send it to every site. Each looks at it (flhe roster show), "
+        f"\n{out} has no signature yet. Send it to every site. Each looks at it (flhe roster show), "
         "compares the\nwords of the hash with the others over the phone, and then types:\n"
         f"   flhe roster sign {out} --home DIR --roster-hash {made.hash.hex()}{previous}"
     )
 
 
 def _signed(file: Path, signed: SignedRoster) -> None:
-    """Say whose signatures a roster has, and what is to be done with it."""
+    """Print the missing signatures of a roster, and the next steps."""
     from flhe.provision import rosters
 
     typer.echo(rosters.hash_of(signed.roster))

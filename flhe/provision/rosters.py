@@ -1,4 +1,4 @@
-"""Rosters and requests as `flhe roster` reads them, and what a person reads of them."""
+"""Rosters and requests for `flhe roster`, and their display."""
 
 from __future__ import annotations
 
@@ -14,33 +14,31 @@ from flhe.keys.roster.signed_roster import MAX_FILE, SignedRoster, check_pinned
 from flhe.provision import public_files, sites
 
 MANY = 100
-"""Sites from which on their table has no lines between them."""
+"""Number of sites beyond which their table has no lines between them."""
 
 
 def newcomer(path: Path) -> Member:
-    """The site that a request is of; ConfigError for one that replaces a key.
+    """Return the site of a request; ConfigError for one that replaces a key.
 
     Also the errors of `sites.read_request`.
     """
     asked = sites.read_request(path)
     if asked.replaces:
-        raise ConfigError(
-            f"--site {path}: it replaces a key that is listed; use flhe roster replace"
-        )
+        raise ConfigError(f"--site {path}: it replaces a listed key; use flhe roster replace")
     return asked.member
 
 
 def replaced(roster: Roster, path: Path) -> Roster:
-    """The roster in which a site has the key that it rotated to.
+    """Return the roster with a site's rotated key.
 
-    Raises ConfigError: the request does not replace the key that the roster lists for a site of
-    that name; also the errors of `sites.read_request`.
+    Raises ConfigError: the request does not replace the listed key of a site of that name; also the
+    errors of `sites.read_request`.
     """
     asked = sites.read_request(path)
     if not asked.replaces:
         raise ConfigError(
-            f"--site {path}: the old key has not signed this request. Make it by flhe keys rotate; "
-            "where the old key is lost, flhe roster remove the site, and flhe roster add it"
+            f"--site {path}: the old key has not signed this request. Make it by flhe keys "
+            "rotate; if the old key is lost, flhe roster remove the site, and flhe roster add it"
         )
     named = {member.name: member.public for member in roster.members}
     if named.get(asked.member.name) != asked.replaces:
@@ -51,7 +49,7 @@ def replaced(roster: Roster, path: Path) -> Roster:
 
 
 def in_force(path: Path) -> Roster:
-    """The roster of before, which all of its members have signed; ConfigError for another."""
+    """Return the previous roster, signed by all of its members; ConfigError for another."""
     signed = load(path)
     with config_errors(f"--previous {path}: name the roster that is in force so far"):
         signed.check_complete()
@@ -59,13 +57,13 @@ def in_force(path: Path) -> Roster:
 
 
 def check_hash(roster: Roster, written: str) -> None:
-    """Refuse a roster with another hash than was given; ConfigError."""
+    """Refuse a roster whose hash differs from `written`; ConfigError."""
     with config_errors("--roster-hash"):
         check_pinned(roster, written)
 
 
 def difference(old: Roster, new: Roster) -> str:
-    """What is another in a roster than in the one before, a line each."""
+    """Return the differences between two rosters, one line each."""
     was, now = ({m.name: m.public for m in roster.members} for roster in (old, new))
     lines = []
     for name in sorted(was.keys() | now.keys()):
@@ -80,21 +78,21 @@ def difference(old: Roster, new: Roster) -> str:
             fate = "is revoked" if was[name] in new.revoked else "IS NOT REVOKED"
             lines.append(f"* {name} has another key, {key}; the old one {fate}")
     for gone in sorted(set(old.revoked) - set(new.revoked)):
-        lines.append(f"! the key {gone.hex()[:16]} was revoked, and is not any more")
+        lines.append(f"! the key {gone.hex()[:16]} was revoked, and is no longer")
     pairs = zip(bounds(old).splitlines(), bounds(new).splitlines(), strict=True)
     lines += [f"* {after}" for before, after in pairs if before != after]
-    return "\n".join(lines) or "Nothing differs from the roster before."
+    return "\n".join(lines) or "Nothing differs from the previous roster."
 
 
 def load(path: Path) -> SignedRoster:
-    """Read a roster file, whoever has signed it. ConfigError says what is wrong with it."""
+    """Read a roster file with any signatures; ConfigError if it is invalid."""
     data = public_files.read(path, MAX_FILE, "the roster")
     with config_errors(f"{path}"):
         return SignedRoster.from_bytes(data)
 
 
 def table(signed: SignedRoster) -> Table:
-    """One row a site, in order of names."""
+    """Return one row for each site, in order of names."""
     out = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=len(signed.roster.members) < MANY)
     for heading in ("site", "key", "in words, all of it", "signed"):
         out.add_column(heading, overflow="fold")
@@ -107,7 +105,7 @@ def table(signed: SignedRoster) -> Table:
 
 
 def bounds(roster: Roster) -> str:
-    """What a roster says beside its sites, in lines."""
+    """Return a roster's limits as lines of text."""
     size = len(roster.members)
     lines = [
         f"Of {size} sites, {roster.collusion} may conspire with the server.",
@@ -122,13 +120,13 @@ def bounds(roster: Roster) -> str:
 
 
 def hash_of(roster: Roster) -> str:
-    """The hash as it is pinned, and in the words that sites compare over the phone."""
+    """Return the hash in hexadecimal for pinning, and in words that sites compare by phone."""
     words = (f"      {line}" for line in fingerprint.lines(roster.hash))
     return "\n".join((f"hash  {roster.hash.hex()}", *words))
 
 
 def check_revoked(old: Roster, new: Roster) -> None:
-    """Refuse to sign what lists a revoked key as one that is not, whoever made it; ConfigError."""
+    """Refuse to sign a roster that no longer revokes a revoked key; ConfigError."""
     if lost := sorted(set(old.revoked) - set(new.revoked)):
         listed = {member.public: member.name for member in new.members}
         named = ", ".join(
@@ -136,6 +134,6 @@ def check_revoked(old: Roster, new: Roster) -> None:
             for key in lost
         )
         raise ConfigError(
-            f"the roster before has revoked keys that this one does not: {named}; do not sign it, and "
-            "have it made of the one before (flhe roster add, remove, replace)"
+            f"the previous roster has revoked keys that this one does not: {named}; do not sign "
+            "it, and have it made from the previous one (flhe roster add, remove, replace)"
         )

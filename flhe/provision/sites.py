@@ -1,4 +1,4 @@
-"""A site's identity: made once, rotated when it must be, and its request to be listed in a roster."""
+"""Identity of a site: created once, rotated if needed, and requested for a roster."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ IDENTITY = "identity.key"
 
 
 def _report(request: Enrolment, path: Path, home: Path, *, made: bool) -> str:
-    """What a person should know and do about the request in `path` and the key in `home`.
+    """Return the text about the request in `path` and the key in `home`, with the next steps.
 
-    `made` says whether the key is a new one. Nothing of it is secret.
+    `made` says whether the key is new. Nothing of it is secret.
     """
     public, name = request.member.public, request.member.name
     key = f"{home} has an identity already, which {name} keeps."
@@ -32,7 +32,7 @@ def _report(request: Enrolment, path: Path, home: Path, *, made: bool) -> str:
 
 key  {public.hex()}
 {words}
-1. Send {path} to whoever collects the roster; it holds no secret.
+1. Send {path} to the roster's collector; it holds no secret.
 2. Let them call you, and read them the words above: they must see the same.
    They then type: {then}
 3. Back the identity up; who loses it needs a new one, and all sites a new roster:
@@ -40,26 +40,25 @@ key  {public.hex()}
 
 
 def enrol(home: Path, name: str, out: Path | None) -> str:
-    """Make a site's identity, unless it has one, and its request to be listed; what to print.
+    """Create a site's identity, unless it has one, and its request; return the text to print.
 
-    `home` is made if it is missing, 0700; the request's file is NAME.site where none is given. Raises
-    ConfigError, StoreError: a name that no member may have, a directory that others may look into, or a
-    file that is there.
+    `home` is created if missing, 0700; the request's default file is NAME.site. Raises ConfigError,
+    StoreError: an invalid member name, a directory that is open to others, or an existing file.
     """
     path = _path(name, out)
     made = not (home / IDENTITY).exists()
     request = Enrolment.make(name, _store(home).identity())
-    data = request.to_bytes()  # asked for again: the same bytes
+    data = request.to_bytes()  # a repeated request has the same bytes
     if not (path.is_file() and public_files.read(path, MAX_FILE, "--out") == data):
         public_files.write_new(path, data)
     return _report(request, path, home, made=made)
 
 
 def rotate(home: Path, new_home: Path, name: str, out: Path | None) -> str:
-    """Make a new identity in `new_home`, and a request to take the place of that in `home`.
+    """Create an identity in `new_home`, and a request to replace the one in `home`.
 
-    The old directory stays as it is: its keys are in use until all sites have pinned the new roster.
-    Returns what to print.
+    The old directory stays unchanged: its keys are in use until all sites have pinned the new
+    roster. Returns the text to print.
 
     Raises ConfigError, StoreError: as `enrol`; there is no identity in `home`, or one in
     `new_home`.
@@ -68,21 +67,21 @@ def rotate(home: Path, new_home: Path, name: str, out: Path | None) -> str:
     public_files.check_new(path)
     old = existing(home)
     if new_home.exists():
-        raise ConfigError(f"--new-home {new_home}: it is there already, name a new directory")
+        raise ConfigError(f"--new-home {new_home}: it exists already, name a new directory")
     request = Enrolment.make(name, _store(new_home).identity(), old)
     public_files.write_new(path, request.to_bytes())
     return _report(request, path, new_home, made=True)
 
 
 def has_identity(home: Path) -> bool:
-    """Whether a directory is a node's state directory."""
+    """Return whether a directory is a node's state directory."""
     return (home / IDENTITY).is_file()
 
 
 def existing(home: Path) -> Identity:
-    """The identity in a state directory, which is never made here.
+    """Return the identity in a state directory; it is never created here.
 
-    Raises ConfigError: there is none; StoreError: it is damaged, somebody else's, or open to
+    Raises ConfigError: there is none; StoreError: it is damaged, of another user, or open to
     others.
     """
     if not has_identity(home):
@@ -93,12 +92,12 @@ def existing(home: Path) -> Identity:
 
 
 def read_request(path: Path) -> Enrolment:
-    """Read a request to be listed; the errors of `Enrolment.from_bytes`, and ConfigError."""
+    """Read a request to be listed; errors of `Enrolment.from_bytes`, and ConfigError."""
     return Enrolment.from_bytes(public_files.read(path, MAX_FILE, "--site"))
 
 
 def _path(name: str, out: Path | None) -> Path:
-    # Before anything is made: a name that no roster takes is no use. The key here is anybody's.
+    # First refuse a name that no roster takes. Any public key serves here.
     Member(name, Identity(bytes(32)).public)
     return out or Path(f"{name}.site")
 

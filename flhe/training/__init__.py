@@ -1,1 +1,1 @@
-"""Programs over secure sums: model, update, thresholds, sensitivity, optimizers."""
+"""Training over secure sums: model, update, thresholds, sensitivity, optimizers."""

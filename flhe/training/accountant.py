@@ -1,15 +1,15 @@
-"""Accountant: what opened sums with noise give away in total, as (epsilon, delta).
+"""Accountant: total privacy loss of opened sums with noise, as (epsilon, delta).
 
 An opened sum is a Poisson-sampled Gaussian mechanism to Google's `dp-accounting`, composed by Renyi
-divergences of integer orders. For those orders the bound of the sampled Gaussian holds for a discrete
-Gaussian whose sums are shifted by integers. Two further terms are added, however small they are:
+divergences of integer orders. For those orders the bound of the sampled Gaussian holds for a
+discrete Gaussian whose sums are shifted by integers. Two further terms are added:
 
     the sum of members' discrete Gaussians is no discrete Gaussian     epsilon, SUM a release
     integers end 12 standard deviations from what they hide            delta, TAIL a release
 
-Neighbours differ by one record, added or left out, or by one member's vector, in place of zeros. Where
-sums of both kinds come together, neighbours differ by a record. It changes a member's vector to any
-other within its norm, which is twice as far as to zeros: noise of members then counts half.
+Neighbours differ by one record, added or left out, or by one member's vector against zeros. If sums
+of both kinds are composed, neighbours differ by a record. It changes a member's vector to any other
+within its norm, twice as far as to zeros, so noise of members then counts half.
 
 Source: Canonne, Kamath, Steinke (arXiv 2004.00010), Theorem 4; Mironov, Talwar, Zhang, "Renyi
 Differential Privacy of the Sampled Gaussian Mechanism" (arXiv 1908.10530), Theorem 5 and Sec. 3.3;
@@ -27,22 +27,22 @@ from flhe.errors import ConfigError
 from flhe.packages import Needs
 
 ORDERS = (*range(2, 128), 160, 192, 256, 384, 512, 1024)
-"""Orders of the divergences: integers, of which alone the bound is proven."""
+"""Integer orders of the divergences; the bound is proven for integers only."""
 
 SUM = 1e-50
-"""At most 2 * 2**32 values * 10 * 1023 * exp(-16 pi^2): 4 steps of deviation and 1024 members."""
+"""Bound of 2 * 2**32 values * 10 * 1023 * exp(-16 pi^2): 4 steps of deviation and 1024 members."""
 
 TAIL = 1e-18
-"""At most 2**32 values * 1024 members * 2 exp(-72)."""
+"""Bound of 2**32 values * 1024 members * 2 exp(-72)."""
 
 DEFAULT_DELTA = 1e-5
 
 Releases = Mapping[Mechanism, int]
-"""How many sums with each noise."""
+"""Number of sums by noise."""
 
 
 def epsilon(releases: Releases, delta: float = DEFAULT_DELTA) -> float:
-    """Return epsilon at `delta` of all `releases` together; infinite where delta is used up.
+    """Return epsilon at `delta` of all `releases` together; infinite if delta is used up.
 
     Raises ConfigError: a delta that is not between 0 and 1; PackageError: dp-accounting is missing.
     """
@@ -76,7 +76,7 @@ def epsilon(releases: Releases, delta: float = DEFAULT_DELTA) -> float:
 
 
 def spent(mechanism: Mechanism | None, releases: int, delta: float) -> dict[str, Any]:
-    """Return epsilon and delta of so many sums, by name; nothing where they have no such noise."""
+    """Return epsilon and delta of `releases` sums, by name; empty without such noise."""
     if mechanism is None:
         return {}
     return {"epsilon": epsilon({mechanism: releases}, delta), "delta": delta}
@@ -85,9 +85,9 @@ def spent(mechanism: Mechanism | None, releases: int, delta: float) -> dict[str,
 def multiplier_for(
     target: float, releases: int, *, sampling: float = 1.0, delta: float = DEFAULT_DELTA
 ) -> float:
-    """Return the least noise multiplier, within 0.1%, with which so many sums stay within `target`.
+    """Return the least noise multiplier, within 0.1%, that keeps the releases within `target`.
 
-    Raises ConfigError: an epsilon that is not positive, or that no multiplier up to 1000 reaches;
+    Raises ConfigError: an epsilon that is not positive, or needs a multiplier above 1000;
     PackageError: dp-accounting is missing.
     """
     if not 0 < target < math.inf or releases < 1:
@@ -111,5 +111,5 @@ def multiplier_for(
 
 
 def check_package() -> None:
-    """PackageError where dp-accounting is not installed."""
+    """Raise PackageError if dp-accounting is not installed."""
     Needs(node=("dp_accounting",)).check("differential privacy")

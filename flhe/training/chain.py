@@ -1,11 +1,11 @@
-"""The chain of a model: one link for each sum that is in it.
+"""Chain of a model: one link for each sum in it.
 
     history = SHA-256( CBOR ["flhe/v1/history", history before, round, digest of the sum, senders] )
 
-A model carries its links, so a sealed checkpoint does too. Members who opened the same sums have the
-same links. A reader finds its own result in the links of a checkpoint, or refuses the checkpoint: then
-the server told the sites two stories of a round. The server computes the same histories from the sums
-that it relays; a link tells it nothing more.
+A model carries its links, and so does a sealed checkpoint. Members that opened the same sums have
+the same links. A reader refuses a checkpoint without its own result in the links: the server showed
+the sites different sums of a round. The server computes the same histories from the sums that it
+relays, so links reveal nothing more to it.
 
 Source: docs/protocol.md (The chain).
 """
@@ -23,13 +23,13 @@ from flhe.wire import canonical
 MAX_LINKS = 1024
 """Maximum number of links that a model keeps."""
 MAX_BYTES = 1 << 20
-"""Maximum size of its links, bytes: long lists of senders leave room for fewer links."""
+"""Maximum size of a model's links in bytes: long lists of senders leave room for fewer links."""
 SHORT = 8
-"""Bytes of a public key that name a sender in a link; `Roster.name` shows the same ones."""
+"""Bytes of a public key that identify a sender in a link; `Roster.name` shows the same ones."""
 
 
 class Link(NamedTuple):
-    """One sum: its round, the history before it, its digest, and its senders.
+    """One sum: its round, the history before it, its digest and its senders.
 
     `before` and `digest` have 32 bytes; `senders` has the first `SHORT` bytes of each sender's public
     key, in order of rank.
@@ -42,12 +42,12 @@ class Link(NamedTuple):
 
     @property
     def history(self) -> bytes:
-        """History once this sum is in the model, 32 bytes."""
+        """History of a model with this sum, 32 bytes."""
         fields = ["flhe/v1/history", self.before, self.round, self.digest, self.senders]
         return hashlib.sha256(canonical.dumps(fields)).digest()
 
     def names(self, public: bytes) -> bool:
-        """Whether the member with this public key is among the senders."""
+        """Return whether the member with this public key is among the senders."""
         senders = self.senders
         return public[:SHORT] in (senders[i : i + SHORT] for i in range(0, len(senders), SHORT))
 
@@ -62,13 +62,13 @@ def link_of(before: bytes, total: Sealed, digest: bytes, members: Sequence[bytes
 
 
 def extended(chain: Chain, link: Link) -> Chain:
-    """Return the chain with one more link; the oldest links go where there are too many."""
+    """Return the chain with one more link; the oldest ones are dropped beyond the limits."""
     room = MAX_BYTES // (80 + len(link.senders))
     return (*chain, link)[-min(MAX_LINKS, room) :]
 
 
 def results(chain: Chain, history: bytes) -> dict[int, bytes]:
-    """Return round -> history after it, by the links of a model with this `history`."""
+    """Return the history after each round, from a model's links and its `history`."""
     ends = [*(link.before for link in chain[1:]), history]
     return {link.round: end for link, end in zip(chain, ends, strict=False)}
 
@@ -76,8 +76,8 @@ def results(chain: Chain, history: bytes) -> dict[int, bytes]:
 def check(chain: Chain, history: bytes, round_: int) -> None:
     """Refuse links that do not lead to a model of this `round_` with this `history`.
 
-    Raises EquivocationError: a history does not follow from its link, rounds do not rise, or a model
-    that is not the first one has no link.
+    Raises EquivocationError: a history does not follow from its link, rounds do not rise, or a
+    model other than the first has no link.
     """
     ends = results(chain, history)
     follow = all(link.history == ends[link.round] for link in chain)

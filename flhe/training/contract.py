@@ -1,9 +1,9 @@
-"""Contract: what a whole run does, said before its first round and signed by every member.
+"""Contract: a whole run's settings, fixed before its first round and signed by every member.
 
-A server that may choose from message to message what apps are told, how often they are asked or who is,
-adapts what it asks to what it has learned. So all of that is one document. Members bind its hash into
-the epoch that they sign; in a round, the server sends a number and ciphertext, and each node tells its
-own app what the contract says. Another contract needs a new epoch, which every site's log shows.
+A server free to choose settings, frequency or participants in each message could adapt its requests
+to earlier results. So one document holds them all. Members bind its hash into the epoch that they
+sign. In a round the server sends only a number and ciphertext, and each node passes the contract's
+settings to its own app. Another contract needs a new epoch, which every site's log shows.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from flhe.wire.record import Form, Record
 MAX_BYTES = 1 << 18
 MAX_ROUNDS = 1 << 24
 MAX_AHEAD = 32
-"""Most rounds that may have come to nothing in between: each number that is claimed or recorded as
-opened is one that no later round has."""
+"""Maximum number of consecutive failed rounds: numbers that were claimed or opened are not used
+again."""
 
 _Share = Annotated[float, Rule("0 to 1", lambda value: 0 <= value <= 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class Contract(Record):
-    """One run.
+    """Settings of one run.
 
     Parameters
     ----------
     terms : Terms
-        How updates are encoded and encrypted. They are a federation's for good, whatever else changes.
+        How updates are encoded and encrypted; fixed for the whole federation.
     rounds : int
-        Rounds of training; where a map says what is selected, that is one more, before them.
+        Rounds of training; a selection by map adds one round before them.
     train, evaluate : Settings
-        What apps are told when they train and when they evaluate, in each round.
+        Settings that apps get in each round of training or evaluation.
     train_share, evaluate_share : float
-        Share of the members that are asked to, 0 to 1.
+        Share of the members that train or evaluate, 0 to 1.
     least : int
-        Fewest senders of a sum, beside what rosters and policies say.
+        Fewest senders of a sum; rosters and policies may demand more.
     config_key : str
-        Where a message to the app holds what it is told.
+        Record of a message to the app that holds its settings.
     app : str
-        Which app Flower says that it runs.
+        Name of the app in Flower.
     asks : bool
-        Whether its rounds are queries (`flhe.training.query`), which each site answers by its own
-        policy: they are the one thing that a server makes up as it goes.
+        Whether its rounds are queries (`flhe.training.query`), which the server chooses as it goes and
+        each site answers by its own policy.
     """
 
     FORM = Form("contract", MAX_BYTES, version=2)
@@ -75,15 +75,14 @@ class Contract(Record):
         return self.rounds + self.terms.select.mapped
 
     def check_round(self, round_: int) -> None:
-        """Refuse a round that this run does not have; ProtocolError."""
+        """Refuse a round outside this run; ProtocolError."""
         if not 0 < round_ <= self.last:
-            raise ProtocolError(f"round {round_} of a contract for {self.last}")
+            raise ProtocolError(f"the contract has {self.last} rounds, got round {round_}")
 
     def check_due(self, model: int, round_: int, reached: int = 0) -> None:
-        """Refuse a round that is not one of the next after a model of that round; ProtocolError.
+        """Refuse a round that is not one of the next after a model of round `model`; ProtocolError.
 
-        `reached` is the last round that came to anything here: those that follow are never out of
-        reach.
+        `reached` is the last round that succeeded here: its successors are always permitted.
         """
         self.check_round(round_)
         last = max(model, reached)
@@ -93,32 +92,32 @@ class Contract(Record):
             )
 
     def check_evaluated(self, round_: int) -> None:
-        """Refuse to evaluate a model where nobody does, or that no round makes; ProtocolError."""
-        if round_:  # the first model is that of no round
+        """Refuse to evaluate if the contract has no evaluation, or no such round; ProtocolError."""
+        if round_:  # the first model is of no round
             self.check_round(round_)
         if not self.evaluate_share:
-            raise ProtocolError("by the contract nobody evaluates")
+            raise ProtocolError("the contract has no evaluation")
 
     def told(self, kind: Literal["train", "evaluate"], round_: int) -> dict[str, Value]:
-        """What an app is told in a round, in order."""
+        """Return the app's settings in a round, in order."""
         training = max(round_ - self.terms.select.mapped, 0)
         settings = self.train if kind == "train" else self.evaluate
         return dict(sorted({**settings.at(training), "server-round": training}.items()))
 
     def hash(self) -> bytes:
-        """SHA-256 of the contract, 32 bytes: what an administrator compares and accepts."""
+        """SHA-256 of the contract, 32 bytes, for administrators to compare and accept."""
         return hashlib.sha256(self.to_bytes()).digest()
 
     def bound(self, run_config: Mapping[str, Value]) -> bytes:
-        """What members sign: SHA-256 over the contract and the run's config, which apps read too.
+        """Return the hash that members sign, SHA-256 over the contract and the run's config.
 
-        ConfigError: a value of the run's config that is no number, text or bytes.
+        Apps read that config too. ConfigError: one of its values is not a number, text or bytes.
         """
         config = hashlib.sha256(dumps(Settings(run_config).to_fields())).digest()
         return hashlib.sha256(dumps([PREFIX + "contract", self.hash(), config])).digest()
 
     def lines(self) -> list[str]:
-        """What it says, a line each, for people; nothing that a terminal would act on."""
+        """Return the contract as printable lines, without control characters."""
         terms, codec = self.terms, self.terms.codec
         if self.asks:
             said = [f"scheme {terms.scheme.name}, up to {self.rounds} queries; no model is trained"]

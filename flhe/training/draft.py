@@ -1,12 +1,12 @@
-"""Draft: what one client is about to encrypt, on its own disk until its round is over.
+"""Draft: an update before encryption, on the client's own disk until its round is over.
 
     magic | be32(length of head) | head | residual | values | coords, little-endian
     head = CBOR {v, round, history, extras, length, count, sparse, base, contract}
 
-A round with more than one stage encrypts long after it trained, perhaps in another process, and a round
-that is asked for again encrypts the same update again. Under sparsification the residual is what error
-feedback keeps (FLASHE, Algorithm 1): the draft's is tentative. When the sum of the round is opened and
-this client is in it, it becomes the client's; otherwise the whole update goes back into it.
+A round of several stages encrypts long after training, perhaps in another process, and a repeated
+request encrypts the same update again. Under sparsification the draft also holds the tentative
+residual of error feedback (FLASHE, Algorithm 1). If the round's sum is opened with this client in
+it, that becomes the client's residual; otherwise the whole update returns to it.
 """
 
 from __future__ import annotations
@@ -55,27 +55,27 @@ class _Head(Record):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """One client's update, before anything of it is clipped, quantized or encrypted.
+    """One client's update before clipping, quantization and encryption.
 
     Parameters
     ----------
     round : int
         Round that it was trained for.
     history : bytes
-        History of the model that it starts from, 32 bytes.
+        History of its starting model, 32 bytes.
     values : NDArray[float32]
-        What is to be sent, shape (count,).
+        Values to send, shape (count,).
     extras : NDArray[int64]
-        Exact numbers beside it; `check` is filled in when it is encoded.
+        Exact numbers beside them; encoding fills in `check`.
     coords : NDArray[uint32] or None
-        Which coordinates the values are of; None means all.
+        Coordinates of the values; None means all.
     residual : NDArray[float32] or None
-        What is not sent and stays for later rounds, shape (length,); None without sparsification.
+        Values kept for later rounds, shape (length,); None without sparsification.
     base : bytes
-        SHA-256 of the model that it starts from, 32 bytes. The history may be everybody's and the model
-        not: a bad disk, another arithmetic. It stays here; what others see of a model is keyed.
+        SHA-256 of its starting model, 32 bytes. Histories may agree where models differ: a bad disk,
+        other arithmetic. It never leaves the node; others see keyed digests only.
     contract : bytes
-        Hash of the contract that it was trained under, 32 bytes; see `flhe.training.contract`.
+        Hash of its contract, 32 bytes; see `flhe.training.contract`.
     """
 
     round: int
@@ -88,7 +88,7 @@ class Draft:
     contract: bytes = bytes(32)
 
     def is_of(self, round_: int, model: Model, contract: bytes) -> bool:
-        """Whether it was trained for that round, from this very model, and under that contract."""
+        """Return whether it was trained for that round, model and contract."""
         return (
             (self.round, self.history) == (round_, model.history)
             and self.base == model.fingerprint()
@@ -96,11 +96,11 @@ class Draft:
         )
 
     def plain(self) -> Plain:
-        """As codecs take it."""
+        """The update as codecs take it."""
         return Plain(self.values, self.extras, self.coords)
 
     def given_back(self) -> Draft:
-        """The same with nothing to send: the whole update is in the residual."""
+        """Return the draft with no values to send: the whole update is in the residual."""
         if self.coords is None or self.residual is None:
             return self
         residual = merged(self.values, self.coords, self.residual)
@@ -108,7 +108,7 @@ class Draft:
         return replace(self, values=nothing[0], coords=nothing[1], residual=residual)
 
     def chunks(self) -> Iterator[memoryview]:
-        """The encoding, piece by piece; arrays are not copied."""
+        """Yield the encoding in pieces; arrays are not copied."""
         residual = np.empty(0, np.float32) if self.residual is None else self.residual
         coords = np.empty(0, np.uint32) if self.coords is None else self.coords
         head = _Head(
@@ -126,9 +126,9 @@ class Draft:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Draft:
-        """Inverse of `chunks`; arrays are views into `data`.
+        """Decode the output of `chunks`; arrays are views into `data`.
 
-        Raises StoreError: anything that `chunks` does not write.
+        Raises StoreError: `chunks` did not write this.
         """
         head, start = unframe(_Head, data, MAGIC)
         length, count = head.length, head.count

@@ -1,4 +1,4 @@
-"""EpochSums: the sums of one epoch, by what its members and the server know of them alike."""
+"""EpochSums: the sums of one epoch, from facts that members and server share."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from flhe.wire.derive import PREFIX
 
 
 def bound_layout(label: str, layout_hash: bytes, digest: bytes) -> bytes:
-    """Layout hash of a round from the model, or with the mean squares, of this `digest`.
+    """Return a round's layout hash, bound to the `digest` of a model or of mean squares.
 
-    A member that hands one node another model than the rest turns a sum into that node's update. So the
-    model is bound into the slot of whatever is encrypted: masks, seeds and `a` then differ between
-    nodes that start from different ones, and nothing that they send adds up.
+    A member that gives one node a different model could turn a sum into that node's update. So each
+    encryption's slot binds the model. Nodes with different starting models derive different masks,
+    seeds and `a`, and their parts do not add up.
     """
     return hashlib.sha256(canonical.dumps([PREFIX + label, layout_hash, digest])).digest()
 
@@ -32,9 +32,9 @@ def bound_layout(label: str, layout_hash: bytes, digest: bytes) -> bytes:
 class EpochSums:
     """Public facts of an epoch.
 
-    Terms are kept as they are resolved for this cohort; `run_id`, `roster_hash` and `epoch` are those
-    of a `Slot`, `number` and `cohort` the epoch's number and how many members it has, and `public` the
-    scheme's public key of the epoch, where it has one.
+    Terms are resolved for this cohort. `run_id`, `roster_hash` and `epoch` are those of a `Slot`.
+    `number` is the epoch's number, `cohort` its number of members, `public` the scheme's public
+    key, if any.
     """
 
     terms: Terms
@@ -47,9 +47,9 @@ class EpochSums:
     cohort: int
     public: bytes
     whole: Adder = field(init=False)
-    """The adder of whole vectors, and of all that is no update."""
+    """Adder of whole vectors, and of all sums but updates."""
     adder: Adder = field(init=False)
-    """The adder of an update: that of the selected part of it, where a part is selected."""
+    """Adder of an update, or of its selected part."""
     layout_hash: bytes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,13 +62,13 @@ class EpochSums:
         object.__setattr__(self, "layout_hash", terms.layout_hash(self.layout, adder))
 
     def slot(self, round_: int, attempt: int, *more: bytes | str) -> Slot:
-        """A slot of the epoch; `more` as in a `Slot`: layout hash, history, purpose."""
+        """Return a slot of the epoch; `more` as in a `Slot`: layout hash, history, purpose."""
         return Slot(self.run_id, self.roster_hash, self.epoch, round_, attempt, *more)  # type: ignore[arg-type]
 
     def masking_slot(self, round_: int) -> Slot:
-        """The slot of a round's seeds, where members agree on masking keys alone.
+        """Return the slot of a round's seeds if members agree on masking keys only.
 
-        Every round is a start of its own, so members sign one set of survivors in each.
+        Every round has a start of its own, so members sign one survivor set in each.
         """
         history = hashlib.sha256(canonical.dumps([PREFIX + "masking-key", round_])).digest()
         return self.slot(round_, 0, self.layout_hash, history, "masking-key")
@@ -83,11 +83,11 @@ class EpochSums:
         fitted_on: bytes = b"",
         mask: Support | None = None,
     ) -> SecureSum:
-        """A sum of one attempt at a round.
+        """Return the sum of one attempt at a round.
 
-        The round starts from the model with that `history`; `start` is its keyed digest, as its
-        members say. `fitted_on` is the digest of the mean squares that the round's thresholds are
-        fitted on, where they are; `mask` what is selected, where a part is, and this side knows it.
+        `history` identifies the starting model and `start` is its keyed digest, as reported by
+        members. `fitted_on` is the digest of the mean squares for fitted thresholds, if any; `mask`
+        the selected part, if there is one and this side knows it.
         """
         terms, layout = self.terms, self.layout
         layout_hash = bound_layout("start", self.layout_hash, start)

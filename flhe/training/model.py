@@ -4,7 +4,7 @@
     head = CBOR {v, round, steps, layout, history, chain: [[round, before, digest, senders]...],
                  moments, memory: [[name, length]...], mask: bytes}
 
-All of it is a function of what everybody opened, so it is the same everywhere.
+It depends on opened sums only, so it is the same at all members.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAGIC = b"flhe-model/1\n"
 VERSION = 5
 MAX_MOMENTS = 8
 MAX_MEMORY = 8
-"""Most vectors of a codec's memory; each has a number for each array at most."""
+"""Maximum number of vectors in a codec's memory; each has at most one number for each array."""
 
 
 _Names = Annotated[tuple[str, ...], at_most(MAX_MOMENTS, "names")]
@@ -75,25 +75,25 @@ class Model:
     layout : Layout
         Names, shapes and types.
     round : int
-        Last round whose sum is in it; 0 for the initial model. Rounds that came to nothing are left
-        out, so it may rise by more than one.
+        Last round whose sum is in it; 0 for the initial model. Failed rounds are
+        skipped, so it may rise by more than one.
     history : bytes
         h_0 = H(initial model), then that of each link, 32 bytes. Public: the server computes the same
-        ones, and names the member whose history differs.
+        ones, and finds the member whose history differs.
     masters : dict[str, NDArray]
         The arrays, in their master types (see `flhe.coding.flatten`): float32 for the narrower floats.
     moments : dict[str, NDArray[float32]]
         Memory of the optimizer, by name, shape (layout.floats,) each; empty before the first step, and
         for optimizers without any.
     memory : dict[str, NDArray[float64]]
-        What codecs remember of the sums that were opened (see `flhe.coding.base`: their shared state),
+        Codecs' shared state from opened sums (see `flhe.coding.base`),
         by name; empty before the first.
     steps : int
-        Sums of updates that are in it, 0 to `round`: what an optimizer's bias correction counts.
+        Number of updates' sums in it, 0 to `round`, for an optimizer's bias correction.
     mask : Support, optional
-        Which values of an update are encrypted, once a map has chosen them (see `flhe.coding.select`).
+        Encrypted values of an update, once a map has selected them (see `flhe.coding.select`).
     chain : tuple of Link
-        The sums that are in it, oldest first, as far back as they are kept.
+        Its sums, oldest first, as far back as they are kept.
     """
 
     layout: Layout
@@ -108,9 +108,9 @@ class Model:
 
     @classmethod
     def initial(cls, arrays: Arrays) -> Model:
-        """The model that a federation starts from, as the server may know it.
+        """Return a federation's first model, which the server may know.
 
-        Raises ConfigError: an array of a type that does not average, by name.
+        Raises ConfigError: an array of a type that cannot be averaged, by name.
         """
         layout = layout_of(arrays)
         masters = layout.masters(arrays)
@@ -121,10 +121,10 @@ class Model:
 
     @classmethod
     def secret_initial(cls, arrays: Arrays, nonce: bytes) -> Model:
-        """The model that a federation starts from, unknown to the server.
+        """Return a federation's first model, unknown to the server.
 
-        Its history is public, so it says nothing of the arrays: a hash of their layout and of `nonce`,
-        32 random bytes. Errors as for `initial`.
+        Its history is public, so it depends only on the arrays' layout and on `nonce`, 32 random
+        bytes. Errors as for `initial`.
         """
         layout = layout_of(arrays)
         fields = ["flhe/v1/secret-history", layout.to_fields(), nonce]
@@ -132,22 +132,22 @@ class Model:
         return cls(layout, 0, history, layout.masters(arrays))
 
     def linked(self, link: Link) -> Model:
-        """The same model with the sum of its round in its chain and history."""
+        """Return the model with the sum of its round in its chain and history."""
         return replace(self, history=link.history, chain=extended(self.chain, link))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays in their own types, as the app knows them."""
+        """Return the arrays in the app's own types."""
         return self.layout.arrays(self.masters)
 
     def fingerprint(self) -> bytes:
-        """SHA-256 of the encoding, 32 bytes: it never leaves the node, or guesses could be tested."""
+        """Return SHA-256 of the encoding, 32 bytes; it never leaves the node, to prevent guessing."""
         hasher = hashlib.sha256()
         for chunk in self.chunks():
             hasher.update(chunk)
         return hasher.digest()
 
     def chunks(self) -> Iterator[memoryview]:
-        """The encoding, piece by piece; array data is not copied."""
+        """Yield the encoding in pieces; array data is not copied."""
         head = _Head(
             self.round,
             self.steps,
@@ -167,9 +167,9 @@ class Model:
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray) -> Model:
-        """Inverse of `chunks`; arrays are views into `data`.
+        """Decode the output of `chunks`; arrays are views into `data`.
 
-        Raises ProtocolError: anything that `chunks` does not write.
+        Raises ProtocolError: `chunks` did not write this.
         """
         head, start = unframe(_Head, data, MAGIC)
         layout, mask = head.layout, None
@@ -178,7 +178,7 @@ class Model:
         sizes += [("float64", size) for _, size in head.memory]
         end = len(data) - head.mask
         if (found := arrays_in(data, start, end, sizes)) is None:
-            raise ProtocolError("model: shorter or longer than its head says")
+            raise ProtocolError("model: its length differs from that in its head")
         masters = {entry.name: next(found).reshape(entry.shape) for entry in layout.entries}
         moments = {name: next(found) for name in head.moments}
         memory = {name: next(found) for name, _ in head.memory}
@@ -193,9 +193,9 @@ class Model:
 def arrays_in(
     data: bytes | bytearray, start: int, end: int, sizes: Sequence[tuple[str, int]]
 ) -> Iterator[NDArray[Any]] | None:
-    """Arrays of these types and lengths, little-endian, one after the other: views into `data`.
+    """Return arrays of these types and lengths, little-endian, as views into `data`.
 
-    None unless they fill it from `start` to `end`.
+    None unless they fill it exactly from `start` to `end`.
     """
     kinds = [(np.dtype(name), count) for name, count in sizes]
     ends = list(accumulate((kind.itemsize * count for kind, count in kinds), initial=start))
@@ -213,7 +213,7 @@ def _raw(layout: Layout, masters: Arrays) -> Iterator[memoryview]:
 
 
 def little(array: NDArray[Any]) -> memoryview:
-    """Data of an array, little-endian; not copied where it is so already."""
+    """Return an array's data, little-endian; not copied if it is so already."""
     array = np.ascontiguousarray(array)
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     return little.reshape(-1).view(np.uint8).data

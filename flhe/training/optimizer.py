@@ -1,13 +1,13 @@
-"""Optimizer: what every client makes of a round's mean before it is added to the model.
+"""Optimizer: how every client turns a round's mean into a change of the model.
 
-The server cannot do this, it never sees the mean; so every client does it, and must come to the same
-model, for members compare keyed digests of theirs. torch's last bits differ between processors and
-builds. So a rule uses +, -, *, /, sqrt and comparisons only, one element at a time, which IEEE 754
-rounds in one way alone; powers are repeated products. A block is computed in float64 and rounded to
-float32 once. Numbers too small to be normal become zero, because some programs make the processor flush
-them to zero and others do not. Blocks may fall anywhere: a rule treats elements alike.
+The server never sees the mean, so every client computes the step. All must reach the same model,
+because members compare keyed digests, and torch's last bits differ between processors and builds.
+So a rule uses only +, -, *, /, sqrt and comparisons, one element at a time, which IEEE 754 rounds
+uniquely. Powers are repeated products. A block is computed in float64 and rounded to float32 once.
+Subnormal numbers become zero, because some programs make the processor flush them. Rules treat all
+elements alike, so block boundaries do not matter.
 
-The state lives on the clients, the same on each, and late joiners receive it with the model.
+The clients hold the state, the same on each, and late joiners receive it with the model.
 
 With d the mean update and r the round, from 1:
 
@@ -34,16 +34,15 @@ With g the mean gradient (FedSGD), t the step, from 1, and rate = lr / (1 + deca
              b = momentum * b + g / (sqrt(v) + eps)
              change = -rate * b
 
-Ours differ from torch's by rounding alone, as long as float32 can hold the square of a gradient.
-Beyond, at 1.8e19, torch's Adam and RMSprop stop moving a weight for good, and these go on from the
-largest number that it can hold. Where rounding takes v - a**2 below zero, torch gives NaN and this
-takes zero.
+Ours differ from torch's by rounding only, as long as float32 can hold the square of a gradient.
+Beyond, at 1.8e19, torch's Adam and RMSprop stop moving a weight for good; these continue from
+float32's largest number. If rounding takes v - a**2 below zero, torch gives NaN and this uses zero.
 
 Source: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), Alg. 2; Hsu et al., "Measuring
 the Effects of Non-Identical Data Distribution" (2019), for fedavgm. Defaults, bias correction with
-r + 1 and moments that start from zero are those of Flower 1.41's strategies. BatchCrypt (Zhang et al.,
-USENIX ATC 2020), Alg. 1 and Sec. 5; PyTorch 2, torch.optim; Adam: Kingma and Ba (ICLR 2015); for
-`decay`, Keras' rule.
+r + 1 and moments that start from zero are those of Flower 1.41's strategies. BatchCrypt (Zhang et
+al., USENIX ATC 2020), Alg. 1 and Sec. 5; PyTorch 2, torch.optim; Adam: Kingma and Ba (ICLR 2015);
+for `decay`, Keras' rule.
 """
 
 from __future__ import annotations
@@ -62,24 +61,24 @@ from flhe.wire.record import Form, Record
 
 Vector = NDArray[np.float32]
 Wide = NDArray[np.float64]
-"""What a block is computed in: a float32 moment is then rounded once a step."""
+"""Type of a block's computation; float32 moments are then rounded once a step."""
 Moments = Mapping[str, Wide]
 Step = tuple[Wide, Moments]
-"""The change of the model, and the next moments, of one block."""
+"""Change of the model, and next moments, of one block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row of the table.
+    """One row of the table of rules.
 
     Parameters
     ----------
     block : callable or None
         (mean, moments, number of the step, the optimizer) -> `Step`; None adds the mean as it is.
     defaults : dict[str, Any]
-        Every parameter that it has, with its default.
+        All its parameters with their defaults.
     moments : dict[str, str]
-        Name of each vector that it keeps -> the parameter without which it does not; "" is always.
+        Name of each kept vector -> the parameter that enables it; "" for always.
     """
 
     block: Callable[[Wide, Moments, int, Any], Step] | None = None
@@ -88,12 +87,12 @@ class Rule:
 
     @property
     def gradients(self) -> bool:
-        """Whether the mean is of gradients, not of what training changed: it has a learning rate."""
+        """Whether the mean is of gradients instead of model changes: the rule has a learning rate."""
         return "lr" in self.defaults
 
 
 def power(base: float, exponent: int) -> float:
-    """`base` to a power of 0 or more by squaring: libraries' pow() differ in the last bit."""
+    """Return `base` to a power of 0 or more by squaring: libraries' pow() differ in the last bit."""
     result = 1.0
     while exponent:
         if exponent & 1:
@@ -138,7 +137,7 @@ def _rate(o: Any, step: int) -> float:
 def _sgd(g: Wide, old: Moments, step: int, o: Any) -> Step:
     if not o.momentum:
         return -_rate(o, step) * g, {}
-    # As in PyTorch, the first gradient is not dampened: a buffer starts as it, not from zero.
+    # As in PyTorch, the first gradient is not dampened: the buffer starts from it, not from zero.
     b = g if step == 1 else o.momentum * old["momentum_buffer"] + (1 - o.dampening) * g
     return -_rate(o, step) * (g + o.momentum * b if o.nesterov else b), {"momentum_buffer": b}
 
@@ -187,10 +186,10 @@ RULES: dict[str, Rule] = {
         {"square_avg": "", "momentum_buffer": "momentum", "grad_avg": "centered"},
     ),
 }
-"""Every optimizer, with Flower's or PyTorch's defaults and PyTorch's names of moments."""
+"""All optimizers, with Flower's or PyTorch's defaults and PyTorch's names of moments."""
 
 BLOCK = 1 << 14
-"""Values at a time: temporaries then stay in the processor's cache, and few."""
+"""Values in a block: temporaries stay few and in the processor's cache."""
 
 TINY = float(np.finfo(np.float32).tiny)
 HUGE = float(np.finfo(np.float32).max)
@@ -199,7 +198,7 @@ HUGE = float(np.finfo(np.float32).max)
 Name = Literal["fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "sgd", "adam", "rmsprop"]
 # Beyond these, float32 has no room left for a change.
 _Rate = Annotated[float, Bound("a number, 1e-30 to 1e30", lambda value: 1e-30 <= value <= 1e30)]
-# Below 1e-15, `eps` would rule where float32 has lost the square of a gradient.
+# Below 1e-15, `eps` would dominate where a gradient's square underflows in float32.
 _Eps = Annotated[float, Bound("a number, 1e-15 to 1e30", lambda value: 1e-15 <= value <= 1e30)]
 _Decay = Annotated[float, Bound("a number, 0 to 1e30", lambda value: 0 <= value <= 1e30)]
 _Unit = Annotated[
@@ -209,9 +208,9 @@ _Unit = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Optimizer(Record):
-    """A rule by its name, with its parameters; None takes Flower's or PyTorch's default.
+    """A rule by name, with its parameters; None takes Flower's or PyTorch's default.
 
-    Raises ConfigError: an unknown name, a parameter out of range, or one that the rule does not have.
+    Raises ConfigError: an unknown name, or a parameter that is out of range or not of this rule.
 
     Parameters
     ----------
@@ -242,7 +241,7 @@ class Optimizer(Record):
     centered : bool, optional
         Divide by an estimate of the deviation, for rmsprop.
     decay : float, optional
-        How the learning rate `lr` falls step by step, 0 to 1e30; 0 is not at all.
+        Decrease of the learning rate `lr` by step, 0 to 1e30; 0 keeps it constant.
     """
 
     FORM = Form("optimizer", error=ConfigError)
@@ -266,7 +265,7 @@ class Optimizer(Record):
         defaults = self._rule.defaults
         for name in (f.name for f in fields(self)[1:]):
             given = getattr(self, name)
-            if given is not None and name not in defaults:  # it would do nothing
+            if given is not None and name not in defaults:  # it would have no effect
                 raise ConfigError(
                     f"Optimizer({name}={given!r}): {self.name} has no {name}, leave it out"
                 )
@@ -279,12 +278,12 @@ class Optimizer(Record):
 
     @classmethod
     def of(cls, optimizer: Any) -> Optimizer:
-        """An optimizer of ours as it is, or the rule of one of torch.optim; FedAvg for None.
+        """Return an optimizer of ours unchanged, or the rule of one of torch.optim; FedAvg for None.
 
-        That is a torch.optim.SGD, Adam or RMSprop (torch is not imported). Its learning rate and
-        parameters are taken over as it would step now, its state and its model's weights are not.
+        Accepts torch.optim.SGD, Adam and RMSprop (torch is not imported). Takes over the current
+        learning rate and parameters, not its state nor its model's weights.
 
-        Raises ConfigError: another optimizer, param groups that differ, or an option that has no
+        Raises ConfigError: another optimizer, param groups that differ, or an option without a
         counterpart here, by name.
         """
         if optimizer is None or isinstance(optimizer, Optimizer):
@@ -303,7 +302,7 @@ class Optimizer(Record):
             if odd := [key for key in groups[0] if other[key] != groups[0][key]]:
                 raise ConfigError(
                     f"torch.optim.{kind.__name__}: its param groups differ in {odd[0]}; every weight "
-                    "of the model is stepped alike here, give them one value"
+                    "of the model is stepped alike here, so give them one value"
                 )
         return cls(name, **groups[0])
 
@@ -313,17 +312,17 @@ class Optimizer(Record):
 
     @property
     def gradients(self) -> bool:
-        """Whether it steps with a mean of gradients, not of what training changed."""
+        """Whether it steps with a mean of gradients instead of model changes."""
         return self._rule.gradients
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """Names of the vectors that it keeps from step to step, each as long as the model."""
+        """Names of the vectors kept from step to step, each as long as the model."""
         kept = self._rule.moments.items()
         return tuple(name for name, needs in kept if not needs or getattr(self, needs))
 
     def init(self, length: int) -> dict[str, Vector]:
-        """Moments before the first step: zeros, float32, shape (length,)."""
+        """Return the moments before the first step: zeros, float32, shape (length,)."""
         return {name: np.zeros(length, np.float32) for name in self.moments}
 
     def step(
@@ -334,22 +333,21 @@ class Optimizer(Record):
         *,
         out: Vector | None = None,
     ) -> tuple[Vector, dict[str, Vector]]:
-        """One step. Inputs are not modified, unless `out` is one of them.
+        """Take one step. Inputs are not modified, unless `out` is one of them.
 
-        All vectors are float32 (length,): the mean of a round, finite, moments as `init` or the last
-        `step` gave them, and `out`, where the change goes: `mean` itself, to save its size in memory,
-        or memory of its own. `number` counts from 1: the round, where updates are added; with
-        gradients, the step. Rounds that came to nothing are no steps.
+        All vectors are float32 (length,): the round's mean, finite; moments from `init` or the last
+        `step`; and `out` for the change: `mean` itself, to save memory, or another buffer. `number`
+        counts from 1: rounds for updates, steps for gradients. Failed rounds are not steps.
 
-        Gives what to add to the model, in which what is too large for float32 is its largest number
-        (for fedavg it is `mean`, whatever `out` is), and the next moments, in new arrays.
+        Returns the model's change, clamped to float32's range (for fedavg it is `mean`, whatever
+        `out` is), and the next moments in new arrays.
 
         Raises ProtocolError: a mean or moments of another type or shape, moments of another optimizer,
         a number below 1.
         """
         self._check(mean, moments, out)
         if number < 1:
-            raise ProtocolError(f"optimizer {self.name}: step {number}, steps count from 1")
+            raise ProtocolError(f"optimizer {self.name}: steps count from 1, got {number}")
         block = self._rule.block
         if block is None:
             return mean, {}
@@ -377,17 +375,17 @@ class Optimizer(Record):
 
 
 def _normal(block: Wide) -> Wide:
-    """`block` with everything below float32's normal range set to zero, in place."""
+    """Set all subnormal float32 values of `block` to zero, in place."""
     block[np.abs(block) < TINY] = 0
     return block
 
 
 def _store(block: Wide, out: Vector) -> None:
-    """Round a block to float32; what is too large for it becomes its largest number."""
+    """Round a block to float32, clamped to its range."""
     out[...] = np.clip(_normal(block), -HUGE, HUGE)
 
 
-# --- what a torch.optim optimizer was made with ---
+# --- options of a torch.optim optimizer ---
 
 NEUTRAL: dict[str, Any] = {
     "weight_decay": 0,
@@ -397,14 +395,14 @@ NEUTRAL: dict[str, Any] = {
     "differentiable": False,
     "decoupled_weight_decay": False,
 }
-"""Options that have no counterpart here, with the values that change nothing."""
+"""Options without a counterpart here, with their neutral values."""
 
 IMPLEMENTATION = ("params", "foreach", "fused")
-"""What a param group holds beside its rule: the weights, and how torch computes."""
+"""Entries of a param group besides its rule: the weights, and torch's implementation."""
 
 
 def _options(kind: str, name: str, group: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of one param group."""
+    """Return the parameters of one param group."""
     if "initial_lr" in group:
         raise ConfigError(
             f"torch.optim.{kind}: a schedule changes its learning rate; leave it out, and give a "
@@ -423,7 +421,7 @@ def _options(kind: str, name: str, group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """A number, or a pair of them, out of what may be a tensor of one value."""
+    """Return a number or a pair of numbers, also from tensors of one value."""
     if isinstance(value, tuple | list):
         return tuple(_number(part) for part in value)
     return value.item() if hasattr(value, "item") else value

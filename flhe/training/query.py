@@ -1,8 +1,8 @@
-"""Query: a sum that an analyst asks for, beside all training: a count, a histogram, a table.
+"""Query: a sum that an analyst requests, without training: a count, a histogram, a table.
 
-A query's name and parameters are its history: every member that answers it starts from the question
-alone, and of each question one sum is opened (docs/protocol.md, Queries). What members answer has a
-form, which is in the slot: answers of two forms never add up.
+A query's name and parameters are its history: every member answers from the question only, and one
+sum of each question is opened (docs/protocol.md, Queries). The slot binds the form of the answers:
+answers of different forms never add up.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from flhe.wire.record import Form, Record
 
 MAX_PARAMETERS = 1 << 20
 MAX_FORM = 2048
-"""Bytes of an answer's form: it is kept with the claim of its slot."""
+"""Maximum size of an answer's form in bytes: it is kept with the claim of its slot."""
 MAX_VALUES = 1 << 24
-"""Numbers in one answer."""
+"""Maximum numbers in one answer."""
 MAX_SHOWN = 160
-"""Characters of a query in the audit log."""
+"""Maximum characters of a query in the audit log."""
 NOTHING = Layout(())
-"""The layout of a model that is not there: a federation that answers queries trains none."""
+"""Layout of the absent model: a federation that answers queries trains none."""
 _ROOM = EXTRA_BITS - MAX_COHORT.bit_length()
-"""Bits of a float's integer that any sum of a cohort has room for."""
+"""Maximum bits of a float's integer, so that no sum of a cohort overflows."""
 
 _positive = Rule("a number, 0 or more", lambda value: 0 <= value < math.inf)
 
 
 @dataclass(frozen=True, slots=True)
 class Query(Record):
-    """One question: its name, by which a site allows it, and its parameters.
+    """One question: its name, by which a site permits it, and its parameters.
 
-    Raises ConfigError: a name that is none, or a parameter that is no number, text or bytes.
+    Raises ConfigError: an invalid name, or a parameter that is not a number, text or bytes.
     """
 
     FORM = Form("query", MAX_PARAMETERS, row=True, error=ConfigError)
@@ -63,12 +63,12 @@ class Query(Record):
 
     @classmethod
     def of(cls, name: str, parameters: Mapping[str, Value]) -> Query:
-        """The query of this name with these parameters."""
+        """Return the query of this name with these parameters."""
         return cls(name, Settings(parameters))
 
     @property
     def parameters(self) -> dict[str, Value]:
-        """What the app is told, by name, in order."""
+        """Return the parameters for the app, by name, in order."""
         return self.settings.at(1)
 
     def hash(self) -> bytes:
@@ -76,7 +76,7 @@ class Query(Record):
         return hashlib.sha256(dumps([PREFIX + "query", *self.to_fields()])).digest()
 
     def line(self) -> str:
-        """What is asked, for people: as much of it as a log has room for."""
+        """Return the query as text, as far as a log has room for it."""
         told = json.dumps(self.parameters, default=bytes.hex, ensure_ascii=True)
         text = printable(f"{self.name} {told}")
         return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
@@ -86,8 +86,8 @@ class Query(Record):
 class Part(Record):
     """One array of an answer.
 
-    `bound` is the largest absolute value of one site's, and `resolution` what one step of it stands
-    for; both are 0 for integers, which are exact.
+    `bound` is the largest absolute value of one site's numbers, and `resolution` their step; both
+    are 0 for integers, which are exact.
     """
 
     FORM = Form("array of an answer", row=True, error=ConfigError)
@@ -99,22 +99,24 @@ class Part(Record):
 
     def _validate(self) -> None:
         if (self.bound == 0) != (self.resolution == 0):
-            raise ConfigError(f"array {self.name!r}: a bound goes with a resolution")
+            raise ConfigError(
+                f"array {self.name!r}: give both a bound and a resolution, or neither"
+            )
         if self.bound and self.bound / self.resolution > 2**_ROOM:
             raise ConfigError(
-                f"array {self.name!r}: {self.bound:g} in steps of {self.resolution:g} takes more than "
-                f"{_ROOM} bits, which is what sums have room for: choose a coarser resolution"
+                f"array {self.name!r}: {self.bound:g} in steps of {self.resolution:g} takes more "
+                f"than the {_ROOM} bits of sums: choose a coarser resolution"
             )
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """Number of its values."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm(Record):
-    """What all answers to one query look like; it says nothing of what is in them."""
+    """Common form of all answers to one query, independent of their values."""
 
     FORM = Form("form of an answer", MAX_FORM, row=True, error=ConfigError)
 
@@ -124,24 +126,24 @@ class AnswerForm(Record):
         names = [part.name for part in self.parts]
         if not names or len(set(names)) != len(names) or self.size > MAX_VALUES:
             raise ConfigError(
-                f"an answer has arrays of different names, and up to {MAX_VALUES} values"
+                f"an answer must have arrays of different names, with up to {MAX_VALUES} values"
             )
-        if len(self.to_bytes()) > MAX_FORM:  # before it is claimed, which nobody takes back
+        if len(self.to_bytes()) > MAX_FORM:  # before its claim, which is final
             raise ConfigError(
-                "an answer has too many arrays, or names too long: unite some of them"
+                "an answer has too many arrays, or names too long: merge some of them"
             )
 
     @property
     def size(self) -> int:
-        """How many numbers an answer has."""
+        """Number of values in an answer."""
         return sum(part.size for part in self.parts)
 
     def hash(self) -> bytes:
-        """SHA-256 of it, 32 bytes: what slots of answers start from."""
+        """SHA-256 of it, 32 bytes: the layout hash in slots of answers."""
         return hashlib.sha256(dumps([PREFIX + "answer-form", self.to_fields()])).digest()
 
     def arrays(self, sums: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """Summed numbers as arrays: int64, and float64 where they stand for floats."""
+        """Return sums as arrays: int64, or float64 for floats."""
         out: dict[str, NDArray[Any]] = {}
         at = 0
         for part in self.parts:
@@ -151,23 +153,23 @@ class AnswerForm(Record):
         return out
 
     def errors(self, contributors: int) -> dict[str, float]:
-        """Largest error of each array's values in a sum of so many, by rounding; 0.0 is exact."""
+        """Return each array's largest rounding error in a sum of so many answers; 0.0 is exact."""
         return {part.name: contributors * part.resolution / 2 for part in self.parts}
 
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """A function of an app's that answers with floats, and what it promises of them.
+    """An app's function that answers with floats, and their declared range.
 
     Parameters
     ----------
     answer : callable
-        As `HEMod` takes it.
+        Function as for `HEMod`.
     bound : float
-        Largest absolute value of one site's answer, whatever its data are. A site that finds a larger
-        one answers nothing.
+        Largest absolute value of one site's answer, for any data. A site with a larger value refuses
+        to answer.
     resolution : float, optional
-        What they are rounded to; by default the power of two that uses all bits there are, about
+        Rounding step; by default the power of two that uses all available bits, about
         `bound` / 2**51.
     """
 
@@ -177,7 +179,9 @@ class Bounded:
 
     def __post_init__(self) -> None:
         if not 0 < self.bound < math.inf or not 0 <= self.resolution < math.inf:
-            raise ConfigError("bounded(bound=..., resolution=...): positive and finite, both")
+            raise ConfigError(
+                "bounded(bound=..., resolution=...): both must be positive and finite"
+            )
         if not self.resolution:
             finest = 2.0 ** (math.frexp(self.bound)[1] - _ROOM)
             object.__setattr__(self, "resolution", finest)
@@ -186,9 +190,9 @@ class Bounded:
 def encode(
     arrays: Mapping[str, NDArray[Any]], bounds: Bounded | None
 ) -> tuple[AnswerForm, NDArray[np.int64]]:
-    """An app's answer: its form, and its numbers as exact integers, shape (form.size,).
+    """Return an app's answer as its form and exact integers, shape (form.size,).
 
-    Raises ReplyError: arrays that are no numbers, or floats without `bounds`; NotFiniteError: NaN or
+    Raises ReplyError: arrays without numbers, or floats without `bounds`; NotFiniteError: NaN or
     infinity; RangeError: a float beyond its bound, or an integer beyond 63 bits.
     """
     parts, numbers = [], []
@@ -223,24 +227,24 @@ def _rounded(array: NDArray[np.float64], bounds: Bounded) -> NDArray[np.int64]:
 
 
 QUERY = Kind("query", lambda terms, of: exact_lanes(terms, 1, of), valued=False)
-"""What an analyst asks for; how many numbers an answer has, its form says."""
+"""The sum of a query's answers; its form gives their number of values."""
 
 
 def sum_of(sums: EpochSums, query: Query, form: AnswerForm, number: int, attempt: int) -> SecureSum:
-    """The sum of answers to a query, asked as the `number`-th one of its federation."""
+    """Return the sum of answers to a query, the `number`-th one of its federation."""
     of = sums.sum(QUERY, number, attempt, query.hash(), form.hash())
     return replace(of, length=of.length + exact_lanes(sums.terms, form.size, sums.layout))
 
 
 def part_of(terms: Terms, numbers: NDArray[np.int64]) -> Plain:
-    """One site's answer as it is encrypted: the count of contributions, 1, then its numbers."""
+    """Return one site's answer before encryption: the count of contributions, 1, then its numbers."""
     return exact_part(terms, np.concatenate([[np.int64(1)], numbers]))
 
 
 def read(terms: Terms, total: Sealed, lanes: NDArray[Any]) -> NDArray[np.int64]:
-    """The numbers in an opened sum, shape (form.size,).
+    """Return the numbers in an opened sum, shape (form.size,).
 
-    Raises ProtocolError: what these senders cannot have added up to; SumRangeError: a sum beyond 63
-    bits, each of whose terms was within them.
+    Raises ProtocolError: these senders cannot have produced them; SumRangeError: a sum beyond 63
+    bits of terms within them.
     """
     return exact_sums(terms, total, lanes)[COUNT + 1 :]

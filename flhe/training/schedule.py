@@ -1,6 +1,6 @@
-"""Schedule: what an app is told in each round, said for all rounds before the first.
+"""Schedule: an app's settings in each round, fixed for all rounds before the first.
 
-A setting is the same in every round, or a list with one value a round, or a rule:
+A setting is a constant, a list with one value for each round, or a rule:
 
     {"lr": Cosine(0.1, 0.001, rounds=50), "local-epochs": 2}
 """
@@ -33,13 +33,13 @@ class Step(Record):
     every: _Rounds
 
     def at(self, round_: int) -> float:
-        """The value in a round of training, counted from 1."""
+        """Return the value in a round of training, counted from 1."""
         return float(self.start * self.factor ** ((round_ - 1) // self.every))
 
 
 @dataclass(frozen=True, slots=True)
 class Cosine(Record):
-    """From `start` down to `end` in so many rounds, along half a cosine; `end` from then on."""
+    """From `start` to `end` along half a cosine in `rounds` rounds; `end` from then on."""
 
     FORM = Form("cosine", row=True, error=ConfigError)
 
@@ -48,7 +48,7 @@ class Cosine(Record):
     rounds: _Rounds
 
     def at(self, round_: int) -> float:
-        """The value in a round of training, counted from 1."""
+        """Return the value in a round of training, counted from 1."""
         done = min((round_ - 1) / max(self.rounds - 1, 1), 1.0)
         return self.end + (self.start - self.end) * (1 + math.cos(math.pi * done)) / 2
 
@@ -60,11 +60,10 @@ _RULES: dict[str, type[Schedule]] = {"step": Step, "cosine": Cosine}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of all rounds: by name, a value, a rule, or a tuple of one value a round.
+    """Settings of all rounds: by name, a constant, a rule, or a tuple of one value for each round.
 
-    None in a tuple is a round in which the app is not told that setting; rounds after the last one of
-    a tuple are as the last one. Raises ConfigError: a value that is no number, text or bytes, or list
-    of those.
+    None in a tuple omits the setting in that round; later rounds repeat the tuple's last value.
+    Raises ConfigError: a value that is not a number, text or bytes, nor a list of those.
     """
 
     by_name: Mapping[str, Value | Schedule | tuple[Value | None, ...]]
@@ -75,11 +74,11 @@ class Settings:
         for name, given in in_order.items():
             if type(name) is not str or not 0 < len(name) <= 256 or given == ():
                 raise ConfigError("a setting of the app needs a name, and a value for each round")
-            _one(given)  # refuses what no contract can say
+            _one(given)  # refuses values that a contract cannot hold
 
     @classmethod
     def of_rounds(cls, told: Sequence[Mapping[str, Value]]) -> Settings:
-        """Settings that were found out round by round."""
+        """Return settings from a list with those of each round."""
         by_name: dict[str, Any] = {}
         for name in sorted({name for one in told for name in one}):
             values = tuple(one.get(name) for one in told)
@@ -88,7 +87,7 @@ class Settings:
         return cls(by_name)
 
     def at(self, round_: int) -> dict[str, Value]:
-        """What the app is told in a round, by name, in order."""
+        """Return the app's settings in a round, by name, in order."""
         told = {}
         for name, given in self.by_name.items():
             value: Any = given
@@ -101,11 +100,11 @@ class Settings:
         return told
 
     def to_fields(self) -> list[list[Any]]:
-        """As they are written: name, kind, values with their types."""
+        """Return the encoded settings: name, kind, and values with their types."""
         return [[name, *_one(given)] for name, given in self.by_name.items()]
 
     def lines(self) -> list[str]:
-        """One line a setting, for people."""
+        """Return one line for each setting."""
         return [f"{name} = {_shown(given)}" for name, given in self.by_name.items()]
 
 
@@ -117,7 +116,7 @@ def _shown(given: object) -> str:
 
 
 def _written(value: object) -> Any:
-    """A value as CBOR takes it, exactly: 1, 1.0, True and "1" are four values."""
+    """Return a value for CBOR, with its type: 1, 1.0, True and "1" are four values."""
     if isinstance(value, float) and not math.isnan(value):
         return {"float": value.hex()}
     if isinstance(value, (list, tuple)):
@@ -127,7 +126,7 @@ def _written(value: object) -> Any:
     if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
         return value
     raise ConfigError(
-        "a setting of the app that is no number, text or bytes: no contract can say it"
+        "a setting of the app must be a number, text or bytes: a contract holds nothing else"
     )
 
 
@@ -163,4 +162,4 @@ def _from_fields(stored: Any) -> Settings:
 SettingsField = Annotated[
     Settings, As(Settings.to_fields, _from_fields, "settings by round", refuses=True)
 ]
-"""Settings as a field of a record."""
+"""Field type of a record for settings."""

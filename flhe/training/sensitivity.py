@@ -1,6 +1,6 @@
-"""Sensitivity: the sum of the members' maps, by which all of them select the same part of an update.
+"""Sensitivity: the sum of members' maps, by which all select the same part of an update.
 
-Each member's map is scaled to at most 1 before it is added, so nobody's outweighs the others'.
+Each member's map is scaled to at most 1, so no map outweighs the others.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from flhe.training.terms import Terms
 
 
 def _codec(terms: Terms) -> Chain:
-    """Quantizes a map, which is within [-1, 1] and counts as much as everybody's."""
+    """Return the codec of a map, which lies within [-1, 1] and has weight 1."""
     return chain(Clip(1.0), Weigh(1), Quantize(terms.bits))
 
 
 def _extras(terms: Terms, layout: Layout) -> int:
-    """As an update's, of which only the count says anything."""
+    """Return as many extras as an update has; only the count is used."""
     return _codec(terms).lanes(terms.extras(layout).length, layout)
 
 
 SENSITIVITY = Kind("sensitivity", _extras)
-"""What the first round adds up, where a map says what is selected."""
+"""Sum of the first round if a map decides the selection."""
 
 
 def encode(terms: Terms, layout: Layout, draft: Plain) -> Plain:
@@ -47,10 +47,10 @@ def encode(terms: Terms, layout: Layout, draft: Plain) -> Plain:
 
 
 def read(terms: Terms, model: Model, total: Sealed, lanes: NDArray[Any]) -> tuple[Model, Totals]:
-    """The same model with the mask that the sum gives; arguments and errors as `update.read`."""
+    """Return the model with the mask from the sum; arguments and errors as `update.read`."""
     layout, senders = model.layout, total.senders
     quantize = Quantize(terms.bits)
-    # The map is used as the integers that it is: all come to the same mask, to the last tie.
+    # The map's integers are used directly: all members get the same mask, ties included.
     quantize.check_sum(int(max(lanes.max(), -int(lanes.min()))), len(senders))
     sums, extras = lanes[: layout.floats], quantize.join(lanes[layout.floats :])
     Weigh(1).mean_factor(Plain(sums, extras), senders)
@@ -60,21 +60,20 @@ def read(terms: Terms, model: Model, total: Sealed, lanes: NDArray[Any]) -> tupl
 
 
 def map_of_change(terms: Terms, model: Model, trained: Arrays) -> NDArray[np.float32]:
-    """How much training changed each value, as such maps are added up."""
+    """Return each value's change in training, as a map to be added."""
     change, _ = model.layout.change(trained, model.masters, gradients=terms.optimizer.gradients)
     return terms.select.normalized(change, reuse=True)
 
 
 def map_of(select: Select, layout: Layout, found: Arrays) -> NDArray[np.float32]:
-    """A member's sensitivities as a vector, as they are added up: shape (layout.floats,).
+    """Return a member's sensitivities as a vector to be added, shape (layout.floats,).
 
-    What the map does not name, such as the running statistics of batch norm, counts as most sensitive:
-    they come from the data as directly as anything. Parameters that are frozen, whose map is zero, may
-    be named though they are no part of the model that travels, as with adapters. What is `found` is by
-    the model's names, in their shapes.
+    Values without an entry, such as batch norm's running statistics, count as most sensitive: they
+    come directly from the data. Frozen parameters with a zero map may be named although the model
+    that travels lacks them, as with adapters. `found` uses the model's names and shapes.
 
-    Raises ProtocolError: a name or shape that the model does not have, or none at all; RangeError:
-    NaN, infinity, or a map of zeros.
+    Raises ProtocolError: a name or shape unknown to the model, or an empty map; RangeError: NaN,
+    infinity, or a map of zeros.
     """
     shapes = {e.name: e.shape for e in layout.entries if e.is_float}
     found = {name: array for name, array in found.items() if name in shapes or np.any(array)}

@@ -1,14 +1,14 @@
 """Session: one member's rounds within one epoch, as steps without Flower.
 
-    draft      old model, trained arrays -> what is to be sent   select, on the client's own disk
+    draft      old model, trained arrays -> values to send       select, on the client's own disk
     encode     draft -> integers, and their support             clip, weigh, quantize, permute
     open       model, sealed sum -> next model                  check, record, decrypt, decode, apply
 
-Order is the point: a vector is encoded, and NaN refused, before its mask is claimed, and a sum's hash
-is on disk before it is decrypted.
+The order matters. A vector is encoded, and NaN refused, before its mask is claimed. A sum's hash is
+on disk before it is decrypted.
 
-A round starts from the model with the history that its slot names. Rounds that came to nothing leave no
-trace in it: the next one starts from the same model under the next number.
+A round starts from the model with the history in its slot. Failed rounds leave no trace in the
+model: the next round starts from the same model under the next number.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ THREADS = min(4, os.cpu_count() or 1)
 
 @functools.lru_cache(maxsize=2)
 def fixed_mask(select: Select, layout: Layout) -> Support:
-    """The selection of a rule that needs no map; see `Select.fixed`."""
+    """Return the selection of a rule that needs no map; see `Select.fixed`."""
     return select.fixed(layout)
 
 
 def counted_on(roster: Roster, scheme: Scheme, members: int, least: int) -> int:
-    """Return how many members' noise is in any sum that opens, and known to nobody who colludes.
+    """Return how many members' noise is in every opened sum and unknown to colluding members.
 
-    By the contract a sum has `least` senders or more. Each member knows its own noise, so one is left
-    out even where none is said to collude.
+    By the contract a sum has `least` senders or more. Each member knows its own noise, so at least
+    one is subtracted even if the roster assumes no collusion.
     """
     fewest = max(least, roster.min_opening)
     if scheme.opened_together:
@@ -81,8 +81,8 @@ def counted_on(roster: Roster, scheme: Scheme, members: int, least: int) -> int:
 class Session:
     """One member's side of the rounds of one epoch.
 
-    Its epoch has the group key, the members and the own rank; the layout is the model's. By the
-    contract a sum has `least` senders or more.
+    The epoch has the group key, the members and the member's rank; the layout is the model's. By
+    the contract a sum has `least` senders or more.
     """
 
     epoch: Epoch
@@ -90,7 +90,7 @@ class Session:
     layout: Layout
     least: int = 0
     sums: EpochSums = field(init=False)
-    """What the server knows of the epoch's sums, too."""
+    """Facts of the epoch's sums that the server knows too."""
     threads: ClassVar[int] = THREADS
 
     def __post_init__(self) -> None:
@@ -101,7 +101,7 @@ class Session:
         object.__setattr__(self, "terms", sums.terms)
 
     def place(self, model: Model, round_: int, attempt: int) -> Slot:
-        """Which attempt at which round, whatever was told: for looking up claims, never for masks."""
+        """Return the slot of an attempt at a round, for looking up claims, never for masks."""
         return self.sums.slot(round_, attempt, self.sums.layout_hash, model.history)
 
     def sum(
@@ -114,10 +114,10 @@ class Session:
         kind: Kind | None = None,
         digest: bytes | None = None,
     ) -> SecureSum:
-        """A sum of one attempt at a round that starts from `model`.
+        """Return the sum of one attempt at a round that starts from `model`.
 
-        Of the `kind` that ends the round, unless said. `fitted_on` is the sum that the round's
-        thresholds are fitted on, where they are; `digest` is `digest(model)`, where it is known.
+        The default `kind` is the one that ends the round. `fitted_on` is the sum for fitted
+        thresholds, if any; `digest` is `digest(model)`, if known.
         """
         kind = kind or self.ending(model)
         return self.sums.sum(
@@ -131,18 +131,18 @@ class Session:
         )
 
     def permutation(self, slot: Slot) -> Permutation | None:
-        """The secret order of coordinates in one attempt; None where they keep their places."""
+        """Return the secret order of coordinates in one attempt; None if they keep their places."""
         if not self.terms.codec.hides:
             return None
         key = hkdf(self.epoch.group_key, "permutation", *slot.context())
         return Permutation(key, self.layout.floats)
 
     def digest(self, model: Model) -> bytes:
-        """Keyed digest of a model, 32 bytes: equal for members that have the same, to the last bit.
+        """Return the keyed digest of a model, 32 bytes: equal for members with equal models.
 
-        HMAC-SHA256 over the model's encoding (round, history, layout, arrays, moments) under a key of
-        the group. The server sees which members agree and cannot test guesses. Where it reads the sums,
-        it has the model anyway: then this is the model's public history.
+        HMAC-SHA256 over the model's encoding (round, history, layout, arrays, moments) under a key
+        of the group. The server sees which members agree, but cannot test guesses. If it reads the
+        sums, it has the model anyway: then this is the model's public history.
         """
         if self.terms.scheme.reader == "server":
             return model.history
@@ -154,45 +154,44 @@ class Session:
         return mac.digest()
 
     def holding(self, model: Model, digest: bytes) -> Holding:
-        """What a member signs that holds `model`, with this keyed digest."""
+        """Return the statement that a member signs to vouch for `model` with this keyed digest."""
         return Holding(self.sums, self.epoch.members, model.round, model.history, digest)
 
-    # --- which part of an update is encrypted ---
+    # --- encrypted part of an update ---
 
     def ending(self, model: Model) -> Kind:
-        """What a round from `model` ends with."""
+        """Return the kind of sum that ends a round from `model`."""
         return SENSITIVITY if self.maps(model) else UPDATE
 
     def maps(self, model: Model) -> bool:
-        """Whether a round from `model` adds up the map that says what is selected."""
+        """Return whether a round from `model` adds up the map for the selection."""
         return self.terms.select.mapped and model.mask is None
 
     def mask(self, model: Model) -> Support:
-        """Which values of an update to `model` are encrypted, where a part is selected."""
+        """Return the encrypted values of an update to `model`, if a part is selected."""
         if self.terms.select.mapped:
             assert model.mask is not None
             return model.mask
         return fixed_mask(self.terms.select, self.layout)
 
-    # --- what is fitted on earlier sums ---
+    # --- thresholds from earlier sums ---
 
     def needs_mean_squares(self, model: Model) -> bool:
-        """Whether a round from `model` begins with a sum of mean squares."""
+        """Return whether a round from `model` begins with a sum of mean squares."""
         if self.maps(model):
             return False
         codec = self.terms.codec
         return codec.needs_mean_squares(codec.recall(self.layout, model.memory))
 
     def staged(self, model: Model) -> bool:
-        """Whether a round from `model` has more than one stage, or may have to be encrypted again.
+        """Return whether a round from `model` has several stages, or may be encrypted again.
 
-        Where only sums of all members open, one that drops out makes the others agree on new keys, and
-        encrypt the same update under those. And an update with noise is drawn once: asked for anew in
-        every attempt, the same update under fresh noise would be shown by the mean of all. A map is
-        made once too: it takes longer than anything.
+        If only sums of all members open, a dropout makes the others agree on new keys and encrypt
+        the same update again. An update with noise is drawn once: fresh noise in every attempt
+        would average out. A map is computed once too, because it takes long.
 
-        What is differentially private is never a draft: a file would hold it without its noise. It is
-        trained anew in each attempt, and each is paid for.
+        Differentially private updates are never drafts: a file would hold them without noise. They
+        are trained again in each attempt, and each attempt is charged.
         """
         terms = self.terms
         return terms.codec.mechanism is None and (
@@ -203,10 +202,10 @@ class Session:
             or self.needs_mean_squares(model)
         )
 
-    # --- what it sends ---
+    # --- sending ---
 
     def sealer(self, of: SecureSum | None = None) -> Sealer:
-        """This member's sealer of a sum, or of whole vectors."""
+        """Return this member's sealer of a sum, or of whole vectors."""
         adder = self.sums.whole if of is None else of.adder
         return sealer_for(adder, self.epoch, threads=self.threads)
 
@@ -217,23 +216,27 @@ class Session:
         examples: int,
         metrics: Mapping[str, float],
     ) -> Plain:
-        """Encode what training changed, or a gradient, in a round of one stage.
+        """Encode the change by training, or a gradient, in a round of one stage.
 
-        The app started from `old`, and `trained` are its arrays after training; where the terms say
-        that gradients are sent, those in place of the floats, under the same names. Metrics that the
-        terms do not name stay here.
+        The app started from `old`, and `trained` are its arrays after training; if the terms ask
+        for gradients, those take the floats' place under the same names. Only metrics in the terms
+        leave.
 
-        Raises ProtocolError: arrays that do not match the layout; noise, which a draft has, once;
-        NotFiniteError: NaN or infinity; ExamplesError: an example count that cannot be weighed.
+        Raises ProtocolError: arrays that do not match the layout, or noise, which needs a draft to
+        be drawn once; NotFiniteError: NaN or infinity; ExamplesError: an example count that cannot
+        be weighed.
         """
         if self.terms.noise is not None:
-            raise ProtocolError("an update with noise is a draft first, or it would be drawn anew")
+            raise ProtocolError(
+                "an update with noise must be a draft first: otherwise its noise would be drawn "
+                "again"
+            )
         codec = self.terms.codec.counting_on(
             counted_on(self.epoch.roster, self.terms.scheme, self.epoch.size, self.least)
         )
         extras = self._extras(old, trained, examples, metrics)
         gradients = self.terms.optimizer.gradients
-        parts = self.layout.float_change(trained, old.masters, gradients=gradients)  # never whole
+        parts = self.layout.float_change(trained, old.masters, gradients=gradients)  # in pieces
         state = codec.recall(self.layout, old.memory)
         encoded, _ = codec.encode_parts(parts, self.layout.floats, extras, state)
         return self._sent_only(encoded, old)
@@ -246,19 +249,19 @@ class Session:
         return extras.encode(self.weight(examples), metrics, integers.tolist())
 
     def weight(self, examples: int) -> int:
-        """What an example count weighs; ExamplesError where it is negative."""
+        """Return the weight of an example count; ExamplesError if it is negative."""
         codec = self.terms.codec
         weight = examples if codec.weighted else min(examples, 1)
         if codec.mechanism is not None:
-            return 1  # an empty batch, or a negative number, would tell of the data
+            return 1  # an empty batch, or a negative number, would reveal data
         if weight < 0:
             raise ExamplesError("the app reported a negative number of examples")
         # Never refused: the server would learn on which side of its bound a count lies.
         most = most_examples(self.epoch.size)
-        if self.terms.noise is not None:  # made for updates that weigh no more
+        if self.terms.noise is not None:  # calibrated for this maximum weight
             most = min(most, self.terms.codec.max_examples)
         if weight > most:
-            logger.warning("this node has more examples than can be weighed: it counts with fewer")
+            logger.warning("this node has more examples than the bound: it counts with fewer")
             weight = most
         return weight
 
@@ -271,9 +274,9 @@ class Session:
         round_: int,
         residual: NDArray[np.float32] | None,
     ) -> Draft:
-        """What training changed, or a gradient, and of it, where updates are sparse, what is sent.
+        """Return the change by training, or a gradient; of sparse updates, the part to be sent.
 
-        As `encode`, for a round of several stages; `residual` is what earlier rounds did not send.
+        As `encode`, for a round of several stages; `residual` is the unsent rest of earlier rounds.
         """
         codec = self.terms.codec
         extras = self._extras(old, trained, examples, metrics)
@@ -285,14 +288,14 @@ class Session:
             sent, after = codec.select(Plain(change, extras), start)
             return self._drafted(old, round_, sent, after.local[0])
         if self.terms.noise is not None:
-            # Here, and once: what is encrypted again is the same, noise and all.
+            # Here, and once: a second encryption has the same noise.
             self._add_noise(old, change)
         if not np.all(np.isfinite(change)):
             raise_not_finite()
         return self._drafted(old, round_, Plain(change, extras))
 
     def draft_map(self, model: Model, values: NDArray[np.float32], round_: int) -> Draft:
-        """A map, shape (floats,), as it is encrypted, however often it is asked for."""
+        """Return the draft of a map, shape (floats,), for repeated encryption."""
         extras = self.terms.extras(self.layout).encode(1, {}, [0] * self.layout.integers)
         return self._drafted(model, round_, Plain(values, extras))
 
@@ -303,18 +306,18 @@ class Session:
         return Draft(round_, old.history, sent.values, sent.extras, *known)
 
     def _add_noise(self, model: Model, values: NDArray[np.float32]) -> None:
-        """Cut an update to its thresholds and add the terms' noise, in place, shape (floats,).
+        """Clip an update to its thresholds and add the terms' noise, in place, shape (floats,).
 
-        However much lies beyond the thresholds is cut: a refusal, which the server hears of, would tell
-        of the update what no noise hides. It is counted here, because the codec finds nothing to cut.
-        RangeError for NaN or infinity.
+        Any excess is clipped: a refusal, visible to the server, would reveal the update without
+        noise. Clipping is counted here, because the codec finds nothing left to clip. RangeError
+        for NaN or infinity.
         """
         terms = self.terms
         assert terms.noise is not None
         segments = terms.codec.segments(self.layout)
         spare = self.mask(model).coords if terms.noise.scope == "clear" else None
         beyond = terms.noise.add(values, segments, spare=spare)
-        for start, stop, alpha in segments:  # also what is spared, or the codec would refuse
+        for start, stop, alpha in segments:  # also values without noise, or the codec would refuse
             np.clip(values[start:stop], -alpha, alpha, out=values[start:stop])
         if beyond > WARN_CLIPPED * values.size:
             logger.warning("more than 1% of the update was clipped; raise the clipping threshold")
@@ -322,9 +325,9 @@ class Session:
     def encode_draft(
         self, draft: Draft, model: Model, state: State, slot: Slot
     ) -> tuple[Plain, Support | None]:
-        """A draft as integers, and which coordinates they are of as the server knows them.
+        """Return a draft as integers, and its coordinates as the server sees them.
 
-        `model` is what it starts from, `state` from `fit`, and `slot` the attempt that it is sent in.
+        `model` is its starting model, `state` comes from `fit`, and `slot` is the current attempt.
         """
         if self.maps(model):
             encoded = sensitivity.encode(self.terms, self.layout, draft.plain())
@@ -337,7 +340,7 @@ class Session:
         return self._sent_only(encoded, model), support
 
     def _sent_only(self, encoded: Plain, model: Model) -> Plain:
-        """An encoded update with zeros where its scheme sends nothing: tags are of what is sent."""
+        """Return an encoded update with zeros in places that its scheme omits, as tags expect."""
         select = self.terms.select
         if not select.partial or select.clear or self.maps(model):
             return encoded
@@ -347,14 +350,14 @@ class Session:
         return encoded._replace(values=values)
 
     def support(self, draft: Draft, slot: Slot) -> Support:
-        """Which coordinates a draft has, as the server is told in one attempt."""
+        """Return a draft's coordinates as the server sees them in one attempt."""
         assert draft.coords is not None
         coords = draft.coords
         if (permutation := self.permutation(slot)) is not None:
             coords = np.sort(permutation.forward(coords))
         return Support.of(coords, self.layout.floats)
 
-    # --- what it opens ---
+    # --- opening ---
 
     def open(
         self,
@@ -367,13 +370,13 @@ class Session:
     ) -> tuple[Model, Totals]:
         """Open the sum of a round that started from `model` and apply its mean.
 
-        `record` is called before anything is decrypted; `release` is what the senders' masking-key
-        agreement released, where the scheme has one. For the others see `sum`.
+        `record` is called before decryption; `release` holds the unmasking material of the senders'
+        masking-key agreement, if the scheme has one. For the others see `sum`.
 
-        Raises QuorumError: fewer senders than the roster's bound for opening; ReuseError: another sum
-        of this round was opened before; AlteredError: it is not the sum of what its senders encrypted;
-        ProtocolError: a sum of another round, epoch, layout or parameter set, one that does not
-        decode, or one in which a sender started from another model.
+        Raises QuorumError: fewer senders than the roster's bound for opening; ReuseError: another
+        sum of this round was opened before; AlteredError: it is not the sum of its senders'
+        ciphertexts; ProtocolError: the sum has another round, epoch, layout or parameter set, does
+        not decode, or one of its senders started from another model.
         """
         base = self.digest(model) if digest is None else digest
         of = self.check(model, total, fitted_on, base)
@@ -390,9 +393,9 @@ class Session:
     def open_evaluation(
         self, model: Model, total: Sealed, record: Record, release: Sequence[bytes] = ()
     ) -> Totals:
-        """Open what members found of `model`; `record` and `release` as in `open`.
+        """Open the evaluations of `model`; `record` and `release` as in `open`.
 
-        Raises ProtocolError: what they found of another model, or no sum of that; others as `open`.
+        Raises ProtocolError: evaluations of another model, or another sum; others as `open`.
         """
         digest = self.digest(model)
         of = self.sum(model, model.round, 0, kind=EVALUATION, digest=digest)
@@ -401,7 +404,7 @@ class Session:
     def fit(
         self, model: Model, round_: int, total: Sealed | None, record: Record, base: bytes
     ) -> State:
-        """The codecs' state in a round from `model`, fitted on its mean squares where they are due.
+        """Return the codecs' state in a round from `model`, fitted on its mean squares if due.
 
         `total` is the sum of those, `base` the keyed digest of `model`; `record` as in `open`.
 
@@ -433,7 +436,7 @@ class Session:
         fitted_on: Sealed | None = None,
         digest: bytes | None = None,
     ) -> SecureSum:
-        """What `total` is the sum of; refuses one that may not be opened, as `open` says."""
+        """Return the expected sum of `total`; refuses one that may not be opened, as `open` says."""
         slot = total.slot
         of = self.sum(model, slot.round, slot.attempt, fitted_on, digest=digest)
         if slot.round <= model.round:

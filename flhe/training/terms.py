@@ -1,7 +1,7 @@
-"""Terms: the public parameters that all members of a federation share.
+"""Terms: public parameters that all members of a federation share.
 
-The strategy announces them; a node checks them against its own policy and hashes them into every key
-and signature of a round, so members with different terms cannot even decrypt each other's sums.
+The strategy announces them. A node checks them against its own policy and hashes them into every
+key and signature of a round. So members with different terms cannot decrypt each other's sums.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ MAX_METRICS = 64
 MAX_NAME = 128
 
 TRAIN_METRICS = ("train_loss", "train_accuracy", "train_acc", "loss", "accuracy")
-"""Training metrics that are averaged by default, where the app reports them."""
+"""Training metrics that are averaged by default, if the app reports them."""
 
 EVALUATE_METRICS = tuple(
     prefix + name
     for prefix in ("", "eval_", "val_", "test_")
     for name in ("loss", "accuracy", "acc")
 )
-"""Likewise, of what it reports when it evaluates."""
+"""Likewise, for evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms(Record):
-    """Everything public that decides how updates are encoded and encrypted.
+    """Public parameters of an update's encoding and encryption.
 
     Parameters
     ----------
     scheme : Scheme
-        The system, with its own parameters.
+        The scheme with its own parameters.
     codec : Chain
-        From an update to integers that add, and back; see `update_codec`.
+        Codec between updates and integers; see `update_codec`.
     optimizer : Optimizer
-        What every client makes of the mean update: FedAvg adds it. Of a mean gradient, which an app's
-        reply then holds in place of the model after training: a step of its own optimizer (FedSGD).
+        Step that every client takes with the mean update: FedAvg adds it. If apps reply with a
+        gradient in place of the trained model, the optimizer steps with its mean (FedSGD).
     select : Select
-        Which part of an update is encrypted, under any scheme; all of it by default.
+        Encrypted part of an update, under any scheme; all of it by default.
     noise : Laplace or None
         Noise that each client adds to its update, after clipping.
     metrics, evaluated : tuple[str, ...]
         Names of the metrics that are averaged under encryption, of training and of evaluation; at most
         64 each.
     arrays_key, weight_key : str
-        Where a message to the app holds the model, and a reply the example count. They are terms,
-        because whoever may change them from message to message chooses what is trained and weighed.
+        Names of the model in a message to the app, and of the example count in a reply. They are
+        terms, because a server free to change them would choose what is trained and weighed.
     """
 
     FORM = Form("terms", MAX_BYTES, version=VERSION, error=ConfigError)
@@ -89,42 +89,42 @@ class Terms(Record):
         if self.codec.mechanism is not None:
             self._check_privacy()
         self._check_scheme()
-        self.for_cohort(max(2, self.scheme.threshold_of(2)))  # the smallest that it takes
+        self.for_cohort(max(2, self.scheme.threshold_of(2)))  # the smallest cohort that it takes
         Extras(self.metrics)
         Extras(self.evaluated)
 
     def _check_select(self) -> None:
         if self.codec.sparse:
             raise ConfigError(
-                "select with top_k: clients choose other values each, and only what all send is added "
-                'up; use Select(ratio, "magnitude", rest="drop") for one choice of the group, or leave '
-                "one out"
+                "select with top_k: clients choose different values, and only those that all "
+                'send are added; use Select(ratio, "magnitude", rest="drop") for one choice '
+                "of the group, or leave one out"
             )
         if self.scheme.reader == "server":
             raise ConfigError(
-                "select where the server reads sums: it reads the sum of everything anyway; let the "
-                "clients read them, or leave select out"
+                "select where the server reads sums: it reads all values anyway; let the clients "
+                "read them, or leave select out"
             )
         if self.scheme.agreement == "shares":
             raise ConfigError(
-                f"select with {self.scheme.title}: members decrypt whole sums, and do not know "
-                "a part of one; leave select out, or use another scheme"
+                f"select with {self.scheme.title}: members decrypt whole sums only; leave select "
+                "out, or use another scheme"
             )
         if self.select.clear and self.codec.weighted:
             raise ConfigError(
-                "select with weighted=True: values in clear are multiples of a client's example count, "
-                'and show it; use weighted=False, or rest="drop", or encrypt all'
+                "select with weighted=True: values in clear are multiples of a client's example "
+                'count, and reveal it; use weighted=False, or rest="drop", or encrypt all'
             )
 
     def _check_noise(self, noise: Laplace) -> None:
         if self.codec.fitting:
             raise ConfigError(
-                "noise with clipping thresholds that are fitted: what noise is worth depends on "
-                "thresholds that are known beforehand; give clip as a number, or numbers by layer"
+                "noise with fitted clipping thresholds: the protection of noise depends on "
+                "thresholds known beforehand; give clip as a number, or numbers by layer"
             )
         if self.codec.sparse:
             raise ConfigError(
-                "noise with top_k: which values are sent would tell of them; leave top_k out"
+                "noise with top_k: the choice of sent values would reveal them; leave top_k out"
             )
         if noise.scope == "clear" and not self.select.clear:
             raise ConfigError(
@@ -135,13 +135,13 @@ class Terms(Record):
     def _check_privacy(self) -> None:
         if self.select.partial or self.noise is not None:
             raise ConfigError(
-                "differential privacy with select or Laplace noise: what a map or a part in clear "
-                "tells has none of the noise that is accounted for; leave them out"
+                "differential privacy with select or Laplace noise: a map or a part in clear has "
+                "none of the accounted noise; leave them out"
             )
         if self.codec.sparse or self.codec.fitting:
             raise ConfigError(
-                "differential privacy with top_k or fitted thresholds: which values are sent, and sums "
-                "of squares, would tell of the data without noise; leave them out"
+                "differential privacy with top_k or fitted thresholds: the choice of values, and "
+                "sums of squares, would reveal data without noise; leave them out"
             )
 
         if self.codec.of_gradients and not self.optimizer.gradients:
@@ -152,16 +152,17 @@ class Terms(Record):
             )
 
     def _check_scheme(self) -> None:
-        """Refuse what scheme, codec and optimizer do not go together with; ConfigError."""
+        """Refuse combinations of scheme, codec and optimizer that do not work; ConfigError."""
         scheme, codec = self.scheme, self.codec
         if not codec.makes_integers:
             raise ConfigError(
-                "the codec gives no integers, and schemes add those: end the chain with Quantize(bits)"
+                "the codec must give integers, because schemes add those: end the chain with "
+                "Quantize(bits)"
             )
         if not codec.max_examples:
             raise ConfigError(
-                "the codec takes no mean of what is added: put Weigh(max_examples) into the chain, or "
-                "Weigh(1) for equal weights"
+                "the codec must take a mean: put Weigh(max_examples) into the chain, or Weigh(1) "
+                "for equal weights"
             )
         if self.optimizer.gradients and (codec.sparse or scheme.reader == "server"):
             raise ConfigError(
@@ -181,20 +182,20 @@ class Terms(Record):
             )
 
     def clear_warning(self) -> str | None:
-        """Return what a user must know of a part that travels in clear; None where all is encrypted."""
+        """Return a warning about the part in clear, or None if all is encrypted."""
         if not self.select.clear:
             return None
         noise = self.noise
         what = f"with Laplace noise of scale {noise.scale:g}" if noise else "without noise"
         return (
-            f"a part of each update leaves in clear {what} ({describe(self.select)}): what is in "
-            "clear is not private in any accounted sense, with noise or without. What it shows of the "
-            "training data depends on model and data; measure it with an attack (`flhe audit`), or "
-            "encrypt all (select=1.0)"
+            f"a part of each update leaves in clear {what} ({describe(self.select)}): this part "
+            "is not private in any accounted sense, with noise or without. How much it reveals "
+            "of the training data depends on model and data; measure it with an attack (`flhe "
+            "audit`), or encrypt all (select=1.0)"
         )
 
     def resolved(self, cohort: int) -> Terms:
-        """These terms for an epoch of `cohort` members: with the bits that it leaves room for."""
+        """Return these terms for an epoch of `cohort` members, with the bits that fit it."""
         if not 2 <= cohort <= MAX_COHORT:
             return self
         scheme, bits = self.scheme.settle(cohort, self.bits)
@@ -203,26 +204,26 @@ class Terms(Record):
 
     @property
     def bits(self) -> int:
-        """Bits of one value; 0 where the cohort is to say."""
+        """Bits of one value; 0 if they depend on the cohort."""
         return self.codec.bits
 
     @property
     def tagged(self) -> bool:
-        """Whether what is encrypted ends with tags, by which members know a sum for what it is.
+        """Whether vectors end with tags, by which members authenticate a sum.
 
-        Where the server reads the sums there is nothing that it could not make up.
+        No tags if the server reads the sums: it could forge any of them.
         """
         return self.scheme.reader == "clients"
 
     def for_cohort(self, cohort: int, public: bytes = b"") -> Adder:
-        """The adder for `cohort` members, checked against the codec.
+        """Return the adder for `cohort` members, checked against the codec.
 
-        `public` is the epoch's public key, encoded, where the scheme has one: nothing is added without
-        it. Or what its members call the sum of their keys.
+        `public` is the epoch's encoded public key, which schemes with one need for adding, or the
+        name of the sum of its members' keys.
 
-        Raises ConfigError: a cohort or bits that the scheme refuses; MisfitError: codec and scheme do
-        not go together for so many members; ProtocolError: a public key that is none, or has another
-        length than these terms say.
+        Raises ConfigError: a cohort or bits that the scheme refuses; MisfitError: codec and scheme
+        do not fit so many members; ProtocolError: an invalid public key, or one whose length
+        differs from these terms.
         """
         terms = self.resolved(cohort)
         adder: Adder = terms.scheme.adder(cohort, terms.bits, public)
@@ -230,10 +231,10 @@ class Terms(Record):
         return adder
 
     def selective(self, whole: Adder, layout: Layout) -> Adder:
-        """The adder of an update: `whole`, or that for the selected part of it.
+        """Return the adder of an update: `whole`, or one for its selected part.
 
-        `whole` is what `for_cohort` gives, and what all else is encrypted under. ConfigError where
-        nothing of this layout is selected.
+        `whole` comes from `for_cohort`, for all other sums. ConfigError if nothing of this layout
+        is selected.
         """
         if not self.select.partial:
             return whole
@@ -241,27 +242,27 @@ class Terms(Record):
         return Selective(whole, layout.floats, count, clear=self.select.clear)
 
     def extras(self, layout: Layout) -> Extras:
-        """What travels beside the values."""
+        """Return the extras beside the values."""
         return Extras(self.metrics, layout.integers)
 
     def lanes(self, layout: Layout) -> int:
-        """Integers that are encrypted of a dense update: values, all or selected, extras, tags."""
+        """Return the encrypted integers of a dense update: values, all or selected, extras, tags."""
         values = self.select.count(layout) if self.select.partial else layout.floats
         return values + self.trailer_lanes(layout)
 
     def extra_lanes(self, layout: Layout) -> int:
-        """Integers that carry the extras of an update."""
+        """Return the number of integers for the extras of an update."""
         return self.codec.lanes(self.extras(layout).length, layout)
 
     @property
     def tag_lanes(self) -> int:
-        """Integers that carry the tags of a vector."""
+        """Number of integers for the tags of a vector."""
         return sum_mac.lanes(self.bits) if self.tagged else 0
 
     def trailer_lanes(self, layout: Layout) -> int:
-        """Integers behind the values of an update: extras, then tags."""
+        """Return the number of integers after the values of an update: extras, then tags."""
         return self.extra_lanes(layout) + self.tag_lanes
 
     def layout_hash(self, layout: Layout, adder: Adder) -> bytes:
-        """SHA-256 over names, shapes, dtypes, these terms, and the adder's parameters."""
+        """Return SHA-256 over names, shapes, dtypes, these terms, and the adder's parameters."""
         return layout.hash(self.to_bytes(), adder.parameters())

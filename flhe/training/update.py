@@ -1,7 +1,7 @@
-"""Update: the sum of what training changed, or of gradients; its mean makes the next model.
+"""Update: the sum of model changes or gradients; its mean makes the next model.
 
-Members read the sums that they open themselves; where the server reads, it does the same to its own
-model, and needs no epoch for it.
+Members read the sums that they open themselves. If the server reads them, it applies the same to
+its own model, without an epoch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flhe.training.model import Model
 from flhe.training.terms import Terms
 
 UPDATE = Kind(sealed.UPDATE, Terms.extra_lanes, partial=True)
-"""What every round of training adds up."""
+"""The sum of each training round."""
 
 
 def read(
@@ -38,13 +38,13 @@ def read(
     state: State,
     permutation: Permutation | None = None,
 ) -> tuple[Model, Totals]:
-    """The model after a round from `model`, by what its sum holds; its history is yet to follow.
+    """Return the model after a round from `model` and its sum; its history is set later.
 
-    Terms are the epoch's, bits and all; the state is the codec's, in this round. `lanes` is what is in
-    the sum `total`: signed values, then extras, shape (values + extras,), overwritten. `permutation` is
-    the secret order of coordinates in this attempt, where the codec hides them.
+    Terms are the epoch's with their bits; `state` is the codec's in this round. `lanes` is the
+    content of the sum `total`: signed values, then extras, shape (values + extras,), overwritten.
+    `permutation` is the secret order of coordinates in this attempt, if the codec hides them.
 
-    Raises ProtocolError: integers that these senders cannot have added up to.
+    Raises ProtocolError: these senders cannot have produced the integers.
     """
     layout, codec = model.layout, terms.codec.keyed(permutation)
     length = lanes.size - terms.extra_lanes(layout)
@@ -56,7 +56,7 @@ def read(
     optimizer = terms.optimizer
     moments = model.moments or optimizer.init(layout.floats)
     # A server's optimizer counts rounds, as Flower's do; a client's its own steps, as PyTorch's do.
-    trained = total.slot.round - terms.select.mapped  # a round for the map is none of training
+    trained = total.slot.round - terms.select.mapped  # the round of the map does not count
     number = model.steps + 1 if optimizer.gradients else trained
     change, moments = optimizer.step(opened.values, moments, number, out=opened.values)
     masters = layout.apply(model.masters, change, totals.integers, reuse=True)
@@ -65,12 +65,12 @@ def read(
 
 
 def served(arrays: Arrays, round_: int) -> Model:
-    """A model as the server tells it.
+    """Return a model as the server sends it.
 
-    Its history is a hash of its arrays, so members that are told different ones derive different
-    slots, and none of their sums is opened.
+    Its history is a hash of its arrays, so members with different models derive different slots,
+    and none of their sums is opened.
 
-    Raises ConfigError: an array of a type that does not average, by name.
+    Raises ConfigError: an array of a type that cannot be averaged, by name.
     """
     return replace(Model.initial(arrays), round=round_)
 
@@ -79,8 +79,8 @@ def served(arrays: Arrays, round_: int) -> Model:
 class ServerReader:
     """The server's side of rounds whose sums it reads.
 
-    It holds no key; the members release one sum of seeds a round. Terms are the epoch's, bits and all;
-    the adder is for its cohort, of a scheme that lets the server read.
+    It holds no key; the members release one sum of seeds in each round. Terms are the epoch's with
+    their bits; the adder is for its cohort, of a scheme that lets the server read.
     """
 
     terms: Terms
@@ -89,25 +89,25 @@ class ServerReader:
     def open(
         self, model: Model, total: Sealed, released: Elements, *, threads: int = 1
     ) -> tuple[Model, Totals]:
-        """Open the sum of a round from `model`; gives the next one, as it is told to everybody.
+        """Open the sum of a round from `model`; return the next one, as the server sends it.
 
-        `released` is the sum of the senders' keys, shape (elements,). Raises ProtocolError where
-        that is not what the sum was masked with.
+        `released` is the sum of the senders' keys, shape (elements,). Raises ProtocolError if the
+        sum was masked with others.
         """
         lanes = self.adder.server_opener(released, threads=threads).decrypt(total)
         state = self.terms.codec.recall(model.layout, model.memory)
-        # `read` writes into the masters: a sum that fails in the middle must not leave half a model.
+        # `read` writes into the masters: a sum that fails midway must not leave half a model.
         copy = replace(model, masters={name: a.copy() for name, a in model.masters.items()})
         after, totals = read(self.terms, copy, total, lanes, state)
         told = served(after.arrays(), after.round)
         return replace(after, history=told.history), totals
 
     def evaluation(self, total: Sealed, released: Elements, *, threads: int = 1) -> Totals:
-        """Open what members found of the model; `released` and errors as in `open`."""
+        """Open the evaluations of the model; `released` and errors as in `open`."""
         lanes = self.adder.server_opener(released, threads=threads).decrypt(total)
         return evaluated(self.terms, total, lanes)
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics that somebody reported: NaN marks those that nobody did."""
+    """Return the reported metrics: NaN marks missing ones."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}

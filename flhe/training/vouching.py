@@ -2,9 +2,9 @@
 
     voucher = an envelope of stage "vouch"; its payload is CBOR [epoch id, history, keyed digest]
 
-A reader takes a checkpoint for which more members vouch than may collude with the server: at least one
-of them is honest and holds the very model. Nobody else holds a first model yet, so its maker vouches
-for it alone.
+A reader takes a checkpoint if more members vouch than may collude with the server. Then at least
+one honest member holds this model. For a first model its maker's voucher is enough, because no
+other member holds it yet.
 
 Source: docs/protocol.md (Checkpoints).
 """
@@ -25,8 +25,8 @@ from flhe.wire.canonical import dumps
 class Holding:
     """One model, as members of one epoch hold it; all of it is public.
 
-    `members` are their public keys, by rank; the others are of the model. Its digest is the keyed one,
-    32 bytes.
+    `members` are their public keys, by rank; the other fields describe the model. Its digest is the
+    keyed one, 32 bytes.
     """
 
     sums: EpochSums
@@ -40,27 +40,28 @@ class Holding:
         return Envelope.seal(identity, self._header(identity.public), self._payload()).to_bytes()
 
     def check(self, voucher: bytes, senders: Sequence[bytes]) -> bytes:
-        """Return the public key of the one of `senders` whose voucher for this model it is.
+        """Return the public key of the one of `senders` that signed this voucher.
 
-        Raises ProtocolError: it is of another epoch, round, model or sender; AuthenticationError: it
-        was changed.
+        Raises ProtocolError: another epoch, round, model or sender; AuthenticationError: it was
+        changed.
         """
         envelope = Envelope.from_bytes(voucher, MAX_MESSAGE)
         envelope.verify(self._header(senders[0]).expected(), senders=senders)
         if envelope.payload != self._payload():
-            raise ProtocolError("the voucher is for another model, or of another epoch")
+            raise ProtocolError("the voucher is for another model or epoch")
         return envelope.header.sender
 
     def check_all(self, vouchers: Iterable[bytes], sealer: int, need: int) -> None:
-        """Refuse a checkpoint by the member of rank `sealer` that too few vouch for.
+        """Refuse a checkpoint by the member of rank `sealer` without enough vouchers.
 
-        `need` members must, the sealer among them. Raises as `check`; ProtocolError: they are fewer.
+        At least `need` members must vouch, the sealer among them. Raises as `check`; ProtocolError:
+        too few.
         """
         signers = {self.check(voucher, self.members) for voucher in vouchers}
         if len(signers) < need or sealer not in map(list(self.members).index, signers):
             raise ProtocolError(
-                f"{need} members must vouch for the checkpoint of round {self.round}, its sealer among "
-                f"them; {len(signers)} do: ask more of those that hold its model"
+                f"{need} members must vouch for the checkpoint of round {self.round}, its sealer "
+                f"among them; {len(signers)} do: ask more members that hold its model"
             )
 
     def _payload(self) -> bytes:

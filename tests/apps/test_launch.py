@@ -79,7 +79,7 @@ def nothing_left() -> Iterator[None]:
     ("arguments", "message"),
     [
         ("--scheme rot13", "scheme 'rot13': there are flashe, sash"),
-        ("esafl --keys dealt", "a simulation has nobody who does; have nodes make theirs"),
+        ("esafl --keys dealt", "a simulation has none; have nodes make theirs"),
         ("--task alexnet", "--data-dir"),
         ("--task alexnet --data-dir /no/such/place", "no such directory"),
         ("--report /no/such/place/report", "name a file in a directory that exists"),

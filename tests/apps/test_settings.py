@@ -137,7 +137,7 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
         ({"noise-scope": "all"}, "noise-scope without noise"),
         (
             {**NOISE, "clipping": "history"},
-            "clipping='history': noise with clipping.* use clipping='fixed'",
+            "clipping='history': noise with fitted clipping.* use clipping='fixed'",
         ),
         ({**NOISE, "top-k": 0.1}, "noise with top-k"),
         # SASH
@@ -155,7 +155,7 @@ NOISE = {"noise": 0.1, "noise-scope": "all"}
         ({"nodes": 4, "drops": 3}, "two must remain"),
         ({"nodes": 4, "drops": 2, "kill": 1}, "drops=2 of 4 nodes and one killed: two must remain"),
         ({"kill": 6}, "kill=6: the run has num-rounds=5; name one of those"),
-        ({**ESAFL, "nodes": 3, "kill": 2}, "2 of 3 nodes left .* 3 must; use more"),
+        ({**ESAFL, "nodes": 3, "kill": 2}, "2 of 3 nodes left .* which needs 3; use more"),
         # ESAFL
         ({**ESAFL, "bits": 33}, "scheme='esafl keys=joint': .*bits must be 2 to 32"),
         (

@@ -92,7 +92,7 @@ def test_a_first_model_holds_nothing_that_only_sums_make(tmp_path: Path, brought
     first = dataclasses.replace(group.sites[1].model, **{brought: made[brought]})
     before = group.sites[0].files
     refused(handed(group, group.sites[0], first, [signed(group, 1, first)]), 1014)
-    assert "a first model holds nothing" in group.sites[0].log
+    assert "a first model must hold no result" in group.sites[0].log
     assert group.sites[0].files == before
 
 

@@ -37,5 +37,5 @@ def test_who_makes_a_set_unopenable_is_named_and_left_out(
         grid.drop(round_, "unmask", "dead", (LIAR,))
     strategy, _ = run(grid, 5, unmask)
     assert strategy._fed.barred == {100 + LIAR}
-    assert f"node {100 + LIAR} is left out from now on: its shares do not open" in caplog.text
+    assert f"node {100 + LIAR} is left out from now on: its shares do not decrypt" in caplog.text
     assert grid.survivors[-3:] == [3, 3, 3]

@@ -80,7 +80,7 @@ def test_a_checkpoint_brings_any_member_to_the_same_bits(
     answer(hand(four, late, box_of(four, first), stage, round_=2, history=first.model.history))
     assert late.model_file == first.model_file
     assert private(late.run / "model")
-    assert ("was not the others'" in caplog.text) == (name == "drifted")
+    assert ("differed from the others'" in caplog.text) == (name == "drifted")
     four.open(four.total(four.parts(2)))  # and it takes part again
     assert late.model.round == 2
 

@@ -149,7 +149,7 @@ NO_LINES = [
 
 @pytest.mark.parametrize("line", NO_LINES, ids=lambda line: line[-24:].decode(errors="replace"))
 def test_lines_that_are_none(line: bytes) -> None:
-    with pytest.raises(ProtocolError, match="does not write") as caught:
+    with pytest.raises(ProtocolError, match="did not write") as caught:
         Entry.from_line(line)
     assert SECRET not in str(caught.value)
 

@@ -84,7 +84,7 @@ def test_a_guess_costs_what_is_documented() -> None:
 def test_another_passphrase() -> None:
     data = Backup(IDENTITY.seed, ()).seal(PHRASE)
     for wrong in ("", PHRASE + " ", PHRASE.upper()):
-        with pytest.raises(AuthenticationError, match="another passphrase, or the file was"):
+        with pytest.raises(AuthenticationError, match="passphrase is wrong, or the file was"):
             Backup.unseal(data, wrong)
     accent = Backup(IDENTITY.seed, ()).seal("caf\u00e9 au lait, s'il vous plait")
     assert Backup.unseal(accent, "cafe\u0301 au lait, s'il vous plait").identity == IDENTITY

@@ -147,7 +147,7 @@ def test_an_agreement_that_was_put_back_alone_is_not_finished_again(
     (site.run / "agreement").touch(0o600)
     (site.run / "agreement").write_bytes(before)
     refused(group.ask(site, attempt=2, confirms=confirms), 1020)
-    assert "not the key agreement that was begun here last" in site.log
+    assert "not the last key agreement that was begun here" in site.log
 
 
 @pytest.mark.parametrize("what", ["older", "cut short", "of another federation"])
@@ -286,7 +286,7 @@ def test_what_says_which_rounds_are_over_is_never_guessed(group: Group, site: Si
     assert (kept.mark, kept.opened.keys(), kept.over) == ((2, 0, 2), {"update"}, 1)
     (site.run / "journal").write_bytes(b"junk")
     refused(group.ask(site, round_=2, attempt=1), 1015)
-    assert "which rounds are over is damaged" in site.log
+    assert "record of finished rounds is damaged" in site.log
 
 
 # --- updates: what is not sent is neither lost nor sent twice, whenever it crashes ---

@@ -74,7 +74,7 @@ def read(book: Book) -> Journal:
 USES = [claim(9, 0, 2), claim(9, 1, 0), opening(9), opening(9, A, "mean-squares"), lambda now: now]
 
 
-def refused(book: Book, says: str = "copied or put back") -> None:
+def refused(book: Book, says: str = "copied or rolled back") -> None:
     """Nothing is claimed, opened or begun."""
     for use in (*USES, lambda now: now.begun(OTHER, 0)):
         with pytest.raises(NoKeyError, match=says):
@@ -135,12 +135,12 @@ def test_openings_are_not_forgotten(book: Book) -> None:
     assert read(book).last_opened("update") == KEPT + 2
     assert len(read(book).opened["update"]) == KEPT
     for round_ in (1, 2):  # what was opened then is not known any more
-        with pytest.raises(ReuseError, match="forgotten here"):
+        with pytest.raises(ReuseError, match="no longer recorded here"):
             book.enter(opening(round_))
     book.enter(opening(1, A, "mean-squares"))
     book.enter(lambda now: now.skipped(500))
     for round_ in (400, 500):
-        with pytest.raises(ReuseError, match="forgotten here"):
+        with pytest.raises(ReuseError, match="no longer recorded here"):
             book.enter(opening(round_))
     book.enter(lambda now: now.skipped(5))
     assert read(book).last_opened("mean-squares") == 500
@@ -169,7 +169,7 @@ def test_a_journal_is_read_exactly(book: Book, root: Path) -> None:
     body = canonical.loads((root / NAME).read_bytes(), 1 << 18, "journal")
     for change in (["2", *body[1:]], body[:-1], [1, *body[1:]], [*body, 0]):
         (root / NAME).write_bytes(canonical.dumps(change))
-        with pytest.raises(StoreError, match="which rounds are over is damaged"):
+        with pytest.raises(StoreError, match="record of finished rounds is damaged"):
             book.enter()
 
 

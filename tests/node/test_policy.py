@@ -260,9 +260,9 @@ NOISY = {**SELECT, "flhe-min-noise": 0.5}
         ({}, clear(0.99), "encrypts 1 or more"),
         (SELECT, clear(0.1), ""),
         (SELECT, clear(0.0999), "0.0999 of each update"),
-        (SELECT, clear(rule="random"), "'random' choose"),
+        (SELECT, clear(rule="random"), "by 'random', this node"),
         ({**SELECT, "flhe-select-rules": "random, layers"}, clear(rule="random"), ""),
-        ({**SELECT, "flhe-select-rules": "random"}, clear(), "'sensitivity' choose"),
+        ({**SELECT, "flhe-select-rules": "random"}, clear(), "by 'sensitivity', this node"),
         (LAYERS, Terms(select=Select(rule="layers:fc"), **CLEAR), "0.09 of each update"),
         (LAYERS, Terms(select=Select(rule="layers:conv"), **CLEAR), ""),
         (

@@ -55,7 +55,7 @@ def test_a_restored_site_opens_models_and_no_sums(tmp_path: Path, phrase: Path) 
     (name,) = Store(site.home).names("epochs/*")
     file, home = tmp_path / "a.backup", tmp_path / "restored"
     said = backup(site.home, file, phrase)
-    assert "what opens the models of 1 epoch." in said
+    assert "the model keys of 1 epoch." in said
     assert file.stat().st_mode & 0o777 == 0o600
     assert PHRASE not in said
 
@@ -101,8 +101,8 @@ def test_what_is_refused(tmp_path: Path, phrase: Path) -> None:
     assert not file.exists()
     phrase.write_text(PHRASE + "\n")
     backup(home, file, phrase)
-    assert "is there already" in backup(home, file, phrase, bad)
-    assert "is there already" in restore(file, home, phrase, bad)
+    assert "exists already" in backup(home, file, phrase, bad)
+    assert "exists already" in restore(file, home, phrase, bad)
     new = tmp_path / "new"
     phrase.write_text("another passphrase")
     assert "does not open" in restore(file, new, phrase, bad)

@@ -101,16 +101,16 @@ def test_no_key_is_overwritten(tmp_path: Path) -> None:
     deal(tmp_path)
     folder = tmp_path / "keys"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert "is there already" in deal(tmp_path, do=refused)
+    assert "exists already" in deal(tmp_path, do=refused)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     left = folder / f"clinic_c{keygen.SUFFIX}"
     left.rename(folder / "elsewhere")
-    assert "is there already" in deal(tmp_path, do=refused)
+    assert "exists already" in deal(tmp_path, do=refused)
     assert not left.exists()
     for path in folder.iterdir():
         path.unlink()
     left.symlink_to(tmp_path / "roster")
-    assert "is there already" in deal(tmp_path, do=refused)
+    assert "exists already" in deal(tmp_path, do=refused)
 
 
 def test_half_a_dealing_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_half_a_dealing_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (["--without", "lab-9", "--without", "clinic_c"], {}, "keys for 2 members"),
         (["--roster-hash", "00" * 32], {}, "the roster file has hash"),
         ([], {"sites": roster(schemes=("flashe", "sash"))}, "it allows flashe, sash and not esafl"),
-        ([], {"out": "."}, "name a directory of yours that nobody else may look into"),
+        ([], {"out": "."}, "name a directory of yours that no other user may access"),
     ],
     ids=str,
 )

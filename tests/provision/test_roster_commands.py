@@ -42,7 +42,7 @@ def test_an_identity_is_made_once(tmp_path: Path) -> None:
     again = ("keygen", "--home", tmp_path / "other", "--name", "site-a", "--out", out)
     assert "not overwritten" in bad(*again, code=2)  # a request goes where nothing is
     rotated = ("keys", "rotate", "--home", home, "--name", "site-a", "--out", tmp_path / "x.site")
-    assert "is there already" in bad(*rotated, "--new-home", home)
+    assert "exists already" in bad(*rotated, "--new-home", home)
     assert (home / "identity.key").read_bytes() == seed
     assert Enrolment.from_bytes(out.read_bytes()).member.public == key
 
@@ -159,7 +159,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         ("remove", roster, "site-a", "--out", roster),
         ("replace", roster, "--site", tmp_path / "site-a.site", "--out", roster),
     ):
-        assert "is there already" in bad("roster", *command)
+        assert "exists already" in bad("roster", *command)
     assert roster.read_bytes() == before
 
 
@@ -211,7 +211,7 @@ def test_what_was_revoked_is_not_signed_back_in(tmp_path: Path) -> None:
     assert f"{gone} (listed as site-d); do not sign it" in refused.output
     for line in (
         "+ site-d joins, with the key " + gone,
-        f"! the key {gone} was revoked, and is not any more",
+        f"! the key {gone} was revoked, and is no longer",
         "* Schemes: flashe, sash.",
     ):
         assert line in refused.output

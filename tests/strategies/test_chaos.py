@@ -153,7 +153,8 @@ class Chaos(Machine):
             if self.world.advance(1) == "done":
                 return
         text = self.world.outcomes[-1][1]
-        assert text.startswith(("no member", "too few who are connected hold the model")), text
+        absent = ("no connected member", "too few who are connected hold the model")
+        assert text.startswith(absent), text
 
     def place(self, node: int) -> int:
         return node % len(self.world.sites)

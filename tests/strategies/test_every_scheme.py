@@ -300,7 +300,7 @@ def test_one_that_is_told_otherwise_is_in_no_sum(
     grid.rewrite = rewrite
     variant.play(grid, 2, fraction_evaluate=0.0)
     apart = len(victims) == 1
-    assert ("told another contract" in caplog.text) == apart
+    assert ("received another contract" in caplog.text) == apart
     assert grid.survivors == [4 - apart] * 2
 
 

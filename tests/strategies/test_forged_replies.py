@@ -81,7 +81,7 @@ def replaced(name: str, record: Any = None) -> Callable[[Message], None]:
 
 HUGE = {"digest": b"x", "header": bytes(1 << 20), "envelope": b"x"}
 OTHERS, OF_ANOTHER = "it is another member's", "another round, epoch or parameter set"
-NOTHING, NO_UPDATE = "the reply holds nothing of ours", "the reply holds no encrypted update"
+NOTHING, NO_UPDATE = "the reply has no record of flhe", "the reply holds no encrypted update"
 LIES: dict[str, tuple[Callable[[Message], None], str]] = {
     "another's rank": (rewritten(senders=lambda p: ((p.senders[0] + 1) % 5,)), OTHERS),
     "signature": (resigned, "the signature does not verify"),

@@ -238,7 +238,7 @@ def test_who_opened_a_sum_that_is_void_is_named_and_asked(tmp_path: Path, caplog
     grid.damage_sum(2, spared=100)
     grid.before[5] = move_away
     ledger_of(grid, 6)
-    assert "the sum of round 2 opened for nobody: the round is void" in caplog.text
+    assert "no node could open the sum of round 2: the round is void" in caplog.text
     assert "node 100: flhe/two-stories" in caplog.text
     assert "round 2: the result here is" in grid.log(0)
     # Until all have been in sums that opened, some are left out: it might have been one of them.

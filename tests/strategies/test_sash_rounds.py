@@ -153,7 +153,7 @@ def test_shares_that_do_not_open_are_theirs_who_sent_them(tmp_path: Path, log: L
     fed = strategy._fed
     assert fed.barred == {100 + LIAR}
     assert sorted(fed.ledger.chain) == [0, 2, 3]
-    assert f"node {100 + LIAR} is left out from now on: its shares do not open" in log.text
+    assert f"node {100 + LIAR} is left out from now on: its shares do not decrypt" in log.text
     assert not any(fed.model_round(100 + i) < 0 for i in range(NODES) if i != LIAR)
 
 
@@ -208,7 +208,7 @@ def test_round_after_round_comes_to_nothing(tmp_path: Path) -> None:
     grid = Puppets(tmp_path, NODES)
     for round_ in range(1, 5):
         grid.drop(round_, "consist", "lost", range(3))
-    with pytest.raises(QuorumError, match="3 rounds in a row are void"):
+    with pytest.raises(QuorumError, match="3 consecutive rounds are void"):
         run(grid, 12)
     assert not any(grid.survivors)
 

@@ -173,7 +173,7 @@ def array(*entry: Any) -> dict[str, Any]:
 
 
 BITS = Support.of(np.array([1], np.uint32), 2).data
-LENGTH, HEAD = "shorter or longer than its head says", "malformed head$"
+LENGTH, HEAD = "its length differs from that in its head", "malformed head$"
 MALFORMED: dict[str, tuple[bytes, str]] = {
     "another magic": (b"PK\x03\x04" + bytes(20), "it does not start like one"),
     "a head longer than the file": (MAGIC + b"\xff" * 4 + bytes(8), "model head: cut short"),

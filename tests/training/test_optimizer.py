@@ -222,7 +222,7 @@ DOUBLE = FOUR.astype(np.float64)
         (FOUR, (FOUR, FOUR[:3]), 1, "float32 vectors of one length"),
         (FOUR, (FOUR, DOUBLE), 1, "float32 vectors"),
         (DOUBLE, (FOUR, FOUR), 1, "float32 vectors"),
-        (FOUR, (FOUR, FOUR), 0, "step 0, steps count from 1"),
+        (FOUR, (FOUR, FOUR), 0, "steps count from 1, got 0"),
     ],
 )
 def test_moments_that_do_not_belong(

@@ -88,9 +88,9 @@ REFUSED: list[tuple[Callable[[], Terms], str]] = [
     (lambda: Terms(select=0.5), "select must be a select"),  # type: ignore[arg-type]
     (lambda: Terms(noise=0.5), "noise must be a noise"),  # type: ignore[arg-type]
     (lambda: Terms(select=HALF, codec=update_codec(top_k=0.1)), "select with top_k"),
-    (lambda: Terms(Sash(), select=HALF), "reads the sum of everything anyway"),
+    (lambda: Terms(Sash(), select=HALF), "reads all values anyway"),
     (lambda: Terms(select=Select(0.5)), "select with weighted=True"),
-    (lambda: Terms(noise=NOISE, codec=update_codec(clip="history")), "thresholds that are fitted"),
+    (lambda: Terms(noise=NOISE, codec=update_codec(clip="history")), "fitted clipping thresholds"),
     (lambda: Terms(noise=NOISE, codec=update_codec(top_k=0.1)), "noise with top_k"),
     (lambda: Terms(noise=Laplace(0.1, "clear")), 'noise of scope "clear"'),
     (lambda: Terms(optimizer=SGD, codec=update_codec(top_k=0.1)), "leave sparsification out"),
