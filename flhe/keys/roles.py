@@ -52,7 +52,7 @@ def opener_for(
 
 
 def spends_of(adder: Adder, length: int) -> Spends:
-    """What opening a sum of `length` values takes of the epoch's key; nothing where somebody has it."""
+    """Return how much of a shared key opening `length` values uses; `FREE` for other keys."""
     shared = adder.scheme.agreement == "shares"
     return cast(Any, adder).spends(length) if shared else FREE
 
