@@ -270,9 +270,7 @@ class Adder:
     def check_support(self, plain: Plain, support: Support | None) -> None:
         """Refuse values of some coordinates; ProtocolError."""
         if support is not None or plain.coords is not None:
-            why = (
-                self.scheme.dense or "its adder takes none, but its scheme leaves `dense` empty"
-            )
+            why = self.scheme.dense or "its adder takes none, but its scheme leaves `dense` empty"
             raise ProtocolError(f"{self.name}: sparse values; {why}")
 
     def add(self, total: Sealed | None, part: Sealed) -> Sealed:

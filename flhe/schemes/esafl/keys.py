@@ -105,5 +105,5 @@ def from_elements(summed: NDArray[np.uint64], dimension: int, cohort: int) -> To
     signed = np.where(above, summed - np.uint64(Q), summed).view(np.int64)
     found, fits = _digits(cohort).split(signed, cohort)
     if not fits or found[dimension:].any():
-        raise ProtocolError("esafl: not a sum of members' keys")
+        raise ProtocolError("esafl: a sum of keys that no members' keys have")
     return found[:dimension].astype(np.int32)

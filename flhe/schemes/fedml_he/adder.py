@@ -166,7 +166,7 @@ class FedmlHeSealer(SealSealer):
     random: Random = field(default=secrets.token_bytes, kw_only=True, repr=False)
 
     def _joining(self) -> Callable[[NDArray[np.int64], int], NDArray[Any]]:
-        """Return the function that turns values into slots, with dither, which makes roundings random."""
+        """Return the function that turns values into slots, with dither for random rounding."""
         sizes = self.adder.sizes
         dither = Dither.of(sizes, self.random)
         return lambda values, first: (
