@@ -133,8 +133,7 @@ class Selective(Adder):
     def split(self, sealed: Sealed) -> tuple[Sealed, NDArray[np.uint8]]:
         """Return the ciphertext of the inner scheme, and the packed rest; both are views.
 
-        Raises ProtocolError: another scheme or length, a sparse ciphertext, or bytes between the
-        two.
+        Raises ProtocolError: another scheme or length, a sparse ciphertext, or bytes between the two.
         """
         self.check(sealed)
         if sealed.length < self.selected:

@@ -1,7 +1,6 @@
 """Sum tags: they verify that an opened sum is exactly its senders' sum, under any scheme.
 
-    tag_(l,u) = tau_(l,u) + sum over d of k_l^(d+1) x_(u,d)   mod Q,   Q = 2^64 - 2^32 + 1,   l = 1,
-    2
+    tag_(l,u) = tau_(l,u) + sum over d of k_l^(d+1) x_(u,d)   mod Q,   Q = 2^64 - 2^32 + 1,   l = 1, 2
 
 follow the extras of sender u's vector x_u, as digits of as many bits as a value has. k_l and tau
 are pseudorandom under a key of the group and of one slot. Tags add like all values, so the sum X of

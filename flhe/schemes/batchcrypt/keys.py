@@ -1,7 +1,6 @@
 """Keys of Paillier: n for the server, p and q for members.
 
-    n = p q,  g = n + 1         c = (1 + m n) r^n mod n^2                  (Paillier, 1999, Scheme
-    1)
+    n = p q,  g = n + 1         c = (1 + m n) r^n mod n^2                  (Paillier, 1999, Scheme 1)
     r^n = h_s^a,  h_s = h^n,  h = -x^2 mod n,  a of ceil(|n| / 2) bits     (DJN 2010, Sec. 4.2)
 
 p and q are primes of one length, 3 modulo 4, with gcd(p - 1, q - 1) = 2. The powers of h are then a

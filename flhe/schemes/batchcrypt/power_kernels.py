@@ -205,8 +205,7 @@ def run(program, slots, prime, offset, inverse, scratch, table, digits):
     ----------
     program : int64 (steps, 3)
         Slots (to, a, b): to = a b / R mod p^2. b = -1 - i: entries of row i of the table, one for
-        each
-        lane, which are first put into slot 0.
+        each lane, which are first put into slot 0.
     slots : uint64 (count, 2, LANES limbs)
         x, y of each number, limb by limb; data aligned to 64 bytes is faster.
     prime, offset : uint64 (LANES limbs,)

@@ -55,8 +55,7 @@ def draw(
     ----------
     workers : int
         Number of workers: threads if lanes compute, without Python's lock; else child processes of
-        low
-        priority. 0: this thread.
+        low priority. 0: this thread.
     random : Random, optional
         Source of exponents. Children use the system's source only.
     """

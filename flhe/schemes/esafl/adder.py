@@ -54,12 +54,10 @@ class EsaflAdder(ResidueShell):
     ----------
     bits : int
         0 takes all bits that cost no more on the wire than 16 do: with one limb 24 for 10 members,
-        20
-        for 100, 16 for 1000.
+        20 for 100, 16 for 1000.
     key_id : bytes
         The members' name for the sum of their keys, 32 bytes; it reveals nothing to the server.
-        Empty
-        before the members have one, and if keys are fresh for each round.
+        Empty before the members have one, and if keys are fresh for each round.
     """
 
     scheme: Esafl
@@ -232,8 +230,7 @@ def _in_place(sizes: Rlwe) -> bool:
 class EsaflOpener(Opener):
     """A reader's opener; parameters as for `Sealer`.
 
-    `total` is s, int32 (dimension,): of all members, or with keys="round" of the senders of one
-    sum.
+    `total` is s, int32 (dimension,): of all members, or with keys="round" of the senders of one sum.
     """
 
     adder: EsaflAdder

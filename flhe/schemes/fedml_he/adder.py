@@ -2,8 +2,7 @@
 
     (c0, c1) = (m + e - c1 s, c1)              TenSEAL's fresh ciphertext of one block, c1 uniform
     c = c0 + (c1 - a) s = m + e - a s          what travels: a is derived, so it need not
-    sum of c + (sum of a) s = M + E            opened by TenSEAL; slots / scale, to the nearest
-    integer
+    sum of c + (sum of a) s = M + E            opened by TenSEAL; slots / scale, to the nearest integer
 
 `flhe.schemes.seal_adder` cuts, sends and opens vectors. Members share s: any one of them can read
 single updates if it colludes with the server.
@@ -16,8 +15,7 @@ EUROCRYPT 2021). A slot off the grid shows that a sum does not match its senders
 A slot carries the integer V = sum over k of v_k 2^(width k) of `per` values, as a real times the
 scale. Sums of N of them open to the nearest integer. That is their sum, exactly, because
 
-    q / 2  >  N max|V| scale + N 22                 no coefficient wraps: none exceeds the largest
-    slot
+    q / 2  >  N max|V| scale + N 22                 no coefficient wraps: none exceeds the largest slot
     1 / 4  >  10 sigma / scale + 2^-48 N max|V|     no slot is off by half a step, nor by a quarter
 
     sigma^2 = N (10.5 + 1 / 2) n / 2

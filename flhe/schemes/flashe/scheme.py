@@ -26,8 +26,7 @@ class Flashe(Scheme):
     ----------
     masking : "double", "single" or "adaptive"
         Double masking opens fast if few members drop out (FLASHE, Theorem 2). Single masking
-        encrypts
-        fast. Adaptive masking uses the mode that the server announces for each attempt.
+        encrypts fast. Adaptive masking uses the mode that the server announces for each attempt.
     """
 
     FORM = Form("FLASHE", error=ConfigError)
