@@ -90,7 +90,7 @@ class Clip(Codec):
             raise ConfigError(f"Clip.{self.rule}() finds its thresholds; give it no bound")
         for name, alpha in self._items():
             if type(name) is not str:
-                raise ConfigError("Clip: the names of a mapping must be those of layers")
+                raise ConfigError("Clip: thresholds must be by the names of layers")
             if not MIN_ALPHA <= alpha <= MAX_ALPHA:  # false for NaN
                 raise ConfigError(
                     f"Clip({name}: {alpha}): alpha must lie between {MIN_ALPHA} and {MAX_ALPHA}"
