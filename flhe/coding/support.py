@@ -179,9 +179,7 @@ def _decode(data: bytes, length: int) -> NDArray[np.uint32]:
     if kind == BITMAP:
         beyond = bits != 8 * _bytes(length) or data[-1] >> (8 - -length % 8) if length else bits
         if beyond or count != sparse_kernels.size_of(words):
-            raise ProtocolError(
-                "support: the bitmap is not one of so many of its coordinates"
-            )
+            raise ProtocolError("support: the bitmap is not one of so many of its coordinates")
         coords = np.empty(count, np.uint32)
         sparse_kernels.members(words, coords)
         return coords
