@@ -1,9 +1,9 @@
-"""Words for the telephone: 16 bits to a word of five letters that anybody can say.
+"""Words for the telephone: a pronounceable word of five letters for each 16 bits.
 
     word = consonant vowel consonant vowel consonant,    4 + 2 + 4 + 2 + 4 bits, most significant first
 
-Sixteen words say 256 bits, in four lines of four. One changed bit is another letter, so who
-compares all words has compared all bits.
+Sixteen words encode 256 bits, in four lines of four. One changed bit changes a letter, so comparing
+all words compares all bits.
 
 Source: Wilkerson, "A Proposal for Proquints" (arXiv:0901.4016), whose letters these are.
 """
