@@ -69,7 +69,7 @@ def check_public(public: object) -> None:
         raise ProtocolError("an Ed25519 public key is 32 bytes")
     y = int.from_bytes(public, "little") & ((1 << 255) - 1)
     if y >= _P or y in _SMALL_ORDER_Y:
-        raise ProtocolError("this Ed25519 public key is one that no honest site has")
+        raise ProtocolError("this Ed25519 public key is invalid: no honest site has it")
 
 
 def verify(public: bytes, signature: bytes, message: bytes) -> None:

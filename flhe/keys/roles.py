@@ -47,7 +47,7 @@ def opener_for(
         circle = SharingParameters.of(epoch, 0, total.digest(), size)
         released = opened(circle, slot, senders, release, epoch=epoch)
     elif release:
-        raise ProtocolError("a release of masking keys, and the scheme agrees on none")
+        raise ProtocolError("a release of masking keys, but the scheme has none")
     return adder.opener(secrets_of(epoch), released, threads=threads)
 
 
@@ -74,7 +74,7 @@ def check_pair(adder: KeyPairAdder, public: bytes, secret: bytes) -> None:
     Raises ProtocolError: what is wrong with it.
     """
     if adder.scheme.agreement != "key-pair":
-        raise ProtocolError(f"a key pair, and scheme {adder.name!r} has none")
+        raise ProtocolError(f"a key pair, but scheme {adder.name!r} has none")
     adder.check_pair(public, secret)
     bound = adder.space.bound
     tried = adder.scheme.adder(adder.cohort, bound.bit_length() + 1, public)

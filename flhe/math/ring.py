@@ -322,7 +322,7 @@ class PrimeRing:
         from flhe.math import prime_kernels, ring_kernels
 
         if rounded and self.q != Q:
-            raise ConfigError(f"only Goldilocks products are rounded, not those modulo {self.q}")
+            raise ConfigError(f"only the Goldilocks field rounds products, not one modulo {self.q}")
         self._check(s_hat)
         self._check(a_hat)
         dtype = np.dtype(np.uint32 if rounded else np.uint64)

@@ -69,7 +69,7 @@ def check_answer(
     found = Answer.from_bytes(answer, length + 256)
     rank, payload = found.rank, found.payload
     if rank not in survivors:
-        raise ProtocolError("answer to unmask: it is by none of the survivors")
+        raise ProtocolError("answer to unmask: its sender is none of the survivors")
     if len(payload) != length:
         raise ProtocolError(f"answer to unmask: {len(payload)} bytes, it takes {length}")
     header = circle.header(slot, UNMASK, rank, circle.about(survivors))

@@ -61,7 +61,7 @@ class Dealt(Record):
         if self.member not in self.members:
             raise ProtocolError("dealt keys: the member that they are for is not among the members")
         if not self.scheme.dealt:
-            raise ProtocolError(f"dealt keys: {self.scheme.name} has none that are dealt")
+            raise ProtocolError(f"dealt keys: {self.scheme.name} has no dealt keys")
         self.key.check(_adder(self.scheme, len(self.members)))
 
     @classmethod
@@ -71,7 +71,7 @@ class Dealt(Record):
             data = files.read(path)
         except StoreError:
             raise ConfigError(
-                "the file is missing, a link, somebody else's, or open to others: chmod 600"
+                "the file is missing, a link, another user's, or open to others: chmod 600"
             ) from None
         with config_errors("no file of `flhe keygen --scheme`, or a damaged one"):
             return cls.from_bytes(data)
@@ -92,7 +92,7 @@ def deal(
     """
     for public in without:
         if public not in roster.publics:
-            raise ConfigError(f"the key {public.hex()[:16]} is no member's of this roster")
+            raise ConfigError(f"the key {public.hex()[:16]} is not a member's in this roster")
     members = tuple(sorted(set(roster.publics) - set(without)))
     if len(members) < roster.min_members:
         raise ConfigError(
@@ -116,7 +116,7 @@ def load(path: Path | None, agreed: Epoch, adder: Any) -> JointKey:
     """
     if path is None:
         raise ConfigError(
-            "keys are dealt in this federation, and this node has none: set flhe-dealt-key in its node "
+            "this federation uses dealt keys, but this node has none: set flhe-dealt-key in its node "
             "config to the file that `flhe keygen --scheme` made for it"
         )
     with config_errors("flhe-dealt-key"):

@@ -93,9 +93,7 @@ def take(identity: Identity, agreed: Epoch, key: JointKey, adder: Any) -> tuple[
     Raises ProtocolError: keys that no honest dealer makes; keys were drawn in this agreement.
     """
     if agreed.scheme_secret and not agreed.scheme_public:
-        raise ProtocolError(
-            "keys were drawn in this key agreement, so none that were dealt are taken"
-        )
+        raise ProtocolError("keys were drawn in this key agreement, so dealt keys are refused")
     return _with_sum(identity, agreed, key, adder)
 
 

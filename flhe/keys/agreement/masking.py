@@ -195,7 +195,7 @@ def check_agreement(
     if len(signers) != len(signatures) or len(set(signers)) != len(signers):
         raise ProtocolError("signatures on the survivors are repeated, or without a signer")
     if not set(signers) <= set(survivors):
-        raise ProtocolError("a signature on the survivors by who is not among them")
+        raise ProtocolError("a signature on the survivors by a member that is not among them")
     need = circle.thresholds.threshold
     if len(signers) < need:
         raise QuorumError(f"{len(signers)} members agree on the survivors, {need} must")

@@ -58,7 +58,7 @@ def commit(
     need = adder.scheme.threshold_of(agreed.size)
     if need <= agreed.roster.collusion:
         raise ProtocolError(
-            f"{need} members open a sum together, and this roster reckons with "
+            f"{need} members open a sum together, and this roster allows for "
             f"{agreed.roster.collusion} that collude: raise the scheme's threshold"
         )
     if not agreed.scheme_secret:

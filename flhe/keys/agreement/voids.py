@@ -87,7 +87,7 @@ class Void(Record):
         Raises ProtocolError: a rank that no member has; AuthenticationError: a forged one.
         """
         if rank >= len(self.circle.members):
-            raise ProtocolError("a promise by who is no member")
+            raise ProtocolError("a promise by a key that is not a member's")
         header = self.circle.header(self.slot, VOID, rank)
         self.circle.verify(header, dumps(made.signed), made.signature)
 
@@ -98,7 +98,7 @@ class Void(Record):
         """
         need = self.circle.thresholds.threshold
         if not self.complete:
-            raise QuorumError(f"{self.counted} members have given a set up, {need} must")
+            raise QuorumError(f"{self.counted} members have given up the set, {need} must")
         if len(set(self.circle.members)) != len(self.circle.members):
             raise ProtocolError("a void names a member twice")
         for rank, made in self.promises.items():

@@ -52,7 +52,7 @@ class Enrolment(Record):
 
     def _validate(self) -> None:
         if bool(self.replaces) != bool(self.replaced):
-            raise ProtocolError("enrolment: a key that is replaced signs that")
+            raise ProtocolError("enrolment: the replaced key must sign the replacement")
         if self.replaces == self.member.public:
             raise ProtocolError("enrolment: a key cannot replace itself")
         body = _body(self.member, self.replaces)

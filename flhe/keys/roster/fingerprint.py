@@ -22,7 +22,7 @@ _ALPHABETS = (CONSONANTS, VOWELS, CONSONANTS, VOWELS, CONSONANTS)
 def lines(data: bytes) -> list[str]:
     """Return a word for each two bytes, four a line. Raises ConfigError for an odd number of bytes."""
     if len(data) % 2:
-        raise ConfigError(f"a word says two bytes, and {len(data)} are an odd number")
+        raise ConfigError(f"words need an even number of bytes, got {len(data)}")
     words = [_word(int.from_bytes(data[at : at + 2], "big")) for at in range(0, len(data), 2)]
     return [" ".join(words[at : at + A_LINE]) for at in range(0, len(words), A_LINE)]
 

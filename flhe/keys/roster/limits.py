@@ -87,7 +87,7 @@ class Limits(Record):
         for name, value in self.said.items():
             limit = known().get(name)
             if limit is None:
-                raise ConfigError(f"limits: {name} is none; there are {', '.join(known())}")
+                raise ConfigError(f"limits: unknown limit {name}; there are {', '.join(known())}")
             if not limit.is_value(value):
                 raise ConfigError(f"limits: {name} must be {limit.needs}")
         ordered = {name: known()[name].taken(self.said[name]) for name in sorted(self.said)}
@@ -105,10 +105,10 @@ class Limits(Record):
             limit = known().get(name)
             if limit is None:
                 raise ConfigError(
-                    f"--allow {setting}: no parameter; there are {', '.join(known())}"
+                    f"--allow {setting}: unknown parameter; there are {', '.join(known())}"
                 )
             if name in said:
-                raise ConfigError(f"--allow {setting}: {name} is said twice")
+                raise ConfigError(f"--allow {setting}: {name} is given twice")
             try:
                 said[name] = limit.read(text)
             except ValueError:

@@ -31,8 +31,8 @@ from flhe.wire.record import Form, Record
 
 MAX_MEMBERS = 1024
 MAX_BYTES = 1 << 18
-"""Maximum length of an encoded roster; 1024 members and as many revoked keys take some half of
-it."""
+"""Maximum length of an encoded roster; 1024 members and as many revoked keys take about half."""
+
 ANY = "*"
 """In `schemes`: every scheme. It must be written, an empty list never means all."""
 
@@ -165,7 +165,7 @@ class Roster(Record):
 
     def _others(self, public: bytes) -> tuple[Member, ...]:
         if public not in self.publics:
-            why = "was revoked before" if public in self.revoked else "is no member's"
+            why = "was revoked before" if public in self.revoked else "is not a member's"
             raise ConfigError(f"Roster: the key {public.hex()[:16]} {why}")
         return tuple(m for m in self.members if m.public != public)
 
