@@ -1,8 +1,8 @@
 """`flhe ...` on the command line.
 
-Commands import what is heavy when they run: `flhe --help` loads neither flwr, torch nor numba.
-Whatever flhe raises on purpose becomes one line on standard error and exit code 1; 2 where `keygen`
-refuses, as for a command line that cannot be read.
+Commands import heavy packages when they run: `flhe --help` loads neither flwr, torch nor numba. An
+error of flhe becomes one line on standard error and exit code 1. The code is 2 if `keygen` refuses
+its options, as for an unreadable command line.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def keygen(
 ) -> None:
     """Make the identity of a site: `--home DIR --name NAME`.
 
-    Or deal keys to the sites offline, where a federation trusts somebody to: `--scheme NAME --roster
-    FILE --roster-hash HEX --out DIR`.
+    Or deal keys to the sites offline, in a federation with a trusted dealer: `--scheme NAME
+    --roster FILE --roster-hash HEX --out DIR`.
     """
     from flhe.provision import keygen as dealer
 
@@ -130,12 +130,12 @@ def show_log(
         int, typer.Option("--last", metavar="N", min=1, help="Newest lines only.")
     ] = 50,
 ) -> None:
-    """Show what a node was asked and what it answered: its audit log."""
+    """Show a node's audit log: the requests that it received and its answers."""
     from flhe.node import audit
     from flhe.node.store import Store
     from flhe.provision.audit_table import audit_table, contracts
 
-    if not home.is_dir():  # a Store would make it
+    if not home.is_dir():  # a Store would create it
         raise ConfigError(f"--home {home}: no such directory")
     screen = console()
     screen.print(audit_table(audit.last(Store(home), last), screen))
@@ -160,7 +160,7 @@ def doctor(
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Check a node before it takes part: run it as the user that the node runs as."""
+    """Check a node before it takes part; run it as the node's own user."""
     from flhe.provision import doctor as checks
     from flhe.provision.flower_config import parse
 
@@ -176,9 +176,9 @@ def doctor(
 def permit(
     home: Annotated[Path, typer.Option(metavar="DIR", help="The node's state directory.")],
 ) -> None:
-    """Let one more federation begin on this node: the next `flwr run`, and no later one.
+    """Let one more federation begin on this node: only the next `flwr run`.
 
-    Run it as the user that the node runs as. The node needs no restart.
+    Run it as the node's own user. The node needs no restart.
     """
     from flhe.provision import permits
 
@@ -198,9 +198,9 @@ def budget(
         bool, typer.Option("--confirm", help="Trust the record that is there from now on.")
     ] = False,
 ) -> None:
-    """Show what this node's updates have spent of its privacy budget.
+    """Show how much of its privacy budget this node's updates have spent.
 
-    Run it as the user that the node runs as.
+    Run it as the node's own user.
     """
     from flhe.provision import budgets
     from flhe.provision.flower_config import parse
@@ -217,7 +217,7 @@ app.add_typer(key_commands, name="keys", cls=Commands)
 
 
 def _add_others() -> None:
-    """Add the commands of other distributions; one that does not load costs its own commands only."""
+    """Add the commands of other distributions; skip, with a message, those that do not load."""
     for found in sorted(entry_points(group=ENTRY_POINT)):
         try:
             app.add_typer(found.load())
