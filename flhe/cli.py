@@ -53,7 +53,7 @@ def open_model(
     ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where to: .npz (default) or .pt."),
+        typer.Option("--output", "-o", metavar="FILE", help="Output file: .npz (default) or .pt."),
     ] = None,
 ) -> None:
     """Open a sealed model with a key of its group."""
@@ -72,30 +72,26 @@ def keygen(
         Path | None,
         typer.Option(metavar="DIR", help="Make a site's identity, in this state directory."),
     ] = None,
-    name: Annotated[str, typer.Option(help="What other sites call the site.")] = "",
-    scheme: Annotated[str, typer.Option(help="The scheme that keys are dealt for.")] = "",
-    roster: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The roster that the sites agreed on.")
-    ] = None,
+    name: Annotated[str, typer.Option(help="The site's name in rosters.")] = "",
+    scheme: Annotated[str, typer.Option(help="Deal keys for this scheme.")] = "",
+    roster: Annotated[Path | None, typer.Option(metavar="FILE", help="The sites' roster.")] = None,
     roster_hash: Annotated[
-        str, typer.Option(metavar="HEX", help="Its hash, as the sites pin it.")
+        str, typer.Option(metavar="HEX", help="The roster's hash, as sites pin it.")
     ] = "",
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="File of the site's request to be listed (NAME.site); of dealt keys, the directory.",
+            help="Output: file of the site's request (NAME.site), or directory of dealt keys.",
         ),
     ] = None,
-    ring: Annotated[
-        str, typer.Option(help="The ring of the keys; the scheme's own unless said.")
-    ] = "",
+    ring: Annotated[str, typer.Option(help="Ring of the keys; by default the scheme's own.")] = "",
     without: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Leave this site out; repeatable.")
     ] = None,
     show: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Show instead what a site may say of its file."),
+        typer.Option(metavar="FILE", help="Show the public part of a dealt key file."),
     ] = None,
 ) -> None:
     """Make the identity of a site: `--home DIR --name NAME`.
@@ -108,8 +104,8 @@ def keygen(
     if home is not None or name:
         if home is None or not name or scheme or roster or show:
             raise ConfigError(
-                "an identity takes --home DIR and --name NAME, and --out FILE where it should not be "
-                "NAME.site; keys that are dealt take neither"
+                "an identity takes --home DIR and --name NAME, and --out FILE for another file than "
+                "NAME.site; dealt keys take neither --home nor --name"
             )
         from flhe.provision import sites
 
@@ -149,14 +145,14 @@ def doctor(
         str,
         typer.Option(
             metavar="CONFIG",
-            help="What flower-supernode is given as --node-config, or a TOML file.",
+            help="The --node-config of flower-supernode, or a TOML file.",
         ),
     ],
     superlink: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Try TLS to this SuperLink, too.")
+        str, typer.Option(metavar="HOST:PORT", help="Also test TLS to this SuperLink.")
     ] = "",
     root_certificates: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificates that it is verified with.")
+        Path | None, typer.Option(metavar="FILE", help="CA certificates for that test.")
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -191,11 +187,11 @@ def budget(
         str,
         typer.Option(
             metavar="CONFIG",
-            help="What flower-supernode is given as --node-config, or a TOML file.",
+            help="The --node-config of flower-supernode, or a TOML file.",
         ),
     ],
     confirm: Annotated[
-        bool, typer.Option("--confirm", help="Trust the record that is there from now on.")
+        bool, typer.Option("--confirm", help="Trust the existing record from now on.")
     ] = False,
 ) -> None:
     """Show how much of its privacy budget this node's updates have spent.

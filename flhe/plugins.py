@@ -80,7 +80,7 @@ class Plugins(Generic[T]):
         try:
             why = self._check(found) if own == name else f"its own name is {own!r}"
         except Exception as error:  # likewise
-            why = f"looking at it ended in {type(error).__name__}"
+            why = f"its check ended in {type(error).__name__}"
         if why:
             raise ConfigError(f"{self.what} {name!r}: {places[name]} is no {self.what}: {why}")
         return cast("type[T]", found)

@@ -152,7 +152,7 @@ class SecureSum:
         if total.slot != self.slot:
             raise ProtocolError(
                 f"the sum of round {round_} belongs to another run, epoch, parameter set, or to "
-                "a model with another history or other weights, or its senders were told otherwise"
+                "a model with another history or other weights, or its senders had other terms"
             )
         if total.scheme != self.adder.name:
             raise ProtocolError(f"the sum of round {round_} is of another scheme")

@@ -50,7 +50,7 @@ _TABLE: dict[type[e.FlheError], Refusal] = {
     e.PolicyError: Refusal(1010, "flhe/policy", "its policy refuses this run or scheme"),
     e.QuorumError: Refusal(1011, "flhe/quorum", "too few members or survivors for its roster"),
     e.ClaimedError: Refusal(
-        1022, "flhe/claimed", "it has answered this attempt otherwise: another one is due"
+        1022, "flhe/claimed", "it has already answered this attempt: the server must start another"
     ),
     e.ReuseError: Refusal(1012, "flhe/reuse", "asked to use a mask or open a round a second time"),
     e.AlteredError: Refusal(
@@ -105,7 +105,7 @@ _TABLE: dict[type[e.FlheError], Refusal] = {
         "its update holds NaN or infinity: lower the learning rate or clip gradients",
     ),
     e.ExamplesError: Refusal(
-        1029, "flhe/examples", "its example count cannot be weighed: its app told none, or less"
+        1029, "flhe/examples", "its example count cannot be weighed: its app reported no examples"
     ),
     e.RangeError: Refusal(
         1016, "flhe/range", "a number of its is out of range; see its errors.log"

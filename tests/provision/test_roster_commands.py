@@ -51,7 +51,7 @@ def test_an_identity_is_made_once(tmp_path: Path) -> None:
     ("options", "says"),
     [
         (["--name", "site-a"], "takes --home DIR and --name NAME"),
-        (["--home", "h", "--name", "a", "--scheme", "esafl"], "dealt take neither"),
+        (["--home", "h", "--name", "a", "--scheme", "esafl"], "dealt keys take neither"),
         (["--home", "h", "--name", "../a"], "name must be"),
     ],
 )
