@@ -1,7 +1,7 @@
 """Test your own app: a whole federation inside one process, in seconds.
 
-No Ray and no SuperLink, yet every message goes through Flower's own wire format both ways, so that
-what arrives is what would have arrived, and every node keeps its keys on disk as a deployed one does:
+No Ray and no SuperLink run. Yet every message passes through Flower's own wire format both ways,
+and every node keeps its keys on disk as a deployed one does:
 
     from my_app.client_app import app
     from my_app.server_app import initial_arrays
@@ -19,8 +19,8 @@ what arrives is what would have arrived, and every node keeps its keys on disk a
         model = open_checkpoint(tmp_path / "model.flhe", tmp_path / "node-0")
         assert set(model.masters) == set(initial_arrays())
 
-Nodes can be dead (an error reply) or silent (none), from any round on. A `tap` sees every byte that a
-SuperLink would see.
+Nodes can be dead (an error reply) or silent (none), from any round on. A `tap` gets every byte that
+a SuperLink would get.
 
 This is the one module that uses Flower's internals: its wire format has no public entry.
 """

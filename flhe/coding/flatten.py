@@ -150,7 +150,7 @@ class Layout:
     ) -> Iterator[NDArray[np.float32]]:
         """Yield the float lane of `change` in parts of PIECE, each overwritten by the next.
 
-        A vector as large as the model is then never needed. Raises as `change` does.
+        So no vector as large as the model is needed. Raises as `change` does.
         """
         scratch = np.empty(PIECE, np.float32)
         filled = 0

@@ -71,7 +71,7 @@ def partial_of(adder: Adder, epoch: Epoch, total: Sealed) -> bytes:
 def check_pair(adder: KeyPairAdder, public: bytes, secret: bytes) -> None:
     """Refuse a key pair that is invalid, does not fit the scheme, or does not open its own seal.
 
-    Raises ProtocolError: what is wrong with it.
+    Raises ProtocolError with the fault.
     """
     if adder.scheme.agreement != "key-pair":
         raise ProtocolError(f"a key pair, but scheme {adder.name!r} has none")

@@ -1,11 +1,11 @@
-"""The Goldilocks field Z_Q, Q = 2**64 - 2**32 + 1; rings Z_q[x] / (x**n + 1) over it and other primes.
+"""The Goldilocks field Z_Q, Q = 2**64 - 2**32 + 1; rings Z_q[x] / (x**n + 1) over other primes too.
 
 Q - 1 is a multiple of 2**32, so every transform of up to 2**32 points exists, and 2**64 = 2**32 - 1
 modulo Q, which makes products cheap (`field_kernels`). Other primes q are 1 modulo 2 n; several of
 their rings are the limbs of a larger modulus.
 
-Elements are numpy uint64, canonical: below q. Arguments are taken to be canonical: shapes and types are
-looked at, values by `check` only.
+Elements are numpy uint64, canonical: below q. Functions assume canonical arguments: they check
+shapes and types, and only `check` checks values.
 """
 
 from __future__ import annotations

@@ -157,8 +157,8 @@ def _add_and_mark(x, old, low, out, bits, words):
 def _threshold(bits, words, low, high, keep, candidates):
     """Return the `keep`-th largest magnitude; -1 if `high` is too low, -2 for NaN or infinity.
 
-    Writes the marked coordinates, ascending. Those of at least `high` are counted, and only the few
-    between the two guesses searched.
+    Writes the marked coordinates, ascending. Those of at least `high` are counted; only the few
+    between the two guesses are searched.
     """
     unsure = np.empty(candidates.size, np.int32)
     found = few = 0

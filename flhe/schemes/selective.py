@@ -222,7 +222,7 @@ class SelectiveOpener(Opener):
     def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
         """Return signed values, then extras, shape (floats + extras,); zeros for values not sent.
 
-        Raises ProtocolError: what is no sum of this scheme, or what the opener inside refuses.
+        Raises ProtocolError: not a sum of this scheme, or a refusal of the inner opener.
         """
         from flhe.math import coordinate_kernels
 

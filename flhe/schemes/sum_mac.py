@@ -73,8 +73,9 @@ class SumMac:
     ) -> tuple[Plain, tuple[bool, ...]]:
         """Return an opened sum without its tags, and whether each fits the vectors of `senders`.
 
-        The sums of the tags' digits end the extras of what was opened. `senders` are the ranks that the
-        sum says it is of, each once; `bounds` holds `bound` of each, none where vectors are dense.
+        The sums of the tags' digits are the last extras of the opened sum. `senders` are the ranks
+        that the sum lists, each once. `bounds` holds `bound` of each, and is empty if vectors are
+        dense.
         """
         end = opened.extras.size - lanes(bits)
         tags = join(opened.extras[end:], bits)

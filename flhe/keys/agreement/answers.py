@@ -121,9 +121,9 @@ def combine(
 ) -> Elements:
     """Return the sum of the survivors' seeds, (elements,), from t or more answers, as `opened`.
 
-    Raises QuorumError: fewer than t answers; SharesError, ProtocolError: answers that do not fit each
-    other, and without those that are known to be wrong too few are left. (Those that are known to be
-    wrong are named in the log, and left out.)
+    Raises QuorumError: fewer than t answers; SharesError, ProtocolError: inconsistent answers, of
+    which too few remain without the ones known to be wrong. (Wrong answers are logged by rank and
+    left out.)
     """
     width = circle.sharing.width(circle.elements)
     shares: dict[int, Elements] = {}

@@ -97,7 +97,7 @@ class Limits(Record):
     def parse(cls, settings: Iterable[str]) -> Limits:
         """Parse settings, `NAME=VALUE` each, with names as in a node's config without `flhe-`.
 
-        Raises ConfigError: a name that is unknown or comes twice, or a value that is none.
+        Raises ConfigError: an unknown or repeated name, or an invalid value.
         """
         said: dict[str, Value] = {}
         for setting in settings:

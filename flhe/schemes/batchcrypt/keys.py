@@ -70,10 +70,10 @@ class PublicKey(Record):
     def check_ciphertexts(self, ciphertexts: Sequence[Big], whose: str = "") -> None:
         """Refuse invalid ciphertexts: each must lie strictly between 0 and n^2, coprime to n.
 
-        One product modulo n and one gcd tell of all of them; only a failure looks for the culprit.
+        One product modulo n and one gcd check all of them; a failure starts a search for the
+        invalid one.
 
-        Raises ProtocolError: naming the first such ciphertext, what is wrong with it, and `whose` it
-        is.
+        Raises ProtocolError naming the first invalid ciphertext, its fault, and its owner `whose`.
         """
         g = gmpy()
         n = g.mpz(self.n)

@@ -1,11 +1,11 @@
 """Keys of ESHE: s_i, with which one member encrypts, and their sum s, with which all decrypt.
 
-s_i is a discrete Gaussian (`flhe.math.sampling`). Ternary keys of few non-zero coefficients, as the
-paper takes, fall to one curious member: s minus its own key shows most of the others'
-(`flhe_lab.papers.esafl`). So what is not of the right width is refused, wherever it comes from.
+s_i is a discrete Gaussian (`flhe.math.sampling`). The paper takes ternary keys of few non-zero
+coefficients. One curious member breaks those: s minus its own key reveals most of the others'
+(`flhe_lab.papers.esafl`). So keys of the wrong width are refused, from every source.
 
-Where members agree on masking keys round by round, s_i is shared: as field elements that hold several
-coefficients each, with room for the sum of all members'.
+If members agree on masking keys round by round, s_i is shared as field elements. Each holds several
+coefficients, with room for the sum of all members'.
 
 Source: ESAFL, Sec. 5.2.1 (HE.KeyGen), with the corrections of docs/protocol.md.
 """
