@@ -1,7 +1,7 @@
 """Errors that flhe raises on purpose: one tree, whose root is FlheError.
 
-No message holds a secret value: keys, updates, example counts and paths of inputs stay out of
-exception text, because Flower sends the text of a client's exception to the server.
+No message holds a secret (a key, an update, an example count, the path of an input), because Flower
+sends the text of a client's exception to the server.
 """
 
 from __future__ import annotations

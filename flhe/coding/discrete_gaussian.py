@@ -284,7 +284,7 @@ class DiscreteGaussian(Codec):
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
         """Encode float32 to integers with noise, shape (length,); extras become limbs.
 
-        Nothing is refused, because a refusal would reveal data: a vector that is not finite, or a
+        Nothing is refused, because a refusal would reveal data. A vector that is not finite, or a
         member's beyond its norm, is sent as zeros, with noise.
         """
         grid: Grid = state.shared

@@ -3,12 +3,12 @@
     y = cut(round(cut(x) / g) * g + round(Z / g) * g),    Z ~ Lap(b),  cut to [-alpha, alpha]
 
 in the update's own units, g the largest power of two up to b / 1024. Values are put on the grid
-inside [-alpha, alpha], so two updates differ by at most 2 alpha there too: the probabilities for
+inside [-alpha, alpha], so two updates differ by at most 2 alpha there too. The probabilities for
 one value differ by a factor of at most exp(2 alpha / b). Cutting again and rounding to float32
 reveal nothing more.
 
-Reason for the grid: a Laplace sample computed in floating point and added to a float leaves a
-pattern of low bits that often reveals the noiseless value (Mironov, 2012). Here an integer is added
+The grid is needed because a floating-point Laplace sample, added to a float, leaves a pattern of
+low bits. That pattern often reveals the noiseless value (Mironov, 2012). Here an integer is added
 to an integer, exactly: the noise is that of the exact mechanism, rounded. A grid step's probability
 is off by a factor of at most 1 +- 2**-34, and magnitudes end at 44 b, beyond which lie 2**-64.
 

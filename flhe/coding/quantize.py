@@ -3,8 +3,8 @@
 A value x in [-1, 1] becomes an integer next to x * levels, with levels = 2**(bits - 1) - 1. Zero
 maps to zero and opposite values cancel, so a sum dequantizes without the number of its terms.
 
-Each of the extras becomes digits in base 2**(bits - 1), all with the integer's sign, so a digit is
-never larger than a value and digit sums recompose exactly.
+Each of the extras becomes digits in base 2**(bits - 1), all with the integer's sign. So a digit is
+never larger than a value, and digit sums recompose exactly.
 
 Source: BatchCrypt, Sec. 4.2, which counts `bits` without the sign.
 """

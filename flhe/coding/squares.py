@@ -5,8 +5,8 @@ A mean square m >= 0 becomes two extras: hi in units of 2**-20 and lo, the rest,
     m ~= hi * 2**-20 + lo * 2**-72,    0 <= hi < 2**52,  0 <= lo < 2**52,
 
 so that values of 2**16 and of 2**-36 both fit. All his come first, then all los. Sums are exact,
-and the mean of a sum is one division of integers, which Python rounds correctly: every member of a
-federation has the same mean to the last bit.
+and the mean of a sum is one division of integers, which Python rounds correctly. So every member
+has the same mean to the last bit.
 """
 
 from __future__ import annotations

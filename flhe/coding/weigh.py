@@ -3,7 +3,7 @@
 A client sends x * n / max_examples, and n itself, exactly, in `extras`. The sum over senders, times
 max_examples, divided by the summed n, is FedAvg's weighted mean.
 
-A client with more than max_examples examples has its full weight: `Clip` scales its values up by n
+A client with more than max_examples examples has its full weight. `Clip` scales its values up by n
 / max_examples before cutting, so its threshold is alpha * max_examples / n.
 """
 

@@ -2,11 +2,11 @@
 
     signature = Ed25519( CBOR ["flhe/v1/site/" + kind, SHA-512(body)] )
 
-A label of a run's messages has no second slash (`agreement/messages.py`), so no message of a
-protocol can pass for a statement, or the reverse.
+Labels of a run's messages have no second slash (`agreement/messages.py`). So no message can pass
+for a statement, or the reverse.
 
-Two kinds of public keys are refused: keys of small order, under which one signature fits many
-messages, and keys not in their shortest form, which would let one key pass for two.
+Public keys of small order are refused, because one signature would fit many messages. So are keys
+not in their shortest form: one key could pass for two.
 
 Source: RFC 8032; docs/protocol.md.
 """

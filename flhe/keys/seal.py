@@ -108,9 +108,9 @@ def unseal(key: ModelKey, data: Buffer | Sequence[Buffer]) -> tuple[Head, Iterat
 
     The first chunk is opened before this returns, so the head is authentic then. Each chunk is
     authentic too, and in its place; none is kept. **Only the end proves that the box is whole.** If
-    it was cut, extended, or changed further on, the iterator raises AuthenticationError after valid
-    chunks, which must not be used. So write them to a temporary file and rename it (`Store.write`
-    does), and never act on a part of them. Buffers must keep their content until then.
+    a later part was cut, extended or changed, the iterator raises AuthenticationError after valid
+    chunks. Those must not be used: write them to a temporary file and rename it (`Store.write`
+    does). Buffers must keep their content until then.
 
     Raises ProtocolError for bytes that are not a box, or a box of another epoch, run or roster than
     the key's (the field is named); AuthenticationError for a box that was changed in any way or

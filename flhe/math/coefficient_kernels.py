@@ -1,8 +1,8 @@
 """Compiled loops of `flhe.coding.coefficients`.
 
 Values and slots fill whole coefficients here: callers pad the last one. With one modulus below
-2**64 a coefficient is a word. With several moduli it has several words: loops process TILE
-coefficients at a time, slot by slot, so that vector units work on many coefficients at once.
+2**64 a coefficient is a word. With several moduli it has several words. Loops process TILE
+coefficients at a time, slot by slot, for vector units.
 """
 
 from __future__ import annotations

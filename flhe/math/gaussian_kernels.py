@@ -32,8 +32,8 @@ def _happens(words, at, probability, slack):
 def draw(words, scale, variance, slack, out):
     """Fill `out`, int32 (count,), while words last and decide.
 
-    Returns the number of samples, the number of words that they took, and whether an undecided
-    comparison stopped the loop: the next sample then begins at that word.
+    Returns the number of samples, the words that they took, and whether an undecided comparison
+    stopped the loop. The next sample then begins at that word.
     """
     mask = np.uint64(1)
     while mask < np.uint64(scale + 1):

@@ -5,11 +5,11 @@ number and the overlap between senders, but not their places in the model.
 
 Below SMALL coordinates: a table, shuffled (Fisher-Yates) by uniform picks; every permutation is
 equally likely. From there on: an alternating Feistel network over pairs (l, r) in Z_a x Z_b, with a
-= ceil(sqrt n) and b = ceil(n / a), where coordinate d is the pair (d // b, d % b). Even rounds add
-T_i[r] to l modulo a, odd ones T_i[l] to r modulo b. An image of n or more is permuted again until
-it falls below n (cycle walking; fewer than one in b are). Only the coordinates in use cost
-anything, and a round's table fits a core's first cache. The inverse is the same network with
-negated tables, backwards.
+= ceil(sqrt n) and b = ceil(n / a). Coordinate d is the pair (d // b, d % b). Even rounds add T_i[r]
+to l modulo a, odd ones T_i[l] to r modulo b. An image of n or more is permuted again until it falls
+below n (cycle walking; fewer than one in b are). Only the coordinates in use cost anything, and a
+round's table fits a core's first cache. The inverse is the same network with negated tables,
+backwards.
 
 All picks and table entries are exactly `uniform`: words of AES-256-CTR under the key, stream i for
 table i and stream 0 for the shuffle. The counter block is fixed by the stream. This is safe because

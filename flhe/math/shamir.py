@@ -1,11 +1,10 @@
 """Shamir: secrets shared among members, several secrets in one polynomial.
 
 A polynomial over the Goldilocks field has `threshold` coefficients: the secrets, lowest first, then
-`privacy` random ones. The member of rank i gets its value at w**i, w a root of unity of order 2**k:
-one transform shares a polynomial among all members. `threshold` shares determine the polynomial.
-`privacy` of them reveal nothing: their points are distinct and not zero, so for any secrets the
-random part takes every combination of values there equally often. Sums of shares are shares of the
-sums.
+`privacy` random ones. The member of rank i gets its value at w**i, w a root of unity of order 2**k.
+One transform shares a polynomial among all members. `threshold` shares determine the polynomial.
+`privacy` of them reveal nothing. Their points are distinct and not zero, so for any secrets the
+random part takes all combinations of values equally often. Sums of shares are shares of the sums.
 
 Source: Shamir, 1979; several secrets: Franklin and Yung, 1992; wrong shares: Massey, 1969.
 """
@@ -77,9 +76,9 @@ class Shamir:
     def combine(self, ranks: Sequence[int], shares: Elements, count: int) -> Elements:
         """Return the `count` secrets, uint64 (count,), of shares uint64 (len(ranks), width(count)).
 
-        More than `threshold` shares are checked against each other: one random combination of all
-        polynomials, which senders must not predict, must be a polynomial of that degree. A wrong
-        share passes once in Q.
+        More than `threshold` shares are checked against each other. One random combination of all
+        polynomials, unpredictable to senders, must be a polynomial of that degree. A wrong share
+        passes once in Q.
 
         Raises QuorumError: fewer shares than the threshold; ProtocolError: shares of another shape,
         or that are not field elements; ranks beyond the members or repeated; shares that do not fit

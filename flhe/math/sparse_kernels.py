@@ -1,6 +1,6 @@
 """Compiled loops of sparse updates: choosing values, and sets of coordinates as bitmaps.
 
-Bitmaps are words of 64 bits, coordinate d being bit d % 64 of word d // 64: a set out of a million
+Bitmaps are words of 64 bits, coordinate d being bit d % 64 of word d // 64. A set out of a million
 fits a core's own cache, and its members come out in order.
 
 Magnitudes are compared as integers: the bits of a float without its sign, in which NaN and infinity

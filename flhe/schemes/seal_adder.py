@@ -13,8 +13,8 @@ The differences of P_0 to P_N are N uniform and independent polynomials. In a su
 ranks all but two of the P cancel. So a reader expands two streams for each run of senders, whatever
 its length: FLASHE's double masking (Eq. 1).
 
-A sum opened with a wrong key, round or set of senders has slots that look random: values exceed the
-senders' bound, or unused slots are not zero. `flhe.schemes.sum_mac` verifies authorship.
+A sum opened with a wrong key, round or set of senders has slots that look random. Values then
+exceed the senders' bound, or unused slots are not zero. `flhe.schemes.sum_mac` verifies authorship.
 """
 
 from __future__ import annotations

@@ -7,10 +7,9 @@
 Every member contributes one vector; the total of the agreed contributors is opened once. The order
 matters: a claim is on disk before encryption, and an opening is recorded before decryption.
 
-All failures of opening have one verdict: a scheme's bounds do not hold, the number of contributions
-is not that of the senders, or a tag does not match. The error has one class. So a relay that alters
-a sum learns only that it is refused, not how far off it was. The member's own log names the failed
-check.
+Opening fails if a scheme's bounds do not hold, the number of contributions is wrong, or a tag does
+not match. All failures raise one class of error. So a relay that alters a sum learns only that it
+is refused, not how far off it was. The member's own log names the failed check.
 
 Source: docs/protocol.md (Tags); `flhe.schemes.sum_mac`.
 """

@@ -2,9 +2,9 @@
 
 They are signed for the epoch's id and contract. In place of a layout hash, they have the hash of
 their stage and the epoch. `key_pair`, `joint` and `shared_key` define the steps that send them,
-after `epoch.finish`: pure functions (identity, epoch, inbound) -> (epoch with the scheme's keys so
-far, outbound). The layout hash of every slot includes the resulting keys' name, so ciphertexts of
-members with different keys are never added up.
+after `epoch.finish`. They are pure functions (identity, epoch, inbound) -> (epoch with the scheme's
+keys so far, outbound). The layout hash of every slot includes the resulting keys' name, so
+ciphertexts of members with different keys are never added up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The circle of an agreement on masking keys: its parameters, which the relay knows too.
 
-It defines the members, the thresholds by their number, the sets of survivors that an honest member
-signs, and the signed statement about a set (`masking.py` has the protocol).
+It defines the members, the thresholds, the sets of survivors that an honest member signs, and the
+signed statement (`masking.py` has the protocol).
 """
 
 from __future__ import annotations

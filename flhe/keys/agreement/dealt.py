@@ -4,7 +4,7 @@ The dealer draws s_i for each site, adds them up, and writes one file a site, {s
 --scheme`). It takes part in nothing else, and should erase all of it. Files go to the sites by
 hand, or by another trusted channel, never through the server.
 
-Keys are for exactly one set of sites: a file opens no epoch of any other set, so no s_i is ever in
+Keys are for exactly one set of sites. A file opens no epoch of another set, so no s_i is ever in
 the sums of two. When a site drops out for good, the dealer deals fresh keys to the others.
 
 Source: ESAFL, Sec. 3.1 and 5.2.1 (HE.KeyGen, by the AS).

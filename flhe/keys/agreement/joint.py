@@ -11,7 +11,7 @@ Theorem 5, for one epoch; docs/protocol.md covers a server that begins several).
 that s is as wide as a sum of N keys, and contains its own v_i.
 
 Masks belong to one key agreement, with fresh X25519 keys behind k_ij. If asked twice in one
-agreement, a member masks the same s_i again, so sends the same v_i: one mask on two keys would
+agreement, a member masks the same s_i again, so sends the same v_i. One mask on two keys would
 reveal their difference. Alternatively, a trusted dealer makes keys offline (`dealt.py`): then there
 is no JOINT.
 

@@ -2,8 +2,8 @@
 
 The stricter of a roster's limit and a node's own applies; each limit defines which one that is. A
 limit that is absent is left to each node's own config; one that is present applies to all nodes. So
-a roster with server-reads=true does not by itself let the server read: a node that does not allow
-it in its own config still refuses.
+a roster with server-reads=true does not suffice: a node still refuses unless its own config allows
+it.
 
 Source: docs/protocol.md.
 """

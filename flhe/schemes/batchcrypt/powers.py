@@ -35,7 +35,7 @@ _BASE, _ACC, _ONE = 1, 1 << WINDOW, (1 << WINDOW) + 1
 def fault() -> FaultError:
     """Return the error for a result that failed its verification; its text holds no number.
 
-    A result with one correct and one faulty half, modulo p and q, reveals a factor of n: its
+    A result with one correct and one faulty half, modulo p and q, reveals a factor of n. Its
     difference from the right result is a multiple of the correct half's prime (Boneh, DeMillo,
     Lipton, "On the importance of checking cryptographic protocols for faults", EUROCRYPT 1997).
     """

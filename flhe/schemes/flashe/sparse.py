@@ -2,7 +2,7 @@
 
 A sender encrypts the coordinates in its support, and all extras, which follow the last coordinate.
 The mask of coordinate d is the same as in a dense vector, F(j, d) (extra number e is coordinate
-length + e). So sums telescope over the senders of d: masks between neighbours in rank cancel, and
+length + e). So sums telescope over the senders of d. Masks between neighbours in rank cancel, and
 opening removes the masks at the two ends of each run. That needs all supports, and nothing else.
 
 A sum in progress is one lane a coordinate (`SparseTotal`). Only the coordinates that at least one
