@@ -240,7 +240,7 @@ def _counts(plain: Plain, senders: int, bits: int) -> bool:
 
 def _altered(total: Sealed, what: str) -> AlteredError:
     return AlteredError(
-        f"the sum of round {total.slot.round} is not that of what its {len(total.senders)} senders "
-        f"encrypted ({what}): a contribution was left out, counted twice, changed or brought in on the "
-        "way; the round is refused"
+        f"the sum of round {total.slot.round} does not match what its {len(total.senders)} senders "
+        f"encrypted ({what}): a contribution was left out, counted twice, changed or added in "
+        "transit; the round is refused"
     )

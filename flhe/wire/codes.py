@@ -56,7 +56,7 @@ _TABLE: dict[type[e.FlheError], Refusal] = {
     e.AlteredError: Refusal(
         1023,
         "flhe/altered",
-        "the sum that it was given is not that of what its senders encrypted; see its errors.log "
+        "the sum that it got does not match what its senders encrypted; see its errors.log "
         "for the check that failed",
     ),
     e.EquivocationError: Refusal(
