@@ -1,8 +1,8 @@
 """`flhe ...` on the command line.
 
-Commands import what is heavy when they run: `flhe --help` loads neither flwr, torch nor numba.
-Whatever flhe raises on purpose becomes one line on standard error and exit code 1; 2 where `keygen`
-refuses, as for a command line that cannot be read.
+Commands import heavy packages when they run: `flhe --help` loads neither flwr, torch nor numba. An
+error of flhe becomes one line on standard error and exit code 1. The code is 2 if `keygen` refuses
+its options, as for an unreadable command line.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def open_model(
     ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where to: .npz (default) or .pt."),
+        typer.Option("--output", "-o", metavar="FILE", help="Output file: .npz (default) or .pt."),
     ] = None,
 ) -> None:
     """Open a sealed model with a key of its group."""
@@ -72,44 +72,40 @@ def keygen(
         Path | None,
         typer.Option(metavar="DIR", help="Make a site's identity, in this state directory."),
     ] = None,
-    name: Annotated[str, typer.Option(help="What other sites call the site.")] = "",
-    scheme: Annotated[str, typer.Option(help="The scheme that keys are dealt for.")] = "",
-    roster: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The roster that the sites agreed on.")
-    ] = None,
+    name: Annotated[str, typer.Option(help="The site's name in rosters.")] = "",
+    scheme: Annotated[str, typer.Option(help="Deal keys for this scheme.")] = "",
+    roster: Annotated[Path | None, typer.Option(metavar="FILE", help="The sites' roster.")] = None,
     roster_hash: Annotated[
-        str, typer.Option(metavar="HEX", help="Its hash, as the sites pin it.")
+        str, typer.Option(metavar="HEX", help="The roster's hash, as sites pin it.")
     ] = "",
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="File of the site's request to be listed (NAME.site); of dealt keys, the directory.",
+            help="Output: file of the site's request (NAME.site), or directory of dealt keys.",
         ),
     ] = None,
-    ring: Annotated[
-        str, typer.Option(help="The ring of the keys; the scheme's own unless said.")
-    ] = "",
+    ring: Annotated[str, typer.Option(help="Ring of the keys; by default the scheme's own.")] = "",
     without: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Leave this site out; repeatable.")
     ] = None,
     show: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Show instead what a site may say of its file."),
+        typer.Option(metavar="FILE", help="Show the public part of a dealt key file."),
     ] = None,
 ) -> None:
     """Make the identity of a site: `--home DIR --name NAME`.
 
-    Or deal keys to the sites offline, where a federation trusts somebody to: `--scheme NAME --roster
-    FILE --roster-hash HEX --out DIR`.
+    Or deal keys to the sites offline, in a federation with a trusted dealer: `--scheme NAME
+    --roster FILE --roster-hash HEX --out DIR`.
     """
     from flhe.provision import keygen as dealer
 
     if home is not None or name:
         if home is None or not name or scheme or roster or show:
             raise ConfigError(
-                "an identity takes --home DIR and --name NAME, and --out FILE where it should not be "
-                "NAME.site; keys that are dealt take neither"
+                "an identity takes --home DIR and --name NAME, and --out FILE for another file than "
+                "NAME.site; dealt keys take neither --home nor --name"
             )
         from flhe.provision import sites
 
@@ -130,12 +126,12 @@ def show_log(
         int, typer.Option("--last", metavar="N", min=1, help="Newest lines only.")
     ] = 50,
 ) -> None:
-    """Show what a node was asked and what it answered: its audit log."""
+    """Show a node's audit log: the requests that it received and its answers."""
     from flhe.node import audit
     from flhe.node.store import Store
     from flhe.provision.audit_table import audit_table, contracts
 
-    if not home.is_dir():  # a Store would make it
+    if not home.is_dir():  # a Store would create it
         raise ConfigError(f"--home {home}: no such directory")
     screen = console()
     screen.print(audit_table(audit.last(Store(home), last), screen))
@@ -149,18 +145,18 @@ def doctor(
         str,
         typer.Option(
             metavar="CONFIG",
-            help="What flower-supernode is given as --node-config, or a TOML file.",
+            help="The --node-config of flower-supernode, or a TOML file.",
         ),
     ],
     superlink: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Try TLS to this SuperLink, too.")
+        str, typer.Option(metavar="HOST:PORT", help="Also test TLS to this SuperLink.")
     ] = "",
     root_certificates: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificates that it is verified with.")
+        Path | None, typer.Option(metavar="FILE", help="CA certificates for that test.")
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Check a node before it takes part: run it as the user that the node runs as."""
+    """Check a node before it takes part; run it as the node's own user."""
     from flhe.provision import doctor as checks
     from flhe.provision.flower_config import parse
 
@@ -176,9 +172,9 @@ def doctor(
 def permit(
     home: Annotated[Path, typer.Option(metavar="DIR", help="The node's state directory.")],
 ) -> None:
-    """Let one more federation begin on this node: the next `flwr run`, and no later one.
+    """Let one more federation begin on this node: only the next `flwr run`.
 
-    Run it as the user that the node runs as. The node needs no restart.
+    Run it as the node's own user. The node needs no restart.
     """
     from flhe.provision import permits
 
@@ -191,16 +187,16 @@ def budget(
         str,
         typer.Option(
             metavar="CONFIG",
-            help="What flower-supernode is given as --node-config, or a TOML file.",
+            help="The --node-config of flower-supernode, or a TOML file.",
         ),
     ],
     confirm: Annotated[
-        bool, typer.Option("--confirm", help="Trust the record that is there from now on.")
+        bool, typer.Option("--confirm", help="Trust the existing record from now on.")
     ] = False,
 ) -> None:
-    """Show what this node's updates have spent of its privacy budget.
+    """Show how much of its privacy budget this node's updates have spent.
 
-    Run it as the user that the node runs as.
+    Run it as the node's own user.
     """
     from flhe.provision import budgets
     from flhe.provision.flower_config import parse
@@ -217,7 +213,7 @@ app.add_typer(key_commands, name="keys", cls=Commands)
 
 
 def _add_others() -> None:
-    """Add the commands of other distributions; one that does not load costs its own commands only."""
+    """Add the commands of other distributions; skip, with a message, those that do not load."""
     for found in sorted(entry_points(group=ENTRY_POINT)):
         try:
             app.add_typer(found.load())

@@ -1,4 +1,4 @@
-"""Groups of commands on the command line: their errors, and what they suggest for a misspelled name."""
+"""Command groups: one-line errors, and suggestions for a misspelled name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ELSEWHERE = {
         ("bench", "tables", "corrections", "advise", "audit", "rehearse", "crowd"), _LAB
     ),
 }
-"""Commands of other distributions: which one, and its folder beside the library's."""
+"""Commands of other distributions: the distribution, and its folder in the repository."""
 
 
 class Commands(TyperGroup):
@@ -31,7 +31,7 @@ class Commands(TyperGroup):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if hasattr(click.exceptions, "NoSuchCommand"):  # click suggests by itself, Typer once more
+        if hasattr(click.exceptions, "NoSuchCommand"):  # both click and Typer suggest names
             self.suggest_commands = False
 
 
@@ -39,7 +39,7 @@ class OneLineErrors(Commands):
     """A group of commands whose errors are one line, unless FLHE_DEBUG or --verbose is set."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command; say where one comes from that is not installed."""
+        """Find the command; for a missing one, name the distribution that has it."""
         if args[0] in ELSEWHERE and args[0] not in self.commands:
             name, folder = ELSEWHERE[args[0]]
             typer.echo(
@@ -56,7 +56,7 @@ class OneLineErrors(Commands):
             return super().invoke(ctx)
         except Exception as error:
             foreign = type(error).__module__.partition(".")[0] in ("click", "typer")
-            gone = isinstance(error, BrokenPipeError)  # who reads has enough: click ends quietly
+            gone = isinstance(error, BrokenPipeError)  # a closed pipe: click exits quietly
             wants = os.environ.get("FLHE_DEBUG") or ctx.find_root().meta.get("flhe.verbose")
             if foreign or gone or wants:
                 raise
@@ -66,7 +66,7 @@ class OneLineErrors(Commands):
 
 
 def _one_line(error: Exception, command: str | None) -> str:
-    """Return what the user reads of an error."""
+    """Return the user's text for an error."""
     line = " ".join(str(error).split())
     if isinstance(error, FlheError):
         return line

@@ -1,4 +1,4 @@
-"""What an app of DP-SGD needs: batches that accounting holds for, and gradients clipped one by one.
+"""Tools for a DP-SGD app: batches that accounting is valid for, and per-example clipped gradients.
 
     @app.train()
     def train(msg, ctx):
@@ -6,11 +6,12 @@
         sums = clipped_gradients(model, cross_entropy, images[batch], labels[batch], max_norm=NORM)
         return reply(msg, sums, max_norm=NORM, sampling=SAMPLING)
 
-The reply says how gradients were clipped and the batch was drawn. The node compares that with what the
-server says that the noise is for, and sends nothing where they differ.
+The reply states the clipping norm and the sampling rate. The node compares them with the terms of
+the noise, and sends nothing if they differ.
 
-Epsilon counts on batches that hold each record with the same probability, independently of all others.
-A shuffled epoch, or a batch of fixed size, is none. The strategy is `flhe.strategies.dp_fedsgd`.
+Epsilon is valid for batches that hold each record with the same probability, independently of all
+others. A shuffled epoch or a batch of fixed size does not satisfy this. The strategy is
+`flhe.strategies.dp_fedsgd`.
 
 Source: Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, Algorithm 1.
 """
@@ -42,10 +43,10 @@ Loss = Callable[["Tensor", "Tensor"], "Tensor"]
 def poisson_batch(
     count: int, sampling: float, random: Random = secrets.token_bytes
 ) -> NDArray[np.int64]:
-    """Return which of `count` records are in a batch, each with that probability; int64, ascending.
+    """Return the batch, of `count` records, with each in it at that probability; int64, ascending.
 
-    Batches are secret, as noise is, so they are drawn from a CSPRNG, and no seed repeats them. A batch
-    may be empty. Raises ConfigError: a probability that is not above 0 and 1 at most.
+    Batches are secret, like noise, so a CSPRNG draws them, without a seed. A batch may be empty.
+    Raises ConfigError: a probability that is not above 0 and 1 at most.
     """
     if not 0 < sampling <= 1:
         raise ConfigError(f"poisson_batch(sampling={sampling}): must be above 0, and 1 at most")
@@ -67,10 +68,10 @@ def clipped_gradients(
 ) -> dict[str, Tensor]:
     """Return the sum over examples of gradients, each scaled down to the L2 norm `max_norm`.
 
-    By the names and in the shapes of the model's state: gradients of parameters, in float32; zeros for
-    parameters that need none and for floating-point buffers. `inputs` and `targets` hold one example a
-    row, and `at_a_time` of them are in memory with a gradient each. No examples give zeros, and so does
-    one whose gradient is not finite.
+    The result has the names and shapes of the model's state: gradients of parameters, in float32;
+    zeros for parameters without gradients and for floating-point buffers. `inputs` and `targets`
+    hold one example a row; `at_a_time` of them are in memory with a gradient each. No examples give
+    zeros, and so does one whose gradient is not finite.
 
     Raises ConfigError: a norm that is not positive; a buffer that is not floating-point, or a layer
     whose outputs mix examples (batch norm), so that no gradient is of one example.
@@ -105,7 +106,7 @@ def clipped_gradients(
         found = each(trained, inputs[part], targets[part])
         squares = sum(g.flatten(1).double().square().sum(1) for g in found.values())
         assert isinstance(squares, torch.Tensor)
-        # A refusal would tell that such a record is there, and so would NaN in the sum.
+        # A refusal, or NaN in the sum, would reveal such a record.
         sound = squares.isfinite()
         factors = torch.where(sound, max_norm / squares.sqrt().clamp(min=max_norm), 0)
         for name, gradients in found.items():
@@ -117,10 +118,10 @@ def clipped_gradients(
 def reply(
     message: Message, sums: Mapping[str, Tensor], *, max_norm: float, sampling: float
 ) -> Message:
-    """Return an app's reply to `message`: `sums` of `clipped_gradients`, and how they were made.
+    """Return an app's reply to `message`: `sums` of `clipped_gradients`, and their parameters.
 
-    `max_norm` and `sampling` are those that `clipped_gradients` and `poisson_batch` were called with.
-    An example count of 1 stands for the batch's own size, which would tell of the data.
+    `max_norm` and `sampling` are the arguments of `clipped_gradients` and `poisson_batch`. The
+    example count is 1, because the batch's own size would reveal data.
     """
     from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 

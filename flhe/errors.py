@@ -1,7 +1,7 @@
-"""Everything flhe raises on purpose: one tree, whose root is FlheError.
+"""Errors that flhe raises on purpose: one tree, whose root is FlheError.
 
-No message carries a value that is secret: keys, updates, example counts and paths of inputs stay
-out of exception text, because Flower sends the text of a client's exception to the server.
+No message holds a secret (a key, an update, an example count, the path of an input), because Flower
+sends the text of a client's exception to the server.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ class FlheError(Exception):
 
 
 class ConfigError(FlheError, ValueError):
-    """A parameter, or a combination of parameters, that cannot work."""
+    """An invalid parameter or combination of parameters."""
 
 
 class MisfitError(ConfigError):
-    """A codec and a scheme that do not go together."""
+    """A codec and a scheme that do not fit each other."""
 
 
 class PackageError(ConfigError):
-    """A package that a scheme needs is not installed, or does not load."""
+    """A required package that is not installed, or does not load."""
 
 
 class RangeError(FlheError, ValueError):
-    """A value outside the range that the configuration promised."""
+    """A value outside the configured range."""
 
 
 class ReplyError(RangeError):
-    """An app's reply that is not what FedAvg expects."""
+    """An app's reply in another form than FedAvg expects."""
 
 
 class NotFiniteError(RangeError):
@@ -39,23 +39,23 @@ class NotFiniteError(RangeError):
 
 
 class ExamplesError(RangeError):
-    """An example count that cannot be weighed: none at all."""
+    """An example count below 1, which has no weight."""
 
 
 class FaultError(FlheError):
-    """An arithmetic result under a secret key that failed its verification, so it was withheld."""
+    """A result under a secret key that failed its verification and was withheld."""
 
 
 class StoreError(FlheError):
-    """A state directory that cannot be trusted or used."""
+    """A state directory that is unsafe or unusable."""
 
 
 class NoKeyError(StoreError):
-    """No usable key of the epoch: it was never agreed on, erased, or its directory is a copy."""
+    """No usable key of the epoch: it was never agreed on, was erased, or its directory is a copy."""
 
 
 class ProtocolError(FlheError):
-    """A message that the protocol does not allow at this point."""
+    """A message that violates the protocol at this point."""
 
 
 class AuthenticationError(ProtocolError):
@@ -63,15 +63,15 @@ class AuthenticationError(ProtocolError):
 
 
 class AlteredError(AuthenticationError):
-    """A sum that is not that of what its senders encrypted: one was left out, added or changed."""
+    """A sum that differs from its senders' contributions: one was left out, added or changed."""
 
 
 class EquivocationError(AuthenticationError):
-    """A checkpoint whose chain of sums is not that of the reader's own model, or is broken."""
+    """A checkpoint with a broken chain of sums, or one that differs from the reader's own model."""
 
 
 class SharesError(AuthenticationError):
-    """Shares of some members that do not open, or do not fit the others'; `ranks` says whose."""
+    """Members' shares that do not open, or do not fit the others'; `ranks` names the members."""
 
     def __init__(self, text: str, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(text)
@@ -79,11 +79,11 @@ class SharesError(AuthenticationError):
 
 
 class SumRangeError(ProtocolError, RangeError):
-    """A sum beyond what its integers have room for, though each of its terms may be within it."""
+    """A sum too large for its integers, though each term may be in range."""
 
 
 class VersionError(ProtocolError):
-    """A message of another version of the protocol than this flhe speaks."""
+    """A message of another protocol version."""
 
 
 class ReuseError(ProtocolError):
@@ -91,11 +91,11 @@ class ReuseError(ProtocolError):
 
 
 class ClaimedError(ReuseError):
-    """An attempt that is claimed. Nothing is wrong with the model: another attempt may be made."""
+    """An attempt that was claimed before. The model is intact: start another attempt."""
 
 
 class DriftError(ProtocolError):
-    """A model that is not the one that the other members have."""
+    """A model that differs from the other members'."""
 
 
 class QuorumError(ProtocolError):
@@ -103,15 +103,15 @@ class QuorumError(ProtocolError):
 
 
 class PolicyError(ProtocolError):
-    """Something that this node's own policy refuses."""
+    """A request that this node's own policy refuses."""
 
 
 class FederationsError(PolicyError):
-    """One federation more than this node's policy allows."""
+    """A federation beyond the number that this node's policy allows."""
 
 
 class BudgetError(PolicyError):
-    """More than this site's privacy budget allows, or a budget that cannot be trusted."""
+    """A request beyond this site's privacy budget, or an untrusted budget record."""
 
 
 class LeftError(PolicyError):
@@ -120,7 +120,7 @@ class LeftError(PolicyError):
 
 @contextmanager
 def config_errors(what: str) -> Iterator[None]:
-    """Turn flhe's errors into ConfigErrors that begin with `what` is to be mended."""
+    """Turn flhe's errors into ConfigErrors that begin with `what` must be fixed."""
     try:
         yield
     except FlheError as error:

@@ -1,4 +1,4 @@
-"""The option --json FILE, the same in every command: FILE - is standard output."""
+"""The option --json FILE, the same in every command; FILE - is standard output."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ JsonFile = Annotated[
 
 
 def console(json_file: Path | None = None, width: int | None = None) -> Console:
-    """Return where tables and sentences go: standard error if standard output is the JSON's.
+    """Return the console for tables and text: standard error if JSON goes to standard output.
 
-    `width` is that of the terminal if omitted, columns.
+    `width` is in columns, by default the terminal's.
     """
     from rich.console import Console
 
@@ -35,7 +35,7 @@ def console(json_file: Path | None = None, width: int | None = None) -> Console:
 
 
 def write_json(path: Path, text: str) -> None:
-    """Write a JSON document to `path`; ConfigError when that cannot be done."""
+    """Write a JSON document to `path`; ConfigError if that fails."""
     text = text.rstrip()
     if path == STDOUT:
         typer.echo(text)

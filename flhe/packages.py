@@ -1,4 +1,4 @@
-"""Optional packages: what schemes and commands need beyond the dependencies, and how to install it."""
+"""Optional packages: requirements of schemes and commands, and their install commands."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ class Needs:
     server: tuple[str, ...] = ()
 
     def missing(self, role: Role = "node") -> tuple[str, ...]:
-        """Those of a role that are not installed; none is imported."""
+        """Return a role's packages that are not installed, without importing any."""
         return tuple(name for name in getattr(self, role) if find_spec(name) is None)
 
     def check(self, whose: str, role: Role = "node") -> None:
-        """Import them for `whose` sake; PackageError where one is not installed, or does not load."""
+        """Import the packages for `whose` sake; PackageError if one is missing or does not load."""
         for name in getattr(self, role):
             try:
                 import_module(name)
@@ -83,14 +83,14 @@ class Needs:
 
 
 def absent(package: str, whose: str = "this") -> PackageError:
-    """Return the error for a package that cannot be imported, which `whose` scheme needs."""
+    """Return the error for a missing package that `whose` scheme needs."""
     return PackageError(
         f"{whose} needs {package}, which {sys.prefix} does not have: {how_to(package)}"
     )
 
 
 def how_to(package: str) -> str:
-    """Return how a package is installed: with the extra that brings it, where one does."""
+    """Return the install command for a package, by its extra if it has one."""
     extra = EXTRA_OF.get(package)
     if extra is None:
         return f"install {package} into the environment of flhe"
@@ -98,9 +98,9 @@ def how_to(package: str) -> str:
 
 
 def require(what: str, extra: str, modules: Sequence[str]) -> None:
-    """Refuse to start `what`, as the user types it, without the modules that it needs from one extra.
+    """Refuse to start `what`, a command as typed, without the modules of one extra.
 
-    ConfigError names those that are not installed, and how to install them.
+    ConfigError names the missing modules and the install command.
     """
     if missing := [name for name in modules if find_spec(name) is None]:
         raise ConfigError(
@@ -110,7 +110,7 @@ def require(what: str, extra: str, modules: Sequence[str]) -> None:
 
 
 def explain(error: ModuleNotFoundError, what: str) -> str:
-    """Return how to mend an import that failed in `what`; "" if no extra installs the module."""
+    """Return the remedy for an import that failed in `what`; "" if no extra installs the module."""
     module = (error.name or "").partition(".")[0]
     if (extra := EXTRA_OF.get(module)) is None:
         return ""
@@ -120,20 +120,20 @@ def explain(error: ModuleNotFoundError, what: str) -> str:
 def install_hint(extra: str, *only: str) -> str:
     """Return the command that installs an extra of flhe, quoted for a shell.
 
-    It names the extra's requirements and not flhe: flhe's name on the package index is not ours.
-    `only` are distributions, where not all of the extra is needed.
+    It names the extra's requirements, not flhe: on the package index, flhe's name is another
+    project's. `only` are distributions, if not all of the extra is needed.
     """
     found = requirements(extra)
     found = [r for r in found if not only or re.split(r"[^A-Za-z0-9._-]", r)[0] in only]
-    if not found:  # flhe was put on the path without being installed
+    if not found:  # flhe is on the path but not installed
         return f"install flhe again with its [{extra}] extra, as docs/install.md says"
-    # An environment that uv made has no pip of its own: a bare `pip` would be another one's.
+    # uv's environments have no pip: a bare `pip` would be another environment's.
     command = "pip install" if find_spec("pip") else "uv pip install"
     return f"{command} {shlex.join(found)}"
 
 
 def requirements(extra: str) -> list[str]:
-    """Return the requirements of an extra, from the metadata of the flhe that is installed."""
+    """Return an extra's requirements, from the metadata of the installed flhe."""
     try:
         listed = metadata.requires("flhe") or []
     except metadata.PackageNotFoundError:

@@ -1,6 +1,6 @@
-"""Plugins: classes by name, flhe's own and those that other distributions bring by an entry point.
+"""Plugins: classes by name, flhe's own and those that other distributions add by an entry point.
 
-A class is loaded when it is asked for: a node imports the scheme that it runs, and no other.
+A class is loaded on request: a node imports only the scheme that it runs.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ logger = logging.getLogger("flhe")
 T = TypeVar("T")
 
 MOST = 64
-"""Characters of an unknown name that an error repeats."""
+"""Maximum characters of an unknown name that an error repeats."""
 
 
 class Plugins(Generic[T]):
-    """Classes of one kind, which is called `what` in errors, by name.
+    """Classes of one kind, called `what` in errors, by name.
 
-    Other distributions name theirs by the entry point `group`; `own` are flhe's, "module:Class" by
-    name, which nobody replaces. `check` says in words why a class is none; "" for one that is.
+    Other distributions register theirs under the entry point `group`. `own` are flhe's,
+    "module:Class" by name, which cannot be replaced. `check` returns why a class is invalid, or "".
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class Plugins(Generic[T]):
         return places
 
     def names(self) -> tuple[str, ...]:
-        """Every name that is installed, flhe's own first."""
+        """Return every installed name, flhe's own first."""
         return tuple(self._places())
 
     def named(self, name: str) -> type[T]:
-        """The class of that name.
+        """Return the class of that name.
 
-        Raises ConfigError: none of that name is installed, or it does not load, or is none of this
+        Raises ConfigError: the name is not installed, or the class does not load or is of another
         kind.
         """
         if name not in self._loaded:
@@ -70,7 +70,7 @@ class Plugins(Generic[T]):
         module, _, attribute = places[name].partition(":")
         try:
             found = getattr(import_module(module), attribute)
-        except Exception as error:  # whatever somebody else's module does
+        except Exception as error:  # a plugin may raise anything
             missing = getattr(error, "name", None) if isinstance(error, ImportError) else None
             which = f" ({missing})" if missing else ""
             raise ConfigError(
@@ -80,13 +80,13 @@ class Plugins(Generic[T]):
         try:
             why = self._check(found) if own == name else f"its own name is {own!r}"
         except Exception as error:  # likewise
-            why = f"looking at it ended in {type(error).__name__}"
+            why = f"its check ended in {type(error).__name__}"
         if why:
             raise ConfigError(f"{self.what} {name!r}: {places[name]} is no {self.what}: {why}")
         return cast("type[T]", found)
 
     def all(self) -> tuple[type[T], ...]:
-        """The classes of all names; those that do not load are left out, and a warning says why."""
+        """Return the classes of all names; warn about those that do not load and skip them."""
         found = []
         for name in self.names():
             try:

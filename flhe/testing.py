@@ -1,7 +1,7 @@
 """Test your own app: a whole federation inside one process, in seconds.
 
-No Ray and no SuperLink, yet every message goes through Flower's own wire format both ways, so that
-what arrives is what would have arrived, and every node keeps its keys on disk as a deployed one does:
+No Ray and no SuperLink run. Yet every message passes through Flower's own wire format both ways,
+and every node keeps its keys on disk as a deployed one does:
 
     from my_app.client_app import app
     from my_app.server_app import initial_arrays
@@ -19,8 +19,8 @@ what arrives is what would have arrived, and every node keeps its keys on disk a
         model = open_checkpoint(tmp_path / "model.flhe", tmp_path / "node-0")
         assert set(model.masters) == set(initial_arrays())
 
-Nodes can be dead (an error reply) or silent (none), from any round on. A `tap` sees every byte that a
-SuperLink would see.
+Nodes can be dead (an error reply) or silent (none), from any round on. A `tap` gets every byte that
+a SuperLink would get.
 
 This is the one module that uses Flower's internals: its wire format has no public entry.
 """
@@ -51,7 +51,7 @@ Tap = Callable[[str, int, bytes], None]
 """(direction "up" or "down", node id, bytes of one object on the wire) -> None."""
 
 UNAVAILABLE = 5
-"""Flower's error code of a node that is away."""
+"""Flower's error code of an unavailable node."""
 RAISED = 2
 """Flower's error code of an app that raised."""
 
@@ -59,27 +59,27 @@ RAISED = 2
 class InProcessGrid(Grid):
     """A Grid whose nodes run in threads of this process; close it, or use it in a `with`.
 
-    A message that waits is no copy: it is unpacked when its receiver has come to it.
+    A waiting message is not a copy: its receiver unpacks it.
 
     Parameters
     ----------
     app : ClientApp
-        What every node runs.
+        App of every node.
     nodes : int
-        How many nodes; their ids are 100, 101, ...
+        Number of nodes; their ids are 100, 101, ...
     homes : Path, optional
-        Where nodes keep keys and state: `homes/node-0` and so on. They then trust each other at first
-        use, without a roster. Without it `node_config` says where, or all share $FLHE_HOME.
+        Directory of the nodes' keys and state: `homes/node-0` and so on. They then trust each other
+        at first use, without a roster. By default `node_config` names it, or all share $FLHE_HOME.
     run_id : int
         Flower's run id.
     run_config : mapping, optional
         Run config of every node.
     node_config : callable, optional
-        Partition id -> node config beyond partition-id and num-partitions; it wins over `homes`.
+        Partition id -> node config beyond partition-id and num-partitions; it overrides `homes`.
     workers : int
-        Threads that nodes run on.
+        Number of threads for nodes.
     tap : callable, optional
-        Sees every object on the wire, as bytes.
+        Gets every object on the wire, as bytes.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class InProcessGrid(Grid):
     """
 
     nodes_work_here = True
-    """What a strategy may set up for a process of its own is left as it is."""
+    """Tells strategies to leave this process's settings unchanged."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class InProcessGrid(Grid):
         self.close()
 
     def close(self) -> None:
-        """Wait for nodes that still work."""
+        """Wait for nodes that are still running."""
         self._pool.shutdown(wait=True)
 
     def set_run(self, run: Run) -> None:
@@ -151,15 +151,15 @@ class InProcessGrid(Grid):
         return self._run
 
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        """Not part of what strategies of today use."""
+        """Unused by current strategies."""
         raise NotImplementedError
 
     def get_node_ids(self) -> list[int]:
-        """Ids of all nodes, dead ones included, as a SuperLink would for a while."""
+        """Return the ids of all nodes, dead ones included, as a SuperLink would for a while."""
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Start the nodes on `messages`; returns their ids."""
+        """Start the nodes on `messages`; return their ids."""
         ids = []
         for message in messages:
             with self._lock:
@@ -175,7 +175,7 @@ class InProcessGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Replies that are there, each given once."""
+        """Return the replies that have arrived, each once."""
         with self._lock:
             there = [self._box.pop(i) for i in list(message_ids) if i in self._box]
         return [packed.unpack() for packed in there]
@@ -199,7 +199,7 @@ class InProcessGrid(Grid):
         message = packed.unpack()
         try:
             self._put(message_id, self.app(message, self.contexts[node]))
-        except Exception as error:  # as Flower does: its text goes to the server
+        except Exception as error:  # as Flower: its text goes to the server
             self._put(message_id, self._error(message, RAISED, f"{type(error)}:<'{error}'>"))
 
     def _put(self, message_id: str, reply: Message) -> None:
@@ -221,25 +221,25 @@ class InProcessGrid(Grid):
 
 
 class _Packed:
-    """A message taken apart into the objects that travel; whoever receives it puts it together."""
+    """A message split into the objects that travel; its receiver reassembles it."""
 
     def __init__(self, message: Message, message_id: str) -> None:
         self._message_id = message_id
         with no_object_id_recompute():
             objects = get_all_nested_objects(message)
             self._head = message.object_id
-            # A chunk is a view of bytes, which do not change: all else may, once the sender goes on.
+            # Chunks are views of immutable bytes; other data may change once the sender continues.
             self._contents = _Contents(
                 (name, part if isinstance(part, ArrayChunk) else part.deflate())
                 for name, part in objects.items()
             )
 
     def contents(self) -> Iterator[bytes]:
-        """The objects as they travel, one at a time."""
+        """Yield the objects as they travel, one at a time."""
         return (self._contents[name] for name in self._contents)
 
     def unpack(self) -> Message:
-        """The message, as Flower unpacks it; to be called once."""
+        """Return the message, as Flower unpacks it; call it once."""
         arrived = inflate_object_from_contents(
             self._head,
             self._contents,  # type: ignore[arg-type]  # its items are bytes
@@ -253,7 +253,7 @@ class _Packed:
 
 
 class _Contents(dict[str, "bytes | ArrayChunk"]):
-    """Objects by name, whose items are bytes: chunks turn into them one at a time."""
+    """Objects by name, as bytes: chunks are converted one at a time on access."""
 
     def __getitem__(self, name: str) -> bytes:
         item = super().__getitem__(name)
@@ -261,7 +261,7 @@ class _Contents(dict[str, "bytes | ArrayChunk"]):
 
 
 class _Objects(dict[str, InflatableObject]):
-    """What Flower has unpacked so far, without the chunks: an array has copied its own."""
+    """Objects that Flower has unpacked so far, without the chunks, which arrays have copied."""
 
     def __setitem__(self, name: str, item: InflatableObject) -> None:
         if not isinstance(item, ArrayChunk):

@@ -1,1 +1,1 @@
-"""Floats to what a scheme can carry, and back."""
+"""Codecs: floats to integers that schemes can add, and back."""

@@ -1,15 +1,15 @@
-"""dACIQ: how many standard deviations a clipping threshold is away from zero.
+"""dACIQ: clipping thresholds, in standard deviations.
 
-Clipping lower costs what is cut; clipping higher costs wider steps. For X ~ N(0, 1) clipped at c and
+A lower threshold cuts more; a higher one makes wider steps. For X ~ N(0, 1) clipped at c and
 quantized as `Quantize` does it, with levels = 2**(bits - 1) - 1 and steps of d = c / levels,
 
     E[(X - Q(X))^2] = 2 * integral from c of (x - c)^2 f(x)
                     + 2 * sum over i < levels of the integral from i d to (i + 1) d of
                           (x - i d) ((i + 1) d - x) f(x),
 
-because stochastic rounding of x between lo and hi has the variance (x - lo)(hi - x). `RATIOS` holds the
-c that makes this least, written out so that all members have the same thresholds to the last bit;
-`flhe_lab.papers.daciq` computes it.
+because stochastic rounding of x between lo and hi has the variance (x - lo)(hi - x). `RATIOS` holds
+the c that minimizes this error. The values are written out so that all members have the same
+thresholds to the last bit; `flhe_lab.papers.daciq` computes them.
 
 Source: BatchCrypt, Sec. 4.3.
 """
@@ -62,22 +62,22 @@ MIN_ALPHA, MAX_ALPHA = 1e-30, 1e30
 """Beyond these 1 / alpha leaves float32's normal range, and values would silently become zero."""
 
 AT_ALPHA = np.float32(1 + 2**-22)
-"""What alpha / alpha may come to in float32: a value at the threshold is not beyond it."""
+"""Maximum of alpha / alpha in float32: a value at the threshold is not beyond it."""
 
 
 def ratio(bits: int) -> float:
-    """c: clipping threshold for data of standard deviation 1; ConfigError beyond 2 to 32 bits."""
+    """Return c: clipping threshold for standard deviation 1; ConfigError beyond 2 to 32 bits."""
     if bits not in RATIOS:
         raise ConfigError(f"dACIQ: thresholds exist for 2 to 32 bits, got {bits}")
     return RATIOS[bits]
 
 
 def thresholds(bits: int, mean_squares: Sequence[float]) -> tuple[float, ...]:
-    """Thresholds alpha = c(bits) * sigma by layer, between MIN_ALPHA and MAX_ALPHA.
+    """Return thresholds alpha = c(bits) * sigma by layer, between MIN_ALPHA and MAX_ALPHA.
 
-    Products, square roots and comparisons of float64 alone: every machine finds the same. A layer that
-    did not move (sigma = 0) tells nothing of the round in which it will; it gets the largest alpha of
-    the others, and 1 where none moved.
+    Only products, square roots and comparisons of float64 are used: every machine gets the same
+    result. A layer that did not move (sigma = 0) gives no estimate for later rounds. It gets the
+    largest alpha of the others, and 1 if none moved.
     """
     c = ratio(bits)
     alphas = [c * math.sqrt(m) for m in mean_squares]

@@ -1,12 +1,12 @@
-"""Codec: from floats to what a scheme can carry, and back from a sum.
+"""Codec: encode floats for a scheme, and decode a sum.
 
 Law, for encoded vectors x_i of any subset S of senders:
     decode(sum over S of encode(x_i), S) ~= the sum of x_i, or their weighted mean where the chain
     holds a `Weigh`.
 
-State is split by who may see it. `shared` is a function of what every reader decrypted, so it is the
-same on all clients and travels in sealed checkpoints; `local` never leaves the client. `encode` gives
-back a *tentative* state, to be kept only when the client finds itself among the round's senders.
+State is split by visibility. `shared` is a function of opened sums, so it is the same on all
+clients and travels in sealed checkpoints; `local` never leaves the client. `encode` returns a
+*tentative* state, to be kept only if the client is among the round's senders.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from flhe.math.permutation import Permutation
 
 Fitting = Literal["", "first", "always"]
-"""When a round begins with a sum that a codec is fitted on: never, in the first round, in each."""
+"""Rounds that begin with a sum for fitting a codec: none, the first, or each."""
 
 PROMISED = "privacy"
-"""Record of an app's reply that says what it did; see `Codec.promised`."""
+"""Record of an app's reply that states how it trained; see `Codec.promised`."""
 COUNT, WEIGHT = 0, 1
-"""Where `extras` holds the number of contributions and their total weight."""
+"""Places in `extras` of the number of contributions and their total weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Reals:
 
 @dataclass(frozen=True, slots=True)
 class Integers:
-    """Integers with absolute value at most `bound`, before any are added; schemes carry these."""
+    """Integers with absolute value at most `bound`, before addition; schemes carry these."""
 
     bound: int
 
@@ -61,17 +61,17 @@ Space = Reals | Integers
 
 
 class Mechanism(NamedTuple):
-    """The noise of every sum that is opened, as an accountant of privacy takes it.
+    """The noise of every opened sum, as input to a privacy accountant.
 
     Attributes
     ----------
     multiplier
-        Standard deviation of the noise that is counted on, divided by the sensitivity: the most that
-        one member's vector, or one record, changes a sum in L2.
+        Standard deviation of the guaranteed noise, divided by the sensitivity: the most that one
+        member's vector, or one record, changes a sum in L2.
     sampling
-        Probability with which a record is in a round's batch, 0 to 1; 1 where nothing is sampled.
+        Probability with which a record is in a round's batch, 0 to 1; 1 without sampling.
     of_members
-        Whether it hides a member's vector, beside one of zeros, and not a record.
+        True if it hides a member's vector, compared with zeros; False if it hides a record.
     """
 
     multiplier: float
@@ -80,14 +80,14 @@ class Mechanism(NamedTuple):
 
 
 class Plain(NamedTuple):
-    """What travels, before encryption or after decryption.
+    """One vector, before encryption or after decryption.
 
     Attributes
     ----------
     values
-        What gets encrypted, shape (length,): float32 before quantization, int32 or int64 after.
+        Values to encrypt, shape (length,): float32 before quantization, int32 or int64 after.
     coords
-        Which coordinates the values belong to, ascending; None means all of them.
+        Coordinates of the values, ascending; None means all of them.
     extras
         Exact integers (count, weight, metrics, integer buffers), never sparsified nor permuted;
         limbs of them once quantized, int32.
@@ -100,7 +100,7 @@ class Plain(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A codec's memory between rounds: what all readers share and what never leaves the client."""
+    """A codec's memory between rounds: the readers' shared part and the client's local part."""
 
     shared: Any = None
     local: Any = None
@@ -108,9 +108,9 @@ class State:
 
 @runtime_checkable
 class Codec(Protocol):
-    """One step of an encoding, with what most of them do where nothing else is said.
+    """One step of an encoding, with defaults that suit most steps.
 
-    A chain asks its steps what they declare, and never which they are.
+    A chain asks its steps for the properties below, and never for their types.
     """
 
     __slots__ = ()
@@ -118,13 +118,14 @@ class Codec(Protocol):
     name: ClassVar[str]
     """Name on the wire."""
     place: ClassVar[Literal["first", "last", ""]] = ""
-    """Where in a chain it must stand."""
+    """Required place in a chain."""
     cuts: ClassVar[bool] = False
-    """Whether it cuts values at thresholds, and scales those of who has more examples than is usual."""
+    """True if it cuts values at thresholds, and scales those of clients with more examples than the
+    weight's bound."""
 
     @property
     def sparse(self) -> bool:
-        """Whether it sends some coordinates only."""
+        """True if it sends only some coordinates."""
         return False
 
     @property
@@ -134,125 +135,125 @@ class Codec(Protocol):
 
     @property
     def hides(self) -> bool:
-        """Whether it hides which coordinates are sent, by a secret order that `keyed` gives it."""
+        """True if it hides the sent coordinates, by a secret order that `keyed` sets."""
         return False
 
     @property
     def value_bits(self) -> int | None:
-        """Bits of the integers that it makes, 0 where none is said; None where it makes none."""
+        """Bits of its output integers, 0 if not set yet; None if it makes no integers."""
         return None
 
     @property
     def whole_weight(self) -> int:
-        """Example count that it weighs whole; 0 for a step that does not weigh."""
+        """Example count with full weight; 0 for a step that does not weigh."""
         return 0
 
     @property
     def fitting(self) -> Fitting:
-        """When it is fitted on a sum that comes before the update: never."""
+        """Rounds in which it is fitted on a sum before the update: none."""
         return ""
 
     @property
     def norm_bound(self) -> float:
-        """Largest L2 norm of what it gives; infinite where it bounds none."""
+        """Maximum L2 norm of its output; infinite if it bounds none."""
         return math.inf
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """What differential privacy its noise gives an opened sum; None for a step without noise."""
+        """Differential privacy of an opened sum under its noise; None for a step without noise."""
         return None
 
     @property
     def promised(self) -> Mapping[str, float]:
-        """What an app must say that it did, in the record `PROMISED` of its reply: nothing."""
+        """Facts that an app must state in the record `PROMISED` of its reply: none."""
         return {}
 
     @property
     def of_gradients(self) -> bool:
-        """Whether it holds only for sums of gradients, one a record."""
+        """True if it is valid only for sums of gradients, one a record."""
         return False
 
     def summary(self) -> str:
-        """What it does, in a few words."""
+        """Describe the step in a few words."""
         return ""
 
     def informed(self, before: Sequence[Codec], behind: Sequence[Codec]) -> Codec:
-        """The step, once it has asked those around it in a chain; MisfitError where one is missing."""
+        """Return the step, adapted to its neighbours in a chain; MisfitError if one is missing."""
         return self
 
     def settled(self, bits: int) -> Codec:
-        """The step with so many bits, where it makes integers."""
+        """Return the step with `bits` bits, if it makes integers."""
         return self
 
     def keyed(self, permutation: Permutation | None) -> Codec:
-        """The step with the secret order of one attempt, where it hides coordinates."""
+        """Return the step with the secret order of one attempt, if it hides coordinates."""
         return self
 
     def counting_on(self, honest: int) -> Codec:
-        """The step of one member, where `honest` members add noise to any sum that is opened."""
+        """Return one member's step, given that `honest` members add noise to any opened sum."""
         return self
 
     def fused(self, behind: Sequence[Codec]) -> tuple[Any, int] | None:
-        """One pass for this step and some behind it, and how many it stands for; None without one."""
+        """Return one pass for this step and some behind it, and their number; None without one."""
         return None
 
     def init(self, layout: Layout) -> State:
-        """State before the first round: none."""
+        """Return the state before the first round: none."""
         return State()
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
         """Encode one client's vector; the state is tentative."""
 
     def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:
-        """Decode the sum of what `senders` encoded."""
+        """Decode the sum of the vectors that `senders` encoded."""
 
     def out(self, space: Space) -> Space:
-        """Space of the output for inputs in `space`; MisfitError where they do not go together."""
+        """Return the output space for inputs in `space`; MisfitError for unsuitable inputs."""
 
     def lanes(self, extras: int, layout: Layout) -> int:
-        """How many integers carry `extras` exact numbers after this step: as many."""
+        """Return how many integers carry `extras` exact numbers after this step: as many."""
         return extras
 
     def parameters(self) -> dict[str, Any]:
-        """Public parameters, and its name: how terms carry it, and what the layout is hashed with."""
+        """Return the public parameters and the name, for terms and for hashing into the layout."""
 
     @classmethod
     def from_parameters(cls, stored: Mapping[str, Any]) -> Codec:
-        """Inverse of `parameters`, without the name; ConfigError or ValueError for others."""
+        """Invert `parameters`, without the name; ConfigError or ValueError for other input."""
         return cls(**stored)
 
     def cut(self, plain: Plain, shared: Any) -> tuple[Plain, NDArray[np.float32] | None]:
-        """What of chosen values it will cut, and what lies beyond: nothing that may be sent later."""
+        """Return chosen values as this step cuts them, and the excess to send later: none."""
         return plain, None
 
     def segments(self, shared: Any) -> Segments:
-        """Runs (start, stop, alpha) of its thresholds; MisfitError for a step that has none."""
+        """Return runs (start, stop, alpha) of its thresholds; MisfitError for a step without any."""
         raise MisfitError(f"{self.name}: it has no thresholds")
 
     # --- thresholds that are fitted ---
 
     def needs_mean_squares(self, shared: Any) -> bool:
-        """Whether `fitted` must come before the next update is encoded."""
+        """Return whether `fitted` must run before the next update is encoded."""
         return False
 
     def statistics(self, plain: Plain, shared: Any) -> NDArray[np.int64]:
-        """What one sender adds to the sum that the step is fitted on."""
-        raise MisfitError(f"{self.name}: it is fitted on nothing")
+        """Return one sender's part of the sum that the step is fitted on."""
+        raise MisfitError(f"{self.name}: it has nothing to fit")
 
     def fitted(self, sums: NDArray[np.int64], count: int, shared: Any) -> Any:
-        """The shared state that the summed `statistics` of `count` senders give."""
-        raise MisfitError(f"{self.name}: it is fitted on nothing")
+        """Return the shared state fitted on the summed `statistics` of `count` senders."""
+        raise MisfitError(f"{self.name}: it has nothing to fit")
 
     # --- state ---
 
     def check_cohort(self, cohort: int) -> None:
-        """MisfitError for more senders than the step takes: any number is fine."""
+        """Raise MisfitError for more senders than the step takes; by default any number is fine."""
         return
 
     def memory(self, shared: Any) -> dict[str, NDArray[np.float64]]:
-        """What all readers share and must outlive the process, by name: nothing."""
+        """Return the shared state that must outlive the process, by name: nothing."""
         return {}
 
     def recall(self, layout: Layout, memory: Mapping[str, NDArray[np.float64]]) -> State:
-        """Inverse of `memory`; what is each client's own starts anew. ProtocolError if malformed."""
+        """Invert `memory`; each client's local state starts anew. ProtocolError if malformed."""
         return self.init(layout)

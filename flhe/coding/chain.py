@@ -1,12 +1,12 @@
-"""chain(): codecs one after the other, checked when built.
+"""chain(): codecs in sequence, checked at construction.
 
     chain(Clip(1.0), Weigh(max_examples=5000), Quantize(16))
     chain(TopK(...), Clip.history(), Weigh(max_examples=5000), Quantize(16), Permute())
 
-Encoding has two halves: `select` chooses what travels, and `finish` does the rest. Between them come
-the sums that adaptive thresholds are made of: `statistics` of all senders, added up, go into `fitted`.
+Encoding has two halves: `select` chooses the values to send, and `finish` encodes them. Between
+them come the sums for adaptive thresholds: `fitted` takes the summed `statistics` of all senders.
 
-Where Clip, Weigh and Quantize stand together, their loops run as one (`flhe.coding.clip.Fused`).
+Adjacent Clip, Weigh and Quantize run as one loop (`flhe.coding.clip.Fused`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from flhe.math.permutation import Permutation
 
 @dataclass(frozen=True, slots=True)
 class Chain(Codec):
-    """Several codecs as one, in the order of encoding; `chain` builds it.
+    """Several codecs as one, in the order of encoding; built by `chain`.
 
     `fuse` runs known triples in one pass. The law tests turn it off to compare.
     """
@@ -51,7 +51,7 @@ class Chain(Codec):
         self.out(Reals(float("inf")))
         names = [codec.name for codec in self.codecs]
         if twice := next((codec for codec in self.codecs if names.count(codec.name) > 1), None):
-            raise MisfitError(f"chain(): {type(twice).__name__} stands in it twice; once is enough")
+            raise MisfitError(f"chain(): {type(twice).__name__} occurs twice; use it once")
         informed = tuple(
             codec.informed(self.codecs[:at], self.codecs[at + 1 :])
             for at, codec in enumerate(self.codecs)
@@ -60,7 +60,7 @@ class Chain(Codec):
         object.__setattr__(self, "_steps", tuple(self._fused()))
 
     def _fused(self) -> Iterator[tuple[int, Any]]:
-        """What runs, and which codec's state it works on."""
+        """Yield the codecs to run, each with the index of its state."""
         at = 0
         while at < len(self.codecs):
             codec = self.codecs[at]
@@ -69,11 +69,11 @@ class Chain(Codec):
             yield at, step
             at += count
 
-    # --- what the codecs declare ---
+    # --- properties of the codecs ---
 
     @property
     def sparse(self) -> bool:
-        """Whether some coordinates are sent only."""
+        """True if only some coordinates are sent."""
         return any(codec.sparse for codec in self.codecs)
 
     @property
@@ -83,51 +83,51 @@ class Chain(Codec):
 
     @property
     def hides(self) -> bool:
-        """Whether the coordinates that are sent are hidden."""
+        """True if the sent coordinates are hidden."""
         return any(codec.hides for codec in self.codecs)
 
     @property
     def makes_integers(self) -> bool:
-        """Whether what comes out are integers, which schemes add."""
+        """True if the output is integers, which schemes add."""
         return any(codec.value_bits is not None for codec in self.codecs)
 
     @property
     def bits(self) -> int:
-        """Bits of one value; 0 where the cohort is to say."""
+        """Bits of one value; 0 if the cohort sets them."""
         return max(codec.value_bits or 0 for codec in self.codecs)
 
     @property
     def max_examples(self) -> int:
-        """Example count that is weighed whole; 0 where nothing is weighed."""
+        """Example count with full weight; 0 without weighing."""
         return max(codec.whole_weight for codec in self.codecs)
 
     @property
     def weighted(self) -> bool:
-        """Whether example counts weigh."""
+        """True if example counts weigh."""
         return self.max_examples > 1
 
     @property
     def fitting(self) -> Fitting:
-        """When a round begins with a sum that thresholds are fitted on."""
+        """Rounds that begin with a sum for fitting thresholds."""
         return next((codec.fitting for codec in self.codecs if codec.fitting), "")
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """What differential privacy opened sums have; None for none."""
+        """Differential privacy of opened sums; None without noise."""
         return next(filter(None, (codec.mechanism for codec in self.codecs)), None)
 
     @property
     def promised(self) -> Mapping[str, float]:
-        """What an app must say that it did."""
+        """Facts that an app must state in its reply."""
         return {name: value for codec in self.codecs for name, value in codec.promised.items()}
 
     @property
     def of_gradients(self) -> bool:
-        """Whether it holds only for sums of gradients, one a record."""
+        """True if it is valid only for sums of gradients, one a record."""
         return any(codec.of_gradients for codec in self.codecs)
 
     def segments(self, layout: Layout) -> Segments:
-        """Runs (start, stop, alpha) of the thresholds that are given; ConfigError where none are."""
+        """Return runs (start, stop, alpha) of the given thresholds; ConfigError without any."""
         for at, codec in enumerate(self.codecs):
             if codec.cuts and not codec.fitting:
                 return codec.segments(self.init(layout).shared[at])
@@ -136,53 +136,53 @@ class Chain(Codec):
         )
 
     def summary(self) -> str:
-        """What it does, in words, for logs."""
+        """Describe the chain in words, for logs."""
         return ", ".join(filter(None, (codec.summary() for codec in self.codecs)))
 
     def settled(self, bits: int) -> Chain:
-        """The chain with so many bits a value."""
+        """Return the chain with `bits` bits a value."""
         return self if bits == self.bits else self._each(lambda codec: codec.settled(bits))
 
     def keyed(self, permutation: Permutation | None) -> Chain:
-        """The chain with the secret order of one attempt, where coordinates are hidden."""
+        """Return the chain with the secret order of one attempt, if coordinates are hidden."""
         return self._each(lambda codec: codec.keyed(permutation)) if self.hides else self
 
     def counting_on(self, honest: int) -> Chain:
-        """The chain of one member, where `honest` members add noise to any sum that is opened."""
+        """Return one member's chain, given that `honest` members add noise to any opened sum."""
         return self._each(lambda codec: codec.counting_on(honest)) if self.mechanism else self
 
     def _each(self, change: Callable[[Codec], Codec]) -> Chain:
         return Chain(tuple(map(change, self.codecs)), self.fuse)
 
     def parameters(self) -> dict[str, Any]:
-        """Parameters of each, in order."""
+        """Return the parameters of each codec, in order."""
         return {"name": self.name, "codecs": [c.parameters() for c in self.codecs]}
 
     def init(self, layout: Layout) -> State:
-        """A tuple of the codecs' states."""
+        """Return a tuple of the codecs' states."""
         return _joined([c.init(layout) for c in self.codecs])
 
     def out(self, space: Space) -> Space:
-        """Space of the last codec's output; MisfitError where two neighbours do not fit."""
+        """Return the space of the last codec's output; MisfitError if two neighbours do not fit."""
         for codec in self.codecs:
             space = codec.out(space)
         return space
 
     def lanes(self, extras: int, layout: Layout) -> int:
-        """Lanes of the extras after the last codec."""
+        """Return the lanes of the extras after the last codec."""
         for codec in self.codecs:
             extras = codec.lanes(extras, layout)
         return extras
 
     def check_cohort(self, cohort: int) -> None:
-        """Whatever any of the codecs has to say about the number of senders."""
+        """Run every codec's check of the number of senders."""
         for codec in self.codecs:
             codec.check_cohort(cohort)
 
     # --- adaptive thresholds ---
 
     def needs_mean_squares(self, state: State) -> bool:
-        """Whether `fitted` must come before `finish` in the round that starts from `state`."""
+        """Return whether `fitted` must run before `finish` in the round that starts from `state`."""
         return any(
             codec.needs_mean_squares(known)
             for codec, known in zip(self.codecs, state.shared, strict=True)
@@ -190,39 +190,39 @@ class Chain(Codec):
         )
 
     def statistics(self, selected: Plain, state: State) -> NDArray[np.int64]:
-        """What one sender adds to the mean squares, of what `select` gave: shape (2 L,); see `Clip`."""
+        """Return one sender's mean squares of the output of `select`: shape (2 L,); see `Clip`."""
         at = self._fitted
         return self.codecs[at].statistics(selected, state.shared[at])
 
     def fitted(self, sums: NDArray[np.int64], count: int, state: State) -> State:
-        """With the thresholds that summed `statistics` of `count` senders give; see `Clip`."""
+        """Return the state with thresholds fitted on the summed `statistics` of `count` senders."""
         at = self._fitted
         fit = self.codecs[at].fitted(sums, count, state.shared[at])
         return State((*state.shared[:at], fit, *state.shared[at + 1 :]), state.local)
 
     @property
     def _fitted(self) -> int:
-        """Where the codec stands that is fitted: one at most."""
+        """Index of the fitted codec: at most one is."""
         for at, codec in enumerate(self.codecs):
             if codec.fitting:
                 return at
         raise ConfigError("this chain has no thresholds to fit; Clip.history() or .exchange()")
 
     def memory(self, state: State) -> dict[str, NDArray[np.float64]]:
-        """What all readers share and must outlive the process, by name."""
+        """Return the shared state that must outlive the process, by name."""
         known: dict[str, NDArray[np.float64]] = {}
         for codec, own in zip(self.codecs, state.shared, strict=True):
             known |= codec.memory(own)
         return known
 
     def recall(self, layout: Layout, memory: Mapping[str, NDArray[np.float64]]) -> State:
-        """Inverse of `memory`; what is each client's own starts anew.
+        """Invert `memory`; each client's local state starts anew.
 
         Raises ProtocolError: malformed, or of codecs that this chain does not have.
         """
         state = _joined([c.recall(layout, memory) for c in self.codecs])
         if set(memory) - set(self.memory(state)):
-            raise ProtocolError("the model remembers what the codecs of these terms do not know")
+            raise ProtocolError("the model's memory does not match the codecs of these terms")
         return state
 
     # --- encoding and decoding ---
@@ -232,19 +232,19 @@ class Chain(Codec):
         return self.finish(*self.select(plain, state))
 
     def select(self, plain: Plain, state: State) -> tuple[Plain, State]:
-        """The first half of `encode`: what a leading sparsifier chooses; everything without one."""
+        """Run the first half of `encode`: a leading sparsifier's choice; everything without one."""
         if not self.sparse:
             return plain, state
         states = _states(state)
         plain, states[0] = self.codecs[0].encode(plain, states[0])
         if len(self.codecs) > 1:
             plain, beyond = self.codecs[1].cut(plain, states[1].shared)
-            if beyond is not None:  # what clipping would lose, error feedback keeps
+            if beyond is not None:  # error feedback keeps values that clipping would lose
                 states[0].local[plain.coords] += beyond
         return plain, _joined(states)
 
     def finish(self, selected: Plain, state: State) -> tuple[Plain, State]:
-        """The second half of `encode`, of what `select` gave."""
+        """Run the second half of `encode`, on the output of `select`."""
         plain, states = selected, _states(state)
         for at, step in self._steps[1 if self.sparse else 0 :]:
             plain, states[at] = step.encode(plain, states[at])
@@ -259,7 +259,7 @@ class Chain(Codec):
     ) -> tuple[Plain, State]:
         """Encode a vector of `length` that comes in parts of at most PIECE, in order.
 
-        What runs as one pass (`fused`) never holds it as a whole.
+        A fused pass (`fused`) never holds the whole vector.
         """
         [(_, step), *rest] = self._steps
         if hasattr(step, "encode_parts") and not rest:
@@ -278,7 +278,7 @@ class Chain(Codec):
 
 
 def chain(*codecs: Codec) -> Chain:
-    """Codecs in the order of encoding, checked for fit here and now."""
+    """Return codecs in the order of encoding, checked for fit at once."""
     return Chain(codecs)
 
 

@@ -1,20 +1,22 @@
 """Clip: cut every value at a clipping threshold alpha, and scale it to [-1, 1].
 
-One alpha for all layers or one a layer. Scaled here, everything behind works on one range.
+There is one alpha for all layers or one a layer. Scaling here lets the codecs behind work on one
+range.
 
     Clip(bound)        alpha is given
     Clip.history()     alpha = c(bits) * sigma, sigma from the rounds before
     Clip.exchange()    alpha = c(bits) * sigma, sigma of this round's vectors
 
-sigma^2 of a layer is the mean, over a round's senders, of its mean squares before clipping. Senders add
-them up under encryption (`squares`), and c(bits) makes the quantizer's expected error least (`aciq`).
-`exchange` asks for it ahead of every update, `history` ahead of the first one only. From then on every
-update carries its own mean squares in its extras, and openers of the sum take
-sigma^2 := (1 - BETA) * sigma^2 + BETA * (the senders' mean). The mean *update* alone would understate
-how far the clients' own updates spread, by up to sqrt(N).
+sigma^2 of a layer is the mean, over a round's senders, of its mean squares before clipping. Senders
+add them up under encryption (`squares`), and c(bits) minimizes the quantizer's expected error
+(`aciq`). `exchange` needs this sum before every update, `history` before the first one only. Later
+updates carry their own mean squares in their extras. The readers of a sum set sigma^2 := (1 - BETA)
+* sigma^2 + BETA * (the senders' mean). The mean *update* alone would underestimate the spread of
+the clients' own updates, by up to sqrt(N).
 
-Source: BatchCrypt, Sec. 4.3 (dACIQ), and FLASHE, Sec. 5.2 (a threshold from the global update history
-only). Both fit sigma to extremes or to the mean update; ours is a second moment nobody sees alone.
+Source: BatchCrypt, Sec. 4.3 (dACIQ), and FLASHE, Sec. 5.2 (a threshold from the global update
+history only). Both fit sigma to extremes or to the mean update; flhe fits it to an encrypted second
+moment.
 """
 
 from __future__ import annotations
@@ -44,13 +46,13 @@ from flhe.math.prg import PIECE
 logger = logging.getLogger("flhe")
 
 WARN_CLIPPED = 0.01
-"""Fraction of clipped values above which we warn."""
+"""Fraction of clipped values that triggers a warning."""
 
 BETA = 0.5
 """Weight of a round in the history's sigma^2."""
 
 MEMORY = "clip.mean-square"
-"""Name of the history's sigma^2 among what a model remembers."""
+"""Name of the history's sigma^2 in a model's memory."""
 
 Rule = Literal["fixed", "history", "exchange"]
 
@@ -63,14 +65,14 @@ class Clip(Codec):
     ----------
     bound : float or mapping of str to float
         alpha, in the update's own units. A mapping gives alpha by layer name; `*` and `?` match as
-        in file names, the first match counts, and a layer that nothing matches is refused.
+        in file names, the first match counts, and a layer without a match is refused.
     rule : "fixed", "history" or "exchange"
-        Where alpha comes from; see `history` and `exchange`.
+        Source of alpha; see `history` and `exchange`.
     precision : int
-        Bits of the `Quantize` behind an adaptive rule; the chain fills it in.
+        Bits of the `Quantize` behind an adaptive rule; the chain sets it.
     full_weight : int
-        `max_examples` of the `Weigh` behind it, 0 without one; the chain fills it in. The values of a
-        client with n examples more than that are scaled by n / full_weight before they are cut.
+        `max_examples` of the `Weigh` behind it, 0 without one; the chain sets it. If a client has n
+        examples, more than that, its values are scaled by n / full_weight before cutting.
     """
 
     name: ClassVar[str] = "clip"
@@ -88,7 +90,7 @@ class Clip(Codec):
             raise ConfigError(f"Clip.{self.rule}() finds its thresholds; give it no bound")
         for name, alpha in self._items():
             if type(name) is not str:
-                raise ConfigError("Clip: thresholds are by the names of layers")
+                raise ConfigError("Clip: thresholds must be by the names of layers")
             if not MIN_ALPHA <= alpha <= MAX_ALPHA:  # false for NaN
                 raise ConfigError(
                     f"Clip({name}: {alpha}): alpha must lie between {MIN_ALPHA} and {MAX_ALPHA}"
@@ -96,17 +98,17 @@ class Clip(Codec):
 
     @classmethod
     def history(cls) -> Clip:
-        """Thresholds from the mean squares of the rounds before; see above."""
+        """Return a clip with thresholds from the mean squares of the rounds before; see above."""
         return cls(rule="history")
 
     @classmethod
     def exchange(cls) -> Clip:
-        """Thresholds from the mean squares of this round's vectors; see above."""
+        """Return a clip with thresholds from the mean squares of this round's vectors; see above."""
         return cls(rule="exchange")
 
     @property
     def adaptive(self) -> bool:
-        """Whether the thresholds follow the updates."""
+        """True if the thresholds follow the updates."""
         return self.rule != "fixed"
 
     def _items(self) -> list[tuple[str, float]]:
@@ -115,30 +117,30 @@ class Clip(Codec):
         return [("*", float(self.bound))]
 
     def parameters(self) -> dict[str, Any]:
-        """Thresholds as exact text, or the rule that gives them."""
+        """Return the thresholds as exact text, or the rule that sets them."""
         if self.adaptive:
             return {"name": self.name, "rule": self.rule}
         return {"name": self.name, "bound": [[name, alpha.hex()] for name, alpha in self._items()]}
 
     @classmethod
     def from_parameters(cls, stored: Mapping[str, Any]) -> Clip:
-        """Inverse of `parameters`, without the name."""
+        """Invert `parameters`, without the name."""
         if "rule" in stored:
             return cls(**stored)
         bound = {name: float.fromhex(alpha) for name, alpha in stored["bound"]}
         return cls(bound["*"] if list(bound) == ["*"] else bound)
 
     def summary(self) -> str:
-        """Its thresholds."""
+        """Return the thresholds as text."""
         return f"clipped at {self.rule if self.adaptive else self.bound}"
 
     @property
     def fitting(self) -> Fitting:
-        """When thresholds are fitted on a sum of mean squares."""
+        """Rounds in which thresholds are fitted on a sum of mean squares."""
         return {"fixed": "", "history": "first", "exchange": "always"}[self.rule]  # type: ignore[return-value]
 
     def informed(self, before: Sequence[Codec], behind: Sequence[Codec]) -> Clip:
-        """With the weight that is whole, and where thresholds are fitted, the bits behind it."""
+        """Return the clip with the full weight and, for fitted thresholds, the bits behind it."""
         full_weight = max((codec.whole_weight for codec in behind), default=0)
         bits = [codec.value_bits for codec in behind if codec.value_bits is not None]
         if self.adaptive and not bits:
@@ -149,14 +151,14 @@ class Clip(Codec):
         return replace(self, full_weight=full_weight, precision=max(bits) if self.adaptive else 0)
 
     def fused(self, behind: Sequence[Codec]) -> tuple[Any, int] | None:
-        """With Weigh and Quantize behind it, one pass in place of six."""
+        """Return one pass in place of six, with Weigh and Quantize behind it."""
         match behind:
             case [Weigh() as weigh, Quantize() as quantize, *_]:
                 return Fused(self, weigh, quantize), 3
         return None
 
     def init(self, layout: Layout) -> State:
-        """The layers, and their thresholds where these are given."""
+        """Return the layers, and their thresholds if given."""
         segments = list(layout.segments())
         bounds = (0, *(stop for _, _, stop in segments))
         if self.adaptive:
@@ -170,7 +172,7 @@ class Clip(Codec):
         raise ConfigError(f"Clip: no threshold for layer {layer!r}; add it or a '*'")
 
     def segments(self, shared: Layers, coords: NDArray[np.uint32] | None = None) -> Segments:
-        """Runs of one alpha in a vector of the values at `coords`, of all values without.
+        """Return runs of one alpha in a vector of the values at `coords`, by default of all values.
 
         Raises ProtocolError: no thresholds yet: the round's mean squares come first.
         """
@@ -181,7 +183,7 @@ class Clip(Codec):
         return shared.segments(coords)
 
     def excess(self, extras: NDArray[np.int64]) -> float:
-        """How many times `full_weight` a client's example count is, 1 at least."""
+        """Return a client's example count divided by `full_weight`, at least 1."""
         if self.full_weight == 0 or extras.size <= WEIGHT:
             return 1.0
         return max(1.0, int(extras[WEIGHT]) / self.full_weight)
@@ -189,13 +191,13 @@ class Clip(Codec):
     # --- adaptive rules ---
 
     def needs_mean_squares(self, shared: Layers) -> bool:
-        """Whether `fitted` must come before the next update is encoded."""
+        """Return whether `fitted` must run before the next update is encoded."""
         return shared.alphas is None
 
     def statistics(self, plain: Plain, shared: Layers) -> NDArray[np.int64]:
-        """Mean squares of one client's values by layer, as extras, shape (2 L,).
+        """Return the mean squares of one client's values by layer, as extras, shape (2 L,).
 
-        NotFiniteError for NaN and infinity, RangeError for a mean square of 2**32 and more.
+        Raises NotFiniteError: NaN and infinity; RangeError: a mean square of 2**32 and more.
         """
         if not np.all(np.isfinite(plain.values)):
             raise_not_finite()
@@ -204,9 +206,9 @@ class Clip(Codec):
         return tally.extras()
 
     def fitted(self, sums: NDArray[np.int64], count: int, shared: Layers) -> Layers:
-        """With the thresholds that the summed `statistics` of `count` senders give.
+        """Return layers with thresholds fitted on the summed `statistics` of `count` senders.
 
-        Raises ProtocolError: sums of another length, or that so many senders cannot have.
+        Raises ProtocolError: sums of another length, or that `count` senders cannot reach.
         """
         fit = self._of(squares.mean(sums, count, shared.layers), shared)
         return fit._replace(ranged=True)
@@ -216,10 +218,10 @@ class Clip(Codec):
         return shared._replace(alphas=alphas, mean_squares=tuple(mean_squares), ranged=False)
 
     def told(self, tally: squares.Tally | None, shared: Layers) -> NDArray[np.int64]:
-        """What an update's extras say of mean squares: of a history, all of them, else nothing.
+        """Return the mean squares in an update's extras: all of them for a history, else none.
 
-        In a round that was fitted on its own mean squares they are zeros. Both sums are opened, and
-        where a client was in one of them only, their difference would be that client's.
+        If the round's thresholds were fitted on its own mean squares, they are zeros. Both sums are
+        opened: for a client in only one of them, their difference would reveal its mean squares.
         """
         if self.rule != "history":
             return np.empty(0, np.int64)
@@ -228,16 +230,16 @@ class Clip(Codec):
     def tally(
         self, shared: Layers, coords: NDArray[np.uint32] | None = None, excess: float = 1.0
     ) -> squares.Tally | None:
-        """What adds up the mean squares that an update tells; None where it tells none."""
+        """Return an accumulator for an update's mean squares; None if the update sends none."""
         if self.rule != "history" or shared.ranged:
             return None
         return squares.Tally(shared.edges(coords), excess)
 
     def cut(self, plain: Plain, shared: Layers) -> tuple[Plain, NDArray[np.float32] | None]:
-        """Values within given thresholds, and what lies beyond them: it may be sent later.
+        """Return values within given thresholds, and the excess, which may be sent later.
 
-        None where thresholds are fitted: a history measures what lies beyond them, and others are not
-        known when a client chooses what to send.
+        The excess is None for fitted thresholds: a history measures it, and other thresholds are
+        not known yet when a client selects values.
         """
         if self.adaptive:
             return plain, None
@@ -250,7 +252,7 @@ class Clip(Codec):
     def after(
         self, extras: NDArray[np.int64], count: int, shared: Layers
     ) -> tuple[NDArray[np.int64], Layers]:
-        """Opened extras without what `encode` added to them, and what the next round starts from."""
+        """Return opened extras without those of `encode`, and the next round's shared state."""
         if self.rule == "fixed":
             return extras, shared
         if self.rule == "exchange":
@@ -265,13 +267,13 @@ class Clip(Codec):
         return extras[:own], self._of([(1 - BETA) * a + BETA * b for a, b in pairs], shared)
 
     def memory(self, shared: Layers) -> dict[str, NDArray[np.float64]]:
-        """What must outlive the process: the history's sigma^2, shape (L,), once it has one."""
+        """Return the memory that must outlive the process: the history's sigma^2, (L,), if any."""
         if self.rule != "history" or shared.mean_squares is None:
             return {}
         return {MEMORY: np.array(shared.mean_squares, np.float64)}
 
     def recall(self, layout: Layout, memory: Mapping[str, NDArray[np.float64]]) -> State:
-        """State out of a model's memory, fresh where it holds none of ours.
+        """Return the state from a model's memory; a fresh one if the memory holds none.
 
         Raises ProtocolError: anything but one mean square a layer.
         """
@@ -287,26 +289,26 @@ class Clip(Codec):
             raise ProtocolError("the clipping history is not one mean square for each layer")
         return State(self._of(kept.tolist(), state.shared))
 
-    # --- a codec like any other ---
+    # --- the codec's interface ---
 
     def out(self, space: Space) -> Reals:
-        """Reals within 1, whatever came in."""
+        """Return reals within 1, for any input."""
         if not isinstance(space, Reals):
             raise MisfitError(f"Clip takes reals, got {space}; put it before Quantize")
         return Reals(1.0)
 
     def check_cohort(self, cohort: int) -> None:
-        """Sums of mean squares must fit 63 bits."""
+        """Check that sums of mean squares fit 63 bits."""
         if self.adaptive and cohort > squares.MAX_SENDERS:
             most = f"at most {squares.MAX_SENDERS} fit, or give the bound with Clip(bound)"
             raise MisfitError(f"Clip.{self.rule}() with {cohort} clients overflows 63 bits; {most}")
 
     def lanes(self, extras: int, layout: Layout) -> int:
-        """Extras pass unchanged; the history adds two a layer."""
+        """Return the extras unchanged; the history adds two a layer."""
         return extras + (2 * len(list(layout.segments())) if self.rule == "history" else 0)
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
-        """float32 in, float32 within [-1, 1] out, shape (length,).
+        """Encode float32 to float32 within [-1, 1], shape (length,).
 
         Raises NotFiniteError: NaN or infinity; ProtocolError: no thresholds yet.
         """
@@ -317,7 +319,7 @@ class Clip(Codec):
         out, excess = np.empty_like(x, np.float32), self.excess(plain.extras)
         clipped = 0
         for start, stop, alpha in segments:
-            with np.errstate(over="ignore"):  # infinity is beyond alpha too, and clipped
+            with np.errstate(over="ignore"):  # infinity is beyond alpha too, and is clipped
                 scaled = x[start:stop] * np.float32(excess / alpha)
             clipped += int(np.count_nonzero(np.abs(scaled) > AT_ALPHA))
             np.clip(scaled, -1, 1, out=out[start:stop])
@@ -337,17 +339,17 @@ class Clip(Codec):
         return total._replace(values=out, extras=extras), State(shared)
 
     def warn_clipped(self, clipped: int, size: int, excess: float = 1.0) -> None:
-        """Warn, on this node alone, of too many clipped values; the fraction itself is not told.
+        """Warn, on this node alone, of too many clipped values, without the fraction itself.
 
-        Nothing is refused: a server would learn from refusals how large an update is. Fitted
-        thresholds cut more than 1% on purpose where bits are few, without a warning.
+        Nothing is refused: refusals would reveal to a server how large an update is. With few bits,
+        fitted thresholds cut more than 1% by design, without a warning.
         """
         half = clipped > size / 2
         if not half and (self.adaptive or clipped <= WARN_CLIPPED * size):
             return
         mend = "raise the clipping threshold"
         if self.rule == "history":
-            mend = "thresholds follow in the rounds to come"
+            mend = "the next rounds adapt the thresholds"
         elif self.adaptive:
             mend = "its spread is far from the others': use more bits, or Clip(bound)"
         logger.warning(
@@ -360,11 +362,11 @@ class Clip(Codec):
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """Clip, Weigh and Quantize as one step, with the state of the clipping; it raises what they raise.
+    """Clip, Weigh and Quantize as one step, with the clip's state; raises the same errors.
 
-    Encoding gives the very integers that the three give one after the other, for the same rounding
-    values; decoding differs from them by at most the last bit of a float32, because the three factors
-    are multiplied first.
+    Encoding gives exactly the integers of the three steps in sequence, for the same rounding
+    values. Decoding differs by at most the last bit of a float32, because the three factors are
+    multiplied first.
     """
 
     clip: Clip
@@ -372,7 +374,7 @@ class Fused:
     quantize: Quantize
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
-        """float32 in, `quantize.dtype` out, shape (length,)."""
+        """Encode float32 to `quantize.dtype`, shape (length,)."""
         x = plain.values
         parts = (x[at : at + PIECE] for at in range(0, x.size, PIECE))
         return self.encode_parts(parts, x.size, plain.extras, state.shared, plain.coords), state
@@ -385,7 +387,7 @@ class Fused:
         shared: Layers,
         coords: NDArray[np.uint32] | None = None,
     ) -> Plain:
-        """As `encode`, for a vector of `length` that comes in parts of at most PIECE, in order."""
+        """Encode a vector of `length` in parts of at most PIECE, in order, as `encode` does."""
         from flhe.math import kernels
 
         clip, quantize = self.clip, self.quantize
@@ -422,9 +424,9 @@ class Fused:
     def decode(
         self, total: Plain, senders: Sequence[int], state: State, *, reuse: bool = False
     ) -> tuple[Plain, State]:
-        """Integers in, float32 weighted mean out.
+        """Decode integers to the float32 weighted mean.
 
-        With `reuse`, 32-bit integers make room for the mean: `total.values` is overwritten.
+        With `reuse`, the mean overwrites 32-bit integers in `total.values`.
         """
         from flhe.math import kernels
 
@@ -442,7 +444,7 @@ class Fused:
         for begin, end, alpha in segments:
             for start in range(begin, end, PIECE):  # pieces that stay in cache
                 stop = min(start + PIECE, end)
-                # The kernel gets memory of its own: it would be slow on one that it reads and writes.
+                # The kernel writes to separate memory: in place it would be slow.
                 target = scratch[: stop - start] if reuse else out[start:stop]
                 if kernels.dequantize(total.values[start:stop], factor * alpha, bound, target):
                     quantize.check_sum(bound + 1, len(senders))

@@ -1,10 +1,11 @@
-"""ClipNorm: scale a whole update down to a largest L2 norm.
+"""ClipNorm: scale a whole update down to a maximum L2 norm.
 
     y = x * min(1, l2 / ||x||)
 
-That bounds what one member changes a sum by, which noise must hide.
+This bounds a member's effect on a sum, which noise must hide.
 
-Source: McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018, Sec. 2.
+Source: McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018, Sec.
+2.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from flhe.errors import ConfigError, MisfitError
 logger = logging.getLogger("flhe")
 
 _WITHIN = 1 - 2.0**-20
-"""Norms are scaled to so much of the bound: float32 rounds none of them above it."""
+"""Fraction of the bound that norms are scaled to: float32 then rounds none of them above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,32 +42,32 @@ class ClipNorm(Codec):
 
     @property
     def norm_bound(self) -> float:
-        """Its bound."""
+        """Bound on the L2 norm."""
         return self.l2
 
     def summary(self) -> str:
-        """Its bound."""
+        """Return the bound as text."""
         return f"clipped to an L2 norm of {self.l2:g}"
 
     def parameters(self) -> dict[str, Any]:
-        """The bound, as exact text."""
+        """Return the bound, as exact text."""
         return {"name": self.name, "l2": float(self.l2).hex()}
 
     @classmethod
     def from_parameters(cls, stored: Mapping[str, Any]) -> ClipNorm:
-        """Inverse of `parameters`, without the name."""
+        """Invert `parameters`, without the name."""
         return cls(float.fromhex(stored["l2"]))
 
     def out(self, space: Space) -> Reals:
-        """Reals within the bound: no value is larger than the norm."""
+        """Return reals within the bound: no value is larger than the norm."""
         if not isinstance(space, Reals):
             raise MisfitError(f"ClipNorm takes reals, got {space}; put it before the noise")
         return Reals(min(self.l2, space.bound))
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
-        """float32 in, float32 out, shape (length,); zeros for a vector that is not finite.
+        """Clip float32 (length,); zeros for a vector that is not finite.
 
-        Nothing is refused: a refusal would tell of the data, with no noise to hide it.
+        Nothing is refused: a refusal would reveal data, with no noise to hide it.
         """
         norm = math.sqrt(np.sum(np.square(plain.values, dtype=np.float64)))
         if not math.isfinite(norm):
@@ -78,5 +79,5 @@ class ClipNorm(Codec):
         return plain._replace(values=plain.values * factor), state
 
     def decode(self, total: Plain, senders: object, state: State) -> tuple[Plain, State]:
-        """What was scaled down stays so."""
+        """Return the sum unchanged: clipping is not undone."""
         return total, state

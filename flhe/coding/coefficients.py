@@ -3,15 +3,16 @@
     x = p e + m,    m = sum over k < per of (v_k + b) 2^(k width),    p = 2^(per width)
 
 A value v_k in [-b, b] travels as v_k + b, so that sums of slots never borrow. A slot has room for N
-values, so m < p also in a sum, and floor(x / p) is the sum of the senders' noise, m the sum of their
-slots. Where x is known modulo q only, it is right as long as it lies within q / 2 of 0:
+values, so m < p also in a sum. floor(x / p) is the sum of the senders' noise, m the sum of their
+slots. Only x modulo q is known; it is right as long as x lies within q / 2 of 0:
 
     q / 2 > p (8 sigma sqrt(N) + 1) + p
 
-and noise beyond 8 sigma sqrt(N), or 40 N, is how a wrong key is told. q is odd: with an even one, p e
-would vanish modulo a common factor, and ciphertexts would give the key away.
+and noise beyond 8 sigma sqrt(N), or 40 N, indicates a wrong key. q is odd: with an even one, p e
+would vanish modulo a common factor, and ciphertexts would reveal the key.
 
-q is one modulus below 2^64, or a product of several primes below 2^63, whose residues are the limbs.
+q is one modulus below 2^64, or a product of several primes below 2^63, whose residues are the
+limbs.
 
 Source: ESAFL, Eqs. 3 to 5 and Sec. 5.2.2 (packing); corrections: docs/protocol.md.
 """
@@ -39,23 +40,23 @@ _WORD = 64
 
 
 def opens(q: int, log_p: int, cohort: int) -> bool:
-    """Whether q / 2 > p (8 sigma sqrt(N) + 1) + p, exactly, for p = 2**log_p and N = cohort."""
+    """Return whether q / 2 > p (8 sigma sqrt(N) + 1) + p for p = 2**log_p and N = cohort."""
     room = Fraction(q, 2) - (2 << log_p)
     spread_of_one = _DEVIATIONS * Fraction(str(SIGMA)) * (1 << log_p)
     return room > 0 and room**2 > spread_of_one**2 * cohort
 
 
 def slot_width(bound: int, cohort: int) -> int:
-    """Bits of a slot for sums of `cohort` values from -bound to bound."""
+    """Return the bits of a slot for sums of `cohort` values from -bound to bound."""
     return (2 * cohort * bound).bit_length()
 
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """How the values of one vector, within `bound` below 2**31, and noise, lie in residues.
+    """Layout of one vector's values, within `bound` below 2**31, and noise, in residues.
 
-    `cohort` vectors are added at most, 2 to 1024; `per` are the slots of a coefficient. `moduli` are q
-    itself, odd and below 2**64, or its coprime odd factors below 2**63.
+    At most `cohort` vectors are added, 2 to 1024; `per` is the number of slots of a coefficient.
+    `moduli` are q itself, odd and below 2**64, or its coprime odd factors below 2**63.
     """
 
     bound: int
@@ -90,7 +91,7 @@ class Coefficients:
 
     @property
     def q(self) -> int:
-        """The modulus: the product of all."""
+        """The modulus: the product of all moduli."""
         return math.prod(self.moduli)
 
     @property
@@ -109,20 +110,20 @@ class Coefficients:
         return np.int32 if self.cohort * self.bound <= MAX_BOUND else np.int64
 
     def noise_bound(self, count: int) -> int:
-        """Largest noise in a sum of `count`: 8 standard deviations, or what it cannot exceed."""
+        """Return the largest noise in a sum of `count`: 8 standard deviations, or its maximum."""
         squared = Fraction(str(SIGMA)) ** 2 * _DEVIATIONS**2 * count
         above = math.isqrt(math.ceil(squared) - 1) + 1  # the root, rounded up
         return min(BOUND * count, above)
 
     def count(self, length: int) -> int:
-        """Coefficients that `length` values take."""
+        """Return the coefficients that `length` values take."""
         return -(-length // self.per)
 
     def lift(self, values: NDArray[Any], noise: NDArray[np.int8], products: Elements) -> None:
-        """Add p e + m to `products`, a s, in place: uint64 (limbs, count), in one piece, canonical.
+        """Add p e + m to `products`, a s, in place: uint64 (limbs, count), contiguous, canonical.
 
-        `values` are signed integers (length,), each within the bound: callers check that. `noise`, e,
-        is int8 (count,).
+        `values` are signed integers (length,), each within the bound, which callers check. `noise`,
+        e, is int8 (count,).
 
         Raises ConfigError: arrays of other shapes or types.
         """
@@ -150,13 +151,13 @@ class Coefficients:
         )
 
     def lower(self, residues: Elements, length: int, senders: int) -> NDArray[Any]:
-        """Sums of values, `dtype` (length,), of `senders` vectors.
+        """Return sums of values, `dtype` (length,), of `senders` vectors.
 
-        `residues` are the sum of p e + m: uint64 (limbs, count), in one piece, canonical.
+        `residues` are the sum of p e + m: uint64 (limbs, count), contiguous, canonical.
 
-        Raises ProtocolError: a number of senders beyond the cohort; noise or sums that they do not
-        explain; a slot beyond the last value that is not empty; ConfigError: residues of another shape
-        or type.
+        Raises ProtocolError: a number of senders beyond the cohort; noise or sums beyond the
+        senders' bounds; a slot beyond the last value that is not empty; ConfigError: residues of
+        another shape or type.
         """
         from flhe.math import coefficient_kernels
 
@@ -212,18 +213,18 @@ class Coefficients:
 def _constants(
     width: int, per: int, moduli: tuple[int, ...]
 ) -> tuple[Elements, Elements, NDArray[np.int64], Elements]:
-    """What kernels take for numbers modulo several q_i: powers, moduli, order, garner.
+    """Return constants for kernels on numbers modulo several q_i: powers, moduli, order, garner.
 
-    Out of residues r_i modulo ascending q_i comes the number in mixed radix (Garner, 1959): digits
+    Residues r_i modulo ascending q_i give the number in mixed radix (Garner, 1959): digits
 
         y_i = (...((r_i - y_0) / q_0 - y_1) / q_1 ... - y_(i-1)) / q_(i-1)      modulo q_i
         x = y_0 + q_0 (y_1 + q_1 (y_2 + ...))
 
     with products of a residue and a constant only. `garner`, (limbs, limbs, 2), holds at [i, k] the
-    inverse of the k-th of the ascending moduli modulo the i-th; `order`, (limbs,), says which limb is
-    the i-th. `powers`, (limbs, words + 1, 2), are 2**(bits below a word of slots), of which 64 bits
-    have room for some, and p at last. Each constant comes with its quotient, as `prime_kernels.mul`
-    takes it.
+    inverse of the k-th of the ascending moduli modulo the i-th. `order`, (limbs,), gives the limb
+    of the i-th modulus. `powers`, (limbs, words + 1, 2), are 2**(bits below a word of slots), as
+    far as 64 bits have room, and p at last. Each constant comes with its quotient, as
+    `prime_kernels.mul` takes it.
     """
     starts = [*(width * k for k in range(0, per, 64 // width)), width * per]
     order = sorted(range(len(moduli)), key=lambda limb: moduli[limb])

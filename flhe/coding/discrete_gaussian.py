@@ -2,17 +2,17 @@
 
     integer_i = round(x_i / g) + N_Z(0, v),        v = ceil((z D)^2 / k)
 
-g is the grid, a power of two in the update's own units. D is the sensitivity in steps of the grid: the
-most that one unit of privacy changes the sum of integers in L2. z is the noise multiplier, and k how
-many honest members add noise to any sum that is opened. So k of them together give a standard deviation
-of z D. Members that drop out never lower it, and all others add to it.
+g is the grid, a power of two in the update's own units. D is the sensitivity in steps of the grid:
+the most that one unit of privacy changes the sum of integers in L2. z is the noise multiplier, and
+k the number of honest members that add noise to any opened sum. So k of them together give a
+standard deviation of z D. Members that drop out never lower it, and all others add to it.
 
-The unit of privacy is a member's update, beside one of zeros, or a record, beside none:
+The unit of privacy is a member's update, compared with zeros, or a record, compared with none:
 
     member   `ClipNorm(l2)` bounds an update of d values. Rounding is stochastic, and drawn again until
              the norm of the integers is at most
              D = min(c + sqrt(d), sqrt(c^2 + d / 4 + c + sqrt(d) / 2)),   c = l2 / g.
-             The first try does with a probability of 0.39 or more.
+             The first try succeeds with a probability of 0.39 or more.
     record   The app adds up gradients of single records, each clipped to l2. With one record more or
              less two such sums differ by c in L2. Their integers, rounded to nearest, differ by at most
              D = c + sqrt(d).
@@ -55,19 +55,19 @@ TAIL = 12
 """Standard deviations that integers have room for: 2**-103 of the noise lies beyond."""
 
 MAX_INFLATION = 1.25
-"""Most that rounding may add to the sensitivity, as a factor."""
+"""Maximum factor by which rounding may increase the sensitivity."""
 
 LEAST = 4
-"""Least standard deviation of one member's noise, in steps: sums of discrete Gaussians are then within
-exp(1e-64) of one, a value each (`flhe.training.accountant`)."""
+"""Minimum standard deviation of one member's noise, in steps: sums of discrete Gaussians are then
+within exp(1e-64) of one, a value each (`flhe.training.accountant`)."""
 
 MOST_MEMBERS = 1024
 _TRIES = 256
-"""Roundings after which none is within the bound: with probability 2**-180."""
+"""Maximum number of roundings: none of them is within the bound with probability 2**-180."""
 
 
 class Grid(NamedTuple):
-    """How an update becomes integers: g, and in steps of it D and the largest value."""
+    """Grid of an update's integers: g, and in steps of it D and the largest value."""
 
     step: float
     sensitivity: float
@@ -83,23 +83,23 @@ class DiscreteGaussian(Codec):
     Parameters
     ----------
     l2 : float
-        Largest L2 norm of what one unit of privacy contributes, in the update's own units: the clipping
+        Maximum L2 norm of one unit's contribution, in the update's own units: the clipping
         threshold of a member's update, or of a record's gradient.
     multiplier : float
         z: standard deviation of the noise in a sum over its sensitivity, 0.01 to 1000.
     unit : "member" or "record"
-        What is hidden: what a member's update holds, or whether a record is in the data.
+        Unit of privacy: the content of a member's update, or the presence of a record.
     sampling : float
         Probability with which each record is in a batch (`flhe.dpsgd.poisson_batch`), above 0, 1 at
-        most. Members are not sampled: who is asked is the server's choice, which nobody trusts.
+        most. Members are not sampled: the untrusted server chooses the participants.
     divisor : float
-        What opened sums are divided by: of records, the expected size of all members' batches together,
-        which no round changes. 0, for members alone, is the number of senders.
+        Divisor of opened sums: for records, the expected total size of all members' batches, the
+        same in every round. 0, for members alone, is the number of senders.
     largest : float
-        Largest absolute value of a member's vector, in the update's own units; what lies beyond is cut.
-        0 is l2 for members, l2 * divisor for records: then none does.
+        Largest absolute value of a member's vector, in the update's own units; larger values are
+        cut. 0 is l2 for members, l2 * divisor for records: then none is cut.
     bits : int
-        Bits of one integer, sign included, 8 to 32; 0 until the cohort says how many.
+        Bits of one integer, sign included, 8 to 32; 0 until the cohort sets them.
     """
 
     name: ClassVar[str] = "discrete-gaussian"
@@ -114,7 +114,7 @@ class DiscreteGaussian(Codec):
     bits: int = 24
     random: Random = field(default=secrets.token_bytes, repr=False, compare=False)
     honest: int = field(default=1, kw_only=True, compare=False)
-    """k, which a member fills in."""
+    """k, which a member sets."""
 
     def __post_init__(self) -> None:
         Quantize(self.bits)
@@ -135,21 +135,21 @@ class DiscreteGaussian(Codec):
                 raise ConfigError(f"DiscreteGaussian: {what}")
         if self.of_members and self.sampling != 1:
             raise ConfigError(
-                f"DiscreteGaussian(sampling={self.sampling}): who takes part in a round is the "
-                "server's choice, so members are not sampled for privacy; use sampling=1, or "
+                f"DiscreteGaussian(sampling={self.sampling}): the server chooses a round's "
+                "participants, so members are not sampled for privacy; use sampling=1, or "
                 "unit='record'"
             )
 
     @property
     def of_members(self) -> bool:
-        """Whether members are what is hidden."""
+        """True if members are the unit of privacy."""
         return self.unit == "member"
 
-    # --- what it declares ---
+    # --- declared properties ---
 
     @property
     def value_bits(self) -> int:
-        """Its bits."""
+        """Bits of one integer."""
         return self.bits
 
     @property
@@ -159,34 +159,34 @@ class DiscreteGaussian(Codec):
 
     @property
     def mechanism(self) -> Mechanism:
-        """Its multiplier, how records are sampled, and what is hidden."""
+        """The multiplier, the sampling rate of records, and the unit of privacy."""
         return Mechanism(self.multiplier, self.sampling, self.of_members)
 
     @property
     def promised(self) -> Mapping[str, float]:
-        """For records, its clipping threshold and sampling rate: the app keeps to both, or neither."""
+        """For records, the clipping threshold and sampling rate that the app must keep to."""
         return {} if self.of_members else {"max-norm": self.l2, "sampling": self.sampling}
 
     @property
     def of_gradients(self) -> bool:
-        """For records: several steps of training would let one change an update by more."""
+        """True for records: several steps of training would let one change an update by more."""
         return not self.of_members
 
     def summary(self) -> str:
-        """Its noise."""
+        """Describe the noise."""
         of = f"a {self.unit} of norm {self.l2:g}, sampling rate {self.sampling:g}"
-        return f"noise of {self.multiplier:g} times what changes for {of}; {self.bits} bits"
+        return f"noise of {self.multiplier:g} times the sensitivity to {of}; {self.bits} bits"
 
     def settled(self, bits: int) -> DiscreteGaussian:
-        """With so many bits."""
+        """Return the step with `bits` bits."""
         return replace(self, bits=bits)
 
     def counting_on(self, honest: int) -> DiscreteGaussian:
-        """With noise of which `honest` members together are enough."""
+        """Return the step with noise that is sufficient from `honest` members together."""
         return replace(self, honest=honest)
 
     def informed(self, before: Sequence[Codec], behind: Sequence[Codec]) -> DiscreteGaussian:
-        """The same; MisfitError where what comes before it is not what its sensitivity is of."""
+        """Return the step itself; MisfitError if the steps before it invalidate its sensitivity."""
         if self.of_members and [codec.norm_bound <= self.l2 for codec in before] != [True]:
             raise MisfitError(
                 f"DiscreteGaussian(l2={self.l2:g}) hides a member whose update has that norm at most: "
@@ -194,20 +194,20 @@ class DiscreteGaussian(Codec):
             )
         if before and not self.of_members:
             raise MisfitError(
-                "DiscreteGaussian of records stands alone: a step before it would change by how much "
-                "a record's gradient changes the sum"
+                "DiscreteGaussian of records stands alone: a step before it would change the effect "
+                "of a record's gradient on the sum; take that step out"
             )
         return self
 
     def parameters(self) -> dict[str, Any]:
-        """All but the source of noise and the members that are counted on; numbers as exact text."""
+        """Return all but the source of noise and the honest members; numbers as exact text."""
         numbers = ("l2", "multiplier", "sampling", "divisor", "largest")
         exact = {name: float(getattr(self, name)).hex() for name in numbers}
         return {"name": self.name, "unit": self.unit, "bits": self.bits, **exact}
 
     @classmethod
     def from_parameters(cls, stored: Mapping[str, Any]) -> DiscreteGaussian:
-        """Inverse of `parameters`, without the name."""
+        """Invert `parameters`, without the name."""
         kept = ("unit", "bits")
         numbers = ("l2", "multiplier", "sampling", "divisor", "largest")
         if set(stored) != {*kept, *numbers}:
@@ -218,32 +218,32 @@ class DiscreteGaussian(Codec):
         return cls(**given)
 
     def out(self, space: Space) -> Integers:
-        """Integers of `bits` bits."""
+        """Return integers of `bits` bits."""
         if not isinstance(space, Reals):
             raise MisfitError(f"DiscreteGaussian takes reals, got {space}; it rounds by itself")
         return Integers(Quantize(self.bits).levels)
 
     def lanes(self, extras: int, layout: Layout) -> int:
-        """Each extra takes limbs, as of `Quantize`."""
+        """Return limbs for each extra, as of `Quantize`."""
         return Quantize(self.bits).lanes(extras, layout)
 
     # --- the grid ---
 
     def init(self, layout: Layout) -> State:
-        """The grid of this model.
+        """Return the grid of this model.
 
         Raises ConfigError: integer buffers, which would be added up without noise; MisfitError: too
         few bits for this model.
         """
         if layout.integers:
             raise ConfigError(
-                "differential privacy, and the model has integer buffers (as batch norm's counts), "
-                "which are added up exactly: use a model without them, as one with group norm"
+                "differential privacy, but the model has integer buffers (as batch norm's counts), "
+                "which are added up exactly: use a model without them, for example with group norm"
             )
         return State(self.grid(layout.floats))
 
     def grid(self, length: int) -> Grid:
-        """The finest grid on which `length` values and their noise have room; MisfitError for none."""
+        """Return the finest grid with room for `length` values and noise; MisfitError for none."""
         reach = self.largest or self.l2 * (1.0 if self.of_members else self.divisor)
         levels = Quantize(self.bits).levels
         step = math.ldexp(1.0, math.frexp(reach / levels)[1] - 1)
@@ -253,7 +253,7 @@ class DiscreteGaussian(Codec):
             if sensitivity > MAX_INFLATION * norm:
                 raise MisfitError(
                     f"DiscreteGaussian(bits={self.bits}): on so coarse a grid, rounding {length} "
-                    f"values adds much to what a {self.unit} changes; use more bits"
+                    f"values adds too much to the sensitivity to a {self.unit}; use more bits"
                     + ("" if self.of_members else ", or a smaller `largest`")
                 )
             if reach / step + TAIL * self.multiplier * sensitivity + 2 <= levels:
@@ -263,14 +263,14 @@ class DiscreteGaussian(Codec):
         if not self._variance(grid, MOST_MEMBERS) >= LEAST**2:
             raise MisfitError(
                 f"DiscreteGaussian(multiplier={self.multiplier:g}, bits={self.bits}): one member's "
-                "noise would be a few steps of the grid, too coarse to be accounted for; use more bits"
+                "noise would be too few steps of the grid for the accountant; use more bits"
             )
         if self._variance(grid, 1) > discrete_gaussian.MAX_VARIANCE:
             raise MisfitError(f"DiscreteGaussian(bits={self.bits}): use fewer bits")
         return grid
 
     def _sensitivity(self, norm: float, length: int) -> float:
-        """D of vectors of that norm, in steps."""
+        """Return D of vectors of that norm, in steps."""
         root = math.sqrt(length)
         if not self.of_members:
             return norm + root
@@ -282,9 +282,9 @@ class DiscreteGaussian(Codec):
     # --- encoding and decoding ---
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
-        """float32 in, integers with noise out, shape (length,); extras become limbs.
+        """Encode float32 to integers with noise, shape (length,); extras become limbs.
 
-        Nothing is refused, for a refusal would tell of the data: a vector that is not finite, or a
+        Nothing is refused, because a refusal would reveal data. A vector that is not finite, or a
         member's beyond its norm, is sent as zeros, with noise.
         """
         grid: Grid = state.shared
@@ -295,13 +295,13 @@ class DiscreteGaussian(Codec):
         )
         np.clip(values, -quantize.levels, quantize.levels, out=values)
         extras = plain.extras.copy()
-        extras[WEIGHT] = 1  # an app that had no example in its batch says nothing of it
+        extras[WEIGHT] = 1  # an app without examples in its batch does not report it
         return plain._replace(
             values=values.astype(quantize.dtype, copy=False), extras=quantize.split(extras)
         ), state
 
     def _rounded(self, x: NDArray[np.float32], grid: Grid) -> NDArray[np.int32]:
-        """Integers next to x / g, int32 (length,)."""
+        """Return integers next to x / g, int32 (length,)."""
         out = np.zeros(x.size, np.int32)
         for _ in range(_TRIES if np.all(np.isfinite(x)) else 0):
             source, square = Quantize(self.bits).source(), 0.0
@@ -315,16 +315,16 @@ class DiscreteGaussian(Codec):
                     np.rint(part, out=part)
                 square += float(np.dot(part, part))
                 out[at : at + PIECE] = part
-            # A float64 sum of 2**32 squares, a PIECE at a time, is off by less than 1e-10 of itself.
+            # A float64 sum of 2**32 squares, a PIECE at a time, has a relative error below 1e-10.
             if not self.of_members or square <= grid.sensitivity**2 * (1 - 1e-9):
                 return out
         logger.warning("the update is not finite, or beyond its norm: zeros are sent in its place")
         return np.zeros_like(out)
 
     def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:
-        """Sum of integers in, the sum or mean out, float32 (length,).
+        """Decode a sum of integers to the sum or mean, float32 (length,).
 
-        Raises ProtocolError: an integer that `senders` could not have added up to.
+        Raises ProtocolError: an integer that `senders` cannot reach.
         """
         quantize, grid = Quantize(self.bits), state.shared
         opened, _ = quantize.decode(total, senders, State())

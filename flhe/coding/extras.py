@@ -2,9 +2,9 @@
 
     count | weight | for each metric: weight * value, weight where reported | weight * integer change
 
-Dividing by the summed weight gives FedAvg's weighted means. A metric is fixed-point with 16 bits behind
-the point; one that is missing, not finite or 2**15 and more adds nothing to either sum, so the mean is
-over those who reported it.
+Dividing by the summed weight gives FedAvg's weighted means. A metric is fixed-point with 16 bits
+behind the point. If it is missing, not finite or 2**15 and more, it adds nothing to either sum, so
+the mean is over the reporting clients.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from flhe.coding.base import COUNT, WEIGHT
 from flhe.errors import ConfigError, ProtocolError
 
 FIXED = 2
-"""Where the metrics begin."""
+"""Index of the first metric."""
 
 POINT = 1 << 16
 """One, in a metric's fixed point."""
 
 LIMIT = 1 << 15
-"""Metrics of this size and beyond are left out."""
+"""Bound on metrics; larger ones are left out."""
 
 MAX_PRODUCT = 1 << 31
-"""Bound of what a weight is multiplied with: metrics in fixed point, integer changes."""
+"""Bound on factors of a weight: metrics in fixed point, integer changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What a round's extras say, once opened: contributions, and the sum of their example counts.
+    """A round's opened extras: the number of contributions, and the sum of their example counts.
 
-    Metrics are weighted means, NaN where nobody reported one; integers are weighted mean changes of the
-    integer lane, rounded half up.
+    Metrics are weighted means, NaN if no client reported one; integers are weighted mean changes of
+    the integer lane, rounded half up.
     """
 
     count: int
@@ -62,13 +62,13 @@ class Extras:
 
     @property
     def length(self) -> int:
-        """How many integers there are."""
+        """Number of integers."""
         return FIXED + 2 * len(self.metrics) + self.integers
 
     def encode(
         self, weight: int, metrics: Mapping[str, float], integers: Sequence[int]
     ) -> NDArray[np.int64]:
-        """Extras of one client, shape (length,)."""
+        """Return the extras of one client, shape (length,)."""
         out = [1, weight]
         for name in self.metrics:
             value = metrics.get(name, math.nan)
@@ -78,9 +78,9 @@ class Extras:
         return np.array(out, np.int64)
 
     def decode(self, sums: NDArray[np.int64]) -> Totals:
-        """Means out of the summed extras.
+        """Return means from the summed extras.
 
-        Raises ProtocolError: no contribution or no weight: there is nothing to divide by.
+        Raises ProtocolError: no contribution or no weight, so no divisor.
         """
         values = [int(v) for v in sums]
         count, weight = values[COUNT], values[WEIGHT]

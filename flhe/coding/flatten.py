@@ -1,11 +1,12 @@
 """Arrays <-> one float32 vector, plus the integers that must not pass through a float.
 
 Floating arrays form the float lane, in order, as float32. Integer arrays (a batch counter, an index
-buffer) form the integer lane, where their changes stay exact. Everything else is refused by name. The
-float lane carries what training changed or, where clients send gradients, those.
+buffer) form the integer lane, where their changes stay exact. Other arrays are refused by name. The
+float lane carries the changes of training or, if clients send gradients, the gradients.
 
-Masters: what a client keeps between rounds is float32 for float16, bfloat16 and float32, and the
-array's own type for float64 and integers, so repeated rounding to 16 bits does not eat small updates.
+Masters are a client's arrays between rounds: float32 for float16, bfloat16 and float32, and the
+array's own type for float64 and integers. So repeated rounding to 16 bits does not lose small
+updates.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from flhe.wire import canonical
 from flhe.wire.record import Form, Record
 
 BFLOAT16 = "bfloat16"
-"""NumPy has no such type: arrays of it arrive as two-byte voids, next to this name."""
+"""Name of a type that NumPy does not have: its arrays arrive as two-byte voids with this name."""
 
 FLOATS = {"float16": np.float32, BFLOAT16: np.float32, "float32": np.float32, "float64": np.float64}
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 MAX_CHANGE = (1 << 31) - 1
-"""Largest change of one integer in a round: what `extras` has room for."""
+"""Maximum change of one integer in a round, by the room in `extras`."""
 
 MAX_DIMS = 32
 MAX_SIZE = 1 << 40
@@ -70,7 +71,7 @@ class Entry(Record):
 
     @property
     def is_float(self) -> bool:
-        """Whether it belongs to the float lane."""
+        """True if it belongs to the float lane."""
         return self.dtype in FLOATS
 
     @property
@@ -103,43 +104,43 @@ class Layout:
         return sum(e.size for e in self.entries if not e.is_float)
 
     def to_fields(self) -> list[Any]:
-        """Plain lists, for canonical CBOR."""
+        """Return plain lists, for canonical CBOR."""
         return [e.to_fields() for e in self.entries]
 
     @classmethod
     def from_fields(cls, fields: object) -> Layout:
-        """Inverse of `to_fields`; ProtocolError when malformed."""
+        """Invert `to_fields`; ProtocolError if malformed."""
         if not isinstance(fields, list):
             raise ProtocolError("layout: not a list")
         return cls(tuple(map(Entry.from_fields, fields)))
 
     def hash(self, *parameters: object) -> bytes:
-        """SHA-256 over this layout and public parameters: `layout_hash`, 32 bytes."""
+        """Return the SHA-256 over this layout and public parameters: `layout_hash`, 32 bytes."""
         return hashlib.sha256(
             canonical.dumps(["flhe/v1/layout", self.to_fields(), *parameters])
         ).digest()
 
     def masters(self, arrays: Arrays) -> dict[str, NDArray[Any]]:
-        """Copies of `arrays` in their master types; views where nobody can write to them anyway.
+        """Return copies of `arrays` in their master types; views of arrays over read-only memory.
 
         Raises ProtocolError: arrays that do not match this layout, naming the first that differs.
         """
         return {e.name: _to_master(e, a) for e, a in self._match(arrays)}
 
     def arrays(self, masters: Arrays) -> dict[str, NDArray[Any]]:
-        """Arrays in their own types, from masters; read-only views of those that are in it already."""
+        """Return arrays in their own types, from masters; read-only views if already in them."""
         return {e.name: _from_master(e, masters[e.name]) for e in self.entries}
 
     def change(
         self, new: Arrays, old: Arrays, *, gradients: bool = False
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """What training changed: the float lane of new - old, and the integer lane, exactly.
+        """Return the float lane of new - old, and the integer lane, exactly.
 
         `new` are a model's own arrays, `old` masters. Shapes (floats,) and (integers,). With
-        `gradients`, the floats of `new` are those, and nothing is subtracted from them.
+        `gradients`, the floats of `new` are gradients, and nothing is subtracted from them.
 
-        Raises ReplyError: `new` does not match this layout; RangeError: an integer changed by 2**31 or
-        more.
+        Raises ReplyError: `new` does not match this layout; RangeError: an integer changed by 2**31
+        or more.
         """
         floats = joined(self.float_change(new, old, gradients=gradients), self.floats)
         return floats, self.integer_change(new, old)
@@ -147,9 +148,9 @@ class Layout:
     def float_change(
         self, new: Arrays, old: Arrays, *, gradients: bool = False
     ) -> Iterator[NDArray[np.float32]]:
-        """The float lane of `change` in parts of PIECE, in order, each overwritten by the next.
+        """Yield the float lane of `change` in parts of PIECE, each overwritten by the next.
 
-        A vector as large as the model is then never needed. Raises as `change` does.
+        So no vector as large as the model is needed. Raises as `change` does.
         """
         scratch = np.empty(PIECE, np.float32)
         filled = 0
@@ -162,7 +163,8 @@ class Layout:
                 take = min(PIECE - filled, e.size - at)
                 wide = _widen(e, after[at : at + take])
                 out = scratch[filled : filled + take]
-                # What overflows here is not finite, and refused by name before it is encrypted.
+                # Overflow here gives a value that is not finite, and is refused by name before
+                # encryption.
                 with np.errstate(over="ignore", invalid="ignore"):
                     if gradients:
                         np.copyto(out, wide, casting="same_kind")
@@ -176,7 +178,7 @@ class Layout:
             yield scratch[:filled]
 
     def integer_change(self, new: Arrays, old: Arrays) -> NDArray[np.int64]:
-        """The integer lane of new - old, exactly, shape (integers,). Raises as `change` does."""
+        """Return the exact integer lane of new - old, shape (integers,); raises as `change`."""
         integers = np.empty(self.integers, np.int64)
         at = 0
         for e, array in self._match(new):
@@ -202,10 +204,10 @@ class Layout:
         *,
         reuse: bool = False,
     ) -> dict[str, NDArray[Any]]:
-        """Masters after adding a mean change. Shapes as `change` gives them.
+        """Return masters after adding a mean change. Shapes as `change` gives them.
 
-        With `reuse`, float32 masters take the place of `floats`, which is overwritten. Variances that
-        batch norm keeps (`running_var`) clamp at 0: quantization noise may carry a small one below.
+        With `reuse`, float32 masters overwrite `floats`. Variances that batch norm keeps
+        (`running_var`) clamp at 0, because quantization noise may make a small one negative.
         Integers clamp to their type.
         """
         out: dict[str, NDArray[Any]] = {}
@@ -232,7 +234,7 @@ class Layout:
         return out
 
     def segments(self) -> Iterable[tuple[str, int, int]]:
-        """Name, start and stop of every array of the float lane."""
+        """Yield the name, start and stop of every array of the float lane."""
         at = 0
         for e in self.entries:
             if e.is_float:
@@ -245,7 +247,7 @@ class Layout:
             known = set(expected)
             what = "has the model's arrays in another order"
             if missing := [name for name in expected if name not in arrays]:
-                what = f"lacks array {missing[0]!r}"
+                what = f"has no array {missing[0]!r}"
             elif beyond := [name for name in arrays if name not in known]:
                 what = f"has a further array {beyond[0]!r}"
             raise ReplyError(
@@ -263,14 +265,14 @@ class Layout:
 
 
 def raise_not_finite() -> NoReturn:
-    """Refuse NaN and infinity: coercing them would send a wrong update without a word."""
+    """Refuse NaN and infinity: coercing them would silently send a wrong update."""
     raise NotFiniteError(
         "the update holds NaN or infinity; lower the learning rate or clip gradients"
     )
 
 
 def joined(parts: Iterable[NDArray[np.float32]], length: int) -> NDArray[np.float32]:
-    """Parts of a vector of `length` as a whole, shape (length,)."""
+    """Join parts of a vector of `length`, shape (length,)."""
     out = np.empty(length, np.float32)
     at = 0
     for part in parts:
@@ -280,7 +282,7 @@ def joined(parts: Iterable[NDArray[np.float32]], length: int) -> NDArray[np.floa
 
 
 def layout_of(arrays: Arrays) -> Layout:
-    """Layout of a model's own arrays; ConfigError names an array that cannot be averaged."""
+    """Return the layout of a model's arrays; ConfigError names one that cannot be averaged."""
     return Layout(tuple(Entry(name, tuple(a.shape), _dtype_name(a)) for name, a in arrays.items()))
 
 
@@ -294,7 +296,7 @@ def _flat(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _widen(entry: Entry, array: NDArray[Any]) -> NDArray[Any]:
-    """An array, or a part of one, in its master type; the array itself where it is in it already."""
+    """Return an array, or a part of one, in its master type; the array itself if already in it."""
     if entry.dtype == BFLOAT16:
         bits = np.ascontiguousarray(array).view(np.uint16).astype(np.uint32) << 16
         return bits.view(np.float32).reshape(array.shape)
@@ -307,7 +309,7 @@ def _to_master(entry: Entry, array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _frozen(array: NDArray[Any]) -> bool:
-    """Whether an array lies over bytes, which nobody can write to; read-only ones may be views."""
+    """Return whether an array lies over bytes, which are immutable; read-only ones may be views."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base

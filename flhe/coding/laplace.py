@@ -1,18 +1,19 @@
-"""Laplace noise for what leaves a client in clear, on a grid.
+"""Laplace noise, on a grid, for values that leave a client in clear.
 
     y = cut(round(cut(x) / g) * g + round(Z / g) * g),    Z ~ Lap(b),  cut to [-alpha, alpha]
 
-in the update's own units, g the largest power of two up to b / 1024. Values are put on the grid inside
-[-alpha, alpha], so two updates differ by at most 2 alpha there too: one value alone is told apart by a
-factor of at most exp(2 alpha / b). To cut again and to round to float32 tells no more.
+in the update's own units, g the largest power of two up to b / 1024. Values are put on the grid
+inside [-alpha, alpha], so two updates differ by at most 2 alpha there too. The probabilities for
+one value differ by a factor of at most exp(2 alpha / b). Cutting again and rounding to float32
+reveal nothing more.
 
-Why a grid. A Laplace sample computed in floating point and added to a float leaves a pattern of low
-bits that often tells the noiseless value (Mironov, 2012). Here an integer is added to an integer,
-exactly: the noise is that of the exact mechanism, rounded. A grid step's probability is off by a factor
-of at most 1 +- 2**-34, and magnitudes end at 44 b, beyond which lie 2**-64.
+The grid is needed because a floating-point Laplace sample, added to a float, leaves a pattern of
+low bits. That pattern often reveals the noiseless value (Mironov, 2012). Here an integer is added
+to an integer, exactly: the noise is that of the exact mechanism, rounded. A grid step's probability
+is off by a factor of at most 1 +- 2**-34, and magnitudes end at 44 b, beyond which lie 2**-64.
 
-Source: FedML-HE, Algorithm 1 and Sec. 3.2; Mironov, "On significance of the least significant bits for
-differential privacy", 2012; a grid against that: Google, "Secure noise generation", 2020.
+Source: FedML-HE, Algorithm 1 and Sec. 3.2; Mironov, "On significance of the least significant bits
+for differential privacy", 2012; a grid against that: Google, "Secure noise generation", 2020.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ GRID_BITS = 10
 """The scale is 2**GRID_BITS to 2**(GRID_BITS + 1) steps of the grid."""
 
 MAX_STEPS = 1 << 50
-"""Largest threshold, in steps of the grid: sums with noise stay exact in float64."""
+"""Maximum threshold, in steps of the grid: sums with noise stay exact in float64."""
 
 Scope = Literal["clear", "all"]
 
@@ -53,8 +54,8 @@ class Laplace(Record):
     scale : float
         b, in the update's own units, 1e-30 to 1e30. The variance is 2 b^2.
     scope : "clear" or "all"
-        What gets noise: what leaves in clear, or all parameters (Algorithm 1), which those who open the
-        sum see too.
+        Values with noise: those sent in clear, or all parameters (Algorithm 1), also those that
+        only readers of the sum see.
     """
 
     FORM = Form("noise", row=True, error=ConfigError)
@@ -84,15 +85,15 @@ class Laplace(Record):
     ) -> int:
         """Cut `values` and add noise to them, in place, under a fresh key.
 
-        Returns how many lay beyond their threshold before, those to spare too: it is secret, for
-        `Clip.warn_clipped`.
+        Returns the number of values that lay beyond their threshold before, those to spare
+        included. The number is secret, for `Clip.warn_clipped`.
 
-        Raises ConfigError: runs that leave a value without a threshold; a threshold too large for the
-        scale; RangeError: NaN or infinity.
+        Raises ConfigError: runs that leave a value without a threshold; a threshold too large for
+        the scale; RangeError: NaN or infinity.
 
-        `alpha` is the clipping threshold, or runs (start, stop, alpha) that cover all values, float32
-        (length,). Values at the ascending coordinates `spare` keep what they are: those that will be
-        encrypted, where the scope is "clear".
+        `alpha` is the clipping threshold, or runs (start, stop, alpha) that cover all values,
+        float32 (length,). Values at the ascending coordinates `spare` stay unchanged: those that
+        will be encrypted, if the scope is "clear".
         """
         runs = self._runs(values.size, alpha)
         key = drawn(random, 32)
@@ -103,7 +104,7 @@ class Laplace(Record):
         return beyond
 
     def _runs(self, size: int, alpha: float | Segments) -> Segments:
-        """Runs of one threshold; checked before any value is changed."""
+        """Return runs of one threshold; checked before any value is changed."""
         runs = ((0, size, float(alpha)),) if isinstance(alpha, int | float) else alpha
         ends = [0, *(stop for _, stop, _ in runs)]
         if [first for first, _, _ in runs] != ends[:-1] or ends[-1] != size:
@@ -125,8 +126,8 @@ class Laplace(Record):
         steps, most = self.scale / self.grid, float(math.floor(alpha / self.grid))
         edge = alpha * float(AT_ALPHA)
         beyond = 0
-        # Fixed counter block. Safe because the key is fresh for this vector, and every value has a
-        # block of its own: no block makes two samples.
+        # Fixed counter block. Safe because the key is fresh for this vector, and every value has
+        # its own block: no block makes two samples.
         for at, pairs in words(key, 2 * start, 2 * values.size):
             part = values[at // 2 : (at + pairs.size) // 2]
             if not np.all(np.isfinite(part)):

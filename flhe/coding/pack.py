@@ -1,7 +1,7 @@
 """Bit packing: signed integers modulo 2**bits, exactly `bits` bits each on the wire.
 
-`flhe.math.kernels` describes the layout and does the work. To pack and to unpack take a mask that is
-added on the way: a scheme that masks needs no pass of its own over the vector.
+`flhe.math.kernels` describes the layout and does the work. Packing and unpacking also add a mask,
+so a scheme needs no extra pass over the vector.
 
 Residues modulo several moduli travel limb after limb (`LimbPacking`).
 """
@@ -24,13 +24,13 @@ from flhe.math.ring import Elements, PrimeRing
 T = TypeVar("T")
 
 PIECE = 1 << 14
-"""Residues that are worked on at a time, a multiple of what `Packing` cuts at: they stay in a core's
-own cache."""
+"""Residues that are processed at a time, a multiple of the block of `Packing`: they stay in a
+core's own cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How integers of `bits` bits, 1 to 64, lie in bytes."""
+    """Layout of integers of `bits` bits, 1 to 64, in bytes."""
 
     bits: int
 
@@ -59,23 +59,23 @@ class Packing:
         return self.word_bits * COLUMNS
 
     def nbytes(self, length: int) -> int:
-        """Bytes that `length` values take."""
+        """Return the bytes that `length` values take."""
         return (length * self.bits + 7) // 8
 
     def cut(self, data: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.uint8]:
-        """The bytes of values [start, stop), a view; `start` is a multiple of `block`."""
+        """Return the bytes of values [start, stop), a view; `start` is a multiple of `block`."""
         first = start * self.bits // 8
         return data[first : first + self.nbytes(stop - start)]
 
     def _split(self, length: int) -> tuple[int, int]:
-        """Values in whole blocks, and the bytes that they take."""
+        """Return the values in whole blocks, and their bytes."""
         whole = length // self.block * self.block
         return whole, whole * self.bits // 8
 
     def pack(
         self, values: NDArray[Any], mask: NDArray[Any], out: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
-        """(values + mask) mod 2**bits, packed. Shapes (length,); the mask's dtype is `lane`."""
+        """Pack (values + mask) mod 2**bits. Shapes (length,); the mask's dtype is `lane`."""
         from flhe.math import kernels
 
         if out is None:
@@ -91,7 +91,7 @@ class Packing:
     def unpack(
         self, data: NDArray[np.uint8], mask: NDArray[Any], out: NDArray[Any]
     ) -> NDArray[Any]:
-        """Signed (value + mask) mod 2**bits into `out`, shape (length,), dtype `signed`."""
+        """Unpack signed (value + mask) mod 2**bits into `out`, shape (length,), dtype `signed`."""
         from flhe.math import kernels
 
         self.check(data, out.size)
@@ -103,7 +103,7 @@ class Packing:
         return out
 
     def signed_of(self, lanes: NDArray[Any]) -> NDArray[Any]:
-        """Lanes modulo 2**bits as signed values, shape (length,), dtype `signed`; in place."""
+        """Convert lanes modulo 2**bits to signed values, (length,), dtype `signed`; in place."""
         shift = self.word_bits - self.bits
         np.left_shift(lanes, shift, out=lanes)
         values: NDArray[Any] = lanes.view(self.signed)
@@ -134,7 +134,7 @@ class Packing:
         kernels.pack_rest(ours, theirs.view(self.lane), self.bits, total[nbytes:])
 
     def check(self, data: NDArray[np.uint8], length: int) -> None:
-        """Refuse data that is not exactly as long as `length` values are, or says more than they do."""
+        """Refuse data that is not exactly as long as `length` values, or has stray bits."""
         if data.size != self.nbytes(length):
             raise ProtocolError(
                 f"ciphertext of {data.size} bytes, {length} values of {self.bits} bits take "
@@ -147,7 +147,7 @@ class Packing:
 
 @functools.cache
 def _tops(bits: int, word_bits: int) -> NDArray[Any]:
-    """Word by word of a column, a one at the top bit of each value."""
+    """Return, word by word of a column, a one at the top bit of each value."""
     words = [0] * bits
     for r in range(word_bits):
         top = r * bits + bits - 1
@@ -159,11 +159,11 @@ def _tops(bits: int, word_bits: int) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class LimbPacking:
-    """How residues of `bits` bits, 33 to 64, lie in bytes; `moduli`: one for each limb, none longer.
+    """Layout of residues of `bits` bits, 33 to 64; `moduli`: one for each limb, none longer.
 
-    Each limb is packed by itself, with as many bits a residue as the longest modulus has; residues of
-    64 bits are little-endian words. Before anything is computed with them, `check` says whether they
-    are below their modulus.
+    Each limb is packed separately, with as many bits a residue as the longest modulus has; residues
+    of 64 bits are little-endian words. Call `check` before computing with residues: it refuses
+    those not below their modulus.
     """
 
     bits: int
@@ -180,11 +180,11 @@ class LimbPacking:
         return Packing(self.bits)
 
     def nbytes(self, count: int) -> int:
-        """Bytes that `count` residues of each limb take."""
+        """Return the bytes that `count` residues of each limb take."""
         return len(self.moduli) * self._packing.nbytes(count)
 
     def read(self, data: NDArray[np.uint8], count: int, limb: int, at: int, out: Elements) -> None:
-        """Elements of one limb from number `at` on, a multiple of PIECE, into `out`.
+        """Read elements of one limb from number `at` on, a multiple of PIECE, into `out`.
 
         `count` is the number of residues that each limb has in `data`.
         """
@@ -192,14 +192,14 @@ class LimbPacking:
         if self.bits == 64:
             out.view(np.uint8)[:] = part
             return
-        # Of several limbs, all but the first begin anywhere: kernels are for whole words.
+        # With several limbs, all but the first may be unaligned: kernels need whole words.
         self._packing.unpack(part.copy(), np.zeros(out.size, np.uint64), out.view(np.int64))
-        np.bitwise_and(out, np.uint64((1 << self.bits) - 1), out=out)  # it extends the sign
+        np.bitwise_and(out, np.uint64((1 << self.bits) - 1), out=out)  # the kernel extends the sign
 
     def write(
         self, residues: Elements, data: NDArray[np.uint8], count: int, limb: int, at: int
     ) -> None:
-        """Inverse of `read`."""
+        """Invert `read`."""
         part = self._cut(data, count, limb, at, residues.size)
         if self.bits == 64:
             part[:] = residues.view(np.uint8)
@@ -207,15 +207,15 @@ class LimbPacking:
         part[:] = self._packing.pack(residues.view(np.int64), np.zeros(residues.size, np.uint64))
 
     def pieces(self, count: int) -> Iterator[tuple[int, int, int]]:
-        """(limb, start, stop) of all that is there, piece by piece."""
+        """Yield (limb, start, stop) of all residues, piece by piece."""
         for limb in range(len(self.moduli)):
             for at in range(0, count, PIECE):
                 yield limb, at, min(at + PIECE, count)
 
     def check(self, data: NDArray[np.uint8], count: int) -> None:
-        """Refuse what no residues are written as; ProtocolError.
+        """Refuse bytes that are not canonical residues; ProtocolError.
 
-        That is a residue which is not below its modulus, and bits after a limb's last residue.
+        That is a residue not below its modulus, or bits after a limb's last residue.
         """
         whole, used = self._packing.nbytes(count), count * self.bits % 8
         if used and (data[whole - 1 :: whole] >> used).any():
@@ -251,14 +251,14 @@ class LimbPacking:
 
 
 def spread(work: Callable[[int, int], None], length: int, step: int, threads: int) -> None:
-    """Run `work(start, stop)` over [0, length), cut at multiples of `step`, a run for each thread."""
+    """Run `work(start, stop)` over [0, length), cut at multiples of `step`, one run a thread."""
     share = max(-(-length // (step * max(threads, 1))) * step, 1)
     parts = ((start, min(start + share, length)) for start in range(0, length, share))
     run_all([functools.partial(work, *part) for part in parts], threads)
 
 
 def run_all(tasks: Sequence[Callable[[], T]], threads: int) -> list[T]:
-    """Run tasks on so many threads; what they return, in order."""
+    """Run tasks on `threads` threads; return their results, in order."""
     if threads <= 1 or len(tasks) <= 1:
         return [task() for task in tasks]
     with ThreadPoolExecutor(min(threads, len(tasks)), thread_name_prefix="flhe") as pool:

@@ -1,10 +1,11 @@
-"""Permute: hide where in the model a sparse update's coordinates lie.
+"""Permute: hide the coordinates of a sparse update.
 
-All senders of a round permute alike, and openers of the sum permute back. The permutation is secret and
-changes with every round and attempt, so the session supplies it (`keyed`); a configured chain holds a
-`Permute()` that only marks the place.
+All senders of a round permute alike, and readers of the sum permute back. The permutation is secret
+and changes with every round and attempt, so the session sets it (`keyed`); a configured chain holds
+a `Permute()` that only marks the place.
 
-Coordinates ascend before and after: the order of values tells nothing. Extras are not permuted.
+Coordinates ascend before and after, so the order of values reveals nothing. Extras are not
+permuted.
 
 Source: FLASHE, Sec. 4.2 and Algorithm 1, lines 22-23 and 31.
 """
@@ -26,7 +27,7 @@ from flhe.math.permutation import Permutation
 
 @dataclass(frozen=True, slots=True)
 class Permute(Codec):
-    """Permute coordinates; decode by the inverse. The session supplies the permutation (`keyed`)."""
+    """Permute coordinates; decode by the inverse. The session sets the permutation (`keyed`)."""
 
     name: ClassVar[str] = "permute"
     place: ClassVar[Literal["last"]] = "last"
@@ -35,38 +36,38 @@ class Permute(Codec):
     permutation: Permutation | None = None
 
     def summary(self) -> str:
-        """That it is there."""
+        """Name the step."""
         return "coordinates permuted"
 
     def keyed(self, permutation: Permutation | None) -> Permute:
-        """With the order of one attempt."""
+        """Return the step with the order of one attempt."""
         return Permute(permutation)
 
     def informed(self, before: Sequence[Codec], behind: Sequence[Codec]) -> Permute:
-        """It is for sparse updates; MisfitError without a step that makes them."""
+        """Return the step itself; MisfitError without a sparsifier before it."""
         if not any(codec.sparse for codec in before):
             raise MisfitError("chain(): Permute is for sparse updates; put TopK first")
         return self
 
     def parameters(self) -> dict[str, Any]:
-        """Only that it is there; never the key."""
+        """Return the name only; never the key."""
         return {"name": self.name}
 
     def out(self, space: Space) -> Space:
-        """The same space, reals or integers: values do not change."""
+        """Return the same space, reals or integers: values do not change."""
         return space
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
-        """Images of the coordinates, ascending, and their values of any dtype, shape (k,).
+        """Return images of the coordinates, ascending, and their values of any dtype, shape (k,).
 
         Raises ConfigError: no permutation; MisfitError: a dense update; RangeError: a coordinate
-        beyond the permutation's length; ProtocolError: a coordinate that stands twice.
+        beyond the permutation's length; ProtocolError: a repeated coordinate.
         """
         permutation, coords = self._parts(plain)
         return _sorted(plain, permutation.forward(coords), permutation.length), state
 
     def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:
-        """What the coordinates were before, ascending, with their values; raises as `encode`."""
+        """Return the original coordinates, ascending, with their values; raises as `encode`."""
         permutation, coords = self._parts(total)
         return _sorted(total, permutation.inverse(coords), permutation.length), state
 
@@ -79,7 +80,7 @@ class Permute(Codec):
 
 
 def _sorted(plain: Plain, coords: NDArray[np.uint32], length: int) -> Plain:
-    """`plain` with these coordinates instead of its own, in ascending order."""
+    """Return `plain` with these coordinates instead of its own, in ascending order."""
     from flhe.math import coordinate_kernels, sparse_kernels
 
     if plain.values.shape != coords.shape:

@@ -1,10 +1,10 @@
 """Signed, symmetric, uniform quantization: floats to integers that add.
 
-A value x in [-1, 1] becomes an integer next to x * levels, with levels = 2**(bits - 1) - 1. Zero maps
-to zero and opposite values cancel, so a sum dequantizes without knowing how many terms it has.
+A value x in [-1, 1] becomes an integer next to x * levels, with levels = 2**(bits - 1) - 1. Zero
+maps to zero and opposite values cancel, so a sum dequantizes without the number of its terms.
 
-Each of the extras becomes digits in base 2**(bits - 1), all with the integer's sign, so a digit is
-never larger than a value and digit sums recompose exactly.
+Each of the extras becomes digits in base 2**(bits - 1), all with the integer's sign. So a digit is
+never larger than a value, and digit sums recompose exactly.
 
 Source: BatchCrypt, Sec. 4.2, which counts `bits` without the sign.
 """
@@ -31,16 +31,16 @@ class NearestRounding:
     """Rounding values that make `floor(x + u)` round to nearest: deterministic, for vectors."""
 
     def next(self, count: int) -> NDArray[np.uint16]:
-        """One half, `count` times: floor(x + 1/2), to nearest, ties up."""
+        """Return one half, `count` times: floor(x + 1/2) rounds to nearest, ties up."""
         return np.full(count, 1 << 15, np.uint16)
 
 
 @dataclass(frozen=True, slots=True)
 class Quantize(Codec):
-    """Quantize to `bits` bits, sign included, 2 to 32; 0 until the cohort says how many (`settled`).
+    """Quantize to `bits` bits, sign included, 2 to 32; 0 until the cohort sets them (`settled`).
 
-    Stochastic rounding is unbiased to 2**-17 of a step; nearest is deterministic. `random` makes one
-    source of uniform 16-bit integers per encoding; a CSPRNG by default.
+    Stochastic rounding is unbiased to 2**-17 of a step; nearest is deterministic. `random` makes
+    one source of uniform 16-bit integers per encoding; a CSPRNG by default.
     """
 
     name: ClassVar[str] = "quantize"
@@ -62,15 +62,15 @@ class Quantize(Codec):
 
     @property
     def value_bits(self) -> int:
-        """Its bits."""
+        """Bits of one value."""
         return self.bits
 
     def summary(self) -> str:
-        """Its bits."""
-        return f"{self.bits} bits" if self.bits else "all bits that there is room for"
+        """Return the bits as text."""
+        return f"{self.bits} bits" if self.bits else "as many bits as fit"
 
     def settled(self, bits: int) -> Quantize:
-        """With so many bits."""
+        """Return the step with `bits` bits."""
         return replace(self, bits=bits)
 
     @property
@@ -80,7 +80,7 @@ class Quantize(Codec):
 
     @property
     def dtype(self) -> type[np.int16] | type[np.int32]:
-        """Narrowest type that holds a value: a vector of 16-bit ones is half as much to move."""
+        """Narrowest type that holds a value: vectors of 16-bit values are half as large."""
         return np.int16 if self.bits <= 16 else np.int32
 
     @property
@@ -89,11 +89,11 @@ class Quantize(Codec):
         return -(-EXTRA_BITS // (self.bits - 1))
 
     def parameters(self) -> dict[str, Any]:
-        """Bits; how a client rounds is its own business."""
+        """Return the bits; rounding is each client's own choice."""
         return {"name": self.name, "bits": self.bits}
 
     def out(self, space: Space) -> Integers:
-        """Integers of `bits` bits; refuses inputs that may exceed 1."""
+        """Return integers of `bits` bits; refuse inputs that may exceed 1."""
         if not isinstance(space, Reals):
             raise MisfitError(f"Quantize takes reals, got {space}; quantize only once")
         if space.bound > 1:
@@ -101,23 +101,23 @@ class Quantize(Codec):
         return Integers(self.levels)
 
     def lanes(self, extras: int, layout: Layout) -> int:
-        """Each extra takes LIMBS lanes."""
+        """Return LIMBS lanes for each extra."""
         return extras * self.limbs
 
     @property
     def offset(self) -> float:
-        """What is added to each draw: the middle of its cell, so that the mean of u is one half."""
+        """Term added to each draw: the middle of its cell, so that the mean of u is one half."""
         return 0.5 / 65536 if self.rounding == "stochastic" else 0.0
 
     def source(self) -> Rounding:
-        """A source of rounding values for one vector."""
+        """Return a source of rounding values for one vector."""
         return NearestRounding() if self.rounding == "nearest" else self.random()
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
-        """float32 within [-1, 1] in, `dtype` out, shape (length,); extras become limbs.
+        """Encode float32 within [-1, 1] to `dtype`, shape (length,); extras become limbs.
 
-        Raises RangeError: NaN, infinity or a value beyond 1: coercing them would send a wrong update
-        without a word.
+        Raises RangeError: NaN, infinity or a value beyond 1: coercing them would silently send a
+        wrong update.
         """
         x = plain.values
         scaled = x.astype(np.float64) * self.levels
@@ -131,9 +131,9 @@ class Quantize(Codec):
         return plain._replace(values=values, extras=self.split(plain.extras)), state
 
     def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:
-        """Sum of integers in, float64 out; limbs become extras again.
+        """Decode a sum of integers to float64; limbs become extras again.
 
-        Raises ProtocolError: an integer that `senders` could not have added up to.
+        Raises ProtocolError: an integer that `senders` cannot reach.
         """
         largest = max(
             (max(int(p.max()), -int(p.min())) for p in (total.values, total.extras) if p.size),
@@ -144,7 +144,7 @@ class Quantize(Codec):
         return total._replace(values=values, extras=self.join(total.extras)), state
 
     def check_sum(self, largest: int, count: int) -> None:
-        """Refuse a sum whose largest absolute integer `count` senders could not have reached."""
+        """Refuse a sum whose largest absolute integer `count` senders cannot reach."""
         if largest > count * self.levels:
             raise ProtocolError(
                 f"the opened sum holds values that {count} senders cannot reach: it was opened with "
@@ -152,14 +152,14 @@ class Quantize(Codec):
             )
 
     def split(self, extras: NDArray[np.int64]) -> NDArray[Any]:
-        """Digits of each extra, least significant first, shape (extras.size * limbs,)."""
+        """Return digits of each extra, least significant first, shape (extras.size * limbs,)."""
         digits = np.abs(extras)[:, None] >> (self.bits - 1) * np.arange(self.limbs) & self.levels
         return np.asarray((digits * np.sign(extras)[:, None]).reshape(-1), self.dtype)
 
     def join(self, limbs: NDArray[Any]) -> NDArray[np.int64]:
-        """Extras out of summed digits, in Python integers until they are known to fit.
+        """Return extras from summed digits, in Python integers until they are known to fit.
 
-        Raises SumRangeError: a sum beyond 63 bits, which no honest senders of an update reach.
+        Raises SumRangeError: a sum beyond 63 bits, which honest senders of an update never reach.
         """
         weights = np.array([1 << (self.bits - 1) * k for k in range(self.limbs)], object)
         sums = limbs.reshape(-1, self.limbs).astype(object) @ weights

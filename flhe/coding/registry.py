@@ -1,7 +1,9 @@
-"""Codecs by their names in terms: those of flhe, and those that other distributions bring.
+"""Codecs by their names in terms: flhe's own, and those of other distributions.
 
-[project.entry-points."flhe.codecs"]
-mine = "my_package:Mine"
+    [project.entry-points."flhe.codecs"]
+    mine = "my_package:Mine"
+
+See `flhe.plugins`.
 """
 
 from __future__ import annotations

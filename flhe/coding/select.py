@@ -1,18 +1,19 @@
-"""Select: which part of an update is encrypted; the rest travels in clear, or not at all.
+"""Select: the encrypted part of an update; the rest travels in clear, or not at all.
 
-    sensitivity    the values whose gradients say most of the data, by a map that each member makes of
-                   its own, and of which only the sum is opened
-    magnitude      the values that training changes most, by such a map of everybody's first changes
-    random         a share of the values, the same for everybody
+    sensitivity    values whose gradients reveal most about the data, by the sum of members' maps
+    magnitude      values that training changes most, by the sum of the members' first changes
+    random         a share of the values, the same for all members
     layers:REGEX   every array whose name REGEX is found in
 
-All members select the same. A map's selection is kept with the model, whose keyed digest is part of
-every slot and signed with every update. The others follow from the layout and the terms alone.
+All members select the same values; of maps only the sum is opened. A map's selection is stored with
+the model. Its keyed digest is part of every slot and signed with every update. The other selections
+follow from the layout and the terms alone.
 
-Noise, if any, is all that protects what is left in clear: it is not private in any accounted sense.
+Noise, if any, is the only protection of values in clear: it gives no accounted privacy.
 
-Source: FedML-HE, Sec. 2.4 (selective parameter encryption) and Alg. 1, with members' maps `normalized`.
-With rest="drop" the selection is a fixed sparse mask for training itself (Sung et al., 2021).
+Source: FedML-HE, Sec. 2.4 (selective parameter encryption) and Alg. 1, with members' maps
+`normalized`. With rest="drop" the selection is a fixed sparse mask for training itself (Sung et
+al., 2021).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from flhe.math.permutation import Permutation
 from flhe.wire.record import Form, Record
 
 Rest = Literal["clear", "drop"]
-"""What happens to the values that are not selected."""
+"""Handling of the values that are not selected."""
 
 MAPS = ("sensitivity", "magnitude")
 """Rules that need a round of their own, in which members add up a map."""
@@ -41,10 +42,10 @@ MAPS = ("sensitivity", "magnitude")
 LAYERS = "layers:"
 MAX_PATTERN = 256
 MAX_NAME, MAX_NAMES = 200, 1 << 18
-"""Characters of a name that patterns are held against, and of all names together."""
+"""Maximum characters of a name that patterns are matched against, and of all names together."""
 
 _HEADROOM = 4
-"""A member's map is cut at the quantile above which a quarter of the selected share lies."""
+"""A member's map is cut at the quantile that a quarter of the selected share exceeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Select(Record):
         "sensitivity", "magnitude", "random" or "layers:REGEX".
     rest : "clear" or "drop"
         Send the values that are not selected in clear; or send and change only the selected ones, so
-        that nothing at all travels in clear.
+        that nothing travels in clear.
     """
 
     FORM = Form("select", row=True, error=ConfigError)
@@ -86,7 +87,7 @@ class Select(Record):
 
     @classmethod
     def of(cls, part: float | Select | None) -> Select:
-        """A share by the usual rule, or all of an update where nothing is said."""
+        """Return a selection of a share by the usual rule; of all values by default."""
         return part if isinstance(part, Select) else cls(1.0 if part is None else part)
 
     @property
@@ -96,7 +97,7 @@ class Select(Record):
 
     @property
     def by_layer(self) -> bool:
-        """Whether whole arrays are selected, by name."""
+        """True if whole arrays are selected, by name."""
         return self.rule.startswith(LAYERS)
 
     @property
@@ -106,21 +107,21 @@ class Select(Record):
 
     @property
     def partial(self) -> bool:
-        """Whether anything may be left out of the encrypted part."""
+        """True if values may be left out of the encrypted part."""
         return self.by_layer or self.ratio < 1
 
     @property
     def clear(self) -> bool:
-        """Whether anything may travel in clear."""
+        """True if values may travel in clear."""
         return self.partial and self.rest == "clear"
 
     @property
     def mapped(self) -> bool:
-        """Whether a first round adds up a map."""
+        """True if a first round adds up a map."""
         return self.partial and self.rule in MAPS
 
     def count(self, layout: Layout) -> int:
-        """How many of the layout's floats are selected: public, whatever the values are.
+        """Return how many of the layout's floats are selected: public, whatever the values are.
 
         Raises ConfigError: a pattern that no array with floats matches.
         """
@@ -146,7 +147,7 @@ class Select(Record):
         return runs
 
     def fixed(self, layout: Layout) -> Support:
-        """The selection of a rule that needs no map.
+        """Return the selection of a rule that needs no map.
 
         Raises ConfigError: a rule that needs one, or a pattern that no array with floats matches.
         """
@@ -157,18 +158,20 @@ class Select(Record):
             return Support.of(np.flatnonzero(chosen).astype(np.uint32), layout.floats)
         if self.rule != "random":
             raise ConfigError(f"Select(rule={self.rule!r}): its selection comes from a map")
-        # No secret: the selection hides nothing, it only has to be the same for all. The key makes this
-        # one permutation of this layout, every time, so its fixed counters tell nobody anything new.
+        # Not secret: the selection hides nothing, it only has to be the same for all. The key
+        # always makes the same permutation for this layout, so its fixed counters reveal nothing
+        # new.
         key = layout.hash("flhe/v1/select-random")
         picked = np.arange(self.count(layout), dtype=np.uint32)
         return Support.of(np.sort(Permutation(key, layout.floats).forward(picked)), layout.floats)
 
     def of_map(self, sums: NDArray[Any], layout: Layout) -> Support:
-        """The selection that a summed map gives: the largest, of equals those of lowest index.
+        """Return the selection by a summed map: the largest values, of equals those of lowest index.
 
-        Half of each array's share is its own: whoever chooses the first model chooses where its
-        gradients are large, and could leave the layer that shows most in clear. The map is as it was
-        opened, integers (layout.floats,): exact, so that all come to the same.
+        Half of each array's share is the array's own. Otherwise the author of the first model, who
+        chooses where its gradients are large, could leave the most revealing layer in clear. The
+        map is the opened one, integers (layout.floats,): exact, so that all members select the
+        same.
         """
         size, count = sums.size, self.count(layout)
         chosen = np.zeros(size, np.bool_)
@@ -180,17 +183,18 @@ class Select(Record):
         return Support.of(np.flatnonzero(chosen).astype(np.uint32), size)
 
     def normalized(self, own: NDArray[np.float32], *, reuse: bool = False) -> NDArray[np.float32]:
-        """One member's map as it is added: divided by one of its quantiles, within [-1, 1].
+        """Return one member's map for adding: divided by one of its quantiles, within [-1, 1].
 
-        `own` are sensitivities, or sizes of changes, float32 (floats,); signs are ignored. With `reuse`
-        it is overwritten.
+        `own` are sensitivities, or sizes of changes, float32 (floats,); signs are ignored. With
+        `reuse` it is overwritten.
 
-        The quantile is that above which a quarter of the selected share lies: values around the border
-        of the selection are then told apart well, and what is beyond it is selected anyway. No app's
-        map counts more than another's, however it is scaled. (A member with a client of its own is held
-        to nothing of this but the sum's range.) Zero is -1, to use all bits.
+        A quarter of the selected share exceeds the quantile. This resolves values around the border
+        of the selection well; larger ones are selected anyway. No app's map counts more than
+        another's, whatever its scale. (A member with a modified client is bound only by the sum's
+        range.) Zero is -1, to use all bits.
 
-        Raises RangeError: NaN or infinity, or a map that is zero everywhere: it says nothing.
+        Raises RangeError: NaN or infinity, or a map that is zero everywhere, which has no
+        information.
         """
         sizes = np.abs(own, out=own if reuse else None)
         if not np.all(np.isfinite(sizes)):
@@ -199,7 +203,7 @@ class Select(Record):
             )
         most = sizes.max(initial=0.0)
         if not most > 0:
-            raise RangeError("the map is zero everywhere: it says nothing of the data")
+            raise RangeError("the map is zero everywhere: it holds no information about the data")
         above = max(int(self.ratio * sizes.size / _HEADROOM), 1)
         scale = np.partition(sizes, sizes.size - above)[sizes.size - above]
         with np.errstate(over="ignore", under="ignore"):
@@ -211,7 +215,7 @@ class Select(Record):
 
 
 def _largest(values: NDArray[Any], count: int) -> NDArray[np.intp]:
-    """Where the largest are, of equals the first ones; ascending."""
+    """Return the indices of the largest, of equals the first ones; ascending."""
     if count == 0:
         return np.empty(0, np.intp)
     least = np.partition(values, values.size - count)[values.size - count]
@@ -220,23 +224,23 @@ def _largest(values: NDArray[Any], count: int) -> NDArray[np.intp]:
 
 
 def describe(select: Select) -> str:
-    """In words, for logs."""
+    """Describe the selection in words, for logs."""
     share = "" if select.by_layer else f"{100 * select.ratio:g}% "
     how = "in clear" if select.rest == "clear" else "not sent"
     return f"{share}by {select.rule}; the rest is {how}"
 
 
 def _check_pattern(pattern: str) -> None:
-    """Refuse what is no regular expression, or one that may take for ever; it comes over the wire."""
+    """Refuse an invalid regular expression, or one that may run forever; it comes over the wire."""
     if not 1 <= len(pattern) <= MAX_PATTERN:
         raise ConfigError(f"Select: a pattern must have 1 to {MAX_PATTERN} characters")
     bare = re.sub(r"\\.|\[(?:\\.|[^\]\\])*\]", "x", pattern)
     if re.search(r"[()]", bare) or re.search(r"\\\d", pattern):
         raise ConfigError(
-            f"Select: pattern {pattern!r}: groups and back-references are not taken, they may take for "
+            f"Select: pattern {pattern!r}: groups and back-references are refused, they may run for "
             "ever; write alternatives out, as in '^conv|^fc'"
         )
-    # Matching a name then takes time that grows with the square of its length, times the pattern's.
+    # With more repeats, matching takes time that grows with the square of the name's length.
     if len(re.findall(r"[*+?{]", bare)) > 1:
         raise ConfigError(f"Select: pattern {pattern!r}: at most one repeat is taken")
     try:

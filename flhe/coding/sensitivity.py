@@ -1,26 +1,28 @@
-"""Sensitivity: how much the gradient of each parameter tells of the data it was computed with.
+"""Sensitivity: how much each parameter's gradient reveals about its data.
 
     S_m = 1/K sum over k of || d/dz_k (d loss(x_k, y_k; W) / d w_m) ||
 
 z = y is the paper's map, by labels; z = x is ours, by inputs, which hid more from `flhe audit`.
 
-The loss is that of one sample, so neither "mean" nor "sum" as its reduction changes the map. A label is
-differentiated by all its components: class indices become one-hot rows, with a component for each
-class, and a float target is taken as it is. || || is the Euclidean norm over the components of label or
-inputs, as in Novak et al. (ICLR 2018), on which the paper builds.
+The loss is that of one sample, so neither "mean" nor "sum" as its reduction changes the map. A
+label is differentiated by all its components. Class indices become one-hot rows, with a component
+for each class; a float target is used unchanged. || || is the Euclidean norm over the components of
+label or inputs, as in Novak et al. (ICLR 2018), on which the paper builds.
 
 The map depends on inputs and labels: treat it as private as they are, and send it encrypted only.
 
-The order of derivatives is exchanged: each component of d loss/dz takes one backward pass. A label has
-few components. Inputs have thousands, of which random combinations are taken instead: for signs v,
+The order of derivatives is exchanged: each component of d loss/dz takes one backward pass. A label
+has few components. Inputs have thousands, so random combinations replace them: for signs v,
 independent and fair,
 
     || d/dz g_m ||^2 = E (d (v . d loss/dz) / d w_m)^2
 
-In small models, samples and components go through together, by vmap. Large ones gain nothing by it, and
-some vmap refuses (recurrent ones, control flow that depends on data): those take components one by one.
+In small models, vmap computes samples and components together. Large models gain nothing from it,
+and vmap refuses some models (recurrent ones, control flow that depends on data). Those compute
+components one by one.
 
-Source: FedML-HE, Sec. 2.4, step 1; Hutchinson (Commun. Stat. Simul. Comput. 1990), the random signs.
+Source: FedML-HE, Sec. 2.4, step 1; Hutchinson (Commun. Stat. Simul. Comput. 1990), the random
+signs.
 """
 
 from __future__ import annotations
@@ -47,13 +49,13 @@ Of = Literal["labels", "inputs"]
 logger = logging.getLogger("flhe")
 
 BUDGET = 32 << 20
-"""Bytes of gradients that are made at a time: more are slower."""
+"""Maximum bytes of gradients that are made at a time: more are slower."""
 
 MOST = 256
-"""Gradients of the smallest models that are made at a time."""
+"""Maximum gradients of the smallest models that are made at a time."""
 
 PROBES = 8
-"""Random combinations of the inputs' components, for each sample: all of them where there are fewer."""
+"""Random combinations of the inputs' components for each sample; at most all components."""
 
 
 def sensitivity(
@@ -64,24 +66,24 @@ def sensitivity(
     of: Of = "labels",
     random: torch.Generator | None = None,
 ) -> dict[str, Tensor]:
-    """Mean sensitivity of each parameter over all samples.
+    """Return the mean sensitivity of each parameter over all samples.
 
-    The model is in eval mode meanwhile, and is otherwise left alone. Parameters and inputs of 16 bits
-    take part as float32.
+    The model is temporarily in eval mode and otherwise unchanged. Parameters and inputs of 16 bits
+    are converted to float32.
 
-    Norms over inputs are estimated by P = PROBES random probes. The norm of one sample has a relative
-    error of about 1 / sqrt(2 P), 25%; the mean over K samples of like norms, of 1 / sqrt(2 P K). Both
-    are about 1 / (4 P) too small, 3%, all parameters alike, which selects the same. Norms that one
-    component makes up have no error at all. Norms over labels are exact.
+    Norms over inputs are estimated by P = PROBES random probes. The norm of one sample has a
+    relative error of about 1 / sqrt(2 P), 25%; the mean over K samples of like norms, of 1 / sqrt(2
+    P K). Both are about 1 / (4 P) too small, 3%, all parameters alike, which selects the same.
+    Norms with a single non-zero component have no error. Norms over labels are exact.
 
-    Raises ConfigError: nothing to differentiate: no samples, no parameters, inputs that are integers,
-    a loss that is not differentiable in the target, or not twice; targets that do not fit inputs or
-    output; no torch; RangeError: NaN or infinity in the map.
+    Raises ConfigError: nothing to differentiate: no samples, no parameters, inputs that are
+    integers, a loss that is not differentiable in the target, or not twice; targets that do not fit
+    inputs or output; no torch; RangeError: NaN or infinity in the map.
 
     Parameters
     ----------
     model : nn.Module
-        Any. Parameters that require no gradient are not trained and tell nothing: their map is 0.
+        Any. Parameters that require no gradient are not trained and reveal nothing: their map is 0.
     loss : callable
         (output, target) -> one number, for a batch of one; differentiable in a float target, as
         `torch.nn.functional.cross_entropy` is in probabilities. For the map by inputs, model and loss
@@ -91,9 +93,9 @@ def sensitivity(
         `model(**inputs)`; their first dimension counts samples. Targets: class indices, integers
         (count, ...), of as many classes as the output's second dimension has, or floats (count, ...).
     of : {"labels", "inputs"}
-        What gradients are differentiated by; inputs must be floats.
+        Variable of the outer derivative; inputs must be floats.
     random : torch.Generator, optional
-        Of the probes; one with a secret seed unless given.
+        Source of the probes; one with a secret seed by default.
 
     Returns
     -------
@@ -167,9 +169,9 @@ def _widened(tensor: Tensor) -> Tensor:
 
 
 def _places(model: nn.Module) -> dict[str, str]:
-    """Where the model holds tensors, each place once, and by what name they are known.
+    """Return the places of the model's tensors, each once, and the names that they are known by.
 
-    A module that is shared is one place, a weight that is tied in several modules is several.
+    A shared module is one place; a weight that is tied in several modules is several.
     """
     names = {id(t): name for name, t in (*model.named_parameters(), *model.named_buffers())}
     places = {}
@@ -181,7 +183,7 @@ def _places(model: nn.Module) -> dict[str, str]:
 
 
 def _chunk(job: MixedDerivatives, inputs: Inputs) -> int:
-    """Gradients at a time that fit into the budget, as do the directions they are taken along."""
+    """Return how many gradients and directions at a time fit into the budget."""
     size = sum(weight.nbytes for weight in job.weights.values())
     if job.of == "inputs":
         size = max(size, sum(each[0].nbytes for each in tensors(inputs)))
@@ -205,7 +207,7 @@ def _check(inputs: Inputs, targets: Tensor, of: Of) -> None:
 
 
 def _try(job: MixedDerivatives, inputs: Inputs, targets: Tensor) -> int | None:
-    """The number of classes, after a look at what the loss makes of the first sample."""
+    """Return the number of classes, after a trial of the loss on the first sample."""
     torch = _torch()
     with torch.no_grad():
         output = job.output(job.weights, of_all(lambda t: t[:1], inputs))
@@ -228,7 +230,7 @@ def _try(job: MixedDerivatives, inputs: Inputs, targets: Tensor) -> int | None:
 
 
 def _floats(targets: Tensor, classes: int | None, like: Tensor) -> Tensor:
-    """Float targets as they are, class indices as one-hot rows with the class in dimension 1."""
+    """Return float targets as they are, class indices as one-hot rows (class in dimension 1)."""
     torch = _torch()
     if not targets.is_floating_point() and targets.dtype != torch.bool:
         if classes is None or classes < 2:
@@ -246,7 +248,7 @@ def _floats(targets: Tensor, classes: int | None, like: Tensor) -> Tensor:
 
 
 def of_all(change: Callable[[Tensor], Any], inputs: Inputs) -> Any:
-    """Inputs with each of their tensors changed."""
+    """Return inputs with each of their tensors changed."""
     if isinstance(inputs, Mapping):
         return {name: of_all(change, each) for name, each in inputs.items()}
     if isinstance(inputs, (tuple, list)):
@@ -255,7 +257,7 @@ def of_all(change: Callable[[Tensor], Any], inputs: Inputs) -> Any:
 
 
 def tensors(inputs: Inputs) -> list[Tensor]:
-    """Those of the inputs, in the order of `of_all`."""
+    """Return the tensors of the inputs, in the order of `of_all`."""
     found: list[Tensor] = []
     of_all(found.append, inputs)
     return found
@@ -267,11 +269,11 @@ class MixedDerivatives:
     Attributes
     ----------
     weights, others : dict[str, Tensor]
-        What to differentiate by, on one device; frozen parameters and buffers.
+        Variables of the derivative, on one device; frozen parameters and buffers.
     chunk : int
         Gradients, at least one, each of the size of the weights, that are made at a time.
     refused : bool
-        Whether vmap has refused the model.
+        True if vmap has refused the model.
     """
 
     def __init__(self, model: nn.Module, loss: Loss, of: Of, random: torch.Generator) -> None:
@@ -290,23 +292,23 @@ class MixedDerivatives:
 
     @property
     def like(self) -> Tensor:
-        """A tensor of the type and on the device that everything has."""
+        """A tensor with the type and device of all others."""
         return next(iter(self.weights.values()))
 
     def output(self, weights: Weights, inputs: Inputs) -> Any:
-        """What the model gives for a batch."""
+        """Return the model's output for a batch."""
         from torch.func import functional_call
 
         known = {**weights, **self.others}
         values = {place: known[name] for place, name in self._places.items()}
-        # Each place once, and no ties: else torch swaps a shared module's tensors twice, and then puts
-        # back its own.
+        # Each place once, without ties: else torch swaps a shared module's tensors twice, and then
+        # restores its own.
         if isinstance(inputs, Mapping):
             return functional_call(self.model, values, (), dict(inputs), tie_weights=False)
         return functional_call(self.model, values, inputs, tie_weights=False)
 
     def norms(self, inputs: Inputs, targets: Tensor) -> Weights:
-        """Norms of a batch's samples, added up: names and shapes of the weights.
+        """Return the summed norms of a batch's samples: names and shapes of the weights.
 
         Samples, one at least, are along the first dimension of inputs and `targets`, which are floats.
         """
@@ -323,7 +325,7 @@ class MixedDerivatives:
                 except torch.OutOfMemoryError:
                     raise
                 except RuntimeError:
-                    # Where the model itself is at fault, the other way fails as well, and says so.
+                    # If the model itself is at fault, the other way fails as well, with its error.
                     self.refused = True
                     logger.warning(
                         "vmap does not take this model: its sensitivity is computed one sample after "
@@ -333,13 +335,13 @@ class MixedDerivatives:
         return total
 
     def _by(self, inputs: Inputs, targets: Tensor) -> list[Tensor]:
-        """What gradients are differentiated by."""
+        """Return the variables of the outer derivative."""
         return [targets] if self.of == "labels" else tensors(inputs)
 
     def _value(
         self, weights: Weights, inputs: Inputs, target: Tensor, by: Iterator[Tensor]
     ) -> Tensor:
-        """Loss of a batch of one, with `by` in the place of what gradients are differentiated by."""
+        """Return the loss of a batch of one, with `by` in place of the variables of `_by`."""
         if self.of == "labels":
             target = next(by)
         else:
@@ -351,7 +353,7 @@ class MixedDerivatives:
         return size if self.of == "labels" else min(PROBES, size)
 
     def _directions(self, by: list[Tensor], most: int) -> Iterator[list[Tensor]]:
-        """Directions for each sample of `by`, `most` at a time, of shapes (samples, some, *sample)."""
+        """Yield directions for each sample of `by`, `most` at a time: (samples, some, *sample)."""
         import torch
 
         count, sizes = len(by[0]), [each[0].numel() for each in by]
@@ -391,9 +393,9 @@ class MixedDerivatives:
         squares: Weights = {}
         each = vmap(rows, randomness="different")
         for directions in self._directions(self._by(inputs, targets), self.chunk):
-            with sdpa_kernel(SDPBackend.MATH):  # vmap takes fused attention item by item
+            with sdpa_kernel(SDPBackend.MATH):  # vmap runs fused attention item by item
                 gradients = each(inputs, targets, directions)
-            # Not by vector_norm: over a dimension in the middle it takes ten times as long.
+            # Without vector_norm: over a dimension in the middle it takes ten times as long.
             add(squares, {name: found.square().sum(1) for name, found in gradients.items()})
         return {name: square.sqrt_().sum(0) for name, square in squares.items()}
 
@@ -401,7 +403,7 @@ class MixedDerivatives:
         import torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        # Fused attention can be differentiated once, which is enough for labels.
+        # Fused attention is differentiable once, which is enough for labels.
         attention = nullcontext if self.of == "labels" else lambda: sdpa_kernel(SDPBackend.MATH)
         leaves = {name: weight.detach().requires_grad_() for name, weight in self.weights.items()}
         total: Weights = {}

@@ -1,15 +1,16 @@
-"""Slots: many signed integers in one large one, which add without knowing of each other.
+"""Slots: many signed integers in one large one, which add independently.
 
     B = sum over k of v_k 2^(L k),   v_k signed                             modulo n
     L = bits of N bound, one for the sign, one to spare
 
-A slot's sum is less than a quarter of 2^L, so it is read back as a balanced digit: the one in
-[-2^(L-1), 2^(L-1)) that differs from B's digit by what the lower slots borrowed. No slot can run into
-the next one. A digit beyond what its senders can add up to is an overflow, and has a sign.
+A slot's sum is less than a quarter of 2^L, so it is read back as a balanced digit, in [-2^(L-1),
+2^(L-1)). That digit differs from B's digit by the borrow of the lower slots. No slot can run into
+the next one. A digit beyond the senders' maximum is an overflow, and has a sign.
 
-In two's complement with two sign bits, as printed, a borrow or carry of a lower slot reaches the upper
-ones as soon as three parties add (see `flhe_lab.papers.batchcrypt`). A vector is cut into batches as a
-whole, not layer by layer as in the paper, where the last batch of each layer is part empty.
+In two's complement with two sign bits, as printed, a borrow or carry of a lower slot reaches the
+upper ones as soon as three parties add (see `flhe_lab.papers.batchcrypt`). A vector is cut into
+batches as a whole. The paper cuts layer by layer, which leaves the last batch of each layer part
+empty.
 
 Source: BatchCrypt, Sec. 4.2 (quantization to signed integers, batching); digits: docs/protocol.md.
 """
@@ -27,12 +28,12 @@ from flhe.errors import ConfigError, ProtocolError
 from flhe.math.bigint import Big, from_rows, gmpy, to_rows
 
 MAX_WIDTH = 56
-"""Most bits of a slot that the loops handle; 32-bit values of 1024 senders take 43."""
+"""Maximum bits of a slot that the loops handle; 32-bit values of 1024 senders take 43."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """How the values of one vector, within `bound`, lie in large integers, `cohort` of which are added.
+    """Layout of one vector's values, within `bound`, in large integers, `cohort` of which are added.
 
     `capacity` is |n| - 1: bits of the integers that a modulus n carries without wrapping.
     """
@@ -68,13 +69,13 @@ class Slots:
         return np.int32 if self.width <= 32 else np.int64
 
     def batches(self, length: int) -> int:
-        """Integers that a vector takes."""
+        """Return the number of integers that a vector takes."""
         return -(-length // self.per)
 
     def pack(self, values: NDArray[Any]) -> list[Big]:
-        """An mpz for each of a vector's batches, in (-2^(capacity - 2), 2^(capacity - 2)).
+        """Return an mpz for each of a vector's batches, in (-2^(capacity - 2), 2^(capacity - 2)).
 
-        `values` are signed integers, shape (length,), each within the bound: callers check that.
+        `values` are signed integers, shape (length,), each within the bound, which callers check.
         """
         from flhe.math import kernels
 
@@ -86,13 +87,13 @@ class Slots:
         return [number - offset for number in from_rows(rows)]
 
     def digits(self, numbers: Sequence[Big], length: int, count: int) -> NDArray[Any]:
-        """Digits of the sums of `count` vectors' batches, int32 or int64 (length,).
+        """Return digits of the sums of `count` vectors' batches, int32 or int64 (length,).
 
         Numbers are mpz, and signed. `length` is that of the vectors.
 
-        Raises ProtocolError: another number of batches than such vectors have, or a count beyond the
-        cohort; a positive or negative overflow: such vectors cannot have added up to it; a slot beyond
-        the last value that is not empty.
+        Raises ProtocolError: another number of batches than such vectors have, or a count beyond
+        the cohort; an overflow, which such vectors cannot reach; a slot beyond the last value that
+        is not empty.
         """
         from flhe.math import kernels
 
@@ -129,10 +130,10 @@ class Slots:
         return (self.width * self.per + 7) // 8
 
     def _halves(self) -> NDArray[np.uint64]:
-        """Half a slot's range for each slot: what makes fields of digits, and digits of fields."""
+        """Return half a slot's range for each slot, which converts between fields and digits."""
         return np.full(self.per, 1 << (self.width - 1), np.uint64)
 
     def _offset(self) -> Big:
-        """The same in one number."""
+        """Return the same in one number."""
         ones = ((gmpy().mpz(1) << (self.width * self.per)) - 1) // ((1 << self.width) - 1)
         return ones << (self.width - 1)

@@ -1,20 +1,21 @@
 """TopK: send the largest values of every layer, and keep the others for the next round.
 
-What a client does not send, its residual, is added to the next update *before* choosing. Chosen values
-plus new residuals are updates plus old residuals, exactly.
+The values that a client does not send, its residual, are added to the next update *before*
+choosing. Chosen values plus new residuals are updates plus old residuals, exactly.
 
-The number of values kept is the same whatever the values are, so that it tells nothing of them: of
-equal magnitudes those with the lowest coordinates are kept, and zeros where there is nothing else.
+The number of values kept does not depend on the values, so it reveals nothing about them. Of equal
+magnitudes those with the lowest coordinates are kept, and zeros if there is nothing else.
 
-Running statistics travel whole: a residual of a variance, added rounds after it was measured,
-overshoots, and one variance below zero is a model that predicts nothing. So do small arrays, which cost
-nothing.
+Running statistics travel whole. A residual of a variance, added rounds after it was measured,
+overshoots, and one negative variance makes a model's predictions useless. Small arrays travel whole
+too, because they cost nothing.
 
-`Weigh` divides by the weight of the whole round, also where few sent a coordinate. The paper normalizes
-by who sent each coordinate, which makes rare coordinates larger, and their errors with them.
+`Weigh` divides by the weight of the whole round, even if few clients sent a coordinate. The paper
+normalizes by the senders of each coordinate, which makes rare coordinates larger, and their errors
+with them.
 
-Source: FLASHE, Algorithm 1, lines 15-21 and 30; the schedule is that of its Sec. 6.4, where sparsity
-grows to 20%, 60%, 80% and 90% every 10 rounds.
+Source: FLASHE, Algorithm 1, lines 15-21 and 30; the schedule is that of its Sec. 6.4, where
+sparsity grows to 20%, 60%, 80% and 90% every 10 rounds.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ WHOLE = ("*running_*", "*moving_*")
 """Names of running statistics, as PyTorch and Keras have them."""
 
 SMALL = 256
-"""Values of an array that travels whole by default."""
+"""Default maximum size of an array that travels whole, in values."""
 
 
 class Progress(NamedTuple):
-    """What all readers share.
+    """Shared state of all readers.
 
-    `bounds` are where every layer starts, and where the last one ends; `whole`: which layers travel
-    whole; `rounds`: those opened so far.
+    `bounds` are the starts of the layers, and the end of the last one; `whole`: the layers that
+    travel whole; `rounds`: the number of rounds opened so far.
     """
 
     bounds: tuple[int, ...]
@@ -77,7 +78,7 @@ class TopK(Codec):
     whole : tuple of str
         Names of arrays that travel whole in every round; `*` and `?` match as in file names.
     small : int
-        Arrays of so many values, or fewer, travel whole too.
+        Arrays of at most this many values travel whole too.
     """
 
     name: ClassVar[str] = "topk"
@@ -102,11 +103,11 @@ class TopK(Codec):
 
     @property
     def least_share(self) -> float:
-        """The share of each layer's values in the end; small layers go whole."""
+        """Final share of each layer's values; small layers travel whole."""
         return self.ratio
 
     def parameters(self) -> dict[str, Any]:
-        """Ratio as decimal text, warm-up, and what travels whole."""
+        """Return the ratio as decimal text, the warm-up, and the arrays that travel whole."""
         return {
             "name": self.name,
             "ratio": str(float(self.ratio)),
@@ -117,15 +118,15 @@ class TopK(Codec):
 
     @classmethod
     def from_parameters(cls, stored: Mapping[str, Any]) -> TopK:
-        """Inverse of `parameters`, without the name."""
+        """Invert `parameters`, without the name."""
         return cls(**{**stored, "ratio": float(stored["ratio"])})
 
     def summary(self) -> str:
-        """The share that is sent."""
+        """Return the share that is sent as text."""
         return f"top {self.ratio}"
 
     def init(self, layout: Layout) -> State:
-        """Shared state: the layers and no rounds. No residual yet.
+        """Return the layers and zero rounds as shared state, without a residual.
 
         Raises ConfigError: a layout of 2**31 values or more.
         """
@@ -140,19 +141,19 @@ class TopK(Codec):
         return State(shared=Progress(bounds, whole, 0))
 
     def out(self, space: Space) -> Reals:
-        """Reals without a bound, since residuals add up; so Clip goes after this."""
+        """Return reals without a bound, since residuals add up; so Clip goes after this."""
         if not isinstance(space, Reals):
             raise MisfitError(f"TopK takes reals, got {space}; put it before Quantize")
         return Reals(math.inf)
 
     def share(self, rounds: int) -> Fraction:
-        """Share of values kept after `rounds` opened rounds, exactly as written."""
+        """Return the share of values kept after `rounds` opened rounds, exactly as written."""
         steps = [share for share in WARMUP if share > self.ratio] if self.warmup else []
         at = rounds // self.warmup if steps else 0
         return Fraction(str(float(steps[at] if at < len(steps) else self.ratio)))
 
     def keep(self, progress: Progress) -> NDArray[np.int64]:
-        """How many values each layer sends: all, or its share, rounded up. Shape (layers,)."""
+        """Return how many values each layer sends: all, or its share, rounded up; (layers,)."""
         share = self.share(progress.rounds)
         sizes = np.diff(np.array(progress.bounds, np.int64)).tolist()
         kept = zip(sizes, progress.whole, strict=True)
@@ -161,7 +162,7 @@ class TopK(Codec):
         )
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
-        """float32 (length,) in; the chosen ones and their coordinates out, float32 and uint32 (k,).
+        """Encode float32 (length,) to chosen values and their coordinates, float32 and uint32 (k,).
 
         The tentative state holds the new residual, float32 (length,).
 
@@ -180,7 +181,7 @@ class TopK(Codec):
             raise MisfitError(f"TopK: update and residual must have the layout's {length} values")
         keep = self.keep(progress)
         total = int(keep.sum())
-        # One place more than is filled: see the kernel.
+        # One more place than is filled: see the kernel.
         coords, values = np.empty(total + 1, np.uint32), np.empty(total + 1, np.float32)
         residual = empty(length, np.float32)
         starts = np.array(progress.bounds, np.int64)
@@ -191,13 +192,13 @@ class TopK(Codec):
         return chosen, State(progress, residual)
 
     def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:
-        """Sum over a union of coordinates in, float32 (length,) out, zero where nobody sent.
+        """Decode a sum over a union of coordinates to float32 (length,), zero for unsent values.
 
-        Values float32 or float64 (u,), coords uint32 (u,). A dense sum passes unchanged; either way one
-        more round is open.
+        Values float32 or float64 (u,), coords uint32 (u,). A dense sum passes unchanged. Both count
+        one more opened round.
 
-        Raises ProtocolError: coordinates that do not ascend or lie beyond the layout: the sum was not
-        made of the senders' updates.
+        Raises ProtocolError: coordinates that do not ascend or lie beyond the layout, so the sum
+        was not made of the senders' updates.
         """
         from flhe.math import coordinate_kernels
 
@@ -219,13 +220,13 @@ class TopK(Codec):
         return total._replace(values=out, coords=None), after
 
     def memory(self, shared: Progress) -> dict[str, NDArray[np.float64]]:
-        """What a checkpoint keeps of the shared state: the number of rounds."""
+        """Return the part of the shared state for a checkpoint: the number of rounds."""
         return {ROUNDS: np.array([shared.rounds], np.float64)}
 
     def recall(self, layout: Layout, memory: Mapping[str, NDArray[np.float64]]) -> State:
-        """State out of a checkpoint's memory, fresh where it holds none; no residual.
+        """Return the state from a checkpoint's memory, fresh if it holds none; no residual.
 
-        Raises ProtocolError: a number of rounds that is none.
+        Raises ProtocolError: an invalid number of rounds.
         """
         state = self.init(layout)
         kept = memory.get(ROUNDS)
@@ -242,10 +243,11 @@ class TopK(Codec):
 def merged(
     values: NDArray[np.float32], coords: NDArray[np.uint32], residual: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """The whole update put back, for a round whose sum does not hold it: a new residual.
+    """Return the whole update as a new residual, for a round whose sum does not hold it.
 
-    `values` and `coords`, shape (k,), are what was encoded and `residual`, shape (length,), what was
-    left. Exact where the residual is zero at them: everywhere but where values were clipped.
+    `values` and `coords`, shape (k,), are the encoded ones; `residual`, shape (length,), is the
+    remainder. Exact where the residual is zero at the coordinates: everywhere except at clipped
+    values.
     """
     whole = residual.copy()
     whole[coords] += values

@@ -4,9 +4,9 @@ A mean square m >= 0 becomes two extras: hi in units of 2**-20 and lo, the rest,
 
     m ~= hi * 2**-20 + lo * 2**-72,    0 <= hi < 2**52,  0 <= lo < 2**52,
 
-so that a spread of 2**16 and one of 2**-36 both fit. All his come first, then all los. Sums are exact,
-and the mean of a sum is one division of integers, which Python rounds correctly: every member of a
-federation has the same mean to the last bit.
+so that values of 2**16 and of 2**-36 both fit. All his come first, then all los. Sums are exact,
+and the mean of a sum is one division of integers, which Python rounds correctly. So every member
+has the same mean to the last bit.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ HIGH, LOW = 20, 72
 """Bits behind the point of hi and lo."""
 
 PART = 1 << (LOW - HIGH)
-"""Both parts of one mean square are below this."""
+"""Bound on both parts of one mean square."""
 
 LIMIT = 2.0 ** (LOW - 2 * HIGH)
-"""Mean squares are below this: 2**32."""
+"""Bound on mean squares: 2**32."""
 
 MAX_SENDERS = ((1 << 63) - 1) // (PART - 1)
-"""Most senders whose parts add up within 63 bits."""
+"""Maximum number of senders whose parts add up within 63 bits."""
 
 Segments = tuple[tuple[int, int, float], ...]
 """(start, stop, alpha) for each run of a vector."""
 
 
 class Layers(NamedTuple):
-    """What all readers know of the L layers.
+    """The readers' common knowledge of the L layers.
 
     Attributes
     ----------
     bounds
-        Where each layer begins in the float lane, and where the last one ends: L + 1 numbers.
+        Start of each layer in the float lane, and end of the last one: L + 1 numbers.
     alphas
         Thresholds in force, one a layer; None until the round's mean squares are known.
     mean_squares
-        sigma^2 by layer, of which the thresholds were made; None where they were given.
+        sigma^2 by layer, from which the thresholds were made; None if they were given.
     ranged
-        Whether they were made of this very round's mean squares: then its updates tell none.
+        True if they were made from this round's own mean squares: its updates then carry none.
     """
 
     bounds: tuple[int, ...]
@@ -57,11 +57,11 @@ class Layers(NamedTuple):
 
     @property
     def layers(self) -> int:
-        """L."""
+        """L, the number of layers."""
         return len(self.bounds) - 1
 
     def edges(self, coords: NDArray[np.uint32] | None = None) -> NDArray[np.int64]:
-        """Where each layer begins in a vector of the values at `coords`, and its end: (L + 1,)."""
+        """Return the layers' starts in a vector of the values at `coords`, and its end: (L + 1,)."""
         bounds = np.array(self.bounds, np.int64)
         if coords is None:
             return bounds
@@ -70,7 +70,7 @@ class Layers(NamedTuple):
         return np.append(begins, coords.size).astype(np.int64)
 
     def segments(self, coords: NDArray[np.uint32] | None = None) -> Segments:
-        """Runs of one alpha in a vector of the values at `coords`; layers without values are none."""
+        """Return runs of one alpha in a vector of the values at `coords`, without empty layers."""
         edges = self.edges(coords).tolist()
         runs: list[tuple[int, int, float]] = []
         for start, stop, alpha in zip(edges[:-1], edges[1:], self.alphas or (), strict=True):
@@ -82,7 +82,7 @@ class Layers(NamedTuple):
 
 
 def to_extras(mean_squares: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Extras of one sender: shape (L,) in, shape (2 L,) out, rounded down to units of 2**-72.
+    """Return extras of one sender: shape (L,) in, (2 L,) out, rounded down to units of 2**-72.
 
     Raises RangeError: NaN, a negative number, or one of 2**32 and more.
     """
@@ -98,9 +98,9 @@ def to_extras(mean_squares: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def mean(sums: NDArray[np.int64], count: int, layers: int) -> list[float]:
-    """Mean over `count` senders of what their summed extras, shape (2 layers,), hold: one a layer.
+    """Return the mean over `count` senders from their summed extras, shape (2 layers,): one a layer.
 
-    Raises ProtocolError: sums of another length, or that `count` senders cannot have.
+    Raises ProtocolError: sums of another length, or that `count` senders cannot reach.
     """
     most = count * (PART - 1)
     values = [int(v) for v in sums]
@@ -115,7 +115,7 @@ def mean(sums: NDArray[np.int64], count: int, layers: int) -> list[float]:
 class Tally:
     """Mean squares by layer of one vector that comes in parts, multiplied with `scale`.
 
-    `edges` are those of `Layers`: where its L layers begin, and where the last one ends.
+    `edges` are those of `Layers`: the starts of its L layers, and the end of the last one.
     """
 
     __slots__ = ("_at", "_edges", "_scale", "_sums")
@@ -142,6 +142,6 @@ class Tally:
             self._at = stop
 
     def extras(self) -> NDArray[np.int64]:
-        """The mean squares as extras, shape (2 L,), 0 for a layer without values; see `to_extras`."""
+        """Return the mean squares as extras, (2 L,), 0 for empty layers; see `to_extras`."""
         means = self._sums / np.maximum(np.diff(self._edges), 1)
         return to_extras(means * self._scale**2)

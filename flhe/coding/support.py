@@ -1,17 +1,18 @@
-"""Support: which coordinates one sender encrypts.
+"""Support: the coordinates that one sender encrypts.
 
     byte     0          bitmap, or 1 + p for Rice coding with parameter p
-    bytes    1 to 4     how many coordinates, big-endian
+    bytes    1 to 4     number of coordinates, big-endian
     then                the bits, lowest first in every byte; those of the last byte unused are zero
 
-The bitmap has bit d % 8 of byte d // 8 set for coordinate d. Rice coding writes, for each coordinate,
-how many others were skipped before it, g: g >> p zeros, a one, then the low p bits of g, lowest first.
+The bitmap has bit d % 8 of byte d // 8 set for coordinate d. Rice coding writes, for each
+coordinate, the number g of others skipped before it: g >> p zeros, a one, then the low p bits of g,
+lowest first.
 
-The shorter of the two is used, the bitmap where they tie, with the lowest of the best parameters. So a
-set has exactly one encoding, and nothing else is accepted: its hash stands for the set.
+The shorter of the two is used, the bitmap on a tie, with the lowest of the best parameters. So a
+set has exactly one encoding, and others are refused: its hash identifies the set.
 
-Gaps of a random set are geometric, for which Rice codes are nearly the best there are. Whatever the
-set, n of L coordinates take at most n (1 + p) + (L - n) / 2**p bits for every p.
+Gaps of a random set are geometric, for which Rice codes are nearly optimal. In any set, n of L
+coordinates take at most n (1 + p) + (L - n) / 2**p bits for every p.
 
 Source: Rice and Plaunt, 1971; Golomb, 1966. FLASHE, Sec. 4.1 sends a bitmap (its mask M').
 """
@@ -34,12 +35,12 @@ HEADER = 5
 BITMAP = 0
 MAX_PARAMETER = 31
 MAX_LENGTH = (1 << 31) - 1
-"""Coordinates that a layout may have."""
+"""Maximum number of coordinates of a layout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """A set of `count` coordinates below `length`, coded; `of` and `from_bytes` make it.
+    """A coded set of `count` coordinates below `length`; made by `of` and `from_bytes`.
 
     `coords` are the coordinates, ascending, uint32 (count,), read-only.
     """
@@ -66,14 +67,13 @@ class Support:
 
     @classmethod
     def from_bytes(cls, data: bytes, length: int) -> Support:
-        """The support that a sender claims, over a layout of `length` coordinates.
+        """Return the support that a sender claims, over a layout of `length` coordinates.
 
-        Raises ConfigError: a length of 2**31 or more; ProtocolError: anything but the one encoding of
-        a set. Nothing is allocated by what the data claims before it is held against the size of the
-        data.
+        Raises ConfigError: a length of 2**31 or more; ProtocolError: anything but the one encoding
+        of a set. Claimed sizes are checked against the size of the data before memory is allocated.
         """
         _check_length(length)
-        # The bitmap is always open to the sender, so that nothing longer is ever right.
+        # A sender can always use the bitmap, so longer data is never valid.
         if not HEADER <= len(data) <= HEADER + _bytes(length):
             raise ProtocolError(
                 f"support: {len(data)} bytes, {HEADER} to {HEADER + _bytes(length)} are accepted"
@@ -86,17 +86,17 @@ class Support:
         return cls(length, coords.size, data, coords)
 
     def bitmap(self) -> NDArray[np.uint64]:
-        """Bit d % 64 of word d // 64 for every coordinate d, uint64 (ceil(length / 64),)."""
+        """Return bit d % 64 of word d // 64 for every coordinate d, uint64 (ceil(length / 64),)."""
         return _bitmap(self.coords, self.length)
 
     def digest(self) -> bytes:
-        """SHA-256 over the set and its length, 32 bytes."""
+        """Return the SHA-256 over the set and its length, 32 bytes."""
         fields = ["flhe/v1/support", self.length, self.data]
         return hashlib.sha256(canonical.dumps(fields)).digest()
 
 
 def union_of(supports: Sequence[Support]) -> tuple[NDArray[np.uint64], int]:
-    """Bitmap of the coordinates that somebody sends, and how many they are."""
+    """Return the bitmap of the coordinates in at least one support, and their number."""
     words = supports[0].bitmap().copy()
     for support in supports[1:]:
         np.bitwise_or(words, support.bitmap(), out=words)
@@ -104,7 +104,7 @@ def union_of(supports: Sequence[Support]) -> tuple[NDArray[np.uint64], int]:
 
 
 def covered(supports: Sequence[Support]) -> NDArray[np.uint32]:
-    """Coordinates that somebody sends, ascending, shape (union,)."""
+    """Return the coordinates in at least one support, ascending, shape (union,)."""
     from flhe.math import sparse_kernels
 
     if len(supports) == 1:
@@ -133,10 +133,10 @@ def _bytes(bits: int) -> int:
 
 
 def _best(gaps: NDArray[np.uint32], length: int) -> tuple[int, int]:
-    """Bits of the best Rice coding of these gaps, and the lowest parameter that reaches them.
+    """Return the bits of the best Rice coding of these gaps, and the lowest parameter with them.
 
-    From p to p + 1 the codes grow by one bit each and save half of their zeros. What they save can
-    only fall as p grows, so the cost is convex: walking downhill from anywhere finds its minimum.
+    From p to p + 1 the codes grow by one bit each and save half of their zeros. The saving can only
+    fall as p grows, so the cost is convex: walking downhill from anywhere finds its minimum.
     """
     from flhe.math import coordinate_kernels
 
@@ -151,7 +151,7 @@ def _best(gaps: NDArray[np.uint32], length: int) -> tuple[int, int]:
 
 
 def _encode(coords: NDArray[np.uint32], length: int) -> bytes | None:
-    """The encoding; None for coordinates that do not ascend or lie beyond `length`."""
+    """Return the encoding; None for coordinates that do not ascend or lie beyond `length`."""
     from flhe.math import coordinate_kernels
 
     gaps = np.empty(coords.size, np.uint32)
@@ -169,7 +169,7 @@ def _encode(coords: NDArray[np.uint32], length: int) -> bytes | None:
 
 
 def _decode(data: bytes, length: int) -> NDArray[np.uint32]:
-    """Coordinates, ascending and below `length`, of data that may come from a stranger."""
+    """Return coordinates, ascending and below `length`, of untrusted data."""
     from flhe.math import coordinate_kernels, sparse_kernels
 
     kind, count = data[0], int.from_bytes(data[1:HEADER], "big")

@@ -18,10 +18,10 @@ from flhe.coding.weigh import Weigh
 from flhe.errors import ConfigError
 
 PRIVATE_BITS = 28
-"""Of values with noise: its own steps then cost less than 1% up to millions of values."""
+"""Bits of values with noise: rounding steps then cost less than 1% up to millions of values."""
 
 Thresholds = float | Mapping[str, float] | Literal["history", "exchange"]
-"""A clipping threshold, one for each layer, or what they are fitted on."""
+"""One clipping threshold, one for each layer, or the source that they are fitted on."""
 
 
 def update_codec(
@@ -36,21 +36,21 @@ def update_codec(
     small: int = SMALL,
     permute: bool = True,
 ) -> Chain:
-    """Codecs of an update.
+    """Return the codecs of an update.
 
     Raises ConfigError: a parameter that cannot work.
 
     Parameters
     ----------
     bits : int
-        Bits of one quantized value, sign included, 2 to 32; 0, where the scheme takes it, are as
-        many as the members of an epoch leave room for at no cost.
+        Bits of one quantized value, sign included, 2 to 32; 0, if the scheme takes it, uses as many
+        as the members of an epoch leave room for at no cost.
     clip : float, mapping of str to float, "history" or "exchange"
-        Clipping threshold alpha: largest change of one weight in a round, overall or by layer; or what
-        it is fitted on: the rounds before, or this round's mean squares. See `Clip`.
+        Clipping threshold alpha: largest change of one weight in a round, overall or by layer; or
+        its source: the rounds before, or this round's mean squares. See `Clip`.
     max_examples : int
-        Example count of the largest client. A client with fewer is quantized as much more coarsely; one
-        with more has a clipping threshold as much lower.
+        Example count of the largest client. A client with fewer is quantized proportionally more
+        coarsely; one with more has a proportionally lower clipping threshold.
     weighted : bool
         Weigh updates by example counts, as FedAvg does; False gives every client the same weight.
     top_k : float, optional
@@ -79,17 +79,17 @@ def update_codec(
 def record_codec(
     multiplier: float, norm: float, sampling: float, expected_batch: float, bits: int
 ) -> Chain:
-    """Codec of sums of gradients with noise that hides a record; see `DiscreteGaussian`."""
+    """Return the codec of gradient sums with noise that hides a record; see `DiscreteGaussian`."""
     return chain(DiscreteGaussian(norm, multiplier, "record", sampling, expected_batch, bits=bits))
 
 
 def member_codec(multiplier: float, norm: float, bits: int) -> Chain:
-    """Codec of updates, clipped to a norm, with noise that hides one; see `DiscreteGaussian`."""
+    """Return the codec of norm-clipped updates with noise that hides one; see `DiscreteGaussian`."""
     return chain(ClipNorm(norm), DiscreteGaussian(norm, multiplier, bits=bits))
 
 
 def private_bits(default: int) -> int:
-    """Bits of values with noise under a scheme with that default: fine steps, or all there is room."""
+    """Return the bits of noisy values under a scheme with that default: fine steps, or all bits."""
     return PRIVATE_BITS if default else 0
 
 

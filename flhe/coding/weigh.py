@@ -3,8 +3,8 @@
 A client sends x * n / max_examples, and n itself, exactly, in `extras`. The sum over senders, times
 max_examples, divided by the summed n, is FedAvg's weighted mean.
 
-A client with more than max_examples examples weighs as much as it should: `Clip` scales its values up
-by n / max_examples before it cuts them, so its threshold is alpha * max_examples / n.
+A client with more than max_examples examples has its full weight. `Clip` scales its values up by n
+/ max_examples before cutting, so its threshold is alpha * max_examples / n.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flhe.errors import ConfigError, ExamplesError, MisfitError, ProtocolError, 
 
 
 def most_examples(cohort: int) -> int:
-    """Most examples that each of `cohort` clients may have: weighted metrics must add up in 63 bits."""
+    """Return the maximum examples of one of `cohort` clients: weighted metrics must fit 63 bits."""
     return ((1 << 63) - 1) // (MAX_PRODUCT * cohort)
 
 
@@ -30,10 +30,10 @@ def most_examples(cohort: int) -> int:
 class Weigh(Codec):
     """Scale by n / max_examples; decode to the weighted mean.
 
-    From `max_examples` on a client uses the whole range of values; the largest client's count is best.
-    A client with n examples is quantized in steps max_examples / n times as wide. 1 gives every client
-    the same weight. `scaled`, which the chain fills in: a `Clip` before it scales the values of one
-    with more.
+    From `max_examples` on a client uses the whole range of values; the largest client's count is
+    best. A client with n examples is quantized in steps max_examples / n times as wide. 1 gives
+    every client the same weight. The chain sets `scaled` if a `Clip` before it scales the values of
+    clients with more.
     """
 
     name: ClassVar[str] = "weigh"
@@ -49,32 +49,32 @@ class Weigh(Codec):
 
     @property
     def whole_weight(self) -> int:
-        """Its bound."""
+        """Example count with full weight."""
         return self.max_examples
 
     def summary(self) -> str:
-        """Whose weight is whole."""
+        """Return the weighting as text."""
         return (
             f"weighed up to {self.max_examples} examples" if self.max_examples > 1 else "unweighed"
         )
 
     def informed(self, before: Sequence[Codec], behind: Sequence[Codec]) -> Weigh:
-        """Whether a step before it scales values; of one example each, nobody has more."""
+        """Return the step, with `scaled` set if needed; with a maximum of 1 no client has more."""
         scaled = self.max_examples > 1 and any(codec.cuts for codec in before)
         return replace(self, scaled=scaled)
 
     def parameters(self) -> dict[str, Any]:
-        """The bound."""
+        """Return the maximum example count."""
         return {"name": self.name, "max_examples": self.max_examples}
 
     def out(self, space: Space) -> Reals:
-        """The same reals: weights are at most 1."""
+        """Return the same reals: weights are at most 1."""
         if not isinstance(space, Reals):
             raise MisfitError(f"Weigh takes reals, got {space}; put it before Quantize")
         return space
 
     def check_cohort(self, cohort: int) -> None:
-        """Sums of weighted metrics must fit 63 bits."""
+        """Check that sums of weighted metrics fit 63 bits."""
         if self.max_examples > most_examples(cohort):
             raise MisfitError(
                 f"Weigh(max_examples={self.max_examples}) with {cohort} clients overflows 63 bits; "
@@ -82,9 +82,10 @@ class Weigh(Codec):
             )
 
     def factor(self, extras: NDArray[Any]) -> np.float32:
-        """Return n / max_examples, 1 at most: `Clip` has done the rest of it.
+        """Return n / max_examples, at most 1; `Clip` has applied the rest.
 
-        Raises ExamplesError: n is below 1, or above max_examples where no Clip has scaled the values.
+        Raises ExamplesError: n is below 1, or above max_examples without a Clip that scaled the
+        values.
         """
         if extras.size <= WEIGHT:
             raise RangeError("Weigh needs the count and the weight in extras")
@@ -99,10 +100,10 @@ class Weigh(Codec):
         return np.float32(min(n, self.max_examples) / self.max_examples)
 
     def mean_factor(self, total: Plain, senders: Sequence[int]) -> float:
-        """max_examples / summed n, after checking what the ciphertext says of itself.
+        """Return max_examples / summed n, after checking the count and the weight in the sum.
 
-        Raises ProtocolError: the count is not the number of senders, or the weight is not what they
-        can add up to: the sum was not made of one vector from each of them.
+        Raises ProtocolError: the count is not the number of senders, or they cannot reach the
+        weight: the sum is not made of one vector from each of them.
         """
         count, weight = int(total.extras[COUNT]), int(total.extras[WEIGHT])
         if count != len(senders):
@@ -116,9 +117,9 @@ class Weigh(Codec):
         return self.max_examples / weight
 
     def encode(self, plain: Plain, state: State) -> tuple[Plain, State]:
-        """float32 in, float32 out, shape (length,)."""
+        """Encode float32 to float32, shape (length,)."""
         return plain._replace(values=plain.values * self.factor(plain.extras)), state
 
     def decode(self, total: Plain, senders: Sequence[int], state: State) -> tuple[Plain, State]:
-        """Sum in, weighted mean out."""
+        """Decode a sum to the weighted mean."""
         return total._replace(values=total.values * self.mean_factor(total, senders)), state

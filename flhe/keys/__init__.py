@@ -1,1 +1,1 @@
-"""Who shares which secret with whom, agreed through a relay that nobody trusts."""
+"""Secrets shared among members, agreed through an untrusted relay."""

@@ -1,12 +1,12 @@
-"""Who a site is: one Ed25519 key pair, made offline; and what it signs outside of any run.
+"""A site's identity: one Ed25519 key pair, made offline; and its statements outside of any run.
 
     signature = Ed25519( CBOR ["flhe/v1/site/" + kind, SHA-512(body)] )
 
-A label of a run's messages has no second slash (`agreement/messages.py`), so no message of a
-protocol can be shown as a statement, nor the other way round.
+Labels of a run's messages have no second slash (`agreement/messages.py`). So no message can pass
+for a statement, or the reverse.
 
-Public keys of small order are refused, under which one signature fits many messages; and those not
-written in their shortest form, which would let one key pass for two.
+Public keys of small order are refused, because one signature would fit many messages. So are keys
+not in their shortest form: one key could pass for two.
 
 Source: RFC 8032; docs/protocol.md.
 """
@@ -27,7 +27,7 @@ from flhe.wire.derive import PREFIX
 from flhe.wire.secret import Random, Secret
 
 Statement = Literal["roster", "enrol", "replace"]
-"""What a site says: that it takes part in a roster, asks to be listed, or gives its place to a key."""
+"""Kind of a site's statement: it joins a roster, asks to be listed, or passes its place to a key."""
 
 _P = 2**255 - 19
 _Y8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
@@ -37,7 +37,7 @@ _SMALL_ORDER_Y = frozenset({0, 1, _P - 1, _Y8, _P - _Y8})
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A signing key: its secret `seed`, and `public`, what a roster lists; 32 bytes each."""
+    """A signing key: its secret `seed`, and `public`, which a roster lists; 32 bytes each."""
 
     seed: bytes
     public: bytes = field(init=False)
@@ -69,7 +69,7 @@ def check_public(public: object) -> None:
         raise ProtocolError("an Ed25519 public key is 32 bytes")
     y = int.from_bytes(public, "little") & ((1 << 255) - 1)
     if y >= _P or y in _SMALL_ORDER_Y:
-        raise ProtocolError("this Ed25519 public key is one that no honest site has")
+        raise ProtocolError("this Ed25519 public key is invalid: no honest site has it")
 
 
 def verify(public: bytes, signature: bytes, message: bytes) -> None:

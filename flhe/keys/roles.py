@@ -1,6 +1,6 @@
-"""From an epoch's secrets to the roles that use them.
+"""Roles built from an epoch's secrets.
 
-The only place where a scheme meets a key. The server never calls it: it has no epoch.
+Only this module gives keys to a scheme. The server never calls it: it has no epoch.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from flhe.schemes.sealed import Sealed, Slot
 
 
 def secrets_of(epoch: Epoch) -> Secrets:
-    """What the member that holds `epoch` encrypts and opens with, at its own rank."""
+    """Return the secrets of the member that holds `epoch`, at its own rank."""
     return Secrets(epoch.group_key, epoch.rank, epoch.scheme_secret)
 
 
 def sealer_for(adder: Adder, epoch: Epoch, *, threads: int = 1) -> Sealer:
-    """The sealer of the member that holds `epoch`."""
+    """Return the sealer of the member that holds `epoch`."""
     return adder.sealer(secrets_of(epoch), threads=threads)
 
 
 def opener_for(
     adder: Adder, epoch: Epoch, total: Sealed, release: Sequence[bytes] = (), *, threads: int = 1
 ) -> Opener:
-    """The opener of a member of `epoch` for `total`.
+    """Return the opener of a member of `epoch` for `total`.
 
-    `release` is what its senders released of that sum, where they open it together.
+    `release` is what the senders released for that sum, if they open it together.
     """
     scheme, slot, senders = adder.scheme, total.slot, total.senders
     released: Any = None
@@ -47,20 +47,20 @@ def opener_for(
         circle = SharingParameters.of(epoch, 0, total.digest(), size)
         released = opened(circle, slot, senders, release, epoch=epoch)
     elif release:
-        raise ProtocolError("a release of masking keys, and the scheme agrees on none")
+        raise ProtocolError("a release of masking keys, but the scheme has none")
     return adder.opener(secrets_of(epoch), released, threads=threads)
 
 
 def spends_of(adder: Adder, length: int) -> Spends:
-    """What opening a sum of `length` values takes of the epoch's key; nothing where somebody has it."""
+    """Return how much of a shared key opening `length` values uses; `FREE` for other keys."""
     shared = adder.scheme.agreement == "shares"
     return cast(Any, adder).spends(length) if shared else FREE
 
 
 def partial_of(adder: Adder, epoch: Epoch, total: Sealed) -> bytes:
-    """A member's partial decryption of a closed sum, where it holds a share of the key.
+    """Return a member's partial decryption of a closed sum, if it holds a share of the key.
 
-    Raises QuorumError: fewer senders than open a sum.
+    Raises QuorumError: fewer senders than needed to open a sum.
     """
     need = adder.scheme.threshold_of(adder.cohort)
     if len(total.senders) < need:
@@ -69,16 +69,16 @@ def partial_of(adder: Adder, epoch: Epoch, total: Sealed) -> bytes:
 
 
 def check_pair(adder: KeyPairAdder, public: bytes, secret: bytes) -> None:
-    """Refuse a key pair that is not sound, does not fit the scheme, or does not open what it sealed.
+    """Refuse a key pair that is invalid, does not fit the scheme, or does not open its own seal.
 
-    Raises ProtocolError: what is wrong with it.
+    Raises ProtocolError with the fault.
     """
     if adder.scheme.agreement != "key-pair":
-        raise ProtocolError(f"a key pair, and scheme {adder.name!r} has none")
+        raise ProtocolError(f"a key pair, but scheme {adder.name!r} has none")
     adder.check_pair(public, secret)
     bound = adder.space.bound
     tried = adder.scheme.adder(adder.cohort, bound.bit_length() + 1, public)
-    # Under a group key and in a slot of nobody: nothing that is encrypted here leaves this function.
+    # Under a throwaway group key and slot: no ciphertext made here leaves this function.
     group_key, slot = bytes(32), Slot(0, bytes(32), bytes(16), 0, 0, bytes(32), bytes(32))
     members = [Secrets(group_key, rank, secret) for rank in range(2)]
     values = np.array([bound, -bound, 0, 1], np.int32)

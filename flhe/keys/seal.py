@@ -6,12 +6,12 @@
     key   = HKDF(K, "seal" | run_id | roster_hash | round | sender rank | salt)
     chunk = AES-256-GCM(key, nonce = be88(index) | last, AAD = everything before chunk_0)
 
-K is what a site may keep when all else of an epoch is gone: K_G is not found from it, so who has it,
-with all that ever passed over the wire, reads models: no update, no sum, no key of a scheme.
+A site may keep K when all else of an epoch is erased. K does not reveal K_G. So a holder of K, even
+with all traffic, reads models only: no update, no sum, no key of a scheme.
 
-`salt` is 32 fresh random bytes, so a key seals one box and a nonce that only counts never repeats
-under it; members share K, counters of their own would collide. The last chunk has last = 1 in its
-nonce: a box cut short, reordered or extended does not open.
+`salt` is 32 fresh random bytes, so a key seals one box and a counting nonce never repeats under it.
+Members share K, so counters of their own would collide. The last chunk has last = 1 in its nonce: a
+box cut short, reordered or extended does not open.
 
 Source: docs/protocol.md; RFC 5869 (HKDF); NIST SP 800-38D (GCM); the chunking is STREAM of Hoang et
 al., CRYPTO 2015, Sec. 7.
@@ -41,16 +41,16 @@ MAGIC = FAMILY + b"3\n"
 CHUNK = 64 << 20
 """Plaintext bytes a chunk; GCM allows 64 GiB under one nonce."""
 MAX_HEAD = 512
-"""Longest encoded head, bytes."""
+"""Maximum length of an encoded head, bytes."""
 TAG = 16
 
 _Act = Callable[[bytes, Buffer, bytes], bytes]
-"""(nonce, chunk, AAD) -> what is made of the chunk."""
+"""(nonce, chunk, AAD) -> the encrypted or decrypted chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelKey(Record):
-    """What opens the sealed models of one epoch: its id, run, roster and key, which is secret."""
+    """Key to the sealed models of one epoch: its id, run, roster and key, which is secret."""
 
     FORM = Form("model key", MAX_HEAD, "flhe-model-key", 1)
 
@@ -61,7 +61,7 @@ class ModelKey(Record):
 
     @classmethod
     def of(cls, epoch: Epoch) -> ModelKey:
-        """The key of an epoch's models."""
+        """Return the key of an epoch's models."""
         run_id, roster_hash = epoch.run_id, epoch.roster.hash
         key = hkdf(epoch.group_key, "models", run_id, roster_hash, epoch.id)
         return cls(epoch.id, run_id, roster_hash, key)
@@ -69,7 +69,7 @@ class ModelKey(Record):
 
 @dataclass(frozen=True, slots=True)
 class Head(Record):
-    """What a box says in clear; `rank` is its sealer's, in the epoch."""
+    """The clear head of a box; `rank` is its sealer's, in the epoch."""
 
     FORM = Form("sealed box", MAX_HEAD)
 
@@ -91,10 +91,10 @@ def seal(
     *,
     chunk_bytes: int = CHUNK,
 ) -> Iterator[bytes]:
-    """Seal the model of a round, in one buffer or many, for everyone who has `key`.
+    """Seal the model of a round, in one buffer or many, for all holders of `key`.
 
     The box comes chunk by chunk. Buffers must keep their content until it is complete. Raises
-    ProtocolError for a source that gives no salt of 32 bytes, which might repeat, and with it key and
+    ProtocolError for a source that gives no salt of 32 bytes: a repeated salt would repeat key and
     nonces.
     """
     head = Head(key.epoch, key.run_id, key.roster_hash, round_, rank, random(32), chunk_bytes)
@@ -106,16 +106,15 @@ def seal(
 def unseal(key: ModelKey, data: Buffer | Sequence[Buffer]) -> tuple[Head, Iterator[bytes]]:
     """Open a box, in one buffer or in pieces cut anywhere: its head, and the plaintext in chunks.
 
-    The first chunk is opened before this returns, so the head is authentic then. Each chunk that
-    comes out is authentic too, and in its place; none is kept. **That the box is whole is known only at
-    the end**: where it was cut, extended, or changed further on, the iterator raises
-    AuthenticationError after chunks that were fine, and those must not be used. So write them beside
-    the place where they belong and rename (`Store.write` does), and never act on a part of them.
-    Buffers must keep their content until then.
+    The first chunk is opened before this returns, so the head is authentic then. Each chunk is
+    authentic too, and in its place; none is kept. **Only the end proves that the box is whole.** If
+    a later part was cut, extended or changed, the iterator raises AuthenticationError after valid
+    chunks. Those must not be used: write them to a temporary file and rename it (`Store.write`
+    does). Buffers must keep their content until then.
 
-    Raises ProtocolError for bytes that are no box, or one of another epoch, run or roster than the
-    key's (the field is named); AuthenticationError for a box that was changed in any way or sealed
-    under another key.
+    Raises ProtocolError for bytes that are not a box, or a box of another epoch, run or roster than
+    the key's (the field is named); AuthenticationError for a box that was changed in any way or
+    sealed under another key.
     """
     pieces = _Pieces(data)
     aad, head = _split(pieces)
@@ -123,17 +122,17 @@ def unseal(key: ModelKey, data: Buffer | Sequence[Buffer]) -> tuple[Head, Iterat
         if getattr(head, name) != getattr(key, name):
             raise ProtocolError(f"sealed box: field {name} is not what is expected here")
     chunks = _chunks(_cipher(key, head).decrypt, aad, pieces, head.chunk_bytes + TAG)
-    # An iterator that is at its end keeps no chunk; a list would.
+    # An exhausted iterator keeps no chunk; a list would.
     return head, itertools.chain(iter([next(chunks)]), chunks)
 
 
 def peek(data: Buffer | Sequence[Buffer]) -> Head:
-    """Return the head of a box, unverified: for finding the key, never for deciding anything."""
+    """Return the unverified head of a box: to find the key, never for decisions."""
     return _split(_Pieces(data))[1]
 
 
 def _split(pieces: _Pieces) -> tuple[bytes, Head]:
-    """Take everything before the first chunk; returns it, and the head in it."""
+    """Take everything before the first chunk; return it, and its head."""
     start = bytes(pieces.take(len(MAGIC) + 4))
     if start.startswith(FAMILY) and not start.startswith(MAGIC):
         raise ProtocolError(
@@ -154,7 +153,7 @@ def _cipher(key: ModelKey, head: Head) -> AESGCM:
 
 
 def _chunks(act: _Act, aad: bytes, pieces: _Pieces, size: int) -> Iterator[bytes]:
-    """Encrypt or decrypt chunks of `size` bytes; keeps none of them."""
+    """Encrypt or decrypt chunks of `size` bytes; keep none of them."""
     for index in itertools.count():
         last = pieces.left <= size
         try:
@@ -168,9 +167,9 @@ def _chunks(act: _Act, aad: bytes, pieces: _Pieces, size: int) -> Iterator[bytes
 
 
 class _Pieces:
-    """A cursor over one buffer or several; `left` is the number of bytes that were not taken yet.
+    """A cursor over one buffer or several; `left` is the number of remaining bytes.
 
-    What lies within one buffer is given as a view; what crosses a border is copied, and no more.
+    Data within one buffer is returned as a view; data across a border is copied.
     """
 
     def __init__(self, data: Buffer | Iterable[Buffer]) -> None:

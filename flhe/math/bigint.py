@@ -1,4 +1,4 @@
-"""Integers of thousands of bits: GMP, by gmpy2, loaded when it is first needed."""
+"""Integers of thousands of bits: GMP, by gmpy2, loaded on first use."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from flhe.packages import absent
 
 Big = Any
-"""An mpz; gmpy2 has no types that a checker could see without loading it."""
+"""An mpz; gmpy2 has no types that a checker could read without loading it."""
 
 
 def gmpy() -> Any:
-    """Return gmpy2; ConfigError saying how to get it where it is not installed."""
+    """Return gmpy2; ConfigError with the install command if missing."""
     try:
         import gmpy2
     except ImportError:
@@ -30,7 +30,7 @@ def to_rows(numbers: Iterable[Big], width: int, count: int) -> NDArray[np.uint8]
 
 
 def from_rows(rows: NDArray[np.uint8]) -> list[Big]:
-    """Inverse of `to_rows`: rows of little-endian bytes, shape (count, width)."""
+    """Invert `to_rows`: rows of little-endian bytes, shape (count, width)."""
     read = gmpy().mpz.from_bytes
     width = rows.shape[1]
     data = rows.tobytes()
@@ -38,9 +38,9 @@ def from_rows(rows: NDArray[np.uint8]) -> list[Big]:
 
 
 def random_blum_prime(bits: int, random: Callable[[int], bytes]) -> int:
-    """Random prime of `bits` bits that is 3 modulo 4, its two highest bits set.
+    """Return a random prime of `bits` bits that is 3 modulo 4, its two highest bits set.
 
-    Candidates are drawn afresh, never counted up from one: each such prime is as likely as another.
+    Candidates are drawn afresh, never counted up from one: all such primes are equally likely.
     """
     is_prime = gmpy().is_prime
     top = 3 << (bits - 2)

@@ -1,4 +1,4 @@
-"""Large buffers: some that do not fault page by page, and all of them given back when freed."""
+"""Large buffers: fast allocation by huge pages, and return of freed memory to the system."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 HUGE = 1 << 22
-"""NumPy asks the kernel for huge pages from 4 MiB on."""
+"""Size from which NumPy asks the kernel for huge pages, 4 MiB."""
 
 SMALL = 1 << 20
-"""Below 1 MiB the heap serves, and reuses, what was freed."""
+"""Size below which the heap reuses freed blocks, 1 MiB."""
 
 
 def empty(length: int, dtype: Any) -> NDArray[Any]:
-    """Uninitialised array, shape (length,).
+    """Return an uninitialised array, shape (length,).
 
-    Between 1 and 4 MiB it is the front of a 4 MiB one, which comes in huge pages: a 3 MB ciphertext
-    would otherwise cost 730 page faults, which take longer than encrypting it.
+    Between 1 and 4 MiB it is the front of a 4 MiB one, which comes in huge pages. Otherwise a 3 MB
+    ciphertext would cost 730 page faults, which take longer than encrypting it.
     """
     nbytes = length * np.dtype(dtype).itemsize
     if SMALL <= nbytes < HUGE:
@@ -29,22 +29,22 @@ def empty(length: int, dtype: Any) -> NDArray[Any]:
 
 
 _M_MMAP_THRESHOLD = -3
-"""Of glibc's mallopt: from this size on, a block is a mapping of its own."""
+"""Parameter of glibc's mallopt: from this size on, a block is a mapping of its own."""
 
 
 @functools.cache
 def give_back_large() -> bool:
-    """Have blocks of 1 MiB and more go back to the system when they are freed; whether that worked.
+    """Make glibc return freed blocks of 1 MiB and more to the system; return whether it worked.
 
-    Left to itself, glibc keeps blocks of up to 32 MiB for later, in a heap for each thread. Flower
-    unpacks messages in 5 MiB blocks, on new threads: after a few of them a process holds several times
-    what it uses. For a server's process only: training would wait for fresh pages.
+    By default, glibc keeps blocks of up to 32 MiB for reuse, in a heap for each thread. Flower
+    unpacks messages in 5 MiB blocks, on new threads: after a few of them a process holds several
+    times what it uses. Call it in a server's process only: training would wait for fresh pages.
     """
     return _of_libc("mallopt", _M_MMAP_THRESHOLD, SMALL)
 
 
 def give_back() -> None:
-    """Give what is free back to the system, once; what comes after is allocated as before."""
+    """Return free memory to the system, once; later blocks are allocated as before."""
     _of_libc("malloc_trim", 0)
 
 

@@ -1,8 +1,8 @@
 """Compiled loops of `flhe.coding.coefficients`.
 
-Values and slots are whole coefficients' here: what the last one lacks is filled up. With one modulus
-below 2**64 a coefficient is a word. With several moduli it has several words: loops go through TILE
-coefficients at a time, slot by slot, so that vector units work on many coefficients at once.
+Values and slots fill whole coefficients here: callers pad the last one. With one modulus below
+2**64 a coefficient is a word. With several moduli it has several words. Loops process TILE
+coefficients at a time, slot by slot, for vector units.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _ONE = np.uint64(1)
 
 @njit
 def _added(a, b, q):
-    """Sum modulo any q < 2**64, canonical in and out."""
+    """Return the sum modulo any q < 2**64, canonical in and out."""
     return np.uint64(np.uint64(a - np.uint64(q - b)) if a >= np.uint64(q - b) else a + b)
 
 
 @njit
 def _residue(x, q):
-    """Residue of a signed number between -q and q."""
+    """Return the residue of a signed number between -q and q."""
     return np.uint64(np.uint64(x) + q) if x < 0 else np.uint64(x)
 
 
@@ -46,9 +46,9 @@ def lift_one(values, shifts, bound, log_p, noise, q, row):
 
 @njit
 def lower_one(row, shifts, mask, offset, q, away, log_p, out):
-    """Coefficients into slot sums less `away`; gives the largest noise and the largest sum.
+    """Turn coefficients into slot sums less `away`; return the largest noise and the largest sum.
 
-    The offset, a multiple of p, makes what is right not negative; the largest ones include it.
+    The offset, a multiple of p, makes valid values non-negative; the largest ones include it.
     """
     wide()
     per = len(shifts)
@@ -89,7 +89,7 @@ def _residues(noise, q, out):
 
 @njit
 def lift(values, per, bound, width, noise, powers, moduli, rows):
-    """Add p e + m to `rows` (limbs, count), each modulo its own."""
+    """Add p e + m to `rows` (limbs, count), each modulo its own modulus."""
     space = np.empty(TILE, np.uint64)
     group, words = 64 // width, powers.shape[1] - 1
     for at in range(0, noise.size, TILE):
@@ -117,7 +117,7 @@ def _shifted(row, offset, q, digit):
 
 @njit
 def _digit(digit, lower, inverse, quotient, q):
-    """Take a lower digit, below q, from a digit, and divide by the lower digit's modulus."""
+    """Subtract a lower digit, below q, from a digit, and divide by the lower digit's modulus."""
     wide()
     for j in range(digit.size):
         x = np.uint64(np.uint64(digit[j] - lower[j]) + q)
@@ -126,7 +126,7 @@ def _digit(digit, lower, inverse, quotient, q):
 
 @njit
 def _horner(word, q, carry):
-    """One word of number * q + carry; what is above it is left in `carry`."""
+    """Return one word of number * q + carry; `carry` receives the higher bits."""
     wide()
     for j in range(word.size):
         x = np.uint64(word[j] * q)
@@ -138,7 +138,7 @@ def _horner(word, q, carry):
 
 @njit
 def _bits(words, at, out):
-    """Bits at to at + 63 of numbers, `words` (words, count), lowest first."""
+    """Return bits at to at + 63 of numbers, `words` (words, count), lowest first."""
     wide()
     low, upper, shift = words[at // 64], words[at // 64 + 1], np.uint64(at % 64)
     # Shifting by 64 is undefined: by the rest first, then by one.
@@ -180,7 +180,7 @@ def _scatter(field, mask, away, per, k, out):
 
 @njit
 def _numbers(rows, order, offsets, moduli, garner, at, digits, words, carry):
-    """Residues of coefficients from `at` on into numbers, `words` (words, count), lowest first."""
+    """Turn residues of coefficients from `at` on into numbers, `words` (words, count)."""
     limbs, size = moduli.size, carry.size
     for i in range(limbs):
         digit = digits[i, :size]
@@ -197,9 +197,9 @@ def _numbers(rows, order, offsets, moduli, garner, at, digits, words, carry):
 
 @njit
 def lower(rows, per, order, offsets, moduli, garner, width, mask, away, log_p, out):
-    """As `lower_one`, for `rows` (limbs, count).
+    """Lower `rows` (limbs, count) as `lower_one` does.
 
-    `moduli` ascend, `order` says which row has which; `offsets`: the offset modulo each.
+    `moduli` ascend, `order` gives the row of each; `offsets`: the offset modulo each.
     """
     limbs, count = rows.shape
     digits = np.empty((limbs, TILE), np.uint64)

@@ -1,6 +1,6 @@
 """Compiled loops over coordinates: writing to them, splitting at them, permuting them, coding them.
 
-Unsigned indices keep numba from testing for negative ones.
+Unsigned indices keep numba from adding checks for negative ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _BLOCK = 1024
 
 @njit
 def scatter(coords, values, out):
-    """Write values to out[coords]; false unless coordinates ascend and lie within."""
+    """Write values to out[coords]; return false unless coordinates ascend and lie within."""
     before = np.int64(-1)
     for i in range(coords.size):
         at = np.int64(coords[i])
@@ -29,7 +29,7 @@ def scatter(coords, values, out):
 
 @njit
 def apart(values, coords, chosen, rest):
-    """`values` at `coords` (ascending, in range) into `chosen`, the others into `rest`, in order."""
+    """Split `values`: those at `coords` (ascending, in range) to `chosen`, others to `rest`."""
     start = 0
     at = 0
     for i in range(coords.size):
@@ -46,7 +46,7 @@ def apart(values, coords, chosen, rest):
 
 @njit
 def together(chosen, rest, coords, values):
-    """Inverse of `apart`, into `values`."""
+    """Invert `apart`, into `values`."""
     start = 0
     at = 0
     for i in range(coords.size):
@@ -70,7 +70,7 @@ def place(items, ranks, out):
 
 @njit
 def shuffle(picks, table):
-    """Fisher-Yates: swap the last place with place picks[last], and so on down to the second."""
+    """Shuffle (Fisher-Yates): swap the last place with place picks[last], down to the second."""
     for last in range(table.size - 1, 0, -1):
         pick = picks[last]
         table[last], table[pick] = table[pick], table[last]
@@ -92,11 +92,11 @@ def _rounds(left, right, rows, columns, tables, first):
 
 @njit
 def feistel(coords, length, rows, columns, tables, first, out):
-    """Alternating Feistel network over Z_rows x Z_columns, walked until it lands below `length`.
+    """Run an alternating Feistel network over Z_rows x Z_columns until it lands below `length`.
 
-    Round r adds tables[r] of one half to the other; `first` is 0 where the first one changes the
-    left half. Both halves lie below their moduli before and after, so x - modulus either reduces the
-    sum or wraps to a larger number: the minimum is right in both cases.
+    Round r adds tables[r] of one half to the other; `first` is 0 if round 0 changes the left half.
+    Both halves lie below their moduli before and after. So x - modulus either reduces the sum or
+    wraps to a larger number: the minimum is right in both cases.
     """
     left, right = np.empty(_BLOCK, np.uint32), np.empty(_BLOCK, np.uint32)
     inverse = 1.0 / np.float64(columns)
@@ -120,7 +120,7 @@ def feistel(coords, length, rows, columns, tables, first, out):
 
 @njit
 def gaps_of(coords, length, gaps):
-    """Coordinates skipped before each; false unless they ascend and lie below `length`."""
+    """Count the coordinates skipped before each; return false unless they ascend below `length`."""
     following = np.int64(0)
     fits = True
     for i in range(coords.size):
@@ -133,7 +133,7 @@ def gaps_of(coords, length, gaps):
 
 @njit
 def rice_bits(gaps, parameter):
-    """Bits that Rice coding with `parameter` takes."""
+    """Return the bits that Rice coding with `parameter` takes."""
     total = np.uint64(gaps.size) * np.uint64(parameter + 1)
     for i in range(gaps.size):
         total += np.uint64(gaps[i] >> np.uint32(parameter))
@@ -142,7 +142,7 @@ def rice_bits(gaps, parameter):
 
 @njit
 def rice_write(gaps, parameter, words):
-    """Each gap as gap >> parameter zeros, a one, and its low bits; `words` has one word to spare."""
+    """Write each gap: gap >> parameter zeros, a one, its low bits; `words` has a spare word."""
     p = np.uint64(parameter)
     low = (np.uint64(1) << p) - np.uint64(1)
     at = np.uint64(0)
@@ -159,9 +159,9 @@ def rice_write(gaps, parameter, words):
 
 @njit
 def rice_read(words, nbits, parameter, length, coords):
-    """Inverse of `rice_write`; gives the number of bits read, or -1 for what codes no such set.
+    """Invert `rice_write`; return the number of bits read, or -1 for an invalid set.
 
-    `words` has two zero words after the `nbits` bits; `coords` has room for as many as are coded.
+    `words` has two zero words after the `nbits` bits; `coords` has room for all coded coordinates.
     """
     p = np.uint64(parameter)
     one = np.uint64(1)

@@ -2,14 +2,15 @@
 
     P[Y = y] proportional to exp(-y^2 / (2 v)),   v a whole number, 2**4 to 2**52
 
-A sample is drawn from a discrete Laplace distribution and kept with the probability that turns one into
-the other. Each step compares a uniform number, whose first 64 bits are one word of a keystream, with
-exp(-a / b) for integers a and b. A compiled loop computes that in floating point, and decides only
-where the error cannot matter. One comparison in 2**35 is left to exact arithmetic, which draws further
-bits as it needs them. So the samples have the distribution itself, not one that is near it.
+A sample is drawn from a discrete Laplace distribution and kept with the probability that turns one
+into the other. Each step compares a uniform number, whose first 64 bits are one word of a
+keystream, with exp(-a / b) for integers a and b. A compiled loop computes that in floating point,
+and decides only if the error cannot matter. Exact arithmetic decides one comparison in 2**35, and
+draws further bits as it needs them. So the samples have exactly the distribution, not an
+approximation.
 
-How long the loop runs depends on the samples. That is no use to someone who sees a whole update arrive,
-and is why secrets of encryption are drawn from a table instead (`flhe.math.sampling`).
+The loop's running time depends on the samples. An observer of whole updates learns nothing from it.
+Secrets of encryption are drawn from a table instead (`flhe.math.sampling`).
 
 Source: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS 2020
 (arXiv 2004.00010), Algorithms 2 and 3; lazily extended uniforms: Karney, ACM TOMS 42 (2016).
@@ -34,14 +35,14 @@ if TYPE_CHECKING:
     from flhe.wire.secret import Random
 
 MIN_VARIANCE, MAX_VARIANCE = 1 << 4, 1 << 52
-"""A sample of the widest is below 2**31, unless it is 32 standard deviations away."""
+"""Bounds on the variance: a sample is below 2**31, unless it is 32 standard deviations away."""
 
 SLACK = 2.0**-36
 """Relative error that the compiled loop allows for its exponentials; its own is below 2**-40."""
 
 WORD = 64
 SIGN = 63
-"""Bit of a word that says a sample's sign; the lower ones say its offset."""
+"""Bit of a word that holds a sample's sign; the lower ones hold its offset."""
 
 Samples = NDArray[np.int32]
 
@@ -82,7 +83,7 @@ def draw(
 
 
 def _exactly(held: Elements, scale: int, variance: int, random: Random) -> tuple[int, int] | None:
-    """One sample by exact arithmetic, and how many words it took; None where they ran out."""
+    """Return one sample by exact arithmetic, and the words that it took; None if they ran out."""
     try:
         return exact_sample((int(word) for word in held), scale, variance, random)
     except StopIteration:
@@ -92,7 +93,7 @@ def _exactly(held: Elements, scale: int, variance: int, random: Random) -> tuple
 def exact_sample(
     source: Iterator[int], scale: int, variance: int, random: Random
 ) -> tuple[int, int]:
-    """Return one sample and how many words of `source` it took; StopIteration where they ran out.
+    """Return one sample and the number of words of `source` used; StopIteration if they ran out.
 
     `scale` is that of the Laplace distribution, floor(sigma) + 1. Comparisons that 64 bits do not
     decide take further bits from `random`.
@@ -117,14 +118,14 @@ def exact_sample(
         while happens(1, 1):
             magnitude += scale
         negative = bool(first >> SIGN)
-        if negative and magnitude == 0:  # or zero would have two chances
+        if negative and magnitude == 0:  # otherwise zero would have two chances
             continue
         if happens((magnitude * scale - variance) ** 2, 2 * variance * scale**2):
             return (-magnitude if negative else magnitude), used
 
 
 def _is_below(word: int, a: int, b: int, more: Callable[[], int]) -> bool:
-    """Whether a uniform number in [0, 1) whose first 64 bits are `word` is below exp(-a / b)."""
+    """Return whether a uniform number in [0, 1) with first 64 bits `word` is below exp(-a / b)."""
     if a == 0:
         return True
     bits, digits = WORD, 40

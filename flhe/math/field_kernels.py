@@ -1,12 +1,12 @@
 """Compiled arithmetic in the Goldilocks field: Q = 2**64 - 2**32 + 1.
 
-Field elements are uint64, canonical (below Q) wherever they lie in an array. With e = 2**32 - 1,
-2**64 = e and 2**96 = -1 modulo Q, so a 128-bit product reduces by shifts. Products are made of 32-bit
-halves: that is what vector units multiply, several elements at a time. With 512-bit vectors a butterfly
-so takes 0.4 times what it takes with one 128-bit product after the other, with 256-bit ones 0.8 times.
+Field elements in arrays are uint64, canonical (below Q). With e = 2**32 - 1, 2**64 = e and 2**96 =
+-1 modulo Q, so a 128-bit product reduces by shifts. Products are made of 32-bit halves, because
+vector units multiply several of those at a time. A butterfly takes 0.4 times as long as with
+sequential 128-bit products with 512-bit vectors, 0.8 times with 256-bit ones.
 
-Other modules of kernels compile these in: whoever changes this one touches them too, or numba's cache
-does not see it.
+Other kernel modules compile these in: after a change here touch them too, or numba's cache goes
+stale.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _WORD = np.uint64(32)
 
 
 def _wide(_context):
-    """Let the loops of this function have 512-bit vectors, where the processor has them.
+    """Allow 512-bit vectors in this function's loops, if the processor has them.
 
-    LLVM keeps to 256 bits on Intel's unless a function says so; with 512 these loops take half the
-    time. llvmlite lists the attributes that it knows, and this is not among them: hence `set.add`.
+    LLVM uses 256 bits on Intel's by default; with 512 these loops take half the time. llvmlite
+    lists the attributes that it knows, and this is not among them: hence `set.add`.
     """
 
     def attribute(context, builder, _signature, _arguments):
@@ -42,27 +42,27 @@ def _wide(_context):
 wide: Any = intrinsic(_wide)
 
 
-# A sum or a difference that may wrap around: both ways of correcting it are a choice between two first
-# operands. Written as a result and its correction, LLVM takes it for checked arithmetic and makes no
+# A sum or a difference that may wrap around: both corrections are a choice between two first
+# operands. As a result and its correction, LLVM would take it for checked arithmetic and make no
 # vector code.
 
 
 @njit
 def plus(a, b):
-    """Sum modulo Q, canonical; for any 64-bit a, and b up to Q, as long as a + b < 2 Q."""
+    """Return the sum modulo Q, canonical; for any 64-bit a, and b up to Q, if a + b < 2 Q."""
     beyond = a >= np.uint64(_Q - b)
     return np.uint64((np.uint64(a + _E) if beyond else a) + b)
 
 
 @njit
 def minus(a, b):
-    """Difference a - b modulo Q; canonical in and out."""
+    """Return the difference a - b modulo Q; canonical in and out."""
     return np.uint64((np.uint64(a - _E) if a < b else a) - b)
 
 
 @njit
 def reduced(high, low):
-    """Residue of high * 2**64 + low, a product of any two 64-bit numbers; canonical."""
+    """Return the residue of high * 2**64 + low, a product of any two 64-bit numbers; canonical."""
     top = np.uint64(high >> _WORD)
     rest = np.uint64(high & _E)
     x = np.uint64((np.uint64(low - _E) if low < top else low) - top)
@@ -72,7 +72,7 @@ def reduced(high, low):
 
 @njit
 def mul(a, b):
-    """Product modulo Q, canonical, for any 64-bit a and b."""
+    """Return the product modulo Q, canonical, for any 64-bit a and b."""
     a0 = np.uint64(a & _E)
     a1 = np.uint64(a >> _WORD)
     b0 = np.uint64(b & _E)
@@ -93,10 +93,10 @@ _UP = np.uint64(1 << 31)
 
 @njit
 def nearest(x):
-    """The integer nearest to x p / Q, modulo p, for a canonical x.
+    """Return the integer nearest to x p / Q, modulo p, for a canonical x.
 
-    2**64 / Q is a little more than 1 + 2**-32, so the quotient is x + (x >> 32), rounded at bit 32. By
-    the exact remainder, that is wrong for one x only: 2**63, which lies just below a half.
+    2**64 / Q is a little more than 1 + 2**-32, so the quotient is x + (x >> 32), rounded at bit 32.
+    By the exact remainder, that is wrong for one x only: 2**63, which lies just below a half.
     """
     top = np.uint64(x >> _WORD)
     rest = np.uint64(np.uint64(top + np.uint64(x & _E)) + _UP)
@@ -105,7 +105,7 @@ def nearest(x):
 
 @njit
 def rounded(x, out):
-    """Each of x (count,), rounded, into uint32 (count,)."""
+    """Round each of x (count,) into uint32 (count,)."""
     wide()
     for i in range(out.size):
         out[i] = nearest(x[i])

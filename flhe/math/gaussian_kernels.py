@@ -16,7 +16,7 @@ _SIGN = np.uint64(63)
 
 @njit
 def _happens(words, at, probability, slack):
-    """1 or 0 where word `at` decides, as the head of a uniform number; else _OUT or _UNDECIDED."""
+    """Return 1 or 0 if word `at`, a uniform number's head, decides; else _OUT or _UNDECIDED."""
     if at >= words.size:
         return _OUT
     # Both conversions round by 2**-53 at most: `slack` covers that, too.
@@ -25,15 +25,15 @@ def _happens(words, at, probability, slack):
         return 1
     if low > 0.0 and low >= probability * (1.0 + slack):
         return 0
-    return _UNDECIDED  # also of a probability too small for floats
+    return _UNDECIDED  # also for a probability too small for floats
 
 
 @njit
 def draw(words, scale, variance, slack, out):
-    """Fill `out`, int32 (count,), as far as words go and decide.
+    """Fill `out`, int32 (count,), while words last and decide.
 
-    Returns how many samples were made, how many words those took, and whether what stopped the loop is
-    a comparison that is undecided: then the next sample begins at that word.
+    Returns the number of samples, the words that they took, and whether an undecided comparison
+    stopped the loop. The next sample then begins at that word.
     """
     mask = np.uint64(1)
     while mask < np.uint64(scale + 1):

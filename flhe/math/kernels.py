@@ -1,22 +1,22 @@
 """Compiled loops: quantize, mask, pack, add, unpack.
 
-Numba is loaded here and in modules called `*_kernels`, and nowhere else: import them where they are
-used, so that importing flhe does not load it. All kernels release the GIL and are called on slices,
-which is how several threads share one vector.
+Only this module and modules called `*_kernels` load numba: import them on use, so that importing
+flhe does not load it. All kernels release the GIL and are called on slices, so several threads can
+share one vector.
 
 Packed layout of values of `bits` bits, word size W (32 bits for bits <= 32, else 64):
 
 - Blocks of W x COLUMNS values. Value (r, l) of a block, index r * COLUMNS + l, takes bits
-  [r * bits, (r + 1) * bits) of *column* l, a little-endian bit string of `bits` words; word k of column
-  l is stored at k * COLUMNS + l. Neighbouring values thus sit in neighbouring words at the same shift,
-  which is what lets one instruction work on many of them.
-- What is left after the last whole block: one little-endian bit string, value by value.
+  [r * bits, (r + 1) * bits) of *column* l, a little-endian bit string of `bits` words; word k of
+  column l is stored at k * COLUMNS + l. Neighbouring values thus sit in neighbouring words at the
+  same shift, so one instruction works on many of them.
+- Values after the last whole block: one little-endian bit string, value by value.
 
 So a ciphertext costs exactly `bits` bits a value, rounded up to a byte once.
 
 Sums are taken inside the packed words (SIMD within a register): with H the top bit of each value,
-(x & ~H) + (y & ~H) never carries out of a value, and (x ^ y) & H completes the top bit. A value that
-straddles two words passes its carry to the next word of its own column.
+(x & ~H) + (y & ~H) never carries out of a value, and (x ^ y) & H completes the top bit. A value
+that straddles two words passes its carry to the next word of its own column.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flhe.math.field_kernels import njit
 
 
 def _packing(word: type[Any], signed: type[Any], wide: int) -> tuple[Any, Any, Any]:
-    """Kernels for one word size. `word(...)` around each step keeps numba from widening."""
+    """Build kernels for one word size. `word(...)` around each step prevents widening."""
     columns = COLUMNS
 
     @njit
@@ -119,7 +119,7 @@ pack64, unpack64, add64 = _packing(np.uint64, np.int64, 64)
 
 @njit
 def pack_rest(values, mask, bits, out):
-    """Bit string of (values + mask) mod 2**bits into bytes `out`, which must be zero."""
+    """Write the bit string of (values + mask) mod 2**bits into bytes `out`, which must be zero."""
     at = 0
     for i in range(values.size):
         x = np.uint64(np.uint64(values[i]) + np.uint64(mask[i]))
@@ -136,7 +136,7 @@ def pack_rest(values, mask, bits, out):
 
 @njit
 def unpack_rest(data, mask, bits, out):
-    """Inverse of `pack_rest` for negated masks; values come out signed."""
+    """Invert `pack_rest` for negated masks; values come out signed."""
     at = 0
     up = np.uint64(64 - bits)
     for i in range(out.size):
@@ -156,25 +156,26 @@ def unpack_rest(data, mask, bits, out):
 
 @njit
 def pack_rows(values, mask, bits, out):
-    """`pack_rest` of every row, all with one mask."""
+    """Run `pack_rest` on every row, all with one mask."""
     for row in range(out.shape[0]):
         pack_rest(values[row], mask, bits, out[row])
 
 
 @njit
 def unpack_rows(data, mask, bits, out):
-    """`unpack_rest` of every row, all with one mask."""
+    """Run `unpack_rest` on every row, all with one mask."""
     for row in range(out.shape[0]):
         unpack_rest(data[row], mask, bits, out[row])
 
 
 @njit
 def quantize(x, inverse_bound, limit, weight, levels, rounding, offset, out):
-    """floor(clip(x / bound, -1, 1) * weight * levels + u), u uniform; returns how many were not within.
+    """Compute floor(clip(x / bound, -1, 1) * weight * levels + u), u uniform; count values outside.
 
-    Within is up to `limit`, which is 1 but for float32's rounding of alpha / alpha; NaN is not within.
-    Steps round where the separate codecs round: float32 up to the weight, float64 after it. Counters
-    are 32 bits wide so that they share registers with the values: fewer than 2**31 values a call.
+    A value is inside up to `limit`, which is 1 apart from float32's rounding of alpha / alpha; NaN
+    is outside. Steps round like the separate codecs: float32 up to the weight, float64 after it.
+    Counters are 32 bits wide so that they share registers with the values: fewer than 2**31 values
+    a call.
     """
     one = np.float32(1)
     outside = np.int32(0)
@@ -191,7 +192,7 @@ def quantize(x, inverse_bound, limit, weight, levels, rounding, offset, out):
 
 @njit
 def dequantize(total, factor, bound, out):
-    """float32(total * factor); returns how many integers lie outside [-bound, bound]."""
+    """Write float32(total * factor); return the number of integers outside [-bound, bound]."""
     beyond = np.int32(0)
     for i in range(total.size):
         value = total[i]

@@ -1,27 +1,28 @@
 """Permutation: a secret permutation of coordinates, under one key.
 
-The server adds up sparse updates and so sees which coordinates each sender has. Permuted, these say
-how many there are and which of them senders share, but not where in the model they lie.
+The server adds up sparse updates and so sees each sender's coordinates. Permuted, they reveal their
+number and the overlap between senders, but not their places in the model.
 
 Below SMALL coordinates: a table, shuffled (Fisher-Yates) by uniform picks; every permutation is
-equally likely. From there on: an alternating Feistel network over pairs (l, r) in Z_a x Z_b, with
-a = ceil(sqrt n) and b = ceil(n / a), where coordinate d is the pair (d // b, d % b). Even rounds add
-T_i[r] to l modulo a, odd ones T_i[l] to r modulo b. An image of n or more is permuted again until it
-falls below n (cycle walking; fewer than one in b are). Only the coordinates asked for cost anything,
-and a round's table fits a core's first cache. The inverse is the same network with negated tables,
+equally likely. From there on: an alternating Feistel network over pairs (l, r) in Z_a x Z_b, with a
+= ceil(sqrt n) and b = ceil(n / a). Coordinate d is the pair (d // b, d % b). Even rounds add T_i[r]
+to l modulo a, odd ones T_i[l] to r modulo b. An image of n or more is permuted again until it falls
+below n (cycle walking; fewer than one in b are). Only the coordinates in use cost anything, and a
+round's table fits a core's first cache. The inverse is the same network with negated tables,
 backwards.
 
 All picks and table entries are exactly `uniform`: words of AES-256-CTR under the key, stream i for
-table i and stream 0 for the shuffle. The counter block is fixed by the stream; safe because a key makes
-one permutation and nothing else: sessions derive a fresh one for every round and attempt.
+table i and stream 0 for the shuffle. The counter block is fixed by the stream. This is safe because
+a key makes one permutation only: sessions derive a fresh one for every round and attempt.
 
-What is claimed. The shuffle is as good as AES. The network is heuristic, as FF1 is: no attack is known
-to us that tells ROUNDS rounds of independent random functions (FF1 has 10) from a random permutation
-here. Attacks on small-domain Feistel networks need many pairs of inputs and images; an observer here
-sees images of secret sets, never a pair, and under one key only once. Sizes and overlaps of supports
-stay visible under any permutation.
+Security: the shuffle is as good as AES. The network is heuristic, like FF1: we know no attack that
+distinguishes ROUNDS rounds of independent random functions (FF1 has 10) from a random permutation
+here. Attacks on small-domain Feistel networks need many pairs of inputs and images. An observer
+here sees only images of secret sets, once under each key. Sizes and overlaps of supports stay
+visible under any permutation.
 
-Source: FLASHE, Sec. 4.2; Black and Rogaway, 2002 (cycle walking, unbalanced halves); NIST SP 800-38G.
+Source: FLASHE, Sec. 4.2; Black and Rogaway, 2002 (cycle walking, unbalanced halves); NIST SP
+800-38G.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ ROUNDS = 12
 MAX_LENGTH = (1 << 31) - 1
 
 Tables = tuple[NDArray[np.uint32], NDArray[np.uint32]]
-"""What permutes, and what permutes back."""
+"""Tables of the permutation, and of its inverse."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permutation:
-    """A permutation of 0 to length - 1, below 2**31, under a key of 32 bytes for it alone."""
+    """A permutation of 0 to length - 1, below 2**31, under a 32-byte key for it alone."""
 
     key: bytes
     length: int
@@ -69,15 +70,15 @@ class Permutation:
         object.__setattr__(self, "_tables", make(self.key, self.length))
 
     def forward(self, coords: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """Images of `coords`, uint32, same shape (count,). RangeError for one beyond the length."""
+        """Return images of `coords`, uint32 (count,). RangeError for one beyond the length."""
         return self._map(coords, inverse=False)
 
     def inverse(self, coords: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """What `forward` maps to `coords`, shape (count,). RangeError for one beyond the length."""
+        """Return the preimages of `coords`, shape (count,). RangeError for one beyond the length."""
         return self._map(coords, inverse=True)
 
     def _map(self, coords: NDArray[np.uint32], *, inverse: bool) -> NDArray[np.uint32]:
-        # Checked here because the loops behind do not: they would read beyond their tables.
+        # Checked here because the loops do not check: they would read beyond their tables.
         if coords.dtype != np.uint32:
             raise RangeError(f"Permutation: coordinates are uint32, got {coords.dtype}")
         if coords.size and int(coords.max()) >= self.length:
@@ -101,7 +102,7 @@ def _halves(length: int) -> tuple[int, int]:
 
 
 def _shuffled(key: bytes, length: int) -> Tables:
-    """A uniformly random permutation and its inverse, both uint32 (length,)."""
+    """Return a uniformly random permutation and its inverse, both uint32 (length,)."""
     from flhe.math import coordinate_kernels
 
     forward = np.arange(length, dtype=np.uint32)
@@ -113,7 +114,7 @@ def _shuffled(key: bytes, length: int) -> Tables:
 
 
 def _network(key: bytes, length: int) -> Tables:
-    """The rounds' tables, and those of the inverse's rounds, both uint32 (ROUNDS, max(a, b))."""
+    """Return the rounds' tables, and the inverse's, both uint32 (ROUNDS, max(a, b))."""
     rows, columns = _halves(length)
     forward = np.zeros((ROUNDS, max(rows, columns)), np.uint32)
     inverse = np.zeros_like(forward)
@@ -126,10 +127,10 @@ def _network(key: bytes, length: int) -> Tables:
 
 
 def uniform(stream: Stream, bounds: NDArray[np.uint64]) -> NDArray[np.uint32]:
-    """One exactly uniform integer below each of `bounds`, at most 2**16 of them, up to 2**32 each.
+    """Return one exactly uniform integer below each of `bounds`, at most 2**16, up to 2**32 each.
 
-    Each takes the stream's next 32-bit word, little-endian, modulo its bound. Words that are not below
-    the bound's largest multiple are drawn again, after all the others, in order.
+    Each takes the stream's next 32-bit word, little-endian, modulo its bound. Words not below the
+    bound's largest multiple are drawn again, after all the others, in order.
     """
     out = np.empty(bounds.size, np.uint32)
     limits = (np.uint64(1 << 32) // bounds) * bounds

@@ -27,10 +27,10 @@ BLOCK = 16
 """Bytes in one AES block."""
 
 _ZEROS = bytes(1 << 18)
-"""Encrypted to give keystream; 256 KiB keeps source and target in a core's own cache."""
+"""Input of the cipher; 256 KiB keeps source and target in a core's own cache."""
 
 CHUNK = len(_ZEROS)
-"""Bytes that one call of `into` may ask for."""
+"""Maximum bytes of one call of `into`."""
 
 
 class Stream:
@@ -54,15 +54,15 @@ class Stream:
 
 
 def words(key: bytes, start: int, count: int) -> Iterator[tuple[int, Elements]]:
-    """Words start, start + 1, ... of stream 0, little-endian, as many as fit a cache at a time.
+    """Yield words start, start + 1, ... of stream 0, little-endian, a cache's worth at a time.
 
-    Gives how many came before, and uint64 (some,), which the next ones overwrite: an even number of
-    them from an even start on.
+    Yields the number of words before, and uint64 (some,), which the next words overwrite: an even
+    number of them from an even start on.
     """
-    # An AES block holds two words: where the first word is the second of its two, skip one.
+    # An AES block holds two words: if the first word is the second of its two, skip one.
     block, skip = divmod(start, BLOCK // 8)
     stream, most, at = Stream(key, 0, block), CHUNK // 8, 0
-    # `into` wants a block to spare.
+    # `into` needs a spare block.
     held = np.empty(min(most, skip + count) + BLOCK // 8, np.uint64)
     while at < count:
         size = min(most - skip, count - at)
@@ -72,9 +72,9 @@ def words(key: bytes, start: int, count: int) -> Iterator[tuple[int, Elements]]:
 
 
 def drawn(random: Random, count: int) -> bytes:
-    """So many bytes of a random source; ConfigError where it gives another number of them."""
+    """Return `count` bytes of a random source; ConfigError if it gives another number of them."""
     data = random(count)
-    if len(data) != count:  # fewer would be secrets that are short, or repeat
+    if len(data) != count:  # fewer would make secrets short, or repeat them
         raise ConfigError(f"the random source gave {len(data)} bytes, {count} were asked for")
     return data
 
@@ -83,7 +83,7 @@ class Rounding(Protocol):
     """Source of independent uniform 16-bit integers, for stochastic rounding."""
 
     def next(self, count: int) -> NDArray[np.uint16]:
-        """The next `count`, at most PIECE; overwritten by the next call."""
+        """Return the next `count`, at most PIECE; overwritten by the next call."""
 
 
 PIECE = CHUNK // 4
@@ -101,7 +101,7 @@ class SecureRounding:
         self._scratch = np.empty(2 * PIECE + BLOCK, np.uint8)
 
     def next(self, count: int) -> NDArray[np.uint16]:
-        """The next `count`, at most PIECE; overwritten by the next call."""
+        """Return the next `count`, at most PIECE; overwritten by the next call."""
         self._stream.into(self._scratch, 2 * count)
         return self._scratch[: 2 * count].view(np.uint16)
 
@@ -114,11 +114,11 @@ _ONES = (1 << 64) - 1
 class FieldElements:
     """Uniform elements of a prime field, in blocks, under one key.
 
-    Position i of block j of n elements is 64-bit word j * n + i of stream 0, little-endian, cut to as
-    many low bits as the modulus has. Words that are not below the modulus (one in 2**32 for Goldilocks)
-    are no use: stream 1 + j, cut likewise, replaces those of block j, in order. So a block can be made
-    on any thread. The key, 32 bytes, is for these elements alone; the modulus, 2 to 2**64 - 1, is best
-    just below a power of two: replacing is slow.
+    Position i of block j of n elements is 64-bit word j * n + i of stream 0, little-endian, cut to
+    as many low bits as the modulus has. Words not below the modulus (one in 2**32 for Goldilocks)
+    are rejected: stream 1 + j, cut likewise, replaces those of block j, in order. So any thread can
+    make any block. The key, 32 bytes, is for these elements alone. The modulus, 2 to 2**64 - 1, is
+    best just below a power of two, because replacing is slow.
     """
 
     __slots__ = ("_key", "_mask", "_modulus")
@@ -133,7 +133,7 @@ class FieldElements:
         self._mask = (1 << (modulus - 1).bit_length()) - 1
 
     def blocks(self, first: int, count: int, n: int, scratch: Elements | None = None) -> Elements:
-        """Blocks first to first + count - 1: uint64 (count, n).
+        """Return blocks first to first + count - 1: uint64 (count, n).
 
         They lie in `scratch`, if given: uint64, at least count * n + 3. That saves fresh pages.
         """
@@ -154,7 +154,7 @@ class FieldElements:
         return out
 
     def _replace(self, j: int, block: Elements) -> None:
-        """Put words of stream 1 + j where those of block j are no use; in place."""
+        """Replace rejected words of block j by words of stream 1 + j, in place."""
         stream = Stream(self._key, 1 + j)
         pair = np.empty(2 * BLOCK // 8, np.uint64)
 
@@ -169,9 +169,9 @@ class FieldElements:
 
 
 def random_elements(count: int, random: Random = secrets.token_bytes) -> Elements:
-    """Independent uniform elements of the Goldilocks field, uint64 (count,).
+    """Return independent uniform elements of the Goldilocks field, uint64 (count,).
 
-    Raises ConfigError: a random source that gives another number of bytes than it was asked for.
+    Raises ConfigError: a random source that gives another number of bytes than requested.
     """
 
     def fresh(count: int) -> Elements:

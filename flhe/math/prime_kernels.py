@@ -1,16 +1,16 @@
-"""Compiled arithmetic modulo an odd prime q < 2**63, and in the Goldilocks field where q is None.
+"""Compiled arithmetic modulo an odd prime q < 2**63, and in the Goldilocks field if q is None.
 
-A product with a constant w needs no division (Shoup): with w' = floor(w 2**64 / q), the number
-x w - floor(x w' / 2**64) q lies in [0, 2 q) for every 64-bit x, and modulo 2**64 it takes two low
-products and one high one. The high one is made of 32-bit halves, which vector units multiply several at
-a time. q < 2**63 makes room for 2 q in a word; corrections are the lesser of two words, one of which
-has wrapped around. Elements are canonical (below q) wherever they lie in an array.
+A product with a constant w needs no division (Shoup). With w' = floor(w 2**64 / q), the number x w
+- floor(x w' / 2**64) q lies in [0, 2 q) for every 64-bit x. Modulo 2**64 it takes two low products
+and one high one. The high one is made of 32-bit halves, which vector units multiply several at a
+time. q < 2**63 leaves room for 2 q in a word; corrections are the lesser of two words, one of which
+has wrapped around. Elements in arrays are canonical (below q).
 
-With None for q, sums, differences and products are those of `field_kernels`, which needs no quotients:
-whatever stands in their place is not read. The choice is made when a kernel is compiled.
+With None for q, sums, differences and products are those of `field_kernels`, which needs no
+quotients: arguments in their place are not read. The choice is made when a kernel is compiled.
 
-`ring_kernels`, `coefficient_kernels` and `shamir_kernels` compile this module in: whoever changes it
-touches those too, or numba's cache does not see it.
+`ring_kernels`, `coefficient_kernels` and `shamir_kernels` compile this module in: after a change
+here touch those too, or numba's cache goes stale.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOW = np.uint64((1 << 32) - 1)
 
 @njit
 def high(a, b):
-    """High 64 bits of the product of any two 64-bit numbers."""
+    """Return the high 64 bits of the product of any two 64-bit numbers."""
     a0 = np.uint64(a & _LOW)
     a1 = np.uint64(a >> _HALF)
     b0 = np.uint64(b & _LOW)
@@ -39,14 +39,14 @@ def high(a, b):
 
 @njit
 def lesser(x, q):
-    """Residue of x < 2 q, canonical."""
+    """Return the residue of x < 2 q, canonical."""
     y = np.uint64(x - q)
     return min(x, y)
 
 
 @njit
 def plus(a, b, q):
-    """Sum modulo q, canonical in and out."""
+    """Return the sum modulo q, canonical in and out."""
     if q is None:
         return field_kernels.plus(a, b)
     return lesser(np.uint64(a + b), q)
@@ -54,7 +54,7 @@ def plus(a, b, q):
 
 @njit
 def minus(a, b, q):
-    """Difference a - b modulo q, canonical in and out."""
+    """Return the difference a - b modulo q, canonical in and out."""
     if q is None:
         return field_kernels.minus(a, b)
     x = np.uint64(a - b)
@@ -64,7 +64,7 @@ def minus(a, b, q):
 
 @njit
 def mul(x, w, quotient, q):
-    """Product modulo q, canonical, for any 64-bit x and a canonical w; quotient: floor(w 2**64 / q)."""
+    """Return x w modulo q, canonical; any 64-bit x, canonical w, quotient: floor(w 2**64 / q)."""
     if q is None:
         return field_kernels.mul(x, w)
     product = np.uint64(x * w)
@@ -73,16 +73,17 @@ def mul(x, w, quotient, q):
 
 @njit
 def apart(a, b, q):
-    """Difference a - b modulo q, not canonical: any 64-bit number may be multiplied."""
+    """Return a - b modulo q, not canonical, for a product that takes any 64-bit number."""
     return minus(a, b, q) if q is None else np.uint64(np.uint64(a - b) + q)
 
 
 @njit
 def quotients(w, q, unit, unit_quotient, inverse, out):
-    """floor(w 2**64 / q) of canonical w, into out; (count,).
+    """Write floor(w 2**64 / q) of canonical w into out; (count,).
 
-    unit: 2**64 mod q, inverse: that of q modulo 2**64. The remainder is w * unit mod q; w 2**64 less
-    that is a multiple of q, so the division is exact, and exact ones are products modulo 2**64.
+    unit: 2**64 mod q, inverse: that of q modulo 2**64. The remainder is w * unit mod q. w 2**64
+    less the remainder is a multiple of q, so the division is exact, and exact ones are products
+    modulo 2**64.
     """
     wide()
     for i in range(out.size):
@@ -92,7 +93,7 @@ def quotients(w, q, unit, unit_quotient, inverse, out):
 
 @njit
 def add(a, b, q, out):
-    """Sums into out; all (count,)."""
+    """Write sums into out; all (count,)."""
     wide()
     for i in range(out.size):
         out[i] = plus(a[i], b[i], q)
@@ -100,7 +101,7 @@ def add(a, b, q, out):
 
 @njit
 def subtract(a, b, q, out):
-    """Differences a - b into out; all (count,)."""
+    """Write differences a - b into out; all (count,)."""
     wide()
     for i in range(out.size):
         out[i] = minus(a[i], b[i], q)
@@ -108,7 +109,7 @@ def subtract(a, b, q, out):
 
 @njit
 def times(x, w, w_quotients, q, out):
-    """Products into out; all (count,)."""
+    """Write products into out; all (count,)."""
     wide()
     for i in range(out.size):
         out[i] = mul(x[i], w[i], w_quotients[i], q)
@@ -116,7 +117,7 @@ def times(x, w, w_quotients, q, out):
 
 @njit
 def scaled(x, factor, quotient, q, out):
-    """Products of all with one factor; (count,)."""
+    """Write products of all with one factor into out; (count,)."""
     wide()
     for i in range(out.size):
         out[i] = mul(x[i], factor, quotient, q)
@@ -132,7 +133,7 @@ def add_scaled(x, factor, quotient, q, out):
 
 @njit
 def powers(base, quotient, q, out):
-    """1, base, base**2, ... into out (count,)."""
+    """Write 1, base, base**2, ... into out (count,)."""
     power = np.uint64(1)
     for i in range(out.size):
         out[i] = power

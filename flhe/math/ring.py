@@ -1,11 +1,11 @@
-"""The Goldilocks field Z_Q, Q = 2**64 - 2**32 + 1; rings Z_q[x] / (x**n + 1) over it and other primes.
+"""The Goldilocks field Z_Q, Q = 2**64 - 2**32 + 1; rings Z_q[x] / (x**n + 1) over other primes too.
 
 Q - 1 is a multiple of 2**32, so every transform of up to 2**32 points exists, and 2**64 = 2**32 - 1
 modulo Q, which makes products cheap (`field_kernels`). Other primes q are 1 modulo 2 n; several of
 their rings are the limbs of a larger modulus.
 
-Elements are numpy uint64, canonical: below q. Arguments are taken to be canonical: shapes and types are
-looked at, values by `check` only.
+Elements are numpy uint64, canonical: below q. Functions assume canonical arguments: they check
+shapes and types, and only `check` checks values.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Q = (1 << 64) - (1 << 32) + 1
 MAX_POINTS = 1 << 16
 
 MAX_DIMENSION, MAX_GOLDILOCKS = 1 << 15, 1 << 13
-"""Of rings over any prime, and over the Goldilocks prime."""
+"""Maximum dimension of rings over any prime, and over the Goldilocks prime."""
 
 MAX_BITS = 63
-"""Of a modulus but the Goldilocks prime: twice a residue fits a word."""
+"""Maximum bits of a modulus other than the Goldilocks prime: twice a residue fits a word."""
 
 _BASES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 """No composite below 3 * 10**23 passes Miller-Rabin to all of these (Sorenson and Webster, 2017)."""
@@ -36,7 +36,7 @@ _BASES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 Elements = NDArray[np.uint64]
 
 Modulus = np.uint64 | None
-"""As kernels take it: None for the Goldilocks field."""
+"""Modulus for kernels: None for the Goldilocks field."""
 
 _WORD = 1 << 64
 
@@ -46,9 +46,10 @@ def _modulus(q: int) -> Modulus:
 
 
 def root(q: int, order: int) -> int:
-    """A primitive root of unity modulo a prime; `order` is a power of two that divides q - 1.
+    """Return a primitive root of unity modulo a prime; `order` is a power of two dividing q - 1.
 
-    It is g**((q - 1) / order) for the least g of 2, 3, ... that gives one: everybody finds the same.
+    It is g**((q - 1) / order) for the least g of 2, 3, ... that gives one: all members find the
+    same.
     """
     if order < 1 or order & (order - 1) or (q - 1) % order:
         raise ConfigError(
@@ -64,12 +65,12 @@ def root(q: int, order: int) -> int:
 
 
 def quotient(w: int, q: int) -> np.uint64:
-    """floor(w 2**64 / q), with which `prime_kernels.mul` multiplies by w."""
+    """Return floor(w 2**64 / q), with which `prime_kernels.mul` multiplies by w."""
     return np.uint64(w * _WORD // q)
 
 
 def quotients(w: Elements, modulus: Modulus) -> Elements:
-    """`quotient` of each; without a modulus nothing reads them, and they are what is given."""
+    """Return `quotient` of each; without a modulus they are not read, and `w` itself is returned."""
     from flhe.math import prime_kernels
 
     if modulus is None:
@@ -84,8 +85,8 @@ def quotients(w: Elements, modulus: Modulus) -> Elements:
 class Tables:
     """Roots of a transform modulo x**n - c, as `ring_kernels` reads them, and their quotients.
 
-    They stand stage by stage, inverses last stage first. `order`, (n,), says where the values at w**0
-    or w**1, w**2 or w**3, ... lie, w a root of order 2 n.
+    They are ordered stage by stage, inverses last stage first. `order`, (n,), gives the places of
+    the values at w**0 or w**1, w**2 or w**3, ..., w a root of order 2 n.
     """
 
     roots: Elements
@@ -96,7 +97,7 @@ class Tables:
 
     @classmethod
     def of(cls, w: Elements, modulus: Modulus, *, cyclic: bool = False) -> Tables:
-        """For x**n + 1, or x**n - 1 if `cyclic`, of the powers 0 to 2 n - 1 of a root of order 2 n.
+        """Return tables for x**n + 1, or x**n - 1 if `cyclic`; w: powers of a root of order 2 n.
 
         A factor x**(2 t) - w**(2 e) splits into x**t - w**e and x**t + w**e, whose constant is
         w**(e + n). So stages are lists of exponents, halved from one to the next.
@@ -117,7 +118,7 @@ class Tables:
         return cls(roots, parts, inverses, inverse_parts, np.argsort(exponents))
 
     def forward(self, x: Elements, modulus: Modulus) -> Elements:
-        """Transforms of polynomials, uint64 (..., n), as a new array."""
+        """Return transforms of polynomials, uint64 (..., n), as a new array."""
         from flhe.math import ring_kernels
 
         out, rows = np.empty(x.shape, np.uint64), _rows(x)
@@ -128,7 +129,7 @@ class Tables:
 def elementwise(
     name: str, x: Elements, y: Elements, modulus: Modulus, out: Elements | None = None
 ) -> Elements:
-    """Sums ("add") or differences ("subtract") of arrays of one shape; `out` must lie in one piece."""
+    """Return sums ("add") or differences ("subtract") of equal shapes; `out` is contiguous."""
     from flhe.math import prime_kernels
 
     out = np.empty(x.shape, np.uint64) if out is None else out
@@ -138,7 +139,7 @@ def elementwise(
             "of one shape"
         )
     if not (out.flags.c_contiguous and out.flags.writeable):
-        raise ConfigError("elements of a ring: what is written to must lie in one piece")
+        raise ConfigError("elements of a ring: the output array must be contiguous")
     flat, other = (np.ascontiguousarray(a).reshape(-1) for a in (x, y))
     getattr(prime_kernels, name)(flat, other, modulus, out.reshape(-1))
     return out
@@ -152,7 +153,7 @@ def _rows(x: Elements) -> Elements:
 
 
 def check(elements: Elements) -> None:
-    """RangeError unless all are uint64 below Q."""
+    """Raise RangeError unless all are uint64 below Q."""
     if elements.dtype != np.uint64:
         raise RangeError(f"field elements are uint64, got {elements.dtype}")
     if elements.size and int(elements.max()) >= Q:
@@ -160,25 +161,25 @@ def check(elements: Elements) -> None:
 
 
 def add(a: Elements, b: Elements) -> Elements:
-    """Sums, element by element, of arrays of one shape."""
+    """Return sums, element by element, of arrays of one shape."""
     return elementwise("add", a, b, None)
 
 
 def subtract(a: Elements, b: Elements) -> Elements:
-    """Differences a - b, element by element, of arrays of one shape."""
+    """Return differences a - b, element by element, of arrays of one shape."""
     return elementwise("subtract", a, b, None)
 
 
 def lifted(key: NDArray[np.signedinteger], q: int) -> Elements:
-    """Small signed coefficients modulo q."""
+    """Return small signed coefficients modulo q."""
     wide = key.astype(np.int64)
-    # NumPy takes a bare q of 64 bits for a C long, which it does not fit.
+    # NumPy takes a bare 64-bit q for a C long, which it does not fit.
     residues: Elements = wide.view(np.uint64) + np.where(wide < 0, np.uint64(q), np.uint64(0))
     return residues
 
 
 def powers(base: int, count: int, q: int = Q) -> Elements:
-    """1, base, base**2, ... modulo a prime, shape (count,)."""
+    """Return 1, base, base**2, ... modulo a prime, shape (count,)."""
     from flhe.math import prime_kernels
 
     out = np.empty(count, np.uint64)
@@ -192,7 +193,7 @@ def _tables(n: int) -> Tables:
 
 
 def evaluate(coefficients: Elements) -> Elements:
-    """Values of polynomials at 1, w, ..., w**(N - 1), w = root(Q, N), in that order.
+    """Return values of polynomials at 1, w, ..., w**(N - 1), w = root(Q, N), in that order.
 
     `coefficients` are uint64 (..., N), lowest first; N is a power of two up to 2**16.
     """
@@ -210,7 +211,7 @@ def evaluate(coefficients: Elements) -> Elements:
 
 
 def is_prime(number: int) -> bool:
-    """Whether a number below 2**64 is prime: Miller-Rabin to bases that leave no doubt."""
+    """Return whether a number below 2**64 is prime: Miller-Rabin to bases that make it certain."""
     if number < 2 or any(number % base == 0 for base in _BASES):
         return number in _BASES
     twos = ((number - 1) & (1 - number)).bit_length() - 1
@@ -224,7 +225,7 @@ def is_prime(number: int) -> bool:
 
 @functools.cache
 def ntt_primes(n: int, bits: int, count: int) -> tuple[int, ...]:
-    """The `count` largest primes below 2**bits that are 1 modulo 2 n, largest first.
+    """Return the `count` largest primes below 2**bits that are 1 modulo 2 n, largest first.
 
     `n` is a power of two, 2 to 32768, `bits` at most 63.
 
@@ -254,7 +255,7 @@ def _dimension(n: int) -> bool:
 
 @functools.cache
 def _ring_tables(n: int, q: int) -> Tables:
-    """Roots of a ring, once it is known to be one; ConfigError otherwise."""
+    """Return the roots of a ring after checking its parameters; ConfigError for invalid ones."""
     most = MAX_GOLDILOCKS if q == Q else MAX_DIMENSION
     if not _dimension(n) or n > most:
         raise ConfigError(f"PrimeRing({n}, {q}): n must be a power of two, 2 to {most}")
@@ -271,9 +272,9 @@ def _ring_tables(n: int, q: int) -> Tables:
 class PrimeRing:
     """Z_q[x] / (x**n + 1).
 
-    A transform holds a polynomial's values at the odd powers of a root of order 2 n (`root`), in the
-    order in which the factors of x**n + 1 split (bit-reversed). Transforms of random polynomials are
-    random: who needs a uniform one can draw its transform.
+    A transform holds a polynomial's values at the odd powers of a root of order 2 n (`root`), in
+    the order in which the factors of x**n + 1 split (bit-reversed). Transforms of random
+    polynomials are random: to get a uniform one, draw its transform.
 
     Sums and differences are of arrays of one shape, element by element; ConfigError for others.
 
@@ -293,15 +294,15 @@ class PrimeRing:
         object.__setattr__(self, "_held", _ring_tables(self.n, self.q))
 
     def add(self, x: Elements, y: Elements, out: Elements | None = None) -> Elements:
-        """Sums, as a new array or in `out`, which must lie in one piece."""
+        """Return sums, as a new array or in `out`, which must be contiguous."""
         return elementwise("add", x, y, _modulus(self.q), out)
 
     def subtract(self, x: Elements, y: Elements, out: Elements | None = None) -> Elements:
-        """Differences x - y, as a new array or in `out`, which must lie in one piece."""
+        """Return differences x - y, as a new array or in `out`, which must be contiguous."""
         return elementwise("subtract", x, y, _modulus(self.q), out)
 
     def forward(self, x: Elements) -> Elements:
-        """Transforms of polynomials, uint64 (..., n), as a new array."""
+        """Return transforms of polynomials, uint64 (..., n), as a new array."""
         self._check(x)
         return self._held.forward(x, _modulus(self.q))
 
@@ -313,15 +314,15 @@ class PrimeRing:
         *,
         rounded: bool = False,
     ) -> NDArray[Any]:
-        """The polynomials a_j s, uint64 (blocks, n), in `out` where it is given.
+        """Return the polynomials a_j s, uint64 (blocks, n), in `out` if given.
 
-        `s_hat` is the transform of s, uint64 (n,), `a_hat` those of a_1, a_2, ..., uint64 (blocks, n).
-        `rounded`, over the Goldilocks field only: to uint32, which is SASH's G(s), ring form.
+        `s_hat` is the transform of s, uint64 (n,), `a_hat` those of a_1, a_2, ..., uint64 (blocks,
+        n). `rounded`, over the Goldilocks field only: to uint32, which is SASH's G(s), ring form.
         """
         from flhe.math import prime_kernels, ring_kernels
 
         if rounded and self.q != Q:
-            raise ConfigError(f"only the Goldilocks field's are rounded, not those modulo {self.q}")
+            raise ConfigError(f"only the Goldilocks field rounds products, not one modulo {self.q}")
         self._check(s_hat)
         self._check(a_hat)
         dtype = np.dtype(np.uint32 if rounded else np.uint64)

@@ -1,10 +1,10 @@
 """Compiled number-theoretic transforms over primes and the Goldilocks field, and SASH's masks.
 
-A transform goes through two buffers, in one geometry for all stages (Pease, 1968): going forward, a
+A transform alternates between two buffers, in one geometry for all stages (Pease, 1968). Forward, a
 stage takes elements i and i + n/2 and puts their two results side by side, at 2 i and 2 i + 1; the
-inverse goes the same way back. So all loops are long, and what they load and store are neighbours.
-The roots of stage s repeat with a period of 2**s; in the tables, until there are TILE of them, or as
-many as butterflies. Arithmetic is that of `prime_kernels`, where q is None for the Goldilocks field.
+inverse reverses this. So all loops are long, and loads and stores are to neighbours. The roots of
+stage s repeat with a period of 2**s; tables repeat them up to TILE roots, or as many as
+butterflies. Arithmetic is that of `prime_kernels`, where q is None for the Goldilocks field.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TILE = 128
 
 @njit
 def _split(x, y, roots, parts, q):
-    """One stage forward: residues modulo factors, (n,), into those modulo the two halves of each."""
+    """Run one stage forward: residues modulo factors, (n,), into those modulo the halves of each."""
     wide()
     half = x.size // 2
     size = roots.size
@@ -36,7 +36,7 @@ def _split(x, y, roots, parts, q):
 
 @njit
 def _join(x, y, roots, parts, q):
-    """One stage back, but for a factor of 2."""
+    """Run one stage back, except for a factor of 2."""
     wide()
     half = x.size // 2
     size = roots.size
@@ -53,7 +53,7 @@ def _join(x, y, roots, parts, q):
 
 @njit
 def forward(rows, roots, parts, q, out):
-    """Transforms of `rows` (count, n), n >= 2, into `out`; roots and quotients stage by stage."""
+    """Write transforms of `rows` (count, n), n >= 2, into `out`; roots and quotients by stage."""
     n = rows.shape[1]
     half = n // 2
     one = np.empty(n, np.uint64)
@@ -73,7 +73,7 @@ def forward(rows, roots, parts, q, out):
 
 @njit
 def _back(x, y, roots, parts, q):
-    """All stages back, but for a factor of n, from x by way of y; returns where the result lies."""
+    """Run all stages back, except for a factor of n, from x via y; return the result's array."""
     half = x.size // 2
     factors, at = half, 0
     while factors > 0:
@@ -87,7 +87,7 @@ def _back(x, y, roots, parts, q):
 
 @njit
 def products(s, s_quotients, a, roots, parts, q, rounding, out):
-    """Inverse transforms of a * s: s (n,) with 1 / n in it, a and out (count, n).
+    """Write inverse transforms of a * s: s (n,) with 1 / n in it, a and out (count, n).
 
     Rounded to Z_p, p = 2**32, unless `rounding` is None: out is uint32 then.
     """
@@ -107,7 +107,7 @@ def products(s, s_quotients, a, roots, parts, q, rounding, out):
 
 @njit
 def masked(values, shift, masks, out):
-    """Values times 2**shift plus masks, modulo 2**32: signed ones, masks and out uint32; (count,)."""
+    """Write signed values * 2**shift + masks modulo 2**32; masks and out uint32, (count,)."""
     wide()
     up = np.uint32(shift)
     for i in range(out.size):

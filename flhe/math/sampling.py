@@ -1,10 +1,10 @@
-"""Discrete Gaussians over the integers, by a table that every sample is compared with in full.
+"""Discrete Gaussians over the integers, by comparing every sample with a full table.
 
-A sample is taken from one 64-bit word: 63 bits say its magnitude, which is the number of table entries
-that they are not below, and the last bit says its sign. Magnitude 0 has weight rho(0), magnitude k has
-2 rho(k), rho(x) = exp(-x^2 / (2 sigma^2)), so zero needs no rule of its own.
+A sample is taken from one 64-bit word. 63 bits give its magnitude: the number of table entries that
+they are not below. The last bit gives its sign. Magnitude 0 has weight rho(0), magnitude k has 2
+rho(k), rho(x) = exp(-x^2 / (2 sigma^2)), so zero needs no rule of its own.
 
-Source: ESAFL, Sec. 5.2.1 (what keys and errors are drawn from); its ternary keys and narrow errors are
+Source: ESAFL, Sec. 5.2.1 (distribution of keys and errors); its ternary keys and narrow errors are
 replaced, see docs/protocol.md. The table with its sign bit: FrodoKEM, Frodo.Sample.
 """
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from flhe.wire.secret import Random
 
 SIGMA = 4.53
-"""3.2 sqrt(2): between two honest parties, what the other knows leaves noise of 3.2."""
+"""3.2 sqrt(2): between two honest parties, the knowledge of one leaves noise of 3.2."""
 
 BOUND = 40
 """Largest magnitude of a sample: 9 sigma, rounded down."""
 
 PRECISION = 63
-"""Bits of a word that say a magnitude."""
+"""Bits of a word that give a magnitude."""
 
 _DIGITS = 60
 """Decimal digits of the weights: three times as many as the thresholds have."""
@@ -40,10 +40,10 @@ Samples = NDArray[np.int8]
 
 @functools.cache
 def thresholds() -> tuple[int, ...]:
-    """Entry k: 2**63 times the probability that a magnitude is at most k, rounded; k below BOUND.
+    """Return thresholds k < BOUND: 2**63 times the probability of a magnitude of at most k, rounded.
 
-    The statistical distance of one sample from the Gaussian over all integers is 2^-59.8: 2^-61.4 is
-    cut off, the rest is thresholds rounded to 63 bits.
+    The statistical distance of one sample from the Gaussian over all integers is 2^-59.8: 2^-61.4
+    is cut off, the rest is thresholds rounded to 63 bits.
     """
     with decimal.localcontext(decimal.Context(prec=_DIGITS)):
         width = 2 * decimal.Decimal(repr(SIGMA)) ** 2
@@ -59,26 +59,26 @@ def thresholds() -> tuple[int, ...]:
 
 @functools.cache
 def _table() -> NDArray[np.int64]:
-    """Thresholds less 1, as the kernel compares them: a multiple of 8."""
+    """Return thresholds less 1, as the kernel compares them: a multiple of 8."""
     return np.array([t - 1 for t in thresholds()], np.int64)
 
 
 def fill(key: bytes, start: int, out: Samples) -> None:
     """Write samples start, start + 1, ... under a key, for them alone, into `out`, int8 (count,).
 
-    Sample i is made of word i of stream 0, little-endian: what a slice holds does not depend on how
-    the samples are cut.
+    Sample i is made of word i of stream 0, little-endian: a slice does not depend on how the
+    samples are split.
     """
     from flhe.math import sampling_kernels
 
     # Fixed counter block. Safe because the key is fresh, or derived for these samples alone, and
-    # every sample has a word of its own: no word is used for two.
+    # every sample has its own word: no word is used for two.
     for at, part in words(key, start, out.size):
         sampling_kernels.sample(part, _table(), out[at : at + part.size])
 
 
 def draw(count: int, random: Random = secrets.token_bytes) -> Samples:
-    """Independent samples under a fresh key, int8 (count,).
+    """Return independent samples under a fresh key, int8 (count,).
 
     Raises ConfigError: a source that gives another number of bytes.
     """

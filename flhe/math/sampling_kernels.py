@@ -3,8 +3,8 @@
 No branch and no index depends on a sample: time and memory accesses are the same for all, and loops
 become vector code. They run without the GIL.
 
-Every word of a Gaussian is compared with every entry of the table, eight a pass, so that what a
-pass keeps fits registers. The logarithm of a Laplace sample is a polynomial.
+Every word of a Gaussian is compared with every entry of the table, eight a pass, so that a pass's
+counts fit registers. The logarithm of a Laplace sample is a polynomial.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ONE = np.uint64(1)
 
 @njit
 def _count(words, table, held):
-    """Add to `held` how many of eight entries the magnitude bits of each word exceed."""
+    """Count for each word, in `held`, how many of eight entries its magnitude bits exceed."""
     wide()
     t0, t1, t2, t3 = table[0], table[1], table[2], table[3]
     t4, t5, t6, t7 = table[4], table[5], table[6], table[7]
@@ -38,7 +38,7 @@ def _count(words, table, held):
 
 @njit
 def _signed(words, held, out):
-    """Magnitudes with the sign that the last bit of each word says."""
+    """Apply to magnitudes the sign in the last bit of each word."""
     wide()
     for j in range(words.size):
         sign = np.int64(-np.int64(words[j] & _ONE))
@@ -47,7 +47,7 @@ def _signed(words, held, out):
 
 @njit
 def sample(words, table, out):
-    """Words uint64 (count,) into samples int8 (count,); `table` int64, a multiple of 8 entries."""
+    """Turn words uint64 (count,) into samples int8 (count,); `table` int64, 8 k entries."""
     held = np.empty(_TILE, np.int64)
     for at in range(0, words.size, _TILE):
         end = min(at + _TILE, words.size)
@@ -71,7 +71,7 @@ _HALF = math.log(2) / 2
 
 @njit
 def _log(m):
-    """Natural logarithm of 1 <= m <= 2, within 2**-50.
+    """Return the natural logarithm of 1 <= m <= 2, within 2**-50.
 
     It is ln(2) / 2 + 2 artanh((m - r) / (m + r)) with r**2 = 2.
     """
@@ -87,11 +87,11 @@ def _log(m):
 
 @njit
 def _sample(first, second):
-    """Two uniform words as one sample of the Laplace distribution of scale 1.
+    """Return two uniform words as one sample of the Laplace distribution of scale 1.
 
-    The magnitude is -ln(u), u = 2**-(zeros + 1) * m: the first word is the mantissa m, 1 <= m < 2, of
-    equal spacing at every magnitude; leading zeros of the second word are the exponent, at most 63, and
-    its last bit is the sign. So every magnitude up to 44 has as many words as it should have.
+    The magnitude is -ln(u), u = 2**-(zeros + 1) * m. The first word is the mantissa m, 1 <= m < 2,
+    of equal spacing at every magnitude. Leading zeros of the second word are the exponent, at most
+    63, and its last bit is the sign. So every magnitude up to 44 has the correct number of words.
     """
     m = 1.0 + (np.float64(np.int64(first >> _MANTISSA)) + 0.5) * _ULP
     zeros = np.float64(np.int64(_zeros(np.uint64(second | _ONE))))
@@ -101,7 +101,7 @@ def _sample(first, second):
 
 @njit
 def add(words, values, alpha, edge, grid, scale, most):
-    """Cut, put on the grid, add noise, cut again; in place. Returns how many lay beyond the edge.
+    """Cut, put on the grid, add noise, cut again; in place. Return how many lay beyond the edge.
 
     `values` are finite, float32 (count,), `words` uniform, uint64 (2 * count,). Values are cut at
     `alpha`, and count as cut from `edge` on; `grid` is a power of two. In its steps, `scale` is the
@@ -115,6 +115,6 @@ def add(words, values, alpha, edge, grid, scale, most):
         beyond += np.int64(abs(x) > edge)
         step = np.rint(min(max(x * inverse, -most), most))
         noise = np.rint(_sample(words[2 * j], words[2 * j + 1]) * scale)
-        # Integers below 2**53: the sum is exact, and what is done to it leaks nothing more.
+        # Integers below 2**53: the sum is exact, and later rounding leaks nothing more.
         values[j] = np.float32(min(max((step + noise) * grid, -alpha), alpha))
     return beyond

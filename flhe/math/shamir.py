@@ -1,10 +1,10 @@
 """Shamir: secrets shared among members, several secrets in one polynomial.
 
 A polynomial over the Goldilocks field has `threshold` coefficients: the secrets, lowest first, then
-`privacy` random ones. The member of rank i gets its value at w**i, w a root of unity of order 2**k:
-one transform shares a polynomial among all members. `threshold` shares give the polynomial. `privacy`
-of them give nothing: their points are distinct and not zero, so whatever the secrets are, the random
-part takes every combination of values there equally often. Sums of shares are shares of the sums.
+`privacy` random ones. The member of rank i gets its value at w**i, w a root of unity of order 2**k.
+One transform shares a polynomial among all members. `threshold` shares determine the polynomial.
+`privacy` of them reveal nothing. Their points are distinct and not zero, so for any secrets the
+random part takes all combinations of values equally often. Sums of shares are shares of the sums.
 
 Source: Shamir, 1979; several secrets: Franklin and Yung, 1992; wrong shares: Massey, 1969.
 """
@@ -26,10 +26,10 @@ from flhe.wire.secret import Random
 
 @dataclass(frozen=True, slots=True)
 class Shamir:
-    """A way to share among `members`, at most 2**16: `threshold` shares give the secrets.
+    """Sharing among `members`, at most 2**16: `threshold` shares give the secrets.
 
-    `privacy` shares say nothing, at least 1. `threshold - privacy` secrets share a polynomial; with
-    `threshold - 1` this is Shamir's own scheme, one secret each, at 0.
+    `privacy` shares reveal nothing, at least 1. `threshold - privacy` secrets share a polynomial;
+    with `threshold - 1` this is Shamir's own scheme, one secret each, at 0.
     """
 
     members: int
@@ -51,17 +51,17 @@ class Shamir:
 
     @property
     def points(self) -> int:
-        """Order of w: the least power of two that is not below `members`."""
+        """Order of w: the least power of two not below `members`."""
         return 1 << (self.members - 1).bit_length()
 
     def width(self, count: int) -> int:
-        """Polynomials for `count` secrets: elements in a share."""
+        """Return the number of polynomials for `count` secrets: elements in a share."""
         return -(-count // self.packing)
 
     def share(self, secrets: Elements, random: Random = system.token_bytes) -> Elements:
-        """Shares of all members, uint64 (members, width), of `secrets`, uint64 (count,).
+        """Return shares of all members, uint64 (members, width), of `secrets`, uint64 (count,).
 
-        Raises RangeError: secrets that are no field elements.
+        Raises RangeError: secrets that are not field elements.
         """
         ring.check(secrets)
         width = self.width(secrets.size)
@@ -74,16 +74,16 @@ class Shamir:
         return np.ascontiguousarray(ring.evaluate(coefficients)[:, : self.members].T)
 
     def combine(self, ranks: Sequence[int], shares: Elements, count: int) -> Elements:
-        """The `count` secrets, uint64 (count,), of shares uint64 (len(ranks), width(count)).
+        """Return the `count` secrets, uint64 (count,), of shares uint64 (len(ranks), width(count)).
 
-        More than `threshold` shares are checked against each other: one random combination of all
-        polynomials, which senders must not foresee, must be a polynomial of that degree. A wrong share
+        More than `threshold` shares are checked against each other. One random combination of all
+        polynomials, unpredictable to senders, must be a polynomial of that degree. A wrong share
         passes once in Q.
 
-        Raises QuorumError: fewer shares than the threshold; ProtocolError: shares of another shape, or
-        that are no field elements; ranks beyond the members or repeated; shares that do not fit
-        together, and too many to tell whose; SharesError: names those that do not fit, where no more
-        than half as many are wrong as there are shares beyond the threshold.
+        Raises QuorumError: fewer shares than the threshold; ProtocolError: shares of another shape,
+        or that are not field elements; ranks beyond the members or repeated; shares that do not fit
+        together, with too many wrong to identify; SharesError: names the wrong shares, if at most
+        half as many are wrong as there are shares beyond the threshold.
         """
         from flhe.math import shamir_kernels
 
@@ -117,7 +117,7 @@ class Shamir:
     def _fit(
         self, ranks: Sequence[int], points: Elements, inverses: Elements, shares: Elements
     ) -> None:
-        """ProtocolError unless all shares are values of polynomials of degree < threshold."""
+        """Raise ProtocolError unless all shares are values of polynomials of degree < threshold."""
         from flhe.math import shamir_kernels
 
         values = _product(shares, random_elements(shares.shape[1])[:, np.newaxis])[:, 0]
@@ -142,10 +142,11 @@ def _product(a: Elements, b: Elements) -> Elements:
 
 
 def _misfits(inverses: list[int], syndromes: list[int]) -> list[int] | None:
-    """Which values are wrong, by their points' inverses; None for more than half of the syndromes.
+    """Return the indices of wrong values, by their points' inverses; None if they are too many.
 
-    Each wrong value adds a geometric series to the syndromes, with its point as the ratio. So the
-    shortest recurrence that they have vanishes at the inverses of those points (Berlekamp-Massey).
+    At most half as many as there are syndromes can be found. Each wrong value adds a geometric
+    series to the syndromes, with its point as the ratio. So their shortest recurrence vanishes at
+    the inverses of those points (Berlekamp-Massey).
     """
     recurrence, before, length, shift, last = [1], [1], 0, 1, 1
     for n in range(len(syndromes)):

@@ -28,7 +28,7 @@ def _inverted(a):
 
 @njit
 def _vanishing(points):
-    """Coefficients of the product of (x - point), lowest first: (count + 1,)."""
+    """Return coefficients of the product of (x - point), lowest first: (count + 1,)."""
     count = points.size
     out = np.zeros(count + 1, np.uint64)
     out[0] = np.uint64(1)
@@ -49,7 +49,7 @@ def _next_derivative(value, points, coefficient):
 
 @njit
 def _next_quotient(before, coefficient, inverses, out):
-    """(before - coefficient) / point, at all points."""
+    """Write (before - coefficient) / point, at all points."""
     wide()
     for i in range(out.size):
         out[i] = mul(minus(before[i], coefficient), inverses[i])
@@ -57,7 +57,7 @@ def _next_quotient(before, coefficient, inverses, out):
 
 @njit
 def _weights(points, vanishing):
-    """1 / V'(point) at all points: (count,)."""
+    """Return 1 / V'(point) at all points: (count,)."""
     weights = np.zeros(points.size, np.uint64)
     for j in range(points.size, 0, -1):
         _next_derivative(weights, points, mul(np.uint64(j), vanishing[j]))
@@ -68,7 +68,7 @@ def _weights(points, vanishing):
 
 @njit
 def lagrange(points, inverses, out):
-    """The lowest coefficients of a polynomial, as combinations of its values: out (rows, count).
+    """Write a polynomial's lowest coefficients as combinations of its values: out (rows, count).
 
     With V the product of (x - x_i), Lagrange's polynomial of point i is V / (x - x_i) / V'(x_i). From
     the lowest coefficient up, that quotient is q_j = (q_(j-1) - V_j) / x_i.
@@ -87,7 +87,7 @@ def lagrange(points, inverses, out):
 
 @njit
 def syndromes(points, values, out):
-    """Sums of value x**j / V'(x) over all points, for j from 0 on: out (rows,).
+    """Write sums of value x**j / V'(x) over all points, for j from 0 on: out (rows,).
 
     They are the highest coefficients of f, x f, x**2 f, ... modulo V, f being the polynomial with
     these values: all zero for a degree below count - rows.
@@ -104,7 +104,7 @@ def syndromes(points, values, out):
 
 @njit
 def product(a, b, out):
-    """Product of matrices, a (rows, inner) and b (inner, columns), into `out` (rows, columns)."""
+    """Write the product of matrices, a (rows, inner) and b (inner, columns), into `out`."""
     for r in range(out.shape[0]):
         out[r] = np.uint64(0)
         for i in range(b.shape[0]):

@@ -1,10 +1,10 @@
 """Compiled loops of sparse updates: choosing values, and sets of coordinates as bitmaps.
 
-Bitmaps are words of 64 bits, coordinate d being bit d % 64 of word d // 64: a set out of a million fits
-a core's own cache, and its members come out in order.
+Bitmaps are words of 64 bits, coordinate d being bit d % 64 of word d // 64. A set out of a million
+fits a core's own cache, and its members come out in order.
 
 Magnitudes are compared as integers: the bits of a float without its sign, in which NaN and infinity
-are the largest. Unsigned indices keep numba from testing for negative ones.
+are the largest. Unsigned indices keep numba from adding checks for negative ones.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ lowest: Any = trailing_zeros
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _INFINITE = np.int32(0x7F800000)
 _BLOCK = 1024
-"""Values that are worked on at a time: they stay in a core's first cache."""
+"""Values that are processed at a time: they stay in a core's first cache."""
 
 _SAMPLE = 4096
-"""Magnitudes that a threshold is guessed from; layers up to twice this are chosen from directly."""
+"""Sample size for guessing a threshold; layers up to twice this are searched directly."""
 
 _SPREAD = 3.5
 """Standard deviations between the guess and the sample's own threshold."""
@@ -41,7 +41,7 @@ def _popcount(x):
 
 @njit
 def size_of(words):
-    """Members of a bitmap."""
+    """Return the number of members of a bitmap."""
     total = 0
     for w in range(words.size):
         total += _popcount(words[w])
@@ -50,7 +50,7 @@ def size_of(words):
 
 @njit
 def _kth(keys, size, rank, width):
-    """Key of `rank` (1 is the largest) among keys[:size] of `width` bits; overwrites them."""
+    """Return the key of `rank` (1: largest) among keys[:size] of `width` bits; overwrites them."""
     radix = 11 if size > _BLOCK else 6
     tally = np.empty(1 << radix, np.int32)
     found = np.int64(0)
@@ -78,7 +78,7 @@ def _kth(keys, size, rank, width):
 
 @njit
 def _ranked(bits, rank, otherwise):
-    """Magnitude of `rank` among all of `bits`; `otherwise` where no magnitude has that rank."""
+    """Return the magnitude of `rank` among all of `bits`; `otherwise` if there is none."""
     if not 1 <= rank <= bits.size:
         return np.int64(otherwise)
     keys = np.empty(bits.size, np.int32)
@@ -89,7 +89,7 @@ def _ranked(bits, rank, otherwise):
 
 @njit
 def _guess(x, old, keep):
-    """Magnitudes with, very likely, at least `keep` values above the one and fewer above the other."""
+    """Return two magnitudes: very likely, `keep` or more values exceed one, and fewer the other."""
     if x.size <= 2 * _SAMPLE:
         return np.int32(0), _MAGNITUDE
     sample = np.empty(_SAMPLE, np.float32)
@@ -102,8 +102,8 @@ def _guess(x, old, keep):
     spread = _SPREAD * np.sqrt(share * (1 - share) * _SAMPLE) + 1
     below, above = int(share * _SAMPLE + spread) + 1, int(share * _SAMPLE - spread)
     low, high = _ranked(seen, below, 0), _ranked(seen, above, _MAGNITUDE)
-    # One more than the guess: where it is a value that many share, zero above all, they are among
-    # those that get searched.
+    # One more than the guess: if many values share it, zero above all, they are among the searched
+    # ones.
     return np.int32(low), np.int32(min(high + 1, np.int64(_MAGNITUDE)))
 
 
@@ -132,10 +132,10 @@ def _mark(bits, low, halves):
 
 @njit
 def _add_and_mark(x, old, low, out, bits, words):
-    """Add into `out`, and a bitmap of the magnitudes of at least `low`; returns how many they are.
+    """Add into `out`; mark magnitudes of at least `low` in a bitmap and return their number.
 
-    `bits` is `out` seen as integers. Functions of their own, a block at a time, because only on plain
-    slices does the compiler see loops that vectorise.
+    `bits` is `out` as integers. These are separate functions, a block at a time, because the
+    compiler vectorises loops only on plain slices.
     """
     halves = words.view(np.uint32)
     for h in range(x.size >> 5, halves.size):
@@ -155,10 +155,10 @@ def _add_and_mark(x, old, low, out, bits, words):
 
 @njit
 def _threshold(bits, words, low, high, keep, candidates):
-    """Magnitude of the `keep`-th largest, -1 where `high` was too low, -2 for NaN or infinity.
+    """Return the `keep`-th largest magnitude; -1 if `high` is too low, -2 for NaN or infinity.
 
-    Writes the marked coordinates, ascending. Those of at least `high` are counted, and only the few
-    between the two guesses searched.
+    Writes the marked coordinates, ascending. Those of at least `high` are counted; only the few
+    between the two guesses are searched.
     """
     unsure = np.empty(candidates.size, np.int32)
     found = few = 0
@@ -190,7 +190,8 @@ def _threshold(bits, words, low, high, keep, candidates):
 def _take(candidates, threshold, keep, start, coords, values, out, bits):
     """Move the `keep` largest candidates out of `out`; targets have one place more than they fill.
 
-    Without branches, which nothing could predict: what is not chosen is overwritten by the next.
+    Without branches, which would be unpredictable: the next value overwrites one that is not
+    chosen.
     """
     equal = np.int64(keep)
     for i in candidates:
@@ -210,11 +211,11 @@ def _take(candidates, threshold, keep, start, coords, values, out, bits):
 
 @njit
 def top_k(x, old, starts, keep, coords, values, out, bits):
-    """The keep[l] largest magnitudes of x + old in every layer l; false for NaN or infinity.
+    """Find the keep[l] largest magnitudes of x + old in every layer l; false for NaN or infinity.
 
-    `starts` holds where layers start, and the end; `old` may be empty, for zeros. Writes coordinates
-    ascending, their values, and into `out` the sum without them; `bits` is `out` seen as integers.
-    Of equal magnitudes the lowest coordinates are taken.
+    `starts` holds the starts of layers, and the end; `old` may be empty, for zeros. Writes
+    coordinates ascending, their values, and into `out` the sum without them; `bits` is `out` as
+    integers. Of equal magnitudes the lowest coordinates are taken.
     """
     written = 0
     for layer in range(keep.size):
@@ -227,7 +228,7 @@ def top_k(x, old, starts, keep, coords, values, out, bits):
         low, high = _guess(part, rest, k)
         candidates = np.empty(0, np.uint32)
         threshold = np.int64(-1)
-        while threshold == -1:  # once, but for a bad guess
+        while threshold == -1:  # once, except after a bad guess
             count = _add_and_mark(part, rest, low, total, seen, words)
             if count >= k:
                 candidates = np.empty(count, np.uint32)
@@ -255,7 +256,7 @@ def mark(coords, words):
 
 @njit
 def members(words, coords):
-    """Members of a bitmap, ascending; `coords` has room for exactly so many."""
+    """Write the members of a bitmap, ascending; `coords` has room for exactly all of them."""
     found = 0
     for w in range(words.size):
         word = words[w]
@@ -268,11 +269,11 @@ def members(words, coords):
 
 @njit
 def rank(coords, words, starts, ordered, ranks):
-    """`coords` ascending into `ordered`, and into `ranks` the place there of each of them.
+    """Sort `coords` into `ordered`, and write each one's place there to `ranks`.
 
     `words` is an empty bitmap, `starts` has room for as many counts. A coordinate's place is the
     number of members below it: those of the words before, and of its own word's lower bits. False
-    where a coordinate stands twice.
+    for a repeated coordinate.
     """
     mark(coords, words)
     total = 0

@@ -9,7 +9,7 @@ from flhe.math.field_kernels import mul, njit, plus, wide
 _Q = np.uint64((1 << 64) - (1 << 32) + 1)
 
 LIMBS = (22, 21, 21)
-"""Bits of the three pieces that a field element is cut into, lowest first."""
+"""Bits of the three pieces of a field element, lowest first."""
 
 BLOCK = 512
 """Values of one block: 512 products of 2**31 and 2**22 fit a signed 64-bit sum."""
@@ -33,7 +33,7 @@ def _joined(a, b, c):
 
 @njit
 def _block(x, count, table):
-    """Sum of x[:count], int32, times the powers in `table` (3, BLOCK)."""
+    """Return the sum of x[:count], int32, times the powers in `table` (3, BLOCK)."""
     wide()
     a = b = c = np.int64(0)
     for i in range(count):
@@ -46,10 +46,10 @@ def _block(x, count, table):
 
 @njit
 def polynomial(values, split, table, step):
-    """Sum of values[i] k**i modulo Q, canonical.
+    """Return the sum of values[i] k**i modulo Q, canonical.
 
-    `values` are signed, (n,): of 32 bits at most where `split` is None; of 64 where it is True, taken
-    as 31 bits, the next 31, and the rest. `table` is int32, (3, BLOCK), the pieces of k**0 to
+    `values` are signed, (n,): of 32 bits at most if `split` is None; of 64 if it is True, taken as
+    31 bits, the next 31, and the rest. `table` is int32, (3, BLOCK), the pieces of k**0 to
     k**(BLOCK - 1); `step` is k**BLOCK.
     """
     x = np.empty((3, BLOCK), np.int32)
@@ -79,10 +79,10 @@ def polynomial(values, split, table, step):
 
 @njit
 def sparse_polynomial(values, coords, low, high):
-    """Sum of values[i] k**coords[i] modulo Q, canonical.
+    """Return the sum of values[i] k**coords[i] modulo Q, canonical.
 
-    `coords` are uint32, shape (n,); `low` is k**0 to k**(BLOCK - 1), `high` every BLOCK-th power as far
-    as the coordinates go, both uint64.
+    `coords` are uint32, shape (n,); `low` is k**0 to k**(BLOCK - 1), `high` every BLOCK-th power as
+    far as the coordinates go, both uint64.
     """
     total = np.uint64(0)
     for i in range(values.size):

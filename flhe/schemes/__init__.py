@@ -1,7 +1,7 @@
-"""Systems that add what they cannot read, a folder each."""
+"""Schemes that add vectors they cannot read, a folder each."""
 
 DEFAULT = "flashe"
-"""The scheme where nobody names one."""
+"""The scheme used if none is named."""
 
 PLAIN = "plain"
-"""What stands in place of a scheme where nothing is encrypted: a node allows it only by name."""
+"""Name that stands for no encryption; a node allows it only if its config lists it."""

@@ -1,14 +1,14 @@
-"""Scheme, Adder, Sealer, Opener: roles hold keys.
+"""Scheme, Adder, Sealer, Opener: each role holds its own keys.
 
-A `Scheme` is one system: its own parameters, and what it declares of itself, which is what everything
-else asks. It builds an `Adder` for the members of an epoch: public, all that a server ever has, with
-nothing to decrypt with. With a member's `Secrets` the adder makes a `Sealer`, which encrypts, and an
+A `Scheme` is one system: its parameters, and the properties that all other modules ask for. It
+builds an `Adder` for the members of an epoch. The adder is public: the server holds nothing else
+and cannot decrypt. From a member's `Secrets` the adder makes a `Sealer`, which encrypts, and an
 `Opener`.
 
 Law, for any subset S of distinct senders of a cohort, in any order of addition:
     opener.decrypt(add over S of sealer_i.encrypt(x_i)) == sum over S of x_i
 
-`fits` says at construction whether what a codec produces is what an adder carries.
+`fits` checks at construction that an adder carries the values that a codec produces.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ from flhe.schemes.sealed import Sealed, Slot, check_senders, merged_senders
 from flhe.wire.record import Record
 
 MAX_COHORT = 1024
-"""The systems are for federations of organizations; FLASHE's paper speaks of 2 to 100 (Sec. 2.1)."""
+"""The schemes are for federations of organizations; FLASHE's paper names 2 to 100 (Sec. 2.1)."""
 
 Reader = Literal["clients", "server"]
 Agreement = Literal["group", "key-pair", "joint", "masking", "shares"]
-"""What members agree on beside the group key: nothing, a key pair that they share, a key for each
-member and the sum of all, the keys of each sum by itself, or shares of a key that nobody has."""
+"""Keys that members agree on beside the group key: none, a shared key pair, one key for each member
+and the sum of all, fresh keys for each sum, or shares of a key that no member holds."""
 
 
 class Spends(NamedTuple):
-    """What opening a sum takes of a key that members hold shares of, and how much it may open."""
+    """Use of a shared key by one opening: the units that it takes, of the total that the key allows."""
 
     takes: int
     of: int
 
 
 FREE = Spends(0, 0)
-"""What keys of one sum alone take."""
+"""Use of keys that serve one sum only: nothing to count."""
 
 
 class Choice(NamedTuple):
-    """A mode that was chosen, and why, in words for a log."""
+    """A chosen mode, and the reason for it, as text for a log."""
 
     mode: str
     why: str
@@ -67,10 +67,10 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """What one member of an epoch holds.
+    """Secrets that one member of an epoch holds.
 
-    `rank` is its own in the agreed member list, never a number from the server; `own` is what the
-    scheme's key agreement gave it, encoded, empty where there is none.
+    `rank` is the member's position in the agreed member list, never a number from the server. `own`
+    is the encoded output of the scheme's key agreement, empty if the scheme has none.
     """
 
     group_key: bytes = field(repr=False)
@@ -78,151 +78,153 @@ class Secrets:
     own: bytes = field(default=b"", repr=False)
 
     def needed(self) -> bytes:
-        """`own`, where the scheme has one; NoKeyError where it was erased, or there never was any."""
+        """Return `own`; NoKeyError if it was erased or never agreed on."""
         if not self.own:
             raise NoKeyError(
-                "this epoch has no keys of the scheme any more, because members agreed on others or "
-                "began to: the group must agree anew"
+                "this epoch has no scheme keys left, because its members began to agree on new ones: "
+                "the group must agree on a new epoch"
             )
         return self.own
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme(Record):
-    """One system; the base of frozen dataclasses whose fields are its own parameters.
+    """One system; the base of frozen dataclasses whose fields are its parameters.
 
-    Declared below is what most systems say. Raises ConfigError for parameters that cannot be.
+    The attributes below default to the values of most schemes. Raises ConfigError for invalid
+    parameters.
     """
 
     name: ClassVar[str]
     """Name on the wire, in configurations and on command lines."""
     title: ClassVar[str]
-    """The system as its paper calls it."""
+    """The system's name in its paper."""
     ADDER: ClassVar[str]
-    """Its adder's class, "module:Class", which is imported when it is needed."""
+    """Class of its adder, "module:Class", imported on first use."""
     default_bits: ClassVar[int] = 16
-    """Bits of one value where nobody says; 0 takes what there is room for."""
+    """Default number of bits of one value; 0 takes all that fit."""
     dense: ClassVar[str] = "its ciphertexts are added up as wholes"
-    """Why it carries no sparse vectors; empty where it does."""
+    """Reason why the scheme carries no sparse vectors; empty if it does."""
     slow: ClassVar[bool] = False
-    """Whether encrypting may take as long as training."""
+    """True if encrypting may take as long as training."""
     deployed: ClassVar[bool] = True
-    """Whether a deployed node allows it where its config names no schemes."""
+    """True if a deployed node allows the scheme without naming it in its config."""
     needs: ClassVar[Needs] = Needs()
     """Packages beyond flhe's own."""
     limits: ClassVar[tuple[Limit, ...]] = ()
-    """What a site may set on it, in its node config and in a signed roster."""
+    """Limits that a site may set on the scheme, in its node config and in a signed roster."""
 
     @property
     def security(self) -> int:
-        """Bits of classical work that breaking it takes; 0 where nobody has rated it."""
+        """Classical security in bits; 0 if unrated."""
         return 0
 
     @property
     def agreement(self) -> Agreement:
-        """What members agree on beside the group key: nothing."""
+        """Keys that members agree on beside the group key: none."""
         return "group"
 
     @property
     def dealt(self) -> bool:
-        """Whether somebody trusted deals the members' keys offline."""
+        """True if a trusted dealer makes the members' keys offline."""
         return False
 
     @classmethod
     def dealing(cls, **parameters: Any) -> Self | None:
-        """The scheme with keys that are dealt, and these parameters; None where they cannot be."""
+        """Return the scheme with dealt keys and these parameters; None if it cannot have them."""
         return None
 
     @property
     def reader(self) -> Reader:
-        """Who opens sums: the clients; the server has nothing to decrypt with."""
+        """The role that opens sums: the clients; the server holds no key."""
         return "clients"
 
     @property
     def per_sum_keys(self) -> bool:
-        """Whether sums are opened by an agreement on masking keys, sum by sum."""
+        """True if members agree on masking keys for each sum."""
         return self.agreement == "masking"
 
     @property
     def opened_together(self) -> bool:
-        """Whether the senders of a sum release what opens it, once they are agreed on who they are."""
+        """True if the senders of a sum agree on their set and then release its key together."""
         return self.agreement in ("masking", "shares")
 
     @property
     def needs_all_members(self) -> bool:
-        """Whether only sums of all members are opened: where each has a key that lasts."""
+        """True if only sums of all members open, because each member has a long-lived key."""
         return self.agreement == "joint"
 
     @property
     def member_secrets(self) -> bool:
-        """Whether members hold keys of the scheme beside the group key, for all of an epoch."""
+        """True if members hold keys of the scheme, beside the group key, for a whole epoch."""
         return self.agreement in ("key-pair", "joint", "shares")
 
     def check_packages(self, role: Role = "node") -> None:
-        """Import what it needs in this role; PackageError saying how to install what is missing."""
+        """Import the packages for this role; PackageError with the install command otherwise."""
         self.needs.check(f"scheme {self.name!r}", role)
 
     def summary(self) -> str:
-        """Its parameters in words, for logs."""
+        """Return the parameters as text, for logs."""
         return f"Scheme: {self.title}"
 
     def settle(self, cohort: int, bits: int) -> tuple[Self, int]:
-        """The scheme and the bits of one value for `cohort` members, where `bits` were asked for.
+        """Return the scheme, and the bits of one value, for `cohort` members that asked for `bits`.
 
-        0 bits take all that there is room for, or that cost no more on the wire than 16 do.
+        With 0 bits a value gets all that fit, or all that cost no more on the wire than 16 do.
         """
         return self, bits or self.adder(cohort, 0).bits
 
     def elements(self, cohort: int) -> int:
-        """Field elements of the key of one ciphertext, where masking keys are agreed on."""
+        """Return the field elements of one ciphertext's key, if masking keys are agreed on."""
         return 0
 
     def threshold_of(self, cohort: int) -> int:
-        """Members of `cohort` that open a sum together, where they hold shares of the key; else 0."""
+        """Return how many of `cohort` members open a sum together with a shared key; else 0."""
         return 0
 
     def adder(self, cohort: int, bits: int | None = None, public: bytes = b"") -> Any:
-        """Public parameters for `cohort` members, an `Adder`.
+        """Return the public parameters for `cohort` members, an `Adder`.
 
-        Raises ConfigError: a cohort or bits that the scheme does not take; ProtocolError: a public key
-        that is none, or of other parameters.
+        Raises ConfigError: a cohort or bits that the scheme does not take; ProtocolError: an
+        invalid public key, or one of other parameters.
 
-        `bits` are `default_bits` unless said. `public` is the epoch's public key, encoded, where the
-        scheme has one: nothing is added without it. Or what its members call the sum of their keys.
+        `bits` default to `default_bits`. `public` is the epoch's encoded public key, if the scheme
+        has one: the adder cannot add without it. For joint keys it is the name of the sum of keys.
         """
         kind, named = pkgutil.resolve_name(self.ADDER), public and self.member_secrets
         return kind(self, cohort, self.or_default(bits), *([public] if named else []))
 
     @property
     def mode_ahead(self) -> str:
-        """The mode of sums that come before what a round sends is known: the only one there is."""
+        """The mode of sums that come before the server knows what a round sends."""
         return ""
 
     def mode_for(self, members: int, dropout: float) -> str:
-        """The mode of a dense round in which a share `dropout` of the members is missing."""
+        """Return the mode of a dense round in which a share `dropout` of the members is missing."""
         return ""
 
     def mode_of(self, supports: Sequence[tuple[int, Support]], extras: int, readers: int) -> Choice:
-        """The mode of a sparse round of these (rank, support), ranks ascending; empty for the only one.
+        """Return the mode of a sparse round with these (rank, support), ranks ascending.
 
-        `extras` are the integers that each sends beside its values, `readers` the members that open.
+        Each sender sends `extras` integers beside its values; `readers` is how many members open.
+        Schemes with one mode return the empty one.
         """
         return Choice("", "")
 
     def check_limits(self, limits: Mapping[str, Value]) -> tuple[str, str] | None:
-        """Which of a site's limits these parameters break, and why, in words; None if none."""
+        """Return the first site limit that these parameters break, and the reason; None if none."""
         return None
 
     def or_default(self, bits: int | None) -> int:
-        """`bits`, or the default."""
+        """Return `bits`, or the default if None."""
         return self.default_bits if bits is None else bits
 
 
 class Adder:
-    """Public parameters for the members of an epoch, and the addition that needs nothing else.
+    """Public parameters for the members of an epoch, and the addition, which needs no secret.
 
-    The base of frozen dataclasses, with what most adders do. A sum has room for `cohort` members, 2 to
-    1024, and an encoded value for `bits`, sign included, 2 to 32.
+    The base of frozen dataclasses, with the defaults of most adders. A sum has room for `cohort`
+    members, 2 to 1024. An encoded value has `bits` bits, sign included, 2 to 32.
     """
 
     __slots__ = ()
@@ -243,34 +245,32 @@ class Adder:
 
     @property
     def name(self) -> str:
-        """Name of its ciphertexts on the wire: the scheme's."""
+        """Name of its ciphertexts on the wire: the scheme's name."""
         name: str = self.scheme.name
         return name
 
     @property
     def space(self) -> Integers:
-        """What one sender may encrypt: integers of `bits` bits, symmetric."""
+        """Values that one sender may encrypt: integers of `bits` bits, symmetric."""
         return Integers((1 << (self.bits - 1)) - 1)
 
     def parameters(self) -> dict[str, Any]:
-        """Public parameters, for hashing into the layout: schemes add their own."""
+        """Return the public parameters for hashing into the layout; schemes add their own."""
         return {"name": self.name, "cohort": self.cohort, "bits": self.bits}
 
     def nbytes(self, length: int) -> int:
-        """Bytes that a ciphertext of `length` values takes on the wire."""
+        """Return the bytes that a ciphertext of `length` values takes on the wire."""
         raise NotImplementedError
 
     def check_mode(self, mode: str) -> None:
-        """Refuse a mode that this scheme does not have; ProtocolError. "" is the only one of most."""
+        """Refuse a mode that this scheme does not have; most have only "". Raises ProtocolError."""
         if mode:
             raise ProtocolError(f"{self.name}: a mode was named, and it has none")
 
     def check_support(self, plain: Plain, support: Support | None) -> None:
         """Refuse values of some coordinates; ProtocolError."""
         if support is not None or plain.coords is not None:
-            why = (
-                self.scheme.dense or "its adder takes none, and its scheme does not say so (dense)"
-            )
+            why = self.scheme.dense or "its adder takes none, but its scheme leaves `dense` empty"
             raise ProtocolError(f"{self.name}: sparse values; {why}")
 
     def add(self, total: Sealed | None, part: Sealed) -> Sealed:
@@ -280,7 +280,7 @@ class Adder:
         sender outside the cohort; data that the scheme does not write; ReuseError: a sender that is
         already in the total.
         """
-        self.check(part)  # all of it, before anything is added: an error must leave the total alone
+        self.check(part)  # check everything before adding: an error must leave the total unchanged
         if total is None:
             data = part.data.copy()
             return Sealed(self.name, part.slot, part.senders, part.length, data, part.mode)
@@ -289,15 +289,15 @@ class Adder:
         return Sealed(self.name, total.slot, senders, total.length, data, total.mode)
 
     def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
-        """The bytes of a sum of two that were checked; those of `total` may be written to."""
+        """Return the summed bytes of two checked ciphertexts; may overwrite those of `total`."""
         raise NotImplementedError
 
     def close(self, total: Sealed) -> Sealed:
-        """The sum as it travels to the readers, of which its digest is taken: `total` itself."""
+        """Return the sum as it travels to readers and is hashed: `total` itself."""
         return total
 
     def check(self, sealed: Sealed) -> None:
-        """Refuse what is no ciphertext of this scheme; ProtocolError."""
+        """Refuse bytes that are not a ciphertext of this scheme; ProtocolError."""
         if sealed.scheme != self.name:
             raise ProtocolError(f"{self.name}: a ciphertext of {sealed.scheme!r}")
         self.check_mode(sealed.mode)
@@ -311,29 +311,29 @@ class Adder:
             )
 
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> Sealer:
-        """The sealer of the member that holds `secrets`."""
+        """Return the sealer of the member that holds `secrets`."""
         raise NotImplementedError
 
     def opener(self, secrets: Secrets, released: Any = None, *, threads: int = 1) -> Opener:
-        """The opener of the member that holds `secrets`.
+        """Return the opener of the member that holds `secrets`.
 
-        `released` is what its senders released of the sum to open, where they open it together: the
-        sum of their keys of it, or partial decryptions by rank.
+        `released` is what the senders released for this sum, if they open it together: the sum of
+        their keys, or partial decryptions by rank.
         """
         raise NotImplementedError
 
     def server_opener(self, released: Elements, *, threads: int = 1) -> Opener:
-        """The server's opener, where the scheme lets it read: it holds what was released, no more.
+        """Return the server's opener, which holds only `released`, if the server reads sums.
 
-        Raises ConfigError where members open.
+        Raises ConfigError if members open sums.
         """
         if self.scheme.reader != "server":
-            raise ConfigError(f"{self.name}: members open its sums, and the server none")
+            raise ConfigError(f"{self.name}: members open its sums; the server cannot")
         return self.opener(Secrets(b"", 0), released, threads=threads)
 
 
 class _Rank:
-    """What fields of sealers have in common; each has them in an order of its own."""
+    """Fields that sealers share; each sealer orders them for itself."""
 
     __slots__ = ()
 
@@ -345,7 +345,8 @@ class _Rank:
 class Sealer(_Rank):
     """A client's secrets; the base of dataclasses that add `_seal`, and some of these fields.
 
-    `group_key` is K_G of the epoch, 32 bytes, `rank` as in `Secrets`, `random` what is drawn from.
+    `group_key` is the epoch's K_G, 32 bytes. `rank` is as in `Secrets`. `random` is the randomness
+    source.
     """
 
     threads: int = field(default=1, kw_only=True)
@@ -358,7 +359,7 @@ class Sealer(_Rank):
         check_senders((self.rank,), self.adder.cohort)
 
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
-        """Compute what `encrypt` will need for `slot`, ahead of time, on any thread: here nothing."""
+        """Precompute what `encrypt` needs for `slot`, on any thread; nothing by default."""
         self.adder.check_mode(mode)
 
     def encrypt(
@@ -366,12 +367,13 @@ class Sealer(_Rank):
     ) -> Sealed:
         """Encrypt `plain.values`, of all coordinates or those in `support`, then `plain.extras`.
 
-        They are signed integers within the scheme's space. One slot is used once, ever. `mode` is
-        which of its ways a scheme that has several shall use.
+        The values are signed integers within the scheme's space. A slot may be used only once.
+        `mode` selects one of the scheme's modes.
 
-        Raises ReuseError: a second vector for one slot: their difference would show; RangeError: a
-        value outside the space, which would run into others' sums; ProtocolError: a mode or a support
-        that the scheme does not have, or values of other coordinates.
+        Raises ReuseError: a second vector for one slot, because their difference would be revealed;
+        RangeError: a value outside the space, because it would overflow into other values;
+        ProtocolError: a mode or a support that the scheme does not have, or values of other
+        coordinates.
         """
         adder = self.adder
         adder.check_mode(mode)
@@ -391,19 +393,19 @@ class Sealer(_Rank):
     def _seal(
         self, plain: Plain, slot: Slot, ready: Any, mode: str, support: Support | None
     ) -> NDArray[np.uint8]:
-        """The ciphertext's bytes; `ready` is what `_keep` was given, or None."""
+        """Return the ciphertext's bytes; `ready` is the value stored by `_keep`, or None."""
         raise NotImplementedError
 
     def _keep(self, slot: Slot, length: int, ready: Any, mode: str = "") -> None:
-        """Keep what `_seal` will need for a vector of `length` integers in `slot`."""
+        """Store the data that `_seal` needs for a vector of `length` integers in `slot`."""
         with self._lock:
             self._ready[slot, length, mode] = ready
 
     def take_seed(self, slot: Slot) -> Elements:
-        """The key of a ciphertext that was made, as field elements, once: it is shared and forgotten.
+        """Return the key of a ciphertext as field elements, once, for sharing; then forget it.
 
-        Raises ReuseError: nothing was encrypted for `slot` with a key of its own, which `_seal` puts
-        into `_seeds`, or the key was taken.
+        Raises ReuseError: `_seal` stored no key for `slot` in `_seeds`, or the key was taken
+        before.
         """
         with self._lock:
             if slot not in self._seeds:
@@ -420,11 +422,11 @@ class Opener:
     adder: Any
 
     def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
-        """Open a closed sum: signed values, then extras, shape (total.length,), int32 where sums fit.
+        """Open a closed sum: signed values, then extras, shape (total.length,), int32 if sums fit.
 
         Raises ProtocolError: another scheme, a sender outside the cohort, data of another length or
-        that the scheme does not write; a sum of other senders than it says, opened with another key,
-        or altered.
+        that the scheme does not write; a sum that was altered, opened with another key, or does not
+        match its listed senders.
         """
         try:
             self.adder.check(total)
@@ -433,14 +435,15 @@ class Opener:
             raise ProtocolError(f"{error}; the round is refused") from None
 
     def _open(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
-        """What a sum that was checked holds."""
+        """Return the values in a checked sum."""
         raise NotImplementedError
 
 
 def check_integers(name: str, values: NDArray[Any], space: Integers) -> None:
-    """Refuse what is not within a space of integers; no value is in the error's text.
+    """Refuse values outside a space of integers; the error's text holds no value.
 
-    Raises RangeError: another type, or a value beyond the bound: it would run into others' sums.
+    Raises RangeError: another type, or a value beyond the bound, because it would overflow into
+    other values.
     """
     if values.dtype.kind != "i":
         raise RangeError(f"{name}: takes signed integers, got {values.dtype}; quantize first")
@@ -450,10 +453,9 @@ def check_integers(name: str, values: NDArray[Any], space: Integers) -> None:
 
 
 def fits(codec: Codec, adder: Adder, cohort: int) -> None:
-    """Refuse, at construction, what would go wrong at round 7.
+    """Refuse a codec that does not match the adder, at construction rather than at round 7.
 
-    Raises MisfitError: when what the codec produces is not what the adder carries, for `cohort`
-    senders.
+    Raises MisfitError: the adder cannot carry the codec's output for `cohort` senders.
     """
     if adder.cohort < cohort:
         raise MisfitError(

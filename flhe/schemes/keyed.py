@@ -1,4 +1,4 @@
-"""What members agree on beside the group key: adders of schemes that have keys, and JointKey."""
+"""Keys beside the group key: adders of schemes that have keys, and JointKey."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from flhe.wire.secret import Random
 
 VERSION = 1
 MAX_BYTES = 1 << 20
-"""Longest encoding, bytes: 160 KiB at the largest dimension."""
+"""Maximum length of an encoding, bytes: 160 KiB at the largest dimension."""
 
 
 class KeyPairAdder(Adder):
-    """One whose members share a key pair, which one of them makes for all: records of two kinds.
+    """Adder whose members share a key pair, made by one member for all: records of two kinds.
 
-    SECRET has `generate(size, random)`, `check(size)`, which refuses what no honest member made, and
-    `public`, a PUBLIC. `public` is the epoch's, None before there is one.
+    SECRET has `generate(size, random)`, `check(size)`, which refuses a key that no honest member
+    makes, and `public`, a PUBLIC. `public` is the epoch's public key, None before there is one.
     """
 
     __slots__ = ()
@@ -31,12 +31,12 @@ class KeyPairAdder(Adder):
     SECRET: ClassVar[Any]
     PUBLIC: ClassVar[Any]
     SIZE: ClassVar[str]
-    """The scheme's parameter that says how large keys are."""
+    """The scheme parameter that sets the key size."""
     public: Any
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.public, bytes):  # as it travels
+        if isinstance(self.public, bytes):  # encoded, as it travels
             object.__setattr__(self, "public", self.PUBLIC.from_bytes(self.public))
         if self.public is not None:
             self.public.check(self._size)
@@ -46,19 +46,19 @@ class KeyPairAdder(Adder):
         return getattr(self.scheme, self.SIZE)
 
     def new_pair(self, random: Random) -> tuple[bytes, bytes]:
-        """A fresh pair: public part, secret part, encoded."""
+        """Make a fresh pair: public part, secret part, encoded."""
         secret = self.SECRET.generate(self._size, random)
         return secret.public.to_bytes(), secret.to_bytes()
 
     def check_pair(self, public: bytes, secret: bytes) -> None:
-        """Refuse a pair that is not sound, or does not belong together; ProtocolError."""
+        """Refuse a pair that is invalid, or whose parts do not match; ProtocolError."""
         key = self.SECRET.from_bytes(secret)
         key.check(self._size)
         if key.public != self.PUBLIC.from_bytes(public):
             raise ProtocolError(f"{self.name}: the secret key does not belong to the public one")
 
     def pair_of(self, secrets: Secrets) -> Any:
-        """A member's key; ConfigError if it does not belong to the adder's public one."""
+        """Return a member's key; ConfigError if it does not match the adder's public key."""
         key = self.SECRET.from_bytes(secrets.needed())
         if self.public is not None and self.public != key.public:
             raise ConfigError(
@@ -81,7 +81,7 @@ class JointKey(Record):
             raise ProtocolError("joint key: own key and sum are of different dimensions")
 
     def check(self, adder: Any) -> None:
-        """Refuse keys that no honest member has; ProtocolError."""
+        """Refuse keys that no honest member makes; ProtocolError."""
         if self.own.shape != (adder.dimension,):
             raise ProtocolError(f"{adder.name}: a key of another dimension than {adder.dimension}")
         adder.check_own(self.own)

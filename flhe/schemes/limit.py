@@ -1,6 +1,6 @@
 """Limit: a bound that a site sets, in its node config and in the roster that all sites sign.
 
-Of both the stricter holds; which one that is, the limit says.
+The stricter of the two applies; the limit defines which one that is.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ Value = bool | int | float
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One bound, as rosters name it, and node configs behind `flhe-`.
+    """One bound; its name in rosters is its name in node configs without `flhe-`.
 
     Parameters
     ----------
     needs : str
-        What a value must be, for errors.
+        Description of a valid value, for errors.
     takes : callable
-        Whether a value of the default's type is one.
+        Return whether a value of the default's type is valid.
     stricter : callable
-        The stricter of two values.
+        Return the stricter of two values.
     default, simulated : bool, int or float
-        What holds where nobody says, in a deployment and in a simulation.
+        Value if the site sets none, in a deployment and in a simulation.
     """
 
     name: str
@@ -35,17 +35,17 @@ class Limit:
     simulated: Value
 
     def read(self, text: str) -> Value:
-        """A value that a person wrote; ValueError for none."""
+        """Parse a value written by a person; ValueError for an invalid one."""
         value = type(self.default)(text if type(self.default) is not bool else text == "true")
         if not self.is_value(value) or (type(value) is bool and text not in ("true", "false")):
             raise ValueError(text)
         return value
 
     def is_value(self, value: object) -> bool:
-        """Whether it is a value of this limit; a whole number is a number too."""
+        """Return whether `value` is a value of this limit; a whole number is a number too."""
         kinds = (int, float) if type(self.default) is float else (type(self.default),)
         return type(value) in kinds and self.takes(value)  # type: ignore[arg-type]
 
     def taken(self, value: Value) -> Value:
-        """A value in the limit's own type."""
+        """Return a value in the limit's own type."""
         return type(self.default)(value)

@@ -1,8 +1,8 @@
-"""Schemes over rings, and their named parameter sets; each says where its security figure comes from.
+"""Schemes over rings, and their named parameter sets, each with the source of its security figure.
 
-Figures are bits of classical work, the minimum over the attacks that the lattice-estimator knows (usvp,
-bdd, dual, with the MATZOV cost of gates). `flhe_lab.papers.lattice` cross-checks it in a small program
-of our own.
+Figures are bits of classical work, the minimum over the lattice-estimator's attacks (usvp, bdd,
+dual, with the MATZOV cost of gates). `flhe_lab.papers.lattice` cross-checks them with a small
+independent program.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from flhe.schemes.base import Agreement, Scheme
 class RingPreset:
     """Parameters of a ring for learning with errors or rounding: Z_q[x] / (x^dimension + 1).
 
-    `log_q` are the most bits of the modulus: sums take as few of them as they need. `security` are bits
-    at that modulus; a smaller one is harder. `source` says where that figure is from.
+    `log_q` is the maximum number of bits of the modulus: sums use as few as they need. `security`
+    is the bits of security at that modulus; a smaller modulus is harder to attack. `source` names
+    the origin of that figure.
     """
 
     name: str
@@ -36,12 +37,12 @@ T = TypeVar("T", bound=RingPreset)
 
 
 def named(*presets: T) -> dict[str, T]:
-    """Presets by their names."""
+    """Return presets by their names."""
     return {preset.name: preset for preset in presets}
 
 
 def called(name: str, what: str, whose: str, known: Mapping[str, T]) -> T:
-    """The preset called `name`; ConfigError naming those that there are."""
+    """Return the preset called `name`; ConfigError lists the known ones."""
     if name not in known:
         raise ConfigError(f"{what} {name[:MOST]!r}: {whose} has {', '.join(known)}")
     return known[name]
@@ -62,7 +63,7 @@ DEFAULT_SEAL = "4096"
 
 @dataclass(frozen=True, slots=True)
 class RingScheme(Scheme):
-    """One whose parameter `ring` names a preset, one of RINGS; errors call the system CIPHER."""
+    """Scheme whose parameter `ring` names a preset from RINGS; errors call the system CIPHER."""
 
     CIPHER: ClassVar[str]
     RINGS: ClassVar[Mapping[str, Any]]
@@ -80,13 +81,13 @@ class RingScheme(Scheme):
 
     @property
     def security(self) -> int:
-        """That of the ring."""
+        """Security of the ring."""
         return self.preset.security
 
 
 @dataclass(frozen=True, slots=True)
 class SealScheme(RingScheme):
-    """One that TenSEAL encrypts, and whose members share a key in a ring of SEAL's.
+    """Scheme that TenSEAL encrypts, and whose members share a key in a ring of SEAL's.
 
     Parameters
     ----------
@@ -104,5 +105,5 @@ class SealScheme(RingScheme):
     ring: str = DEFAULT_SEAL
 
     def summary(self) -> str:
-        """Its ring."""
+        """Return the ring as text."""
         return f"{self.CIPHER} ring: {self.ring}"

@@ -1,4 +1,4 @@
-"""Schemes by their names on the wire: those of flhe, and those that other distributions bring.
+"""Schemes by their names on the wire: flhe's own, and those of other distributions.
 
     [project.entry-points."flhe.schemes"]
     mine = "my_package:Mine"
@@ -20,9 +20,9 @@ from flhe.wire.record import Form
 
 
 def _fault(found: Any) -> str:
-    """Why a class is no scheme, in words; "" for one that is."""
+    """Return why a class is not a scheme; "" if it is one."""
     if not (isinstance(found, type) and issubclass(found, Scheme)):
-        return "it is no subclass of flhe.schemes.base.Scheme"
+        return "it is not a subclass of flhe.schemes.base.Scheme"
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", found.name):
         return "a name is made of a-z, 0-9 and -"
     form = vars(found).get("FORM")
@@ -69,10 +69,10 @@ SchemeField = Annotated[
 
 
 def parse(text: str) -> Scheme:
-    """A scheme as people write it: "sash", or "sash unmask=clients".
+    """Parse a scheme as written in a config: "sash", or "sash unmask=clients".
 
-    Raises ConfigError: a name that is unknown, a parameter that the scheme does not have, or no value
-    of it.
+    Raises ConfigError: an unknown name, a parameter that the scheme does not have, or an invalid
+    value.
     """
     name, *said = text.split() or [""]
     kind = SCHEMES.named(name)
@@ -90,14 +90,14 @@ def parse(text: str) -> Scheme:
 
 
 def written(scheme: Scheme) -> str:
-    """Inverse of `parse`: what differs from the defaults, behind the name."""
+    """Invert `parse`: the name, then the parameters that differ from their defaults."""
     values = ((field, getattr(scheme, field.name)) for field in fields(scheme))
     said = [f"{key_of(f.name)}={_text(value)}" for f, value in values if value != f.default]
     return " ".join([scheme.name, *said])
 
 
 def key_of(field: str) -> str:
-    """What people call a parameter: "key-bits"."""
+    """Return a parameter's name in configs: "key-bits"."""
     return field.replace("_", "-")
 
 

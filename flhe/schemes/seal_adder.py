@@ -3,19 +3,18 @@
     c = (ciphertext under SEAL's mask) remasked: its second half `a` is derived, and does not travel
     sum of c, with the sum of a        opened by TenSEAL
 
-So half of a ciphertext travels, up and down. `a` comes from the group key, per slot and sender: two
-plaintexts under one `a` would show their difference. The server adds residues. It holds nothing to
-decrypt with, and not even TenSEAL.
+So half of a ciphertext travels, up and down. `a` is derived from the group key, per slot and
+sender: two plaintexts under one `a` would reveal their difference. The server adds residues. It
+holds no key, and needs no TenSEAL.
 
     a_j = P_j - P_(j+1)                      of the sender of rank j, each P uniform below q
 
-Of P_0 to P_N the differences are N uniform and independent polynomials, and in a sum over consecutive
-ranks all but two of the P cancel. So a reader expands two streams for each run of senders, however many
-they are: FLASHE's double masking (Eq. 1).
+The differences of P_0 to P_N are N uniform and independent polynomials. In a sum over consecutive
+ranks all but two of the P cancel. So a reader expands two streams for each run of senders, whatever
+its length: FLASHE's double masking (Eq. 1).
 
-What lies beyond what its senders add up to, or where nobody put anything, says that a sum was opened
-with another key, round or set of senders: slots are then as good as random. Authorship is for
-`flhe.schemes.sum_mac` to show.
+A sum opened with a wrong key, round or set of senders has slots that look random. Values then
+exceed the senders' bound, or unused slots are not zero. `flhe.schemes.sum_mac` verifies authorship.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from flhe.wire.derive import hkdf
 
 @dataclass(frozen=True, slots=True)
 class PolynomialMasks:
-    """The sum of some senders' masks in one slot, of streams that are added, and taken away."""
+    """The sum of some senders' masks in one slot: streams that are added, and streams subtracted."""
 
     ring: PrimeRing
     plus: tuple[FieldElements, ...] = field(repr=False)
@@ -62,7 +61,7 @@ class PolynomialMasks:
         slot: Slot,
         senders: Sequence[int],
     ) -> PolynomialMasks:
-        """Those of the senders of these ranks; `label` says which scheme's."""
+        """Return the masks of the senders of these ranks; `label` names the scheme's derivation."""
 
         def stream(j: int) -> FieldElements:
             # A key for one slot, P and ring: no word of its streams is used for another mask.
@@ -73,7 +72,7 @@ class PolynomialMasks:
         return cls(ring, tuple(map(stream, plus)), tuple(map(stream, minus)))
 
     def blocks(self, first: int, count: int) -> Elements:
-        """Blocks from `first` on: uint64 (count, n), below q."""
+        """Return blocks from `first` on: uint64 (count, n), below q."""
         ring, n = self.ring, self.ring.n
         out, space = np.zeros((count, n), np.uint64), np.empty(count * n + 4, np.uint64)
         for stream in self.plus:
@@ -85,15 +84,15 @@ class PolynomialMasks:
 
 @dataclass(frozen=True, slots=True)
 class SealAdder(ResidueShell, KeyPairAdder):
-    """Public parameters, as for `Adder`, and which key the epoch's members use, once they have one."""
+    """Public parameters, as for `Adder`, and the digest of the epoch's key, once there is one."""
 
     SECRET, PUBLIC, SIZE = SealSecret, SealPublic, "ring"
     MASKS: ClassVar[str]
-    """Label of the keys that masks are derived with."""
+    """Label for deriving the keys of masks."""
     SIZES: ClassVar[Any]
-    """Kind of `SealSizes`."""
+    """Class of `SealSizes`."""
     SEALER: ClassVar[Any] = None
-    """Kind of sealer; `SealSealer` where a scheme has none of its own."""
+    """Class of sealer; `SealSealer` if the scheme has none of its own."""
 
     scheme: SealScheme
     cohort: int
@@ -106,7 +105,7 @@ class SealAdder(ResidueShell, KeyPairAdder):
         return sizes_for(self.SIZES, self.scheme.preset, self.cohort, self.bits)
 
     def parameters(self) -> dict[str, Any]:
-        """Public parameters, for hashing into the layout: what the key is called among them."""
+        """Return the public parameters for hashing into the layout, the key's name included."""
         sizes = self.sizes
         return {
             **ResidueShell.parameters(self),
@@ -119,7 +118,7 @@ class SealAdder(ResidueShell, KeyPairAdder):
         }
 
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> SealSealer:
-        """A member's sealer: with the key, and the group key for masks."""
+        """Return a member's sealer, with the key, and the group key for masks."""
         key = self.pair_of(secrets)
         made: SealSealer = (self.SEALER or SealSealer)(
             self, key, secrets.group_key, secrets.rank, threads=threads
@@ -129,21 +128,21 @@ class SealAdder(ResidueShell, KeyPairAdder):
     def opener(
         self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
     ) -> SealOpener:
-        """A member's opener: likewise."""
+        """Return a member's opener, with the key, and the group key for masks."""
         key = self.pair_of(secrets)
         return SealOpener(self, key, secrets.group_key, threads=threads)
 
     def masks(self, group_key: bytes, slot: Slot, senders: tuple[int, ...]) -> PolynomialMasks:
-        """The sum of the masks of these senders."""
+        """Return the sum of these senders' masks."""
         return PolynomialMasks.of(self.sizes.ring, self.MASKS, group_key, slot, senders)
 
 
 @dataclass(slots=True)
 class SealSealer(Sealer):
-    """One client's side; parameters as for `Sealer`, and the epoch's key.
+    """One client's sealer; parameters as for `Sealer`, and the epoch's key.
 
-    Errors, and the masks that are replaced, are drawn by SEAL, from the system's own random source.
-    TenSEAL keeps Python's lock, so more threads than one save little.
+    SEAL draws errors, and the masks that are replaced, from the system's own random source. TenSEAL
+    holds Python's lock, so more threads than one save little.
     """
 
     adder: SealAdder
@@ -157,7 +156,7 @@ class SealSealer(Sealer):
         self._blocks = SealBlocks.of(self.adder.sizes, self.key)
 
     def _joining(self) -> Callable[[NDArray[np.int64], int], NDArray[Any]]:
-        """Gives the slots of values, (blocks * block,), from the block of a number on."""
+        """Return the function that turns values, from the block of a number on, into slots."""
         digits = self.adder.sizes.digits
         return lambda values, first: digits.join(values)
 
@@ -183,7 +182,7 @@ class SealSealer(Sealer):
 
 @dataclass(slots=True)
 class SealOpener(Opener):
-    """A reader's side; parameters as for `SealSealer`."""
+    """A reader's opener; parameters as for `SealSealer`."""
 
     adder: SealAdder
     key: SealSecret
@@ -204,7 +203,7 @@ class SealOpener(Opener):
             slots, known = sizes.slots(self._opened(total, masks, at, end), senders)
             values, fits = sizes.digits.split(slots, senders)
             part = out[at // sizes.n * sizes.block :][: values.size]
-            # One verdict: what exactly was off is not for whoever altered it to learn.
+            # One verdict: details of the fault would help an attacker who altered the sum.
             if values[part.size :].any() or not (fits and known):
                 raise ProtocolError(
                     f"{adder.name}: this is not the sum of what its senders encrypted in this "
@@ -216,7 +215,7 @@ class SealOpener(Opener):
         return out
 
     def _opened(self, total: Sealed, masks: PolynomialMasks, at: int, end: int) -> NDArray[Any]:
-        """What TenSEAL makes of residues `at` to `end`."""
+        """Return TenSEAL's decryption of residues `at` to `end`."""
         sizes, c = self.adder.sizes, np.empty(end - at, np.uint64)
         sizes.limbs.read(total.data, sizes.count(total.length), 0, at, c)
         rows = c.reshape(-1, sizes.n)

@@ -1,10 +1,10 @@
-"""SealBlocks: TenSEAL, one ciphertext of the ring at a time, with masks of our own.
+"""SealBlocks: TenSEAL, one ciphertext of the ring at a time, with our own masks.
 
     (c0, c1) -> (c, a)    c = c0 + (c1 - a) s
 
-is the ciphertext that TenSEAL would have made had it drawn a for c1: what both decrypt to, c0 + c1 s,
-is the same. One block at a time, because TenSEAL prints a warning for vectors of several; and its lists
-of Python's numbers then stay small.
+is the ciphertext that TenSEAL would have made with a in place of c1: both decrypt to c0 + c1 s.
+TenSEAL prints a warning for vectors of several blocks, so blocks are encrypted one at a time; this
+also keeps its lists of Python's numbers small.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flhe.schemes.seal_sizes import SealSizes
 
 
 def tenseal(name: str = "tenseal") -> Any:
-    """Return TenSEAL, or what it needs; ConfigError saying how to get it where it is not installed."""
+    """Return TenSEAL or a package that it needs; ConfigError with the install command if missing."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -34,9 +34,9 @@ def tenseal(name: str = "tenseal") -> Any:
 
 @functools.cache
 def minor_version() -> int:
-    """SEAL's minor version in the TenSEAL that is installed; it loads no other."""
+    """Return SEAL's minor version in the installed TenSEAL, which loads no other."""
     ts = tenseal()
-    # Of a small context; its serialization begins with an object of SEAL's.
+    # Serialize a small context: its bytes begin with an object of SEAL's.
     made = ts.context(ts.SCHEME_TYPE.CKKS, 2048, coeff_mod_bit_sizes=[27, 27], n_threads=1)
     data = made.serialize(save_public_key=False, save_galois_keys=False, save_relin_keys=False)
     version: int = data[data.index(MAGIC.to_bytes(2, "little")) + 4]
@@ -60,11 +60,11 @@ class SealBlocks:
 
     @classmethod
     def of(cls, sizes: SealSizes, secret: SealSecret) -> Self:
-        """TenSEAL with that key."""
+        """Return TenSEAL with that key."""
         ring, seal = sizes.ring, replace(sizes.seal, minor=minor_version())
         key = ring.forward(lifted(secret.coefficients, sizes.q))
         ordered = key[to_seal_order(ring)]
-        # Blocks come one by one, which is what TenSEAL's threads would share: one is enough.
+        # TenSEAL's threads would share blocks, which come one by one: one thread is enough.
         context = tenseal().context_from(seal.context(ordered), 1)
         used = key if seal.plain else ordered
         return cls(seal, context, ring, used, quotients(used, np.uint64(ring.q)), sizes.scale)
@@ -72,8 +72,8 @@ class SealBlocks:
     def encrypt(self, slots: NDArray[Any], a: Elements) -> Elements:
         """Encrypt slots (blocks * slots of one,) under masks `a`; returns c, uint64 (blocks, n).
 
-        Slots are within what the sizes have room for; `a` is uint64 (blocks, n), uniform below q, never
-        used before.
+        Slots lie within the bounds of the sizes. `a` is uint64 (blocks, n), uniform below q, and
+        never used before.
         """
         # TenSEAL's own Python layer copies the values three times on their way to this class.
         vector, dtype = self._vector
@@ -88,7 +88,7 @@ class SealBlocks:
         return out
 
     def _times_key(self, x: Elements) -> Elements:
-        """Polynomials are coefficients in BFV, and transforms in CKKS."""
+        """Multiply by the key; polynomials are coefficients in BFV, and transforms in CKKS."""
         if self.seal.plain:
             product: Elements = self.ring.products(self.key, self.ring.forward(x)[None])[0]
             return product
@@ -98,7 +98,7 @@ class SealBlocks:
         return x
 
     def decrypt(self, c: Elements, a: Elements) -> NDArray[Any]:
-        """What `encrypt` has encrypted, noise and all: (blocks * slots of one,)."""
+        """Decrypt ciphertexts of `encrypt`, noise included: (blocks * slots of one,)."""
         vector, dtype = self._vector
         out = np.empty((len(c), self.seal.slots), dtype)
         for ours, mask, row in zip(c, a, out, strict=True):

@@ -1,12 +1,13 @@
-"""SEAL's and TenSEAL's encodings, as far as schemes here read and write them.
+"""SEAL's and TenSEAL's encodings, as far as the schemes read and write them.
 
-TenSEAL hands out no words of a polynomial. Its messages are protobuf (tenseal/proto/*.proto) around
-SEAL's objects. What is written here is not compressed: random residues do not shrink. One modulus, so
-no relinearization keys, which TenSEAL's own constructor insists on.
+TenSEAL gives no access to the words of a polynomial. Its messages are protobuf
+(tenseal/proto/*.proto) around SEAL's objects. This module writes without compression: random
+residues do not shrink. There is one modulus, so no relinearization keys, which TenSEAL's own
+constructor requires.
 
-A polynomial lies in SEAL as its transform: values at the powers psi^(2 rev(i) + 1) of the least
-primitive 2 n-th root of unity psi, rev(i) reversing the bits of i. `to_seal_order` says where those lie
-in a transform of `flhe.math.ring`.
+SEAL stores a polynomial as its transform: values at the powers psi^(2 rev(i) + 1) of the least
+primitive 2 n-th root of unity psi, rev(i) reversing the bits of i. `to_seal_order` maps them to a
+transform of `flhe.math.ring`.
 
 Source: Microsoft SEAL 4.1 to 4.3 (serialization.h, ciphertext.cpp, util/ntt.h); TenSEAL 0.3.18.
 """
@@ -26,7 +27,7 @@ from flhe.errors import ConfigError
 from flhe.math.ring import Elements, PrimeRing
 
 HEADER = struct.Struct("<HBBBBHQ")
-"""Magic, header length, major and minor version, mode of compression, reserved, length of all."""
+"""Magic, header length, major and minor version, mode of compression, reserved, total length."""
 
 MAGIC, MAJOR = 0xA15E, 4
 
@@ -40,7 +41,7 @@ SYMMETRIC = 1
 """TenSEAL's number for encryption under the secret key."""
 
 NO_SCALE = -1.0
-"""What TenSEAL writes for a context without a scale of its own."""
+"""Scale that TenSEAL writes for a context without one."""
 
 AUTO_FLAGS = 7
 """Relinearize, rescale, switch moduli: TenSEAL's default, none of it is used here."""
@@ -65,7 +66,7 @@ class SealFormat:
     Parameters
     ----------
     minor : int
-        SEAL's minor version, as it loads its own only; 0 where nothing is written.
+        SEAL's minor version, because SEAL loads only its own; 0 if nothing is written.
     plain : int
         BFV's plain modulus; 0 for CKKS, which has none.
     """
@@ -87,22 +88,22 @@ class SealFormat:
 
     @property
     def id(self) -> bytes:
-        """SEAL's hash of the parameters, 32 bytes: all its objects name it."""
+        """SEAL's hash of the parameters, 32 bytes, which all its objects contain."""
         words = struct.pack("<4Q", self.kind, self.n, self.q, self.plain)
         return hashlib.blake2b(words, digest_size=32).digest()
 
     def parameters(self) -> bytes:
-        """EncryptionParameters: scheme, dimension, moduli, and the plain modulus."""
+        """Return EncryptionParameters: scheme, dimension, moduli, and the plain modulus."""
         moduli = (self.wrap(struct.pack("<Q", modulus)) for modulus in (self.q, self.plain))
         return self.wrap(struct.pack("<BQQ", self.kind, self.n, 1) + b"".join(moduli))
 
     def context(self, key: Elements) -> bytes:
-        """TenSEALContext for encryption under the secret key; the bytes are as secret.
+        """Return a TenSEALContext for encryption under the secret key; the bytes are secret too.
 
         `key` is its transform in SEAL's order, uint64 (n,).
         """
         public = b"\x10" + _varint(AUTO_FLAGS) + b"\x19" + struct.pack("<d", NO_SCALE)
-        # A SecretKey is saved as the Plaintext that it is: coefficients, scale, words.
+        # A SecretKey is saved as a Plaintext: coefficients, scale, words.
         members = self.id + struct.pack("<Qd", self.n, 1.0) + self.array(key.tobytes())
         secret = _field(1, self.wrap(members))
         fields = (self.parameters(), public, secret)
@@ -110,16 +111,16 @@ class SealFormat:
         return parts + b"\x20" + _varint(SYMMETRIC)
 
     def wrap(self, members: bytes) -> bytes:
-        """One of SEAL's objects: its header, and its members."""
+        """Return one of SEAL's objects: its header, and its members."""
         size = HEADER.size + len(members)
         return HEADER.pack(MAGIC, HEADER.size, MAJOR, self.minor, PLAIN, 0, size) + members
 
     def array(self, words: bytes) -> bytes:
-        """A DynArray of words."""
+        """Return a DynArray of words."""
         return self.wrap(struct.pack("<Q", len(words) // 8) + words)
 
     def vector(self, c0: Elements, c1: Elements, scale: float) -> bytes:
-        """CKKSVector or BFVVector of one ciphertext, of which all slots are used.
+        """Return a CKKSVector or BFVVector of one ciphertext, of which all slots are used.
 
         Polynomials are transforms in CKKS, and coefficients in BFV, whose scale is 1.
         """
@@ -127,11 +128,11 @@ class SealFormat:
         return b"".join([head, c0.data, c1.data, tail])
 
     def polynomials(self, vector: bytes, decompress: Any) -> tuple[Elements, Elements]:
-        """Both polynomials of a fresh one-ciphertext vector that TenSEAL has written.
+        """Return both polynomials of a fresh one-ciphertext vector that TenSEAL has written.
 
-        TenSEAL made it in this process: it is not looked at closely. `decompress` is zstandard's.
+        TenSEAL made it in this process, so few checks are needed. `decompress` is zstandard's.
 
-        Raises ConfigError: a version of TenSEAL that writes something else.
+        Raises ConfigError: a version of TenSEAL that writes another format.
         """
         end = len(vector) - (0 if self.plain else 9)  # CKKS's scale comes last
         start = 1 + 1 + len(_varint(self.slots)) + 1
@@ -155,7 +156,7 @@ class SealFormat:
 
 @functools.lru_cache(maxsize=16)
 def _ends(seal: SealFormat, scale: float) -> tuple[bytes, bytes]:
-    """What comes before and after the words of a ciphertext, which are copied once only."""
+    """Return the bytes before and after the words of a ciphertext, which are thus copied only once."""
     words = bytes(16 * seal.n)
     transformed = seal.kind == CKKS
     members = struct.pack("<BQQQdQ", transformed, 2, seal.n, 1, scale, 1)
@@ -166,7 +167,7 @@ def _ends(seal: SealFormat, scale: float) -> tuple[bytes, bytes]:
 
 @functools.cache
 def to_seal_order(ring: PrimeRing) -> NDArray[np.int64]:
-    """Where, in a transform of `ring`, the values of SEAL's transform lie: (n,)."""
+    """Return the places in a transform of `ring` of the values of SEAL's transform: (n,)."""
     x = np.zeros(ring.n, np.uint64)
     x[1] = 1
     # The transform of x is the points themselves: all primitive 2 n-th roots of unity.

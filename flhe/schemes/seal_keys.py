@@ -1,9 +1,9 @@
-"""Keys of SEAL: one ternary polynomial that all members share, and what a server has in its place.
+"""Keys of SEAL: one ternary polynomial that all members share, and its digest for the server.
 
-Encryption is under the secret key, so there is no public key. A public digest says which key the
-members use: nobody can decrypt with it, and members with different keys derive different slots.
+Encryption is under the secret key, so there is no public key. A public digest identifies the
+members' key: it cannot decrypt, and members with different keys derive different slots.
 
-Coefficients are uniform in {-1, 0, 1}, as SEAL draws them and the standard takes them to be.
+Coefficients are uniform in {-1, 0, 1}, as SEAL draws them and the standard assumes.
 
 Source: Microsoft SEAL 4.1 (`KeyGenerator`); Homomorphic Encryption Standard (2018), Table 1.
 """
@@ -31,7 +31,7 @@ Ternary = NDArray[np.int8]
 
 VERSION = 1
 MAX_BYTES = 4096
-"""Longest encoding that is read; a key of the largest ring takes 1.7 KB."""
+"""Maximum length of an encoding; a key of the largest ring takes 1.7 KB."""
 
 TRIT = 3
 PER_BYTE = 5
@@ -40,7 +40,7 @@ _PLACES = np.array([3**k for k in range(PER_BYTE)], np.int64)
 
 
 def draw(n: int, random: Random) -> Ternary:
-    """A fresh polynomial, int8 (n,); ConfigError as for `drawn`."""
+    """Draw a fresh polynomial, int8 (n,); ConfigError as for `drawn`."""
     out = np.empty(0, np.int8)
     while out.size < n:
         data = np.frombuffer(drawn(random, n), np.uint8)
@@ -51,25 +51,25 @@ def draw(n: int, random: Random) -> Ternary:
 
 
 def pack(s: Ternary) -> bytes:
-    """Five coefficients a byte, the first lowest; the bytes are as secret as the polynomial."""
+    """Pack five coefficients a byte, the first lowest; the bytes are as secret as the polynomial."""
     trits = np.zeros(-(-s.size // PER_BYTE) * PER_BYTE, np.int64)
     trits[: s.size] = s.astype(np.int64) + 1
     return (trits.reshape(-1, PER_BYTE) @ _PLACES).astype(np.uint8).tobytes()
 
 
 def unpack(data: bytes) -> Ternary:
-    """Inverse of `pack`, for a power of two of coefficients; ValueError for anything else."""
+    """Invert `pack`, for a power of two of coefficients; ValueError for anything else."""
     packed = np.frombuffer(data, np.uint8).astype(np.int64)
     trits = (packed[:, None] // _PLACES % TRIT).reshape(-1)
     n = 1 << (max(trits.size, 1).bit_length() - 1)
-    return (trits[:n] - 1).astype(np.int8)  # whoever reads it sees whether it packs to the same
+    return (trits[:n] - 1).astype(np.int8)  # callers check that it packs to the same bytes
 
 
 @dataclass(frozen=True, slots=True)
 class SealPublic(Record):
-    """What the server has: the ring's preset, and which key the members use in it.
+    """The server's record: the ring's preset, and the digest of the members' key in it.
 
-    `key_id` is a digest of the secret key; keys have thousands of bits, so it gives none away.
+    `key_id` is a digest of the secret key; keys have thousands of bits, so the digest reveals none.
     """
 
     FORM = Form("seal-public", MAX_BYTES, "seal-public", VERSION)
@@ -87,9 +87,9 @@ class SealPublic(Record):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SealSecret(Record):
-    """What members have: they encrypt and decrypt with it.
+    """The members' key: they encrypt and decrypt with it.
 
-    `coefficients` are int8 (dimension,), each -1, 0 or 1; five of them take a byte where written.
+    `coefficients` are int8 (dimension,), each -1, 0 or 1; an encoding holds five of them a byte.
     """
 
     FORM = Form("seal-secret", MAX_BYTES, "seal-secret", VERSION)
@@ -114,15 +114,15 @@ class SealSecret(Record):
 
     @property
     def public(self) -> SealPublic:
-        """What the server gets."""
+        """The server's record of this key."""
         digest = hashlib.sha256(canonical.dumps([PREFIX + "seal-key", self.to_bytes()])).digest()
         return SealPublic(self.ring, digest)
 
     def check(self, ring: str) -> None:
         """Refuse a key of another ring, or one that no honest member drew; ProtocolError.
 
-        A third of the coefficients has each value: a share that is ten standard deviations off was not
-        drawn.
+        Each value has a third of the coefficients: a share that is ten standard deviations off was
+        not drawn at random.
         """
         s = self.coefficients
         if self.ring != ring:

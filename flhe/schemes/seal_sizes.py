@@ -1,4 +1,4 @@
-"""What the sizes of schemes that SEAL encrypts have in common: one modulus, and digits in slots."""
+"""Sizes of schemes that SEAL encrypts: one modulus, and digits in slots."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from flhe.schemes.presets import RingPreset
 from flhe.schemes.seal_format import SealFormat
 
 LARGEST = 22
-"""A coefficient's error and rounding, at most."""
+"""Bound on a coefficient's error and rounding."""
 
 MIN_BITS = 45
-"""Shortest modulus that is tried: TenSEAL compresses what it hands out, and takes up to four times as
-long over residues of fewer bits."""
+"""Shortest modulus that is tried: TenSEAL compresses its output, and takes up to four times as long
+over residues of fewer bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """How `per` values of at most `bound` lie in an integer, `width` bits each, sign included.
+    """Layout of `per` values of at most `bound` in an integer, `width` bits each, sign included.
 
     V = sum over k of v_k 2^(width k): sums of V hold the sums of the v_k, each in its place.
     """
@@ -40,7 +40,7 @@ class Digits:
         return self.bound * sum(1 << (self.width * k) for k in range(self.per))
 
     def join(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Integers (count,) of (count * per,) values, the first of each lowest."""
+        """Return integers (count,) of (count * per,) values, the first of each lowest."""
         digits = values.reshape(-1, self.per)
         out = digits[:, -1].copy()
         for k in range(self.per - 2, -1, -1):
@@ -49,9 +49,9 @@ class Digits:
         return out
 
     def split(self, sums: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], bool]:
-        """Inverse of `join` for a sum of `count`, and whether as many can have added up to it.
+        """Invert `join` for a sum of `count`; also return whether `count` senders can have reached it.
 
-        Digits are balanced, so that those below leave no borrow in the ones above.
+        Digits are balanced, so that lower ones leave no borrow in higher ones.
         """
         digits = np.empty((sums.size, self.per), np.int64)
         half, mask, rest = 1 << (self.width - 1), (1 << self.width) - 1, sums
@@ -67,11 +67,12 @@ class Digits:
 class SealSizes:
     """Sizes of one ring of dimension n.
 
-    `bits` are those of the modulus, and of a residue on the wire; `digits`: how values lie in a slot.
+    `bits` is the length of the modulus, and of a residue on the wire; `digits` is the layout of a
+    slot.
     """
 
     WIDEST: ClassVar[int]
-    """Most bits of a slot's sum that are tried."""
+    """Maximum bits of a slot's sum that are tried."""
 
     n: int
     bits: int
@@ -79,12 +80,12 @@ class SealSizes:
     digits: Digits
 
     def parameters(self) -> dict[str, Any]:
-        """What else is public of a kind."""
+        """Return the other public parameters of this class."""
         raise NotImplementedError
 
     @property
     def fits(self) -> bool:
-        """Whether sums of `cohort` ciphertexts open exactly."""
+        """True if sums of `cohort` ciphertexts open exactly."""
         raise NotImplementedError
 
     @property
@@ -94,17 +95,17 @@ class SealSizes:
 
     @property
     def ring(self) -> PrimeRing:
-        """Where residues are computed."""
+        """Ring of the residues."""
         return PrimeRing(self.n, self.q)
 
     @property
     def rings(self) -> tuple[PrimeRing]:
-        """The one ring that there is."""
+        """The ring, as the only one."""
         return (self.ring,)
 
     @property
     def limbs(self) -> LimbPacking:
-        """How residues travel."""
+        """Layout of residues on the wire."""
         return LimbPacking(self.bits, (self.q,))
 
     @property
@@ -114,7 +115,7 @@ class SealSizes:
 
     @property
     def scale(self) -> float:
-        """What slots are multiplied by."""
+        """Factor of the slots."""
         return 1.0
 
     @property
@@ -124,24 +125,24 @@ class SealSizes:
 
     @property
     def step(self) -> int:
-        """Residues that are worked on at a time: whole polynomials, whole pieces of the wire."""
+        """Residues processed at a time: whole polynomials, whole pieces of the wire."""
         return max(PIECE, self.n)
 
     def slots(self, opened: NDArray[Any], senders: int) -> tuple[NDArray[np.int64], bool]:
-        """Slots as integers, and whether so many senders' may have come out like that."""
+        """Return slots as integers, and whether `senders` senders can have made them."""
         return opened, True
 
     def count(self, length: int) -> int:
-        """Residues of a ciphertext of `length` values: whole polynomials."""
+        """Return the residues of a ciphertext of `length` values: whole polynomials."""
         return -(-length // self.block) * self.n
 
 
 @functools.lru_cache(maxsize=256)
 def sizes_for(kind: type[SealSizes], preset: RingPreset, cohort: int, bits: int) -> Any:
-    """What a sum of `cohort` vectors of `bits`-bit values takes in the ring of `preset`, of a kind.
+    """Return the sizes, of a class, for `cohort` vectors of `bits`-bit values in the ring of `preset`.
 
-    Of the moduli that hold a value in the fewest bits, the shortest. Raises ConfigError: not even one
-    value fits in a slot.
+    Takes the shortest modulus among those that hold a value in the fewest bits. Raises ConfigError:
+    not even one value fits in a slot.
     """
     bound = (1 << (bits - 1)) - 1
     width = (2 * bound * cohort).bit_length()

@@ -1,4 +1,4 @@
-"""Sealed: a ciphertext that says what it is a sum of.
+"""Sealed: a ciphertext that names the slot and the senders of its sum.
 
 A `Slot` names one round of one federation; with a sender's rank it names the one use of a mask. A
 `Sealed` carries its slot and its senders, because every reader needs them. A sparse one carries its
@@ -26,13 +26,13 @@ from flhe.wire.record import Form, Record
 VERSION = 3
 UPDATE = "update"
 MAX_HEADER = 64 * 1024
-"""Largest accepted header, in bytes: 1024 senders take under 4 KiB, with their supports under 52."""
+"""Maximum size of a header, bytes: 1024 senders take under 4 KiB, with their supports under 52."""
 
 MAX_SMALL = 64 << 20
-"""Largest accepted ciphertext in one piece, in bytes."""
+"""Maximum size of a ciphertext in one piece, bytes."""
 
 MAX_LENGTH = 1 << 40
-"""Largest accepted number of lanes in one ciphertext."""
+"""Maximum number of lanes in one ciphertext."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class Slot(Record):
     layout_hash : bytes
         SHA-256 over names, shapes, dtypes, terms and scheme parameters, 32 bytes.
     history : bytes
-        SHA-256 chain over the initial model and every sum opened since, 32 bytes. Members who were
-        shown different ones derive different masks: their updates cannot be added up unnoticed.
+        SHA-256 chain over the initial model and every sum opened since, 32 bytes. Members that the
+        server gave different ones derive different masks: their updates cannot be added unnoticed.
     purpose : str
-        What the sum is of: sums of one attempt have masks of their own.
+        Purpose of the sum: sums of one attempt have separate masks.
     """
 
     FORM = Form("slot", row=True)
@@ -70,12 +70,12 @@ class Slot(Record):
     purpose: Annotated[str, matching("[a-z-]{1,16}", "1 to 16 of a-z -")] = UPDATE
 
     def context(self) -> tuple[int | bytes | str, ...]:
-        """Everything a key of this sum is derived from, in order; an update's purpose is left out."""
+        """Return the inputs of this sum's keys, in order; an update's purpose is left out."""
         values: tuple[int | bytes | str, ...] = tuple(self.to_fields())
         return values[:-1] if self.purpose == UPDATE else values
 
     def digest(self) -> bytes:
-        """SHA-256 of all of it, 32 bytes: names the slot in signed messages."""
+        """Return the SHA-256 of all fields, 32 bytes; it names the slot in signed messages."""
         return _digest_of(self)
 
 
@@ -86,7 +86,7 @@ def _digest_of(slot: Slot) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Support(Record):
-    """What a header says of a support that lies behind the ciphertext."""
+    """Description of a support in a header; the support follows the ciphertext."""
 
     FORM = Form("support", row=True)
 
@@ -130,9 +130,9 @@ class Sealed:
     data : NDArray[uint8]
         The ciphertext as it travels.
     mode : str
-        Which of its ways the scheme used, where it has several: FLASHE's masking.
+        Mode of a scheme that has several: FLASHE's masking.
     supports : tuple[Support, ...]
-        Coordinates of each sender, in the order of `senders`; empty where all sent all of them.
+        Coordinates of each sender, in the order of `senders`; empty if all sent all of them.
     """
 
     scheme: str
@@ -156,17 +156,17 @@ class Sealed:
             raise ProtocolError("Sealed: the supports are of vectors of different lengths")
 
     def header(self) -> bytes:
-        """Everything but the ciphertext, as canonical CBOR."""
+        """Return all but the ciphertext, as canonical CBOR."""
         supports = tuple(_Support(s.length, len(s.data), s.digest()) for s in self.supports)
         head = _Header(self.scheme, self.mode, self.slot, self.senders, self.length, supports)
         return head.to_bytes()
 
     def body(self) -> list[memoryview]:
-        """What `header()` speaks of: the ciphertext, then the supports; nothing is copied."""
+        """Return the ciphertext, then the supports, as `header()` lists them, without copies."""
         return [self.data.data, *(memoryview(support.data) for support in self.supports)]
 
     def digest(self) -> bytes:
-        """SHA-256 over header and ciphertext, 32 bytes; the header binds the supports."""
+        """Return the SHA-256 of header and ciphertext, 32 bytes; the header binds the supports."""
         hasher = hashlib.sha256(self.header())
         hasher.update(self.data.data)
         return hasher.digest()
@@ -182,16 +182,17 @@ class Sealed:
     ) -> Sealed:
         """Rebuild from `header()` and `body()` in one piece; the ciphertext is not copied.
 
-        Raises ProtocolError: when the header is not exactly what `header()` writes, or the supports
-        are not its.
+        Raises ProtocolError: the header is not exactly the output of `header()`, or does not match
+        the supports.
 
         Parameters
         ----------
         supports : sequence of Support, optional
-            Those that came before; `body` is the ciphertext alone then.
+            Supports that were received before; `body` is then the ciphertext alone.
         floats : int, optional
-            Length of the vectors that supports may be of; 0 for none. Readers of what others wrote must
-            say it: a few bytes may stand for many coordinates.
+            Length of the vectors of the supports; 0 for none. Readers of received data must give
+            it: a few
+            bytes may stand for many coordinates.
         """
         head = _Header.from_bytes(header)
         if supports is None:
@@ -200,17 +201,17 @@ class Sealed:
             head.scheme, head.slot, head.senders, head.length, body, head.mode, tuple(supports)
         )
         if sealed.header() != header:
-            raise ProtocolError("sealed header: these are not the supports that it speaks of")
+            raise ProtocolError("sealed header: the supports do not match it")
         return sealed
 
 
 def to_bytes(sealed: Sealed) -> bytes:
-    """A small ciphertext in one piece: canonical CBOR of header and body."""
+    """Return a small ciphertext in one piece: canonical CBOR of header and body."""
     return _Small(sealed.header(), b"".join(sealed.body())).to_bytes()
 
 
 def from_bytes(data: bytes) -> Sealed:
-    """Inverse of `to_bytes` for a dense ciphertext; ProtocolError for anything else."""
+    """Invert `to_bytes` for a dense ciphertext; ProtocolError for anything else."""
     small = _Small.from_bytes(data)
     return Sealed.from_parts(small.header, np.frombuffer(small.body, np.uint8), floats=0)
 
@@ -218,7 +219,7 @@ def from_bytes(data: bytes) -> Sealed:
 def _split(
     body: NDArray[np.uint8], told: Sequence[_Support], floats: int | None
 ) -> tuple[NDArray[np.uint8], list[Support]]:
-    """Ciphertext and supports out of a body, by what its header tells of each support."""
+    """Split a body into ciphertext and supports, by the header's description of each support."""
     if told and floats == 0:
         raise ProtocolError("sealed: a sparse ciphertext where a dense one was expected")
     if floats and any(item.length != floats for item in told):
@@ -230,24 +231,24 @@ def _split(
     for item in told:
         support = Support.from_bytes(body[at : at + item.nbytes].tobytes(), item.length)
         if support.digest() != item.digest:
-            raise ProtocolError("sealed: a support is not the one that the header speaks of")
+            raise ProtocolError("sealed: a support does not match the header")
         supports.append(support)
         at += item.nbytes
     return data, supports
 
 
 def merged_senders(total: Sealed, part: Sealed, cohort: int) -> tuple[int, ...]:
-    """Senders of `total + part`, after checking that the two may be added.
+    """Return the senders of `total + part`, after checking that the two may be added.
 
-    Raises ProtocolError: another scheme, round, parameter set, length or a sender outside the cohort;
-    ReuseError: a sender that is already in the total.
+    Raises ProtocolError: another scheme, round, parameter set, length or a sender outside the
+    cohort; ReuseError: a sender that is already in the total.
     """
     if [s.length for s in total.supports[:1]] != [s.length for s in part.supports[:1]]:
         raise ProtocolError("add: one of the two is sparse, or of a vector of another length")
     for name in ("scheme", "mode", "slot", "length"):
         if getattr(total, name) != getattr(part, name):
             if name == "length" and total.supports and part.supports:
-                continue  # of coordinates that somebody sent, which differ
+                continue  # lengths of unions of coordinates, which differ
             raise ProtocolError(f"add: the part's {name} is not the total's; sums are of one round")
     check_senders(part.senders, cohort)
     if repeated := set(total.senders) & set(part.senders):

@@ -2,12 +2,12 @@
 
     data = ciphertext of the scheme inside | zeros up to 8 bytes | the rest, `lane_bits` a value
 
-A vector has `floats` values, then extras. What a mask selects and all extras are encrypted by the
-scheme inside, as a shorter vector. The rest is packed as it is, with room for the sum of the cohort, or
-left out. `length` counts what is encrypted: the server knows how many values that are, and where they
-belong only if it can tell from those that it sees.
+A vector has `floats` values, then extras. The inner scheme encrypts the values that a mask selects,
+and all extras, as a shorter vector. The rest is packed in clear, with room for the sum of the
+cohort, or left out. `length` counts the encrypted values: the server knows their number. It learns
+their places only if it can infer them from the values in clear.
 
-Nothing here hides the rest of an update; what that costs is in docs/fedml_he.md.
+Nothing here hides the rest of an update; docs/fedml_he.md gives the cost.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ ALIGNED = 8
 
 @dataclass(frozen=True, slots=True)
 class Selective(Adder):
-    """Public parameters: the adder inside, which encrypts `selected` of `floats` values, and extras.
+    """Public parameters: the inner adder, which encrypts `selected` of `floats` values, and extras.
 
     Parameters
     ----------
     clear : bool
-        Whether the others travel, in clear; otherwise they do not.
+        True if the other values travel in clear; False if they do not travel.
     mask : Support, optional
-        Which values are encrypted: a secret of the members, without which nothing is sealed or opened.
+        Set of encrypted values: a secret of the members, needed for sealing and opening.
     """
 
     inner: Adder
@@ -68,23 +68,23 @@ class Selective(Adder):
 
     @property
     def name(self) -> str:
-        """Name on the wire: another one than the scheme inside has, whose ciphertexts these are not."""
+        """Name on the wire: not that of the inner scheme, because its ciphertexts differ."""
         return self.inner.name + SUFFIX
 
     @property
     def space(self) -> Integers:
-        """The integers of the scheme inside."""
+        """The integers of the inner scheme."""
         return self.inner.space
 
     @property
     def known(self) -> Support:
-        """The mask; ConfigError for who has none, such as a server."""
+        """The mask; ConfigError without one, as on a server."""
         if self.mask is None:
             raise ConfigError(f"{self.name}: only members know which values are encrypted")
         return self.mask
 
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> SelectiveSealer:
-        """A member's sealer."""
+        """Return a member's sealer."""
         _ = self.known
         inner = self.inner.sealer(secrets, threads=threads)
         return SelectiveSealer(self, inner, secrets.rank, threads=threads)
@@ -92,23 +92,23 @@ class Selective(Adder):
     def opener(
         self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
     ) -> SelectiveOpener:
-        """A member's opener."""
+        """Return a member's opener."""
         _ = self.known
         inner = self.inner.opener(secrets, released, threads=threads)
         return SelectiveOpener(self, inner, threads)
 
     @property
     def packing(self) -> Packing:
-        """How the rest lies in the bytes: signed, with room for the sum of the cohort."""
+        """Layout of the rest in the bytes: signed, with room for the sum of the cohort."""
         return Packing((2 * self.cohort * self.space.bound + 1).bit_length())
 
     @property
     def rest(self) -> int:
-        """Values that travel in clear."""
+        """Number of values that travel in clear."""
         return self.floats - self.selected if self.clear else 0
 
     def parameters(self) -> dict[str, Any]:
-        """Public parameters, for hashing into the layout."""
+        """Return the public parameters for hashing into the layout."""
         return {
             "name": "selective",
             "inner": self.inner.parameters(),
@@ -119,11 +119,11 @@ class Selective(Adder):
         }
 
     def check_mode(self, mode: str) -> None:
-        """Refuse a mode that the scheme inside does not have."""
+        """Refuse a mode that the inner scheme does not have."""
         self.inner.check_mode(mode)
 
     def nbytes(self, length: int) -> int:
-        """Bytes of a ciphertext of `length` encrypted values, with the rest."""
+        """Return the bytes of a ciphertext of `length` encrypted values, with the rest."""
         return self._start(length) + self.packing.nbytes(self.rest)
 
     def _start(self, length: int) -> int:
@@ -131,7 +131,7 @@ class Selective(Adder):
         return inner if self.rest == 0 else -(-inner // ALIGNED) * ALIGNED
 
     def split(self, sealed: Sealed) -> tuple[Sealed, NDArray[np.uint8]]:
-        """The ciphertext of the scheme inside, and the rest, packed; both are views.
+        """Return the ciphertext of the inner scheme, and the packed rest; both are views.
 
         Raises ProtocolError: another scheme or length, a sparse ciphertext, or bytes between the two.
         """
@@ -140,22 +140,22 @@ class Selective(Adder):
             raise ProtocolError(f"{self.name}: a ciphertext of another length")
         end, start = self.inner.nbytes(sealed.length), self._start(sealed.length)
         if sealed.data[end:start].any():
-            raise ProtocolError(f"{self.name}: there is something between the two parts")
+            raise ProtocolError(f"{self.name}: unexpected bytes between the two parts")
         inside = replace(sealed, scheme=self.inner.name, data=sealed.data[:end])
         return inside, sealed.data[start:]
 
     def add(self, total: Sealed | None, part: Sealed) -> Sealed:
         """Fold `part` into `total`, which is consumed.
 
-        Raises ProtocolError: another scheme, round, parameter set or length, or what the scheme inside
-        refuses; ReuseError: a sender that is already in the total.
+        Raises ProtocolError: another scheme, round, parameter set or length, or a refusal of the
+        inner scheme; ReuseError: a sender that is already in the total.
         """
         inside, rest = self.split(part)
         if total is None:
             return self.join(self.inner.close(self.inner.add(None, inside)), rest)
         senders = merged_senders(total, part, self.cohort)
         before, clear = self.split(total)
-        # The scheme inside first: what it refuses must leave the whole total alone.
+        # The inner scheme first: if it refuses, the whole total must stay unchanged.
         inner = self.inner.close(self.inner.add(before, inside))
         if not np.may_share_memory(inner.data, before.data):
             before.data[:] = inner.data
@@ -163,7 +163,7 @@ class Selective(Adder):
         return replace(total, senders=senders)
 
     def join(self, inside: Sealed, rest: NDArray[np.uint8]) -> Sealed:
-        """Inverse of `split`; the two parts are copied."""
+        """Invert `split`; copies the two parts."""
         data = empty(self.nbytes(inside.length), np.uint8)
         end, start = inside.data.size, self._start(inside.length)
         data[:end], data[end:start], data[start:] = inside.data, 0, rest
@@ -172,14 +172,14 @@ class Selective(Adder):
 
 @dataclass(slots=True)
 class SelectiveSealer(Sealer):
-    """One client's side: the sealer inside; the adder has the mask, as that of all clients."""
+    """One client's sealer: the inner sealer; the adder holds the mask, like every client's."""
 
     adder: Selective
     inner: Sealer
     rank: int
 
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
-        """Compute ahead what the sealer inside needs for `length` encrypted values."""
+        """Precompute the data that the inner sealer needs for `length` encrypted values."""
         self.inner.prepare(slot, length, mode)
 
     def encrypt(
@@ -187,8 +187,8 @@ class SelectiveSealer(Sealer):
     ) -> Sealed:
         """Encrypt the selected values of a whole vector, and its extras; pack the rest.
 
-        Raises ProtocolError: a vector of another length, or a sparse one; RangeError, ReuseError: as
-        the sealer inside does.
+        Raises ProtocolError: a vector of another length, or a sparse one; RangeError, ReuseError:
+        as the inner sealer.
         """
         from flhe.math import coordinate_kernels
 
@@ -200,29 +200,29 @@ class SelectiveSealer(Sealer):
         chosen = empty(adder.selected, values.dtype)
         others = empty(adder.floats - adder.selected, values.dtype)
         coordinate_kernels.apart(values, adder.known.coords, chosen, others)
-        check_integers(adder.name, others, adder.space)  # as the sealer inside does, of its part
+        check_integers(adder.name, others, adder.space)  # as the inner sealer does with its part
         inside = self.inner.encrypt(Plain(chosen, plain.extras), slot, mode=mode)
         if adder.rest == 0:
             return replace(inside, scheme=adder.name)
         return adder.join(inside, packed(adder.packing, others, self.threads))
 
     def take_seed(self, slot: Slot) -> Elements:
-        """The key of the sealer inside, once; ReuseError after that, or where it has none."""
+        """Return the inner sealer's key, once; ReuseError after that, or if it has none."""
         return self.inner.take_seed(slot)
 
 
 @dataclass(slots=True)
 class SelectiveOpener(Opener):
-    """A reader's side: the opener inside; the adder has the mask."""
+    """A reader's opener: the inner opener; the adder holds the mask."""
 
     adder: Selective
     inner: Opener
     threads: int = 1
 
     def decrypt(self, total: Sealed) -> NDArray[np.int32] | NDArray[np.int64]:
-        """Signed values, then extras, shape (floats + extras,); zeros where nothing was sent.
+        """Return signed values, then extras, shape (floats + extras,); zeros for values not sent.
 
-        Raises ProtocolError: what is no sum of this scheme, or what the opener inside refuses.
+        Raises ProtocolError: not a sum of this scheme, or a refusal of the inner opener.
         """
         from flhe.math import coordinate_kernels
 

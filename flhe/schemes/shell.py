@@ -1,4 +1,4 @@
-"""What adders of residues have in common, and how sealers and openers work on pieces of vectors."""
+"""Common parts of adders of residues, and work on pieces of vectors for sealers and openers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from flhe.schemes.sealed import Sealed
 
 
 class ResidueShell(Adder):
-    """One whose ciphertexts are residues: `sizes.count(length)` of each of `sizes.limbs`."""
+    """Adder whose ciphertexts are residues: `sizes.count(length)` of each of `sizes.limbs`."""
 
     __slots__ = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.sizes  # what does not fit is refused now
+        _ = self.sizes  # refuse sizes that do not fit now
 
     @property
     def sizes(self) -> Any:
@@ -32,12 +32,12 @@ class ResidueShell(Adder):
 
     @property
     def limbs(self) -> LimbPacking:
-        """How residues lie in the ciphertext."""
+        """Layout of residues in the ciphertext."""
         limbs: LimbPacking = self.sizes.limbs
         return limbs
 
     def nbytes(self, length: int) -> int:
-        """Bytes of a ciphertext of `length` values."""
+        """Return the bytes of a ciphertext of `length` values."""
         return self.limbs.nbytes(self.sizes.count(length))
 
     def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
@@ -46,7 +46,7 @@ class ResidueShell(Adder):
         return total.data
 
     def check(self, sealed: Sealed) -> None:
-        """Refuse what is no ciphertext of this scheme, a residue that is not below its modulus."""
+        """Refuse an invalid ciphertext of this scheme, as one with a residue not below its modulus."""
         Adder.check(self, sealed)
         try:
             self.limbs.check(sealed.data, self.sizes.count(sealed.length))
@@ -55,18 +55,18 @@ class ResidueShell(Adder):
 
 
 def whose(sealed: Sealed) -> str:
-    """Whose a ciphertext is, in an error."""
+    """Return the owner of a ciphertext, for an error."""
     return f"of sender {sealed.senders[0]}" if len(sealed.senders) == 1 else "of a sum"
 
 
 def windows(start: int, stop: int, step: int) -> Iterator[tuple[int, int]]:
-    """First and last place of each piece of `step` places."""
+    """Yield the first and last place of each piece of `step` places."""
     for at in range(start, stop, step):
         yield at, min(at + step, stop)
 
 
 def each_piece(work: Callable[[int, int], None], length: int, step: int, threads: int) -> None:
-    """Call `work(start, stop)` for each piece of `step` places, on so many threads."""
+    """Call `work(start, stop)` for each piece of `step` places, on `threads` threads."""
 
     def run(start: int, stop: int) -> None:
         for at, end in windows(start, stop, step):
@@ -76,7 +76,7 @@ def each_piece(work: Callable[[int, int], None], length: int, step: int, threads
 
 
 def window(arrays: Sequence[NDArray[Any]], start: int, stop: int) -> NDArray[Any]:
-    """Values `start` to `stop` of two arrays that follow each other; a view where one has them all."""
+    """Return values `start` to `stop` of two consecutive arrays; a view if one has them all."""
     first, second = arrays
     if stop <= first.size:
         return first[start:stop]
@@ -85,7 +85,7 @@ def window(arrays: Sequence[NDArray[Any]], start: int, stop: int) -> NDArray[Any
 
 
 def packed(packing: Packing, values: NDArray[Any], threads: int = 1) -> NDArray[np.uint8]:
-    """Signed integers, packed as they are, without a mask."""
+    """Pack signed integers in clear, without a mask."""
     signed = values.astype(packing.signed, copy=False)
     out = empty(packing.nbytes(signed.size), np.uint8)
     _each_cut(packing, signed, out, threads, packing.pack)
@@ -95,7 +95,7 @@ def packed(packing: Packing, values: NDArray[Any], threads: int = 1) -> NDArray[
 def unpacked(
     packing: Packing, data: NDArray[np.uint8], length: int, threads: int = 1
 ) -> NDArray[Any]:
-    """Inverse of `packed`, or of a sum; ProtocolError for data of another length."""
+    """Invert `packed`, also for a sum; ProtocolError for data of another length."""
     packing.check(data, length)
     out = empty(length, packing.signed)
     _each_cut(packing, out, data, threads, lambda part, none, cut: packing.unpack(cut, none, part))
@@ -105,7 +105,7 @@ def unpacked(
 def _each_cut(
     packing: Packing, signed: NDArray[Any], data: NDArray[np.uint8], threads: int, work: Any
 ) -> None:
-    """Call `work(values, no mask, bytes)` for each piece, on so many threads."""
+    """Call `work(values, no mask, bytes)` for each piece, on `threads` threads."""
     step = max(PIECE // packing.block, 1) * packing.block
     none = np.zeros(min(step, signed.size), packing.lane)
 

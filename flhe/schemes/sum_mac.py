@@ -1,24 +1,24 @@
-"""Sum tags: what shows that an opened sum is that of just its senders, whatever the scheme.
+"""Sum tags: they verify that an opened sum is exactly its senders' sum, under any scheme.
 
     tag_(l,u) = tau_(l,u) + sum over d of k_l^(d+1) x_(u,d)   mod Q,   Q = 2^64 - 2^32 + 1,   l = 1, 2
 
-travel behind the extras of sender u's vector x_u, as digits of as many bits as a value has. k_l and
-tau are pseudorandom under a key of the group and of one slot. Tags add like everything else, so the
-sum X of the senders S has
+follow the extras of sender u's vector x_u, as digits of as many bits as a value has. k_l and tau
+are pseudorandom under a key of the group and of one slot. Tags add like all values, so the sum X of
+the senders S has
 
     sum over S of tag_l - sum over S of tau_(l,u) = sum over d of k_l^(d+1) X_d   mod Q,
     0 <= sum over S of tag_l < |S| Q.
 
-Whoever changes a sum of n integers without that key (adds to one, leaves a sender out, counts one
-twice, brings in another) has to hit a root of a polynomial of degree n, twice: odds of (n / Q)^2, which
-is 2^-88 for a million values and 2^-74 for a hundred million. A value that is changed is changed by
-less than Q, so by something else than 0; and a vector cannot be guessed, to learn from a refusal
-whether the guess was wrong, because its tags would have to be guessed with it. Tags are linear, hence
-the masks tau: they tie a tag to its sender and say nothing of k. Powers of one element stand where
-independent ones might: they cost no stream of 16 bytes a value, and two tags make up for the degree.
+An attacker without that key may change a sum of n integers: add to one, leave a sender out, count
+one twice, or add another. It passes only if it hits a root of a polynomial of degree n, twice. The
+odds are (n / Q)^2, which is 2^-88 for a million values and 2^-74 for a hundred million. A changed
+value changes by less than Q, so by something else than 0. Nor does a refusal confirm a guessed
+vector: its tags would have to be guessed too. Tags are linear, hence the masks tau: they tie a tag
+to its sender and reveal nothing about k. Powers of one element replace independent ones: they need
+no stream of 16 bytes a value, and two tags make up for the degree.
 
-To add Q to a tag, or to take it off, passes where the sum of tags stays in its range, and harms nobody:
-the tag says the same. A member that colludes with the server has the key and can forge.
+Adding Q to a tag, or subtracting it, passes if the sum of tags stays in its range. This is
+harmless: the tag means the same. A member that colludes with the server has the key and can forge.
 
 Source: docs/protocol.md (Tags); Carter, Wegman, "New hash functions and their use in authentication
 and set equality" (JCSS 1981); Agrawal, Boneh, "Homomorphic MACs" (ACNS 2009).
@@ -48,7 +48,7 @@ TAG_BITS = 64
 class SumMac:
     """The tags of one slot: k and tau are used for one vector of each sender.
 
-    `floats` are the coordinates that sparse values may have; extras come behind the last of them.
+    `floats` is the number of coordinates that sparse values may have; extras follow the last one.
     """
 
     group_key: bytes = field(repr=False)
@@ -57,10 +57,11 @@ class SumMac:
     threads: int = 1
 
     def tagged(self, plain: Plain, rank: int, bits: int, bound: bytes = b"") -> Plain:
-        """A sender's vector, of integers of `bits` bits, sign included, with its tags behind the rest.
+        """Append its tags to a sender's vector, of integers of `bits` bits, sign included.
 
-        `bound` is what else of the sender its tags are tied to: the digest of a sparse vector's
-        support. A coordinate that is zero could otherwise be taken out of it, and be told by that.
+        `bound` is further data that the tags bind: the digest of a sparse vector's support.
+        Otherwise an attacker could remove a coordinate from the support, and learn from the verdict
+        whether it is zero.
         """
         sums = self._polynomials(plain)
         tags = [(s + tau) % Q for s, tau in zip(sums, self._masks(rank, bound), strict=True)]
@@ -70,10 +71,11 @@ class SumMac:
     def matching(
         self, opened: Plain, senders: Sequence[int], bits: int, bounds: Sequence[bytes] = ()
     ) -> tuple[Plain, tuple[bool, ...]]:
-        """An opened sum without its tags, and whether each of them fits what `senders` encrypted.
+        """Return an opened sum without its tags, and whether each fits the vectors of `senders`.
 
-        The sums of the tags' digits end the extras of what was opened. `senders` are the ranks that the
-        sum says it is of, each once; `bounds` holds `bound` of each, none where vectors are dense.
+        The sums of the tags' digits are the last extras of the opened sum. `senders` are the ranks
+        that the sum lists, each once. `bounds` holds `bound` of each, and is empty if vectors are
+        dense.
         """
         end = opened.extras.size - lanes(bits)
         tags = join(opened.extras[end:], bits)
@@ -89,7 +91,7 @@ class SumMac:
         return _elements(hkdf(self.group_key, "sum-tag-mask", *self.slot.context(), rank, bound))
 
     def _polynomials(self, plain: Plain) -> list[int]:
-        """Sum over d of k^(d+1) x_d modulo Q, for each k."""
+        """Return the sum over d of k^(d+1) x_d modulo Q, for each k."""
         keys = _elements(hkdf(self.group_key, "sum-tag", *self.slot.context()))
         out = []
         for key in keys:
@@ -124,7 +126,7 @@ class _Powers:
         return cls(key, low, table)
 
     def dense(self, values: NDArray[Any], threads: int) -> int:
-        """Sum of values[i] k**i modulo Q."""
+        """Return the sum of values[i] k**i modulo Q."""
         from flhe.math import tag_kernels
 
         step = np.uint64(pow(self.key, tag_kernels.BLOCK, Q))
@@ -139,7 +141,7 @@ class _Powers:
     def sparse(
         self, values: NDArray[Any], coords: NDArray[np.uint32], floats: int, threads: int
     ) -> int:
-        """Sum of values[i] k**coords[i] modulo Q, for coordinates below `floats`."""
+        """Return the sum of values[i] k**coords[i] modulo Q, for coordinates below `floats`."""
         from flhe.math import tag_kernels
 
         high = powers(pow(self.key, tag_kernels.BLOCK, Q), floats // tag_kernels.BLOCK + 1)
@@ -152,25 +154,25 @@ class _Powers:
 
 
 def _summed(work: Callable[[int, int], int], length: int, threads: int) -> int:
-    """Sum modulo Q of what `work(start, stop)` gives for the pieces of a vector."""
+    """Return the sum modulo Q of `work(start, stop)` over the pieces of a vector."""
     parts: list[int] = []
     spread(lambda start, stop: parts.append(work(start, stop)), length, PIECE, threads)
     return sum(parts) % Q
 
 
 def lanes(bits: int) -> int:
-    """Integers that carry the tags of one vector."""
+    """Return the number of integers that carry the tags of one vector."""
     return TAGS * _limbs(bits)
 
 
 def split(tags: Sequence[int], bits: int) -> list[int]:
-    """Digits of each tag in base 2**(bits - 1), least significant first."""
+    """Return the digits of each tag in base 2**(bits - 1), least significant first."""
     base = bits - 1
     return [tag >> (base * k) & ((1 << base) - 1) for tag in tags for k in range(_limbs(bits))]
 
 
 def join(digits: NDArray[Any], bits: int) -> list[int]:
-    """Inverse of `split`, of sums of digits too, in Python's integers."""
+    """Invert `split`, also for sums of digits, in Python's integers."""
     limbs, base = _limbs(bits), bits - 1
     rows = digits.reshape(-1, limbs).tolist()
     return [sum(int(d) << (base * k) for k, d in enumerate(row)) for row in rows]
@@ -181,5 +183,5 @@ def _limbs(bits: int) -> int:
 
 
 def _elements(derived: bytes) -> list[int]:
-    """Two field elements out of 32 bytes: 128 bits each, so that none is likelier than another."""
+    """Return two field elements of 32 bytes: 128 bits each, so that all are equally likely."""
     return [int.from_bytes(derived[at : at + 16], "little") % Q for at in (0, 16)]

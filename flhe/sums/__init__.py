@@ -1,1 +1,1 @@
-"""A secure sum: what is contributed, collected and opened, without Flower and without a disk."""
+"""Secure sums: contribution, collection and opening, without Flower and without a disk."""

@@ -1,17 +1,15 @@
-"""SecureSum: one sum, as the server and every member of an epoch know it.
+"""SecureSum: one sum, for the server and for every member of an epoch.
 
     contribute    a member's vector -> ciphertext       tag, claim, encrypt
-    check_part    one member's ciphertext               whose it is, and for which sum
+    check_part    one member's ciphertext               its sender, and its sum
     open          the sum of ciphertexts -> integers    check, record, decrypt, verify tags
 
-Every member contributes one vector; the total of the contributors that are agreed on is opened once.
-Order is the point: a claim is on disk before anything is encrypted, and what is opened before it is
-decrypted.
+Every member contributes one vector; the total of the agreed contributors is opened once. The order
+matters: a claim is on disk before encryption, and an opening is recorded before decryption.
 
-One verdict for all that is opened. Whether a scheme's own bounds do not hold, the number of
-contributions is not that of the senders, or a tag does not match: the error is of one class, so a relay
-that alters a sum learns that it is refused, which it knows, and not how far off it was. Which check
-failed is for the member's own log.
+Opening fails if a scheme's bounds do not hold, the number of contributions is wrong, or a tag does
+not match. All failures raise one class of error. So a relay that alters a sum learns only that it
+is refused, not how far off it was. The member's own log names the failed check.
 
 Source: docs/protocol.md (Tags); `flhe.schemes.sum_mac`.
 """
@@ -44,12 +42,12 @@ TAGS = ("first tag", "second tag")
 
 @dataclass(frozen=True, slots=True)
 class SecureSum:
-    """What everybody knows of a sum before anything is contributed.
+    """The public facts of a sum before any contribution.
 
     Parameters
     ----------
     slot : Slot
-        Run, roster, epoch, round, attempt, purpose, and what it starts from.
+        Run, roster, epoch, round, attempt, purpose, and the history that it starts from.
     adder : Adder
         Of its epoch's scheme and cohort.
     number : int
@@ -57,17 +55,17 @@ class SecureSum:
     policy_hash : bytes
         Of the terms, 32 bytes.
     length : int
-        Integers that a contribution is encrypted as; of a sparse one, those behind its values.
+        Integers in an encrypted contribution; for a sparse one, those after its values.
     values : int
-        Values in what opens, before the extras.
+        Values in the opened sum, before the extras.
     bits : int
         Of one value, sign included.
     sparse : bool
-        Whether each contribution holds some of the values only.
+        True if each contribution holds only some of the values.
     tagged : bool
-        Whether contributions end with tags, by which members know the sum for what it is.
+        True if contributions end with tags, by which members verify the sum.
     floats : int
-        The model's values, which tags and supports count in.
+        The model's values, the domain of tags and supports.
     """
 
     slot: Slot
@@ -94,7 +92,7 @@ class SecureSum:
         *,
         threads: int = 1,
     ) -> Sealed:
-        """Encrypt an encoded vector, with tags; `claim` is called before, and must reach the disk."""
+        """Encrypt an encoded vector, with tags; `claim` is called first and must reach the disk."""
         if (tags := self._tags(epoch, threads)) is not None:
             bound = b"" if support is None else support.digest()
             encoded = tags.tagged(encoded, epoch.rank, self.bits, bound)
@@ -102,7 +100,7 @@ class SecureSum:
         return sealer.encrypt(encoded, self.slot, mode=mode, support=support)
 
     def sign(self, identity: Identity, sealed: Sealed) -> bytes:
-        """The envelope that travels beside a contribution, over its digest."""
+        """Return the envelope that travels beside a contribution, over its digest."""
         header = self._header(identity.public)
         return Envelope.seal(identity, header, sealed.digest()).to_bytes()
 
@@ -118,8 +116,8 @@ class SecureSum:
     ) -> None:
         """Refuse a ciphertext that is not the contribution of the member of `rank`.
 
-        `sender` is that member's public key, `envelope` what it signed, `mode` the scheme's mode that
-        was announced.
+        `sender` is that member's public key, `envelope` its signed message, `mode` the announced
+        mode of the scheme.
 
         Raises DriftError: it is for another history of the model; ProtocolError: it is for another
         sum, another member's, or of another form or length.
@@ -142,10 +140,10 @@ class SecureSum:
             raise ProtocolError("the update was signed for another payload")
         signed.verify(self._header(sender).expected(), senders=[sender])
 
-    # --- who opens ---
+    # --- the reader ---
 
     def check(self, total: Sealed, need: int) -> None:
-        """Refuse a sum of anything else, or of fewer than `need` senders.
+        """Refuse another sum, or one of fewer than `need` senders.
 
         Raises ProtocolError: another slot, scheme, form or length; QuorumError: too few senders.
         """
@@ -153,7 +151,7 @@ class SecureSum:
         if total.slot != self.slot:
             raise ProtocolError(
                 f"the sum of round {round_} belongs to another run, epoch, parameter set, or to "
-                "a model with another history or other weights, or its senders were told otherwise"
+                "a model with another history or other weights, or its senders had other terms"
             )
         if total.scheme != self.adder.name:
             raise ProtocolError(f"the sum of round {round_} is of another scheme")
@@ -182,20 +180,20 @@ class SecureSum:
         *,
         threads: int = 1,
     ) -> NDArray[Any]:
-        """What a checked sum holds: signed values, then extras, without the tags.
+        """Return the integers in a checked sum: signed values, then extras, without the tags.
 
-        `record` is called before anything is decrypted; `release` is what the senders' masking-key
-        agreement released, where the scheme has one.
+        `record` is called before decryption. `release` is what the senders' masking-key agreement
+        released, if the scheme has one.
 
-        Raises ReuseError: another sum of this round and purpose was opened before; AlteredError: it is
-        not the sum of what its senders encrypted.
+        Raises ReuseError: another sum of this round and purpose was opened before; AlteredError: it
+        is not the sum of its senders' vectors.
         """
         record(self.slot, total.digest())
         opener = opener_for(self.adder, epoch, total, release, threads=threads)
         try:
             lanes: NDArray[Any] = opener.decrypt(total)
         except QuorumError:
-            raise  # too little was released: that says nothing of the sum
+            raise  # too little was released: no evidence about the sum
         except ProtocolError as error:
             raise _altered(total, str(error)) from None
         if (tags := self._tags(epoch, threads)) is None:
@@ -212,14 +210,14 @@ class SecureSum:
             raise _altered(total, "what does not match: " + ", ".join(what))
         return lanes[: values + plain.extras.size]
 
-    # --- what both sides derive ---
+    # --- derived by both sides ---
 
     def _lanes(self, sealed: Sealed) -> int:
-        """Integers in a ciphertext of such senders."""
+        """Return the number of integers in a ciphertext of such senders."""
         return self.length + self._sent(sealed)
 
     def _sent(self, sealed: Sealed) -> int:
-        """Coordinates of a sparse sum that somebody sent."""
+        """Return the number of coordinates in a sparse sum."""
         supports = sealed.supports
         return supports[0].count if len(supports) == 1 else union_of(supports)[1] if supports else 0
 
@@ -234,7 +232,7 @@ class SecureSum:
 
 
 def _counts(plain: Plain, senders: int, bits: int) -> bool:
-    """Whether a sum's count slot says as many contributions as it has senders."""
+    """Return whether a sum's count slot matches its number of senders."""
     quantize = Quantize(bits)
     digits = plain.extras[COUNT * quantize.limbs : (COUNT + 1) * quantize.limbs]
     return sum(int(d) << ((bits - 1) * k) for k, d in enumerate(digits)) == senders
@@ -242,7 +240,7 @@ def _counts(plain: Plain, senders: int, bits: int) -> bool:
 
 def _altered(total: Sealed, what: str) -> AlteredError:
     return AlteredError(
-        f"the sum of round {total.slot.round} is not that of what its {len(total.senders)} senders "
-        f"encrypted ({what}): a contribution was left out, counted twice, changed or brought in on the "
-        "way; the round is refused"
+        f"the sum of round {total.slot.round} does not match what its {len(total.senders)} senders "
+        f"encrypted ({what}): a contribution was left out, counted twice, changed or added in "
+        "transit; the round is refused"
     )

@@ -1,1 +1,1 @@
-"""What crosses the wire or is written to disk: one value, one encoding, and one label for each key."""
+"""Encodings for the wire and the disk: one value, one encoding, and one label for each key."""

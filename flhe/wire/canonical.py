@@ -1,13 +1,13 @@
 """Canonical CBOR: one value, one encoding.
 
-Everything that is hashed, signed, derived from or bound as associated data goes through here, so two
-machines can never disagree about the bytes. The subset is small on purpose: integers that fit 64 bits,
+All data that is hashed, signed, derived from or bound as associated data is encoded here, so two
+machines never disagree about the bytes. The subset is small on purpose: integers that fit 64 bits,
 byte and text strings, arrays, maps with text keys, true, false and null. There are no floats, no
-indefinite lengths, and no tags: cbor2 would build dates, regular expressions and shared references out
-of a stranger's.
+indefinite lengths, and no tags: from an untrusted tag cbor2 would build dates, regular expressions
+and shared references.
 
-Source: RFC 8949, Sec. 4.2.1 (core deterministic encoding). With text keys only, its key order and the
-length-first order of RFC 7049 are the same, and a map cannot be filled with colliding hashes.
+Source: RFC 8949, Sec. 4.2.1 (core deterministic encoding). With text keys only, its key order and
+the length-first order of RFC 7049 are the same, and a map cannot be filled with colliding hashes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import cbor2
 from flhe.errors import ConfigError, ProtocolError
 
 MAX_DEPTH = 16
-"""Arrays and maps inside each other, at most."""
+"""Maximum depth of nested arrays and maps."""
 
 _BYTES, _TEXT, _ARRAY, _MAP, _TAG, _SIMPLE = 2, 3, 4, 5, 6, 7  # CBOR major types
 _FALSE, _TRUE, _NULL = 20, 21, 22
@@ -32,9 +32,9 @@ _UNPLAIN = (
 def dumps(obj: object) -> bytes:
     """Encode `obj`: int, bytes, str, bool, None, and lists, tuples or str-keyed dicts of them.
 
-    Raises ConfigError for anything that `loads` would refuse; the value is not in its text.
+    Raises ConfigError, without the value in its text, for anything that `loads` would refuse.
     """
-    _plain(obj, MAX_DEPTH)  # before cbor2, which overflows the stack on a nest too deep
+    _plain(obj, MAX_DEPTH)  # before cbor2, whose stack overflows on deep nesting
     try:
         return cbor2.dumps(obj, canonical=True)
     except Exception:  # text with lone surrogates
@@ -44,13 +44,13 @@ def dumps(obj: object) -> bytes:
 def loads(data: bytes, max_bytes: int, what: str) -> Any:
     """Decode `data`, at most `max_bytes` bytes long, into ints, bytes, str, bool, None, list, dict.
 
-    `what` names the message in errors. Raises ProtocolError unless `data` is exactly what `dumps`
-    would have written; no byte of it is in the text.
+    `what` names the message in errors. Raises ProtocolError, without a byte of the data in its
+    text, unless `data` is exactly the output of `dumps`.
     """
     if len(data) > max_bytes:
         raise ProtocolError(f"{what}: {len(data)} bytes, at most {max_bytes} are accepted")
     data = bytes(data)
-    _scan(data, what)  # before cbor2: lengths are checked here, before anything is allocated
+    _scan(data, what)  # before cbor2: lengths are checked before memory is allocated
     try:
         obj = cbor2.loads(data)
         again = cbor2.dumps(obj, canonical=True)
@@ -62,7 +62,7 @@ def loads(data: bytes, max_bytes: int, what: str) -> Any:
 
 
 def _plain(obj: object, depth: int) -> None:
-    """Raise ConfigError unless `obj` is of the subset above, `depth` levels deep at most."""
+    """Raise ConfigError unless `obj` is in the subset above, at most `depth` levels deep."""
     if obj is None or isinstance(obj, bool | bytes | str):
         return
     if isinstance(obj, int) and -(1 << 64) <= obj < 1 << 64:
@@ -77,7 +77,7 @@ def _plain(obj: object, depth: int) -> None:
 
 
 def _scan(data: bytes, what: str) -> None:
-    """Walk over one item without building it; raises ProtocolError for what we never send."""
+    """Walk over one item without building it; ProtocolError for an encoding outside the subset."""
     at, size = 0, len(data)
     open_items = [(1, False)]  # (items still to come, inside a map?) for each level
     while open_items:

@@ -1,7 +1,7 @@
-"""Refusals: the fixed codes that a node answers with, and what they mean.
+"""Refusals: a node's fixed error codes, and their meanings.
 
-Flower sends the text of a client's exception to the server. So nothing is ever raised out of the mod:
-the server learns a code from this table, the node's own `errors.log` holds the rest.
+Flower sends the text of a client's exception to the server. So the mod never raises: the server
+gets a code from this table, and the node's own `errors.log` holds the details.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from flhe.wire.printable import printable
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One way for a node to say no.
+    """One kind of refusal by a node.
 
-    `code` is that of Flower's reply, which itself uses small ones; `slug` is the reason that travels,
-    and `meaning` what the server's log says about it, with the mend.
+    `code` is that of Flower's reply; Flower itself uses small ones. `slug` is the reason that
+    travels. `meaning` is the text in the server's log, with the remedy.
     """
 
     code: int
@@ -50,13 +50,13 @@ _TABLE: dict[type[e.FlheError], Refusal] = {
     e.PolicyError: Refusal(1010, "flhe/policy", "its policy refuses this run or scheme"),
     e.QuorumError: Refusal(1011, "flhe/quorum", "too few members or survivors for its roster"),
     e.ClaimedError: Refusal(
-        1022, "flhe/claimed", "it has answered this attempt otherwise: another one is due"
+        1022, "flhe/claimed", "it has already answered this attempt: the server must start another"
     ),
     e.ReuseError: Refusal(1012, "flhe/reuse", "asked to use a mask or open a round a second time"),
     e.AlteredError: Refusal(
         1023,
         "flhe/altered",
-        "the sum that it was given is not that of what its senders encrypted; see its errors.log "
+        "the sum that it got does not match what its senders encrypted; see its errors.log "
         "for the check that failed",
     ),
     e.EquivocationError: Refusal(
@@ -105,7 +105,7 @@ _TABLE: dict[type[e.FlheError], Refusal] = {
         "its update holds NaN or infinity: lower the learning rate or clip gradients",
     ),
     e.ExamplesError: Refusal(
-        1029, "flhe/examples", "its example count cannot be weighed: its app told none, or less"
+        1029, "flhe/examples", "its example count cannot be weighed: its app reported no examples"
     ),
     e.RangeError: Refusal(
         1016, "flhe/range", "a number of its is out of range; see its errors.log"
@@ -121,17 +121,17 @@ _TABLE: dict[type[e.FlheError], Refusal] = {
 
 
 def refusal_for(error: BaseException) -> Refusal:
-    """The code that a node answers with when `error` stopped it."""
+    """Return the code with which a node answers after `error`."""
     return next((refusal for kind, refusal in _TABLE.items() if isinstance(error, kind)), INTERNAL)
 
 
 def find(code: int) -> Refusal | None:
-    """The refusal of that code, or None if no node of this version answers with it."""
+    """Return the refusal of that code, or None if no node of this version sends it."""
     return next((r for r in (APP, INTERNAL, *_TABLE.values()) if r.code == code), None)
 
 
 def explain(code: int, reason: str | None) -> str:
-    """What an error reply means, in words, for the server's log."""
+    """Explain an error reply in words, for the server's log."""
     if refusal := find(code):
         return f"{refusal.slug}: {refusal.meaning}"
     said = f", {printable(reason)}" if code == 0 and reason else ""
@@ -150,4 +150,4 @@ _FLOWERS = {
     7: "its Flower app bundle is invalid: see the SuperNode's log",
     8: "its app's process ended: see the SuperNode's log",
 }
-"""What Flower's own codes mean; a reason, which may be the text of an exception, is left out."""
+"""Meanings of Flower's own codes; their reasons, which may hold exception text, are left out."""

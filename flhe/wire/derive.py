@@ -21,7 +21,7 @@ PREFIX = "flhe/v1/"
 """Starts every label that is hashed, signed or derived under."""
 
 Context = int | bytes | str
-"""What a derivation may be bound to."""
+"""Type of a derivation's context values."""
 
 
 def hkdf(secret: bytes, label: str, *context: Context, salt: bytes = b"") -> Secret:

@@ -1,4 +1,4 @@
-"""What stands beside the type of a record's field: bounds, secrets, and other types."""
+"""Annotations of a record's fields: bounds, secrets, and other types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A bound: `ok` says whether a value is within, `needs` what is."""
+    """A bound: `ok` checks a value, `needs` describes a valid one."""
 
     needs: str
     ok: Callable[[Any], bool]
@@ -21,10 +21,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class As:
-    """Another type: how it is written and read, and what it is called.
+    """Another type: its encoder and decoder, and its description.
 
-    `read` raises ValueError where it cannot. What `write` would write otherwise is not taken. With
-    `refuses`, its ConfigErrors are passed on: they say why what is well written cannot work.
+    `read` raises ValueError for invalid input. Input that `write` would write otherwise is refused.
+    With `refuses`, its ConfigErrors are passed on: they say why a well-formed value cannot work.
     """
 
     write: Callable[[Any], Any]
@@ -34,43 +34,43 @@ class As:
 
 
 SECRET = object()
-"""Bytes that do not show themselves."""
+"""Marks bytes that are hidden in repr and str."""
 
 
 def size(*sizes: int) -> Rule:
-    """Bytes of one of these lengths."""
+    """Return a rule for bytes of one of these lengths."""
     most = max(sizes)
     return Rule(f"{most} bytes" + ", or none" * (0 in sizes), lambda value: len(value) in sizes)
 
 
 def within(least: int, most: int) -> Rule:
-    """An integer from `least` to `most`."""
+    """Return a rule for an integer from `least` to `most`."""
     return Rule(f"an integer, {least} to {most}", lambda value: least <= value <= most)
 
 
 def bits(count: int) -> Rule:
-    """An integer of `count` bits, without a sign."""
+    """Return a rule for an integer of `count` bits, without a sign."""
     return Rule(f"an unsigned {count}-bit integer", lambda value: 0 <= value < 1 << count)
 
 
 def at_most(count: int, what: str) -> Rule:
-    """`count` bytes, characters or items at most."""
+    """Return a rule for at most `count` bytes, characters or items."""
     return Rule(f"at most {count} {what}", lambda value: len(value) <= count)
 
 
 def matching(pattern: str, needs: str) -> Rule:
-    """Text that the whole of `pattern` fits."""
+    """Return a rule for text that fully matches `pattern`."""
     compiled = re.compile(pattern)
     return Rule(needs, lambda value: compiled.fullmatch(value) is not None)
 
 
 def ascending(what: str) -> Rule:
-    """Items that ascend, each once."""
+    """Return a rule for items that ascend, each once."""
     return Rule(f"{what} that ascend, each once", lambda value: list(value) == sorted(set(value)))
 
 
 def array(dtype: DTypeLike) -> As:
-    """A flat array of at least one number, little-endian; it is read in the machine's byte order."""
+    """Return a type of flat, non-empty arrays: little-endian, read in the machine's byte order."""
     own = np.dtype(dtype)
     little = own.newbyteorder("<")
 

@@ -1,7 +1,7 @@
 """Files that only their owner reads: directories 0700, files 0600, durable when a call returns.
 
-A file is written beside its place, flushed, and renamed, and then its directory is flushed: after a
-crash it is there as a whole or not at all. Links are never followed. No error holds a path.
+A file is written under a temporary name, flushed, and renamed, and then its directory is flushed:
+after a crash it is complete or absent. Links are never followed. No error holds a path.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ Buffer = bytes | bytearray | memoryview
 _BESIDE = re.compile(r"\.[0-9a-f]{16}")
 
 UNFINISHED_S = 3600.0
-"""Age in seconds at which a file that nobody finished is nobody's."""
+"""Age in seconds from which an unfinished file is abandoned."""
 
 SAFE = os.O_CLOEXEC | os.O_NOFOLLOW
 """Flags of every open."""
 
 
 HOME = "the state directory"
-"""What errors call the place of a file, which is elsewhere for some."""
+"""Name of a file's place in errors, by default."""
 
 
 def make_private(path: Path, where: str = HOME) -> None:
-    """Make the directory 0700, or check the one that is there.
+    """Make the directory 0700, or check an existing one.
 
-    Raises StoreError if it is a link or a file, is not ours, or others may look into it.
+    Raises StoreError if it is a link or a file, has another owner, or is open to others.
     """
     with os_errors("make a directory", where):
         try:
@@ -60,7 +60,7 @@ def read(path: Path) -> bytes:
 
 
 def create(path: Path, data: bytes) -> bool:
-    """Make a file that was not there; False, and nothing written, if it was."""
+    """Make a new file; return False, and write nothing, if it exists."""
     with os_errors("write"):
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE, 0o600)
@@ -86,9 +86,9 @@ def replace(path: Path, chunks: Iterable[Buffer]) -> None:
 
 
 def replace_erasing(path: Path, chunks: Iterable[Buffer]) -> None:
-    """As `replace`, and what was there before is overwritten, as far as that helps.
+    """Replace a file as `replace` does, and overwrite the old content, as far as the disk allows.
 
-    A crash leaves the older file or the new one; what is left of the older one goes with `sweep`.
+    After a crash the older file or the new one is there; `sweep` erases the rest of the older one.
     """
     old = path.parent / f".{secrets.token_hex(8)}"
     with os_errors("write"):
@@ -98,17 +98,17 @@ def replace_erasing(path: Path, chunks: Iterable[Buffer]) -> None:
 
 
 def move(path: Path, to: Path) -> None:
-    """Rename a file, in place of what had that name; both in one directory."""
+    """Rename a file within one directory, replacing a file of that name."""
     with os_errors("rename"):
         path.replace(to)
         _sync(to.parent)
 
 
 def append(path: Path, lines: bytes, limit: int) -> None:
-    """Add lines to a log, whole or not at all; they are not flushed to the disk.
+    """Add lines to a log, all or none; they are not flushed to the disk.
 
-    A log that would exceed `limit` bytes becomes `<name>.1`, in place of the one before, and a new
-    one begins. One caller at a time: two that rotate at once would lose what the first put aside.
+    A log that would exceed `limit` bytes becomes `<name>.1`, replacing the one before, and a new
+    one begins. Allow one caller at a time: two concurrent rotations would lose the first one's log.
     """
     with os_errors("write"):
         with os.fdopen(_open_at_end(path), "ab", buffering=0) as file:
@@ -121,21 +121,21 @@ def append(path: Path, lines: bytes, limit: int) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Remove what a crash left of unfinished files below `root`, once they are an hour old."""
+    """Remove unfinished files that a crash left below `root`, once they are an hour old."""
     with os_errors("clean up"):
         for left in root.rglob(".*"):
             if not _BESIDE.fullmatch(left.name) or left.is_symlink() or not left.is_file():
                 continue
-            with suppress(FileNotFoundError):  # another process was faster
+            with suppress(FileNotFoundError):  # another process removed it first
                 if time.time() - left.stat().st_mtime > UNFINISHED_S:
                     erase(left)
 
 
 def erase(path: Path) -> None:
-    """Overwrite a file with zeros, as far as that helps, and remove it; a missing one is fine.
+    """Overwrite a file with zeros, as far as the disk allows, and remove it; a missing one is fine.
 
-    It loses its name first: a crash leaves nothing under the name that is neither whole nor gone, and
-    `sweep` finishes what is left.
+    It is renamed first: after a crash no partly erased file has its name, and `sweep` finishes the
+    rest.
     """
     with os_errors("erase"):
         try:
@@ -153,9 +153,9 @@ def erase(path: Path) -> None:
 
 
 def exchange(path: Path, act: Callable[[bytes], bytes], where: str, *, create: bool) -> None:
-    """Replace the content of a short file by what `act` makes of it, with the file locked.
+    """Replace the content of a short file by the result of `act` on it, with the file locked.
 
-    The content of a missing file is b""; unless `create`, nothing is kept in its place.
+    The content of a missing file is b""; unless `create`, no file is made for it.
     """
     flags = os.O_RDWR | os.O_CREAT * create | SAFE
     with os_errors("use a file", where):
@@ -173,7 +173,7 @@ def exchange(path: Path, act: Callable[[bytes], bytes], where: str, *, create: b
             before = file.read()
         after = act(before)
         if after != before:
-            with os_errors("write", where):  # in place: who waits for the lock has this very file
+            with os_errors("write", where):  # in place: waiters for the lock hold this very file
                 os.pwrite(handle, after, 0)
                 os.ftruncate(handle, len(after))
                 os.fsync(handle)
@@ -217,8 +217,8 @@ def _open_at_end(path: Path) -> int:
 
 
 def _write_lines(handle: int, size: int, lines: bytes) -> None:
-    """Write at the end of a file of `size` bytes with one call, or leave it as it was."""
-    torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # by a loss of power
+    """Write at the end of a file of `size` bytes with one call, or leave it unchanged."""
+    torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # by a power failure
     data = b"\n" * torn + lines
     if os.write(handle, data) < len(data):
         os.ftruncate(handle, size)

@@ -1,8 +1,8 @@
-"""Printable: somebody else's text, as a log or a terminal may show it."""
+"""Printable: untrusted text, made safe for a log or a terminal."""
 
 from __future__ import annotations
 
 
 def printable(text: str, most: int = 200) -> str:
-    """At most so many characters of `text`, in one line, with none that a terminal would act on."""
+    """Return up to `most` characters of `text`, in one line, without terminal control characters."""
     return "".join(c if c.isprintable() else "?" for c in text[:most])

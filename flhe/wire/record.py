@@ -1,4 +1,4 @@
-"""Records: frozen dataclasses that declare how they are written, in one canonical encoding.
+"""Records: frozen dataclasses that declare their one canonical encoding.
 
     @dataclass(frozen=True, slots=True)
     class ModelKey(Record):
@@ -10,12 +10,12 @@
     a map   {"v": version, "kind": kind, name: value, ...}      where the form has version and kind
     a row   [version, kind, value, ...]
 
-A record with a version of its own lies within another as the bytes of its encoding, one without as a
-map or row. Values are checked when a record is made, however it is made: `_validate` adds what fields
-cannot say alone. Decoding takes what encoding writes and nothing else, names the field that is wrong,
-and repeats no byte of it.
+A nested record with a version of its own is stored as the bytes of its encoding, one without as a
+map or row. Values are checked whenever a record is made: `_validate` adds checks across fields.
+Decoding accepts only the output of encoding. Its errors name the wrong field, and repeat no byte of
+the data.
 
-`specs.py` lists the types that fields may have, and `fields.py` their bounds.
+`specs.py` lists the types of fields, and `fields.py` their bounds.
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ from flhe.wire.specs import Spec, UnfitError, spec_of
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How records of a class are written, and what they are called in errors.
+    """The encoding of a class of records, and its name in errors.
 
-    `most` is the longest encoding that is read, bytes. An encoding says its `kind` and `version`; one
-    that lies within another record has neither. With `row` it has values alone, in order, without
-    names. `error` is raised for a value out of bounds, in an encoding that was read too, and `damaged`
-    in place of every error of one that is read. `origin` says what another kind of encoding is not ("no
-    file of `flhe keygen`"), `advice` what to do about another version, or fields that this one does not
-    know.
+    `most` is the maximum length of an encoding, bytes. An encoding holds its `kind` and `version`;
+    one within another record has neither. With `row` it has values alone, in order, without names.
+    `error` is raised for a value out of bounds, also while decoding, and `damaged` replaces every
+    error of decoding. `origin` describes the expected encoding, if the kind is another ("no file of
+    `flhe keygen`"). `advice` is the remedy for another version, or for unknown fields.
     """
 
     what: str
@@ -52,10 +51,10 @@ class Form:
     advice: str = ""
     damaged: FlheError | None = None
     head: dict[str, Any] = field(init=False, compare=False)
-    """What stands before the fields."""
+    """Fields before the record's own."""
 
     def fault(self, why: str) -> FlheError:
-        """The error of an encoding that is none."""
+        """Return the error for an invalid encoding."""
         if self.damaged is None:
             return ProtocolError(f"{self.what}: {why}")
         return type(self.damaged)(*self.damaged.args)
@@ -69,7 +68,7 @@ _SPECS: dict[type[Record], dict[str, Spec]] = {}
 
 
 def _specs_of(cls: type[Record]) -> dict[str, Spec]:
-    """What the class declares; TypeError for a type that has no encoding."""
+    """Return the fields that the class declares; TypeError for a type without an encoding."""
     if cls not in _SPECS:
         hints = hints_of(cls, include_extras=True)
         own = fields(cls)  # type: ignore[arg-type]
@@ -78,13 +77,13 @@ def _specs_of(cls: type[Record]) -> dict[str, Spec]:
 
 
 class Record:
-    """A frozen dataclass with a FORM. Raises `FORM.error` for a value that its field does not take."""
+    """A frozen dataclass with a FORM. Raises `FORM.error` for an invalid value of a field."""
 
     __slots__ = ()
     FORM: ClassVar[Form]
 
     def __post_init__(self) -> None:
-        """Check and complete what is declared, then the rest."""
+        """Check and complete the declared fields, then run `_validate`."""
         for name, spec in _specs_of(type(self)).items():
             value = getattr(self, name)
             try:
@@ -96,10 +95,10 @@ class Record:
         self._validate()
 
     def _validate(self) -> None:
-        """Check what no field says alone; raise `FORM.error`."""
+        """Check rules across fields; raise `FORM.error`."""
 
     def to_fields(self) -> dict[str, Any] | list[Any]:
-        """What `to_bytes` encodes."""
+        """Return the input of `to_bytes`' encoder."""
         specs, head = _specs_of(type(self)), self.FORM.head
         body = {name: spec.write(getattr(self, name)) for name, spec in specs.items()}
         return [*head.values(), *body.values()] if self.FORM.row else {**head, **body}
@@ -110,7 +109,7 @@ class Record:
 
     @classmethod
     def from_fields(cls, stored: object) -> Self:
-        """Inverse of `to_fields`; raises as `from_bytes`."""
+        """Invert `to_fields`; raises as `from_bytes`."""
         form, specs = cls.FORM, _specs_of(cls)
         body = _by_name(form, specs, stored)
         values = {}
@@ -126,16 +125,16 @@ class Record:
                 raise
             raise ProtocolError(f"{form.what}: {error}") from None
         changed = any(getattr(made, name) is not value for name, value in values.items())
-        if changed and made.to_fields() != stored:  # what was out of order is not taken in order
+        if changed and made.to_fields() != stored:  # values out of order are refused
             raise ProtocolError(f"{form.what}: not written as flhe writes it, or out of order")
         return made
 
     @classmethod
     def from_bytes(cls, data: bytes, most: int | None = None) -> Self:
-        """Decode what `to_bytes` wrote: up to `most` bytes, or `FORM.most`.
+        """Decode the output of `to_bytes`: up to `most` bytes, or `FORM.most`.
 
-        Raises ProtocolError: anything else, or another version; FlheError: what `FORM` says of values
-        out of bounds, or of every error.
+        Raises ProtocolError: anything else, or another version; FlheError: the errors that `FORM`
+        sets for values out of bounds, or for every error.
         """
         form = cls.FORM
         try:
@@ -147,7 +146,7 @@ class Record:
 
 
 def _by_name(form: Form, specs: Iterable[str], stored: Any) -> dict[str, Any]:
-    """The values in an encoding; ProtocolError unless it has all of its fields, and no others."""
+    """Return the values in an encoding; ProtocolError unless it has exactly its fields."""
     names = (*form.head, *specs)
     needed, needs = (list, "a list") if form.row else (dict, "a map of named fields")
     if type(stored) is not needed:
@@ -178,7 +177,7 @@ def _by_name(form: Form, specs: Iterable[str], stored: Any) -> dict[str, Any]:
 
 
 def frame(head: Record, magic: bytes = b"") -> bytes:
-    """What stands before data that is too long for a record: magic | be32(length of head) | head."""
+    """Return the bytes before data too long for a record: magic | be32(length of head) | head."""
     encoded = head.to_bytes()
     return magic + len(encoded).to_bytes(4, "big") + encoded
 
@@ -187,7 +186,7 @@ R = TypeVar("R", bound=Record)
 
 
 def unframe(kind: type[R], data: bytes | bytearray, magic: bytes = b"") -> tuple[R, int]:
-    """The head, and where the data begins. Raises as `kind.from_bytes`, also where it is cut short."""
+    """Return the head, and the start of the data. Raises as `kind.from_bytes`, also if cut short."""
     start = len(magic) + 4
     if data[: len(magic)] != magic or len(data) < start:
         raise kind.FORM.fault("it does not start like one")

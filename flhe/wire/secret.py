@@ -1,4 +1,4 @@
-"""Secrets: bytes that do not show themselves, and where fresh ones come from."""
+"""Secrets: bytes hidden in repr and str, and the source of fresh ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Random = Callable[[int], bytes]
 
 
 class Secret(bytes):
-    """Bytes that do not show themselves: repr and str give `<32 bytes>`."""
+    """Bytes hidden in output: repr and str give `<32 bytes>`."""
 
     __slots__ = ()
 

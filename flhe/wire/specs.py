@@ -1,7 +1,7 @@
-"""Types of a record's fields: what each of them takes, and how it is written.
+"""Types of a record's fields: their valid values, and their encodings.
 
-int, bytes, str, bool, float (as exact text), Literal, tuple, dict, records, `X | None`; and `As` for
-all others. Bounds and `SECRET` stand beside them in `Annotated` (`fields.py`).
+int, bytes, str, bool, float (as exact text), Literal, tuple, dict, records, `X | None`; and `As`
+for all others. `Annotated` adds bounds and `SECRET` (`fields.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flhe.wire.secret import Secret
 
 
 class UnfitError(Exception):
-    """A value that is not what its field needs."""
+    """A value that does not fit its field."""
 
 
 class Spec(NamedTuple):
@@ -37,7 +37,7 @@ def _same(value: Any) -> Any:
 
 
 def _if(ok: Callable[[Any], bool], of: Callable[[Any], Any] = _same) -> Callable[[Any], Any]:
-    """`of` a value, where that is one that `ok` takes; UnfitError elsewhere."""
+    """Return a function that applies `of` to values that `ok` accepts; UnfitError for others."""
 
     def take(value: Any) -> Any:
         taken = of(value)
@@ -54,7 +54,7 @@ def _any(kind: type) -> Callable[[Any], Any]:
 
 def _exactly(kind: type, needs: str) -> Spec:
     def take(value: Any) -> Any:
-        if type(value) is not kind:  # exactly: True is an int too, and a second way to say 1
+        if type(value) is not kind:  # exactly: True is an int too, and a second encoding of 1
             raise UnfitError
         return value
 
@@ -70,8 +70,8 @@ def _converted(own: As) -> Spec:
         except (TypeError, ValueError, OverflowError, LookupError) as error:
             if own.refuses and isinstance(error, ConfigError):
                 raise
-            raise UnfitError from None  # of a ConfigError too, which is a ValueError
-        if own.write(value) != raw:  # a second way to write it
+            raise UnfitError from None  # also from a ConfigError, which is a ValueError
+        if own.write(value) != raw:  # a second encoding of it
             raise UnfitError
         return value
 
@@ -79,15 +79,15 @@ def _converted(own: As) -> Spec:
 
 
 def _take_float(value: Any) -> float:
-    if not isinstance(value, Real) or isinstance(value, bool):  # NumPy's are, too
+    if not isinstance(value, Real) or isinstance(value, bool):  # NumPy's numbers too
         raise UnfitError
     try:
         number = float(value)
-    except OverflowError:  # an integer beyond all floats
+    except OverflowError:  # an integer too large for a float
         raise UnfitError from None
     if not math.isfinite(number):
         raise UnfitError
-    return number or 0.0  # one zero: -0.0 would be equal, and hash to something else
+    return number or 0.0  # one zero: -0.0 would be equal, but hash differently
 
 
 _PLAIN = {
@@ -100,7 +100,7 @@ _PLAIN = {
 
 
 def spec_of(hint: Any) -> Spec:
-    """The encoding of a type, with its bounds."""
+    """Return the encoding of a type, with its bounds."""
     marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     base = get_args(hint)[0] if marks else hint
     own = next((mark for mark in marks if isinstance(mark, As)), None)
@@ -161,7 +161,7 @@ def _fixed(*items: Spec) -> Spec:
 
 
 def _row(needs: str, items: Iterable[Spec], count: int | None = None) -> Spec:
-    """A tuple, written as a list: so many items, where that is said."""
+    """Return a tuple's encoding as a list, of `count` items if given."""
 
     def each(call: str, kinds: Any, value: Any) -> tuple[Any, ...]:
         if not isinstance(value, kinds) or count not in (None, len(value)):
@@ -180,7 +180,7 @@ def _row(needs: str, items: Iterable[Spec], count: int | None = None) -> Spec:
 
 
 def _by_key(key: Spec, item: Spec) -> Spec:
-    """A mapping, written as pairs in order of its keys."""
+    """Return a mapping's encoding as pairs in order of its keys."""
     pair = _fixed(key, item)
 
     def take(value: Any) -> Any:

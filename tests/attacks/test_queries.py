@@ -303,7 +303,7 @@ def test_a_total_that_was_changed_is_not_opened(liar: Liar) -> None:
     data = total.data.copy()
     data[0] ^= 1
     assert code(liar.opened(replace(total, data=data), 100)) == 1023
-    assert "is not that of what its 4 senders" in errors(liar.grid)
+    assert "does not match what its 4 senders" in errors(liar.grid)
 
 
 def test_what_one_member_says_of_a_total_is_not_believed(tmp_path: Path) -> None:

@@ -278,9 +278,9 @@ def test_what_the_history_remembers() -> None:
         (fixed, fixed.init(LAYERS)),
     ):
         assert other.memory(start) == {}
-        with pytest.raises(ProtocolError, match="do not know"):
+        with pytest.raises(ProtocolError, match="does not match"):
             other.recall(LAYERS, memory)
-    with pytest.raises(ProtocolError, match="do not know"):
+    with pytest.raises(ProtocolError, match="does not match"):
         codec.recall(LAYERS, memory | {"clip.other": np.ones(3)})
 
 

@@ -117,7 +117,7 @@ def test_a_change_in_parts(piece: int, gradients: bool, monkeypatch: pytest.Monk
     parts = [part.copy() for part in layout.float_change(sent, masters, gradients=gradients)]
     assert [p.size for p in parts[:-1]] == [piece] * (len(parts) - 1)
     assert np.array_equal(np.concatenate(parts), expected)
-    with pytest.raises(ReplyError, match="lacks array"):
+    with pytest.raises(ReplyError, match="has no array"):
         next(layout.float_change({}, masters, gradients=gradients))
 
 
@@ -200,7 +200,7 @@ A, B = np.zeros((2, 3), np.float32), np.zeros(2, np.float16)
 @pytest.mark.parametrize(
     ("odd", "message"),
     [
-        ({"a": A}, "lacks array 'b'"),
+        ({"a": A}, "has no array 'b'"),
         ({"a": A, "b": B, "c": B}, "has a further array 'c'"),
         ({"b": B, "a": A}, "in another order"),
         ({"a": A.T, "b": B}, r"array 'a' of the app's reply is float32 \(3, 2\)"),

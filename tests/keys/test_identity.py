@@ -89,5 +89,5 @@ def test_every_number_has_its_own_word() -> None:
     ):
         assert lines(bytes(map(int, address.split(".")))) == [told]
     assert [len(line.split()) for line in lines(bytes(32))] == [4, 4, 4, 4]
-    with pytest.raises(ConfigError, match="two bytes, and 3 are an odd number"):
+    with pytest.raises(ConfigError, match="even number of bytes, got 3"):
         lines(b"abc")

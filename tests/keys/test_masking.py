@@ -233,7 +233,7 @@ def forged(rank: int, answer: bytes) -> bytes:
     ("make", "error", "text"),
     [
         *(
-            (lambda t, s, r=rank: forged(r, t.answer(2, s)), ProtocolError, "by none of")
+            (lambda t, s, r=rank: forged(r, t.answer(2, s)), ProtocolError, "is none of")
             for rank in (2, 6, (1 << 32) - 1)
         ),
         *(

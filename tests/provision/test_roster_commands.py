@@ -51,7 +51,7 @@ def test_an_identity_is_made_once(tmp_path: Path) -> None:
     ("options", "says"),
     [
         (["--name", "site-a"], "takes --home DIR and --name NAME"),
-        (["--home", "h", "--name", "a", "--scheme", "esafl"], "dealt take neither"),
+        (["--home", "h", "--name", "a", "--scheme", "esafl"], "dealt keys take neither"),
         (["--home", "h", "--name", "../a"], "name must be"),
     ],
 )
@@ -119,7 +119,7 @@ def test_who_signs_what(tmp_path: Path) -> None:
     ("more", "says"),
     [
         (("--scheme", "rot13"), "--scheme rot13: no scheme"),
-        (("--allow", "speed=3"), "--allow speed=3: no parameter"),
+        (("--allow", "speed=3"), "--allow speed=3: unknown parameter"),
         (("--collusion", "1"), "need 4 to 1024"),
         (("--site", "no-such.site"), "cannot be read"),
     ],

@@ -153,6 +153,6 @@ def test_another_sum_is_refused_by_all(
     void = f"no node could open the sum of round {LIE}: the round is void"
     assert (void in caplog.text) is not variant.per_sum_keys
     log = grid.log(0)
-    assert f"the sum of round {LIE} is not that of what its {NODES} senders encrypted" in log
-    assert "a contribution was left out, counted twice, changed or brought in" in log
+    assert f"the sum of round {LIE} does not match what its {NODES} senders encrypted" in log
+    assert "a contribution was left out, counted twice, changed or added" in log
     assert CHECKS.get((name, lie), "") in log

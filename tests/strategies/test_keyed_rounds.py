@@ -39,7 +39,7 @@ from tests.strategies.variants import VARIANTS
 
 pytestmark = pytest.mark.usefixtures("quick")
 
-REFUSED = "is not that of what its 3 senders encrypted"
+REFUSED = "does not match what its 3 senders encrypted"
 
 
 batchcrypt_nodes = VARIANTS["batchcrypt"].nodes

@@ -129,7 +129,7 @@ FLAT = {name: np.zeros_like(array) for name, array in arrays().items()}
 NO_GRADIENTS: dict[str, tuple[dict[str, Any], type[FlheError], str]] = {
     "nan": (FLAT | {"w": np.full((3, 4), np.nan, np.float32)}, NotFiniteError, "NaN or infinity"),
     "another type": (FLAT | {"w": np.zeros((3, 4))}, ReplyError, "'w' of .* is float64"),
-    "a layer less": ({"w": FLAT["w"]}, ReplyError, "lacks array 'half'"),
+    "a layer less": ({"w": FLAT["w"]}, ReplyError, "has no array 'half'"),
 }
 
 

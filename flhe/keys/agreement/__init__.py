@@ -1,1 +1,1 @@
-"""How members agree on keys through a relay that they do not trust."""
+"""Key agreement of members through an untrusted relay."""

@@ -1,6 +1,7 @@
-"""Answers to UNMASK: a member's sum of shares, signed, and the sum of seeds that t of them give.
+"""Answers to UNMASK: a member's signed sum of shares, and the sum of seeds from t answers.
 
-In clear for the server, or sealed under the group key for the members: whoever may read the sum.
+An answer travels in clear if the server reads the sum. If the members do, it is sealed under the
+group key.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from flhe.wire.secret import Secret
 logger = logging.getLogger("flhe")
 
 MAX_RELEASE = 1 << 30
-"""Longest release, bytes: as many answers as there are survivors."""
+"""Maximum length of a release, bytes: one answer for each survivor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class _Release(Record):
 
 @dataclass(frozen=True, slots=True)
 class Answer(Record):
-    """A signed answer as it travels: its header is known to whoever asked."""
+    """A signed answer as it travels; the receiver knows its header."""
 
     FORM = Form("answer to unmask", row=True)
 
@@ -47,28 +48,28 @@ class Answer(Record):
 
 
 def pack(answers: Sequence[bytes]) -> bytes:
-    """Answers to UNMASK as they travel to members, beside the sum that they open; b"" for none."""
+    """Encode answers to UNMASK for members, to travel beside their sum; b"" for none."""
     return _Release(tuple(answers)).to_bytes() if answers else b""
 
 
 def unpack(release: bytes) -> tuple[bytes, ...]:
-    """Inverse of `pack`; ProtocolError for anything else."""
+    """Invert `pack`; ProtocolError for anything else."""
     return _Release.from_bytes(release).answers if release else ()
 
 
 def check_answer(
     circle: SharingParameters, slot: Slot, survivors: Sequence[int], answer: bytes, *, sealed: bool
 ) -> tuple[int, bytes]:
-    """A member's rank and payload, out of its answer to UNMASK.
+    """Return the rank and payload of a member's answer to UNMASK.
 
-    Raises ProtocolError: malformed, of another length, or by who is not among the survivors;
+    Raises ProtocolError: malformed, of another length, or by a member that is not a survivor;
     AuthenticationError: not signed by that member for this set.
     """
     length = circle.answer_bytes + (OVERHEAD if sealed else 0)
     found = Answer.from_bytes(answer, length + 256)
     rank, payload = found.rank, found.payload
     if rank not in survivors:
-        raise ProtocolError("answer to unmask: it is by none of the survivors")
+        raise ProtocolError("answer to unmask: its sender is none of the survivors")
     if len(payload) != length:
         raise ProtocolError(f"answer to unmask: {len(payload)} bytes, it takes {length}")
     header = circle.header(slot, UNMASK, rank, circle.about(survivors))
@@ -84,12 +85,12 @@ def opened(
     *,
     epoch: Epoch | None = None,
 ) -> dict[int, bytes]:
-    """What survivors released of their sum, by rank.
+    """Return the survivors' releases for their sum, by rank.
 
-    `answers` are those of `release`; `epoch` is a member's, where they are sealed for members.
+    `answers` are those of `release`; `epoch` is a member's, if they are sealed for members.
 
-    Raises QuorumError: fewer survivors than any sum has; ProtocolError, AuthenticationError: an answer
-    that is not a survivor's, or given twice.
+    Raises QuorumError: fewer survivors than any sum has; ProtocolError, AuthenticationError: an
+    answer that is not a survivor's, or a repeated one.
     """
     circle.check_set(survivors)
     found: dict[int, bytes] = {}
@@ -118,11 +119,11 @@ def combine(
     *,
     epoch: Epoch | None = None,
 ) -> Elements:
-    """The sum of the survivors' seeds, shape (elements,), out of t answers or more, as `opened`.
+    """Return the sum of the survivors' seeds, (elements,), from t or more answers, as `opened`.
 
-    Raises QuorumError: fewer than t answers; SharesError, ProtocolError: answers that do not fit each
-    other, and without those that are known to be wrong too few are left. (Those that are known to be
-    wrong are named in the log, and left out.)
+    Raises QuorumError: fewer than t answers; SharesError, ProtocolError: inconsistent answers, of
+    which too few remain without the ones known to be wrong. (Wrong answers are logged by rank and
+    left out.)
     """
     width = circle.sharing.width(circle.elements)
     shares: dict[int, Elements] = {}
@@ -148,5 +149,5 @@ def combine(
 
 
 def box_key(epoch: Epoch, slot: Slot, rank: int) -> Secret:
-    """The key of one share, which is sealed anew, under a fresh nonce, each time it is asked for."""
+    """Return the key of one share, which is sealed anew, under a fresh nonce, for each request."""
     return hkdf(epoch.group_key, "unmask", slot.digest(), rank)

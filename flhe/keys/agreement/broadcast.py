@@ -1,10 +1,10 @@
 """Messages of members about an epoch as a whole, between CONFIRM and its first round.
 
-They are signed for the epoch's id and for the terms that it is for; where later messages have a layout,
-these have the hash of their stage and the epoch. `key_pair`, `joint` and `shared_key` have the steps
-that send them, which come after `epoch.finish`: pure functions (identity, epoch, inbound) -> (epoch
-with what there is of the scheme's keys, outbound). What such a step ends with is named in the layout
-hash of every slot, so members with different keys make ciphertexts that nobody adds up.
+They are signed for the epoch's id and contract. In place of a layout hash, they have the hash of
+their stage and the epoch. `key_pair`, `joint` and `shared_key` define the steps that send them,
+after `epoch.finish`. They are pure functions (identity, epoch, inbound) -> (epoch with the scheme's
+keys so far, outbound). The layout hash of every slot includes the resulting keys' name, so
+ciphertexts of members with different keys are never added up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flhe.wire.record import Form, Record
 
 Group = Advertised | Shared | Confirmed | Epoch
 Scope = tuple[int, int, bytes, bytes]
-"""What all messages of an epoch are signed for: run id, number, epoch id and contract."""
+"""Data that all messages of an epoch are signed for: run id, number, epoch id and contract."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,14 @@ class Digest(Record):
 
 
 def layout(stage: str, epoch_id: bytes) -> bytes:
-    """What stands where later messages have a layout hash, 32 bytes."""
+    """Return the value in place of a later message's layout hash, 32 bytes."""
     return hashlib.sha256(dumps([PREFIX + stage, epoch_id])).digest()
 
 
 def header_of(group: Group, stage: str, sender: bytes) -> Header:
-    """The header of a message to all, before there is an epoch or after."""
+    """Return the header of a message to all, before or after the epoch exists."""
     return Header(
-        # None is known under first-use.
+        # The hash is unknown under first-use.
         roster_hash=bytes(32) if group.roster is None else group.roster.hash,
         run_id=group.run_id,
         epoch=group.number,
@@ -56,7 +56,7 @@ def header_of(group: Group, stage: str, sender: bytes) -> Header:
 
 
 def signed(identity: Identity, group: Group, stage: str, payload: bytes) -> bytes:
-    """A message to all."""
+    """Return a signed message to all."""
     return Envelope.seal(identity, header_of(group, stage, identity.public), payload).to_bytes()
 
 
@@ -67,9 +67,9 @@ def one_each(
     limit: int = MAX_MESSAGE,
     without: int | None = None,
 ) -> dict[int, Envelope]:
-    """One message of each member, by rank, but for the one of rank `without`.
+    """Return one message of each member, by rank, except that of rank `without`.
 
-    `head` is the header of one of them, `limit` bytes the longest.
+    `head` is the header of one of them, `limit` the maximum length, bytes.
 
     Raises ProtocolError: a message missing, repeated or of another exchange; AuthenticationError: a
     signature that does not verify.
@@ -93,7 +93,7 @@ def one_each(
 
 
 def read(message: bytes, limit: int, stage: str, sender: bytes, scope: Scope) -> bytes:
-    """The payload of a message as a relay can verify it, which has no epoch.
+    """Return a message's payload after the checks that a relay can do without an epoch.
 
     Raises ProtocolError, AuthenticationError: a message of another exchange, longer than `limit`
     bytes, or not by `sender`.
@@ -112,5 +112,5 @@ def read(message: bytes, limit: int, stage: str, sender: bytes, scope: Scope) ->
 
 
 def announced(message: bytes, stage: str, sender: bytes, scope: Scope) -> bytes:
-    """What a relay needs of a JOINT-SUM, KEY-COMMIT or KEY-SHARED, 32 bytes; raises as `read`."""
+    """Return the 32 bytes of a JOINT-SUM, KEY-COMMIT or KEY-SHARED for a relay; raises as `read`."""
     return Digest.from_bytes(read(message, MAX_MESSAGE, stage, sender, scope)).value

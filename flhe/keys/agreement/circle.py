@@ -1,7 +1,7 @@
-"""The circle of an agreement on masking keys: what the relay knows of it too.
+"""The circle of an agreement on masking keys: its parameters, which the relay knows too.
 
-Its members, the thresholds that follow from their number, which sets of survivors an honest member
-signs, and what is signed of a set (`masking.py` has the protocol).
+It defines the members, the thresholds, the sets of survivors that an honest member signs, and the
+signed statement (`masking.py` has the protocol).
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from flhe.wire.record import Form, Record
 CONSIST, UNMASK = "consist", "unmask"
 
 PACKED_FROM = 65
-"""Members from which on a polynomial shares several elements."""
+"""Number of members from which on a polynomial shares several elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharingParameters(Record):
-    """Public parameters of an agreement: what the relay knows too.
+    """Public parameters of an agreement, which the relay knows too.
 
-    `number` is the epoch's, `members` are identity keys in order of rank; `sites` is N, members of the
-    roster, whether they are in the epoch or not, and `colluders` c, those that may pool what they know
-    with the relay. Where seeds are released, `elements` are the field elements of one; where partial
-    decryptions are, `total` is the digest of the sum, 32 bytes, and `partial` the bytes of one of them.
+    `number` is the epoch's. `members` are identity keys in order of rank. `sites` is N, all members
+    of the roster, in the epoch or not. `colluders` is c, the members that may pool their knowledge
+    with the relay. If seeds are released, `elements` is the number of field elements of one. If
+    partial decryptions are, `total` is the digest of the sum, 32 bytes, and `partial` the bytes of
+    one of them.
     """
 
     FORM = Form("circle", row=True)
@@ -51,23 +52,23 @@ class SharingParameters(Record):
     def of(
         cls, epoch: Epoch, elements: int = 0, total: bytes = b"", partial: int = 0
     ) -> SharingParameters:
-        """The circle of an epoch's members, by the roster's own bound on collusion."""
+        """Return the circle of an epoch's members, by the roster's own bound on collusion."""
         sites, bound = len(epoch.roster.members), epoch.roster.collusion
         return cls(epoch.number, epoch.members, sites, bound, elements, total, partial)
 
     @property
     def thresholds(self) -> Thresholds:
-        """t, among so many sites and colluders."""
+        """Thresholds for this number of sites and colluders."""
         return Thresholds(self.sites, self.colluders)
 
     @property
     def packed(self) -> bool:
-        """Whether a polynomial shares several elements, so that fewer than t answers tell something."""
+        """True if a polynomial shares several elements: fewer than t answers then reveal some."""
         return len(self.members) >= PACKED_FROM
 
     @property
     def sharing(self) -> Shamir:
-        """How seeds are shared."""
+        """Scheme for sharing seeds."""
         threshold = self.thresholds.threshold
         privacy = max(self.colluders, 1) if self.packed else threshold - 1
         return Shamir(len(self.members), threshold, privacy)
@@ -79,7 +80,7 @@ class SharingParameters(Record):
 
     @property
     def answer_bytes(self) -> int:
-        """Bytes of what a member releases: a sum of shares, or a partial decryption."""
+        """Bytes of a member's release: a sum of shares, or a partial decryption."""
         return self.partial if self.total else self.share_bytes
 
     @property
@@ -88,7 +89,7 @@ class SharingParameters(Record):
         return self.share_bytes + OVERHEAD
 
     def check_members(self) -> None:
-        """Refuse an epoch of so few members that it opens no sum; QuorumError."""
+        """Refuse an epoch with too few members to open a sum; QuorumError."""
         size, need = len(self.members), self.thresholds.min_set
         if size < need:
             raise QuorumError(
@@ -99,8 +100,8 @@ class SharingParameters(Record):
     def check_set(self, survivors: Sequence[int]) -> None:
         """Refuse a set that no honest member signs.
 
-        Raises ProtocolError: ranks that are not members', out of order or repeated; QuorumError: fewer
-        survivors than it takes.
+        Raises ProtocolError: ranks that are not members', out of order or repeated; QuorumError:
+        fewer survivors than needed.
         """
         size = len(self.members)
         if not all(type(rank) is int and 0 <= rank < size for rank in survivors):
@@ -114,15 +115,15 @@ class SharingParameters(Record):
             )
 
     def header(self, slot: Slot, stage: str, sender: int, about: bytes = NONE) -> Header:
-        """The header of a member's signed message; `about` is the hash of the set it is about."""
+        """Return the header of a member's signed message; `about` is the hash of its set."""
         return Header.in_slot(slot, self.number, stage, self.members[sender], about)
 
     def statement(self, survivors: Sequence[int]) -> bytes:
-        """What members sign of a set; the header around it names slot and stage."""
+        """Return the statement that members sign for a set; its header names slot and stage."""
         return dumps([list(survivors), self.total] if self.total else list(survivors))
 
     def about(self, survivors: Sequence[int]) -> bytes:
-        """Hash of a set, 32 bytes: what answers are about."""
+        """Return the hash of a set, 32 bytes, which answers refer to."""
         return hashlib.sha256(self.statement(survivors)).digest()
 
     def verify(self, header: Header, payload: bytes, signature: bytes) -> None:

@@ -1,11 +1,11 @@
-"""Keys of a scheme that somebody trusted deals offline: ESAFL's administration server.
+"""Keys of a scheme that a trusted dealer makes offline: ESAFL's administration server.
 
 The dealer draws s_i for each site, adds them up, and writes one file a site, {s_i, s} (`flhe keygen
---scheme`); it takes part in nothing else, and should forget all of it. Files go to the sites by hand,
-or by whatever the sites trust, never through the server.
+--scheme`). It takes part in nothing else, and should erase all of it. Files go to the sites by
+hand, or by another trusted channel, never through the server.
 
-Keys are for one set of sites, all of them: a file opens no epoch of any other set, so no s_i is ever in
-the sums of two. When a site drops out for good the dealer deals anew for the others, with fresh keys.
+Keys are for exactly one set of sites. A file opens no epoch of another set, so no s_i is ever in
+the sums of two. When a site drops out for good, the dealer deals fresh keys to the others.
 
 Source: ESAFL, Sec. 3.1 and 5.2.1 (HE.KeyGen, by the AS).
 """
@@ -33,17 +33,17 @@ from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
 
 MAX_FILE = 1 << 20
-"""Longest file, bytes; 1024 members' keys and a key of the largest ring take 200 KiB."""
+"""Maximum file size, bytes; 1024 members' keys and a key of the largest ring take 200 KiB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dealt(Record):
-    """What one site gets: s_i and s, and for whom they are.
+    """One site's file: s_i and s, and the members that they are for.
 
-    `members` are the identity keys of all sites that keys were dealt to, ascending, `member` is the one
-    that this file is for. `serial` is 16 random bytes that all files of one dealing share, for sites to
-    compare: mixed dealings have different sums, so different names for them, and no two nodes'
-    ciphertexts add up.
+    `members` are the identity keys of all sites that keys were dealt to, ascending. `member` is the
+    one that this file is for. `serial` is 16 random bytes that all files of one dealing share, for
+    sites to compare. Mixed dealings have different sums, so different names for them, and two such
+    nodes' ciphertexts never add up.
     """
 
     FORM = Form(
@@ -61,17 +61,17 @@ class Dealt(Record):
         if self.member not in self.members:
             raise ProtocolError("dealt keys: the member that they are for is not among the members")
         if not self.scheme.dealt:
-            raise ProtocolError(f"dealt keys: {self.scheme.name} has none that are dealt")
+            raise ProtocolError(f"dealt keys: {self.scheme.name} has no dealt keys")
         self.key.check(_adder(self.scheme, len(self.members)))
 
     @classmethod
     def read(cls, path: Path) -> Dealt:
-        """Read a site's file. ConfigError: it cannot be read, others can, or it is none."""
+        """Read a site's file. ConfigError: it is unreadable, open to others, or invalid."""
         try:
             data = files.read(path)
         except StoreError:
             raise ConfigError(
-                "the file is missing, a link, somebody else's, or open to others: chmod 600"
+                "the file is missing, a link, another user's, or open to others: chmod 600"
             ) from None
         with config_errors("no file of `flhe keygen --scheme`, or a damaged one"):
             return cls.from_bytes(data)
@@ -87,11 +87,12 @@ def deal(
 
     `without` are identity keys of members that are left out.
 
-    Raises ConfigError: fewer members than the roster's bounds need, or who is left out is no member.
+    Raises ConfigError: fewer members than the roster's bounds need, or a key in `without` that is
+    not a member's.
     """
     for public in without:
         if public not in roster.publics:
-            raise ConfigError(f"the key {public.hex()[:16]} is no member's of this roster")
+            raise ConfigError(f"the key {public.hex()[:16]} is not a member's in this roster")
     members = tuple(sorted(set(roster.publics) - set(without)))
     if len(members) < roster.min_members:
         raise ConfigError(
@@ -108,14 +109,14 @@ def deal(
 
 
 def load(path: Path | None, agreed: Epoch, adder: Any) -> JointKey:
-    """The keys in the file at `path`, if they are for exactly this epoch's members.
+    """Return the keys in the file at `path`, if they are for exactly this epoch's members.
 
     Raises ConfigError: there is no such file, others may read it, or it is of another roster, ring,
     site or set of members.
     """
     if path is None:
         raise ConfigError(
-            "keys are dealt in this federation, and this node has none: set flhe-dealt-key in its node "
+            "this federation uses dealt keys, but this node has none: set flhe-dealt-key in its node "
             "config to the file that `flhe keygen --scheme` made for it"
         )
     with config_errors("flhe-dealt-key"):

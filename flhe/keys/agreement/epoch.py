@@ -1,4 +1,4 @@
-"""Group key agreement through a relay that nobody trusts: advertise, share, confirm.
+"""Group key agreement through an untrusted relay: advertise, share, confirm.
 
 Every member i makes an ephemeral X25519 key and 32 random bytes r_i; the server only carries
 messages.
@@ -10,17 +10,17 @@ messages.
     k_ij = HKDF(X25519(i, j), salt=T1, "pair" | min | max)
     K_G  = HKDF(r_1 | ... | r_8, salt=T2, "group")
 
-The first `CONTRIBUTORS` members contribute: every member knows K_G in the end, so more of them
-would make it no more secret, and every SHARE goes to all members. Everybody's nonce is in T1, so a
-key is never an old one.
+The first `CONTRIBUTORS` members contribute. Every member knows K_G in the end, so more contributors
+would not make it more secret. Every SHARE goes to all members. T1 contains every nonce, so a key is
+never an old one.
 
-Each step is a pure function (identity, state, inbound) -> (state, outbound). All messages are signed
-envelopes. A server that swaps a key, drops, repeats or replays a message, or shows two members
-different lists, changes T1 or T2 for somebody: then no two views agree, CONFIRM fails and the epoch
-never starts. An error at any step means: erase the state and start over with fresh keys.
+Each step is a pure function (identity, state, inbound) -> (state, outbound). All messages are
+signed envelopes. A server may swap a key, drop, repeat or replay a message, or show two members
+different lists. Each of these changes T1 or T2 for a member: then views differ, CONFIRM fails and
+the epoch never starts. After an error at any step, erase the state and start over with fresh keys.
 
-Source: docs/protocol.md; SIGMA (Krawczyk, CRYPTO 2003) for signing what both sides saw and
-MACing the identity; RFC 7748 (X25519), RFC 8439 (ChaCha20-Poly1305).
+Source: docs/protocol.md; SIGMA (Krawczyk, CRYPTO 2003) for signing the common transcript and MACing
+the identity; RFC 7748 (X25519), RFC 8439 (ChaCha20-Poly1305).
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ def advertise(
     contract: bytes,
     random: Random = secrets.token_bytes,
 ) -> tuple[Advertised, bytes]:
-    """Start an epoch: returns the state to keep and the ADVERTISE for everyone.
+    """Start an epoch: return the state to keep and the ADVERTISE for all members.
 
-    `contract` is the hash of what the run does, 32 bytes: every message of this agreement is signed
-    for it, so members who were told different ones share no key. With `roster=None`
-    (`trust="first-use"`) the members are whoever advertises.
+    `contract` is the hash of the run's terms, 32 bytes. Every message of this agreement is signed
+    for it, so members with different contracts share no key. With `roster=None`
+    (`trust="first-use"`) all advertisers are members.
 
     Raises ProtocolError: `identity` is not in the roster, or was revoked in it.
     """
@@ -105,13 +105,13 @@ def share(
     advertises: list[bytes],
     random: Random = secrets.token_bytes,
 ) -> tuple[Shared, list[bytes]]:
-    """Take everyone's ADVERTISE, own included, in any order; returns a SHARE for each other one.
+    """Take all ADVERTISEs, own included, in any order; return a SHARE for each other member.
 
-    Only contributors send any; the list of the others is empty.
+    Only contributors send any; for other members the list is empty.
 
     Raises AuthenticationError: own message missing or changed, a bad signature, a key that gives no
-    secret; ProtocolError: a message of another run, epoch or roster, or by a revoked key; a member or
-    an ephemeral key that comes twice; QuorumError: fewer members than the roster's bounds need.
+    secret; ProtocolError: a message of another run, epoch or roster, or by a revoked key; a
+    repeated member or ephemeral key; QuorumError: fewer members than the roster's bounds need.
     """
     if len(advertises) > MAX_MEMBERS:
         raise ProtocolError(f"{len(advertises)} ADVERTISE messages, at most {MAX_MEMBERS} fit")
@@ -125,7 +125,7 @@ def share(
     for data in advertises:
         envelope = Envelope.from_bytes(data, MAX_MESSAGE)
         sender = envelope.header.sender
-        if state.roster is not None:  # before the header: it would only say "another roster_hash"
+        if state.roster is not None:  # before the header check, for a clearer error
             state.roster.check_not_revoked(sender)
         envelope.verify(expect, senders=listed)
         if sender in messages:
@@ -173,10 +173,11 @@ def share(
 
 
 def confirm(identity: Identity, state: Shared, shares: list[bytes]) -> tuple[Confirmed, bytes]:
-    """Take the SHAREs of all to all members, in any order; returns the CONFIRM for everyone.
+    """Take the SHAREs of all to all members, in any order; return the CONFIRM for all members.
 
-    Signatures are verified on the messages to us; the others are bound by T2, and each is verified
-    by the member who gets it, without whose CONFIRM no epoch starts. (All of them would be N^2.)
+    A member verifies the signatures of SHAREs to itself. T2 binds the others: each receiver
+    verifies its own, and no epoch starts without its CONFIRM. (Verifying all would take N^2
+    checks.)
 
     Raises ProtocolError for a message missing, repeated or of another exchange, AuthenticationError
     for one that was changed, own messages included.
@@ -226,11 +227,11 @@ def confirm(identity: Identity, state: Shared, shares: list[bytes]) -> tuple[Con
 
 
 def finish(state: Confirmed, confirms: list[bytes]) -> Epoch:
-    """Take everyone's CONFIRM, own included, in any order; returns the epoch that all agree on.
+    """Take all CONFIRMs, own included, in any order; return the epoch that all agree on.
 
-    Raises AuthenticationError naming the member who saw other messages or holds another key,
-    ProtocolError for a message missing, repeated or of another exchange. Nothing may be encrypted
-    under the group key before this step returns.
+    Raises AuthenticationError naming the member with other messages or another key, ProtocolError
+    for a message missing, repeated or of another exchange. Encrypt nothing under the group key
+    before this step returns.
     """
     found = one_each(state, confirms, header_of(state, CONFIRM, state.identity))
     if state.message not in confirms:
@@ -253,7 +254,7 @@ def finish(state: Confirmed, confirms: list[bytes]) -> Epoch:
 
 
 def announced(message: bytes) -> tuple[bytes, bytes]:
-    """Roster hash and epoch id that a CONFIRM speaks of: what a relay can know; members `finish`."""
+    """Return the roster hash and epoch id of a CONFIRM, for a relay; members call `finish`."""
     envelope = Envelope.from_bytes(message, MAX_MESSAGE)
     return envelope.header.roster_hash, _epoch_id(_Proof.from_bytes(envelope.payload).t2)
 
@@ -279,5 +280,5 @@ def _mac_key(state: Shared | Confirmed, group_key: bytes) -> bytes:
 
 
 def _mac(key: bytes, t2: bytes, sender: bytes) -> bytes:
-    """Return the confirmation of `sender`, over its own key so that none can be reflected."""
+    """Return the confirmation of `sender`, over its own key to prevent reflection."""
     return hmac.digest(key, dumps([PREFIX + "confirm", t2, sender]), "sha256")

@@ -1,18 +1,19 @@
-"""A sum of keys that nobody dealt: members learn s = sum of s_i, and of each s_i nothing more.
+"""Joint keys without a dealer: members learn s = sum of s_i, and nothing more about each s_i.
 
     JOINT      i -> all   AEAD(K_G, v_i),   v_i = s_i + sum over j > i of P_ij - sum over j < i of P_ij
     JOINT-SUM  i -> all   HMAC(K_G, "joint" | epoch | s)          s = sum of v_i, coefficients mod 2^32
 
-    P_ij = AES-256-CTR under HKDF(k_ij, "joint" | epoch), 32-bit lanes: each is added once and taken
-    once
+    P_ij = AES-256-CTR under HKDF(k_ij, "joint" | epoch), 32-bit lanes: each is added once and
+    subtracted once
 
-As long as two members keep their masks, others learn the sum of those two keys only (ESAFL, Theorem 5,
-for one epoch; docs/protocol.md says what a server that begins several may do). Each member checks that
-s is as wide as a sum of N keys is, and that its own v_i is in it.
+As long as two members keep their masks secret, others learn only the sum of those two keys (ESAFL,
+Theorem 5, for one epoch; docs/protocol.md covers a server that begins several). Each member checks
+that s is as wide as a sum of N keys, and contains its own v_i.
 
-Masks belong to one key agreement, for which the X25519 keys behind k_ij were fresh. Asked twice in one,
-a member masks the same s_i again, so the same v_i: one mask on two keys would show their difference.
-Keys may be dealt instead, offline and by somebody trusted (`dealt.py`): then there is no JOINT.
+Masks belong to one key agreement, with fresh X25519 keys behind k_ij. If asked twice in one
+agreement, a member masks the same s_i again, so sends the same v_i. One mask on two keys would
+reveal their difference. Alternatively, a trusted dealer makes keys offline (`dealt.py`): then there
+is no JOINT.
 
 Source: ESAFL, Sec. 6, "performing by the clients" (which leaves the protocol open); pairwise masks:
 Bonawitz et al., CCS 2017, Sec. 4; docs/protocol.md.
@@ -40,7 +41,7 @@ from flhe.wire.secret import Random
 
 STAGE, SUM = "joint", "joint-sum"
 MAX_SHARE = 1 << 18
-"""Longest JOINT, bytes; one takes 4 bytes a coefficient and some 700."""
+"""Maximum length of a JOINT, bytes; one takes 4 bytes a coefficient and some 700."""
 
 Lanes = NDArray[np.uint32]
 Own = NDArray[np.int8]
@@ -49,7 +50,7 @@ Own = NDArray[np.int8]
 def share(
     identity: Identity, agreed: Epoch, adder: Any, random: Random = secrets.token_bytes
 ) -> tuple[Epoch, bytes]:
-    """Draw s_i; returns the epoch with it, and the JOINT.
+    """Draw s_i; return the epoch with it, and the JOINT.
 
     Raises ProtocolError: keys were drawn for another ring, or the sum is known already.
     """
@@ -66,10 +67,10 @@ def share(
 def add(
     identity: Identity, agreed: Epoch, messages: list[bytes], adder: Any
 ) -> tuple[Epoch, bytes]:
-    """Take everyone's JOINT, own included, in any order; returns the epoch and the JOINT-SUM.
+    """Take all JOINTs, own included, in any order; return the epoch and the JOINT-SUM.
 
     Raises AuthenticationError: a signature or a box that does not verify; ProtocolError: a message
-    missing, repeated, changed or of another exchange; a sum that is none of keys.
+    missing, repeated, changed or of another exchange; a sum that is not a sum of keys.
     """
     own = _own_in(agreed, adder)
     expect = broadcast.header_of(agreed, STAGE, agreed.members[0])
@@ -87,19 +88,17 @@ def add(
 
 
 def take(identity: Identity, agreed: Epoch, key: JointKey, adder: Any) -> tuple[Epoch, bytes]:
-    """Take keys that were dealt offline, in place of `share` and `add`; returns epoch and JOINT-SUM.
+    """Take offline dealt keys, in place of `share` and `add`; return the epoch and the JOINT-SUM.
 
-    Raises ProtocolError: keys that no honest dealer deals; keys were drawn in this agreement.
+    Raises ProtocolError: keys that no honest dealer makes; keys were drawn in this agreement.
     """
     if agreed.scheme_secret and not agreed.scheme_public:
-        raise ProtocolError(
-            "keys were drawn in this key agreement, so none that were dealt are taken"
-        )
+        raise ProtocolError("keys were drawn in this key agreement, so dealt keys are refused")
     return _with_sum(identity, agreed, key, adder)
 
 
 def _own_in(agreed: Epoch, adder: Any) -> Own:
-    """The own key, whether the sum is known or not."""
+    """Return the member's key, whether the sum is known or not."""
     if agreed.scheme_public:
         return JointKey.from_bytes(agreed.scheme_secret).own
     if not agreed.scheme_secret:
@@ -112,9 +111,9 @@ def _own_in(agreed: Epoch, adder: Any) -> Own:
 
 
 def _with_sum(identity: Identity, agreed: Epoch, key: JointKey, adder: Any) -> tuple[Epoch, bytes]:
-    """Check the keys, keep them, and say what their sum is called."""
+    """Check the keys, store them, and return the JOINT-SUM with the name of their sum."""
     key.check(adder)
-    # Equal for all that have the same sum, and nothing to who has not K_G.
+    # Equal for all members with the same sum, and meaningless without K_G.
     mac_key = hkdf(agreed.group_key, SUM, agreed.run_id, agreed.roster.hash, agreed.id)
     name = hmac.digest(mac_key, key.total.astype("<i4").tobytes(), "sha256")
     if agreed.scheme_public and not hmac.compare_digest(agreed.scheme_public, name):
@@ -124,7 +123,7 @@ def _with_sum(identity: Identity, agreed: Epoch, key: JointKey, adder: Any) -> t
 
 
 def _masked(agreed: Epoch, own: Own) -> bytes:
-    """v_i: the own key under the masks of all pairs, little-endian 32-bit lanes."""
+    """Return v_i: the member's key under the masks of all pairs, little-endian 32-bit lanes."""
     lanes: Lanes = own.astype(np.int32).view(np.uint32).copy()
     for rank, key in enumerate(agreed.pair_keys):
         if rank != agreed.rank:

@@ -2,9 +2,9 @@
 
     KEY-PAIR  lowest rank -> all   public key, AEAD(K_G, secret key), signed over both
 
-A scheme whose ciphertexts are opened with a key pair (Paillier, CKKS) gets a fresh one in each epoch.
-The member of the lowest rank makes it, never the server; the others try it out before they take it.
-Asked twice in one agreement, the member seals the same pair again.
+A scheme whose ciphertexts are opened with a key pair (Paillier, CKKS) gets a fresh one in each
+epoch. The member of the lowest rank makes it, never the server; the others test it before they
+accept it. If asked twice in one agreement, the member seals the same pair again.
 
 Source: BatchCrypt, Algorithm 1 (the leader client); docs/protocol.md.
 """
@@ -30,7 +30,7 @@ from flhe.wire.secret import Random
 
 STAGE = "key-pair"
 MAX_PAIR = 1 << 20
-"""Longest such message, bytes; one of Paillier takes some 2000."""
+"""Maximum length of such a message, bytes; one of Paillier takes some 2000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class _Pair(Record):
 def make(
     identity: Identity, agreed: Epoch, adder: KeyPairAdder, random: Random = secrets.token_bytes
 ) -> tuple[Epoch, bytes]:
-    """Make the pair; returns the epoch with it, and the message. The adder has no key yet.
+    """Make the pair; return the epoch with it, and the message. The adder has no key yet.
 
     Raises ProtocolError: this member's rank is not the lowest.
     """
@@ -60,11 +60,11 @@ def make(
 
 
 def take(agreed: Epoch, message: bytes, adder: KeyPairAdder) -> Epoch:
-    """Take the pair that the member of the lowest rank made, once it has proved sound.
+    """Accept the pair that the member of the lowest rank made, after checking it.
 
-    Raises AuthenticationError: a signature or a box that does not verify; ProtocolError: a message of
-    another exchange or member, or a pair that no honest member makes; another pair than was taken
-    before in this agreement.
+    Raises AuthenticationError: a signature or a box that does not verify; ProtocolError: a message
+    of another exchange or member, or a pair that no honest member makes; another pair than the one
+    accepted before in this agreement.
     """
     envelope = Envelope.from_bytes(message, MAX_PAIR)
     maker = agreed.members[0]
@@ -80,7 +80,7 @@ def take(agreed: Epoch, message: bytes, adder: KeyPairAdder) -> Epoch:
 
 
 def announced(message: bytes, sender: bytes, scope: broadcast.Scope) -> bytes:
-    """Public key that a KEY-PAIR speaks of: what a relay can know, and all that it needs.
+    """Return the public key in a KEY-PAIR, which is all that a relay needs.
 
     Raises ProtocolError, AuthenticationError: a message of another exchange, or not by `sender`.
     """

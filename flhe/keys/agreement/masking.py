@@ -1,27 +1,26 @@
-"""Masking-key agreement: the sum of the survivors' seeds, and no seed of anybody.
+"""Masking-key agreement: the sum of the survivors' seeds, and no single seed.
 
-Every client u has masked a vector with a seed k_u of field elements. The members find out the sum of
-the seeds of one agreed set U, through a relay that nobody trusts:
+Every client u has masked a vector with a seed k_u of field elements. The members compute the sum of
+the seeds of one agreed set U, through an untrusted relay:
 
     KSHARE   u -> each j   Shamir share of k_u for j, sealed for j; rides with the upload
     CONSIST  server -> u   a set U, and the shares for u from each of U; u signs U, once a model
     UNMASK   server -> u   t signatures on U; u returns the sum of its shares over U
     t answers give sum over U of k_u, because Shamir shares add.
 
-Two sets of survivors would need t signatures each, and honest members sign one: no two sets of a round
-are ever opened (`thresholds.py`). A member that has dropped out before CONSIST costs nothing, after it
-an answer.
+Two sets of survivors would need t signatures each, and honest members sign one: no two sets of a
+round are ever opened (`thresholds.py`). A member that drops out before CONSIST costs nothing, one
+that drops out later costs an answer.
 
-From `PACKED_FROM` members on a polynomial shares t - c field elements (packed Shamir), and a set that t
-members have signed must be taken as opened, whether or not the last answer came: docs/protocol.md says
-why.
+From `PACKED_FROM` members on a polynomial shares t - c field elements (packed Shamir). A set with t
+signatures must then count as opened, even without the last answer: docs/protocol.md explains.
 
-Where the key of a scheme is shared instead (`shared_key.py`), KSHARE falls away. CONSIST shows the sum
+If the key of a scheme is shared instead (`shared_key.py`), KSHARE is dropped. CONSIST shows the sum
 itself, whose digest is signed with the set, and UNMASK returns a partial decryption of it.
 
-Here are a member's steps; `circle.py` has what the relay knows too, `answers.py` what readers make of
-the answers. Source: SASH, Sec. 3.2; Bonawitz et al., CCS 2017, for the consistency check; Shamir, CACM
-1979; Franklin and Yung, STOC 1992 (packed sharing); docs/protocol.md.
+This module has a member's steps, `circle.py` the parameters that the relay knows too, `answers.py`
+the readers' part. Source: SASH, Sec. 3.2; Bonawitz et al., CCS 2017, for the consistency check;
+Shamir, CACM 1979; Franklin and Yung, STOC 1992 (packed sharing); docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
 
 MAX_STATE = 1 << 30
-"""Longest stored state, bytes: shares for 64 members take 1 MB, at 2048 elements."""
+"""Maximum length of a stored state, bytes: shares for 64 members take 1 MB, at 2048 elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dealt(Record):
-    """After KSHARE: what was sent, in case it is asked for again, and the own share, which is secret.
+    """State after KSHARE: the sent shares, for repeated requests, and the own secret share.
 
     `boxes` are sealed shares by the receiver's rank; empty at the own one.
     """
@@ -72,9 +71,9 @@ class Dealt(Record):
 
 @dataclass(frozen=True, slots=True)
 class Agreed(Record):
-    """After CONSIST: the one set of a slot, as ranks, and the sum of the shares of its seeds.
+    """State after CONSIST: the one set of a slot, as ranks, and the sum of the shares of its seeds.
 
-    Where a key is shared, `share` is a partial decryption of the sum whose digest is `total`. It is
+    If a key is shared, `share` is a partial decryption of the sum whose digest is `total`. It is
     secret until the set is agreed on.
     """
 
@@ -86,7 +85,7 @@ class Agreed(Record):
     total: bytes = b""
 
     def circle(self, epoch: Epoch) -> SharingParameters:
-        """Whose agreement it is."""
+        """Return the circle of an epoch's agreement."""
         return SharingParameters.of(epoch, total=self.total, partial=len(self.share))
 
 
@@ -111,14 +110,15 @@ def agree(
     boxes: Sequence[bytes],
     elements: int,
 ) -> tuple[Agreed, bytes]:
-    """CONSIST: check the set that the server proposes, and sign it; returns what to keep, and 64 bytes.
+    """Run CONSIST: check the server's proposed set and sign it; return the state, and 64 bytes.
 
-    `survivors` are U, ascending ranks, `boxes` for each of them its sealed share for this member, empty
-    at the own rank, and `elements` the field elements of a seed. The caller makes sure that no other
-    set of this round is ever signed: on disk, before the signature leaves.
+    `survivors` are U, ascending ranks. `boxes` holds the sealed share of each for this member,
+    empty at the own rank. `elements` is the number of field elements of a seed. The caller ensures
+    that no other set of this round is ever signed: on disk, before the signature is sent.
 
     Raises ProtocolError, QuorumError: a set that must not be signed (see
-    `SharingParameters.check_set`), or without this member; SharesError: shares that do not open: whose.
+    `SharingParameters.check_set`), or without this member; SharesError: names the members whose
+    shares do not open.
     """
     circle, slot = SharingParameters.of(epoch, elements), dealt.slot
     signature = _signature(circle, epoch, identity, slot, survivors)
@@ -147,9 +147,9 @@ def agree(
 def agree_on_sum(
     epoch: Epoch, identity: Identity, slot: Slot, total: Sealed, decrypt: Callable[[Sealed], bytes]
 ) -> tuple[Agreed, bytes]:
-    """CONSIST where a key is shared: check whose sum the server shows, `decrypt` it in part, sign it.
+    """Run CONSIST for a shared key: check the server's sum, `decrypt` it in part, and sign it.
 
-    Raises ProtocolError, QuorumError: as `agree`; a sum of another slot, or none that can be
+    Raises ProtocolError, QuorumError: as `agree`; a sum of another slot, or one that cannot be
     decrypted.
     """
     if total.slot != slot:
@@ -186,16 +186,16 @@ def check_agreement(
     signers: Sequence[int],
     signatures: Sequence[bytes],
 ) -> None:
-    """Refuse a set on which fewer than t members are agreed.
+    """Refuse a set with valid signatures of fewer than t members.
 
-    Raises ProtocolError: signers that are not among the survivors, or one that is there twice;
-    QuorumError: too few of them; AuthenticationError: a signature that does not verify.
+    Raises ProtocolError: signers that are not survivors, or a repeated one; QuorumError: too few of
+    them; AuthenticationError: a signature that does not verify.
     """
     circle.check_set(survivors)
     if len(signers) != len(signatures) or len(set(signers)) != len(signers):
         raise ProtocolError("signatures on the survivors are repeated, or without a signer")
     if not set(signers) <= set(survivors):
-        raise ProtocolError("a signature on the survivors by who is not among them")
+        raise ProtocolError("a signature on the survivors by a member that is not among them")
     need = circle.thresholds.threshold
     if len(signers) < need:
         raise QuorumError(f"{len(signers)} members agree on the survivors, {need} must")
@@ -214,10 +214,10 @@ def release(
     sealed: bool,
     random: Random = secrets.token_bytes,
 ) -> bytes:
-    """UNMASK: the sum of this member's shares, once t members are known to have signed the same set.
+    """Run UNMASK: return the sum of this member's shares, if t members signed the same set.
 
-    `signers` are ranks, `signatures` 64 bytes each. With `sealed` the answer is sealed for the members,
-    so that the relay cannot read it. Raises as `check_agreement`.
+    `signers` are ranks, `signatures` 64 bytes each. With `sealed` the answer is sealed for the
+    members, so that the relay cannot read it. Raises as `check_agreement`.
     """
     circle, slot = agreed.circle(epoch), agreed.slot
     check_agreement(circle, slot, agreed.survivors, signers, signatures)

@@ -3,9 +3,9 @@
     digest    = SHA-512( CBOR [header, SHA-256(payload)] )
     signature = Ed25519( CBOR ["flhe/v1/" + stage, digest] )
 
-The header says everything that decides what a message means: suite, roster, run, epoch, round,
-attempt, stage, sender, receiver, policy and layout. A receiver compares it field by field with what
-it waits for, so a message of another run, round or stage is refused and the error names the field.
+The header contains the whole context of a message: suite, roster, run, epoch, round, attempt,
+stage, sender, receiver, policy and layout. A receiver compares it field by field with the expected
+one. So a message of another run, round or stage is refused, and the error names the field.
 
 A payload of megabytes travels beside its envelope, whose own payload is then the SHA-256 of it.
 
@@ -28,13 +28,13 @@ from flhe.wire.fields import U32, U64, Hash, Signature, matching, size
 from flhe.wire.record import Form, Record
 
 SUITE = "x25519-ed25519-chacha20poly1305-sha256"
-"""The cryptography behind version 1; another suite is another name, never a negotiation."""
+"""The cryptography behind version 1; another suite has another name, and none is negotiated."""
 EVERYONE = b""
 """The receiver of a message to all members."""
 NONE = b""
 """policy_hash and layout_hash before there is a policy or a layout."""
 MAX_MESSAGE = 1024
-"""Longest envelope of some hashes, bytes; one takes some 500."""
+"""Maximum length of an envelope of some hashes, bytes; one takes some 500."""
 
 Expected = Mapping[str, int | str | bytes]
 """Header field -> the one value that the receiver accepts."""
@@ -45,11 +45,11 @@ _OrNone = Annotated[bytes, size(0, 32)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header(Record):
-    """What a message is about; public.
+    """The context of a message; public.
 
     `run_id` is below 2**64; `epoch`, `round` and `attempt` below 2**32. `sender` and `receiver` are
-    Ed25519 public keys (`EVERYONE` = to all). The hashes are SHA-256; `NONE` where there is nothing
-    to hash yet. Raises ProtocolError naming the first field that is out of bounds.
+    Ed25519 public keys (`EVERYONE` = to all). The hashes are SHA-256; `NONE` if there is nothing to
+    hash yet. Raises ProtocolError naming the first field that is out of bounds.
     """
 
     FORM = Form("header")
@@ -71,7 +71,7 @@ class Header(Record):
     def in_slot(
         cls, slot: Slot, number: int, stage: str, sender: bytes, policy_hash: bytes = NONE
     ) -> Header:
-        """The header of a message about one sum; `number` is its epoch's."""
+        """Return the header of a message about one sum; `number` is its epoch's."""
         return cls(
             roster_hash=slot.roster_hash,
             run_id=slot.run_id,
@@ -85,7 +85,7 @@ class Header(Record):
         )
 
     def expected(self, *without: str) -> dict[str, int | str | bytes]:
-        """Its fields by name, but for these and the sender: what messages of a stage have in common."""
+        """Return the fields by name, without these and the sender, as a stage's messages share them."""
         return {n: getattr(self, n) for n in _NAMES if n not in ("sender", *without)}
 
     def check(self, expect: Expected) -> None:
@@ -124,7 +124,7 @@ class Envelope(Record):
         return cls(header, payload, identity.sign(_signed(header, payload)))
 
     def verify(self, expect: Expected, *, senders: Collection[bytes] | None) -> None:
-        """Return if this is the message that the receiver waits for, signed by its sender.
+        """Return if this is the expected message, signed by its sender.
 
         `expect` is as in `Header.check`; `senders` are the public keys that may have sent it. None
         accepts any key, which only the first message of a first-use federation should do.

@@ -4,10 +4,10 @@
     key  = HKDF(k_ij, "pair-aead" | header of the message, sender and receiver in it)
     box  = nonce | ChaCha20-Poly1305(key, nonce, plaintext, AAD = header)
 
-Where a secret is for all members, K_G stands for k_ij. Each direction and each message header has its
-own key. The nonce is random all the same: a step that is run twice after a crash must not encrypt two
-secrets under one key and nonce. So it is with a share of a seed, of which the slot and both ranks
-stand for the header:
+For a secret for all members, K_G replaces k_ij. Each direction and each message header has its own
+key. The nonce is random all the same: a step that runs twice after a crash must not encrypt two
+secrets under one key and nonce. The same holds for a share of a seed, where the slot and both ranks
+replace the header:
 
     key  = HKDF(k_ij, "kshare" | slot | sender | receiver)
     box  = nonce | ChaCha20-Poly1305(key, nonce, elements, AAD = slot)
@@ -31,7 +31,7 @@ from flhe.wire.derive import hkdf
 from flhe.wire.secret import Random, Secret
 
 OVERHEAD = 28
-"""Bytes that a box is longer than its plaintext: nonce 12, tag 16."""
+"""Bytes by which a box exceeds its plaintext: nonce 12, tag 16."""
 
 _NONCE = 12
 _P = 2**255 - 19
@@ -40,7 +40,7 @@ _P = 2**255 - 19
 def check_ephemeral(public: bytes) -> None:
     """Raise ProtocolError unless `public` is 32 bytes that X25519 itself would write.
 
-    X25519 reads other spellings of the same point; with those, one key could pass for two.
+    X25519 accepts other spellings of the same point; with those, one key could pass for two.
     """
     if len(public) != 32 or int.from_bytes(public, "little") >= _P:
         raise ProtocolError("an ephemeral key is not 32 bytes in canonical form")
@@ -65,7 +65,7 @@ def pair_key(
         )
         if not any(shared):
             raise ValueError
-    except ValueError:  # low order: everybody would know the secret
+    except ValueError:  # low order: the secret would be public
         raise AuthenticationError(
             f"the ephemeral key of {pair[1].hex()[:16]} gives no secret: start over without it"
         ) from None
@@ -82,7 +82,7 @@ def seal_to(
 
 
 def open_from(key: bytes, header: Header, box: bytes) -> Secret:
-    """Decrypt what `header.sender` sealed under `key`. Raises AuthenticationError naming it."""
+    """Decrypt a box of `header.sender` under `key`. Raises AuthenticationError naming it."""
     aad = header.to_bytes()
     says = (
         f"{header.stage} message by {header.sender.hex()[:16]}: it does not decrypt, it was "
@@ -110,12 +110,12 @@ def open_share(key: bytes, name: bytes, sender: int, receiver: int, box: bytes) 
 
 
 def pack_elements(elements: Elements) -> bytes:
-    """A share as it travels."""
+    """Return a share as it travels."""
     return elements.astype("<u8").tobytes()
 
 
 def unpack_elements(data: bytes, count: int) -> Elements:
-    """Field elements out of `pack_elements`; ProtocolError for another number, or one not reduced."""
+    """Invert `pack_elements`; ProtocolError for another count, or an unreduced element."""
     if len(data) != 8 * count:
         raise ProtocolError(f"a share of {len(data)} bytes, {8 * count} were expected")
     elements = np.frombuffer(data, "<u8").astype(np.uint64)
@@ -131,7 +131,7 @@ def boxed(key: bytes, plaintext: bytes, aad: bytes, random: Random) -> bytes:
 
 
 def unboxed(key: bytes, box: bytes, aad: bytes, says: str) -> Secret:
-    """Inverse of `boxed`; AuthenticationError, which `says` what, for anything else."""
+    """Invert `boxed`; AuthenticationError with the text `says` for anything else."""
     try:
         if len(box) < OVERHEAD:
             raise InvalidTag

@@ -1,14 +1,14 @@
-"""A key that nobody has: each member draws a part of it, and holds a share of the whole.
+"""A key that no member has: each member draws a part of it, and holds a share of the whole.
 
-    KEY-COMMIT   i -> all   32 bytes, by which the public side of i's part is bound
+    KEY-COMMIT   i -> all   32 bytes, a commitment to the public side of i's part
     KEY-REVEAL   i -> j     that public side, and j's share of the secret side: sealed for j alone
     KEY-SHARED   i -> all   the name of the public key, 32 bytes
 
-What parts and shares are, the adder says (`draw`, `reveal`, `finish`); here they travel. Without
-KEY-COMMIT the last one to speak could choose its part so that the sum of all is a key of its own.
+The adder defines parts and shares (`draw`, `reveal`, `finish`); this module transports them.
+Without KEY-COMMIT the last member could choose its part so that the sum of all is a key of its own.
 
-An epoch asked twice answers the same, but for the nonces of boxes. A share that does not fit makes sums
-that do not open; nothing here tells whose it was.
+If asked twice, an epoch answers the same, except for the nonces of boxes. A share that does not fit
+makes sums that do not open; nothing here identifies its sender.
 
 Source: docs/protocol.md; commitments before shares: Asharov et al., EUROCRYPT 2012.
 """
@@ -31,12 +31,12 @@ from flhe.wire.secret import Random
 
 COMMIT, REVEAL, SHARED = "key-commit", "key-reveal", "key-shared"
 MAX_BOX = 1 << 21
-"""Longest KEY-REVEAL, bytes: a public side and a share, of some 200 KB each."""
+"""Maximum length of a KEY-REVEAL, bytes: a public side and a share, of some 200 KB each."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part(Record):
-    """What is kept before the key is known; commitments by rank, once all are there."""
+    """State before the key is known; commitments by rank, once all have arrived."""
 
     FORM = Form("stored part of a key", MAX_STATE, "key-part", 1, row=True)
 
@@ -48,21 +48,21 @@ class _Part(Record):
 def commit(
     identity: Identity, agreed: Epoch, adder: Any, random: Random = secrets.token_bytes
 ) -> tuple[Epoch, bytes]:
-    """Draw this member's part; returns the epoch with it, and the KEY-COMMIT.
+    """Draw this member's part; return the epoch with it, and the KEY-COMMIT.
 
     The adder knows no key yet.
 
-    Raises ProtocolError: the roster reckons with so many colluders that they could open sums by
-    themselves; the key is known in this agreement.
+    Raises ProtocolError: the roster allows for so many colluders that they could open sums alone;
+    the key is known in this agreement.
     """
     need = adder.scheme.threshold_of(agreed.size)
     if need <= agreed.roster.collusion:
         raise ProtocolError(
-            f"{need} members open a sum together, and this roster reckons with "
+            f"{need} members open a sum together, and this roster allows for "
             f"{agreed.roster.collusion} that collude: raise the scheme's threshold"
         )
     if not agreed.scheme_secret:
-        common = broadcast.layout(COMMIT, agreed.id)  # every member had a say in the epoch's id
+        common = broadcast.layout(COMMIT, agreed.id)  # every member contributed to the epoch's id
         drawn, bound = adder.draw(agreed.rank, common, random)
         agreed = replace(agreed, scheme_secret=_Part(drawn, bound).to_bytes())
     commitment = broadcast.Digest(_part(agreed).commitment)
@@ -76,10 +76,10 @@ def reveal(
     adder: Any,
     random: Random = secrets.token_bytes,
 ) -> tuple[Epoch, list[bytes]]:
-    """Take everyone's KEY-COMMIT, own included, in any order; a KEY-REVEAL for each other member.
+    """Take all KEY-COMMITs, own included, in any order; return a KEY-REVEAL for each other member.
 
     Raises AuthenticationError: a signature that does not verify; the own message was changed;
-    ProtocolError: a message missing, repeated or of another exchange; other commitments than were
+    ProtocolError: a message missing, repeated or of another exchange; other commitments than those
     answered before.
     """
     part, head = _part(agreed), broadcast.header_of(agreed, COMMIT, identity.public)
@@ -102,11 +102,11 @@ def reveal(
 def finish(
     identity: Identity, agreed: Epoch, messages: list[bytes], adder: Any
 ) -> tuple[Epoch, bytes]:
-    """Take the KEY-REVEALs for this member, in any order; returns the epoch and the KEY-SHARED.
+    """Take the KEY-REVEALs for this member, in any order; return the epoch and the KEY-SHARED.
 
     Raises AuthenticationError: a signature or a box that does not verify; ProtocolError: a message
-    missing, repeated, of another exchange or for somebody else; a public side that is not the one that
-    was committed to.
+    missing, repeated, of another exchange or for another member; a public side that does not match
+    its commitment.
     """
     if not agreed.scheme_public:
         part = _part(agreed)
@@ -124,7 +124,7 @@ def finish(
 
 
 def _part(agreed: Epoch) -> _Part:
-    """What was drawn in this agreement."""
+    """Return the part that was drawn in this agreement."""
     if agreed.scheme_public:
         raise ProtocolError("the key is known in this key agreement: start over")
     if not agreed.scheme_secret:
@@ -133,6 +133,6 @@ def _part(agreed: Epoch) -> _Part:
 
 
 def _addressed(agreed: Epoch, sender: int, receiver: int) -> Header:
-    """The header of a KEY-REVEAL."""
+    """Return the header of a KEY-REVEAL."""
     header = broadcast.header_of(agreed, REVEAL, agreed.members[sender])
     return replace(header, receiver=agreed.members[receiver])

@@ -1,9 +1,9 @@
-"""What a member remembers between the steps of `epoch.py`, and the epoch it ends with.
+"""A member's state between the steps of `epoch.py`, and the resulting epoch.
 
-Each message may be handled by another process, so states go to bytes and back. They hold secrets:
-`to_bytes` is for a file that only the owner reads (`flhe/node/store.py`), and repr shows `<32 bytes>`.
-`identity` is the public key of whose state it is; its seed is not in the bytes. An agreed state is
-erased once the next one is stored.
+Each message may be handled by another process, so states are serialized. They hold secrets:
+`to_bytes` is for a file that only the owner reads (`flhe/node/store.py`), and repr shows `<32
+bytes>`. `identity` is the public key of the state's member; its seed is not in the bytes. An agreed
+state is erased once the next one is stored.
 
 Source: docs/protocol.md.
 """
@@ -19,7 +19,7 @@ from flhe.wire.fields import SECRET, U32, U64, Hash, size
 from flhe.wire.record import Form, Record
 
 MAX_STATE = 1 << 20
-"""Longest encoded state, bytes; 1024 members take a quarter of it."""
+"""Maximum length of an encoded state, bytes; 1024 members take a quarter of it."""
 
 _Secret = Annotated[Hash, SECRET]
 
@@ -30,7 +30,7 @@ def _form(kind: str) -> Form:
 
 @dataclass(frozen=True, slots=True)
 class Advertised(Record):
-    """After ADVERTISE: the ephemeral secret, and the message as it was sent."""
+    """State after ADVERTISE: the ephemeral secret, and the message as it was sent."""
 
     FORM = _form("advertised")
 
@@ -45,7 +45,7 @@ class Advertised(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group(Record):
-    """What states of a group have in common: what it agrees on, its members, and a key with each."""
+    """Common part of a group's states: the terms, the members, and a key with each."""
 
     run_id: U64
     number: U32
@@ -67,13 +67,13 @@ class _Group(Record):
             )
 
     def common(self) -> dict[str, Any]:
-        """What the state after this one takes over."""
+        """Return the fields that the next state takes over."""
         return {each.name: getattr(self, each.name) for each in fields(_Group)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step(_Group):
-    """One on the way to an epoch."""
+    """A state on the way to an epoch."""
 
     identity: Hash
 
@@ -85,7 +85,7 @@ class _Step(_Group):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared(_Step):
-    """After SHARE: members are agreed. `contribution` is r_i, `sent` the hash of the own SHAREs."""
+    """State after SHARE. `contribution` is r_i, `sent` the hash of the own SHAREs."""
 
     FORM = _form("shared")
 
@@ -96,9 +96,9 @@ class Shared(_Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmed(_Step):
-    """After CONFIRM: the key is known, but nobody knows yet whether all have the same.
+    """State after CONFIRM: the key is known, but not yet whether all members have the same.
 
-    `scheme_public` and `scheme_secret` are the scheme's own keys, once there are any (`broadcast.py`).
+    `scheme_public` and `scheme_secret` are the scheme's own keys, if any yet (`broadcast.py`).
     """
 
     FORM = _form("confirmed")
@@ -112,14 +112,14 @@ class Confirmed(_Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch(_Group):
-    """A group that shares a key; equal on all members but for `rank`, `pair_keys` and their own secret.
+    """A group that shares a key; only `rank`, `pair_keys` and the own secret differ between members.
 
-    `id`, H(T2)[:16], names the epoch in claims and caches; `number` is the server's count, for messages
-    only. `contract` is the hash of what all have signed that the run does, `roster` the pinned one or
-    the one built on first use. `members` are identity keys of those who take part, in roster order, and
-    `rank` the own place among them. Secret are `group_key`, K_G, and `pair_keys`, k_ij with each
-    member, empty at the own rank. `scheme_public` and `scheme_secret` are the scheme's own keys,
-    encoded, where it has any.
+    `id`, H(T2)[:16], names the epoch in claims and caches. `number` is the server's count, for
+    messages only. `contract` is the hash of the signed terms of the run. `roster` is the pinned one
+    or the one built on first use. `members` are identity keys of the participants, in roster order,
+    and `rank` is the own place among them. Secret are `group_key`, K_G, and `pair_keys`, k_ij with
+    each member, empty at the own rank. `scheme_public` and `scheme_secret` are the scheme's own
+    keys, encoded, if it has any.
     """
 
     FORM = _form("epoch")
@@ -131,5 +131,5 @@ class Epoch(_Group):
 
     @property
     def size(self) -> int:
-        """How many members take part."""
+        """Number of members."""
         return len(self.members)

@@ -1,12 +1,12 @@
-"""Thresholds: how many shares give a secret, so that no server gets two answers.
+"""Thresholds: the number of shares that give a secret, so that no server gets two answers.
 
     t = floor((N + c) / 2) + 1      2 t > N + c
 
-Among N holders of a share of each of two secrets, c of whom collude with the server, the others hand
-out a share of one or of the other. Were t shares of both given away, 2 (t - c) of the N - c honest
-holders would have answered: more than there are. Nor are two sets of senders both signed by t members.
-N counts the sites of the roster, whoever of them is in an epoch: the colluders may all be among few
-members, and two groups of one roster must not both be large enough to open sums.
+Of two secrets, N holders have a share each, and c of them collude with the server. The others hand
+out a share of only one. Were t shares of both handed out, 2 (t - c) of the N - c honest holders
+would have answered: more than there are. For the same reason, two sets of senders cannot both have
+t signatures. N counts the sites of the roster, in an epoch or not. The colluders may all be among
+few members, and two groups of one roster must not both be large enough to open sums.
 
 Source: Bonawitz et al., CCS 2017, Sec. 6.2 and Theorem 6.5.
 """
@@ -23,8 +23,8 @@ class Thresholds:
     """Bounds of one group of share holders.
 
     `members` is N, sites of the roster, 3 or more, of which an epoch's members hold a share of each
-    secret; `colluders` is c, members that may collude, with each other and with the server. Raises
-    ConfigError: so many of them that not even all members are enough.
+    secret. `colluders` is c, members that may collude with each other and with the server. Raises
+    ConfigError: so many colluders that not even all members are enough.
     """
 
     members: int
@@ -48,5 +48,5 @@ class Thresholds:
 
     @property
     def min_set(self) -> int:
-        """Fewest senders in a sum: max(t, c + 2), so that two of them are honest."""
+        """Minimum senders in a sum: max(t, c + 2), so that two of them are honest."""
         return max(self.threshold, self.colluders + 2)

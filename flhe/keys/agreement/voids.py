@@ -1,13 +1,14 @@
-"""Voids: a set of survivors that can never be opened, by what members promise of it.
+"""Voids: proof by members' promises that a set of survivors can never be opened.
 
     VOID   server -> u   a slot; u signs that it will neither sign nor answer for any set of it
 
-Fewer than t answers open nothing. Once t members have promised, N - t + c < t are left who might
-answer: the others, and those who collude. So whoever has signed a set of that slot may sign another
-one that starts where it started.
+Fewer than t answers open nothing. After t promises, only N - t + c < t members can still answer:
+the others and the colluders. So a member that has signed a set of that slot may sign another one
+with the same start.
 
-From `PACKED_FROM` members on, fewer answers than t tell something of a sum. There a promise counts only
-where its member has not signed either: then there are never t signatures, and nobody answers.
+From `PACKED_FROM` members on, fewer answers than t reveal something about a sum. There a promise
+counts only if its member has not signed either: then there are never t signatures, and no member
+answers.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from flhe.wire.record import Form, Record
 VOID = "void"
 
 MAX_VOID = 1 << 20
-"""Longest encoding, bytes: 1024 members and their promises take 140 KB."""
+"""Maximum length of an encoding, bytes: 1024 members and their promises take 140 KB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise(Record):
-    """One member's: whether it had signed a set of the slot, and its signature."""
+    """One member's promise: whether it had signed a set of the slot, and its signature."""
 
     FORM = Form("promise", row=True)
 
@@ -46,7 +47,7 @@ class Promise(Record):
 class Void(Record):
     """A slot, the circle whose members could open a set of it, and their promises by rank.
 
-    The circle is that of the slot's epoch, and of no one sum.
+    The circle is that of the slot's epoch, not of one sum.
     """
 
     FORM = Form("void", MAX_VOID, row=True)
@@ -57,47 +58,47 @@ class Void(Record):
 
     @classmethod
     def of(cls, circle: SharingParameters, slot: Slot) -> Self:
-        """A slot of which nobody has promised anything."""
+        """Return a slot without promises."""
         return cls(slot, replace(circle, elements=0, total=b"", partial=0))
 
     @property
     def scope(self) -> bytes:
-        """SHA-256 over slot and circle, 32 bytes: a signer keeps it, and takes no other circle."""
+        """SHA-256 over slot and circle, 32 bytes: a signer stores it and accepts no other."""
         said = [self.slot.digest(), self.circle.to_fields()]
         return hashlib.sha256(dumps(["flhe/v1/void", *said])).digest()
 
     @property
     def counted(self) -> int:
-        """How many promises count."""
+        """Number of promises that count."""
         return sum(not (self.circle.packed and each.signed) for each in self.promises.values())
 
     @property
     def complete(self) -> bool:
-        """Whether enough members have promised."""
+        """True if enough members have promised."""
         return self.counted >= self.circle.thresholds.threshold
 
     def with_promises(self, made: Mapping[int, Promise]) -> Self:
-        """With more promises, which `check_promise` has seen."""
+        """Return the void with more promises, which `check_promise` has passed."""
         return replace(self, promises=dict(sorted({**self.promises, **made}.items())))
 
     def check_promise(self, rank: int, made: Promise) -> None:
-        """Refuse a promise that a member did not make of this slot.
+        """Refuse a promise that a member did not make for this slot.
 
         Raises ProtocolError: a rank that no member has; AuthenticationError: a forged one.
         """
         if rank >= len(self.circle.members):
-            raise ProtocolError("a promise by who is no member")
+            raise ProtocolError("a promise by a key that is not a member's")
         header = self.circle.header(self.slot, VOID, rank)
         self.circle.verify(header, dumps(made.signed), made.signature)
 
     def check(self) -> None:
-        """Refuse what does not show that no set of the slot is ever opened.
+        """Refuse a void that does not prove that no set of the slot is ever opened.
 
         Raises QuorumError: too few promises; ProtocolError, AuthenticationError: as `check_promise`.
         """
         need = self.circle.thresholds.threshold
         if not self.complete:
-            raise QuorumError(f"{self.counted} members have given a set up, {need} must")
+            raise QuorumError(f"{self.counted} members have given up the set, {need} must")
         if len(set(self.circle.members)) != len(self.circle.members):
             raise ProtocolError("a void names a member twice")
         for rank, made in self.promises.items():
@@ -105,9 +106,9 @@ class Void(Record):
 
 
 def promise(identity: Identity, slot: Slot, number: int, *, signed: bool) -> Promise:
-    """A member's promise, which the caller has put on disk: it keeps it from here on.
+    """Return a member's promise, which the caller has put on disk and which binds it from then on.
 
-    `number` is that of the slot's epoch, as the server says: a wrong one is a promise of no use.
+    `number` is the server's number of the slot's epoch: a wrong one makes the promise useless.
     """
     header = Header.in_slot(slot, number, VOID, identity.public)
     return Promise(signed, Envelope.seal(identity, header, dumps(signed)).signature)

@@ -1,1 +1,1 @@
-"""Who takes part, and what they agreed on before they met."""
+"""Members of a federation, and the terms that they agree on beforehand."""

@@ -1,11 +1,11 @@
-"""Enrolment: what a site hands to whoever collects a roster; nothing of it is secret.
+"""Enrolment: a site's request to be listed in a roster; nothing in it is secret.
 
     CBOR {v, kind, member: [name, public], replaces, signature, replaced}
 
-`signature` is by the key that asks, so nobody enrols a key that is not theirs. Where a site
-changes its key, `replaces` is the old one and `replaced` its signature: who takes over a name has
-held its key. Whether a *first* request comes from the site that it names no signature can tell:
-read the key's words to that site over the phone.
+`signature` is by the requesting key, so a site can enrol only its own key. If a site changes its
+key, `replaces` is the old one and `replaced` its signature: the new owner of a name has held its
+key. No signature can prove that a *first* request comes from the site that it names: read the key's
+words to that site over the phone.
 
 Source: docs/protocol.md.
 """
@@ -23,15 +23,15 @@ from flhe.wire.fields import Signature, size
 from flhe.wire.record import Form, Record
 
 MAX_FILE = 1024
-"""Longest file, bytes; the longest name makes some 400."""
+"""Maximum file size, bytes; the longest name makes some 400."""
 
 
 @dataclass(frozen=True, slots=True)
 class Enrolment(Record):
     """A request to be listed; signatures are verified when it is made.
 
-    `signature` is by the key of `member`. Where the site had another key, `replaces` is that, 32 bytes,
-    and `replaced` its signature.
+    `signature` is by the key of `member`. If the site had another key, `replaces` is that key, 32
+    bytes, and `replaced` its signature.
 
     Raises ProtocolError: one of `replaces` and `replaced` without the other, or a key that replaces
     itself; AuthenticationError: a signature that does not verify.
@@ -52,7 +52,7 @@ class Enrolment(Record):
 
     def _validate(self) -> None:
         if bool(self.replaces) != bool(self.replaced):
-            raise ProtocolError("enrolment: a key that is replaced signs that")
+            raise ProtocolError("enrolment: the replaced key must sign the replacement")
         if self.replaces == self.member.public:
             raise ProtocolError("enrolment: a key cannot replace itself")
         body = _body(self.member, self.replaces)
@@ -68,7 +68,7 @@ class Enrolment(Record):
 
     @classmethod
     def make(cls, name: str, identity: Identity, old: Identity | None = None) -> Enrolment:
-        """Ask for `identity` to be listed under `name`, in the place of `old` where that is given.
+        """Ask for `identity` to be listed under `name`, in place of `old` if given.
 
         Raises ConfigError for a name that no member may have.
         """

@@ -1,9 +1,9 @@
-"""Words for the telephone: 16 bits to a word of five letters that anybody can say.
+"""Words for the telephone: a pronounceable word of five letters for each 16 bits.
 
     word = consonant vowel consonant vowel consonant,    4 + 2 + 4 + 2 + 4 bits, most significant first
 
-Sixteen words say 256 bits, in four lines of four. One changed bit is another letter, so who
-compares all words has compared all bits.
+Sixteen words encode 256 bits, in four lines of four. One changed bit changes a letter, so comparing
+all words compares all bits.
 
 Source: Wilkerson, "A Proposal for Proquints" (arXiv:0901.4016), whose letters these are.
 """
@@ -22,7 +22,7 @@ _ALPHABETS = (CONSONANTS, VOWELS, CONSONANTS, VOWELS, CONSONANTS)
 def lines(data: bytes) -> list[str]:
     """Return a word for each two bytes, four a line. Raises ConfigError for an odd number of bytes."""
     if len(data) % 2:
-        raise ConfigError(f"a word says two bytes, and {len(data)} are an odd number")
+        raise ConfigError(f"words need an even number of bytes, got {len(data)}")
     words = [_word(int.from_bytes(data[at : at + 2], "big")) for at in range(0, len(data), 2)]
     return [" ".join(words[at : at + A_LINE]) for at in range(0, len(words), A_LINE)]
 

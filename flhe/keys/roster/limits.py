@@ -1,9 +1,9 @@
-"""Limits: what all sites of a roster have agreed on, beside who they are.
+"""Limits: the terms of a roster's sites for runs, beside the list of members.
 
-Of a roster's limit and a node's own the stricter holds, and each limit says which that is. One that is
-absent leaves the matter to each node's own config; one that is there makes an exception for nobody. So
-a roster that says server-reads=true lets the server read nowhere by that alone: a node that does not
-allow it in its own config still refuses.
+The stricter of a roster's limit and a node's own applies; each limit defines which one that is. A
+limit that is absent is left to each node's own config; one that is present applies to all nodes. So
+a roster with server-reads=true does not suffice: a node still refuses unless its own config allows
+it.
 
 Source: docs/protocol.md.
 """
@@ -23,17 +23,17 @@ from flhe.wire.record import Form, Record
 
 
 def _flag(name: str, stricter: Callable[[Value, Value], Value], default: bool) -> Limit:
-    """A permission, for which both sides must be (min); or a duty, for which one is enough (max)."""
+    """Return a permission, which both sides must give (min), or a duty set by one (max)."""
     return Limit(name, "true or false", lambda value: True, stricter, default, not default)
 
 
 def _least(name: str, needs: str, takes: Callable[[Value], bool], default: Value) -> Limit:
-    """The least that a number may be, of which the larger holds; 0 where all is simulated."""
+    """Return a minimum, of which the larger applies; 0 in simulations."""
     return Limit(name, needs, takes, max, default, type(default)(0))
 
 
 def _fewest(one: Value, other: Value) -> Value:
-    """The smaller of two numbers, of which 0 is any."""
+    """Return the smaller of two numbers, where 0 means no limit."""
     return min(one, other) if one and other else one or other
 
 
@@ -55,7 +55,7 @@ GENERAL = (
 
 @functools.cache
 def known() -> dict[str, Limit]:
-    """Every limit, those of all installed schemes included, by name."""
+    """Return every limit, those of all installed schemes included, by name."""
     return {
         limit.name: limit for limit in (*GENERAL, *(own for s in SCHEMES.all() for own in s.limits))
     }
@@ -71,9 +71,9 @@ def _from_fields(stored: Any) -> dict[str, Value]:
 
 @dataclass(frozen=True, slots=True)
 class Limits(Record):
-    """What a roster has `said` of runs: limits by name, ascending; the others are left to each node.
+    """A roster's limits on runs, `said`, by name, ascending; the others are left to each node.
 
-    Raises ConfigError: a limit that no scheme here knows, or a value that is none of it.
+    Raises ConfigError: a limit that no installed scheme knows, or an invalid value.
     """
 
     FORM = Form("limits", error=ConfigError, row=True, advice="upgrade flhe")
@@ -87,7 +87,7 @@ class Limits(Record):
         for name, value in self.said.items():
             limit = known().get(name)
             if limit is None:
-                raise ConfigError(f"limits: {name} is none; there are {', '.join(known())}")
+                raise ConfigError(f"limits: unknown limit {name}; there are {', '.join(known())}")
             if not limit.is_value(value):
                 raise ConfigError(f"limits: {name} must be {limit.needs}")
         ordered = {name: known()[name].taken(self.said[name]) for name in sorted(self.said)}
@@ -95,9 +95,9 @@ class Limits(Record):
 
     @classmethod
     def parse(cls, settings: Iterable[str]) -> Limits:
-        """Read what a person wrote, `NAME=VALUE` each, names as in a node's config without `flhe-`.
+        """Parse settings, `NAME=VALUE` each, with names as in a node's config without `flhe-`.
 
-        Raises ConfigError: a name that is unknown or comes twice, or a value that is none.
+        Raises ConfigError: an unknown or repeated name, or an invalid value.
         """
         said: dict[str, Value] = {}
         for setting in settings:
@@ -105,10 +105,10 @@ class Limits(Record):
             limit = known().get(name)
             if limit is None:
                 raise ConfigError(
-                    f"--allow {setting}: no parameter; there are {', '.join(known())}"
+                    f"--allow {setting}: unknown parameter; there are {', '.join(known())}"
                 )
             if name in said:
-                raise ConfigError(f"--allow {setting}: {name} is said twice")
+                raise ConfigError(f"--allow {setting}: {name} is given twice")
             try:
                 said[name] = limit.read(text)
             except ValueError:
@@ -116,11 +116,11 @@ class Limits(Record):
         return cls(said)
 
     def lines(self) -> list[str]:
-        """What there is, `NAME=VALUE` each, as `parse` reads it."""
+        """Return the limits, `NAME=VALUE` each, as `parse` reads them."""
         return [f"{name}={_text(value)}" for name, value in self.said.items()]
 
     def tighten(self, own: Mapping[str, Value]) -> dict[str, Value]:
-        """The stricter of these limits and a node's own, by name; `own` has a value for each."""
+        """Return the stricter of these limits and a node's `own`, which has a value for each."""
         return {
             name: known()[name].stricter(value, self.said[name]) if name in self.said else value
             for name, value in own.items()
@@ -128,7 +128,7 @@ class Limits(Record):
 
 
 NONE = Limits()
-"""Every matter is left to each node."""
+"""No limits: each node decides."""
 
 
 def _text(value: Value) -> str:

@@ -1,16 +1,16 @@
 """The sites that may take part, and the bounds they agreed on.
 
-A roster's hash is pinned in each node's own configuration; ranks are taken in it and never from the
-server. The file that sites exchange also holds their signatures on it (`signed_roster.py`), which
-change nothing of the hash. A site that leaves is taken out and its key listed as revoked, which makes
-another roster with another hash: the removal counts on a node once that is pinned there, and the key
-can never be added again.
+Each node's own configuration pins a roster's hash. Ranks come from the roster, never from the
+server. The file that sites exchange also holds their signatures (`signed_roster.py`), which do not
+change the hash. A site that leaves is removed and its key listed as revoked, which makes another
+roster with another hash. The removal takes effect on a node once it pins that hash, and the key can
+never be added again.
 
     members needed for an epoch     max(min_survivors, c + 3, min-members of the parameters)
     senders needed for an opening   max(min_survivors, c + 2)
 
-With c members colluding, c + 2 senders leave two whose updates only the sum of both shows; one member
-may then drop out of an epoch and a round still opens.
+With c members colluding, c + 2 senders leave two honest ones, whose updates only their sum reveals.
+One member may then drop out of an epoch and a round still opens.
 
 Source: docs/protocol.md.
 """
@@ -31,7 +31,8 @@ from flhe.wire.record import Form, Record
 
 MAX_MEMBERS = 1024
 MAX_BYTES = 1 << 18
-"""Longest encoded roster; 1024 members and as many revoked keys take some half of it."""
+"""Maximum length of an encoded roster; 1024 members and as many revoked keys take about half."""
+
 ANY = "*"
 """In `schemes`: every scheme. It must be written, an empty list never means all."""
 
@@ -55,13 +56,13 @@ class Member(Record):
 
 @dataclass(frozen=True, slots=True)
 class Roster(Record):
-    """The members, 3 to 1024, and their bounds; sorted here, so that order of writing does not matter.
+    """The members, 3 to 1024, and their bounds; sorted here, so the order of writing is irrelevant.
 
-    No key is there twice and no name, not even in other capitals. `collusion` is c, how many members
-    may pool what they know with the server, `min_survivors` the fewest senders in a sum, 2 at least.
-    `schemes` names those that may run; ("*",) allows every one. `revoked` are the public keys of sites
-    that were removed, 32 bytes each, at most 1024, none of them a member's. `limits` are what no node
-    may fall short of, whatever its own config says.
+    Keys are unique, and so are names, ignoring case. `collusion` is c, the number of members that
+    may pool their knowledge with the server. `min_survivors` is the minimum of senders in a sum, 2
+    at least. `schemes` names the allowed schemes; ("*",) allows every one. `revoked` are the public
+    keys of removed sites, 32 bytes each, at most 1024, none of them a member's. `limits` bind every
+    node, whatever its own config says.
     """
 
     FORM = Form("roster", version=4, most=MAX_BYTES, error=ConfigError)
@@ -114,9 +115,9 @@ class Roster(Record):
 
     @classmethod
     def first_use(cls, publics: Iterable[bytes]) -> Roster:
-        """Build the roster of whoever announced a key, for `trust="first-use"`.
+        """Build the roster of all keys that were announced, for `trust="first-use"`.
 
-        It shows that all members see one list, not that the list is of hospitals: a server that
+        It ensures that all members see one list, not that the list is of hospitals: a server that
         makes up members is not detected. Raises QuorumError for fewer keys than the bounds need.
         """
         keys = sorted(publics)
@@ -135,9 +136,9 @@ class Roster(Record):
     ) -> Roster:
         """Return the roster without the member that has the key `public`, which is then revoked.
 
-        `collusion` and `min_survivors` stay unless they are given. Every other site must pin the new
-        hash, or it goes on with the member. Raises ConfigError if `public` is no member's, or if
-        fewer members are left than the bounds need.
+        `collusion` and `min_survivors` stay unless they are given. Every other site must pin the
+        new hash: until then it still accepts the member. Raises ConfigError if `public` is not a
+        member's, or if fewer members are left than the bounds need.
         """
         return replace(
             self,
@@ -157,27 +158,27 @@ class Roster(Record):
     def replaced(self, old: bytes, new: bytes) -> Roster:
         """Return the roster in which the member with the key `old` has the key `new`, `old` revoked.
 
-        Raises ConfigError if `old` is no member's, or `new` is one or was revoked.
+        Raises ConfigError if `old` is not a member's, or if `new` is a member's or was revoked.
         """
         members = (*self._others(old), Member(self.name(old), new))
         return replace(self, members=members, revoked=(*self.revoked, old))
 
     def _others(self, public: bytes) -> tuple[Member, ...]:
         if public not in self.publics:
-            why = "was revoked before" if public in self.revoked else "is no member's"
+            why = "was revoked before" if public in self.revoked else "is not a member's"
             raise ConfigError(f"Roster: the key {public.hex()[:16]} {why}")
         return tuple(m for m in self.members if m.public != public)
 
     @property
     def min_members(self) -> int:
-        """Fewest members of an epoch: max(min_survivors, c + 3), or what the parameters say."""
+        """Minimum members of an epoch: max(min_survivors, c + 3), or the parameters' value."""
         return max(
             self.min_survivors, self.collusion + 3, int(self.limits.said.get("min-members", 0))
         )
 
     @property
     def min_opening(self) -> int:
-        """Fewest senders in a sum that a reader opens: max(min_survivors, c + 2)."""
+        """Minimum senders in a sum that a reader opens: max(min_survivors, c + 2)."""
         return max(self.min_survivors, self.collusion + 2)
 
     @property
@@ -187,13 +188,13 @@ class Roster(Record):
 
     @property
     def hash(self) -> bytes:
-        """SHA-256 of `to_bytes()`, 32 bytes: what a node pins."""
+        """SHA-256 of `to_bytes()`, 32 bytes, which a node pins."""
         return hashlib.sha256(self.to_bytes()).digest()
 
     def rank(self, public: bytes) -> int:
         """Return the position of `public`.
 
-        Raises ProtocolError if it is not in the roster; one that was revoked is said to be.
+        Raises ProtocolError if it is not in the roster; the error says if it was revoked.
         """
         for rank, member in enumerate(self.members):
             if member.public == public:
@@ -216,5 +217,5 @@ class Roster(Record):
         return self.members[self.rank(public)].name
 
     def allows(self, scheme: str) -> bool:
-        """Whether the scheme named `scheme` may run. "Any" means any that encrypts."""
+        """Return whether the scheme named `scheme` may run. "Any" means any that encrypts."""
         return scheme in self.schemes or (ANY in self.schemes and scheme != PLAIN)

@@ -1,10 +1,10 @@
-"""The roster file: a roster, and who of its members has signed it.
+"""The roster file: a roster, and its members' signatures.
 
     CBOR {v, kind, roster: bytes, signatures: [[public key, signature], ...]}
 
-What a node pins is the hash of the roster inside, which signatures leave as it is. A node takes the
-file only once every member has signed: a site that never agreed to be listed with these others, bounds
-and schemes is in no federation of theirs.
+A node pins the hash of the roster inside, which signatures do not change. A node accepts the file
+only once every member has signed. So no site is in a federation whose members, bounds and schemes
+it never agreed to.
 
 Source: docs/protocol.md.
 """
@@ -23,17 +23,17 @@ from flhe.wire.fields import Hash, Signature
 from flhe.wire.record import Form, Record
 
 MAX_FILE = MAX_BYTES + 128 * MAX_MEMBERS
-"""Longest file, bytes: a roster, and a signature of some 100 bytes for each member."""
+"""Maximum file size, bytes: a roster, and a signature of some 100 bytes for each member."""
 MANY = 10
-"""Names that an error lists; of more it says how many there are."""
+"""Number of names that an error lists; it counts the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignedRoster(Record):
-    """A roster and signatures on it, by the members' public keys, each of which was verified.
+    """A roster and verified signatures on it, by the members' public keys.
 
-    Raises ProtocolError: a signature by no member; AuthenticationError: a signature that does not
-    verify: whose.
+    Raises ProtocolError: a signature by another key than a member's; AuthenticationError naming the
+    member whose signature does not verify.
     """
 
     FORM = Form("roster file", MAX_FILE, "flhe-roster", 2, origin="no file of `flhe roster new`")
@@ -59,7 +59,7 @@ class SignedRoster(Record):
         return tuple(m for m in self.roster.members if m.public not in self.signatures)
 
     def signed(self, identity: Identity) -> SignedRoster:
-        """Return it with this member's signature. Raises ProtocolError for who is no member."""
+        """Return it with this member's signature. Raises ProtocolError for a non-member."""
         self.roster.rank(identity.public)
         made = identity.state("roster", self.roster.to_bytes())
         return replace(self, signatures={**self.signatures, identity.public: made})
@@ -74,7 +74,7 @@ class SignedRoster(Record):
         return replace(self, signatures={**other.signatures, **self.signatures})
 
     def check_complete(self) -> None:
-        """Raise ConfigError unless every member has signed; it says who has not."""
+        """Raise ConfigError, naming the missing members, unless every member has signed."""
         if missing := [member.name for member in self.missing]:
             names = ", ".join(sorted(missing)[:MANY]) + (
                 f" and {len(missing) - MANY} more" if len(missing) > MANY else ""
@@ -88,8 +88,8 @@ class SignedRoster(Record):
 def load_pinned(path: str | Path, pinned: str) -> Roster:
     """Read the roster in the file `path` if it has the pinned hash and all its members have signed.
 
-    Raises ConfigError: the file cannot be read, is damaged, holds another roster, or somebody has not
-    signed; or the hash is none.
+    Raises ConfigError: the file cannot be read, is damaged, holds another roster, or has a
+    signature missing; or the hash is invalid.
     """
     try:
         with Path(path).open("rb") as file:
@@ -104,7 +104,7 @@ def load_pinned(path: str | Path, pinned: str) -> Roster:
 
 
 def check_pinned(roster: Roster, pinned: str) -> None:
-    """Raise ConfigError unless the roster has the hash that 64 hexadecimal digits say."""
+    """Raise ConfigError unless the roster has the pinned hash, given as 64 hexadecimal digits."""
     try:
         want = bytes.fromhex(pinned)
     except ValueError:

@@ -3,16 +3,16 @@
     c = (1 + m n) r^n mod n^2          m = sum over k of v_k 2^(L k)  mod n
     product of c_i mod n^2             opens to the sum of the m_i, slot by slot
 
-The product of ciphertexts needs n only, which is all that the server has. Members share p and q: with
-the server, any one of them reads single updates. So they encrypt modulo p^2 and q^2 instead of n^2
-(`flhe.schemes.batchcrypt.residues`). Most of that, the power r^n, does not depend on the values: it can
-be computed while the app trains.
+The server multiplies ciphertexts and needs only n. Members share p and q: any one of them can read
+single updates if it colludes with the server. They encrypt modulo p^2 and q^2 instead of n^2
+(`flhe.schemes.batchcrypt.residues`). Most of that work, the power r^n, does not depend on the
+values: it can be computed while the app trains.
 
-A ciphertext by itself says neither whose it is nor of which round, and anybody adds to it or moves its
-slots. The tags of sums say it (`flhe.schemes.sum_mac`): an opener alone takes any sum in these slots.
+A ciphertext does not name its sender or round, and anybody can add to it or move its slots. The
+tags of sums detect this (`flhe.schemes.sum_mac`): an opener alone accepts any sum in these slots.
 
-Source: BatchCrypt, Sec. 4.2 and Algorithm 1; keys: `flhe.schemes.batchcrypt.keys`; what of the paper's
-codec is different: `flhe.coding.slots`.
+Source: BatchCrypt, Sec. 4.2 and Algorithm 1; keys: `flhe.schemes.batchcrypt.keys`; differences from
+the paper's codec: `flhe.coding.slots`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BatchCryptAdder(KeyPairAdder):
-    """Public parameters, as for `Adder`, and the epoch's key, without which nothing can be added."""
+    """Public parameters, as for `Adder`, and the epoch's public key, which adding needs."""
 
     scheme: BatchCrypt
     cohort: int
@@ -55,7 +55,7 @@ class BatchCryptAdder(KeyPairAdder):
 
     @property
     def batch(self) -> Slots:
-        """How values lie in a plaintext."""
+        """Layout of values in a plaintext."""
         return Slots(self.space.bound, self.cohort, self.scheme.key_bits - 1)
 
     @property
@@ -64,7 +64,7 @@ class BatchCryptAdder(KeyPairAdder):
         return self.scheme.key_bits // 4
 
     def parameters(self) -> dict[str, Any]:
-        """Public parameters, for hashing into the layout: the key among them."""
+        """Return the public parameters for hashing into the layout, the key included."""
         public = b"" if self.public is None else self.public.to_bytes()
         return {
             **Adder.parameters(self),
@@ -75,17 +75,17 @@ class BatchCryptAdder(KeyPairAdder):
         }
 
     def nbytes(self, length: int) -> int:
-        """Bytes of the ciphertexts of `length` values."""
+        """Return the bytes of the ciphertexts of `length` values."""
         return self.batch.batches(length) * self.ciphertext_bytes
 
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> BatchCryptSealer:
-        """A member's sealer: with the key pair."""
+        """Return a member's sealer, with the key pair."""
         return BatchCryptSealer(self, self.pair_of(secrets), secrets.rank, threads=threads)
 
     def opener(
         self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
     ) -> BatchCryptOpener:
-        """A member's opener: likewise."""
+        """Return a member's opener, with the key pair."""
         return BatchCryptOpener(self, self.pair_of(secrets), threads)
 
     def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
@@ -95,10 +95,10 @@ class BatchCryptAdder(KeyPairAdder):
         return to_rows(sums, self.ciphertext_bytes, len(sums)).reshape(-1)
 
     def check(self, sealed: Sealed) -> None:
-        """Refuse what is no ciphertext of this scheme: 0, n^2 or beyond, a multiple of a factor of n.
+        """Refuse numbers that are not ciphertexts: 0, n^2 or beyond, a multiple of a factor of n.
 
-        Raises ConfigError: there is no public key; ProtocolError: as for any scheme; or a number that
-        is none, which is named.
+        Raises ConfigError: there is no public key; ProtocolError: as for any scheme; or an invalid
+        number, which the error names.
         """
         Adder.check(self, sealed)
         self._key().check_ciphertexts(self._numbers(sealed), f" {whose(sealed)}")
@@ -114,7 +114,7 @@ class BatchCryptAdder(KeyPairAdder):
 
 @dataclass(slots=True)
 class BatchCryptSealer(Sealer):
-    """One client's side: the key pair. Powers are spread over threads or processes.
+    """One client's sealer, with the key pair; it computes powers on threads or in processes.
 
     Parameters as for `Sealer`; exponents are drawn from `random`.
     """
@@ -127,8 +127,9 @@ class BatchCryptSealer(Sealer):
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
         """Compute the powers r^n ahead of time: `encrypt` then takes two products a ciphertext.
 
-        Without Python's lock where the processor's vectors do it, else in other processes: gmpy2 keeps
-        that lock while it multiplies, and would hold up the training that it runs beside.
+        Where the processor has the vector instructions, threads compute them without Python's lock.
+        Elsewhere child processes do: gmpy2 holds the lock while it multiplies, which would stall
+        training.
         """
         self.adder.check_mode(mode)
         self._keep(slot, length, self._powers(length, max(self.threads - 1, 1)))
@@ -159,7 +160,7 @@ class BatchCryptSealer(Sealer):
 
 @dataclass(frozen=True, slots=True)
 class BatchCryptOpener(Opener):
-    """A reader's side: the key pair. Powers are on threads, and let go of Python's lock."""
+    """A reader's opener, with the key pair; it computes powers on threads without Python's lock."""
 
     adder: BatchCryptAdder
     key: SecretKey

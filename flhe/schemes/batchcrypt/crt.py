@@ -1,17 +1,17 @@
-"""Paillier decryption for those who know p and q: half-length powers, joined and verified.
+"""Paillier decryption with p and q: half-length powers, joined and verified.
 
     m_p = L_p(c^(p-1) mod p^2) h_p mod p,   L_p(x) = (x - 1) / p,   h_p = L_p(g^(p-1) mod p^2)^-1
     m   = m_p + p ((m_q - m_p) p^-1 mod q)
 
 With g = n + 1, g^(p-1) is 1 - p q modulo p^2, so h_p = -q^-1 mod p.
 
-Results are verified (`fault` says why). c^(p-1) must be 1 modulo p by Fermat, which the division by p
-shows at no cost, and which a power that was raised wrong fails but for odds of 1 / p; where it does
-not, `flhe.schemes.batchcrypt.powers` verifies. The joined m is put back: -q m must be L_p(x) modulo p,
-and -p m must be L_q(x) modulo q. What was wrong before the powers only the tags of the sum see.
+Results are verified; `fault` gives the reason. By Fermat, c^(p-1) must be 1 modulo p. The division
+by p checks this at no cost, and a wrong power passes with odds of 1 / p. For faults that it misses,
+`flhe.schemes.batchcrypt.powers` verifies. The joined m is put back: -q m must be L_p(x) modulo p,
+and -p m must be L_q(x) modulo q. Faults before the powers are detected only by the tags of the sum.
 
-GMP's `powmod` is not constant-time: nobody who may time this process to the microsecond belongs on the
-machine. A server times whole rounds.
+GMP's `powmod` is not constant-time: run nothing on the machine that could time this process to the
+microsecond. A server times whole rounds only.
 
 Source: Paillier (EUROCRYPT 1999), Sec. 7 (decryption using Chinese remaindering).
 """
@@ -41,30 +41,30 @@ class Join:
 
 
 class Crt:
-    """Decrypts, with the two primes, secret, as `SecretKey.check` has passed them."""
+    """Decryption with the two secret primes, which `SecretKey.check` has passed."""
 
     __slots__ = ("_join", "_primes")
 
     def __init__(self, p: int, q: int) -> None:
         g = gmpy()
         p, q = g.mpz(p), g.mpz(q)
-        # For each prime: itself, h_p, and what undoes it.
+        # For each prime: the prime, h_p, and the factor that undoes it.
         self._primes = [(a, g.invert(-b, a), -b % a) for a, b in ((p, q), (q, p))]
         self._join = Join(p, q)
 
     def decrypt(self, ciphertexts: Sequence[Big], threads: int = 1) -> list[Big]:
         """Decrypt numbers in (0, n^2), coprime to n, into [0, n), in order.
 
-        Raises FaultError: any of them failed its verification: none is returned. A multiple of p or q
-        fails, too, which `PublicKey.check_ciphertexts` would have refused.
+        Raises FaultError and returns none if any of them fails its verification. A multiple of p or
+        q fails too, but `PublicKey.check_ciphertexts` refuses it earlier.
         """
-        each = -(-threads // 2)  # the two halves are as long, and need not wait for each other
+        each = -(-threads // 2)  # both halves take equal time and need not wait for each other
         halves = [functools.partial(self._logs, half, ciphertexts, each) for half in (0, 1)]
         logs = run_all(halves, threads)
         return [self._open(x, y) for x, y in zip(*logs, strict=True)]
 
     def _logs(self, half: int, numbers: Sequence[Big], threads: int) -> list[Big]:
-        """L_p(c^(p-1) mod p^2) of each, in [0, p)."""
+        """Return L_p(c^(p-1) mod p^2) of each, in [0, p)."""
         p = self._primes[half][0]
         divide = gmpy().f_divmod
         logs = []

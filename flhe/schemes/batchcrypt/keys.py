@@ -1,16 +1,16 @@
-"""Keys of Paillier: n for whoever adds, p and q for whoever reads.
+"""Keys of Paillier: n for the server, p and q for members.
 
     n = p q,  g = n + 1         c = (1 + m n) r^n mod n^2                  (Paillier, 1999, Scheme 1)
     r^n = h_s^a,  h_s = h^n,  h = -x^2 mod n,  a of ceil(|n| / 2) bits     (DJN 2010, Sec. 4.2)
 
-p and q are primes of one length, 3 modulo 4, with gcd(p - 1, q - 1) = 2: then the powers of h are a
-subgroup of small index among the numbers of Jacobi symbol 1. That nobody who cannot factor n tells them
-from random ones of these, also with half as long an exponent, is DJN's assumption beside Paillier's. x
-is hashed from n, so nobody chooses it: an h of small order would hide nothing.
+p and q are primes of one length, 3 modulo 4, with gcd(p - 1, q - 1) = 2. The powers of h are then a
+subgroup of small index among the numbers of Jacobi symbol 1. DJN assume, beside Paillier's
+assumption, that these powers look random without the factors of n, even with half-length exponents.
+x is hashed from n, so no member chooses it: an h of small order would hide nothing.
 
-Source: Paillier, "Public-Key Cryptosystems Based on Composite Degree Residuosity Classes" (EUROCRYPT
-1999); Damgård, Jurik, Nielsen, "A generalization of Paillier's public-key system with applications to
-electronic voting" (2010).
+Source: Paillier, "Public-Key Cryptosystems Based on Composite Degree Residuosity Classes"
+(EUROCRYPT 1999); Damgård, Jurik, Nielsen, "A generalization of Paillier's public-key system with
+applications to electronic voting" (2010).
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from flhe.wire.record import Form, Record
 from flhe.wire.secret import Random
 
 KEY_BITS = {2048: 112, 3072: 128, 4096: 152}
-"""Lengths of n that are built, and the bits of security that NIST rates them (SP 800-57, Part 1,
-Table 2; 4096: SP 800-56B, Appendix D)."""
+"""Supported lengths of n, and their security in bits by NIST's rating (SP 800-57, Part 1, Table 2;
+4096: SP 800-56B, Appendix D)."""
 
 VERSION = 1
 MAX_BYTES = 4096
-"""Longest encoding that is read."""
+"""Maximum length of an encoding, bytes."""
 CLOSE = 100
 """p and q must differ in one of their highest 100 bits, or n falls to Fermat's method (FIPS 186-5,
 A.1.1)."""
 
 
 def check_key_bits(bits: int) -> None:
-    """Refuse a length of n that is not built; ConfigError."""
+    """Refuse an unsupported length of n; ConfigError."""
     if type(bits) is not int or bits not in KEY_BITS:
         raise ConfigError(
             f"key_bits={bits!r}: 3072 has 128 bits of security, 2048 only 112 (the paper's), 4096 is "
@@ -52,7 +52,7 @@ def check_key_bits(bits: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PublicKey(Record):
-    """What the server has: it multiplies ciphertexts modulo n^2. n is odd, at least 15."""
+    """The server's key: it multiplies ciphertexts modulo n^2. n is odd, at least 15."""
 
     FORM = Form("paillier-public", MAX_BYTES, "paillier-public", VERSION)
 
@@ -68,12 +68,12 @@ class PublicKey(Record):
         return self.n.bit_length()
 
     def check_ciphertexts(self, ciphertexts: Sequence[Big], whose: str = "") -> None:
-        """Refuse what no sender made: each must lie strictly between 0 and n^2, coprime to n.
+        """Refuse invalid ciphertexts: each must lie strictly between 0 and n^2, coprime to n.
 
-        One product modulo n and one gcd tell of all of them; only a failure looks for the culprit.
+        One product modulo n and one gcd check all of them; a failure starts a search for the
+        invalid one.
 
-        Raises ProtocolError: naming the first such ciphertext, what is wrong with it, and `whose` it
-        is.
+        Raises ProtocolError naming the first invalid ciphertext, its fault, and its owner `whose`.
         """
         g = gmpy()
         n = g.mpz(self.n)
@@ -103,7 +103,7 @@ class PublicKey(Record):
 
 @dataclass(frozen=True, slots=True)
 class SecretKey(Record):
-    """What members have, the primes: they encrypt fast and decrypt."""
+    """The members' key, the primes: they encrypt fast and decrypt."""
 
     FORM = Form("paillier-secret", MAX_BYTES, "paillier-secret", VERSION)
 
@@ -140,7 +140,7 @@ class SecretKey(Record):
         return n - x * x % n
 
     def check(self, bits: int) -> None:
-        """Refuse a key of a form that an honest member would not have made.
+        """Refuse a key that an honest member would not have made.
 
         Raises ProtocolError: another length; a factor that is not prime, or not 3 modulo 4; factors
         too close; a common divisor of p - 1 and q - 1 besides 2, or of n and phi(n).

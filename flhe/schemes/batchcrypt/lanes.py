@@ -1,7 +1,7 @@
-"""Numbers modulo p^2 in eight lanes, for `power_kernels` beside this, and whether that runs here.
+"""Numbers modulo p^2 in eight lanes, for `power_kernels`, and a check that the CPU supports it.
 
 The kernel needs a processor with AVX-512 IFMA (Intel since Ice Lake, AMD since Zen 4). Elsewhere
-callers do the same with GMP.
+callers use GMP.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from flhe.math import BLOCK, LANES, LIMB_BITS
 from flhe.math.bigint import Big, from_rows, gmpy, to_rows
 
 SLACK = 6
-"""R must have so many bits more than p, see the kernel."""
+"""Number of bits by which R must exceed p, see the kernel."""
 SHORTEST = 256
-"""Bits of a prime from which lanes beat GMP, which has less to do for a short one."""
+"""Minimum bits of a prime for which lanes beat GMP."""
 
 Words = NDArray[np.uint64]
 
@@ -29,12 +29,12 @@ _PAIR = 2 * LIMB_BITS // 8
 
 @functools.cache
 def available() -> bool:
-    """Whether this processor has the instructions, and numba may use them."""
+    """Return whether this processor has the instructions, and numba may use them."""
     from llvmlite import binding  # comes with numba, and loads in a tenth of the time
 
     try:
         features = binding.get_host_cpu_features()
-    except RuntimeError:  # LLVM cannot tell here
+    except RuntimeError:  # LLVM cannot detect the features here
         return False
     if not (features.get("avx512f") and features.get("avx512ifma")):
         return False
@@ -44,7 +44,7 @@ def available() -> bool:
 
 
 def aligned(*shape: int) -> Words:
-    """Zeros that start at a multiple of 64 bytes, the length of a register and of a cache line."""
+    """Return zeros aligned to 64 bytes, the length of a register and of a cache line."""
     size = int(np.prod(shape))
     whole = np.zeros(size + LANES, np.uint64)
     start = -whole.ctypes.data % 64 // 8
@@ -52,7 +52,7 @@ def aligned(*shape: int) -> Words:
 
 
 def _limbs(numbers: Sequence[Big], limbs: int) -> Words:
-    """Numbers below 2^(52 limbs) in limbs: uint64 (count, limbs), `limbs` even."""
+    """Split numbers below 2^(52 limbs) into limbs: uint64 (count, limbs), `limbs` even."""
     pairs = to_rows(numbers, limbs // 2 * _PAIR, len(numbers)).reshape(-1, _PAIR)
     out = np.zeros((len(pairs), 2, 8), np.uint8)
     out[:, 0, :7] = pairs[:, :7]
@@ -87,8 +87,8 @@ class Lanes:
         self._shift = -(-(p.bit_length() + SLACK) // step) * step
         self.limbs = self._shift // LIMB_BITS
         r = g.mpz(1) << self._shift
-        # C: a multiple of p in [R, R + p). Each limb lends 2^52 to the one below, which uses up the
-        # one at the top, a 1: so a limb of m can be taken off each.
+        # C is a multiple of p in [R, R + p). Each limb lends 2^52 to the one below, which uses up
+        # the top limb, a 1. So a limb of m can be subtracted from each.
         offset = _limbs([-(-r // p) * p - r], self.limbs)[0] + np.uint64((1 << LIMB_BITS) - 1)
         offset[0] += np.uint64(1)
         constants = aligned(2, self.limbs, LANES)
@@ -100,7 +100,7 @@ class Lanes:
         self._constants = (prime, lend, inverse)
 
     def slots(self, count: int) -> Words:
-        """Room for `count` numbers in each lane: uint64 (count, 2, LANES limbs)."""
+        """Return room for `count` numbers in each lane: uint64 (count, 2, LANES limbs)."""
         return aligned(count, 2, LANES * self.limbs)
 
     def put(self, slot: Words, numbers: Sequence[Big]) -> None:
@@ -113,7 +113,7 @@ class Lanes:
         out[:, :, : len(numbers)] = words[:, ::-1].transpose(1, 2, 0)  # y was first, the quotient
 
     def put_one(self, slot: Words) -> None:
-        """Write 1 itself: what a number is multiplied by to leave Montgomery's form."""
+        """Write 1: multiplying by it takes a number out of Montgomery's form."""
         slot[:] = 0
         slot[0, :LANES] = 1
 
@@ -131,7 +131,7 @@ class Lanes:
         table: Words | None = None,
         digits: NDArray[Any] | None = None,
     ) -> None:
-        """Run a program, as described at the kernel; without Python's lock."""
+        """Run a program, as described at the kernel, without Python's lock."""
         from flhe.schemes.batchcrypt import power_kernels as kernels
 
         kernels.run(

@@ -1,6 +1,6 @@
 """Compiled products modulo p^2, eight at a time: one in each 64-bit lane of an AVX-512 register.
 
-A number is x + p y, with x and y below 2 p, each in limbs of 52 bits, and stands for itself times R
+A number is x + p y, with x and y below 2 p, each in limbs of 52 bits. It represents itself times R
 modulo p^2 (Montgomery's form), R = 2^(52 limbs) >= 64 p. So a product takes numbers half as long as
 p^2:
 
@@ -9,21 +9,19 @@ p^2:
     (x + p y)(x' + p y') / R  = r + p (U - m) / R        modulo p^2
 
 and (U - m) / R modulo p is one more such reduction, of U - m + C, where C, a multiple of p, is at
-least R. Both r and that are below 2 p again: T < 4 p^2 and U - m + C < 8 p^2 + R + p, which divided
-by R and with p added gives less than p (1 + 8 / 64) + 2.
+least R. Both r and that quotient are below 2 p again: T < 4 p^2 and U - m + C < 8 p^2 + R + p.
+Dividing by R and adding p gives less than p (1 + 8 / 64) + 2.
 
-Limbs are multiplied by the IFMA instructions, which add the low or the high 52 bits of a product to
-a 64-bit lane. A column gets 6 limbs + 2 such numbers at most, below 2^60 for 40 limbs, so nothing
-is carried until the end. Limb k of all lanes is 8 neighbouring words; blocks of BLOCK x BLOCK limbs
-are unrolled, so that what is added up stays in registers. numba has no such type: the blocks are
-written as LLVM code here.
+The IFMA instructions multiply limbs: they add the low or the high 52 bits of a product to a 64-bit
+lane. A column gets 6 limbs + 2 such numbers at most, below 2^60 for 40 limbs, so carries wait until
+the end. Limb k of all lanes is 8 neighbouring words. Blocks of BLOCK x BLOCK limbs are unrolled, so
+that sums stay in registers. numba has no such type: the blocks are written as LLVM code here.
 
-Which numbers are multiplied is a program, rows of three slots: (to, from, from). So there is one
-compiled function for powers and for products over tables.
+A program lists the products, in rows of three slots: (to, from, from). One compiled function thus
+serves both powers and products over tables.
 """
 
-# An intrinsic is called without the typing context that it is defined with; numba's settings are
-# attributes that it makes as it loads.
+# Callers of an intrinsic omit its typing context; numba creates its settings as attributes on load.
 # mypy: disable-error-code="call-arg, attr-defined"
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ _VECTOR = ir.VectorType(_WORD, LANES)
 
 
 def usable() -> bool:
-    """Whether numba may use IFMA: the settings that keep it from that would end the process here."""
+    """Return whether numba may use IFMA; with other settings LLVM would end the process here."""
     features = config.CPU_FEATURES
     if features is None:
         features = get_host_cpu_features()
@@ -57,7 +55,7 @@ def _same(value):
 
 
 def _place(context, builder, kind, array, offset):
-    """Pointer to vector `offset` of a one-dimensional array of words."""
+    """Return a pointer to vector `offset` of a one-dimensional array of words."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.gep(builder.bitcast(data, _VECTOR.as_pointer()), [offset])
 
@@ -71,7 +69,7 @@ def _store(builder, place, k, value):
 
 
 def _multiply_add(builder):
-    """low(c, a, b) and high(c, a, b): c plus the low or high 52 bits of the product of two limbs."""
+    """Return low(c, a, b) and high(c, a, b): c plus the low or high 52 bits of a limb product."""
     kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
     low, high = (
         cgutils.get_or_insert_function(
@@ -112,10 +110,10 @@ def _multiply(typing, out, at, a, a_at, b, b_at):
 
 @intrinsic
 def _quotient(typing, sums, at, m, m_at, p, inverse):
-    """Limbs [m_at, m_at + BLOCK) of m, one after the other, each times the lowest block of p added.
+    """Compute limbs [m_at, m_at + BLOCK) of m in order, adding each times the lowest block of p.
 
-    `sums` from `at` on: its first BLOCK vectors become 0, and are left as they were, unread.
-    `inverse` is -p^-1 modulo 2^52, in every lane.
+    The first BLOCK vectors of `sums` from `at` on become 0, and are left unwritten because they are
+    not read. `inverse` is -p^-1 modulo 2^52, in every lane.
     """
 
     def code(context, builder, signature, args):
@@ -129,7 +127,7 @@ def _quotient(typing, sums, at, m, m_at, p, inverse):
         x = [_load(builder, prime, i) for i in range(BLOCK)]
         column = [_load(builder, place, i) for i in range(2 * BLOCK)]
         for j in range(BLOCK):
-            digit = low(_same(0), column[j], factor)  # of a lane's 64 bits, the low 52 are taken
+            digit = low(_same(0), column[j], factor)  # IFMA takes the low 52 bits of each lane
             _store(builder, digits, j, digit)
             column[j] = low(column[j], x[0], digit)  # now a multiple of 2^52
             carry = builder.lshr(column[j], _same(LIMB_BITS))
@@ -147,7 +145,7 @@ def _quotient(typing, sums, at, m, m_at, p, inverse):
 
 @intrinsic
 def _carry(typing, sums, at, out, count):
-    """Columns sums[at : at + count] to limbs of 52 bits, out[:count]; a carry at the end is 0."""
+    """Carry sums[at : at + count] into limbs of 52 bits, out[:count]; the last carry is 0."""
 
     def code(context, builder, signature, args):
         kinds = signature.args
@@ -177,7 +175,7 @@ def _divide(sums, m, p, inverse, blocks):
 
 @_njit
 def _product(a, b, square, blocks, t, u):
-    """Columns of x x' to t, of x y' + y x' to u."""
+    """Compute the columns of x x' into t, and of x y' + y x' into u."""
     t[:] = 0
     u[:] = 0
     if square:
@@ -206,8 +204,8 @@ def run(program, slots, prime, offset, inverse, scratch, table, digits):
     Parameters
     ----------
     program : int64 (steps, 3)
-        Slots (to, a, b): to = a b / R mod p^2. b = -1 - i: entries of row i of the table, each lane's
-        own, which are put into slot 0 first.
+        Slots (to, a, b): to = a b / R mod p^2. b = -1 - i: entries of row i of the table, one for
+        each lane, which are first put into slot 0.
     slots : uint64 (count, 2, LANES limbs)
         x, y of each number, limb by limb; data aligned to 64 bytes is faster.
     prime, offset : uint64 (LANES limbs,)
@@ -218,7 +216,7 @@ def run(program, slots, prime, offset, inverse, scratch, table, digits):
     table : uint64 (rows, entries, 2 limbs)
         x and y of each entry.
     digits : int64 (rows, LANES)
-        Which entry for which lane.
+        Index of each lane's entry.
     """
     size = prime.size
     limbs = size // LANES

@@ -1,9 +1,9 @@
-"""Powers modulo p^2 with one exponent: many at once, in lanes where the processor can.
+"""Powers modulo p^2 with one exponent: many at once, in lanes if the processor supports them.
 
-Fixed windows of WINDOW bits, the same steps whatever the base. In lanes, a number is x + p y, so a
-fault in y changes nothing modulo p, and Fermat, by which callers verify powers, does not show it.
-Therefore powers are verified here: their product must be the power of the product of the bases,
-which GMP raises by other means. One such power costs as much as eight in lanes.
+The windows have a fixed WINDOW bits, so the steps do not depend on the base. In lanes, a number is
+x + p y. A fault in y changes nothing modulo p, so the callers' check by Fermat misses it. Powers
+are therefore verified here: their product must equal the power of the product of the bases, which
+GMP computes by other means. One such power costs as much as eight in lanes.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from flhe.schemes.batchcrypt.lanes import Lanes
 
 WINDOW = 5
 FEW = 6
-"""With fewer powers, the one that verifies them costs more than lanes save."""
+"""Below this count the verifying power costs more than lanes save."""
 GROUPS = 2
-"""Groups of LANES that a task takes: its slots are used again."""
+"""Groups of LANES in one task, which reuses its slots."""
 CHUNK = 16
-"""Powers that one task of GMP's takes at most: short enough for threads to end together."""
+"""Maximum number of powers in one of GMP's tasks: short enough for threads to end together."""
 
 _BASE, _ACC, _ONE = 1, 1 << WINDOW, (1 << WINDOW) + 1
 
 
 def fault() -> FaultError:
-    """What to raise for a result that failed its verification; the text has no number in it.
+    """Return the error for a result that failed its verification; its text holds no number.
 
-    Who sees what came out of one good half and one faulty half, modulo p and modulo q, knows a factor
-    of n: its difference from the right result is a multiple of the good prime (Boneh, DeMillo, Lipton,
-    "On the importance of checking cryptographic protocols for faults", EUROCRYPT 1997).
+    A result with one correct and one faulty half, modulo p and q, reveals a factor of n. Its
+    difference from the right result is a multiple of the correct half's prime (Boneh, DeMillo,
+    Lipton, "On the importance of checking cryptographic protocols for faults", EUROCRYPT 1997).
     """
     return FaultError(
         "arithmetic fault: a result under the secret key failed its verification and was withheld; "
@@ -46,18 +46,18 @@ def fault() -> FaultError:
 
 
 def fits(p: int, count: int) -> bool:
-    """Whether `count` numbers modulo p^2 are computed in lanes."""
+    """Return whether `count` numbers modulo p^2 are computed in lanes."""
     return count >= FEW and p.bit_length() >= lanes.SHORTEST and lanes.available()
 
 
 def powmod_all(bases: Sequence[Big], exponent: int, p: int, threads: int = 1) -> list[Big]:
-    """base^exponent mod p^2 of each, in order, in [0, p^2).
+    """Return base^exponent mod p^2 of each, in order, in [0, p^2).
 
-    Raises FaultError: powers that were computed in lanes failed their verification: none is returned.
-    Those of GMP are the caller's to verify.
+    Raises FaultError and returns none if powers from lanes fail their verification. The caller
+    verifies GMP's powers.
 
-    Bases are coprime to p, an odd prime; the exponent is at least 1. Threads let go of Python's lock
-    but for conversions, some percent.
+    Bases are coprime to p, an odd prime; the exponent is at least 1. Threads hold Python's lock
+    only for conversions, a few percent of the time.
     """
     g = gmpy()
     p, exponent = g.mpz(p), g.mpz(exponent)
@@ -108,10 +108,10 @@ def _in_lanes(numbers: list[Big], exponent: Big, p: Big, threads: int) -> list[B
 
 
 def steps(exponent: int) -> NDArray[np.int64]:
-    """The program that raises slot _BASE to the exponent, at least 1, into slot _ACC.
+    """Return the program that raises slot _BASE to the exponent, at least 1, into slot _ACC.
 
-    Slot 0 holds 1, slot _ONE what takes a number out of Montgomery's form. Slots 2 to 2^WINDOW - 1
-    get the powers of the base that windows need.
+    Slot 0 holds 1, slot _ONE the factor that takes a number out of Montgomery's form. Slots 2 to
+    2^WINDOW - 1 get the powers of the base that windows need.
     """
     rows = [(d, d // 2, d // 2) if d % 2 == 0 else (d, d - 1, _BASE) for d in range(2, _ACC)]
     windows = -(-exponent.bit_length() // WINDOW)

@@ -1,15 +1,14 @@
-"""Residues drawn beside other work: on threads or on child processes.
+"""Residues drawn beside other work, on threads or in child processes.
 
-GMP holds Python's lock for as long as one operation takes, and gives it to a waiting thread only
-now and then: a thread that draws residues would hold up the training loop beside it, and one that
-trains would hold up the drawing. Processes of their own, at low priority, take what the training
-leaves.
+GMP holds Python's lock during one operation and rarely yields it to a waiting thread. A thread that
+draws residues would stall the training loop, and the training loop would stall the drawing. Child
+processes of low priority use the time that training leaves.
 
-A child runs this module. It reads its order from standard input, p, q, h and count, so that keys are
-neither in the arguments nor in the environment, where others could read them. It writes verified
-residues to standard output, and nothing to standard error: a traceback of something that holds keys is
-not for logs. It ends with its work, is killed when this process gives up, and is gone within a second
-of this process. Nothing is waited for without bound.
+A child runs this module. It reads its order from standard input: p, q, h and count. So keys are in
+neither the arguments nor the environment, where others could read them. The child writes verified
+residues to standard output, and nothing to standard error: a traceback could put keys into a log.
+It ends with its work, is killed when the parent gives up, and exits within a second of the parent.
+All waits have a timeout.
 """
 
 from __future__ import annotations
@@ -36,29 +35,29 @@ from flhe.wire.secret import Random
 logger = logging.getLogger("flhe")
 
 SMALL = 256
-"""Fewer are drawn in this process: a child takes 0.2 s to start, and makes its own tables."""
+"""Minimum count for child processes: one takes 0.2 s to start, and makes its own tables."""
 NICENESS = 10
 FAULT, FAILED = 65, 67
-"""A child's exit: residues that failed their verification; anything else."""
+"""Exit codes of a child: residues that failed their verification; any other failure."""
 _CALM = 60.0
 _SLOWEST = 1e-3
-"""Seconds for a residue of 1000 bits, fifty times what it takes; with the cube of the length."""
+"""Seconds for a residue of 1000 bits, fifty times the usual; grows with the cube of the length."""
 
 
 def draw(
     p: int, q: int, h: int, count: int, workers: int = 0, random: Random = secrets.token_bytes
 ) -> list[Big]:
-    """Draw `count` residues beside other work, where that pays.
+    """Draw `count` residues beside other work, if that is faster.
 
-    Raises ConfigError, FaultError: as from `Residues`; FlheError also where a child takes far too long.
+    Raises ConfigError, FaultError: as from `Residues`; FlheError if a child exceeds its timeout.
 
     Parameters
     ----------
     workers : int
-        So many compute: threads where it is done in lanes, without Python's lock; else child processes
-        of low priority. 0: this thread.
+        Number of workers: threads if lanes compute, without Python's lock; else child processes of
+        low priority. 0: this thread.
     random : Random, optional
-        Where exponents come from; of another source than the system's, children know nothing.
+        Source of exponents. Children use the system's source only.
     """
     alone = random is not secrets.token_bytes or workers <= 0 or count < SMALL
     if alone or in_lanes(p, q):
@@ -68,20 +67,20 @@ def draw(
 
 
 def seconds(bits: int, count: int) -> float:
-    """Longest that `count` residues modulo an n of `bits` bits may take."""
+    """Return the timeout in seconds for `count` residues modulo an n of `bits` bits."""
     return _CALM + _SLOWEST * (bits / 1000) ** 3 * count
 
 
 def draw_in_children(
     p: int, q: int, h: int, count: int, workers: int, timeout: float | None = None
 ) -> list[Big]:
-    """Draw `count` residues on `workers` child processes, 1 at least.
+    """Draw `count` residues in `workers` child processes, 1 at least.
 
-    They are killed after `timeout` seconds, those of `seconds` by default. Where one does not start, or
-    stops before it is done, this process draws.
+    They are killed after `timeout` seconds, by default those of `seconds`. If one does not start,
+    or stops early, this process draws instead.
 
-    Raises FaultError: a child's residues failed their verification; FlheError: a child was not done in
-    time.
+    Raises FaultError: a child's residues failed their verification; FlheError: a child exceeded the
+    timeout.
     """
     shares = [len(range(i, count, workers)) for i in range(min(workers, count))]
     limit = seconds((p * q).bit_length(), max(shares)) if timeout is None else timeout
@@ -106,9 +105,9 @@ def draw_in_children(
 
 
 def _child(order: bytes, timeout: float) -> subprocess.CompletedProcess[bytes]:
-    """Run one child; TimeoutExpired once it was killed."""
+    """Run one child; TimeoutExpired after it was killed."""
     return subprocess.run(  # noqa: S603 - our own interpreter, module and process id
-        # -P: what lies in the working directory is not imported by whoever gets the keys.
+        # -P: the child, which gets the keys, imports nothing from the working directory.
         [sys.executable, "-P", "-m", "flhe.schemes.batchcrypt.residue_pool", str(os.getpid())],
         input=order,
         stdout=subprocess.PIPE,
@@ -126,7 +125,7 @@ def _width(p: int, q: int) -> int:
 
 
 def _watch_parent() -> None:
-    """Leave soon after the parent has: a pipe's end stays open as long as a process that it forked."""
+    """Exit soon after the parent: its pipe stays open while a process that it forked lives."""
     parent = sys.argv[1] if len(sys.argv) > 1 else str(os.getppid())
     while str(os.getppid()) == parent:
         time.sleep(1.0)
@@ -134,7 +133,7 @@ def _watch_parent() -> None:
 
 
 def main() -> NoReturn:
-    """Serve one order on standard input and output; leaves with one of the codes above."""
+    """Serve one order on standard input and output; exits with one of the codes above."""
     code = FAILED
     try:
         threading.Thread(target=_watch_parent, daemon=True).start()
@@ -148,7 +147,7 @@ def main() -> NoReturn:
     except FaultError:
         code = FAULT
     finally:
-        # Not sys.exit: a traceback has no business here.
+        # Not sys.exit: a traceback could reveal keys.
         os._exit(code)
 
 

@@ -1,12 +1,12 @@
-"""Random n-th residues, what hides a Paillier plaintext, for those who know p and q.
+"""Random n-th residues, which hide a Paillier plaintext, computed with p and q.
 
     u = h^(n a) mod n^2,   a uniform, of ceil(|n| / 2) bits    (DJN 2010, Sec. 4.2)
 
 is computed modulo p^2 and modulo q^2, over tables of powers, and joined (CRT).
 
 For every window i of w bits of an exponent and every digit d, the table has base^(d 2^(w i)): a
-power is one product over the windows (Brickell, Gordon, McCurley, Wilson, 1992). Two kinds, for the
-two machines:
+power is one product over the windows (Brickell, Gordon, McCurley, Wilson, 1992). There are two
+tables:
 
 - `GmpTable` keeps an entry as alpha (1 + p s), alpha the entry modulo p and s modulo p. Since
   (1 + p s)(1 + p t) is 1 + p (s + t) modulo p^2,
@@ -17,13 +17,13 @@ two machines:
 - `LaneTable` makes eight products at once (`flhe.schemes.batchcrypt.power_kernels`), each lane with
   its own entries.
 
-Which entry is read depends on the exponent, which is secret: nobody who can time its caches belongs on
-the machine.
+The entry that is read depends on the exponent, which is secret: run nothing on the machine that
+could time its caches.
 
-Nothing leaves unverified (`fault` says why). The residues u_j of one `draw` are
-multiplied together, after they are joined, modulo p^2 and modulo q^2, and must give h^(n sum of
-a_j), raised anew without a table. So any fault is seen, in a table too, that does not cancel in the
-product; and what h^n itself must be is shown by Fermat.
+All results are verified; `fault` gives the reason. The joined residues u_j of one `draw` are
+multiplied together, modulo p^2 and modulo q^2. The product must equal h^(n sum of a_j), computed
+anew without a table. This detects every fault, in a table too, that does not cancel in the product.
+Fermat checks h^n itself.
 
 Source: Damgård, Jurik, Nielsen, "A generalization of Paillier's public-key system with applications
 to electronic voting" (2010).
@@ -48,22 +48,22 @@ from flhe.schemes.batchcrypt.powers import fault
 from flhe.wire.secret import Random
 
 MAX_TABLE_BYTES = 1 << 25
-"""What the table of one prime may take, 32 MiB."""
+"""Maximum size of the table of one prime, 32 MiB."""
 MAX_WINDOW = 12
 
 _OBJECT = 40
 """Bytes of an mpz and its place in a list, without its digits."""
 _GMP_COSTS, _LANE_COSTS = (4.0, 2.0), (1.2, 6.0)
-"""Time of making an entry, and of a bit of GMP's power, in that of a step of a product: measured."""
+"""Measured time of making an entry, and of a bit of GMP's power, in steps of a product."""
 
 Digits = NDArray[np.uint8]
 """Exponents, little-endian bytes, shape (count, bytes)."""
 
 
 def window(p: int, bits: int, count: int, in_lanes: bool) -> int:
-    """Bits of a window with which `count` powers cost least; 0: no table, it would not pay.
+    """Return the window, in bits, with which `count` powers cost least; 0: a table would not pay.
 
-    Exponents have `bits` bits; `in_lanes` says by which table.
+    Exponents have `bits` bits; `in_lanes` selects the table.
     """
     if in_lanes:
         build, power = _LANE_COSTS
@@ -82,9 +82,10 @@ def window(p: int, bits: int, count: int, in_lanes: bool) -> int:
 
 
 class GmpTable:
-    """By GMP, one after the other; it holds Python's lock all the time.
+    """A table for GMP, which computes powers one by one and holds Python's lock throughout.
 
-    The base lies in [0, p^2), coprime to p; `width` are a window's bits, `bits` those of exponents.
+    The base lies in [0, p^2), coprime to p; `width` is the bits of a window, `bits` those of
+    exponents.
     """
 
     __slots__ = ("_alphas", "_bits", "_p", "_square", "_sums", "_width")
@@ -97,7 +98,7 @@ class GmpTable:
             base = self._add_row(base)
 
     def _add_row(self, base: Big) -> Big:
-        """Add the entries base^0, ..., base^(2^w - 1); gives base^(2^w), the next row's."""
+        """Add the entries base^0, ..., base^(2^w - 1); return base^(2^w), the next row's base."""
         p, square = self._p, self._square
         one = gmpy().mpz(1)
         entry, inverse, step = one, one, gmpy().invert(base, p)
@@ -107,13 +108,13 @@ class GmpTable:
             alphas.append(alpha)
             sums.append(y * inverse % p)
             entry = entry * base % square
-            inverse = inverse * step % p  # alpha^-1 modulo p, without an inversion for each
+            inverse = inverse * step % p  # alpha^-1 modulo p, without one inversion for each
         self._alphas.append(alphas)
         self._sums.append(sums)
         return entry
 
     def powers(self, exponents: Digits, threads: int) -> list[Big]:
-        """base^exponent of each, in order, in [0, p^2); on one thread whatever `threads`."""
+        """Return base^exponent of each, in order, in [0, p^2), on one thread whatever `threads`."""
         return [self._product(d) for d in _digits(exponents, self._bits, self._width).tolist()]
 
     def _product(self, digits: list[int]) -> Big:
@@ -126,7 +127,7 @@ class GmpTable:
 
 
 class LaneTable:
-    """In lanes, without Python's lock but for conversions. Parameters as for `GmpTable`."""
+    """A table in lanes, which holds Python's lock only for conversions; else as `GmpTable`."""
 
     __slots__ = ("_bits", "_lanes", "_program", "_table", "_width")
 
@@ -151,7 +152,7 @@ class LaneTable:
         self._program = np.array([(_ACC, _START, -1), *steps, (_ACC, _ACC, _ONE)], np.int64)
 
     def powers(self, exponents: Digits, threads: int) -> list[Big]:
-        """base^exponent of each, in order, in [0, p^2)."""
+        """Return base^exponent of each, in order, in [0, p^2)."""
         size = max(LANES, len(exponents) // (4 * max(1, threads)) // LANES * LANES)
 
         def power(at: int) -> list[Big]:
@@ -175,7 +176,7 @@ _ACC, _START, _ONE = 1, 2, 3  # slots; 0 takes the table's entries
 
 
 def _digits(exponents: Digits, bits: int, width: int) -> NDArray[np.int64]:
-    """Digits of `width` bits, lowest first: int64 (count, windows)."""
+    """Return digits of `width` bits, lowest first: int64 (count, windows)."""
     windows = -(-bits // width)
     ones = np.zeros((len(exponents), windows * width), np.int64)
     ones[:, :bits] = np.unpackbits(exponents, axis=1, bitorder="little")[:, :bits]
@@ -184,7 +185,7 @@ def _digits(exponents: Digits, bits: int, width: int) -> NDArray[np.int64]:
 
 
 def in_lanes(p: int, q: int) -> bool:
-    """Whether residues are drawn in lanes here, so on threads, without Python's lock."""
+    """Return whether residues are drawn in lanes here: on threads, without Python's lock."""
     return min(p, q).bit_length() >= lanes.SHORTEST and lanes.available()
 
 
@@ -197,7 +198,7 @@ class _Half:
         g = gmpy()
         self._p, self._square = p, p * p
         self._base = base = g.powmod(h, n, self._square)
-        # Of the numbers that are h^n modulo p, one has an order that divides p - 1.
+        # Among the numbers that are h^n modulo p, exactly one has an order that divides p - 1.
         if g.powmod(base, p - 1, self._square) != 1 or base % p != g.powmod(h, n % (p - 1), p):
             raise fault()
         self._table: GmpTable | LaneTable | None = None
@@ -206,7 +207,7 @@ class _Half:
             self._table = kind(p, base, width, bits)
 
     def powers(self, rows: Digits, threads: int) -> list[Big]:
-        """h^(n a) mod p^2, a given as little-endian bytes; not verified."""
+        """Return h^(n a) mod p^2, a given as little-endian bytes; not verified."""
         if self._table is not None:
             return self._table.powers(rows, threads)
         return [self._power(a) for a in _exponents(rows)]
@@ -225,12 +226,12 @@ class _Half:
 
 
 class Residues:
-    """Draws random n-th residues.
+    """Random n-th residues, drawn with p and q.
 
-    Raises FaultError: a fault while the base was made, or p and q that are no primes.
+    Raises FaultError: a fault while the base was made, or p and q that are not prime.
 
-    p, q and h, DJN's base, are those of a `SecretKey`. The size of tables is chosen by `count`, how
-    many will be drawn, about. Threads are for lanes.
+    p, q and h, DJN's base, are those of a `SecretKey`. `count`, the expected number of residues,
+    sets the size of tables. Threads are for lanes.
     """
 
     __slots__ = ("_bits", "_halves", "_join", "_random", "_threads", "n")
@@ -257,11 +258,11 @@ class Residues:
     def draw(self, count: int) -> list[Big]:
         """Draw `count` independent residues, each in (0, n^2); their product is verified.
 
-        An exponent is ceil(bits / 8) bytes of `random`, little-endian, its spare high bits dropped.
+        An exponent is ceil(bits / 8) bytes of `random`, little-endian, without its spare high bits.
         The verification costs two powers a call, so draw many at a time.
 
-        Raises ConfigError: a random source that gives another number of bytes than it was asked for;
-        FaultError: the residues did not pass: none is returned.
+        Raises ConfigError: a random source that gives another number of bytes than requested;
+        FaultError, returning none: the residues failed their verification.
         """
         if count <= 0:
             return []

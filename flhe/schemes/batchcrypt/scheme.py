@@ -1,4 +1,4 @@
-"""BatchCrypt as a scheme; how it encrypts is in `flhe.schemes.batchcrypt.adder`.
+"""BatchCrypt as a scheme; `flhe.schemes.batchcrypt.adder` encrypts.
 
 Source: BatchCrypt, Sec. 4.
 """
@@ -24,10 +24,10 @@ class BatchCrypt(Scheme):
     Parameters
     ----------
     key_bits : int
-        |n|, bits: 3072 (128 bits of security), 2048 (112; what the paper measures) or 4096.
+        |n|, bits: 3072 (128 bits of security), 2048 (112; the paper's) or 4096.
     advance : bool
-        Advance scaling (Sec. 4.3): the bits of a value have room for the sum of all members, so each of
-        them quantizes with ceil(log2 N) bits less and a slot is as many bits narrower.
+        Advance scaling (Sec. 4.3): the bits of a value have room for the sum of all members. Each
+        member quantizes with ceil(log2 N) bits less, and a slot is as many bits narrower.
     """
 
     FORM = Form("BatchCrypt", error=ConfigError)
@@ -47,15 +47,15 @@ class BatchCrypt(Scheme):
 
     @property
     def security(self) -> int:
-        """Bits, by the modulus."""
+        """Security in bits, by the modulus."""
         return KEY_BITS[self.key_bits]
 
     def summary(self) -> str:
-        """The length of its key."""
+        """Return the key length as text."""
         return f"Paillier modulus: {self.key_bits} bits"
 
     def settle(self, cohort: int, bits: int) -> tuple[Self, int]:
-        """With advance scaling, the bits that are left of a value; the sum has room then."""
+        """Return the bits left of a value under advance scaling; the sum then has room."""
         if not self.advance:
             return self, bits
         left = bits - (cohort - 1).bit_length()

@@ -4,20 +4,20 @@
     c = c0 + (c1 - a) s = q m / t + e - a s    what travels: a is derived, so it need not
     sum of c + (sum of a) s                    opened by TenSEAL: the sum of the m, modulo t
 
-Beside CKKS a block has twice as many slots, and sums are integers by themselves. How vectors are cut,
-sent and opened is in `flhe.schemes.seal_adder`. Members share s: with the server, any one of them reads
-single updates.
+A block has twice as many slots as in CKKS, and sums are integers without rounding.
+`flhe.schemes.seal_adder` cuts, sends and opens vectors. Members share s: any one of them can read
+single updates if it colludes with the server.
 
-A slot is an integer modulo t that carries `per` values, V = sum over k of v_k 2^(width k). Sums of N of
-them open to the sum exactly, because
+A slot is an integer modulo t that carries `per` values, V = sum over k of v_k 2^(width k). Sums of
+N of them open to the sum exactly, because
 
-    t      >  4 N max|V|             no sum wraps, and half of all residues are no sum: they tell a
+    t      >  4 N max|V|             no sum wraps, and half of all residues are no sum: they show a
                                      wrong key
     q / t  >  4 N 22                 no coefficient is rounded to another one
 
-A coefficient of a fresh ciphertext is q m / t, rounded, and an error: centred binomial, 21 at most, so
-22 with the rounding. Decryption rounds t / q times the sum, and is right while the sum of errors is
-below q / (2 t); twice that is allowed for.
+A coefficient of a fresh ciphertext is q m / t, rounded, plus an error: centred binomial, 21 at
+most, so 22 with the rounding. Decryption rounds t / q times the sum, and is right while the sum of
+errors is below q / (2 t). The condition leaves a factor of two.
 
 Source: Fan and Vercauteren (ePrint 2012/144), Sec. 4; error of a coefficient: SEAL 4.1,
 `sample_poly_cbd`.
@@ -34,10 +34,10 @@ from flhe.schemes.seal_format import SealFormat
 from flhe.schemes.seal_sizes import LARGEST, SealSizes
 
 ROOM = 4
-"""How many times a sum's largest value, and its error, must fit."""
+"""Factor by which a sum's largest value, and its error, must fit."""
 
 MIN_PLAIN = 20
-"""Shortest plain modulus that is tried, bits."""
+"""Minimum length of the plain modulus, bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class BfvSizes(SealSizes):
 
     @property
     def largest(self) -> int:
-        """What the plain modulus must exceed."""
+        """Number that the plain modulus must exceed."""
         return ROOM * self.cohort * self.digits.largest
 
     @property
@@ -62,12 +62,12 @@ class BfvSizes(SealSizes):
         return SealFormat(self.n, self.q, plain=self.t)
 
     def parameters(self) -> dict[str, Any]:
-        """What else is public: the plain modulus."""
+        """Return the other public parameters: the plain modulus."""
         return {"plain_modulus": self.t.to_bytes(8, "big")}
 
     @property
     def fits(self) -> bool:
-        """Whether sums of `cohort` ciphertexts open exactly; see the module."""
+        """True if sums of `cohort` ciphertexts open exactly; see the module."""
         return self.t > self.largest and self.q > ROOM * self.cohort * LARGEST * self.t
 
 

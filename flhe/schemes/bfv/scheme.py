@@ -1,4 +1,4 @@
-"""Bfv: BFV as a scheme; how it encrypts is in `flhe.schemes.bfv.adder`.
+"""Bfv: BFV as a scheme; `flhe.schemes.bfv.adder` encrypts.
 
 Source: Fan and Vercauteren (ePrint 2012/144); FLASHE, Sec. 5.4, measures it as a peer.
 """
@@ -22,5 +22,5 @@ class Bfv(SealScheme):
     title: ClassVar[str] = "BFV"
     ADDER = "flhe.schemes.bfv.adder:BfvAdder"
     CIPHER = "BFV"
-    # Those with more than 128 bits of security.
+    # Rings with more than 128 bits of security.
     RINGS: ClassVar = {name: SEAL[name] for name in ("4096", "8192")}

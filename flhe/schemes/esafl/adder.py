@@ -3,17 +3,17 @@
     c = a s_i + p e + m             in Z_q[x] / (x^n + 1), for each block of n coefficients
     sum of c - a s = p E + M        s = sum of s_i, E = sum of e: small; M = sum of m, below p
 
-Each client encrypts with a key of its own, and every client holds the sum s of all keys, which opens
-sums of all of them and nothing else: with one ciphertext missing s is wrong. So a client that conspires
-with the server learns no single update as long as two others do not (ESAFL, Theorem 5). The server
-holds nothing: `a` too is derived from the group key, per round, attempt and block, because two
-polynomials under one `a` show their difference (the paper's a^t serves a whole round).
+Each client encrypts with a key of its own. Every client holds the sum s of all keys, which opens
+only sums of all clients: with one ciphertext missing, s is wrong. A client that colludes with the
+server learns no single update as long as two others do not collude (ESAFL, Theorem 5). The server
+holds no key: `a` too is derived from the group key, per round, attempt and block. Two polynomials
+under one `a` would reveal their difference (the paper's a^t serves a whole round).
 
-A value v, within +-b, travels as v + b in a slot of a coefficient, and the sum of all is what comes
-out, exactly. Noise beyond its bound is how a wrong key, a missing sender or an altered sum is told.
+A value v, within +-b, travels as v + b in a slot of a coefficient, and sums are exact. Noise beyond
+its bound indicates a wrong key, a missing sender or an altered sum.
 
 Source: ESAFL, Eqs. 3 to 5, with the corrections of docs/protocol.md ("ESHE, exactly"); keys, sizes:
-`scheme` and `rlwe` beside this; slots: `flhe.coding.coefficients`.
+`scheme` and `rlwe`; slots: `flhe.coding.coefficients`.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EsaflAdder(ResidueShell):
-    """Public parameters, as for `Adder`; all that the server has.
+    """Public parameters, as for `Adder`; the server holds nothing else.
 
     Parameters
     ----------
     bits : int
-        0 takes all that cost no more on the wire than 16 do: with one limb 24 for 10 members, 20 for
-        100, 16 for 1000.
+        0 takes all bits that cost no more on the wire than 16 do: with one limb 24 for 10 members,
+        20 for 100, 16 for 1000.
     key_id : bytes
-        What the epoch's members say of the sum of their keys, 32 bytes; it tells the server nothing.
-        Empty before they have one, and where keys are fresh for each round.
+        The members' name for the sum of their keys, 32 bytes; it reveals nothing to the server.
+        Empty before the members have one, and if keys are fresh for each round.
     """
 
     scheme: Esafl
@@ -86,32 +86,32 @@ class EsaflAdder(ResidueShell):
         return self.sizes.n
 
     def draw_own(self, random: Random = secrets.token_bytes) -> Own:
-        """A fresh key of one member, int8 (dimension,)."""
+        """Draw a fresh key of one member, int8 (dimension,)."""
         return eshe_keys.draw_own(self.dimension, random)
 
     def check_own(self, own: Own) -> None:
-        """Refuse what is no key of one member; ProtocolError."""
+        """Refuse an invalid key of one member; ProtocolError."""
         eshe_keys.check_own(own)
 
     def check_total(self, total: Total) -> None:
-        """Refuse what is no sum of all members' keys; ProtocolError."""
+        """Refuse an invalid sum of all members' keys; ProtocolError."""
         eshe_keys.check_total(total, self.cohort)
 
     def _joint(self, secrets: Secrets) -> JointKey:
-        """A member's keys, if an honest member has such; ProtocolError otherwise."""
+        """Return a member's keys; ProtocolError if no honest member has such keys."""
         key = JointKey.from_bytes(secrets.needed())
         key.check(self)
         return key
 
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> EsaflSealer:
-        """A member's sealer: with the group key and its own key, where that lasts."""
+        """Return a member's sealer, with the group key and the member's long-lived key, if any."""
         own = None if self.scheme.per_sum_keys else self._joint(secrets).own
         return EsaflSealer(self, secrets.group_key, secrets.rank, own, threads=threads)
 
     def opener(
         self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
     ) -> EsaflOpener:
-        """A member's opener: with the sum of all members' keys, or of the senders' fresh ones."""
+        """Return a member's opener, with the sum of all members' keys or of the fresh ones."""
         if released is None:
             total = self._joint(secrets).total
         else:
@@ -119,7 +119,7 @@ class EsaflAdder(ResidueShell):
         return EsaflOpener(self, secrets.group_key, total, threads=threads)
 
     def parameters(self) -> dict[str, Any]:
-        """Public parameters, for hashing into the layout: what the key is called among them."""
+        """Return the public parameters for hashing into the layout, the key's name included."""
         sizes = self.sizes
         return {
             **ResidueShell.parameters(self),
@@ -133,7 +133,7 @@ class EsaflAdder(ResidueShell):
         }
 
     def products(self, group_key: bytes, slot: Slot, key: NDArray[Any]) -> Products:
-        """A s for one slot, s being `key`: signed coefficients, shape (dimension,)."""
+        """Return a s for one slot, s being `key`: signed coefficients, shape (dimension,)."""
         keys = tuple(
             hkdf(group_key, "eshe-a", *slot.context(), self.scheme.ring, limb)
             for limb in range(len(self.sizes.slots.moduli))
@@ -143,7 +143,7 @@ class EsaflAdder(ResidueShell):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A ciphertext in the making: the bytes that will travel, and residues and error, by pieces."""
+    """A ciphertext in progress: the bytes to send, and residues and error, by pieces."""
 
     own: Own
     products: Products
@@ -160,9 +160,9 @@ class Draft:
 
 @dataclass(slots=True)
 class EsaflSealer(Sealer):
-    """One client's side; parameters as for `Sealer`. Errors and fresh keys are drawn.
+    """One client's sealer; parameters as for `Sealer`. Errors and fresh keys are drawn.
 
-    `own` is the own key, int8 (dimension,); None where it is fresh for each ciphertext.
+    `own` is the client's key, int8 (dimension,); None if each ciphertext has a fresh one.
     """
 
     adder: EsaflAdder
@@ -207,7 +207,7 @@ class EsaflSealer(Sealer):
         return draft.data
 
     def _draft(self, slot: Slot, length: int) -> Draft:
-        """Room for a ciphertext of `length` values under the own key, or a fresh one."""
+        """Return room for a ciphertext of `length` values under a long-lived or fresh key."""
         adder, sizes = self.adder, self.adder.sizes
         own = adder.draw_own(self.random) if self.own is None else self.own
         data, count = empty(adder.nbytes(length), np.uint8), sizes.count(length)
@@ -222,13 +222,13 @@ class EsaflSealer(Sealer):
 
 
 def _in_place(sizes: Rlwe) -> bool:
-    """Whether residues travel as the words that they are computed in."""
+    """Return whether residues travel as the words that they are computed in."""
     return sizes.limb_bits == 64
 
 
 @dataclass(frozen=True, slots=True)
 class EsaflOpener(Opener):
-    """A reader's side; parameters as for `Sealer`.
+    """A reader's opener; parameters as for `Sealer`.
 
     `total` is s, int32 (dimension,): of all members, or with keys="round" of the senders of one sum.
     """

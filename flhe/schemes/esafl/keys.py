@@ -1,11 +1,11 @@
-"""Keys of ESHE: s_i, with which one member encrypts, and s, their sum, with which everyone decrypts.
+"""Keys of ESHE: s_i, with which one member encrypts, and their sum s, with which all decrypt.
 
-s_i is a discrete Gaussian (`flhe.math.sampling`). Ternary keys of few non-zero coefficients, as the
-paper takes, fall to one curious member: s minus its own key shows most of the others'
-(`flhe_lab.papers.esafl`). So what is not of the right width is refused, wherever it comes from.
+s_i is a discrete Gaussian (`flhe.math.sampling`). The paper takes ternary keys of few non-zero
+coefficients. One curious member breaks those: s minus its own key reveals most of the others'
+(`flhe_lab.papers.esafl`). So keys of the wrong width are refused, from every source.
 
-Where members agree on masking keys round by round, s_i is shared: as field elements that hold several
-coefficients each, with room for the sum of all members'.
+If members agree on masking keys round by round, s_i is shared as field elements. Each holds several
+coefficients, with room for the sum of all members'.
 
 Source: ESAFL, Sec. 5.2.1 (HE.KeyGen), with the corrections of docs/protocol.md.
 """
@@ -25,37 +25,37 @@ from flhe.schemes.seal_sizes import Digits
 from flhe.wire.secret import Random
 
 WIDTH = 0.25
-"""How far the mean square of a key may be off: at dimension 4096 eleven standard deviations."""
+"""Allowed deviation of a key's mean square: at dimension 4096 eleven standard deviations."""
 
 Own = NDArray[np.int8]
 Total = NDArray[np.int32]
 
 
 def draw_own(dimension: int, random: Random = secrets.token_bytes) -> Own:
-    """A fresh s_i, int8 (dimension,)."""
+    """Draw a fresh s_i, int8 (dimension,)."""
     return draw(dimension, random)
 
 
 def check_own(own: Own) -> None:
-    """Refuse what is no key of one member; ProtocolError."""
+    """Refuse an invalid key of one member; ProtocolError."""
     if own.dtype != np.int8 or own.ndim != 1 or int(np.abs(own.astype(np.int16)).max()) > BOUND:
         raise ProtocolError("esafl: a key of another shape, or with a coefficient beyond 9 sigma")
     _check_width(own, 1)
 
 
 def total_bound(cohort: int) -> int:
-    """Largest coefficient of the sum of `cohort` keys: 9 sigma sqrt(N)."""
+    """Return the largest coefficient of the sum of `cohort` keys: 9 sigma sqrt(N)."""
     return min(cohort * BOUND, math.ceil(9 * SIGMA * math.sqrt(cohort)))
 
 
 def check_total(total: Total, cohort: int) -> None:
-    """Refuse what is no sum of `cohort` keys; ProtocolError."""
+    """Refuse an invalid sum of `cohort` keys; ProtocolError."""
     if total.dtype != np.int32 or total.ndim != 1:
         raise ProtocolError("esafl: a sum of keys of another shape")
     if int(np.abs(total.astype(np.int64)).max()) > total_bound(cohort):
         raise ProtocolError(
-            f"esafl: the sum of keys has a coefficient beyond 9 sigma sqrt({cohort}): somebody's key "
-            "is not as the protocol says, or was changed on the way; start over"
+            f"esafl: the sum of keys has a coefficient beyond 9 sigma sqrt({cohort}): a member's key "
+            "is invalid, or was changed in transit; start over"
         )
     _check_width(total, cohort)
 
@@ -75,18 +75,18 @@ def _check_width(key: NDArray[np.signedinteger], cohort: int) -> None:
 
 
 def _digits(cohort: int) -> Digits:
-    """How coefficients lie in an element, with room for the sum of `cohort` keys."""
+    """Return the layout of coefficients in an element, with room for the sum of `cohort` keys."""
     width = (cohort * BOUND).bit_length() + 1
     return Digits(width, 63 // width, BOUND)
 
 
 def elements(dimension: int, cohort: int) -> int:
-    """Field elements that hold one key."""
+    """Return the number of field elements that hold one key."""
     return -(-dimension // _digits(cohort).per)
 
 
 def to_elements(own: Own, cohort: int) -> NDArray[np.uint64]:
-    """A key as field elements, shape (elements,): digits in base 2^k, where k has room for the sum."""
+    """Return a key as field elements, (elements,): digits in base 2^k, with room for the sum."""
     digits = _digits(cohort)
     padded = np.zeros(elements(own.size, cohort) * digits.per, np.int64)
     padded[: own.size] = own
@@ -95,9 +95,9 @@ def to_elements(own: Own, cohort: int) -> NDArray[np.uint64]:
 
 
 def from_elements(summed: NDArray[np.uint64], dimension: int, cohort: int) -> Total:
-    """The sum of keys in a sum of their field elements, int32 (dimension,).
+    """Return the sum of keys in a sum of their field elements, int32 (dimension,).
 
-    Raises ProtocolError: it is no sum of at most `cohort` keys.
+    Raises ProtocolError: it is not a sum of at most `cohort` keys.
     """
     if summed.shape != (elements(dimension, cohort),):
         raise ProtocolError(f"esafl: a sum of keys of {summed.shape} field elements")

@@ -1,16 +1,16 @@
-"""How large ESHE's ring, modulus and slots are, for one preset, cohort and precision.
+"""Sizes of ESHE's ring, modulus and slots, for one preset, cohort and precision.
 
-A coefficient holds `per` slots of `width` bits, p = 2^(per width), and the modulus has room for noise
-above it:
+A coefficient holds `per` slots of `width` bits, p = 2^(per width), and the modulus has room for
+noise above it:
 
     q / 2  >  p (8 sigma sqrt(N) + 1) + p
 
-so log q grows with `per`, slot by slot, and its last bits are what a value pays for the noise: with one
-64-bit limb 32 bits a value where two slots fit, with more limbs as few as 21 where nine do. Of all that
-a preset's bound on log q allows, the one with the fewest bits a value is taken.
+So log q grows with `per`, slot by slot, and its last bits hold the noise. With one 64-bit limb and
+two slots a value costs 32 bits; with more limbs and nine slots, as few as 21. The preset bounds log
+q; within the bound, the sizes with the fewest bits a value are taken.
 
-p is a power of two and q is odd: were both powers of two, as the paper has them, p e would vanish
-modulo p, and a ciphertext would give the key (`flhe_lab.papers.esafl`).
+p is a power of two and q is odd. The paper makes both powers of two: p e would then vanish modulo
+p, and a ciphertext would reveal the key (`flhe_lab.papers.esafl`).
 
 Source: ESAFL, Sec. 5.2 and 8.1.2, with the corrections of docs/protocol.md.
 """
@@ -41,7 +41,7 @@ SPARE = 3
 """Words of scratch space beyond the elements: AES comes in blocks of two."""
 
 SPREAD = 8
-"""Bits that a prime is longer than the dimension, so that there are enough of them."""
+"""Bits by which a prime exceeds the dimension, so that there are enough primes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +59,16 @@ class Rlwe:
 
     @property
     def limbs(self) -> LimbPacking:
-        """How residues travel."""
+        """Layout of residues on the wire."""
         return LimbPacking(self.limb_bits, self.slots.moduli)
 
     def count(self, length: int) -> int:
-        """Coefficients of a ciphertext of `length` values; of the last block only what holds values."""
+        """Return the coefficients of a ciphertext of `length` values, without empty ones at the end."""
         return self.slots.count(length)
 
     @property
     def step(self) -> int:
-        """Coefficients that are worked on at a time: whole polynomials, whole pieces of the wire."""
+        """Coefficients processed at a time: whole polynomials, whole pieces of the wire."""
         return max(PIECE, self.n)
 
     @property
@@ -81,7 +81,7 @@ class Rlwe:
 class Products:
     """a s for one key, piece by piece; `a` is expanded again each time.
 
-    `keys` are what `a` is expanded from, 32 bytes for each limb, `hats` transforms of s, uint64 (n,).
+    `a` is expanded from `keys`, 32 bytes for each limb; `hats` are transforms of s, uint64 (n,).
     """
 
     sizes: Rlwe
@@ -91,12 +91,12 @@ class Products:
 
     @classmethod
     def of(cls, sizes: Rlwe, keys: tuple[bytes, ...], key: NDArray[Any]) -> Products:
-        """Those of `key`, signed coefficients of shape (n,)."""
+        """Return the products for `key`, signed coefficients of shape (n,)."""
         hats = tuple(ring.forward(lifted(key, ring.q)) for ring in sizes.rings)
         return cls(sizes, keys, hats)
 
     def into(self, at: int, out: Elements) -> None:
-        """Coefficients `at`, a multiple of `step`, and on, of all limbs: uint64 (limbs, count)."""
+        """Write coefficients from `at`, a multiple of `step`, of all limbs: uint64 (limbs, count)."""
         n, count = self.sizes.n, out.shape[1]
         first, blocks = at // n, -(-count // n)
         if not hasattr(self.local, "scratch"):
@@ -113,7 +113,7 @@ class Products:
 
 @functools.lru_cache(maxsize=256)
 def rlwe_for(preset: RingPreset, cohort: int, bits: int) -> Rlwe:
-    """What a sum of `cohort` vectors of `bits`-bit values takes in the rings of `preset`.
+    """Return the sizes for a sum of `cohort` vectors of `bits`-bit values in the rings of `preset`.
 
     Raises ConfigError: not even one slot fits.
     """
@@ -124,7 +124,7 @@ def rlwe_for(preset: RingPreset, cohort: int, bits: int) -> Rlwe:
     for per in range(1, preset.log_q // width + 1):
         need = per * width + noise
         limbs = math.ceil(need / MAX_LIMB)
-        # Primes lie a little below a power of two: where that is a little too low, one bit more.
+        # Primes lie a little below a power of two: if that is too low, take one more bit.
         for bits_of_one in (math.ceil(need / limbs), math.ceil(need / limbs) + 1):
             if one_limb:
                 sizes.append((64 / per, per, 1, 64))
@@ -142,7 +142,7 @@ def rlwe_for(preset: RingPreset, cohort: int, bits: int) -> Rlwe:
 
 
 def most_bits(preset: RingPreset, cohort: int) -> int:
-    """Bits of one value that cost no more on the wire than 16 do: slots have room for them anyway."""
+    """Return the bits of one value that cost no more on the wire than 16 do."""
     usual = rlwe_for(preset, cohort, 16).value_bits
     return next(bits for bits in range(32, 15, -1) if _value_bits(preset, cohort, bits) <= usual)
 

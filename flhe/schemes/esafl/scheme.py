@@ -1,16 +1,16 @@
-"""Esafl: ESAFL as a scheme; how it encrypts is in `flhe.schemes.esafl.adder`.
+"""Esafl: ESAFL as a scheme; `flhe.schemes.esafl.adder` encrypts.
 
-Where the members' keys come from (`keys`):
+Source of the members' keys (`keys`):
     round    fresh for each ciphertext; masking-key agreement (`flhe.keys.agreement.masking`) gives
              the members the sum of the senders' keys, in two short exchanges
-    joint    made by the members, once an epoch (`flhe.keys.agreement.joint`): no exchange more, but
-             sums of all members only, and the late update of a member that the others went on
-             without opens to whoever kept the old sum of keys
-    dealt    likewise, by somebody trusted, offline, who can open everything
+    joint    made by the members, once an epoch (`flhe.keys.agreement.joint`): no further exchange,
+             but only sums of all members open. If the members drop a late member, its update opens
+             to anybody who kept the old sum of keys
+    dealt    made offline by a trusted dealer, who can open everything; otherwise as joint
 
-Keys and errors are discrete Gaussians of one width (`flhe.math.sampling`), so a member who knows the
-sum of all keys, with all but two of the others' keys, still faces errors of 3.2 in the two that are
-left. That is the case which the figures rate.
+Keys and errors are discrete Gaussians of one width (`flhe.math.sampling`). So a member who knows
+the sum of all keys, and all but two of the others' keys, still faces errors of 3.2 in those two.
+The security figures rate that case.
 
 Source: ESAFL, Sec. 5 and 6.
 """
@@ -56,7 +56,7 @@ class Esafl(RingScheme):
     ring : str
         Parameters of the ring; one of ESHE.
     keys : "round", "joint" or "dealt"
-        Where keys come from; see the module.
+        Source of the keys; see the module.
     """
 
     FORM = Form("ESAFL", error=ConfigError)
@@ -72,25 +72,25 @@ class Esafl(RingScheme):
 
     @property
     def agreement(self) -> Agreement:
-        """A key for each member, or with fresh ones, the sum of those of each sum."""
+        """A key for each member; with fresh keys, the sum of the senders' keys for each sum."""
         return "masking" if self.keys == "round" else "joint"
 
     @property
     def dealt(self) -> bool:
-        """Whether somebody trusted deals the keys offline."""
+        """True if a trusted dealer makes the keys offline."""
         return self.keys == "dealt"
 
     @classmethod
     def dealing(cls, **parameters: Any) -> Self:
-        """The scheme with keys that are dealt."""
+        """Return the scheme with dealt keys."""
         return cls(**parameters, keys="dealt")
 
     def summary(self) -> str:
-        """Ring, and where keys come from."""
+        """Return the ring and the source of keys as text."""
         return f"Ring: {self.ring}, keys: {self.keys}"
 
     def elements(self, cohort: int) -> int:
-        """Field elements of one key, where it is shared."""
+        """Return the field elements of one key, if keys are shared."""
         from flhe.schemes.esafl import keys
 
         return keys.elements(self.preset.dimension, cohort)

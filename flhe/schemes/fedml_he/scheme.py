@@ -1,6 +1,6 @@
-"""FedmlHe: FedML-HE as a scheme; how it encrypts is in `flhe.schemes.fedml_he.adder`.
+"""FedmlHe: FedML-HE as a scheme; `flhe.schemes.fedml_he.adder` encrypts.
 
-Source: FedML-HE, Algorithm 1 and Sec. 2.3; what is encrypted of an update is the codec's matter.
+Source: FedML-HE, Algorithm 1 and Sec. 2.3; the codec selects the encrypted part of an update.
 """
 
 from __future__ import annotations

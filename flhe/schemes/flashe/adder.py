@@ -8,14 +8,15 @@ masking, c_d = m_d + F(j, d), costs one stream to encrypt and |S| to open (FLASH
 
 b = bits + ceil(log2 cohort): a sum of `cohort` values of `bits` bits, sign included, never wraps.
 F(j, .) is AES-256-CTR under K_r, counter block starting at be64(j) | be64(0), read as little-endian
-lanes of 32 bits (64 where b > 32); the low b bits count. K_r is derived for one run, roster, epoch,
-round, attempt, masking mode, b and layout, so a mask serves one vector. The mode is in the derivation
-because a server that got both modes for one round would hold F(j + 1) alone. The mask of a value
-depends on (j, d) only: never on how a machine cuts its work. j + 1 is never reduced mod N, or a full
-sum would lose its last mask.
+lanes of 32 bits (64 if b > 32); the low b bits count. K_r is derived for one run, roster, epoch,
+round, attempt, masking mode, b and layout, so a mask serves one vector. The derivation includes the
+mode: a server with both modes of one round would otherwise learn F(j + 1). The mask of a value
+depends on (j, d) only, not on how a machine splits the work. j + 1 is never reduced mod N, or a
+full sum would lose its last mask.
 
-Under adaptive masking the server announces, attempt by attempt, which of the two saves more work
-(FLASHE, Algorithm 1, Line 5); each ciphertext names it. Sparse vectors: `flhe.schemes.flashe.sparse`.
+Under adaptive masking the server announces, attempt by attempt, the mode that saves more work
+(FLASHE, Algorithm 1, Line 5); each ciphertext names it. Sparse vectors:
+`flhe.schemes.flashe.sparse`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ MODES: tuple[Mode, ...] = ("double", "single")
 
 @dataclass(frozen=True, slots=True)
 class FlasheAdder(Adder):
-    """Public parameters for a cohort, as for `Adder`; all that the server has."""
+    """Public parameters for a cohort, as for `Adder`; the server holds nothing else."""
 
     scheme: Flashe
     cohort: int
@@ -64,11 +65,11 @@ class FlasheAdder(Adder):
 
     @property
     def packing(self) -> Packing:
-        """How values lie in the ciphertext."""
+        """Layout of values in the ciphertext."""
         return Packing(self.lane_bits)
 
     def parameters(self) -> dict[str, Any]:
-        """Public parameters, for hashing into the layout."""
+        """Return the public parameters for hashing into the layout."""
         return {
             **Adder.parameters(self),
             "masking": self.scheme.masking,
@@ -77,11 +78,11 @@ class FlasheAdder(Adder):
         }
 
     def nbytes(self, length: int) -> int:
-        """Bytes of a ciphertext of `length` values."""
+        """Return the bytes of a ciphertext of `length` values."""
         return self.packing.nbytes(length)
 
     def mode_of(self, mode: str) -> Mode:
-        """The masking of a ciphertext that names `mode`; "" is the scheme's own.
+        """Return the masking of a ciphertext that names `mode`; "" is the scheme's own.
 
         Raises ProtocolError: a mode that this scheme does not have.
         """
@@ -105,7 +106,7 @@ class FlasheAdder(Adder):
             raise ProtocolError("flashe: the values are not those of the support")
 
     def check(self, sealed: Sealed) -> None:
-        """Refuse what is no ciphertext of this scheme; ProtocolError. A sparse one is not unpacked."""
+        """Refuse an invalid ciphertext; does not unpack a sparse one. Raises ProtocolError."""
         if sealed.scheme != self.name:
             raise ProtocolError(
                 f"flashe: cannot add and cannot open a ciphertext of {sealed.scheme!r}"
@@ -128,42 +129,42 @@ class FlasheAdder(Adder):
         return total.data
 
     def close(self, total: Sealed) -> Sealed:
-        """What travels to the readers of a sum: `total` itself unless it is sparse."""
+        """Return the sum as it travels to readers: `total` itself unless it is sparse."""
         return sparse.close(self.packing, total) if isinstance(total, SparseTotal) else total
 
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> FlasheSealer:
-        """A member's sealer: with the group key, and its rank."""
+        """Return a member's sealer, with the group key and its rank."""
         return FlasheSealer(self, secrets.group_key, secrets.rank, threads=threads)
 
     def opener(
         self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
     ) -> FlasheOpener:
-        """A member's opener: with the group key."""
+        """Return a member's opener, with the group key."""
         return FlasheOpener(self, secrets.group_key, threads=threads)
 
     def mask_terms(self, senders: Iterable[int], mode: str = "") -> Terms:
-        """Streams that `senders` added in total, and streams that they took away, telescoped."""
+        """Return the streams that `senders` added in total, and those subtracted, telescoped."""
         return telescoped(senders, self.mode_of(mode))
 
 
 def _round_key(adder: FlasheAdder, group_key: bytes, slot: Slot, mode: str) -> bytes:
-    """K_r: one key for one slot, mode and lane width."""
+    """Return K_r: one key for one slot, mode and lane width."""
     return hkdf(group_key, adder.name, *slot.context(), adder.mode_of(mode), adder.lane_bits)
 
 
 @dataclass(slots=True)
 class FlasheSealer(Sealer):
-    """One client's side: the group key and its own rank; parameters as for `Sealer`."""
+    """One client's sealer: the group key and its own rank; parameters as for `Sealer`."""
 
     adder: FlasheAdder
     group_key: bytes = field(repr=False)
     rank: int
 
     def prepare(self, slot: Slot, length: int, mode: str = "") -> None:
-        """Encrypt `length` zeros for `slot`: what `encrypt` then adds the values to, and sends.
+        """Encrypt `length` zeros for `slot`: `encrypt` then adds the values to them.
 
-        So a prepared mask takes b bits a value, and the ciphertext nothing more. Dense vectors only:
-        which coordinates a sparse one has, and so its mode, is known too late.
+        So a prepared mask takes b bits a value, and the ciphertext no more memory. Dense vectors
+        only: the coordinates of a sparse one, and so its mode, are known too late.
         """
         packing = self.adder.packing
         data = empty(packing.nbytes(length), np.uint8)
@@ -183,7 +184,8 @@ class FlasheSealer(Sealer):
             whole = np.concatenate([plain.values, plain.extras]).astype(packing.signed)
             return packing.pack(whole, lanes)
         data = empty(packing.nbytes(length), np.uint8) if ready is None else ready
-        # Whole blocks come straight from the values; the rest of them and the extras share a tail.
+        # Whole blocks come straight from the values; the remaining values and the extras share a
+        # tail.
         blocks = plain.values.size // packing.block * packing.block
         tail = np.concatenate([plain.values[blocks:], plain.extras]).astype(packing.signed)
 
@@ -214,9 +216,9 @@ class FlasheSealer(Sealer):
 
 @dataclass(frozen=True, slots=True)
 class FlasheOpener(Opener):
-    """A reader's side: the group key; parameters as for `Sealer`.
+    """A reader's opener: the group key; parameters as for `Sealer`.
 
-    Of a sparse sum come values of the coordinates that somebody sent, in order, then the extras.
+    A sparse sum opens to the values of its union of coordinates, in order, then the extras.
     """
 
     adder: FlasheAdder
@@ -229,7 +231,7 @@ class FlasheOpener(Opener):
         if total.supports:
             mode, closed = self.adder.mode_of(total.mode), self.adder.close(total)
             return sparse.open_sum(packing, mode, key, closed, threads)
-        minus, plus = self.adder.mask_terms(total.senders, total.mode)  # what was added comes off
+        minus, plus = self.adder.mask_terms(total.senders, total.mode)  # added ones come off
         out = empty(total.length, packing.signed)
 
         def work(start: int, stop: int) -> None:

@@ -18,7 +18,7 @@ _njit = numba.njit(nogil=True, cache=True, error_model="numpy")
 
 @_njit
 def gather(lanes, coords, start, out):
-    """Mask of each coordinate, out of the lanes from `start` on."""
+    """Read the mask of each coordinate out of the lanes from `start` on."""
     for i in range(coords.size):
         out[i] = lanes[np.uint64(coords[i]) - start]
 
@@ -33,7 +33,7 @@ def scatter_add(coords, values, out):
 
 @_njit
 def add_where(words, other, lanes, out, less):
-    """Add lanes wherever `words` has a bit that `other` has not, or take them; 64 lanes a word."""
+    """Add or subtract lanes at bits that `words` has and `other` has not; 64 lanes a word."""
     for w in range(words.size):
         bits = np.uint64(words[w] & ~other[w])
         base = np.uint64(w) * np.uint64(64)

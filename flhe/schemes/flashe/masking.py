@@ -1,13 +1,13 @@
-"""Mask streams F(j, .): which ones a sum has, their lanes, and which masking is cheaper.
+"""Mask streams F(j, .): the streams in a sum, their lanes, and the cheaper masking.
 
-A mask is one value of a stream F(j, .): making them is what FLASHE costs. A dense round takes, for each
-value and each of the (1 - d) N clients that survive, in expectation            (FLASHE, Theorem 2)
+A mask is one value of a stream F(j, .), and making masks is FLASHE's cost. In a dense round each of
+the (1 - d) N surviving clients makes, for each value, in expectation            (FLASHE, Theorem 2)
 
     double    2 (-N d**2 + (N - 1) d + 2)        2 to encrypt, 2 for each run of survivors to open
     single    -N d + N + 1                       1 to encrypt, 1 for each survivor to open
 
-In a sparse round every coordinate has senders of its own, which the server counts before anybody
-encrypts                                                                 (FLASHE, Alg. 1, line 5).
+In a sparse round every coordinate has its own senders, which the server counts before the clients
+encrypt                                                                 (FLASHE, Alg. 1, line 5).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from flhe.math.prg import BLOCK, CHUNK, Stream
 from flhe.schemes.shell import windows
 
 Mode = Literal["double", "single"]
-"""A masking that vectors are under: what an adaptive round comes down to."""
+"""A masking of vectors; adaptive masking chooses one of them each round."""
 
 Bitmap = tuple[int, NDArray[np.uint64]]
-"""Rank of a sender, and words: bit d % 64 of word d // 64 says that it sends coordinate d."""
+"""Rank of a sender, and words: bit d % 64 of word d // 64 is set if it sends coordinate d."""
 
 Terms = tuple[list[int], list[int]]
-"""Streams that are added, and those that are taken away."""
+"""Streams that are added, and those that are subtracted."""
 
 
 def telescoped(senders: Iterable[int], mode: Mode) -> Terms:
-    """Streams that `senders` added in total, and streams that they took away."""
+    """Return the streams that `senders` added in total, and those that they subtracted."""
     present = sorted(senders)
     if mode == "single":
         return present, []
@@ -70,9 +70,9 @@ def masks(
 
 
 def expected(masking: Mode, members: int, dropout: float) -> float:
-    """Masks that a surviving client makes for one value of a dense round (FLASHE, Theorem 2).
+    """Return the masks that a surviving client makes for one dense value (FLASHE, Theorem 2).
 
-    N `members`, 2 or more, of whom a share d, 0 to 1, does not upload; ConfigError for others.
+    Of N `members`, 2 or more, a share d, 0 to 1, does not upload; ConfigError for other values.
     """
     if members < 2:
         raise ConfigError(f"masks among members={members}: must be 2 or more")
@@ -84,26 +84,26 @@ def expected(masking: Mode, members: int, dropout: float) -> float:
 
 
 def cheaper(single: float, double: float) -> Mode:
-    """The masking that takes fewer masks; double on a tie, whose opening grows with runs only."""
+    """Return the masking with fewer masks; double on a tie, since opening it grows with runs only."""
     return "single" if single < double else "double"
 
 
 def for_dropout(members: int, dropout: float) -> Mode:
-    """The cheaper masking of a dense round; see `expected`."""
+    """Return the cheaper masking of a dense round; see `expected`."""
     return cheaper(expected("single", members, dropout), expected("double", members, dropout))
 
 
 def for_supports(bitmaps: Sequence[Bitmap], extras: int, readers: int) -> tuple[Mode, int, int]:
-    """The cheaper masking of a sparse round, and the masks that all clients make, single and double.
+    """Return the cheaper masking of a sparse round, and all clients' masks, single and double.
 
-    Bitmaps are by ascending rank, all of one length; bits beyond the last coordinate are zero. Every
-    sender sends `extras` beside its coordinates; `readers` open the sum.
+    Bitmaps are by ascending rank, all of one length; bits beyond the last coordinate are zero.
+    Every sender sends `extras` beside its coordinates; `readers` open the sum.
     """
     sent = starts = 0
     before: Bitmap = (-2, np.empty(0, np.uint64))
     for rank, words in bitmaps:
         sent += extras + _ones(words)
-        # A sender starts a run where the rank before it does not send.
+        # A sender starts a run if the rank before it does not send.
         if before[0] == rank - 1:
             starts += _ones(words & ~before[1])
         else:

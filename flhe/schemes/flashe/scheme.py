@@ -1,4 +1,4 @@
-"""Flashe: FLASHE as a scheme; how it encrypts is in `flhe.schemes.flashe.adder`.
+"""Flashe: FLASHE as a scheme; `flhe.schemes.flashe.adder` encrypts.
 
 Source: FLASHE, Sec. 3 and 4.
 """
@@ -25,8 +25,8 @@ class Flashe(Scheme):
     Parameters
     ----------
     masking : "double", "single" or "adaptive"
-        Double masking opens fast when few drop out (FLASHE, Theorem 2), single encrypts fast, and
-        adaptive takes for each attempt the one that the server announces.
+        Double masking opens fast if few members drop out (FLASHE, Theorem 2). Single masking
+        encrypts fast. Adaptive masking uses the mode that the server announces for each attempt.
     """
 
     FORM = Form("FLASHE", error=ConfigError)
@@ -39,11 +39,11 @@ class Flashe(Scheme):
 
     @property
     def security(self) -> int:
-        """That of the agreement on the group key, over Curve25519; masks are of AES-256."""
+        """Security of the group key agreement over Curve25519; masks are of AES-256."""
         return 128
 
     def summary(self) -> str:
-        """Its masking."""
+        """Return the masking as text."""
         return f"Masking: {self.masking}"
 
     @property
@@ -52,13 +52,13 @@ class Flashe(Scheme):
         return "double" if self.masking == "adaptive" else ""
 
     def mode_for(self, members: int, dropout: float) -> str:
-        """The cheaper masking by the dropout to be expected (FLASHE, Theorem 2)."""
+        """Return the cheaper masking for the expected dropout (FLASHE, Theorem 2)."""
         if self.masking != "adaptive":
             return ""
         return masking.for_dropout(members, dropout)
 
     def mode_of(self, supports: Sequence[tuple[int, Support]], extras: int, readers: int) -> Choice:
-        """The masking that takes fewer masks for these supports (FLASHE, Algorithm 1, Line 5)."""
+        """Return the masking with fewer masks for these supports (FLASHE, Algorithm 1, Line 5)."""
         if self.masking != "adaptive":
             return Choice("", "")
         bitmaps = [(rank, support.bitmap()) for rank, support in supports]

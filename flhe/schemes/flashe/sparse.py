@@ -1,12 +1,14 @@
-"""FLASHE on sparse vectors: each sender encrypts its own coordinates (FLASHE, Sec. 4.1, Algorithm 1).
+"""FLASHE on sparse vectors: each sender encrypts its own coordinates (FLASHE, Algorithm 1).
 
-A sender encrypts the coordinates in its support, and all extras, which come behind the last coordinate.
-The mask of coordinate d is the one that it has in a dense vector, F(j, d) (extra number e is coordinate
-length + e). So sums telescope over whoever sent d: masks between neighbours in rank cancel, and opening
-takes what is left at the two ends of each run. That needs all supports, and nothing else.
+A sender encrypts the coordinates in its support, and all extras, which follow the last coordinate.
+The mask of coordinate d is the same as in a dense vector, F(j, d) (extra number e is coordinate
+length + e). So sums telescope over the senders of d. Masks between neighbours in rank cancel, and
+opening removes the masks at the two ends of each run. That needs all supports, and nothing else.
 
-While it is added up, a sum is one lane a coordinate (`SparseTotal`); what travels to the readers are
-the coordinates that somebody sent.
+A sum in progress is one lane a coordinate (`SparseTotal`). Only the coordinates that at least one
+member sent travel to the readers.
+
+Source: FLASHE, Sec. 4.1.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from flhe.schemes.shell import packed, unpacked
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseTotal(Sealed):
-    """A sum under way: `data` holds one whole lane for each coordinate and each extra."""
+    """A sum in progress: `data` holds one whole lane for each coordinate and each extra."""
 
 
 def masks_for(
@@ -39,7 +41,7 @@ def masks_for(
     extras: int,
     threads: int = 1,
 ) -> NDArray[Any]:
-    """Masks of one sender: of its coordinates, then of the extras, shape (count + extras,)."""
+    """Return one sender's masks: of its coordinates, then of the extras, (count + extras,)."""
     from flhe.schemes.flashe import kernels
 
     coords, length = support.coords, support.length
@@ -61,7 +63,7 @@ def masks_for(
 
 
 def check_part(packing: Packing, part: Sealed) -> int:
-    """Number of extras in a sender's ciphertext, or a closed sum's; ProtocolError if it cannot be."""
+    """Return the number of extras in a ciphertext or closed sum; ProtocolError if impossible."""
     extras = part.length - union_of(part.supports)[1]
     if extras < 0:
         raise ProtocolError("flashe: a sparse ciphertext is shorter than its supports say")
@@ -72,7 +74,7 @@ def check_part(packing: Packing, part: Sealed) -> int:
 def add(
     packing: Packing, total: Sealed | None, part: Sealed, senders: tuple[int, ...]
 ) -> SparseTotal:
-    """Fold a sender's ciphertext, or another sum, into a sum, whose buffer is reused if under way."""
+    """Fold a ciphertext or another sum into a sum, whose buffer is reused if in progress."""
     from flhe.schemes.flashe import kernels
 
     if total is not None and not isinstance(total, SparseTotal):
@@ -98,7 +100,7 @@ def add(
 
 
 def close(packing: Packing, total: SparseTotal) -> Sealed:
-    """What travels to the readers: coordinates that somebody sent, and the extras."""
+    """Return the sum as it travels to readers: coordinates that were sent, and the extras."""
     from flhe.schemes.flashe import kernels
 
     lanes = total.data.view(packing.lane)
@@ -133,7 +135,7 @@ def open_sum(
 
     def work(start: int, stop: int) -> None:
         for j in sorted(words.keys() | ({j + 1 for j in words} if mode == "double" else set())):
-            # F(j, d) was added by j and, under double masking, taken away by j - 1.
+            # F(j, d) was added by j and, under double masking, subtracted by j - 1.
             added = words.get(j, nobody)
             taken = words.get(j - 1, nobody) if mode == "double" else nobody
             if np.array_equal(added, taken):
@@ -147,7 +149,7 @@ def open_sum(
     spread(work, length, packing.block, threads)
     sums = empty(total.length, packing.lane)
     kernels.gather(lanes, coords, np.uint64(0), sums[: coords.size])
-    first = length // packing.block * packing.block  # a stream is entered where a block begins
+    first = length // packing.block * packing.block  # a stream can be entered only at a block
     terms, behind = telescoped(total.senders, mode), sums[coords.size :]
     for at, end, stream in masks(key, packing.lane, terms, first, length + extras):
         begin = max(at, length)

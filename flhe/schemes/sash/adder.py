@@ -3,15 +3,16 @@
     y_u = 2^g x_u + G(k_u)  mod 2^32                        k_u fresh for every ciphertext
     sum of y_u - G(sum of k_u) = 2^g (sum of x_u) + e,      |e| <= (|U| + 1) / 2
 
-Who is given the sum of the seeds opens the sum of the vectors; nobody else opens anything, and a client
-that drops out before the seeds are agreed on costs nothing. g guard bits below each value take up
-the error of the homomorphism, so sums are exact; an error beyond its bound is how a wrong key is told.
+The holder of the sum of the seeds opens the sum of the vectors; no other party opens anything. A
+client that drops out before the seeds are agreed on costs nothing. g guard bits below each value
+absorb the error of the homomorphism, so sums are exact. An error beyond its bound indicates a wrong
+key.
 
     G(k)_d = round(<a_d, k>)  from Z_q to Z_p,              q = 2^64 - 2^32 + 1,  p = 2^32
 
-`a` is public: a_d are the rows of multiplications by uniform polynomials, one for each 2048 values, so
-that a value costs a few butterflies of an inverse NTT and eight bytes of `a`. (The paper's `a` is a
-matrix: mu products and 8 mu bytes a value.) It is expanded again each time.
+`a` is public. Its rows a_d are those of multiplications by uniform polynomials, one for each 2048
+values. A value thus costs a few butterflies of an inverse NTT and eight bytes of `a`. (The paper's
+`a` is a matrix: mu products and 8 mu bytes a value.) `a` is expanded again each time.
 
 Masking-key agreement (`flhe.keys.agreement.masking`) gives the sum of seeds to the server
 (`unmask="server"`, the paper's) or to the clients.
@@ -52,21 +53,21 @@ WORD = 32
 """log2(p): bits that one value takes on the wire."""
 
 PIECE = 16
-"""Ring elements that are worked on at a time: 256 KiB of `a` at n = 2048, which stay in cache."""
+"""Ring elements that are processed at a time: 256 KiB of `a` at n = 2048, which stay in cache."""
 
 SPARE = 3
 """Words of scratch space beyond the elements: AES comes in blocks of two."""
 
 _CHUNK = 1 << 15
-"""Values that are worked on at a time."""
+"""Values that are processed at a time."""
 
 _TELLING = 0.99
-"""Largest share of residues that a right key may give: 1,000 values then tell a wrong one, all but
-once in 20,000."""
+"""Largest share of residues that a right key may give: with 1,000 values a wrong key passes once in
+20,000."""
 
 
 def guard_bits(cohort: int) -> int:
-    """g: bits below a value for the error of a sum of `cohort`, and to tell a wrong key by it."""
+    """Return g: bits below a value for the error of a sum of `cohort`, and to detect a wrong key."""
     g = 1
     while 1 << g < cohort + 2 or 2 * ((cohort + 1) // 2) + 1 > _TELLING * (1 << g):
         g += 1
@@ -74,7 +75,7 @@ def guard_bits(cohort: int) -> int:
 
 
 def most_bits(cohort: int) -> int:
-    """Bits of one value, sign included, for which a sum of `cohort` values has room."""
+    """Return the bits of one value, sign included, for which a sum of `cohort` values has room."""
     return WORD - guard_bits(cohort) - (cohort - 1).bit_length()
 
 
@@ -84,10 +85,10 @@ Seed = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class SashAdder(Adder):
-    """Public parameters, as for `Adder`; all that the server has.
+    """Public parameters, as for `Adder`; the server holds nothing else.
 
-    0 bits take all that the cohort leaves room for, 24 for 10 members, 20 for 50, 18 for 100, 15 for
-    256, 12 for 1000. A value takes 32 bits on the wire whatever this is.
+    0 bits take all that the cohort leaves room for, 24 for 10 members, 20 for 50, 18 for 100, 15
+    for 256, 12 for 1000. A value always takes 32 bits on the wire.
     """
 
     scheme: Sash
@@ -111,18 +112,18 @@ class SashAdder(Adder):
         return guard_bits(self.cohort)
 
     def sealer(self, secrets: Secrets, *, threads: int = 1) -> SashSealer:
-        """A member's sealer: it needs its rank only, and draws the rest."""
+        """Return a member's sealer: it needs its rank only, and draws the rest."""
         return SashSealer(self, secrets.rank, threads=threads)
 
     def opener(
         self, secrets: Secrets, released: Elements | None = None, *, threads: int = 1
     ) -> SashOpener:
-        """A member's opener: with the sum of the senders' seeds."""
+        """Return a member's opener, with the sum of the senders' seeds."""
         assert released is not None
         return SashOpener(self, released, threads=threads)
 
     def parameters(self) -> dict[str, Any]:
-        """Public parameters, for hashing into the layout."""
+        """Return the public parameters for hashing into the layout."""
         return {
             **Adder.parameters(self),
             "preset": self.scheme.preset,
@@ -131,18 +132,18 @@ class SashAdder(Adder):
         }
 
     def nbytes(self, length: int) -> int:
-        """Bytes of a ciphertext of `length` values: four each."""
+        """Return the bytes of a ciphertext of `length` values: four each."""
         return length * (WORD // 8)
 
     def _sum(self, total: Sealed, part: Sealed) -> NDArray[np.uint8]:
-        lanes = _lanes(total.data)  # a copy, where the total is not aligned
+        lanes = _lanes(total.data)  # a copy if the total is not aligned
         np.add(lanes, _lanes(part.data), out=lanes)
         return lanes.view(np.uint8)
 
     def expand(self, slot: Slot, seed: Seed, out: NDArray[np.uint32], threads: int = 1) -> None:
-        """Write G(seed), as `slot`'s epoch has it, into `out`, shape (length,).
+        """Write G(seed) for `slot`'s epoch into `out`, shape (length,).
 
-        It is the same whatever the threads: work is cut where a ring element ends.
+        The result does not depend on `threads`: work is split at ring elements.
         """
         preset = self.scheme.parameters_of_prg
         n, public = preset.dimension, public_key(preset, slot)
@@ -165,17 +166,17 @@ class SashAdder(Adder):
 
 
 def public_key(preset: RingPreset, slot: Slot) -> bytes:
-    """What `a` is expanded from, 32 bytes, public: a hash that binds it to one epoch of one run.
+    """Return the public seed of `a`, 32 bytes: a hash that binds it to one epoch of one run.
 
-    `a` may serve every round of the epoch, because seeds are fresh for each ciphertext. The server has
-    no say in the epoch's id, so it cannot choose an `a` with a trapdoor.
+    `a` may serve every round of the epoch, because seeds are fresh for each ciphertext. The server
+    does not influence the epoch's id, so it cannot choose an `a` with a trapdoor.
     """
     fields = [PREFIX + "sash-a", preset.name, slot.run_id, slot.roster_hash, slot.epoch]
     return hashlib.sha256(canonical.dumps(fields)).digest()
 
 
 def _lanes(data: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """A ciphertext as integers modulo 2^32, little-endian on the wire."""
+    """Return a ciphertext as integers modulo 2^32, little-endian on the wire."""
     if data.ctypes.data % 4:  # bytes that were received need not be aligned
         data = data.copy()
     return data.view(np.dtype("<u4"))
@@ -187,7 +188,7 @@ Masked = tuple[Seed, NDArray[np.uint32]]
 
 @dataclass(slots=True)
 class SashSealer(Sealer):
-    """One client's side: it draws a fresh seed for each ciphertext; parameters as for `Sealer`."""
+    """One client's sealer: it draws a fresh seed for each ciphertext; parameters as for `Sealer`."""
 
     adder: SashAdder
     rank: int
@@ -230,7 +231,7 @@ def _mask_into(values: NDArray[Any], guard: int, lanes: NDArray[np.uint32]) -> N
 
 @dataclass(frozen=True, slots=True)
 class SashOpener(Opener):
-    """A reader's side, for one sum; `seed` is the sum of its senders' modulo q, uint64 (dimension,)."""
+    """A reader's opener for one sum; `seed` is the senders' sum modulo q, uint64 (dimension,)."""
 
     adder: SashAdder
     seed: Seed = field(repr=False)
@@ -248,9 +249,9 @@ class SashOpener(Opener):
         def work(at: int, end: int) -> None:
             part = out[at:end]
             np.subtract(data[at:end], lanes[at:end], out=lanes[at:end])
-            np.add(part, half, out=part)  # wraps where the sum itself does
+            np.add(part, half, out=part)  # wraps exactly if the sum does
             low = np.bitwise_and(part, np.int32((1 << guard) - 1))
-            low -= half  # what the homomorphism added
+            low -= half  # the error of the homomorphism
             worst.append(max(int(low.max()), -int(low.min())))
             np.right_shift(part, guard, out=part)
 

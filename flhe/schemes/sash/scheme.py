@@ -1,9 +1,9 @@
-"""Sash: SASH as a scheme; how it encrypts is in `flhe.schemes.sash.adder`.
+"""Sash: SASH as a scheme; `flhe.schemes.sash.adder` encrypts.
 
-The paper's own form of the generator of masks, a matrix in place of the ring, is in
-`flhe_lab.papers.sash`. With q = 2^64 and mu = 736 it is rated 132 bits; but the rounding errors of an
-opened sum tell of the last two honest senders, and leave 101, 93 or 86 bits at 10^6, 10^7 or 10^8
-values (with mu = 1024 145, 132 or 121).
+`flhe_lab.papers.sash` has the paper's own mask generator, a matrix in place of the ring. With q =
+2^64 and mu = 736 its rating is 132 bits. But the rounding errors of an opened sum reveal data about
+the last two honest senders. They leave 101, 93 or 86 bits at 10^6, 10^7 or 10^8 values (with mu =
+1024 145, 132 or 121).
 
 Source: SASH, Fig. 2 and Theorem 1.
 """
@@ -43,9 +43,9 @@ class Sash(Scheme):
     Parameters
     ----------
     unmask : "server" or "clients"
-        Who reads sums. The server adds and holds nothing; masking-key agreement
-        (`flhe.keys.agreement.masking`) gives the sum of seeds to it, which is the paper's, or to the
-        clients.
+        The reader of sums. The server adds and holds no key; masking-key agreement
+        (`flhe.keys.agreement.masking`) gives the sum of seeds to the server, as in the paper, or to
+        the clients.
     preset : str
         Parameters of the PRG, one of SASH.
     """
@@ -66,23 +66,23 @@ class Sash(Scheme):
 
     @property
     def reader(self) -> Reader:
-        """Who opens sums."""
+        """The role that opens sums."""
         return self.unmask
 
     @property
     def parameters_of_prg(self) -> RingPreset:
-        """The preset itself."""
+        """The PRG's preset."""
         return SASH[self.preset]
 
     @property
     def security(self) -> int:
-        """That of the generator of masks."""
+        """Security of the generator of masks."""
         return self.parameters_of_prg.security
 
     def summary(self) -> str:
-        """Who reads."""
+        """Return the reader of sums as text."""
         return f"Sums are read by: the {self.unmask}"
 
     def elements(self, cohort: int) -> int:
-        """Field elements of one seed."""
+        """Return the field elements of one seed."""
         return self.parameters_of_prg.dimension
