@@ -59,7 +59,7 @@ class RunDir:
 
     @property
     def resumable(self) -> bool:
-        """Whether the nodes have agreed on keys, so that the run can be resumed."""
+        """True if the nodes have agreed on keys, so that the run can be resumed."""
         return self.asked.encrypted and (self.path / "server" / "ledger").exists()
 
     @property

@@ -221,7 +221,7 @@ class Settings:
 
     @property
     def server_reads(self) -> bool:
-        """Whether the server has the model, though never an update."""
+        """True if the server has the model, though never an update."""
         return self.encrypted and self.system.reader == "server"
 
     @property
@@ -231,12 +231,12 @@ class Settings:
 
     @property
     def encrypted(self) -> bool:
-        """Whether the server sees ciphertext only."""
+        """True if the server sees ciphertext only."""
         return self.scheme != PLAIN
 
     @property
     def gradients(self) -> bool:
-        """Whether nodes send gradients, and all take the same step (FedSGD)."""
+        """True if nodes send gradients, and all take the same step (FedSGD)."""
         return self.algorithm == "fedsgd"
 
     @property

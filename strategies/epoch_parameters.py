@@ -71,7 +71,7 @@ class EpochParameters:
 
     @property
     def maps(self) -> bool:
-        """Whether the current round adds up the map for the selection."""
+        """True if the current round adds up the map for the selection."""
         return self.terms.select.mapped and self.ledger.base == 0
 
     @property
@@ -108,7 +108,7 @@ class EpochParameters:
 
     @property
     def needs_mean_squares(self) -> bool:
-        """Whether the current round begins with mean squares that are not added yet."""
+        """True if the current round begins with mean squares that are not added yet."""
         ledger, fitting = self.ledger, self.terms.codec.fitting
         first = len(ledger.chain) == (2 if self.terms.select.mapped else 1)
         due = (fitting == "always" and not self.maps) or (fitting == "first" and first)

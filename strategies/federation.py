@@ -101,12 +101,12 @@ class Federation:
 
     @property
     def server_reads(self) -> bool:
-        """Whether the server reads the sums, and sends the model to all nodes."""
+        """True if the server reads the sums, and sends the model to all nodes."""
         return self.terms.scheme.reader == "server"
 
     @property
     def members_hold(self) -> bool:
-        """Whether members hold a model that the server does not have, and must be brought to it."""
+        """True if members hold a model that the server does not have, and must be brought to it."""
         return not self.server_reads
 
     # --- members and nodes ---

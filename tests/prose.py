@@ -42,9 +42,9 @@ def pages() -> list[Path]:
 
 
 def sources() -> list[Path]:
-    return sorted(
-        path for name in ("flhe", "strategies", "apps") for path in (ROOT / name).rglob("*.py")
-    )
+    rooms = (ROOT / name for name in ("flhe", "strategies", "apps"))
+    found = (path for room in rooms for path in room.rglob("*.py"))
+    return sorted(path for path in found if "build" not in path.relative_to(ROOT).parts)
 
 
 def blocks(page: str) -> Iterator[str]:

@@ -150,7 +150,7 @@ class Node(Claims):
         return state, kept.contract
 
     def agreement_confirmed(self) -> bool:
-        """Whether an agreement waits for the confirmations of all members."""
+        """True if an agreement waits for the confirmations of all members."""
         kept = self._agreement()
         return kept is not None and kept.step == epoch.Confirmed.__name__
 

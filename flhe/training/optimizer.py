@@ -87,7 +87,7 @@ class Rule:
 
     @property
     def gradients(self) -> bool:
-        """Whether the mean is of gradients instead of model changes: the rule has a learning rate."""
+        """True if the mean is of gradients instead of model changes: the rule has a learning rate."""
         return "lr" in self.defaults
 
 
@@ -312,7 +312,7 @@ class Optimizer(Record):
 
     @property
     def gradients(self) -> bool:
-        """Whether it steps with a mean of gradients instead of model changes."""
+        """True if it steps with a mean of gradients instead of model changes."""
         return self._rule.gradients
 
     @property

@@ -209,7 +209,7 @@ class Terms(Record):
 
     @property
     def tagged(self) -> bool:
-        """Whether vectors end with tags, by which members authenticate a sum.
+        """True if vectors end with tags, by which members authenticate a sum.
 
         No tags if the server reads the sums: it could forge any of them.
         """
