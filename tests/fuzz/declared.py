@@ -20,8 +20,8 @@ from flhe.coding.update import update_codec
 from flhe.keys.agreement import dealt
 from flhe.keys.roster.limits import Limits
 from flhe.keys.roster.roster import Roster
-from flhe.node.budget import Ledger
 from flhe.node.journal import Journal, Note, SignedSet
+from flhe.node.ledger import Ledger
 from flhe.node.node import StoredSession
 from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.esafl.scheme import Esafl
@@ -75,7 +75,7 @@ def _more() -> list[Record]:
         *(TOLD.dealt[0], TOLD.agreed[0], Note(bytes(32), b"", bytes(32))),
         dealt.deal(ROSTER, Esafl("rns-4096", "dealt"), random=source("dealt"))[IDS[0].public],
         StoredSession(bytes(16), Contract()),
-        Ledger(bytes(16), bytes(16), ((0.5, 0.01, 3), (1.0, 1.0, 40))),
+        Ledger(bytes(16), bytes(16), ((0.5, 0.01, False, 3), (1.0, 1.0, True, 40))),
         Contract(
             train=Settings(
                 {"lr": Cosine(0.1, 0.01, 5), "epochs": (1, None, 2), "x": [True, False]}

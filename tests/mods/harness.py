@@ -394,8 +394,8 @@ def refused(message: Message, code: int) -> None:
     assert (message.error.code, message.error.reason) == (code, SLUGS[code])
 
 
-FAULTS = Path(__file__).parents[2] / "docs" / "faults.md"
-TABLE = re.findall(r"^\| (1\d{3}) \| `([\w/-]+)` \|", FAULTS.read_text("utf-8"), re.MULTILINE)
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "read-a-refusal.md"
+TABLE = re.findall(r"^\| (1\d{3}) `([\w/-]+)` \|", PAGE.read_text("utf-8"), re.MULTILINE)
 SLUGS = {int(code): slug for code, slug in TABLE}
 """The codes that a node may answer with, as the page has them: servers of other versions read them."""
 
