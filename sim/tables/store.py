@@ -36,12 +36,13 @@ class Store:
 
     Raises ConfigError: the folder cannot be made or written.
 
-    `folder` is made if it is not there.
+    `folder` is made if it is not there. With `anywhere`, measurements of any machine are taken over.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, anywhere: bool = False) -> None:
         self._folder = folder
-        self._here = here()
+        self._here = self.machine = here()
+        self._anywhere = anywhere
         self.foreign: list[str] = []
         """Keys of measurements of another machine or release, which are not taken over."""
         try:
@@ -69,7 +70,9 @@ class Store:
             raise ConfigError(
                 f"{path}: is no measurement of version {VERSION}; remove that file"
             ) from None
-        if not same:
+        if self._anywhere:
+            self.machine = there
+        elif not same:
             self.foreign.append(key)
             return None
         return data
