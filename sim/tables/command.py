@@ -110,13 +110,7 @@ def tables(
     try:
         with progress(Console(stderr=True)) as advance:
             made = run(
-                chosen,
-                plan,
-                out,
-                others=sections(),
-                fresh=fresh,
-                redraw=redraw,
-                progress=advance,
+                chosen, plan, out, others=sections(), fresh=fresh, redraw=redraw, progress=advance
             )
     except KeyboardInterrupt:
         how = "the same command without --fresh" if fresh else "the same command"

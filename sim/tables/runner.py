@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from flhe_lab.bench.host import pinned, quiet
 from flhe_lab.bench.turns import Progress
 from flhe_lab.tables.chart import draw
 from flhe_lab.tables.result import LEGEND, Result, to_csv, to_markdown
-from flhe_lab.tables.store import Store
+from flhe_lab.tables.store import Store, here
 from flhe_lab.tables.table import Found, Plan, Say, Section, Step
 
 
@@ -76,10 +77,8 @@ def run(
     foreign = tuple(store.foreign)
     todo = [step for step in steps if step.key not in found]
     if redraw and todo:
-        raise ConfigError(
-            f"--redraw needs every measurement, and {len(todo)} are missing, such as {todo[0].key}: "
-            "measure them first, without --redraw"
-        )
+        lacks = f"{len(todo)} of {len(steps)} measurements are missing, such as {todo[0].key}"
+        raise ConfigError(f"--redraw: {lacks}; measure them first, without --redraw")
     failures: list[tuple[str, str]] = []
     for done, step in enumerate(todo):
 
@@ -101,7 +100,8 @@ def run(
         elif section.name in asked:
             missing.append(section)
     results = _report(shown, plan, found)
-    where = write(results, missing, plan, out, store.machine)
+    machine = _machine(steps_of(shown, plan), store)
+    where = write(results, missing, plan, out, machine)
     kept = len(steps) - len(todo)
     return Made(tuple(results), where, len(todo) - len(failures), kept, foreign, tuple(failures))
 
@@ -120,6 +120,16 @@ def _report(sections: Sequence[Section], plan: Plan, found: Found) -> list[Resul
     if len(set(names)) < len(names):
         raise FlheError("two results of one name: a section is wrong")
     return results
+
+
+def _machine(steps: Sequence[Step], store: Store) -> dict[str, Any]:
+    """What most steps ran on; its "elsewhere" says which did not, and on what."""
+    machines = [store.machines[step.key] for step in steps] or [here()]
+    usual, _ = Counter(machine["processor"] for machine in machines).most_common(1)[0]
+    on = {step.about: store.machines[step.key]["processor"] for step in steps}
+    others = (f" {what} ran on {where}." for what, where in on.items() if where != usual)
+    machine = next(machine for machine in machines if machine["processor"] == usual)
+    return {**machine, "elsewhere": "".join(others)}
 
 
 # --- the page, and what it links to: for each result a CSV, a Markdown file and a PNG ---
@@ -141,7 +151,8 @@ def write(
         folder.mkdir(parents=True, exist_ok=True)
         for result in results:
             (folder / f"{result.name}.csv").write_text(to_csv(result), encoding="utf-8")
-            (folder / f"{result.name}.md").write_text(_alone(result, plan, machine), encoding="utf-8")
+            alone = _alone(result, plan, machine)
+            (folder / f"{result.name}.md").write_text(alone, encoding="utf-8")
         path = out / f"{plan.name}.md"
         path.write_text(_page(results, missing, plan, machine), encoding="utf-8")
     except OSError as error:
@@ -152,14 +163,18 @@ def write(
     return path
 
 
+def _text(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
 def _mode(plan: Plan) -> str:
     return "--quick" if plan.quick else "--full"
 
 
 def _alone(result: Result, plan: Plan, machine: Mapping[str, Any]) -> str:
-    made = "`flhe tables {}`, flhe {flhe}, {processor}".format(_mode(plan), **machine)
+    made = "`flhe tables {}`, flhe {flhe}, {processor}.{elsewhere}".format(_mode(plan), **machine)
     head = f"# {result.source}: {result.title}"
-    return f"{head}\n\n{_notes(result)}{to_markdown(result)}\n{LEGEND}\nMade by {made}.\n"
+    return f"{head}\n\n{_notes(result)}{to_markdown(result)}\n{LEGEND}\nMade by {made}\n"
 
 
 def _notes(result: Result) -> str:
@@ -167,13 +182,9 @@ def _notes(result: Result) -> str:
 
 
 def _page(
-    results: Sequence[Result],
-    missing: Sequence[Section],
-    plan: Plan,
-    machine: Mapping[str, Any],
+    results: Sequence[Result], missing: Sequence[Section], plan: Plan, machine: Mapping[str, Any]
 ) -> str:
-    intro = resources.files(__package__).joinpath("intro.md").read_text(encoding="utf-8")
-    parts = [intro.format(mode=_mode(plan), legend=LEGEND, **machine)]
+    parts = [_text("intro.md").format(mode=_mode(plan), legend=LEGEND, **machine)]
     if missing:
         names = ", ".join(section.name for section in missing)
         parts.append(f"Missing, because a measurement failed: {names}.\n")
@@ -193,4 +204,4 @@ def _page(
             parts.append(f"{table}\n{links}\n")
         else:
             parts.append(f"All {len(result.entries)} numbers: {links}\n")
-    return "\n".join(part for part in parts if part)
+    return "\n".join(part for part in (*parts, _text("left_out.md")) if part)

@@ -41,8 +41,10 @@ class Store:
 
     def __init__(self, folder: Path, *, anywhere: bool = False) -> None:
         self._folder = folder
-        self._here = self.machine = here()
+        self._here = here()
         self._anywhere = anywhere
+        self.machines: dict[str, Any] = {}
+        """Key -> what the result that is kept under it was measured on."""
         self.foreign: list[str] = []
         """Keys of measurements of another machine or release, which are not taken over."""
         try:
@@ -70,11 +72,10 @@ class Store:
             raise ConfigError(
                 f"{path}: is no measurement of version {VERSION}; remove that file"
             ) from None
-        if self._anywhere:
-            self.machine = there
-        elif not same:
+        if not same and not self._anywhere:
             self.foreign.append(key)
             return None
+        self.machines[key] = there
         return data
 
     def having(self, keys: Iterable[str]) -> dict[str, Any]:
@@ -101,6 +102,7 @@ class Store:
             part.replace(path)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+        self.machines[key] = self._here
         return json.loads(text)["data"]
 
     def _path(self, key: str) -> Path:
