@@ -25,14 +25,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.client.mod import secaggplus_mod
-from flwr.common import (
-    Code,
-    FitIns,
-    FitRes,
-    Status,
-    ndarrays_to_parameters,
-    parameters_to_ndarrays,
-)
+from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.common.secure_aggregation.crypto.shamir import create_shares
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import encrypt, generate_shared_key
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
@@ -211,10 +204,7 @@ def _lone_client(setting: Setting, shares: int) -> float:
         )
         for node in others
     ]
-    tell(
-        Stage.COLLECT_MASKED_VECTORS,
-        {Key.CIPHERTEXT_LIST: boxes, Key.SOURCE_LIST: list(others)},
-    )
+    tell(Stage.COLLECT_MASKED_VECTORS, {Key.CIPHERTEXT_LIST: boxes, Key.SOURCE_LIST: list(others)})
     gone = round(len(others) * setting.dropouts / setting.cohort)
     nodes = [FIRST, *others]
     tell(

@@ -215,12 +215,7 @@ class Pairwise(Members):
         threshold = None if graph.complete else graph.holders // 2 + 1
         length, elements = self._masked()
         self.plan = Plan.of(
-            self._epoch,
-            round=1,
-            length=length,
-            elements=elements,
-            graph=graph,
-            threshold=threshold,
+            self._epoch, round=1, length=length, elements=elements, graph=graph, threshold=threshold
         )
         self._make_members()
         self._prepare()

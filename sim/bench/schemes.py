@@ -124,10 +124,7 @@ def sash(setting: Setting, updates: Sequence[Vector]) -> Contender:
         np.add(lanes, part.data.view(np.uint32), out=lanes)
 
     return Federation(terms, adder, sealer, opened, add=add).contender(
-        "sash",
-        setting,
-        updates,
-        note=f"{adder.bits} bits a value, 32 on the wire; {scheme.preset}",
+        "sash", setting, updates, note=f"{adder.bits} bits a value, 32 on the wire; {scheme.preset}"
     )
 
 
@@ -159,10 +156,7 @@ def esafl(setting: Setting, updates: Sequence[Vector], ring_name: str = DEFAULT_
 
 
 def batchcrypt(
-    setting: Setting,
-    updates: Sequence[Vector],
-    key_bits: int = DEFAULT_KEY_BITS,
-    **coding: Any,
+    setting: Setting, updates: Sequence[Vector], key_bits: int = DEFAULT_KEY_BITS, **coding: Any
 ) -> Contender:
     """BatchCrypt: quantize, batch, draw the powers r^n, multiply; fixed-base tables are made anew.
 

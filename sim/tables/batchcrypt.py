@@ -30,7 +30,7 @@ from flhe_lab.papers.published import MB, rows
 from flhe_lab.tables import phase_costs as costs_of
 from flhe_lab.tables.evaluation import NAMES, TOTAL, VALUES, Evaluation, Round, training_step
 from flhe_lab.tables.phase_costs import Cost, read, timed
-from flhe_lab.tables.result import Marked, counted, projected
+from flhe_lab.tables.result import Marked, counted, derived, projected, published
 from flhe_lab.tables.table import (
     Fill,
     Found,
@@ -93,25 +93,28 @@ def line(paper: str, model: str, mode: str) -> Any:
     return reported(paper, NAMES[model], mode)
 
 
-def iteration_s(paper: str, model: str, mode: str) -> Any:
+def iteration_s(paper: str, model: str, mode: str) -> Marked:
     """Seconds of an iteration: stock FATE's as told, the others' by the ratios told.
 
     ESAFL's own are hours of its Table 5.
     """
     if paper == ESAFL and mode in (ESAFL, PLAIN):
         said = line(paper, model, mode)
-        return said.hours * 3600 / (said.epochs * ITERATIONS[model])
+        return derived(said.hours * 3600 / (said.epochs * ITERATIONS[model]))
     stock = STOCK[model]
-    return stock.stock_s / {FATE: 1, BATCHCRYPT: stock.faster, PLAIN: stock.to_plain}[mode]
+    if mode == FATE:
+        return published(stock.stock_s)
+    return derived(stock.stock_s / {BATCHCRYPT: stock.faster, PLAIN: stock.to_plain}[mode])
 
 
-def traffic_mb(paper: str, model: str, mode: str) -> Any:
+def traffic_mb(paper: str, model: str, mode: str) -> Marked:
     """MB of an iteration, all nine clients, up and down; ESAFL's own are nine times its Table 3."""
     stock, own = STOCK[model], TABLE_3[MODELS.index(model)]
     if paper == ESAFL and mode in (ESAFL, PLAIN):
-        return COHORT * (own.traffic[1] if mode == ESAFL else own.plain_traffic)
-    gigabytes = stock.stock_gb * 1024
-    return {FATE: gigabytes, BATCHCRYPT: gigabytes / stock.smaller, PLAIN: stock.plain_mb}[mode]
+        return derived(COHORT * (own.traffic[1] if mode == ESAFL else own.plain_traffic))
+    if mode == BATCHCRYPT:
+        return derived(stock.stock_gb * 1024 / stock.smaller)
+    return published(stock.stock_gb * 1024 if mode == FATE else stock.plain_mb)
 
 
 def _paper_bill(model: str, mode: str) -> Numbers:
@@ -119,7 +122,8 @@ def _paper_bill(model: str, mode: str) -> Numbers:
     said = line(BATCHCRYPT, model, mode)
     each = said.traffic_gb / 2 / COHORT
     bill = billed(said.hours, each, each, prices.BATCHCRYPT, LINK, COHORT)
-    return dict(zip(BILL, (bill.instance_usd, bill.network_usd, bill.total), strict=True))
+    usd = map(derived, (bill.instance_usd, bill.network_usd, bill.total))
+    return dict(zip(BILL, usd, strict=True))
 
 
 def _step(model: str, plan: Plan) -> Step:
@@ -154,7 +158,7 @@ def _end(paper: str, model: str, cost: Cost, seen: Round) -> Projection:
 
 
 def convergence_of(paper: str, names: Sequence[str], modes: Sequence[str]) -> Fill:
-    """Epochs, hours and all nine clients' GB until convergence: ours, and the paper's of `modes`."""
+    """Hours and all nine clients' GB until convergence, and the paper's epochs and accuracy."""
 
     def ours(model: str, cost: Cost, seen: Round) -> Numbers:
         end = _end(paper, model, cost, seen)
@@ -162,7 +166,8 @@ def convergence_of(paper: str, names: Sequence[str], modes: Sequence[str]) -> Fi
 
     def theirs(model: str, mode: str) -> Numbers:
         said = line(paper, model, mode)
-        return {"time": said.hours, TRAFFIC: said.traffic_gb, "epochs": said.epochs}
+        reached = {"loss" if model == "lstm" else "accuracy": said.reached}
+        return {"time": said.hours, TRAFFIC: said.traffic_gb, "epochs": said.epochs, **reached}
 
     return EVALUATION.filled(costs(names), ours, modes, theirs)
 
@@ -187,10 +192,12 @@ def iterations_of(
     every, some, filled = costs(names), costs(beside), EVALUATION.filled
 
     def seconds(model: str, mode: str) -> Numbers:
-        return {TOTAL: iteration_s(paper, model, mode)}
+        told = {f"{TOTAL}, to {BATCHCRYPT}": STOCK[model].faster} if mode == FATE else {}
+        return {TOTAL: iteration_s(paper, model, mode), **(told if paper == BATCHCRYPT else {})}
 
     def megabytes(model: str, mode: str) -> Numbers:
-        return {TRAFFIC: traffic_mb(paper, model, mode)}
+        told = {f"{TRAFFIC}, to {BATCHCRYPT}": STOCK[model].smaller} if mode == FATE else {}
+        return {TRAFFIC: traffic_mb(paper, model, mode), **(told if paper == BATCHCRYPT else {})}
 
     return (
         filled(every, _breakdown, modes, seconds),
@@ -292,12 +299,7 @@ def _keys_step(plan: Plan) -> Step:
 
 
 def measure_keys(
-    values: int,
-    count: int,
-    sample: int,
-    repeats: int,
-    say: Say,
-    key_bits: Sequence[int] = KEYS,
+    values: int, count: int, sample: int, repeats: int, say: Say, key_bits: Sequence[int] = KEYS
 ) -> dict[str, Any]:
     """Time python-paillier, our arithmetic and our batches by length of key; JSON values."""
     setting = Setting(values, 2)

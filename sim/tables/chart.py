@@ -1,10 +1,11 @@
-"""How a result is drawn: lines or dots. What the paper published is drawn pale.
+"""How a result is drawn: lines, dots or bars. What the paper published is drawn pale.
 
 Nothing here measures. A point of which not all was run (sampled, projected) is hollow.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 MARKERS = "osD^vP*"
 """Of rows of dots, in order; colours are theirs too."""
 
-FIRM = ("counted", "measured", "published")
+FIRM = ("counted", "measured", "published", "derived")
 """Marks of numbers that were run in whole, here or by the paper."""
 
 
@@ -29,9 +30,9 @@ FIRM = ("counted", "measured", "published")
 class Chart:
     """How to draw."""
 
-    kind: Literal["lines", "dots"]
+    kind: Literal["lines", "dots", "bars"]
     """lines: a line for everybody over Entry.x, a panel for each of `whats`; dots: a line for
-    everybody, a dot for each row, a panel for each of `whats`."""
+    everybody, a dot for each row, a panel for each of `whats`; bars: a named bar for every entry."""
     whats: tuple[str, ...]  # Quantities that are drawn
     log: bool = False  # Logarithmic sizes
     log_x: bool = False  # Logarithmic axis of lines
@@ -50,6 +51,9 @@ def draw(result: Result, path: Path) -> None:
         chart(path)
         return
     shown = [e for e in result.entries if e.what in chart.whats]
+    if chart.kind == "bars":
+        _bars(chart, f"{result.source}: {result.title}", shown, path)
+        return
     if chart.kind == "lines":
         shown = [e for e in shown if e.x is not None]
     panels = [[e for e in shown if e.what == what] for what in chart.whats]
@@ -64,7 +68,26 @@ def draw(result: Result, path: Path) -> None:
         axes = figure.subplots(down, across, squeeze=False, sharey=chart.kind == "dots")
         (_lines if chart.kind == "lines" else _dots)(chart, figure, axes, panels, who)
         if any(e.number.mark not in FIRM for e in shown):
-            figure.supxlabel("hollow: sampled or projected; pale: published", fontsize=7)
+            figure.supxlabel("hollow: sampled or projected; pale: of the paper", fontsize=7)
+
+
+def _bars(chart: Chart, title: str, shown: Sequence[Entry], path: Path) -> None:
+    from flhe_lab.tables.result import short
+
+    with figures.drawn(path, 8.0, 0.6 + 0.3 * len(shown)) as figure:
+        axis = figure.subplots()
+        start = 1.0 if chart.log else 0.0
+        names = {e.row: y for y, e in reversed([*enumerate(shown)])}
+        for y, e in enumerate(shown):
+            theirs, value = e.group == "paper", e.number.value
+            look = {"color": figures.COLOURS[theirs], "alpha": 0.4 if theirs else 1.0}
+            axis.barh(y, value - start, left=start, **look)  # type: ignore[arg-type]
+            said = f" {short(value)}{e.unit}" + (f" in the paper: {e.who}" if theirs else "")
+            axis.text(max(value, start), y, said, va="center", fontsize=7)
+        axis.set_yticks([*names.values()], [textwrap.fill(row, 64) for row in names], fontsize=7)
+        axis.set(xscale="log" if chart.log else "linear", title=title, ylim=(len(shown), -1))
+        axis.margins(x=0.3)
+        axis.grid(visible=False)
 
 
 Who = Sequence[tuple[str, str]]

@@ -80,6 +80,12 @@ def tables(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure again what an earlier run has measured.")
     ] = False,
+    redraw: Annotated[
+        bool,
+        typer.Option(
+            "--redraw", help="Measure nothing: write pages and pictures anew of what is kept."
+        ),
+    ] = False,
     listing: Annotated[
         bool, typer.Option("--list", help="List the sections, and measure nothing.")
     ] = False,
@@ -103,8 +109,9 @@ def tables(
     plan = Plan(quick=not full, data_dir=data_dir)
     try:
         with progress(Console(stderr=True)) as advance:
-            others = sections()
-            made = run(chosen, plan, out, others=others, fresh=fresh, progress=advance)
+            made = run(
+                chosen, plan, out, others=sections(), fresh=fresh, redraw=redraw, progress=advance
+            )
     except KeyboardInterrupt:
         how = "the same command without --fresh" if fresh else "the same command"
         Console(stderr=True).print(f"stopped; what was measured is kept, {how} goes on")

@@ -15,7 +15,7 @@ from flhe_lab.tables.evaluation import NAMES as MODEL_NAMES
 from flhe_lab.tables.evaluation import TOTAL, VALUES, Evaluation, Round, row
 from flhe_lab.tables.headlines import BATCHES, COHORT, cnn_step
 from flhe_lab.tables.phase_costs import Cost
-from flhe_lab.tables.result import Group, Marked, counted, projected, published
+from flhe_lab.tables.result import Group, Marked, counted, derived, projected, published
 from flhe_lab.tables.table import Found, Line, Numbers, Plan, Say, Section, Step, Table, section
 
 MODELS = ("resnet20", "gru", "cnn")
@@ -79,7 +79,7 @@ def _table_2(plan: Plan, found: Found) -> Iterator[Line]:
 
 
 def _sizes(size: Marked, values: int) -> Numbers:
-    return {"size": size / 1024, "size of a value": size / values}
+    return {"size": size / 1024, "size of a value": size / Marked(values, size.mark)}
 
 
 # --- all values: Figures 7 and 8, Table 4 ---
@@ -101,7 +101,7 @@ def _said(model: str, mode: str) -> Any:
 
 def _iteration_s(model: str, mode: str) -> Numbers:
     said = _said(model, mode)
-    return {TOTAL: said.hours * 3600 / said.epochs}
+    return {TOTAL: derived(said.hours * 3600 / said.epochs)}
 
 
 def _traffic(_model: str, cost: Cost, _seen: Round) -> Numbers:
@@ -111,7 +111,7 @@ def _traffic(_model: str, cost: Cost, _seen: Round) -> Numbers:
 
 def _paper_traffic(model: str, mode: str) -> Numbers:
     said = _said(model, mode)
-    return {"traffic": said.traffic_gb * (1 << 30) / 1e6 / said.epochs}
+    return {"traffic": derived(said.traffic_gb * (1 << 30) / 1e6 / said.epochs)}
 
 
 def _ends(model: str, _cost: Cost, seen: Round) -> Numbers:

@@ -19,16 +19,19 @@ from typing import Literal, get_args
 from flhe.errors import ConfigError
 from flhe_lab.tables.chart import Chart, Own
 
-Mark = Literal["counted", "measured", "sampled", "projected", "published"]
+Mark = Literal["counted", "measured", "sampled", "projected", "published", "derived"]
 """Where a number comes from, the firmest first; LEGEND says what each one means."""
 
 MARKS: tuple[Mark, ...] = get_args(Mark)
+PAPERS: tuple[Mark, ...] = ("published", "derived")  # Marks of a paper's numbers
+
 _MEANINGS: dict[Mark, str] = {
     "counted": "the number is exact, such as the bytes of a ciphertext",
     "measured": "all of it ran on this machine",
     "sampled": "a part of it ran on this machine, and the rest is in proportion",
     "projected": "a model computes it from other numbers, such as seconds on a described link",
     "published": "a paper states it",
+    "derived": "computed here from numbers that a paper states",
 }
 
 LEGEND = "The small word behind a number says where the number comes from:\n\n" + "".join(
@@ -39,7 +42,10 @@ LEGEND = "The small word behind a number says where the number comes from:\n\n" 
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A number with its mark. Arithmetic keeps the weakest mark."""
+    """A number with its mark. Arithmetic keeps the weakest mark.
+
+    What is made of two published numbers is derived; a bare factor changes the unit only.
+    """
 
     value: float  # Finite
     mark: Mark  # Where it comes from
@@ -75,12 +81,13 @@ def weakest(*marks: Mark) -> Mark:
 
     Raises ConfigError: a paper's number among ours: such a number would stand for neither.
     """
-    if "published" in marks and set(marks) != {"published"}:
+    papers = [mark in PAPERS for mark in marks]
+    if any(papers) != all(papers):
         raise ConfigError("a published number and one of ours do not mix: show them side by side")
-    return max(marks, key=MARKS.index)
+    return "derived" if len(marks) > 1 and papers[0] else max(marks, key=MARKS.index)
 
 
-counted, measured, sampled, projected, published = (
+counted, measured, sampled, projected, published, derived = (
     functools.partial(Marked, mark=mark) for mark in MARKS
 )
 
@@ -108,9 +115,10 @@ class Entry:
     x: float | None = None  # Place on a numeric axis, for lines
 
     def __post_init__(self) -> None:
-        if (self.group == "paper") != (self.number.mark == "published"):
+        if (self.group == "paper") != (self.number.mark in PAPERS):
             raise ConfigError(
-                f"{self.row}, {self.who}, {self.what}: a paper's number is published, and no other is"
+                f"{self.row}, {self.who}, {self.what}: a paper's number is published or derived, "
+                "and no other is"
             )
 
 
@@ -182,8 +190,9 @@ def ratios(
     """For each row, everybody's `what` divided by that of `to`: entries "`what`, ratio", unit "x".
 
     A paper's numbers are divided by the paper's own of that name, ours and peers' by ours; the ratio of
-    `to` is 1. With `group`, only entries of that group.
+    `to` is 1. With `group`, only entries of that group. A ratio that is among `entries` stays as told.
     """
+    told = {(e.row, e.who, e.group) for e in entries if e.what == f"{what}, to {to}"}
     base: dict[tuple[str, bool], Marked] = {}
     for e in entries:
         if e.what == what and e.who == to:
@@ -191,7 +200,8 @@ def ratios(
     out = []
     for e in entries:
         one = base.get((e.row, e.group == "paper"))
-        if e.what == what and one is not None and one.value and group in (None, e.group):
+        asked = group in (None, e.group) and (e.row, e.who, e.group) not in told
+        if e.what == what and one is not None and one.value and asked:
             number = e.number / one
             out.append(Entry(e.row, e.who, e.group, f"{what}, to {to}", "x", number, e.x))
     return tuple(out)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from flhe.errors import ConfigError, FlheError
-from flhe_lab.bench.host import machine, pinned, quiet
+from flhe_lab.bench.host import pinned, quiet
 from flhe_lab.bench.turns import Progress
 from flhe_lab.tables.chart import draw
 from flhe_lab.tables.result import LEGEND, Result, to_csv, to_markdown
-from flhe_lab.tables.store import Store
+from flhe_lab.tables.store import Store, here
 from flhe_lab.tables.table import Found, Plan, Say, Section, Step
 
 
@@ -51,19 +53,22 @@ def run(
     *,
     others: Sequence[Section] = (),
     fresh: bool = False,
+    redraw: bool = False,
     progress: Progress | None = None,
 ) -> Made:
     """Measure what is not there yet, then write the page and all that it shows.
 
     A step that fails does not keep others from being measured; the page names sections that lack it.
 
-    Raises ConfigError: what cannot be read or written. FlheError: a section that is wrong.
+    Raises ConfigError: what cannot be read or written; with `redraw`, a measurement that is not there.
+    FlheError: a section that is wrong.
 
     `sections` are asked for; the page shows `others` too, in this order, where all of it was measured
     before. `out` is a directory, made if it is not there, with a page and a folder named by `plan`.
-    `fresh` measures again what is asked for.
+    `fresh` measures again what is asked for. `redraw` measures nothing: the page and its pictures are
+    made anew of what is kept, on whichever machine it was measured.
     """
-    store = Store(out / plan.name / "measured")
+    store = Store(out / plan.name / "measured", anywhere=redraw)
     # Sections that are not asked for are shown where all of theirs is there.
     asked = {section.name for section in sections}
     rest = [section for section in sections if section.name not in {o.name for o in others}]
@@ -71,6 +76,9 @@ def run(
     found = {} if fresh else store.having(step.key for step in steps)
     foreign = tuple(store.foreign)
     todo = [step for step in steps if step.key not in found]
+    if redraw and todo:
+        lacks = f"{len(todo)} of {len(steps)} measurements are missing, such as {todo[0].key}"
+        raise ConfigError(f"--redraw: {lacks}; measure them first, without --redraw")
     failures: list[tuple[str, str]] = []
     for done, step in enumerate(todo):
 
@@ -92,7 +100,8 @@ def run(
         elif section.name in asked:
             missing.append(section)
     results = _report(shown, plan, found)
-    where = write(results, missing, plan, out)
+    machine = _machine(steps_of(shown, plan), store)
+    where = write(results, missing, plan, out, machine)
     kept = len(steps) - len(todo)
     return Made(tuple(results), where, len(todo) - len(failures), kept, foreign, tuple(failures))
 
@@ -113,22 +122,39 @@ def _report(sections: Sequence[Section], plan: Plan, found: Found) -> list[Resul
     return results
 
 
+def _machine(steps: Sequence[Step], store: Store) -> dict[str, Any]:
+    """What most steps ran on; its "elsewhere" says which did not, and on what."""
+    machines = [store.machines[step.key] for step in steps] or [here()]
+    usual, _ = Counter(machine["processor"] for machine in machines).most_common(1)[0]
+    on = {step.about: store.machines[step.key]["processor"] for step in steps}
+    others = (f" {what} ran on {where}." for what, where in on.items() if where != usual)
+    machine = next(machine for machine in machines if machine["processor"] == usual)
+    return {**machine, "elsewhere": "".join(others)}
+
+
 # --- the page, and what it links to: for each result a CSV, a Markdown file and a PNG ---
 
 SHORT = 24
 """Lines of a table that the page shows in full; longer ones are linked."""
 
 
-def write(results: Sequence[Result], missing: Sequence[Section], plan: Plan, out: Path) -> Path:
-    """Write all; returns the page's path. ConfigError where a file cannot be written."""
+def write(
+    results: Sequence[Result],
+    missing: Sequence[Section],
+    plan: Plan,
+    out: Path,
+    machine: Mapping[str, Any],
+) -> Path:
+    """Write all, measured on `machine`; returns the page's path. ConfigError: an unwritable file."""
     folder = out / plan.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for result in results:
             (folder / f"{result.name}.csv").write_text(to_csv(result), encoding="utf-8")
-            (folder / f"{result.name}.md").write_text(_alone(result, plan), encoding="utf-8")
+            alone = _alone(result, plan, machine)
+            (folder / f"{result.name}.md").write_text(alone, encoding="utf-8")
         path = out / f"{plan.name}.md"
-        path.write_text(_page(results, missing, plan), encoding="utf-8")
+        path.write_text(_page(results, missing, plan, machine), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{error.filename}: cannot be written ({error.strerror})") from None
     for result in results:
@@ -137,23 +163,28 @@ def write(results: Sequence[Result], missing: Sequence[Section], plan: Plan, out
     return path
 
 
+def _text(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
 def _mode(plan: Plan) -> str:
     return "--quick" if plan.quick else "--full"
 
 
-def _alone(result: Result, plan: Plan) -> str:
-    made = "`flhe tables {}`, flhe {flhe}, {processor}".format(_mode(plan), **machine())
+def _alone(result: Result, plan: Plan, machine: Mapping[str, Any]) -> str:
+    made = "`flhe tables {}`, flhe {flhe}, {processor}.{elsewhere}".format(_mode(plan), **machine)
     head = f"# {result.source}: {result.title}"
-    return f"{head}\n\n{_notes(result)}{to_markdown(result)}\n{LEGEND}\nMade by {made}.\n"
+    return f"{head}\n\n{_notes(result)}{to_markdown(result)}\n{LEGEND}\nMade by {made}\n"
 
 
 def _notes(result: Result) -> str:
     return "".join(f"{note}\n\n" for note in result.notes)
 
 
-def _page(results: Sequence[Result], missing: Sequence[Section], plan: Plan) -> str:
-    intro = resources.files(__package__).joinpath("intro.md").read_text(encoding="utf-8")
-    parts = [intro.format(mode=_mode(plan), legend=LEGEND, **machine())]
+def _page(
+    results: Sequence[Result], missing: Sequence[Section], plan: Plan, machine: Mapping[str, Any]
+) -> str:
+    parts = [_text("intro.md").format(mode=_mode(plan), legend=LEGEND, **machine)]
     if missing:
         names = ", ".join(section.name for section in missing)
         parts.append(f"Missing, because a measurement failed: {names}.\n")
@@ -173,4 +204,4 @@ def _page(results: Sequence[Result], missing: Sequence[Section], plan: Plan) -> 
             parts.append(f"{table}\n{links}\n")
         else:
             parts.append(f"All {len(result.entries)} numbers: {links}\n")
-    return "\n".join(part for part in parts if part)
+    return "\n".join(part for part in (*parts, _text("left_out.md")) if part)

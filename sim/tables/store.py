@@ -36,12 +36,15 @@ class Store:
 
     Raises ConfigError: the folder cannot be made or written.
 
-    `folder` is made if it is not there.
+    `folder` is made if it is not there. With `anywhere`, measurements of any machine are taken over.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, anywhere: bool = False) -> None:
         self._folder = folder
         self._here = here()
+        self._anywhere = anywhere
+        self.machines: dict[str, Any] = {}
+        """Key -> what the result that is kept under it was measured on."""
         self.foreign: list[str] = []
         """Keys of measurements of another machine or release, which are not taken over."""
         try:
@@ -69,9 +72,10 @@ class Store:
             raise ConfigError(
                 f"{path}: is no measurement of version {VERSION}; remove that file"
             ) from None
-        if not same:
+        if not same and not self._anywhere:
             self.foreign.append(key)
             return None
+        self.machines[key] = there
         return data
 
     def having(self, keys: Iterable[str]) -> dict[str, Any]:
@@ -98,6 +102,7 @@ class Store:
             part.replace(path)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+        self.machines[key] = self._here
         return json.loads(text)["data"]
 
     def _path(self, key: str) -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flhe_lab.tables.command import sections
-from flhe_lab.tables.result import LEGEND, MARKS, Result, to_csv, to_markdown
+from flhe_lab.tables.result import LEGEND, MARKS, PAPERS, Result, to_csv, to_markdown
 from flhe_lab.tables.table import Plan
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -88,6 +88,35 @@ def test_the_headlines_hold() -> None:
     table = (FOLDER / "headlines.md").read_text(encoding="utf-8")
     assert table.count("holds") >= 13
     assert "NOT" not in table
+
+
+def test_pages_that_quote_one_ratio_of_sash_quote_both() -> None:
+    pages = [*DOCS.glob("*.md"), *DOCS.glob("how-to/*.md"), *DOCS.glob("schemes/*.md")]
+    for page in (*pages, DOCS.parent / "README.md"):
+        text = page.read_text(encoding="utf-8")
+        assert ("1,379" in text) == ("6.46" in text), page
+    rows_ = [r for r in (FOLDER / "headlines.md").read_text().splitlines() if "like for like" in r]
+    assert ["6.46" in rows_[0], "1,379" in rows_[1], "Python" in rows_[1]] == [True] * 3
+
+
+def test_what_is_computed_of_a_papers_numbers_is_derived(results: list[Result]) -> None:
+    marks = {
+        (result.name, entry.what, entry.who): entry.number.mark
+        for result in results
+        for entry in result.entries
+        if entry.group == "paper"
+    }
+    assert set(marks.values()) == set(PAPERS)
+    sizes = [mark for (name, what, _), mark in marks.items() if what == "size of a value"]
+    assert sizes == ["derived"] * 8
+    assert marks["flashe-table-2", "size", "FLASHE"] == "published"
+    assert marks["batchcrypt-figure-7", "iteration", "FATE"] == "published"
+    assert marks["batchcrypt-figure-7", "iteration", "BatchCrypt"] == "derived"
+    assert marks["batchcrypt-figure-7", "iteration, to BatchCrypt", "FATE"] == "published"
+    assert marks["flashe-figure-7", "iteration", "FLASHE"] == "derived"
+    assert marks["batchcrypt-figure-11", "total", "FATE"] == "derived"
+    assert marks["batchcrypt-table-4", "accuracy", "FATE"] == "published"
+    assert marks["flashe-table-4", "time, to plain", "FLASHE"] == "derived"
 
 
 def test_every_name_in_the_page_on_fedml_he_exists() -> None:

@@ -16,6 +16,7 @@ from flhe_lab.tables.result import (
     Entry,
     Result,
     counted,
+    derived,
     measured,
     projected,
     published,
@@ -30,7 +31,7 @@ ENTRIES = (
     Entry("CNN", "ours", "ours", "time", "s", measured(2.0), 1.0),
     Entry("CNN", "phe", "peer", "time", "s", sampled(8.0), 1.0),
     Entry("CNN", "Pai", "paper", "time", "s", published(20.0), 1.0),
-    Entry("CNN", "FLASHE", "paper", "time", "s", published(5.0), 1.0),
+    Entry("CNN", "FLASHE", "paper", "time", "s", derived(5.0), 1.0),
     Entry("GRU", "ours", "ours", "time", "s", projected(1.0), 2.0),
     Entry("GRU", "ours", "ours", "size", "MB", counted(0.25), 2.0),
 )
@@ -79,6 +80,8 @@ def test_ratios_are_to_ones_own_kind() -> None:
     assert ("CNN", "Pai") not in found  # the paper has nobody of that name
     theirs = {e.who: e.number.value for e in ratios(ENTRIES, "time", "FLASHE")}
     assert theirs == {"Pai": 4.0, "FLASHE": 1.0}
+    told = Entry("CNN", "Pai", "paper", "time, to FLASHE", "x", published(3.9), 1.0)
+    assert "Pai" not in {e.who for e in ratios((*ENTRIES, told), "time", "FLASHE")}
 
 
 @pytest.mark.parametrize(
@@ -95,6 +98,7 @@ def test_numbers_are_short(value: float, said: str) -> None:
         Chart("lines", ("time",), log=True, log_x=True, xlabel="clients"),
         Chart("dots", ("time", "size"), log=True),
         Chart("dots", ("size",)),
+        Chart("bars", ("time",), log=True),
     ],
 )
 def test_each_kind_of_chart_is_drawn(chart: Chart, tmp_path: Path) -> None:

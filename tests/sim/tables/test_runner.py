@@ -88,6 +88,31 @@ def test_measurements_of_another_machine_or_release_are_made_again(
     assert (counting.ran, made.foreign) == ([0], ("step-0",))
 
 
+def test_a_page_is_drawn_again_of_what_any_machine_measured(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="3 of 3 measurements are missing, such as step-0"):
+        run([Counting().section], QUICK, tmp_path, redraw=True)
+    run([Counting().section], QUICK, tmp_path)
+    folder, page = tmp_path / "results-quick", tmp_path / "results-quick.md"
+    for i, name in enumerate(("an old one", "an old one", "a borrowed one")):
+        path = folder / "measured" / f"step-{i}.json"
+        document = json.loads(path.read_text())
+        document["machine"]["processor"] = name
+        path.write_text(json.dumps(document))
+    numbers, kept = (folder / "p-one.csv").read_text(), sorted(folder.rglob("*.json"))
+    for path in (page, folder / "p-one.csv", folder / "p-one.png"):
+        path.unlink()
+    counting = Counting()
+    made = run([counting.section], QUICK, tmp_path, redraw=True)
+    assert (counting.ran, made.measured, made.foreign) == ([], 0, ())
+    assert (folder / "p-one.csv").read_text() == numbers
+    assert (folder / "p-one.png").stat().st_size > 0
+    assert sorted(folder.rglob("*.json")) == kept
+    text = page.read_text()
+    assert "an old one, " in text
+    assert "step 2 ran on a borrowed one." in text
+    assert "## What is not repeated" in text
+
+
 @pytest.mark.parametrize("text", ["", "{}", '{"format": "x", "version": 1, "key": "step-0"}'])
 def test_a_foreign_file_is_refused(text: str, tmp_path: Path) -> None:
     store = Store(tmp_path)
