@@ -125,9 +125,8 @@ def reply(
     """
     from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-    content = {
-        "arrays": ArrayRecord({name: tensor.cpu() for name, tensor in sums.items()}),
-        "metrics": MetricRecord({"num-examples": 1}),
-        PROMISED: ConfigRecord({"max-norm": float(max_norm), "sampling": float(sampling)}),
-    }
-    return Message(RecordDict(content), reply_to=message)
+    content = RecordDict()
+    content["arrays"] = ArrayRecord({name: tensor.cpu() for name, tensor in sums.items()})
+    content["metrics"] = MetricRecord({"num-examples": 1})
+    content[PROMISED] = ConfigRecord({"max-norm": float(max_norm), "sampling": float(sampling)})
+    return Message(content, reply_to=message)

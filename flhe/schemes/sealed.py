@@ -231,7 +231,7 @@ def _split(
     for item in told:
         support = Support.from_bytes(body[at : at + item.nbytes].tobytes(), item.length)
         if support.digest() != item.digest:
-            raise ProtocolError("sealed: a support does not match the header")
+            raise ProtocolError("sealed: a support is not the one in the header")
         supports.append(support)
         at += item.nbytes
     return data, supports

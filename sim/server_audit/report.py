@@ -135,7 +135,7 @@ def run(out: Path, *, quick: bool = False, progress: Progress | None = None) -> 
     found = audit(QUICK, 1, progress) if quick else audit(FULL, REPEATS, progress)
     command = f"{COMMAND} {out}{' --quick' if quick else ''}"
     figures.save_data(out, FORMAT, VERSION, to_data(found, command))
-    out.write_text(page(found, command), encoding="utf-8")
+    out.write_text(page(found, command, version("flwr")), encoding="utf-8")
     return found
 
 
@@ -178,8 +178,8 @@ def rows(found: Audit) -> list[list[str]]:
     return lines
 
 
-def page(found: Audit, command: str) -> str:
-    """The page, in Markdown."""
+def page(found: Audit, command: str, flwr: str) -> str:
+    """Return the page in Markdown; `flwr` is the version of Flower that was attacked."""
     heading, *lines = ["| " + " | ".join(row) + " |" for row in rows(found)]
     rule = "|---" * (len(SYSTEMS) + 1) + "|"
     does = [f"- **{each.name}.** {each.does}" for each in EXPERIMENTS]
@@ -195,7 +195,7 @@ def page(found: Audit, command: str) -> str:
         chance=found.chance,
         table="\n".join([heading, rule, *lines]),
         reads=READS,
-        flwr=version("flwr"),
+        flwr=flwr,
         does="\n".join(does),
         why="\n".join(f"n/a: {each}." for each in why),
         more="\n".join(more) or "Nowhere.",

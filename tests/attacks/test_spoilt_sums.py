@@ -48,7 +48,7 @@ def sash(grid: Puppets, rounds: int) -> Any:
 def test_a_set_that_members_opened_together_has_no_second_one(tmp_path: Path) -> None:
     """To whoever colludes with the one who spoilt it, it was a sum."""
     grid = Puppets(tmp_path, 5)
-    with pytest.raises(AlteredError, match=r"one of nodes \[100, 101, 102, 103, 104\] spoilt it"):
+    with pytest.raises(AlteredError, match=r"one of nodes \[100, 101, 102, 103, 104\] altered it"):
         sash(grid, ROUNDS)
     assert max(grid.stages("round").count(100 + i) for i in range(5)) == 1
 

@@ -203,7 +203,7 @@ def test_nobody_is_caught_up_by_too_few(tmp_path: Path, caplog: Log) -> None:
 
     grid.lies(range(100, 107), "verify", shy)
     ledger = ledger_of(grid, 2)
-    assert f"nodes [{100 + late}] stay behind: no member sealed a checkpoint" in caplog.text
+    assert f"nodes [{100 + late}] remain behind: no member sealed a checkpoint" in caplog.text
     assert "too few find their model in its checkpoint" in caplog.text
     assert grid.survivors == [7, 6]
     assert ledger.box is None

@@ -96,7 +96,9 @@ def test_the_attacks_work_where_nothing_stops_them(found: Audit) -> None:
 
 def test_the_page_says_what_was_found(kept: dict[str, Any]) -> None:
     audit = of_data(kept)
-    assert report.page(audit, kept["made_by"]["command"]) == PAGE.read_text(encoding="utf-8"), AGAIN
+    made = kept["made_by"]
+    page = report.page(audit, made["command"], made["flwr"])
+    assert page == PAGE.read_text(encoding="utf-8"), AGAIN
     assert audit.exceeding() == KNOWN.keys(), AGAIN
     assert (audit.setting, audit.repeats) == (report.FULL, report.REPEATS)
     rest = {name: kept[name] for name in ("made_by", "setting", "repeats", "cells")}
