@@ -37,7 +37,10 @@ RUNS = {
     ("way", "variance"),
     [
         (ways.pooled, 1),
-        (ways.federated, SITES / (SITES - 1)),
+        (
+            ways.federated,
+            SITES / (SITES - SITES // 3),
+        ),  # as many may collude, without a pinned roster
         (partial(ways.in_process, honest=SITES - 1), SITES / (SITES - 1)),
         (partial(ways.in_process, honest=SITES), 1),
         (partial(ways.in_process, honest=1), SITES),
@@ -91,7 +94,7 @@ def test_the_page_says_what_was_found(tmp_path: Path) -> None:
 
 
 def test_one_run_gives_a_percentage() -> None:
-    assert 0 <= report.accuracy(STEP, OPACUS, 1.0, 0) <= 100
+    assert 0 <= report.accuracy(STEP, OPACUS, 1.0, 1, 0) <= 100
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
