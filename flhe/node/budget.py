@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flhe.coding.base import Mechanism
 from flhe.errors import BudgetError
@@ -83,7 +83,9 @@ class Budget:
             if not keep:
                 return kept
             # Without a limit a site goes on and counts, but a limit that is set later still refuses.
-            made = Ledger.of(counts, now.entry if refusal else kept)
+            made = Ledger.of(counts, kept)
+            if refusal:
+                made = replace(made, entry=now.entry, before=now.before)
             # On disk first: after a crash in between the ledger is one entry ahead, which is taken.
             self.store.write(LEDGER, made.to_bytes())
             return kept if refusal else made.entry

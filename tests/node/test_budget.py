@@ -167,11 +167,12 @@ def test_keys_without_a_record_begin_none_by_themselves(
     (restored.root / "identity.key").chmod(0o600)
     elsewhere = of(restored)
     assert elsewhere.public == budget.public
+    replace(elsewhere, epsilon=0.0).spend(Mechanism(1000.0, 1.0))  # begins none either
     for act in (elsewhere.check, elsewhere.spend):
         with pytest.raises(BudgetError, match="flhe budget --confirm"):
             act(NOISE)
     elsewhere.confirm()
-    spend(elsewhere, 3)
+    spend(elsewhere, 2)
 
 
 def test_so_many_kinds_of_noise_that_none_more_fits_lock_nobody_out() -> None:
