@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from flhe_app.processes import Children
     from flhe_app.superlink import Process
 
-SIMULATION_S = 120.0
+SIMULATION_S = 600.0
 """Maximum wait for the simulation's process to appear."""
-SETTLE_S = 20.0
+SETTLE_S = 60.0
 """Maximum wait for Flower's record of a run's end."""
 STREAM_S = 5.0
 """Maximum wait for the last lines of the run's log."""

@@ -112,7 +112,7 @@ class Settings:
     fraction_train: float = hidden(
         1.0, "Share of the nodes that train in a round.", positive=True, most=1
     )
-    join_timeout: float = hidden(60.0, "Longest wait for the nodes, in seconds.", positive=True)
+    join_timeout: float = hidden(300.0, "Longest wait for the nodes, in seconds.", positive=True)
     round_timeout: float = hidden(600.0, "Longest stage of a round, in seconds.", positive=True)
     device: str = hidden("cpu", "Where nodes train: cpu, cuda.")
     bits: int = _encrypted(

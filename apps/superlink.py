@@ -12,7 +12,7 @@ from typing import NoReturn
 from flhe_app.environment import FLOWER_CONFIG, answers, cpus, free_port
 from flhe_app.processes import Children, describe_exit, script
 
-SUPERLINK_S = 60.0
+SUPERLINK_S = 300.0
 """Maximum wait for its answer."""
 LOOK_S = 0.2
 """Seconds between two looks."""

@@ -24,6 +24,7 @@ from flhe_app.server_app import make_strategy
 from flhe_app.settings import Settings
 from flhe_app.tasks import task_named
 from flhe_app.tasks.base import new_model
+from tests.patience import PATIENCE_S
 
 NOTHING: Mapping[str, Any] = {}
 Arrays = dict[str, NDArray[Any]]
@@ -153,7 +154,10 @@ class Federated:
             strategy._on_round = self.reports.append
         self.initial = ArrayRecord(new_model(task, settings.seed).state_dict())
         result = strategy.start(
-            grid=grid, initial_arrays=self.initial, num_rounds=settings.num_rounds, timeout=120
+            grid=grid,
+            initial_arrays=self.initial,
+            num_rounds=settings.num_rounds,
+            timeout=PATIENCE_S,
         )
         grid.close()
         self.arrays, self.contexts = result.arrays, grid.contexts

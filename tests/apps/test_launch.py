@@ -12,7 +12,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -26,16 +25,17 @@ from flhe_app.environment import environment
 from flhe_app.flower_run import FlowerRun
 from flhe_app.outcome import Outcome, last_exception
 from flhe_app.processes import Children, tagged
+from tests.patience import PATIENCE_S, until
 
-SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(3600)"]
 ORPHANS = [  # a child in a session of its own, that ignores SIGTERM and has one more
     sys.executable,
     "-c",
     "import signal, subprocess, sys, time\n"
     "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'],"
+    "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)'],"
     " start_new_session=True)\n"
-    "print('up', flush=True); time.sleep(60)",
+    "print('up', flush=True); time.sleep(3600)",
 ]
 
 
@@ -61,18 +61,17 @@ def nothing_left() -> Iterator[None]:
     before = set(psutil.pids())
     yield
     names = ("flower-super", "flwr", "ray::", "raylet", "gcs_server", "flhe_app.processes")
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        left = []
+
+    def left() -> list[str]:
+        found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 line = " ".join(process.cmdline())
                 if process.pid not in before and any(name in line for name in names):
-                    left.append(line)
-        if not left:
-            return
-        time.sleep(0.2)
-    pytest.fail(f"still running: {left}")
+                    found.append(line)
+        return found
+
+    until(lambda: not left())
 
 
 @pytest.mark.parametrize(
@@ -154,10 +153,7 @@ def test_children_are_stopped_with_theirs_even_when_orphaned(tmp_path: pathlib.P
     children = Children(os.environ, tmp_path / "scratch", hold=[mine.fileno()])
     mine.close()
     process = children.start(ORPHANS, log=log, cwd=tmp_path)
-    deadline = time.monotonic() + 30
-    while not log.exists() or b"up" not in log.read_bytes():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: log.exists() and b"up" in log.read_bytes())
     process.kill()
     process.wait()
     assert tagged(children.tag)
@@ -180,7 +176,7 @@ def test_watchdog_cleans_up_after_a_killed_parent(tmp_path: pathlib.Path) -> Non
             "from flhe_app.processes import Children\n"
             f"children = Children(os.environ, pathlib.Path({str(scratch)!r}))\n"
             f"children.start({SLEEPER!r}, log=pathlib.Path(os.devnull), cwd=pathlib.Path('/'))\n"
-            "print(children.tag, flush=True); time.sleep(60)",
+            "print(children.tag, flush=True); time.sleep(3600)",
         ],
         stdout=subprocess.PIPE,
         text=True,
@@ -190,11 +186,7 @@ def test_watchdog_cleans_up_after_a_killed_parent(tmp_path: pathlib.Path) -> Non
     assert len(tagged(tag)) == 1
     parent.kill()
     parent.communicate()
-    deadline = time.monotonic() + 15
-    while (tagged(tag) or scratch.exists()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not tagged(tag)
-    assert not scratch.exists()
+    until(lambda: not tagged(tag) and not scratch.exists())
 
 
 def test_stopped_while_it_starts(env: dict[str, str], tmp_path: pathlib.Path) -> None:
@@ -203,7 +195,7 @@ def test_stopped_while_it_starts(env: dict[str, str], tmp_path: pathlib.Path) ->
         assert process.stdout is not None
         assert process.stdout.readline() == "starting Flower\n"
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 143
     assert err == "flhe: stopped by SIGTERM; everything it started is stopped too\n"
     assert not list((tmp_path / "data/flhe/runs").iterdir())
@@ -219,7 +211,7 @@ def test_a_killed_superlink_is_noticed(env: dict[str, str]) -> None:
                     if any("flower-superlink" in part for part in child.cmdline()[:2]):
                         child.kill()
                         killed = True
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "flower-superlink was killed by signal 9" in err
     assert err.count("\n") == 1
@@ -234,7 +226,7 @@ def test_a_plain_run_from_end_to_end(env: dict[str, str], tmp_path: pathlib.Path
             *("run", "--scheme", "plain", "--nodes", "1", "--rounds", "1", "--local-epochs", "1"),
             *("--json", str(results), "--output", str(model), "--report", str(report)),
         )
-        out, err = process.communicate(timeout=240)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (0, "")
     content = json.loads(results.read_text())
     assert " ".join(content) == (
@@ -278,7 +270,7 @@ def test_a_run_goes_on_after_its_simulation_was_killed(
     first = next((line for line in process.stdout if line.startswith("round 1/3")), "")
     assert first, process.communicate()[1]
     kill_simulation(process.pid)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1, err
     # A round takes less time than it may take to find the process: one more can be done by then.
     ended = re.search(r"the simulation's process ended after ([12]) of 3 rounds", err)
@@ -290,7 +282,7 @@ def test_a_run_goes_on_after_its_simulation_was_killed(
 
     results, model = tmp_path / "out.json", tmp_path / "model.npz"
     process = flhe(env, "run", "--resume", directory, "--json", str(results))
-    out, err = process.communicate(timeout=200)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (0, "")
     lines = out.splitlines()
     assert (lines[0], lines[int(ended[1])]) == (first.rstrip("\n"), "starting Flower")
@@ -300,13 +292,13 @@ def test_a_run_goes_on_after_its_simulation_was_killed(
 
     sealed, keys = f"{directory}/model.flhe", f"{directory}/nodes"
     process = flhe(env, "open", sealed, "--key", keys, "--output", str(model))
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (0, "")
     assert out.endswith("round 3\n")
     assert model.exists()
 
     process = flhe(env, "run", "--resume", directory)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "the run is finished, with 3 rounds" in err
     assert err.count("\n") == 1

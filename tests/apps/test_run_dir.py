@@ -154,7 +154,7 @@ def test_what_is_no_run_is_refused(tmp_path: pathlib.Path) -> None:
 def test_what_an_earlier_run_left_running_is_ended() -> None:
     path = begun(Settings())
     (path / "tag").write_text("left-by-a-test")
-    sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
+    sleeper = [sys.executable, "-c", "import time; time.sleep(3600)"]
     process = subprocess.Popen(sleeper, env={**os.environ, TAG: "left-by-a-test"})
     while psutil.Process(process.pid).environ().get(TAG) is None:
         pass

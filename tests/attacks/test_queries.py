@@ -25,6 +25,7 @@ from flhe.strategies import SecureSum
 from flhe.strategies.exchange import Exchange
 from flhe.strategies.masking_agreement import MaskingAgreement
 from flhe.training.query import QUERY, AnswerForm, Part, Query
+from tests.patience import PATIENCE_S
 from tests.strategies.puppets import Puppets
 from tests.strategies.variants import ALLOWED
 
@@ -69,7 +70,7 @@ class Liar:
         fed = self.fed
         fed.query, fed.forms = Query.of(name, parameters), {}
         fed.begin(number, attempt)
-        replies = fed.grid.send_and_receive(fed.questions(list(nodes)), timeout=30)
+        replies = fed.grid.send_and_receive(fed.questions(list(nodes)), timeout=PATIENCE_S)
         return {fed.grid.node_of(reply): reply for reply in replies}
 
     def added(self, replies: Mapping[int, Message], needed: int = 2) -> Sealed:
@@ -92,7 +93,7 @@ class Liar:
         }
         content = RecordDict({records.STAGE: fed.stage("total", True, **fields)})
         content[records.SUM] = records.from_sealed(total)
-        (reply,) = fed.grid.send_and_receive([Message(content, node, "train")], timeout=30)
+        (reply,) = fed.grid.send_and_receive([Message(content, node, "train")], timeout=PATIENCE_S)
         return reply
 
 

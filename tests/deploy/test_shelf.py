@@ -25,6 +25,7 @@ from flhe.cli import app
 from flhe.errors import ConfigError
 from flhe_app import shelf
 from flhe_lab.rehearsal import app as loopback_app
+from tests.patience import PATIENCE_S
 
 APP_ID = loopback_app.APP_ID
 
@@ -85,15 +86,19 @@ def test_flower_finds_apps_and_their_signatures_on_the_shelf(fab: Path) -> None:
             url, signed, _ = request_download_link(
                 APP_ID, version, f"{hub}/hub/fetch-fab", "fab_url"
             )
-            assert requests.get(url, timeout=5).content == fab.read_bytes()
+            assert requests.get(url, timeout=PATIENCE_S).content == fab.read_bytes()
             assert signed == shelf.signatures(fab)
         for app_id, version in ((APP_ID, "0.2.0"), ("@flhe/other", None)):
             with pytest.raises(ValueError, match="not found"):
                 request_download_link(app_id, version, f"{hub}/hub/fetch-fab", "fab_url")
         for path in ("/fabs/../app/pyproject.toml", "/fabs/app.fab.signatures", "/"):
-            assert requests.get(hub.removesuffix("/v1") + path, timeout=5).status_code == 404
+            assert (
+                requests.get(hub.removesuffix("/v1") + path, timeout=PATIENCE_S).status_code == 404
+            )
         for body in (b"", b"[]", b"{", b'{"app_id": 5}', b"x" * (1 << 17)):
-            assert requests.post(f"{hub}/hub/fetch-fab", body, timeout=5).status_code == 404
+            assert (
+                requests.post(f"{hub}/hub/fetch-fab", body, timeout=PATIENCE_S).status_code == 404
+            )
 
 
 def test_one_damaged_app_costs_the_others_nothing(fab: Path) -> None:
@@ -105,11 +110,11 @@ def test_one_damaged_app_costs_the_others_nothing(fab: Path) -> None:
     with shelf.serving(fab.parent) as hub:
         where = f"{hub}/hub/fetch-fab"
         url, _, _ = request_download_link(APP_ID, None, where, "fab_url")
-        assert requests.get(url, timeout=5).content == fab.read_bytes()
-        assert requests.post(where, json={"app_id": "@"}, timeout=5).status_code == 404
-        assert requests.get(hub[:-3] + "/fabs/gone.fab", timeout=5).status_code == 404
+        assert requests.get(url, timeout=PATIENCE_S).content == fab.read_bytes()
+        assert requests.post(where, json={"app_id": "@"}, timeout=PATIENCE_S).status_code == 404
+        assert requests.get(hub[:-3] + "/fabs/gone.fab", timeout=PATIENCE_S).status_code == 404
         fab.with_name("app.fab.signatures").write_bytes(b"{")
-        answer = requests.post(where, json={"app_id": APP_ID}, timeout=5)
+        answer = requests.post(where, json={"app_id": APP_ID}, timeout=PATIENCE_S)
         assert answer.status_code == 404
 
 

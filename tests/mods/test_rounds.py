@@ -46,6 +46,7 @@ from tests.mods.harness import (
     wire,
 )
 from tests.mods.masked import Masked, answer_in, signature_in
+from tests.patience import PATIENCE_S
 
 # --- a mask is used once ---
 
@@ -142,12 +143,12 @@ def test_masks_are_computed_while_the_app_trains(
 
     def noting(self: FlasheSealer, *args: Any) -> None:
         began.set()
-        assert done.wait(10)  # the app must come first: nobody waits for us before it
+        assert done.wait(PATIENCE_S)  # the app must come first: nobody waits for us before it
         prepare(self, *args)
 
     class Waits(App):
         def __call__(self, message: Message, context: Context) -> Message:
-            assert began.wait(10)
+            assert began.wait(PATIENCE_S)
             done.set()
             return super().__call__(message, context)
 

@@ -17,6 +17,7 @@ from flhe.node.store import Store
 from flhe.wire import files
 from tests.mods.harness import dying
 from tests.node.conftest import together
+from tests.patience import PATIENCE_S
 
 
 def mode(path: Path) -> int:
@@ -179,13 +180,13 @@ def test_lock_excludes_and_waits(store: Store, root: Path) -> None:
         got = threading.Event()
 
         def wait() -> None:
-            with Store(root).lock(timeout=20):
+            with Store(root).lock(timeout=PATIENCE_S):
                 got.set()
 
         waiter = threading.Thread(target=wait)
         waiter.start()
         assert not got.wait(0.2)
-    assert got.wait(20)
+    assert got.wait(PATIENCE_S)
     waiter.join()
 
 

@@ -10,7 +10,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -34,6 +33,7 @@ from flhe.provision.check_tls import check_tls
 from flhe.provision.checks import Check
 from flhe.provision.doctor import examine
 from flhe.schemes.esafl.scheme import Esafl
+from tests.patience import until
 from tests.provision.site import good, keygen, load, made, run, signed
 
 ABC = ("site-a", "site-b", "site-c")
@@ -164,13 +164,11 @@ def test_no_room(
 def supernode(folder: Path, *words: str) -> Iterator[int]:
     """A process that looks like a SuperNode's in its list of words; its id."""
     script = folder / "flower-supernode"
-    script.write_text("import time; time.sleep(60)")
+    script.write_text("import time; time.sleep(3600)")
     node = subprocess.Popen([sys.executable, str(script), *words], cwd=folder)
     try:
-        until = time.monotonic() + 10  # it takes a moment to become what it was started as
-        while b"flower-supernode" not in Path(f"/proc/{node.pid}/cmdline").read_bytes():
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        listing = Path(f"/proc/{node.pid}/cmdline")  # it takes a moment to become what was started
+        until(lambda: b"flower-supernode" in listing.read_bytes())
         yield node.pid
     finally:
         node.kill()

@@ -33,6 +33,7 @@ from flhe.schemes.batchcrypt.scheme import BatchCrypt
 from flhe.schemes.seal_keys import SealSecret
 from flhe.schemes.sealed import Sealed
 from tests.laws import KEY, OTHER_SLOTS, SLOT, whole
+from tests.patience import PATIENCE_S
 
 
 @functools.cache
@@ -427,7 +428,10 @@ def test_what_keeps_numba_from_it_is_respected(setting: str) -> None:
         "assert not available()\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, name: value}, timeout=120, check=False
+        [sys.executable, "-c", code],
+        env={**os.environ, name: value},
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert done.returncode == 0
 

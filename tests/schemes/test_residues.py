@@ -16,6 +16,7 @@ from flhe.schemes.batchcrypt import lanes, residue_pool, residues
 from flhe.schemes.batchcrypt.crt import Join
 from flhe.schemes.batchcrypt.residue_pool import draw
 from flhe.schemes.batchcrypt.residues import MAX_TABLE_BYTES, GmpTable, LaneTable, Residues, window
+from tests.patience import PATIENCE_S
 
 gmpy2 = pytest.importorskip("gmpy2")
 
@@ -309,10 +310,12 @@ def test_a_child_is_gone_when_its_parent_is() -> None:
     with subprocess.Popen(
         [*CHILD, "1000000000"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     ) as process:
-        assert process.wait(30) == residue_pool.FAILED
+        assert process.wait(PATIENCE_S) == residue_pool.FAILED
 
 
 @pytest.mark.parametrize("order", ["", "11 13", "x"])
 def test_a_child_that_fails_says_nothing(order: str) -> None:
-    done = subprocess.run(CHILD, input=order.encode(), capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        CHILD, input=order.encode(), capture_output=True, timeout=PATIENCE_S, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (residue_pool.FAILED, b"", b"")

@@ -17,6 +17,7 @@ from flhe.errors import ConfigError, ProtocolError, QuorumError
 from flhe.math.ring import Q, add, subtract
 from flhe.mods import MaskingKeyMod, masking_key
 from flhe.strategies import MaskingKeyAgreement
+from tests.patience import PATIENCE_S
 from tests.source import ROOT
 from tests.strategies.puppets import Puppets
 from tests.strategies.variants import ALLOWED
@@ -84,7 +85,7 @@ def test_the_sum_of_seeds_takes_the_sum_of_masks_off(
     with MaskingKeyAgreement(grid) as keys:
         for round_ in (1, 2):
             grid.unreached[round_, "masking-key"] = away
-            who, total = added(keys.send_and_receive(asked(keys), timeout=30))
+            who, total = added(keys.send_and_receive(asked(keys), timeout=PATIENCE_S))
             plain = subtract(total, keys.release(who))
             assert plain.shape == (keys.elements,)
             assert set(plain.tolist()) == {sum(OWN) - sum(OWN[i] for i in away)}
@@ -96,7 +97,7 @@ def test_the_sum_of_seeds_takes_the_sum_of_masks_off(
 def test_members_release_one_set_a_round(grid: Puppets) -> None:
     """A server that has two sums of one round would have a single reply."""
     with MaskingKeyAgreement(grid, retries=0) as keys:
-        who, _ = added(keys.send_and_receive(asked(keys), timeout=30))
+        who, _ = added(keys.send_and_receive(asked(keys), timeout=PATIENCE_S))
         attempt = keys._survey.attempt
         kept = dict(attempt.shares)
         with pytest.raises(QuorumError, match="a sum needs 3"):
@@ -115,12 +116,12 @@ def test_nodes_do_no_round_twice(grid: Puppets, app: App) -> None:
     """Nor one that is behind: the app is not even called."""
     with MaskingKeyAgreement(grid) as keys:
         for _ in range(2):
-            keys.release(added(keys.send_and_receive(asked(keys), timeout=30))[0])
+            keys.release(added(keys.send_and_receive(asked(keys), timeout=PATIENCE_S))[0])
         calls = len(app.seeds)
         for number in (1, 2, 2 + 33, 1):
             keys._survey.membership.asked = number == 2  # with new keys from there on
             keys._survey.ledger.round = number - 1
-            assert keys.send_and_receive(asked(keys), timeout=30) == []
+            assert keys.send_and_receive(asked(keys), timeout=PATIENCE_S) == []
         assert len(app.seeds) == calls
 
 
@@ -136,7 +137,7 @@ def test_strategies_that_look_at_single_updates_are_refused(
         pytest.raises(ConfigError, match="single updates"),
         MaskingKeyAgreement(grid, retries=0) as keys,
     ):
-        one.start(keys, model, num_rounds=rounds, train_config=told, timeout=30)
+        one.start(keys, model, num_rounds=rounds, train_config=told, timeout=PATIENCE_S)
 
 
 LEAKS: dict[str, Callable[[NDArray[np.uint64]], Any]] = {
@@ -148,13 +149,13 @@ LEAKS: dict[str, Callable[[NDArray[np.uint64]], Any]] = {
 @pytest.mark.parametrize("how", LEAKS)
 def test_a_reply_that_holds_its_key_stays(tmp_path: Path, how: str) -> None:
     with nodes(tmp_path, App(LEAKS[how])) as grid, MaskingKeyAgreement(grid) as keys:
-        assert keys.send_and_receive(asked(keys), timeout=30) == []
+        assert keys.send_and_receive(asked(keys), timeout=PATIENCE_S) == []
         assert "must not contain its masking key" in (grid.homes[0] / "errors.log").read_text()
 
 
 def test_without_an_agreement_nothing_is_sent(grid: Puppets, app: App) -> None:
     with MaskingKeyAgreement(grid) as keys, pytest.raises(ConfigError, match="fraction_evaluate"):
-        keys.send_and_receive(asked(keys, "evaluate"), timeout=30)
+        keys.send_and_receive(asked(keys, "evaluate"), timeout=PATIENCE_S)
     grid.push_messages(
         [Message(RecordDict({"settings": ConfigRecord({"round": 1})}), 100, "train")]
     )

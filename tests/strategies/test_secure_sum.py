@@ -20,6 +20,7 @@ from flhe.schemes.sash.scheme import Sash
 from flhe.strategies import SecureSum, Total
 from flhe.strategies.sealed_result import write_private
 from flhe.training.query import MAX_PARAMETERS, Query
+from tests.patience import PATIENCE_S
 from tests.strategies.puppets import Puppets
 from tests.strategies.variants import ALLOWED, VARIANTS
 
@@ -249,7 +250,9 @@ def test_a_federation_either_trains_or_answers(tmp_path: Path) -> None:
     with federation(tmp_path) as grid, SecureSum(grid, Sash()) as secure:
         fed = secure._survey
         for stage in ("round", "sync", "checkpoint"):
-            (reply,) = fed.grid.send_and_receive(fed.messages("train", stage, [100]), timeout=9)
+            (reply,) = fed.grid.send_and_receive(
+                fed.messages("train", stage, [100]), timeout=PATIENCE_S
+            )
             assert reply.error.code == 1014
     with VARIANTS["sash"].nodes(tmp_path / "other", 4, **{"flhe-queries": "numbers"}) as trains:
         strategy, _ = VARIANTS["sash"].play(trains, 1)

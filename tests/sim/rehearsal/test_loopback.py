@@ -28,7 +28,7 @@ from flhe_lab.rehearsal.search import Found
 from flhe_lab.rehearsal.traffic import Traffic
 from flhe_lab.rehearsal.verdict import MAX_ERROR, Result, Round, expected, senders, wrong
 
-LIMIT_S = 1500
+LIMIT_S = 4500
 """Seconds after which it hangs; on a quiet machine of two cores it takes some 170."""
 
 CONTROLS = {
@@ -48,7 +48,7 @@ CONTROLS = {
 def test_flashe_and_sash_over_tls_with_a_node_that_is_killed(tmp_path: Path) -> None:
     report_file = tmp_path / "report.json"
     command = [script("flhe"), "rehearse", "--scheme", "flashe", "--scheme", "sash"]
-    command += ["--rounds", "3", "--patience", "5", "--json", str(report_file)]
+    command += ["--rounds", "3", "--patience", "20", "--json", str(report_file)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=LIMIT_S
     )
@@ -91,7 +91,7 @@ def test_flashe_and_sash_over_tls_with_a_node_that_is_killed(tmp_path: Path) -> 
 def test_a_run_resumed_with_another_learning_rate_shows_in_every_log(tmp_path: Path) -> None:
     report_file = tmp_path / "report.json"
     command = [script("flhe"), "rehearse", "--scheme", "flashe", "--no-kill", "--renew"]
-    command += ["--patience", "5", "--json", str(report_file)]
+    command += ["--patience", "20", "--json", str(report_file)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=LIMIT_S
     )

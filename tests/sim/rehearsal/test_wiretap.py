@@ -14,6 +14,7 @@ from cryptography import x509
 
 from flhe_lab.rehearsal.trust import node_key, tls
 from flhe_lab.rehearsal.wiretap import Tls, wiretap
+from tests.patience import PATIENCE_S
 
 
 @contextmanager
@@ -38,12 +39,12 @@ def echo(certificate: Tls) -> Iterator[int]:
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(5)
+        thread.join(PATIENCE_S)
 
 
 def ask(port: int, context: ssl.SSLContext, said: bytes) -> bytes:
     with (
-        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as peer,
     ):
         peer.sendall(said)
