@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import re
 import socket
 import sys
 import threading
+import tomllib
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -93,13 +96,14 @@ def find(directory: Path, app_id: str, version: str | None) -> Path | None:
 
     None if `directory` has no readable one among its `*.fab`, as `flwr build` makes them.
     """
-    from flwr.common.config import get_fab_config, get_metadata_from_config
-
     found = []
     for path in directory.glob("*.fab"):
-        with suppress(Exception):  # a damaged file: Flower's, zipfile's and TOML's own
-            name, its = get_metadata_from_config(get_fab_config(_read(path)))
-            if f"@{name}" == app_id and version in (None, its):
+        with suppress(ConfigError, ValueError, KeyError, TypeError, zipfile.BadZipFile):  # damaged
+            with zipfile.ZipFile(io.BytesIO(_read(path))) as fab:
+                app = tomllib.loads(fab.read("pyproject.toml").decode())
+            project, publisher = app["project"], app["tool"]["flwr"]["app"]["publisher"]
+            named = f"@{publisher}/{project['name']}" == app_id
+            if named and version in (None, project["version"]):
                 found.append((path.stat().st_mtime, path))
     return max(found)[1] if found else None
 

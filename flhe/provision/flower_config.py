@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from flhe.errors import ConfigError
 
 _PAIR = re.compile(r"(\S+?)=(\'[^\']*\'|\"[^\"]*\"|\S+)")
-"""flwr 1.41's pattern for the text; it silently drops anything between the matches."""
+"""Flower's pattern for the text; it silently drops anything between the matches."""
 
 
 def parse(text: str) -> dict[str, object]:
@@ -33,12 +37,25 @@ def parse(text: str) -> dict[str, object]:
 
 def as_flower_reads(text: str) -> dict[str, object]:
     """Read it as Flower does, dropped parts included; ConfigError if Flower refuses it too."""
-    from flwr.common.config import parse_config_args
-
     try:
-        return dict(parse_config_args([text]))
-    except Exception as error:  # click's, tomli's and the file system's own
+        if text.endswith(".toml"):
+            return _flat(tomllib.loads(Path(text).expanduser().read_text(encoding="utf-8")))
+        return _flat(tomllib.loads("\n".join(f"{k} = {v}" for k, v in _PAIR.findall(text))))
+    except (ValueError, OSError) as error:
         raise ConfigError(
             f"--node-config cannot be read: {type(error).__name__}; write key=value pairs with spaces "
             "between them, and text in quotes, as flower-supernode takes them, or name a .toml file"
         ) from None
+
+
+def _flat(table: Mapping[str, Any]) -> dict[str, object]:
+    """Join the keys of nested tables with dots; ValueError at a value that no node config has."""
+    flat: dict[str, object] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            flat |= {f"{key}.{name}": inner for name, inner in _flat(value).items()}
+        elif isinstance(value, bool | int | float | str):
+            flat[key] = value
+        else:
+            raise ValueError(key)
+    return flat

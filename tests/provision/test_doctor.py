@@ -22,7 +22,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from flwr.common.config import parse_config_args
 
+from flhe.errors import ConfigError
 from flhe.keys.agreement.dealt import deal
 from flhe.node import federations
 from flhe.node.store import Store
@@ -32,6 +34,7 @@ from flhe.provision.check_home import check_home, check_nodes
 from flhe.provision.check_tls import check_tls
 from flhe.provision.checks import Check
 from flhe.provision.doctor import examine
+from flhe.provision.flower_config import as_flower_reads
 from flhe.schemes.esafl.scheme import Esafl
 from tests.patience import until
 from tests.provision.site import good, keygen, load, made, run, signed
@@ -279,6 +282,35 @@ def test_settings_that_flower_drops(config: dict[str, object]) -> None:
         result = run("doctor", "--node-config", f"{text} {slip}", "--json", "-")
         assert result.exit_code == 1
         assert "did you mean flhe-min-survivors?" in result.output
+
+
+TEXTS = (
+    *("a=1 b=2.5 c=true d='x y' e.f=\"z\" e.g=-3", "a = 1 b=2", "a=1#b=2", "", "=", "a=x", "a=[1]"),
+    *(
+        "a=1 a=2",
+        "a.b=1 a=2",
+        "a=1979-05-27",
+        "a='it''s'",
+        'flhe-home="/x"',
+        "node.toml",
+        "no.toml",
+    ),
+)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_settings_are_read_as_flower_reads_them(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("node.toml").write_text('a = 1\n[b]\nc = "d"\n')
+    try:
+        theirs = parse_config_args([text])
+    except Exception:
+        with pytest.raises(ConfigError, match="cannot be read"):
+            as_flower_reads(text)
+    else:
+        assert as_flower_reads(text) == theirs
 
 
 def test_where_the_witness_is(
