@@ -41,6 +41,7 @@ def environment(nodes: Path, scratch: Path) -> dict[str, str]:
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "RAY_TMPDIR": str(scratch),
         "RAY_gcs_server_request_timeout_seconds": "600",  # 60 is too few on a busy machine
+        "RAY_worker_niceness": "0",  # Ray's own is 15: nodes would starve beside other work
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_DISABLE_IMPORT_WARNING": "1",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
