@@ -1,7 +1,7 @@
 """Every Flower and Python that flhe supports: `nox` has each train, and open what it trained.
 
-nox                                    all of them, about ten minutes each
-nox -s "flower(flwr='1.38', python='3.11')"
+uvx --with uv nox                      all of them, about ten minutes each
+uvx --with uv nox -s "flower(flwr='1.38', python='3.11')"
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ TESTS = (
 @nox.parametrize("python", PYTHONS)
 @nox.parametrize("flwr", FLOWERS)
 def flower(session: nox.Session, flwr: str) -> None:
-    """Run the laws of federations, and a federation on a SuperLink of its own."""
+    """Run the laws of federations; a simulation; a SuperLink with three SuperNodes, over TLS."""
     session.install("-e", ".[apps,ckks,paillier,dev]", "-e", "apps", "-e", "sim", f"flwr~={flwr}.0")
     session.run("pytest", "-q", "-n", "2", *(session.posargs or TESTS))
-    for scheme in ("flashe", "sash unmask=clients"):
-        session.run("flhe", "run", "--scheme", scheme, "--rounds", "2", "--nodes", "4")
+    session.run("flhe", "run", "--scheme", "sash unmask=clients", "--rounds", "2", "--nodes", "4")
+    session.run("flhe", "rehearse", "--scheme", "flashe", "--rounds", "2", "--patience", "5")
