@@ -154,7 +154,8 @@ def _trained(turn: Turn, answer: RecordDict) -> tuple[Arrays, int, dict[str, flo
     examples, metrics = _reported(turn, answer, terms.metrics, "train_metrics")
     if terms.codec.weighted and 8 * examples < terms.codec.max_examples:
         say_once(
-            "max_examples=%d is far above this node's examples: updates are quantized coarsely",
+            "max_examples=%d is far above this node's examples, so updates are quantized coarsely: "
+            "have the strategy name the largest site's count",
             terms.codec.max_examples,
         )
     return records.to_numpy(next(iter(arrays.values()))), examples, metrics
