@@ -14,7 +14,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train for the configured number of rounds, and save the model."""
     config = context.run_config
-    strategy = SashFedAvg(fraction_evaluate=config["fraction-evaluate"], max_examples=800)
+    strategy = SashFedAvg(fraction_evaluate=config["fraction-evaluate"])
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(task.Net().state_dict()),
