@@ -25,7 +25,7 @@ EXTRA_OF = {
     "psutil": "apps",
     "ray": "apps",
     "sklearn": "apps",
-    "torch": "apps",
+    "torch": "torch",
     "torchvision": "apps",
     "tenseal": "ckks",
     "zstandard": "ckks",

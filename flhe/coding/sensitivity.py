@@ -149,7 +149,7 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError:
-        raise ConfigError(f"sensitivity maps need torch: {install_hint('apps', 'torch')}") from None
+        raise ConfigError(f"sensitivity maps need torch: {install_hint('torch')}") from None
     return torch
 
 

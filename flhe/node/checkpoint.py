@@ -77,7 +77,7 @@ def _save_torch(model: Model, file: Any) -> None:
         import torch
     except ImportError:
         raise ConfigError(
-            f"writing .pt needs torch: {install_hint('apps', 'torch')}, or use .npz"
+            f"writing .pt needs torch: {install_hint('torch')}, or use .npz"
         ) from None
     tensors = {}
     for entry in model.layout.entries:
