@@ -34,3 +34,15 @@ def flower(session: nox.Session, flwr: str) -> None:
     session.run(
         "flhe", "rehearse", "--scheme", "flashe", "--no-kill", "--rounds", "2", "--patience", "9"
     )
+
+
+@nox.session(default=False, venv_backend="none")
+def containers(session: nox.Session) -> None:
+    """Build both images of the wheels in dist/, and run flhe and Flower in each; needs Docker."""
+    for role in ("supernode", "superlink"):
+        image = f"flhe-{role}"
+        build = ("docker", "build", "-f", "deploy/Dockerfile", "-t", image, "--build-arg")
+        session.run(*build, f"ROLE={role}", "dist", external=True)
+        for program in ("flhe", f"flower-{role}"):
+            run = ("docker", "run", "--rm", "--read-only", "--entrypoint", program, image)
+            session.run(*run, "--version", external=True)

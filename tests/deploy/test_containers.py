@@ -1,0 +1,138 @@
+"""The containers have the flags, files, ports and settings of the units and of the pages."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flhe.node.policy import settings
+from flhe.packages import EXTRA_OF, NEWEST_FLOWER
+from flhe.provision.flower_config import parse
+from tests.deploy.test_deploy_docs import BLOCKS, PAGE
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text(encoding="utf-8"))
+SERVICES: dict[str, Any] = COMPOSE["services"]
+SITES = ["site-a", "site-b", "site-c"]
+UNITS = {
+    "superlink": "flower-superlink.service",
+    **dict.fromkeys(SITES, "flower-supernode@.service"),
+}
+GUIDE = (ROOT / "docs/how-to/run-in-containers.md").read_text(encoding="utf-8")
+
+
+def words(text: str) -> list[str]:
+    """Words of Flower's command in a unit or a service, for the federation `cardio`."""
+    text = text.replace("\\\n", " ").replace("%i", "cardio").replace("$$", "$")
+    (line,) = re.findall(r"^(?:ExecStart=\S*/|exec )(flower-super.*)", text, re.MULTILINE)
+    return [re.sub(r"\$\{?(\w+)\}?", r"$\1", word) for word in shlex.split(line)]
+
+
+def unit(name: str) -> str:
+    return (ROOT / "deploy" / UNITS[name]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_service_runs_what_its_unit_runs(name: str) -> None:
+    service, text = SERVICES[name], unit(name)
+    assert words(service["command"][0]) == words(text)
+    assert service["entrypoint"] == ["/bin/sh", "-ec"]
+    assert "umask 077\n" in service["command"][0]
+    if name in SITES:
+        assert 'flhe doctor --node-config "$$NODE_CONFIG"\n' in service["command"][0]
+    found = dict(re.findall(r"(\w+)=(\S+)", re.sub(r"#.*", "", DOCKERFILE.split("ENV ")[1])))
+    found |= service["environment"]
+    theirs = " ".join(re.findall(r"^Environment=(.*)$", text, re.MULTILINE)).replace("%i", "cardio")
+    for key, value in (each.split("=") for each in theirs.split() if "UNBUFFERED" not in each):
+        assert found[key] == value or key == "NUMBA_CACHE_DIR", key
+
+
+@pytest.mark.parametrize("command", ["flower-superlink", "flower-supernode"])
+def test_flower_has_these_flags(command: str) -> None:
+    script = Path(sys.executable).with_name(command)
+    done = subprocess.run([script, "--help"], capture_output=True, text=True, check=True)
+    known = set(re.findall(r"--[a-z-]+", done.stdout))
+    name = "superlink" if command == "flower-superlink" else "site-a"
+    flags = {word for word in words(SERVICES[name]["command"][0]) if word.startswith("--")}
+    assert len(flags) > 6
+    assert flags <= known
+
+
+def test_versions_are_those_of_the_lock() -> None:
+    locked = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    [version] = [each["version"] for each in locked if each["name"] == "flwr"]
+    assert re.findall(r"^ARG FLOWER=(.*)$", DOCKERFILE, re.MULTILINE) == [version]
+    assert version.startswith(f"{NEWEST_FLOWER}.")
+    ((_, python),) = re.findall(
+        r"^FROM flwr/(\$\{ROLE\}:\$\{FLOWER\})-py(3\.\d+)-ubuntu", DOCKERFILE, re.M
+    )
+    assert f"Programming Language :: Python :: {python}" in (ROOT / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_services_are_confined(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["ulimits"] == {"core": 0}
+    assert not {"privileged", "user", "pid", "ipc", "cap_add", "devices"} & service.keys()
+    for volume in service["volumes"]:
+        source, target, *mode = volume.split(":")
+        assert target in ("/etc/flhe", "/var/lib/flhe", "/var/lib/flower", "/run/flhe-cardio")
+        assert (mode == ["ro"]) == (target == "/etc/flhe")
+        assert source.strip("./") in COMPOSE["volumes"] or source == f"/run/flhe-{name}" or mode
+
+
+def test_each_site_has_its_own_files_and_its_settings_are_of_the_page() -> None:
+    mounts = [each for name in SITES for each in SERVICES[name]["volumes"]]
+    assert len({each.split(":")[0] for each in mounts}) == len(mounts) == 9
+    (block,) = (each for each in BLOCKS if each.startswith("SUPERLINK="))
+    values = dict(line.split("=", 1) for line in block.splitlines())
+    config = parse(values["NODE_CONFIG"].strip("'"))
+    assert config.keys() <= set(settings())
+    assert {"flhe-home", "flhe-roster", "flhe-roster-hash"} == config.keys()
+    for name in SITES:
+        service = SERVICES[name]
+        assert service["env_file"] == f"{name}/cardio.env"
+        assert set(re.findall(r"\$\$(\w+)", service["command"][0])) == values.keys()
+        assert str(config["flhe-home"]).startswith("/var/lib/flhe/")
+    host, port = values["SUPERLINK"].split(":")
+    superlink = SERVICES["superlink"]
+    assert superlink["networks"]["default"]["aliases"] == [host]
+    assert superlink["ports"] == [f"${{LISTEN:-127.0.0.1}}:{port}:{port}"]
+    assert f"https://{host}:{port}/health" in superlink["healthcheck"]["test"][-1]
+    assert f"subjectAltName=DNS:{host}" in PAGE
+    (env,) = (each for each in BLOCKS if each.startswith("HOST="))
+    assert f"PORT={port}" in env
+
+
+def test_nothing_secret_is_built_in() -> None:
+    """The context holds wheels alone; nothing else is copied, and keys stay out of git."""
+    assert "COPY" not in DOCKERFILE
+    assert "ADD " not in DOCKERFILE
+    for service in SERVICES.values():
+        assert service.get("build", {"context": "../dist"})["context"] == "../dist"
+        assert "secret" not in str(service).lower()
+    ignored = (ROOT / ".gitignore").read_text()
+    assert {"/deploy/coordinator/", "/deploy/site-*/", "/deploy/mail/"} <= set(ignored.split())
+
+
+def test_the_page_names_what_is_there() -> None:
+    assert set(re.findall(r"--build-arg (\w+)=", GUIDE)) == {"EXTRAS", "ALSO", "ROLE"}
+    assert set(re.findall(r"EXTRAS=([a-z]+)", GUIDE)) <= set(EXTRA_OF.values())
+    for command in re.findall(r"docker compose (?:up|run|logs|exec|cp).*", GUIDE):
+        named = set(re.findall(r"\b(superlink|shelf|site-\w)\b", command))
+        assert named <= SERVICES.keys(), command
+    assert set(re.findall(r"/run/flhe-site-\w", GUIDE)) == {f"/run/flhe-{name}" for name in SITES}
+    assert "number 49999" in GUIDE
+    assert "uid=49999" in SERVICES["site-a"]["tmpfs"][1]
