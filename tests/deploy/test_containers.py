@@ -111,7 +111,7 @@ def test_each_site_has_its_own_files_and_its_settings_are_of_the_page() -> None:
     assert superlink["networks"]["default"]["aliases"] == [host]
     assert superlink["ports"] == [f"${{LISTEN:-127.0.0.1}}:{port}:{port}"]
     assert f"https://{host}:{port}/health" in superlink["healthcheck"]["test"][-1]
-    assert f"subjectAltName=DNS:{host}" in PAGE
+    assert f"subjectAltName=DNS:{host},IP:127.0.0.1'" in PAGE  # its own processes go there
     (env,) = (each for each in BLOCKS if each.startswith("HOST="))
     assert f"PORT={port}" in env
 
