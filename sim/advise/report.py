@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from flhe.training.accountant import multiplier_for
 from flhe_lab.advise.check import Line
@@ -53,12 +52,9 @@ def _egress(demand: Demand) -> str:
     )
 
 
-def reasons(answer: Advice) -> Table:
-    """Why not the others."""
-    out = Table("excluded", "because", box=box.SIMPLE_HEAD)
-    for each in answer.excluded:
-        out.add_row(each.name, Text("; ".join(each.reasons)))  # brackets are no markup
-    return out
+def reasons(answer: Advice) -> list[str]:
+    """Return a line for each of the others."""
+    return [f"Excluded: {each.name}: {'; '.join(each.reasons)}" for each in answer.excluded]
 
 
 def _cells(row: Prediction) -> tuple[str, ...]:
@@ -71,8 +67,8 @@ def _short(seconds: float) -> str:
     return f"{seconds:.3g}" if seconds >= 0.01 else f"{seconds:.2g}"
 
 
-def to_json(answer: Advice, checked: Sequence[Line] = ()) -> str:
-    """Everything, as one JSON document; with how far off predictions are, where that was asked."""
+def to_data(answer: Advice, checked: Sequence[Line] = ()) -> dict[str, Any]:
+    """Return everything as JSON values; with the errors of predictions, if they were checked."""
     demand = asdict(answer.demand)
     document = {
         "machine": machine(),
@@ -86,7 +82,7 @@ def to_json(answer: Advice, checked: Sequence[Line] = ()) -> str:
         document["check"] = [
             {**asdict(line), "off": line.off, "verdict": line.verdict} for line in checked
         ]
-    return json.dumps(document, indent=2)
+    return document
 
 
 def noise(epsilon: float, delta: float, sampling: float, rounds: int) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from flhe.answer import notes
 from flhe_lab.bench.contender import Setting
 from flhe_lab.bench.times import Rows
 from flhe_lab.bench.turns import Progress, Times
@@ -55,9 +55,11 @@ def table(rows: Rows, setting: Setting) -> Table:
 
 
 @contextmanager
-def progress(console: Console) -> Iterator[Progress]:
+def progress() -> Iterator[Progress]:
     """Show a bar over the turns, refreshed between timings only, so that it costs them nothing."""
-    with Bar(console=console, transient=True, auto_refresh=False) as bar:
+    console = notes()
+    off = console.is_dumb_terminal or not console.is_terminal
+    with Bar(console=console, transient=True, auto_refresh=False, disable=off) as bar:
         task = bar.add_task("warming up", total=None)
 
         def advance(turn: int, turns: int, name: str) -> None:
