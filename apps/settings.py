@@ -57,8 +57,8 @@ class Settings:
     scheme: str = hidden(
         DEFAULT, f"Scheme and its own parameters, as in {DEFAULT!r}; {PLAIN} for ordinary FedAvg."
     )
-    task: str = option("digits", "Model and data; an unknown name lists all.", known=TASKS)
-    nodes: int = option(5, "Nodes in the federation; at least 3 if encrypted.", least=1)
+    task: str = option("digits", "Model and data; a wrong name lists all.", known=TASKS)
+    nodes: int = option(5, "Number of nodes; at least 3 if encrypted.", least=1)
     num_rounds: int = option(5, "Rounds of training.", flag="--rounds", least=1)
     seed: int = hidden(0, "Seed of the model, the split and the batches.")
     report: str = option(
@@ -137,7 +137,7 @@ class Settings:
     )
     warmup: int = _encrypted(10, "Rounds at shares of 0.8, 0.4 and 0.2 each before --top-k.")
     permute: bool = _encrypted(True, "Hide from the server which values were sent.")
-    select: float = option(1.0, "Share to encrypt; the server reads the rest.", only=_ENCRYPTED)
+    select: float = option(1.0, "Share to encrypt; the rest is clear.", only=_ENCRYPTED)
     rule: str = _encrypted(
         "sensitivity", "Rule that chooses it: sensitivity, magnitude, random or layers:REGEX."
     )

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from flhe.answer import Answer, notes
+from flhe.answer import Answer, Exact, notes
 from flhe.command_group import Commands, examples
 
 app = typer.Typer(
@@ -41,7 +41,8 @@ def trust(
     from flhe_app import shelf
 
     trusted = shelf.trusted_entities([shelf.reviewer_public(path) for path in publics])
-    return Answer(trusted, "\n".join(f"{signer}: '{public}'" for signer, public in trusted.items()))
+    lines = (f"{signer}: '{public}'" for signer, public in trusted.items())
+    return Answer(trusted, Exact("\n".join(lines)))
 
 
 @app.command(epilog=examples("flhe shelf serve apps --port 8081"))

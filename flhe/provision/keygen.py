@@ -75,7 +75,10 @@ def keygen(
         for path in done:  # a partial dealing is useless
             files.erase(path)
         raise
-    made = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"{len(written)} sites; {kind.summary()}")
+    made = Table(
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
     made.add_column("site", overflow="fold")
     made.add_column("file", overflow="fold")
     for name, path in written:
@@ -83,6 +86,7 @@ def keygen(
     serial = next(iter(dealt.values())).serial.hex()
     return Answer(
         {"serial": serial, "roster": sites.hash, "scheme": kind.name, "files": dict(written)},
+        f"{len(written)} sites; {kind.summary()}",
         made,
         f"""Serial: {serial}, in all of these files and in those of no other dealing.
 Roster: {sites.hash.hex()}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flhe.answer import Answer
+from flhe.answer import Answer, notes
 from flhe.command_group import examples
 from flhe.errors import ConfigError
 from flhe.provision.public_files import check_new, write_new
@@ -113,17 +113,20 @@ def sign(
     ] = None,
 ) -> Answer:
     """Add this site's signature, after comparing the hash with the other sites."""
+    from rich.text import Text
+
     from flhe.provision import rosters, sites
 
     read = rosters.load(file)
     before = None if previous is None else rosters.in_force(previous)
-    differs = () if before is None else (rosters.difference(before, read.roster) + "\n",)
+    if before is not None:  # above a refusal too
+        notes().print(Text(rosters.difference(before, read.roster) + "\n"), soft_wrap=True)
     rosters.check_hash(read.roster, roster_hash)
     if before is not None:
         rosters.check_revoked(before, read.roster)
     signed = read.signed(sites.existing(home))
     write(file, signed.to_bytes())
-    return _signed(file, signed, *differs)
+    return _signed(file, signed)
 
 
 @roster.command(epilog=examples("flhe roster merge sites copy-of-b --out signed"))
@@ -214,7 +217,7 @@ def _made(out: Path, made: Roster, before: Path | None = None) -> Answer:
     return Answer({"file": out, **data}, *shown, steps)
 
 
-def _signed(file: Path, signed: SignedRoster, *above: str) -> Answer:
+def _signed(file: Path, signed: SignedRoster) -> Answer:
     """Return the missing signatures of a roster, and the next steps."""
     from flhe.provision import rosters
 
@@ -225,5 +228,4 @@ def _signed(file: Path, signed: SignedRoster, *above: str) -> Answer:
             f"\n{file} is signed by all. Each site keeps a copy and puts into its node config:\n"
             f'   flhe-roster="PATH OF {file.name}" flhe-roster-hash="{signed.roster.hash.hex()}"'
         )
-    shown = (*above, rosters.hash_of(signed.roster), steps)
-    return Answer({"file": file, **rosters.data(signed)}, *shown)
+    return Answer({"file": file, **rosters.data(signed)}, rosters.hash_of(signed.roster), steps)

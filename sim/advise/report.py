@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from textwrap import fill
 from typing import Any
 
 from rich import box
@@ -16,6 +17,9 @@ from flhe_lab.advise.ranking import Advice, Prediction
 from flhe_lab.advise.wan import SERVER
 from flhe_lab.bench.host import machine
 from flhe_lab.bench.table import HEADINGS
+
+NAME = 22
+"""Columns of a name, so that a terminal of 80 shows all."""
 
 
 def table(answer: Advice) -> Table:
@@ -32,7 +36,7 @@ def table(answer: Advice) -> Table:
         f"done again is counted. GB are of 2^30 bytes, of all clients. USD for {demand.rounds} rounds, "
         f"by prices {demand.prices.name!r}{_egress(demand)}",
     )
-    out.add_column("seconds of", min_width=18)
+    out.add_column("seconds of", no_wrap=True)
     for heading in ("a round", *HEADINGS[:3], "other\nstages", "GB a\nround", "USD"):
         out.add_column(heading, justify="right", no_wrap=True)
     for row in answer.ranked:
@@ -60,7 +64,7 @@ def reasons(answer: Advice) -> list[str]:
 def _cells(row: Prediction) -> tuple[str, ...]:
     seconds = (row.round_s, row.encrypt_s, row.add_s, row.decrypt_s, row.exchange_s)
     shown = [_short(one) if one else "" for one in seconds]
-    return (row.name, *shown, f"{row.round_gb:.3g}", f"{row.usd:.3g}")
+    return (fill(row.name, NAME), *shown, f"{row.round_gb:.3g}", f"{row.usd:.3g}")
 
 
 def _short(seconds: float) -> str:

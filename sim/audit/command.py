@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flhe.answer import Answer
+from flhe.answer import Answer, Exact
 
 
 def audit(
@@ -47,7 +47,7 @@ def audit(
         with progress() as advance:
             page = private_report.run(out, quick=quick, progress=advance)
         text = page.read_text(encoding="utf-8")
-        return Answer({"page": page, "data": out.with_suffix(".json")}, text)
+        return Answer({"page": page, "data": out.with_suffix(".json")}, Exact(text))
     from flhe_lab.audit import report
 
     with progress() as advance:

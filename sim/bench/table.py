@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from textwrap import fill
 
 from rich.box import SIMPLE_HEAD
 from rich.progress import Progress as Bar
@@ -36,7 +37,7 @@ def table(rows: Rows, setting: Setting) -> Table:
         padding=0,
     )
     longest = max(len(word) for name in rows for word in name.split())
-    out.add_column("", min_width=longest)  # names break between words, numbers nowhere
+    out.add_column("", no_wrap=True)
     for heading in HEADINGS:
         out.add_column(heading, justify="right", no_wrap=True)
     kind = ""
@@ -50,7 +51,9 @@ def table(rows: Rows, setting: Setting) -> Table:
             cells.append(_cell(row.times.get(phase), base))
         size = row.contender.upload_bytes
         shown = "" if size is None else f"{size / 1e6:.2f} MB\n{size / setting.values:.2f} B"
-        out.add_row(name, *cells, shown, "" if row.error is None else f"{row.error:.1e}")
+        out.add_row(
+            fill(name, longest), *cells, shown, "" if row.error is None else f"{row.error:.1e}"
+        )
     return out
 
 

@@ -94,6 +94,7 @@ def tables(
     ] = False,
 ) -> Answer:
     """Measure the papers' tables and figures on this machine, beside alternatives."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     from flhe_lab.bench.table import progress
@@ -102,9 +103,9 @@ def tables(
 
     chosen = sections(names or ())
     if listing:
-        table = Table("section", "paper", "regenerates")
+        table = Table("section", "paper", "regenerates", box=SIMPLE_HEAD, pad_edge=False)
         for section in chosen:
-            table.add_row(section.name, section.paper, ", ".join(section.covers))
+            table.add_row(section.name, section.paper, "\n".join(section.covers))
         return Answer(
             [{"section": s.name, "paper": s.paper, "regenerates": s.covers} for s in chosen], table
         )

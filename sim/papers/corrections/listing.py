@@ -8,7 +8,7 @@ from typing import get_args
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from flhe.answer import Answer
+from flhe.answer import Answer, Exact
 from flhe_lab.papers.corrections.proof import Paper, Proof, named, of_paper, proofs
 
 TITLES: dict[Paper, str] = {
@@ -64,7 +64,7 @@ def listing() -> Table:
 def corrections(name: str, *, every: bool, as_page: bool) -> Answer:
     """List the proofs; or run one, or all; or print the page."""
     if as_page:
-        return Answer({"page": (text := page())}, text)
+        return Answer({"page": (text := page())}, Exact(text))
     if not name and not every:
         return Answer([asdict(proof) for proof in proofs().values()], listing())
     found = [(proof, proof.found()) for proof in (proofs().values() if every else [named(name)])]
