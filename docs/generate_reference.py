@@ -196,12 +196,14 @@ def _table(*rows: tuple[object, ...]) -> str:
 CONVENTIONS = """`flhe COMMAND --help` prints the same as this page.
 
 - **Results** go to standard output. Progress, notes and errors go to standard error.
-- `--json` prints one JSON document to standard output, and no text. Redirect it into a file with `>`.
-- `--quiet` prints errors only. With `--json` it prints the document, and nothing besides.
-- **Colours and bars** need a terminal. `NO_COLOR=1`, `--no-color` and `TERM=dumb` switch colours off, and
-  `FORCE_COLOR=1` switches them on. A table that is wider than the terminal becomes a list. In a file or a pipe no line is wrapped.
-- **Completion**: run `flhe --install-completion` once, and open a new shell. `flhe --show-completion` prints the script.
-- **Tracebacks**: an error is one line. `FLHE_DEBUG=1` shows where it came from."""
+- `--json` prints one JSON document to standard output, and no text.
+- `--quiet` prints errors only; with `--json`, the document and errors.
+- **Colours and bars** need a terminal. `NO_COLOR=1`, `--no-color` and `TERM=dumb` switch colours off;
+  `FORCE_COLOR=1` switches them on.
+- **Tables** that are wider than the terminal become lists. In a file or a pipe no line is wrapped.
+- **Completion**: run `flhe --install-completion` once, and open a new shell.
+  `flhe --show-completion` prints the script.
+- **Tracebacks**: an error is one line. `FLHE_DEBUG=1` shows its origin."""
 
 
 def cli_page() -> str:

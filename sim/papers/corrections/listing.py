@@ -8,7 +8,8 @@ from typing import get_args
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from flhe.answer import Answer, Exact
+from flhe.answer import Answer, Exact, working
+from flhe_lab.bench.table import progress
 from flhe_lab.papers.corrections.proof import Paper, Proof, named, of_paper, proofs
 
 TITLES: dict[Paper, str] = {
@@ -64,10 +65,16 @@ def listing() -> Table:
 def corrections(name: str, *, every: bool, as_page: bool) -> Answer:
     """List the proofs; or run one, or all; or print the page."""
     if as_page:
-        return Answer({"page": (text := page())}, Exact(text))
+        with working("running all proofs"):
+            text = page()
+        return Answer({"page": text}, Exact(text))
     if not name and not every:
         return Answer([asdict(proof) for proof in proofs().values()], listing())
-    found = [(proof, proof.found()) for proof in (proofs().values() if every else [named(name)])]
+    found, chosen = [], list(proofs().values()) if every else [named(name)]
+    with progress() as advance:
+        for at, proof in enumerate(chosen):
+            advance(at, len(chosen), proof.name)
+            found.append((proof, proof.found()))
     return Answer(
         [{**asdict(proof), "found": asdict(what)} for proof, what in found],
         *(
