@@ -38,7 +38,7 @@ for _command, _panel, *_examples in (
         advise,
         SIMULATION,
         "flhe advise --params 25M --clients 12 --uplink 40Mbps",
-        "flhe advise --params 1.2M --clients 10 --wan batchcrypt --dropout 0.05 --json",
+        "flhe advise --params 1M --clients 10 --wan batchcrypt --dropout 0.1 --json",
     ),
     (rehearse, SIMULATION, "flhe rehearse --scheme sash --rounds 2"),
     (crowd, SIMULATION, "flhe crowd --clients 50,100 --figure crowds.png"),
