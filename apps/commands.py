@@ -9,25 +9,25 @@ from typing import Annotated, Any
 
 import typer
 
-from flhe.json_option import JsonFile
+from flhe.answer import Answer
+from flhe.command_group import COORDINATOR, SIMULATION, examples
 from flhe_app.option import about, flag_of
 from flhe_app.run_command import RunCommand, from_file, scheme_text
 from flhe_app.settings import Settings
 from flhe_app.shelf_commands import app as shelf_commands
 
 app = typer.Typer()
-app.add_typer(shelf_commands, name="shelf")
+app.add_typer(shelf_commands, name="shelf", rich_help_panel=COORDINATOR)
 
 
 def run(
     ctx: typer.Context,
-    json_path: JsonFile = None,
     report_path: Annotated[
         Path | None,
         typer.Option(
             "--report",
             metavar="FILE",
-            help="Append a JSON line after each round: what each phase of it took.",
+            help="Append a JSON line after each round: time of each phase.",
         ),
     ] = None,
     resumed: Annotated[
@@ -35,39 +35,33 @@ def run(
         typer.Option(
             "--resume",
             metavar="DIR",
-            help="Go on with the run whose directory this is; --rounds may add to its rounds.",
+            help="Go on with the run in this directory; --rounds may grow.",
         ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Settings in TOML, which options here override; [scheme] may be a table.",
-        ),
+        typer.Option(metavar="FILE", help="TOML file of settings; options here override them."),
     ] = None,
     list_settings: Annotated[
         bool, typer.Option("--settings", help="List all settings, and do nothing else.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(help="Longest time for it all, in seconds.", show_default=False)
+        float,
+        typer.Option(metavar="X", help="Maximum time of the run in seconds.", show_default=False),
     ] = 7200.0,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Show Flower's log, and tracebacks.")
     ] = False,
     **given: Any,
-) -> None:
+) -> Answer:
     """Train a real model across a simulated federation."""
     from flhe_app import launch
     from flhe_app.flower_run import How
     from flhe_app.signals import Stopped
 
     if list_settings:
-        listed = [(flag, f) for f in fields(Settings) if (flag := flag_of(f))]
-        wide = max(len(flag) for flag, _ in listed)
-        for flag, field in listed:
-            typer.echo(f"{flag:<{wide}}  {about(field).help}  [default: {field.default!r}]")
-        return
-    how = How(json_path, report_path, timeout, verbose)
+        return _settings()
+    how = How(report_path, timeout, verbose)
     ctx.find_root().meta["flhe.verbose"] = verbose
     named = scheme_text(ctx, given)
     sources = {name: ctx.get_parameter_source(name) for name in given}
@@ -76,9 +70,8 @@ def run(
         said["scheme"] = named
     try:
         if resumed is not None:
-            launch.resume(resumed, said, how)
-        else:
-            launch.run(Settings(**{**from_file(config), **said}), how)
+            return launch.resume(resumed, said, how)
+        return launch.run(Settings(**{**from_file(config), **said}), how)
     except Stopped as stopped:
         hint = f"; {stopped.hint}" if stopped.hint else ""
         typer.echo(
@@ -87,6 +80,21 @@ def run(
         raise typer.Exit(128 + stopped.number) from None
 
 
+def _settings() -> Answer:
+    """Return all settings that the command line has."""
+    listed = [(flag, f) for f in fields(Settings) if (flag := flag_of(f))]
+    data = [{"option": k, "help": about(f).help, "default": f.default} for k, f in listed]
+    return Answer(
+        data, "\n".join(f"{k}  {about(f).help}  [default: {f.default!r}]" for k, f in listed)
+    )
+
+
 *_OWN, _ = inspect.signature(run, eval_str=True).parameters.values()
 run.__signature__ = inspect.Signature(_OWN)  # type: ignore[attr-defined]  # what Typer reads
-app.command(cls=RunCommand)(run)
+app.command(
+    cls=RunCommand,
+    rich_help_panel=SIMULATION,
+    epilog=examples(
+        "flhe run sash --rounds 3 --drops 1", "flhe run plain --task fcn-digits --json"
+    ),
+)(run)

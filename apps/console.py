@@ -1,4 +1,4 @@
-"""Output of `flhe run`: a bar or plain lines during training, a table at the end."""
+"""Output of `flhe run`: a bar or plain lines on standard error, a table at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RoundDisplay(Progress):
             TimeElapsedColumn(),
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=not console.is_terminal or console.is_dumb_terminal,
         )
         self._rounds = self.add_task("starting", total=rounds)
 

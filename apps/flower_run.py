@@ -38,11 +38,9 @@ POLL_S = 0.2
 class How:
     """Display and time limit of a run."""
 
-    json_path: Path | None = None  # File that receives the results at the end
     report_path: Path | None = None  # File that receives each event as it comes
     timeout: float = 7200.0  # Maximum time for all of it, in seconds
     verbose: bool = False  # Whether Flower's log is shown
-    console: Console | None = None  # Console for it, if not the terminal
 
 
 class FlowerRun:

@@ -6,20 +6,19 @@ directory remains (`run_dir.py`).
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
-from flhe import json_option
+from rich.text import Text
+
+from flhe.answer import Answer, notes
 from flhe.errors import ConfigError, FlheError
 from flhe.packages import require
 from flhe_app.console import overhead_table, round_table
 from flhe_app.environment import creatable, own_name, temporary
 from flhe_app.flower_run import FlowerRun, How
-from flhe_app.outcome import Outcome
 from flhe_app.plot import plot
 from flhe_app.run_dir import RunDir, created, reopened
 from flhe_app.settings import Settings
@@ -29,8 +28,8 @@ NEEDS = ("flwr", "flwr_datasets", "psutil", "ray", "sklearn", "torch", "torchvis
 """Packages of the [apps] extra, by import name."""
 
 
-def run(settings: Settings, how: How) -> Outcome:
-    """Train as `settings` say and return the outcome; FlheError if it did not finish.
+def run(settings: Settings, how: How) -> Answer:
+    """Train as `settings` say and return the results; FlheError if it did not finish.
 
     Raises Stopped after a signal, once everything is stopped.
     """
@@ -39,7 +38,7 @@ def run(settings: Settings, how: How) -> Outcome:
         return _train(run_dir, how)
 
 
-def resume(path: Path, given: Mapping[str, object], how: How) -> Outcome:
+def resume(path: Path, given: Mapping[str, object], how: How) -> Answer:
     """Resume the run with directory `path`, as `run` does; `given` is as for `reopened`.
 
     The results are those of all rounds, the events only the new ones.
@@ -49,23 +48,22 @@ def resume(path: Path, given: Mapping[str, object], how: How) -> Outcome:
         return _train(run_dir, how)
 
 
-def _train(run_dir: RunDir, how: How) -> Outcome:
+def _train(run_dir: RunDir, how: How) -> Answer:
     settings = run_dir.settings
-    console = how.console or json_option.console(how.json_path)
     with _kept(run_dir), temporary() as scratch:
-        outcome = FlowerRun(run_dir, scratch, how, console).run()
-    console.print(round_table(settings, outcome.rounds, outcome.model_bytes))
+        outcome = FlowerRun(run_dir, scratch, how, notes()).run()
+    answer = Answer(
+        outcome.to_json(settings), round_table(settings, outcome.rounds, outcome.model_bytes)
+    )
     if overhead := overhead_table(outcome.rounds, outcome.ending):
-        console.print(overhead)
+        answer.shown += (overhead,)
     if settings.plot:
         plot(Path(settings.plot), f"{settings.task}, {settings.scheme}", outcome.rounds)
-        console.print(f"Plot: {settings.plot}", markup=False, highlight=False, soft_wrap=True)
+        answer.shown += (f"Plot: {settings.plot}",)
     if outcome.warning:
-        console.print(outcome.warning, style="yellow", markup=False, highlight=False)
-    _say_where(partial(console.print, markup=False, highlight=False, soft_wrap=True), run_dir)
-    if how.json_path:
-        json_option.write_json(how.json_path, json.dumps(outcome.to_json(settings), indent=2))
-    return outcome
+        answer.shown += (Text(outcome.warning, style="yellow"),)
+    answer.shown += (_places(run_dir),)
+    return answer
 
 
 @contextmanager
@@ -118,21 +116,17 @@ def check(settings: Settings, how: How) -> None:
             f"--nodes {settings.nodes}: task {settings.task!r} has only {most} training examples, "
             "fewer than one a node"
         )
-    json_file = None if how.json_path == json_option.STDOUT else how.json_path
-    files = {"--json": json_file, "--report": how.report_path, "--output": settings.sealed_model}
+    files = {"--report": how.report_path, "--output": settings.sealed_model}
     files["--plot"] = settings.plot
     for option, path in files.items():
         if path:
             creatable(Path(path), f"{option} {path}")
 
 
-def _say_where(say: Callable[[str], None], run_dir: RunDir) -> None:
-    """Print the places of the model and the keys, and how to open the model."""
+def _places(run_dir: RunDir) -> str:
+    """Return the places of the model and the keys, and how to open the model."""
     model, keys = run_dir.settings.sealed_model, str(run_dir.nodes)
     if run_dir.asked.model_suffix == ".npz":
-        say(f"Model: {model}")
-        return
-    say(f"Sealed model: {model}")
-    say(f"Nodes' keys:  {keys}")
+        return f"Model: {model}"
     command = [own_name(), "open", model, "--key", keys, "--output", "model.npz"]
-    say(f"Open it:      {shlex.join(command)}")
+    return f"Sealed model: {model}\nNodes' keys:  {keys}\nOpen it:\n   {shlex.join(command)}"

@@ -34,13 +34,23 @@ OWN = "scheme_"
 NAMED = "flhe.scheme"
 """Key of the named scheme in a context."""
 
+GROUPS = {
+    "Federation": ("task", "nodes", "num_rounds", "partition", "drops", "kill"),
+    "Training": ("local_epochs", "algorithm", "client_optimizer", "clipping"),
+    "Updates": ("top_k", "select", "noise_multiplier"),
+    "Files": ("data_dir", "sealed_model", "report_path", "resumed", "config"),
+    "Options": (),
+}
+"""Options of every run, in the groups of the help."""
+METAVARS = {int: "N", float: "X"}
+
 
 class RunCommand(TyperCommand):
     """Command that takes a scheme's name first, and then that scheme's own options."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.rich_markup_mode = None  # one line an option, so that help fits one screen
+        self.rich_markup_mode = None  # one line an option: help fits one screen
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Remove the scheme's name from the arguments; UsageError with the possible names."""
@@ -61,11 +71,27 @@ class RunCommand(TyperCommand):
         """Include the scheme, or a placeholder for its name."""
         return [ctx.meta.get(NAMED, "[SCHEME]"), *super().collect_usage_pieces(ctx)]
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options in groups."""
+        groups: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
+        group_of = {name: group for group, names in GROUPS.items() for name in names}
+        for parameter in self.get_params(ctx):
+            name = str(parameter.name)
+            own = f"Options of {ctx.meta[NAMED]}" if name.startswith(OWN) else "Options"
+            if record := parameter.get_help_record(ctx):
+                groups.setdefault(group_of.get(name, own), []).append(record)
+        for group in sorted(groups, key=lambda group: not group.startswith("Options of")):
+            with formatter.section(group):
+                formatter.write_dl(groups[group])
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of schemes, and where to find the other settings."""
+        """Write the list of schemes, and examples."""
         if NAMED not in ctx.meta:
             with formatter.section("Schemes, each with options of its own (flhe run NAME --help)"):
                 formatter.write_text(", ".join((*_schemes().names(), PLAIN)))
+        title, *lines = (self.epilog or "").split("\n\n")
+        with formatter.section(title.rstrip(":")):
+            formatter.write("".join(f"  {line}\n" for line in lines))
 
 
 def scheme_text(ctx: click.Context, given: dict[str, Any]) -> str | None:
@@ -111,7 +137,7 @@ def _settings() -> Iterator[click.Parameter]:
                 default=default,
                 help=said.help + shown,
                 hidden=not said.shown,
-                **said.extra,
+                **{"metavar": METAVARS.get(type(default)), **said.extra},
             )
 
 

@@ -38,7 +38,7 @@ FAIR_BITS = 24
 """Fewest bits of an encrypted value: q-FedAvg's updates are small beside the clip."""
 
 _FILE, _DIR = {"metavar": "FILE"}, {"metavar": "DIR"}
-_DATA = {"envvar": "FLHE_DATA_DIR", "show_envvar": False}
+_DATA = {"metavar": "DIR", "envvar": "FLHE_DATA_DIR", "show_envvar": False}
 _ENCRYPTED = ("encrypted", True)
 
 _fedavg, _fedsgd = (partial(hidden, only=("algorithm", name)) for name in ("fedavg", "fedsgd"))
@@ -57,20 +57,18 @@ class Settings:
     scheme: str = hidden(
         DEFAULT, f"Scheme and its own parameters, as in {DEFAULT!r}; {PLAIN} for ordinary FedAvg."
     )
-    task: str = option(
-        "digits", "digits, fcn-digits, cnn-digits, or one of the papers'.", known=TASKS
-    )
-    nodes: int = option(5, "Nodes in the federation; at least 3 encrypted.", least=1)
+    task: str = option("digits", "Model and data; a wrong name lists all.", known=TASKS)
+    nodes: int = option(5, "Number of nodes; at least 3 if encrypted.", least=1)
     num_rounds: int = option(5, "Rounds of training.", flag="--rounds", least=1)
     seed: int = hidden(0, "Seed of the model, the split and the batches.")
     report: str = option(
         "", "File that receives a JSON line per event while the run goes on.", internal=True
     )
     tensorboard: str = hidden(
-        "", "Write what each phase took for TensorBoard, into DIR.", extra=_DIR
+        "", "Write the time of each phase for TensorBoard into DIR.", extra=_DIR
     )
     partition: str = option(
-        "iid", "How data is split: iid or dirichlet.", known=("iid", "dirichlet")
+        "iid", "Split of the data: iid or dirichlet.", known=("iid", "dirichlet")
     )
     dirichlet_alpha: float = hidden(
         0.5, "Evenness of a dirichlet split.", positive=True, only=("partition", "dirichlet")
@@ -82,19 +80,19 @@ class Settings:
     batch_size: int = hidden(32, "Examples of a batch.", least=1)
     algorithm: str = option(
         "fedavg",
-        "fedavg, or fedsgd: nodes send gradients, and all step alike.",
+        "fedavg, or fedsgd on gradients.",
         known=("fedavg", "fedsgd"),
     )
     client_optimizer: str = option(
         "",
-        "What steps under fedsgd: adam, rmsprop or sgd.",
+        "Optimizer of fedsgd: adam, rmsprop or sgd.",
         flag="--optimizer",
         known=("", *CLIENT_OPTIMIZERS),
         only=("algorithm", "fedsgd"),
     )
     client_lr: float = _fedsgd(0.0, "Its learning rate; 0: PyTorch's default.", flag="--lr")
     client_momentum: float = _fedsgd(0.0, "Momentum of sgd and rmsprop.")
-    client_decay: float = _fedsgd(0.0, "How its rate falls: lr / (1 + decay * steps before).")
+    client_decay: float = _fedsgd(0.0, "Decay of its rate: lr / (1 + decay * steps before).")
     server_optimizer: str = _fedavg(
         "fedavg", "fedavg, fedavgm, fedadagrad, fedadam or fedyogi.", known=SERVER_OPTIMIZERS
     )
@@ -106,17 +104,17 @@ class Settings:
     fair_q: float = _fedavg(0.0, "Fairness q of q-FedAvg; 0 is FedAvg.", most=20)
     fair_lipschitz: float = hidden(
         0.0,
-        "L of q-FedAvg; 0 takes 1 / learning-rate. Training here has momentum 0.9, which moves ten "
-        "times as far as its learning rate says: 0.1 / learning-rate makes larger steps.",
+        "L of q-FedAvg; 0 takes 1 / learning-rate. Training has momentum 0.9, which makes steps ten "
+        "times as large: 0.1 / learning-rate allows for that.",
     )
     fraction_train: float = hidden(
         1.0, "Share of the nodes that train in a round.", positive=True, most=1
     )
     join_timeout: float = hidden(300.0, "Longest wait for the nodes, in seconds.", positive=True)
     round_timeout: float = hidden(600.0, "Longest stage of a round, in seconds.", positive=True)
-    device: str = hidden("cpu", "Where nodes train: cpu, cuda.")
+    device: str = hidden("cpu", "Device on which nodes train: cpu or cuda.")
     bits: int = _encrypted(
-        0, "Bits of one encrypted value; 0: 16, or all that the scheme has room for."
+        0, "Bits of one encrypted value; 0: 16, or all that the scheme can hold."
     )
     clip: float = hidden(
         1.0,
@@ -125,42 +123,40 @@ class Settings:
     )
     max_examples: int = hidden(
         0,
-        "Most examples that one node may count; 0 lets the task decide. With fair-q the largest "
-        "weight.",
+        "Maximum number of examples that one node may count; 0 lets the task decide. With fair-q: "
+        "the largest weight.",
     )
     clipping: str = option(
         "fixed",
-        "Clipping thresholds: fixed, history or exchange.",
+        "Clip: fixed, history or exchange.",
         known=("fixed", "history", "exchange"),
         only=_ENCRYPTED,
     )
     top_k: float = option(
-        0.0, "Share of each layer's values that a node sends; 0: all.", most=1, only=_ENCRYPTED
+        0.0, "Share of values that a node sends; 0: all.", most=1, only=_ENCRYPTED
     )
     warmup: int = _encrypted(10, "Rounds at shares of 0.8, 0.4 and 0.2 each before --top-k.")
     permute: bool = _encrypted(True, "Hide from the server which values were sent.")
-    select: float = option(
-        1.0, "Share of an update that is encrypted; the server sees the rest.", only=_ENCRYPTED
-    )
+    select: float = option(1.0, "Share to encrypt; the rest is clear.", only=_ENCRYPTED)
     rule: str = _encrypted(
-        "sensitivity", "What chooses it: sensitivity, magnitude, random or layers:REGEX."
+        "sensitivity", "Rule that chooses it: sensitivity, magnitude, random or layers:REGEX."
     )
     rest: str = _encrypted(
-        "clear", "The rest travels in clear, or drop: it is not sent.", known=("clear", "drop")
+        "clear", "The rest is sent in clear (clear), or not at all (drop).", known=("clear", "drop")
     )
     noise: float = _encrypted(0.0, "Scale of Laplace noise on updates, in their units; 0: none.")
     noise_scope: str = _encrypted(
-        "clear", "What gets noise: what travels in clear, or all.", known=("clear", "all")
+        "clear", "Values that get noise: clear (those in clear), or all.", known=("clear", "all")
     )
     noise_multiplier: float = option(
         0.0,
-        "Differential privacy: noise over sensitivity; 0: none.",
+        "Noise of differential privacy; 0: none.",
         most=1000,
         only=_ENCRYPTED,
     )
     clip_norm: float = hidden(
         1.0,
-        "What it hides: the largest L2 norm of a record's gradient (fedsgd) or node's update.",
+        "Largest L2 norm that it hides: of a record's gradient (fedsgd), or of a node's update.",
         positive=True,
     )
     sampling: float = hidden(
@@ -169,8 +165,8 @@ class Settings:
     delta: float = hidden(1e-5, "Delta at which epsilon is shown.", positive=True, most=0.5)
     plot: str = hidden("", "Draw accuracy and epsilon by round into FILE.", extra=_FILE)
     drops: int = option(0, "Nodes that drop out of each round, at random stages.")
-    kill: int = option(0, "Round in which one node is killed, for good; 0: none.")
-    data_dir: str = option("", "Where the data set lies, if not in $FLHE_DATA_DIR.", extra=_DATA)
+    kill: int = option(0, "Round in which one node is killed for good; 0: none.")
+    data_dir: str = option("", "Directory of the data set; default: $FLHE_DATA_DIR.", extra=_DATA)
     download: bool = hidden(False, "Fetch the data set when it is missing.")
     state_dir: str = option(
         "",
@@ -184,8 +180,13 @@ class Settings:
         10, "Rounds after which a node seals the model; 0: only when needed."
     )
     patience: int = _encrypted(3, "Rounds that a node may be away before a new epoch.")
-    retries: int = _encrypted(2, "How often a round with too few updates is asked again.")
-    sealed_model: str = option("", "Where the final model goes.", flag="--output", extra=_FILE)
+    retries: int = _encrypted(2, "Maximum number of repeats of a round with too few updates.")
+    sealed_model: str = option(
+        "",
+        "File of the final model; default: in the run's directory.",
+        flag="--output",
+        extra=_FILE,
+    )
 
     def __post_init__(self) -> None:
         from flhe_app import checks

@@ -85,10 +85,10 @@ def signatures(fab: Path) -> list[dict[str, Any]]:
     return found
 
 
-def trusted_entities(publics: list[Ed25519PublicKey]) -> str:
-    """Return the file for a SuperNode's --trusted-entities: YAML, an id and an OpenSSH key a line."""
+def trusted_entities(publics: list[Ed25519PublicKey]) -> dict[str, str]:
+    """Return the content of a SuperNode's --trusted-entities: an OpenSSH key for each id."""
     form = (Encoding.OpenSSH, PublicFormat.OpenSSH)
-    return "".join(f"{key_id(p)}: '{p.public_bytes(*form).decode('ascii')}'\n" for p in publics)
+    return {key_id(p): p.public_bytes(*form).decode("ascii") for p in publics}
 
 
 def find(directory: Path, app_id: str, version: str | None) -> Path | None:

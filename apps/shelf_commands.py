@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from flhe.command_group import Commands
+from flhe.answer import Answer, Exact, notes
+from flhe.command_group import Commands, examples
 
 app = typer.Typer(
     cls=Commands,
@@ -18,28 +19,33 @@ app = typer.Typer(
 )
 
 
-@app.command()
+@app.command(epilog=examples("flhe shelf sign app.fab --key reviewer"))
 def sign(
     fab: Annotated[Path, typer.Argument(help="The app, as `flwr build` made it.")],
     key: Annotated[Path, typer.Option(help="The reviewer's Ed25519 key, of OpenSSH.")],
-) -> None:
+) -> Answer:
     """Sign a reviewed app."""
     from flhe_app import shelf
 
-    shelf.add_signature(fab, shelf.reviewer_key(key), int(time.time()))
+    private = shelf.reviewer_key(key)
+    shelf.add_signature(fab, private, int(time.time()))
+    signer = shelf.key_id(private.public_key())
+    return Answer({"file": fab, "key": signer}, f"{fab}: signed by {signer}")
 
 
-@app.command()
+@app.command(epilog=examples("flhe shelf trust reviewer.pub > trusted.yaml"))
 def trust(
     publics: Annotated[list[Path], typer.Argument(help="Reviewers' public keys, of OpenSSH.")],
-) -> None:
+) -> Answer:
     """Print the file for a SuperNode's --trusted-entities."""
     from flhe_app import shelf
 
-    typer.echo(shelf.trusted_entities([shelf.reviewer_public(path) for path in publics]), nl=False)
+    trusted = shelf.trusted_entities([shelf.reviewer_public(path) for path in publics])
+    lines = (f"{signer}: '{public}'" for signer, public in trusted.items())
+    return Answer(trusted, Exact("\n".join(lines)))
 
 
-@app.command()
+@app.command(epilog=examples("flhe shelf serve apps --port 8081"))
 def serve(
     directory: Annotated[Path, typer.Argument(help="Directory of apps and their signatures.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -49,5 +55,5 @@ def serve(
     from flhe_app import shelf
 
     with shelf.serving(directory, host, port) as url:
-        typer.echo(f"start the SuperLink with FLWR_SUPERGRID_API_URL={url}")
+        notes().print(f"start the SuperLink with FLWR_SUPERGRID_API_URL={url}", highlight=False)
         threading.Event().wait()

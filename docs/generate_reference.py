@@ -193,14 +193,29 @@ def _table(*rows: tuple[object, ...]) -> str:
     return "\n".join("| " + " | ".join(_cell(each) for each in row) + " |" for row in lines)
 
 
+CONVENTIONS = """`flhe COMMAND --help` prints the same as this page.
+
+- **Results** go to standard output. Progress, notes and errors go to standard error.
+- `--json` prints one JSON document to standard output, and no text.
+- `--quiet` prints errors only; with `--json`, the document and errors.
+- **Colours and bars** need a terminal. `NO_COLOR=1`, `--no-color` and `TERM=dumb` switch colours off;
+  `FORCE_COLOR=1` switches them on.
+- **Tables** that are wider than the terminal become lists. In a file or a pipe no line is wrapped.
+- **Completion**: run `flhe --install-completion` once, and open a new shell.
+  `flhe --show-completion` prints the script.
+- **Tracebacks**: an error is one line. `FLHE_DEBUG=1` shows its origin."""
+
+
 def cli_page() -> str:
-    """Return every command, with its arguments and options."""
+    """Return every command, with its arguments and options, and what all commands share."""
     import click
     import typer
 
+    from flhe.answer import EXIT_CODES
     from flhe.cli import app
 
-    out = ["# Command line", "`flhe COMMAND --help` prints the same."]
+    out = ["# Command line", CONVENTIONS]
+    out += ["## Exit codes", _table(("code", "meaning"), *EXIT_CODES.items())]
 
     def add(command: click.Command, path: str) -> None:
         context = click.Context(command, info_name=path)
@@ -210,7 +225,7 @@ def cli_page() -> str:
                 if inner is not None and not inner.hidden:
                     add(inner, f"{path} {name}")
             return
-        out.append(f"## {path}")
+        out.append(f"### {path}")
         out.append(_markdown(command.help))
         rows = [
             (
@@ -222,12 +237,20 @@ def cli_page() -> str:
                 getattr(each, "help", "") or "",
             )
             for each in command.get_params(context)
-            if not getattr(each, "hidden", False) and "--help" not in each.opts
+            if not getattr(each, "hidden", False)
+            and not {"--help", "--json", "--quiet"} & {*each.opts}
         ]
         if rows:
             out.append(_table(("option", "type", "default", "meaning"), *rows))
+        lines = str(command.epilog or "").replace("\n\n", "\n").partition("\n")[2]
+        out.append("```sh\n" + lines.replace("$ ", "") + "\n```")
 
-    add(typer.main.get_command(app), "flhe")
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for panel in dict.fromkeys(each.rich_help_panel for each in commands.values()):
+        out.append(f"## {panel}")
+        for name, command in commands.items():
+            if command.rich_help_panel == panel:
+                add(command, f"flhe {name}")
     return "\n\n".join(out) + "\n"
 
 

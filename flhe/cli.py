@@ -1,8 +1,7 @@
 """`flhe ...` on the command line.
 
-Commands import heavy packages when they run: `flhe --help` loads neither flwr, torch nor numba. An
-error of flhe becomes one line on standard error and exit code 1. The code is 2 if `keygen` refuses
-its options, as for an unreadable command line.
+Commands import heavy packages when they run: `flhe --help` loads neither flwr, torch nor numba.
+`flhe.answer.EXIT_CODES` has the exit codes.
 """
 
 from __future__ import annotations
@@ -13,9 +12,17 @@ from typing import Annotated
 
 import typer
 
-from flhe.command_group import ENTRY_POINT, Commands, OneLineErrors
+from flhe.answer import Answer, working
+from flhe.command_group import (
+    COORDINATOR,
+    ENTRY_POINT,
+    SITE,
+    Commands,
+    OneLineErrors,
+    examples,
+    no_color,
+)
 from flhe.errors import ConfigError
-from flhe.json_option import JsonFile, console, write_json
 from flhe.provision.key_commands import keys as key_commands
 from flhe.provision.roster_commands import roster as roster_commands
 
@@ -23,10 +30,15 @@ app = typer.Typer(
     cls=OneLineErrors,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     context_settings={"help_option_names": ["--help", "-h"]},
     help="Homomorphic encryption and secure aggregation for Flower federations.",
+    epilog=examples("flhe run sash --rounds 3", "flhe keygen --help"),
 )
+Home = Annotated[Path, typer.Option("--home", metavar="DIR", help="The node's state directory.")]
+NodeConfig = Annotated[
+    str,
+    typer.Option(metavar="CONFIG", help="The --node-config of flower-supernode, or a TOML file."),
+]
 
 
 def _show_version(asked: bool) -> None:
@@ -35,49 +47,74 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _no_color(asked: bool) -> None:
+    if asked:
+        no_color()
+
+
 @app.callback()
 def main(
     _version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
+    _plain: Annotated[
+        bool,
+        typer.Option(
+            "--no-color", callback=_no_color, is_eager=True, help="Print no colours, as NO_COLOR=1."
+        ),
+    ] = False,
 ) -> None:
     """Homomorphic encryption and secure aggregation for Flower federations."""
 
 
-@app.command("open")
-def open_model(
-    sealed: Annotated[Path, typer.Argument(help="The sealed model that a run wrote.")],
-    key: Annotated[
-        Path, typer.Option("--key", help="A member's state directory, or one above several.")
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Output file: .npz (default) or .pt."),
-    ] = None,
-) -> None:
-    """Open a sealed model with a key of its group."""
-    from flhe.node.checkpoint import open_checkpoint, write_model
-
-    out = output or sealed.with_suffix(".npz")
-    model = open_checkpoint(sealed, key)
-    write_model(model, out)
-    count = model.layout.floats + model.layout.integers
-    typer.echo(f"{out}: {len(model.layout.entries)} arrays, {count:,} values, round {model.round}")
+_IDENTITY, _DEALT = "A site's identity", "Keys that a trusted dealer deals"
 
 
-@app.command()
+@app.command(
+    rich_help_panel=SITE,
+    epilog=examples(
+        "flhe keygen --home state --name a",
+        'flhe keygen --scheme esafl --roster signed --roster-hash "$HASH" --out dealt',
+    ),
+)
 def keygen(
     home: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Make a site's identity, in this state directory."),
+        typer.Option(metavar="DIR", help="The site's state directory.", rich_help_panel=_IDENTITY),
     ] = None,
-    name: Annotated[str, typer.Option(help="The site's name in rosters.")] = "",
-    scheme: Annotated[str, typer.Option(help="Deal keys for this scheme.")] = "",
-    roster: Annotated[Path | None, typer.Option(metavar="FILE", help="The sites' roster.")] = None,
-    roster_hash: Annotated[
-        str, typer.Option(metavar="HEX", help="The roster's hash, as sites pin it.")
+    name: Annotated[
+        str, typer.Option(help="The site's name in rosters.", rich_help_panel=_IDENTITY)
     ] = "",
+    scheme: Annotated[
+        str, typer.Option(help="Deal keys for this scheme.", rich_help_panel=_DEALT)
+    ] = "",
+    roster: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The sites' roster.", rich_help_panel=_DEALT),
+    ] = None,
+    roster_hash: Annotated[
+        str,
+        typer.Option(
+            metavar="HEX", help="The roster's hash, as sites pin it.", rich_help_panel=_DEALT
+        ),
+    ] = "",
+    ring: Annotated[
+        str,
+        typer.Option(help="Ring of the keys; default: the scheme's own.", rich_help_panel=_DEALT),
+    ] = "",
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Leave this site out; repeatable.", rich_help_panel=_DEALT
+        ),
+    ] = None,
+    show: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Show the public part of a dealt key file.", rich_help_panel=_DEALT
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -85,19 +122,11 @@ def keygen(
             help="Output: file of the site's request (NAME.site), or directory of dealt keys.",
         ),
     ] = None,
-    ring: Annotated[str, typer.Option(help="Ring of the keys; by default the scheme's own.")] = "",
-    without: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Leave this site out; repeatable.")
-    ] = None,
-    show: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Show the public part of a dealt key file."),
-    ] = None,
-) -> None:
-    """Make the identity of a site: `--home DIR --name NAME`.
+) -> Answer:
+    """Make the identity of a site, or deal keys to all sites.
 
-    Or deal keys to the sites offline, in a federation with a trusted dealer: `--scheme NAME
-    --roster FILE --roster-hash HEX --out DIR`.
+    A site needs --home and --name. A trusted dealer needs --scheme, --roster, --roster-hash and
+    --out.
     """
     from flhe.provision import keygen as dealer
 
@@ -109,23 +138,20 @@ def keygen(
             )
         from flhe.provision import sites
 
-        typer.echo(sites.enrol(home, name, out))
-        return
+        return sites.enrol(home, name, out)
     if show is not None:
-        console().print(dealer.show(show))
-        return
-    table, steps = dealer.keygen(scheme, roster, roster_hash, out, ring, without or ())
-    console().print(table)
-    console().print(steps, markup=False, highlight=False, soft_wrap=True)
+        return dealer.show(show)
+    with working("dealing keys"):
+        return dealer.keygen(scheme, roster, roster_hash, out, ring, without or ())
 
 
-@app.command("log")
+@app.command("log", rich_help_panel=SITE, epilog=examples("flhe log --home state --last 20"))
 def show_log(
-    home: Annotated[Path, typer.Option("--home", metavar="DIR", help="A node's state directory.")],
+    home: Home,
     last: Annotated[
         int, typer.Option("--last", metavar="N", min=1, help="Newest lines only.")
     ] = 50,
-) -> None:
+) -> Answer:
     """Show a node's audit log: the requests that it received and its answers."""
     from flhe.node import audit
     from flhe.node.store import Store
@@ -133,67 +159,62 @@ def show_log(
 
     if not home.is_dir():  # a Store would create it
         raise ConfigError(f"--home {home}: no such directory")
-    screen = console()
-    screen.print(audit_table(audit.last(Store(home), last), screen))
-    for line in contracts(home):
-        screen.print(line, soft_wrap=True)
+    entries, found = audit.last(Store(home), last), contracts(home)
+    data = {"entries": entries, "contracts": {name: lines for name, *lines in found}}
+    return Answer(data, audit_table(entries), *("\n  ".join(lines) for lines in found))
 
 
-@app.command()
+@app.command(
+    rich_help_panel=SITE,
+    epilog=examples(
+        "flhe doctor --node-config node.toml",
+        "flhe doctor --node-config node.toml --superlink fl.example.org:9092 --json",
+    ),
+)
 def doctor(
-    node_config: Annotated[
-        str,
-        typer.Option(
-            metavar="CONFIG",
-            help="The --node-config of flower-supernode, or a TOML file.",
-        ),
-    ],
+    node_config: NodeConfig,
     superlink: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Also test TLS to this SuperLink.")
     ] = "",
     root_certificates: Annotated[
         Path | None, typer.Option(metavar="FILE", help="CA certificates for that test.")
     ] = None,
-    json_file: JsonFile = None,
-) -> None:
-    """Check a node before it takes part; run it as the node's own user."""
+) -> Answer:
+    """Check a node before it takes part.
+
+    Run it as the node's own user. The exit code is 1 if a check fails.
+    """
     from flhe.provision import doctor as checks
     from flhe.provision.flower_config import parse
 
-    found = checks.examine(parse(node_config), superlink, root_certificates)
-    if json_file is not None:
-        write_json(json_file, checks.to_json(found))
-    console(json_file).print(checks.table(found))
-    if any(check.level == "fail" for check in found):
-        raise typer.Exit(1)
+    with working("checking the node"):
+        found = checks.examine(parse(node_config), superlink, root_certificates)
+    return Answer(found, *checks.lines(found), failed=any(c.level == "fail" for c in found))
 
 
-@app.command()
-def permit(
-    home: Annotated[Path, typer.Option(metavar="DIR", help="The node's state directory.")],
-) -> None:
-    """Let one more federation begin on this node: only the next `flwr run`.
+@app.command(rich_help_panel=SITE, epilog=examples("flhe permit --home state"))
+def permit(home: Home) -> Answer:
+    """Permit one more federation on this node: only the next `flwr run`.
 
     Run it as the node's own user. The node needs no restart.
     """
     from flhe.provision import permits
 
-    typer.echo(permits.grant(home))
+    return permits.grant(home)
 
 
-@app.command()
+@app.command(
+    rich_help_panel=SITE,
+    epilog=examples(
+        "flhe budget --node-config node.toml", "flhe budget --node-config node.toml --confirm"
+    ),
+)
 def budget(
-    node_config: Annotated[
-        str,
-        typer.Option(
-            metavar="CONFIG",
-            help="The --node-config of flower-supernode, or a TOML file.",
-        ),
-    ],
+    node_config: NodeConfig,
     confirm: Annotated[
         bool, typer.Option("--confirm", help="Trust the existing record from now on.")
     ] = False,
-) -> None:
+) -> Answer:
     """Show how much of its privacy budget this node's updates have spent.
 
     Run it as the node's own user.
@@ -202,14 +223,44 @@ def budget(
     from flhe.provision.flower_config import parse
 
     found = budgets.budget_of(parse(node_config))
-    console().print(budgets.table(found))
+    answer = budgets.answer(found)
     if confirm:
         found.confirm()
-        typer.echo("This record is trusted from now on.")
+        answer.shown += ("This record is trusted from now on.",)
+    return answer
 
 
-app.add_typer(roster_commands, name="roster", cls=Commands)
-app.add_typer(key_commands, name="keys", cls=Commands)
+@app.command(
+    "open",
+    rich_help_panel=SITE,
+    epilog=examples("flhe open model.flhe --key state --output model.npz"),
+)
+def open_model(
+    sealed: Annotated[Path, typer.Argument(help="The sealed model that a run wrote.")],
+    key: Annotated[
+        Path, typer.Option("--key", help="A member's state directory, or one above several.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Output file: .npz (default) or .pt."),
+    ] = None,
+) -> Answer:
+    """Open a sealed model with a key of its group."""
+    from flhe.node.checkpoint import open_checkpoint, write_model
+
+    out = output or sealed.with_suffix(".npz")
+    with working("opening the model"):
+        model = open_checkpoint(sealed, key)
+        write_model(model, out)
+    arrays, count = len(model.layout.entries), model.layout.floats + model.layout.integers
+    return Answer(
+        {"file": out, "arrays": arrays, "values": count, "round": model.round},
+        f"{out}: {arrays} arrays, {count:,} values, round {model.round}",
+    )
+
+
+app.add_typer(key_commands, name="keys", cls=Commands, rich_help_panel=SITE)
+app.add_typer(roster_commands, name="roster", cls=Commands, rich_help_panel=COORDINATOR)
 
 
 def _add_others() -> None:

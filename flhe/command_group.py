@@ -1,14 +1,15 @@
-"""Command groups: one-line errors, and suggestions for a misspelled name."""
+"""Command groups: shared options, examples, one-line errors, suggestions for a misspelled name."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, get_type_hints
 
 import click
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 
+from flhe.answer import JSON, QUIET, Answer
 from flhe.errors import FlheError
 from flhe.packages import explain
 
@@ -19,11 +20,64 @@ _APP = ("flhe-app", "apps")
 _LAB = ("flhe-lab", "sim")
 ELSEWHERE = {
     **dict.fromkeys(("run", "shelf"), _APP),
-    **dict.fromkeys(
-        ("bench", "tables", "corrections", "advise", "audit", "rehearse", "crowd"), _LAB
-    ),
+    **dict.fromkeys(("bench", "tables", "corrections", "advise", "audit", "audit-server"), _LAB),
+    **dict.fromkeys(("compare-privacy", "rehearse", "crowd"), _LAB),
 }
 """Commands of other distributions: the distribution, and its folder in the repository."""
+
+SITE, COORDINATOR = "For a site", "For the coordinator"
+SIMULATION, RESEARCH = "To plan, and to simulate on this machine", "For research"
+"""Panels of `flhe --help`."""
+
+
+def examples(*commands: str) -> str:
+    """Return the end of a command's help: commands that work as they are written.
+
+    A backslash continues a line, as in a shell.
+    """
+    lines = (f"$ {command}".replace("\\\n", "\\\n\n") for command in commands)
+    return "\n\n".join(("Examples:", *lines))
+
+
+def _flag(*names: str, help: str, key: str = "", **more: Any) -> TyperOption:  # noqa: A002
+    """Return an option that notes in the context that it was given."""
+
+    def note(ctx: Any, _option: Any, given: bool) -> None:
+        if given:
+            ctx.meta[key] = True
+            if not key:
+                no_color()
+
+    kind = {"is_flag": True, "default": False, "expose_value": False, "callback": note}
+    return TyperOption(param_decls=[*names], help=help, **kind, **more)
+
+
+def no_color() -> None:
+    """Print no colours from now on, in help and in errors too."""
+    from typer import rich_utils
+
+    os.environ["NO_COLOR"] = "1"
+    rich_utils.COLOR_SYSTEM = None
+
+
+def _share(group: TyperGroup) -> None:
+    """Give all commands below a group the shared options: `--json` where one returns an Answer."""
+    for command in group.commands.values():
+        if isinstance(command, TyperGroup):
+            _share(command)
+            continue
+        paragraphs = (command.help or "").split("\n\n")  # or Typer breaks lines as the source does
+        command.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+        hints = get_type_hints(command.callback, include_extras=True)
+        for given in command.params:  # click 8.5 drops the help that Typer gives to an argument
+            for info in getattr(hints.get(str(given.name)), "__metadata__", ()):
+                given.help = getattr(given, "help", None) or info.help  # type: ignore[attr-defined]
+        if hints.get("return") is Answer:
+            command.params.append(_flag("--json", key=JSON, help="Print one JSON document."))
+        command.params += [
+            _flag("--quiet", "-q", key=QUIET, help="Print errors only."),
+            _flag("--no-color", hidden=True, is_eager=True, help="Print no colours."),
+        ]
 
 
 class Commands(TyperGroup):
@@ -36,7 +90,17 @@ class Commands(TyperGroup):
 
 
 class OneLineErrors(Commands):
-    """A group of commands whose errors are one line, unless FLHE_DEBUG or --verbose is set."""
+    """The root: it prints answers, and one line for an error unless FLHE_DEBUG or --verbose is set."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _share(self)
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line; NO_COLOR holds for help and errors too."""
+        if os.environ.get("NO_COLOR"):
+            no_color()
+        return super().main(*args, **kwargs)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command; for a missing one, name the distribution that has it."""
@@ -51,9 +115,11 @@ class OneLineErrors(Commands):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Invoke the command; turn its errors into one line."""
+        """Invoke the command and print its answer; turn its errors into one line."""
         try:
-            return super().invoke(ctx)
+            answer = super().invoke(ctx)
+            if isinstance(answer, Answer):
+                answer.show()
         except Exception as error:
             foreign = type(error).__module__.partition(".")[0] in ("click", "typer")
             gone = isinstance(error, BrokenPipeError)  # a closed pipe: click exits quietly
@@ -61,8 +127,10 @@ class OneLineErrors(Commands):
             if foreign or gone or wants:
                 raise
             typer.echo(f"flhe: {_one_line(error, ctx.invoked_subcommand)}", err=True)
-            refused = ctx.invoked_subcommand == "keygen" and isinstance(error, FlheError)
-            raise typer.Exit(2 if refused else 1) from error
+            raise typer.Exit(1) from error
+        if isinstance(answer, Answer) and answer.failed:
+            raise typer.Exit(1)
+        return answer
 
 
 def _one_line(error: Exception, command: str | None) -> str:

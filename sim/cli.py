@@ -1,4 +1,4 @@
-"""What the lab adds to `flhe ...`, through the entry point `flhe.commands`.
+"""Commands of the lab, added to `flhe ...` through the entry point `flhe.commands`.
 
 Each command imports what it needs when it runs: `flhe --help` loads neither flwr, torch nor numba.
 """
@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from flhe.answer import Answer
+from flhe.command_group import RESEARCH, SIMULATION, examples
 from flhe_lab.advise.command import advise
 from flhe_lab.audit.command import audit
 from flhe_lab.bench.command import bench
@@ -20,27 +22,31 @@ from flhe_lab.tables.command import tables
 
 
 def corrections(
-    name: Annotated[str, typer.Argument(help="Which proof to run; none lists them.")] = "",
+    name: Annotated[str, typer.Argument(help="The proof to run; without one, list them.")] = "",
     every: Annotated[bool, typer.Option("--all", help="Run all of them.")] = False,
     page: Annotated[bool, typer.Option("--page", help="Print docs/corrections.md.")] = False,
-) -> None:
-    """Show what the papers get wrong or leave open, each with a proof that runs."""
+) -> Answer:
+    """Show errors and gaps of the papers, each with a proof that runs."""
     from flhe_lab.papers.corrections import listing
 
-    listing.corrections(name, every=every, as_page=page)
+    return listing.corrections(name, every=every, as_page=page)
 
 
 app = typer.Typer()
-_COMMANDS = (
-    bench,
-    tables,
-    corrections,
-    advise,
-    audit,
-    audit_server,
-    compare_privacy,
-    rehearse,
-    crowd,
-)
-for _command in _COMMANDS:
-    app.command()(_command)
+for _command, _panel, *_examples in (
+    (
+        advise,
+        SIMULATION,
+        "flhe advise --params 25M --clients 12 --uplink 40Mbps",
+        "flhe advise --params 1M --clients 10 --wan batchcrypt --dropout 0.1 --json",
+    ),
+    (rehearse, SIMULATION, "flhe rehearse --scheme sash --rounds 2"),
+    (crowd, SIMULATION, "flhe crowd --clients 50,100 --figure crowds.png"),
+    (bench, RESEARCH, "flhe bench flashe sash --values 10000 --repeats 3"),
+    (tables, RESEARCH, "flhe tables --list", "flhe tables flashe-table-2 --out measured"),
+    (corrections, RESEARCH, "flhe corrections", "flhe corrections esafl-shift"),
+    (audit, RESEARCH, "flhe audit audit.png --quick"),
+    (audit_server, RESEARCH, "flhe audit-server learns.md --quick"),
+    (compare_privacy, RESEARCH, "flhe compare-privacy privacy.md --quick"),
+):
+    app.command(rich_help_panel=_panel, epilog=examples(*_examples))(_command)

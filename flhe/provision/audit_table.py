@@ -2,43 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from flhe.node.audit import Entry
 from flhe.node.node import StoredSession
 
-_WIDE = ("stage", "epoch", "round", "result", "answer", "size", "seconds")
-_STACKED = ("stage\nround", "epoch\nresult", "answer\nreason", "size\nseconds")
-_RIGHT = ("round", "size", "seconds", "size\nseconds")
-_UNLIMITED = 1000
-"""Columns of a terminal that fit any line."""
+_HEADINGS = ("run / time", "stage", "epoch", "round", "result", "answer", "size", "seconds")
+_RIGHT = ("round", "size", "seconds")
 
 
-def audit_table(entries: Sequence[Entry | None], console: Console) -> Table:
-    """Return one row for each entry, under a row for each run; narrow terminals stack the cells."""
-    wide = _table(entries, stacked=False)
-    unlimited = console.options.update(max_width=_UNLIMITED)
-    fits = console.measure(wide, options=unlimited).maximum <= console.width
-    return wide if fits else _table(entries, stacked=True)
-
-
-def _table(entries: Sequence[Entry | None], *, stacked: bool) -> Table:
+def audit_table(entries: Sequence[Entry | None]) -> Table:
+    """Return one row for each entry, under a row for each run."""
     out = Table(
         box=SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),
-        caption="times are UTC; result is equal at all sites unless the server sent them different "
-        "ones; size counts bytes sent, seconds include the app's own",
+        caption="Times are UTC. Results are equal at all sites unless the server sent them different "
+        "ones. Sizes count bytes sent; seconds include the app's own.",
     )
-    out.add_column("run / time", no_wrap=True)
-    for heading in _STACKED if stacked else _WIDE:
+    for heading in _HEADINGS:
         out.add_column(heading, justify="right" if heading in _RIGHT else "left", no_wrap=True)
     run = contract = None
     for entry in entries:
@@ -52,14 +39,8 @@ def _table(entries: Sequence[Entry | None], *, stacked: bool) -> Table:
         if entry.contract not in (None, contract):
             contract = entry.contract
             out.add_row(f"contract {contract.hex()}", style="bold")
-        out.add_row(*(_stacked(entry) if stacked else _cells(entry)))
+        out.add_row(*_cells(entry))
     return out
-
-
-def _stacked(entry: Entry) -> tuple[str, ...]:
-    time, stage, epoch, round_, result, answer, size, seconds = _cells(entry)
-    pairs = ((stage, round_), (epoch, result), (answer.replace(": ", ":\n", 1),), (size, seconds))
-    return (time, *("\n".join(pair) for pair in pairs))
 
 
 def _cells(entry: Entry) -> tuple[str, ...]:
@@ -82,10 +63,11 @@ def _size(count: int) -> str:
     return f"{count:,} B" if count < 10_000 else f"{count / 1e6:,.2f} MB"
 
 
-def contracts(home: Path) -> Iterator[Text]:
-    """Yield the contract of each federation as its members signed it, from this node's copy."""
+def contracts(home: Path) -> list[list[str]]:
+    """Return the contract of each federation as its members signed it, from this node's copy."""
+    found = []
     for path in sorted(home.glob("runs/*/session")):
         contract = StoredSession.from_bytes(path.read_bytes()).contract
-        yield Text(f"{path.parent.name}: contract {contract.hash().hex()}", style="bold")
-        for line in contract.lines():
-            yield Text(f"  {line}")
+        title = f"{path.parent.name}: contract {contract.hash().hex()}"
+        found.append([title, *contract.lines()])
+    return found

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from flhe.answer import Answer
 from flhe.errors import ConfigError, FlheError
 from flhe.node.budget import Budget
 from flhe.node.node import open_store
@@ -31,22 +32,32 @@ def _budget(policy: Policy, store: Store) -> Budget:
     return Budget(store, store.identity().public, *bounds)
 
 
-def table(budget: Budget) -> Table:
+def answer(budget: Budget) -> Answer:
     """Return one row for each noise, and the total in the caption."""
     counts = budget.ledger().counts
     limit = f", of {budget.epsilon:g}" if budget.epsilon else "; no limit (flhe-max-epsilon)"
     spent = accountant.epsilon(counts, budget.delta)
     caption = f"epsilon {spent:.3g} at delta {budget.delta:g}{limit}"
     out = Table(box=SIMPLE_HEAD, pad_edge=False, caption=caption)
-    for heading in ("updates", "of a", "noise multiplier", "sampling", "epsilon alone"):
+    for heading in ("updates", "protects a", "noise multiplier", "sampling", "epsilon alone"):
         out.add_column(heading, justify="right")
+    rows = []
     for mechanism, count in sorted(counts.items()):
         alone = accountant.epsilon({mechanism: count}, budget.delta)
         noise = f"{mechanism.multiplier:g}", f"{mechanism.sampling:g}"
-        out.add_row(
-            str(count), "member" if mechanism.of_members else "record", *noise, f"{alone:.3g}"
+        protects = "member" if mechanism.of_members else "record"
+        out.add_row(str(count), protects, *noise, f"{alone:.3g}")
+        rows.append(
+            {
+                "updates": count,
+                "protects": protects,
+                "noise_multiplier": mechanism.multiplier,
+                "sampling": mechanism.sampling,
+                "epsilon": alone,
+            }
         )
-    return out
+    total = {"epsilon": spent, "delta": budget.delta, "max_epsilon": budget.epsilon or None}
+    return Answer({**total, "noises": rows}, out)
 
 
 def check_budget(policy: Policy) -> Checks:

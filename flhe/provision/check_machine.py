@@ -73,7 +73,7 @@ def check_versions(schemes: Collection[str]) -> Checks:
             verb = "is" if len(lacking) == 1 else "are"
             says = f"{' and '.join(lacking)} {verb} missing, which {scheme.name} needs"
             yield Check("versions", "warn", says, mend)
-    yield Check("versions", "ok", ", ".join(found))
+    yield Check("versions", "ok", ", ".join(dict.fromkeys(found)))
 
 
 def _kernel_status() -> int | None:

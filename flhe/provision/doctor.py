@@ -5,13 +5,9 @@ It creates and changes nothing; run it as the node's user.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
 from flhe.errors import FlheError
@@ -68,22 +64,16 @@ def examine(
     return found
 
 
-def table(checks: Sequence[Check]) -> Table:
-    """Return one row for each check."""
-    counts = {level: sum(check.level == level for check in checks) for level in _STYLES}
-    said = ", ".join(f"{count} {level}" for level, count in counts.items() if count)
-    out = Table(box=SIMPLE_HEAD, pad_edge=False, caption=said)
-    for heading in ("check", "", "found", "mend"):
-        out.add_column(heading, overflow="fold")
+def lines(checks: Sequence[Check]) -> list[Text]:
+    """Return a line for each check, one below it that says how to mend it, and the counts."""
+    out = []
     for check in checks:
-        level = Text(check.level, style=_STYLES[check.level])
-        out.add_row(check.name, level, Text(check.says), Text(check.mend))
-    return out
-
-
-def to_json(checks: Sequence[Check]) -> str:
-    """Return the checks as a JSON array of objects with name, level, says and mend."""
-    return json.dumps([asdict(check) for check in checks], indent=1)
+        out.append(Text.assemble((f"{check.level:6}", _STYLES[check.level]), check.name, ": "))
+        out[-1].append(check.says)
+        if check.mend:
+            out.append(Text(f"      mend: {check.mend}"))
+    counts = {level: sum(check.level == level for check in checks) for level in _STYLES}
+    return [*out, Text(", ".join(f"{count} {level}" for level, count in counts.items() if count))]
 
 
 def _path(config: Mapping[str, object], key: str) -> Path | None:

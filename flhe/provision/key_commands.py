@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flhe.answer import Answer, working
+from flhe.command_group import examples
 from flhe.errors import ConfigError
 from flhe.provision.public_files import check_new
+
+if TYPE_CHECKING:
+    from flhe.node.backup import Backup
 
 keys = typer.Typer(no_args_is_help=True, help="A site's keys: back up, restore, rotate.")
 
@@ -19,74 +24,92 @@ Phrase = Annotated[
 ]
 
 
-@keys.command()
+@keys.command(
+    epilog=examples("flhe keys backup --home state --out a.backup --passphrase-file phrase")
+)
 def backup(
     home: Annotated[Path, typer.Option(metavar="DIR", help="The state directory.")],
     out: Annotated[Path, typer.Option(metavar="FILE", callback=check_new, help="The backup.")],
     passphrase_file: Phrase = None,
-) -> None:
+) -> Answer:
     """Write the identity and the keys of sealed models, under a passphrase."""
     from flhe.provision import backups
 
-    kept, lost = backups.backup(home, out, _passphrase(passphrase_file, new=True))
-    typer.echo(f"{out}: the identity {kept.identity.public.hex()[:16]} and {_models(kept.models)}.")
-    if lost:
-        typer.echo(
-            f"Left out, because they are damaged or of another version: keys of {lost} more."
-        )
-    typer.echo(
-        "Keep it and the passphrase apart, neither on the node's own machine: together they "
-        "give\nthis site's identity and its models. Each new epoch has new keys: make another "
-        "backup when a model was sealed that\nmust open later."
+    phrase = _passphrase(passphrase_file, new=True)
+    with working("deriving a key from the passphrase"):
+        kept, lost = backups.backup(home, out, phrase)
+    left_out = (
+        f"Left out, because they are damaged or of another version: keys of {lost} more.\n"
+        if lost
+        else ""
+    )
+    return _kept(
+        out,
+        kept,
+        f"{left_out}Keep the backup and the passphrase apart, and neither on the node's own machine. "
+        "Together they give this site's identity and its models.\nEach new epoch has new keys: make "
+        "another backup when a model was sealed that must open later.",
     )
 
 
-@keys.command()
+@keys.command(
+    epilog=examples("flhe keys restore a.backup --home restored --passphrase-file phrase")
+)
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")],
-    home: Annotated[Path, typer.Option(metavar="DIR", help="A directory that is not there yet.")],
+    home: Annotated[Path, typer.Option(metavar="DIR", help="A directory that does not exist yet.")],
     passphrase_file: Phrase = None,
-) -> None:
+) -> Answer:
     """Create a state directory from a backup."""
     from flhe.provision import backups
 
-    kept = backups.restore(file, home, _passphrase(passphrase_file, new=False))
-    typer.echo(
-        f"{home}: the identity {kept.identity.public.hex()[:16]} and {_models(kept.models)}.\n"
+    phrase = _passphrase(passphrase_file, new=False)
+    with working("deriving a key from the passphrase"):
+        kept = backups.restore(file, home, phrase)
+    return _kept(
+        home,
+        kept,
         "Start a node on it only if the original is gone for good: two nodes of one identity disturb a "
-        "federation.\nIt agrees with the others on new keys first, and they hand it the model.\n"
-        f"Models that were sealed before: flhe open MODEL --key {home}. Once that is done, delete "
-        f"{home / 'archive'}."
+        "federation. The node agrees with the others on new keys first, and they hand it the model.\n"
+        f"Open models that were sealed before, and then delete {home / 'archive'}:\n"
+        f"   flhe open MODEL --key {home}",
     )
 
 
-@keys.command()
+@keys.command(
+    epilog=examples("flhe keys rotate --home state --new-home state-2 --name a --out a2.site")
+)
 def rotate(
     home: Annotated[Path, typer.Option(metavar="OLD", help="The state directory so far.")],
     new_home: Annotated[
-        Path, typer.Option(metavar="NEW", help="The one to be; it is not there yet.")
+        Path, typer.Option(metavar="NEW", help="The new state directory; it does not exist yet.")
     ],
     name: Annotated[str, typer.Option(help="The site's name in the roster.")],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE.site", help="The request; by default NAME.site.")
     ] = None,
-) -> None:
+) -> Answer:
     """Make a new identity, and a request to take the old one's place."""
     from flhe.provision import sites
 
-    typer.echo(sites.rotate(home, new_home, name, out))
-    typer.echo(
+    answer = sites.rotate(home, new_home, name, out)
+    answer.shown += (
         f"4. Go on with {home} until all sites pin the new roster; then set flhe-home to {new_home}.\n"
-        f"   Models sealed until then open with {home}: back it up before you delete it."
+        f"5. Models sealed until then open with {home}: back it up before you delete it.",
     )
+    return answer
 
 
-def _models(models: tuple[object, ...]) -> str:
-    return f"the model keys of {len(models)} epoch" + "s" * (len(models) != 1)
+def _kept(place: Path, kept: Backup, more: str) -> Answer:
+    """Return what a backup has, and where it is."""
+    public, count = kept.identity.public, len(kept.models)
+    models = f"the model keys of {count} epoch{'s' * (count != 1)}"
+    text = f"{place}: the identity {public.hex()[:16]} and {models}.\n{more}"
+    return Answer({"path": place, "key": public, "epochs": count}, text)
 
 
 def _passphrase(path: Path | None, *, new: bool) -> str:
-    """Return the passphrase from a file, or from the terminal, where a new one is asked for twice."""
+    """Return the passphrase from a file, or ask for it at the terminal, twice for a new one."""
     from flhe.provision.backups import passphrase_in
 
     if path is not None:

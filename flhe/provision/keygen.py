@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from flhe.answer import Answer
 from flhe.errors import ConfigError, StoreError, config_errors
 from flhe.keys.agreement.dealt import Dealt, deal
 from flhe.keys.roster.roster import Roster
@@ -35,11 +36,11 @@ def keygen(
     out: Path | None,
     ring: str,
     without: Sequence[str] = (),
-) -> tuple[Table, str]:
+) -> Answer:
     """Deal keys to a roster's sites, one file each, 0600, in a directory of the dealer only.
 
     `out` is created if missing, and nothing in it is overwritten; sites named in `without` get no
-    key. Returns the dealt keys, one row for each site, and the next steps; nothing of it is secret.
+    key. The answer has one row for each site, and the next steps; nothing of it is secret.
 
     Raises ConfigError, ProtocolError, StoreError: invalid arguments, or a file that cannot be
     written. No file of the dealing remains.
@@ -74,44 +75,45 @@ def keygen(
         for path in done:  # a partial dealing is useless
             files.erase(path)
         raise
-    made = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"{len(written)} sites; {kind.summary()}")
+    made = Table(
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
     made.add_column("site", overflow="fold")
     made.add_column("file", overflow="fold")
     for name, path in written:
         made.add_row(name, str(path))
     serial = next(iter(dealt.values())).serial.hex()
-    return (
+    return Answer(
+        {"serial": serial, "roster": sites.hash, "scheme": kind.name, "files": dict(written)},
+        f"{len(written)} sites; {kind.summary()}",
         made,
         f"""Serial: {serial}, in all of these files and in those of no other dealing.
 Roster: {sites.hash.hex()}
 
 1. Give each site its own file, by hand, never through the server.
 2. Each site compares the serial with the others: flhe keygen --show FILE
-3. and sets flhe-dealt-key in its node config to where it keeps the file, mode 600.
+3. Each site keeps the file with mode 600, and names it in its node config as flhe-dealt-key.
 4. Delete {out} and every copy: all the files together decrypt every update.
-The ServerApp then says HEStrategy(scheme={kind!r}).""",
+5. Write in the ServerApp: HEStrategy(scheme={kind!r}).""",
     )
 
 
-def show(path: Path) -> Table:
+def show(path: Path) -> Answer:
     """Return the public facts of a site's file: everything but the keys.
 
     Raises ConfigError: it cannot be read, others can read it, or it is no such file.
     """
     with config_errors(f"--show {path}"):
         dealt = Dealt.read(path)
-    out = Table(box=None, show_header=False, pad_edge=False)
-    out.add_column()
-    out.add_column(overflow="fold")
-    for name, value in (
-        ("serial", dealt.serial.hex()),
-        ("scheme", f"{dealt.scheme.name}; {dealt.scheme.summary()}"),
-        ("roster", dealt.roster_hash.hex()),
-        ("site", dealt.member.hex()),
-        ("sites", str(len(dealt.members))),
-    ):
-        out.add_row(name, value)
-    return out
+    public = {
+        "serial": dealt.serial.hex(),
+        "scheme": f"{dealt.scheme.name}; {dealt.scheme.summary()}",
+        "roster": dealt.roster_hash.hex(),
+        "site": dealt.member.hex(),
+        "sites": len(dealt.members),
+    }
+    return Answer(public, "\n".join(f"{name:8}{value}" for name, value in public.items()))
 
 
 def _dealing(name: str, ring: str) -> Scheme:

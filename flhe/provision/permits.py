@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from flhe.answer import Answer
 from flhe.errors import ConfigError, FlheError
 from flhe.node import federations
 from flhe.node.policy import Policy
@@ -12,8 +13,8 @@ from flhe.provision.checks import Check, Checks
 from flhe.provision.sites import has_identity
 
 
-def grant(home: Path) -> str:
-    """Permit one more federation; return the text to print.
+def grant(home: Path) -> Answer:
+    """Permit one more federation.
 
     Raises ConfigError: no such directory, or not a node's; StoreError: this user cannot write
     there.
@@ -32,10 +33,11 @@ def grant(home: Path) -> str:
     )
     audit.write(store, entry)  # first: no permit without its line
     most = federations.permit(store)
-    return (
-        f"{_have_begun(most - 1)} on this node. By this permit {most} may, or more where "
-        "flhe-max-federations allows more.\nTwo federations that start from one model may reveal "
-        "a single site's update by their difference."
+    return Answer(
+        {"begun": most - 1, "permitted": most},
+        f"{_have_begun(most - 1)} on this node. This permit allows {most}; "
+        "flhe-max-federations may allow more.\nTwo federations that start from one model may reveal "
+        "a single site's update by their difference.",
     )
 
 

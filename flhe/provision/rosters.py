@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -102,6 +103,32 @@ def table(signed: SignedRoster) -> Table:
         words = "\n".join(fingerprint.lines(member.public))
         out.add_row(member.name, f"{member.public.hex()[:16]} ...", words, said)
     return out
+
+
+def data(signed: SignedRoster) -> dict[str, Any]:
+    """Return all of a roster as JSON values."""
+    roster, missing = signed.roster, set(signed.missing)
+    sites = [
+        {
+            "name": member.name,
+            "key": member.public,
+            "words": " ".join(fingerprint.lines(member.public)),
+            "signed": member not in missing,
+        }
+        for member in sorted(roster.members, key=lambda m: m.name)
+    ]
+    return {
+        "hash": roster.hash,
+        "words": " ".join(fingerprint.lines(roster.hash)),
+        "signed_by_all": not missing,
+        "sites": sites,
+        "collusion": roster.collusion,
+        "min_members": roster.min_members,
+        "min_opening": roster.min_opening,
+        "schemes": roster.schemes,
+        "limits": roster.limits.lines(),
+        "revoked": roster.revoked,
+    }
 
 
 def bounds(roster: Roster) -> str:

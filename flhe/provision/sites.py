@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from flhe.answer import Answer
 from flhe.errors import ConfigError, config_errors
 from flhe.keys.identity import Identity
 from flhe.keys.roster import fingerprint
@@ -15,8 +16,8 @@ from flhe.provision import public_files
 IDENTITY = "identity.key"
 
 
-def _report(request: Enrolment, path: Path, home: Path, *, made: bool) -> str:
-    """Return the text about the request in `path` and the key in `home`, with the next steps.
+def _report(request: Enrolment, path: Path, home: Path, *, made: bool) -> Answer:
+    """Return the request in `path` and the key in `home`, with the next steps.
 
     `made` says whether the key is new. Nothing of it is secret.
     """
@@ -27,20 +28,23 @@ def _report(request: Enrolment, path: Path, home: Path, *, made: bool) -> str:
     then = f"flhe roster new --out ROSTER --site {path} --site ... --scheme ..."
     if request.replaces:
         then = f"flhe roster replace ROSTER --site {path} --out NEW"
-    words = "".join(f"     {line}\n" for line in fingerprint.lines(public))
-    return f"""{key}
+    words = fingerprint.lines(public)
+    told = "".join(f"     {line}\n" for line in words)
+    text = f"""{key}
 
 key  {public.hex()}
-{words}
+{told}
 1. Send {path} to the roster's collector; it holds no secret.
-2. Let them call you, and read them the words above: they must see the same.
-   They then type: {then}
-3. Back the identity up; who loses it needs a new one, and all sites a new roster:
+2. The collector calls you. Read out the words above, and check that they see the same. They then type:
+   {then}
+3. Back the identity up. Without it the site needs a new one, and all sites need a new roster:
    flhe keys backup --home {home} --out {name}.backup"""
+    data = {"name": name, "key": public, "words": " ".join(words), "home": home, "request": path}
+    return Answer(data | {"new": made}, text)
 
 
-def enrol(home: Path, name: str, out: Path | None) -> str:
-    """Create a site's identity, unless it has one, and its request; return the text to print.
+def enrol(home: Path, name: str, out: Path | None) -> Answer:
+    """Create a site's identity, unless it has one, and its request.
 
     `home` is created if missing, 0700; the request's default file is NAME.site. Raises ConfigError,
     StoreError: an invalid member name, a directory that is open to others, or an existing file.
@@ -54,11 +58,11 @@ def enrol(home: Path, name: str, out: Path | None) -> str:
     return _report(request, path, home, made=made)
 
 
-def rotate(home: Path, new_home: Path, name: str, out: Path | None) -> str:
+def rotate(home: Path, new_home: Path, name: str, out: Path | None) -> Answer:
     """Create an identity in `new_home`, and a request to replace the one in `home`.
 
     The old directory stays unchanged: its keys are in use until all sites have pinned the new
-    roster. Returns the text to print.
+    roster.
 
     Raises ConfigError, StoreError: as `enrol`; there is no identity in `home`, or one in
     `new_home`.

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flhe.answer import Answer
 from flhe.errors import ConfigError
-from flhe.json_option import JsonFile, console, write_json
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from flhe_lab.advise.check import Line
     from flhe_lab.advise.wan import Wan
 
@@ -25,71 +27,138 @@ SPEEDS = {
 """Units -> what they stand for; in lower case, but for the B of bytes in a speed. Speeds are Mbps."""
 
 
+_FEDERATION, _NETWORK = "Federation", "Machines and network"
+_TRUST, _PRIVACY = "Trust", "Differential privacy"
+
+
 def advise(
-    params: Annotated[str, typer.Option(help="Values of the model, such as 25M or 1.2k.")],
-    clients: Annotated[int, typer.Option(help="Clients of a round.")],
+    params: Annotated[
+        str,
+        typer.Option(help="Values of the model, such as 25M or 1.2k.", rich_help_panel=_FEDERATION),
+    ],
+    clients: Annotated[int, typer.Option(help="Clients of a round.", rich_help_panel=_FEDERATION)],
     uplink: Annotated[
-        str, typer.Option(help="What each sends with, such as 40Mbps, 1Gbps or 5MB/s.")
+        str,
+        typer.Option(
+            help="Uplink of each client, such as 40Mbps, 1Gbps or 5MB/s.", rich_help_panel=_NETWORK
+        ),
     ] = "",
-    downlink: Annotated[str, typer.Option(help="What each receives with; as --uplink.")] = "",
+    downlink: Annotated[
+        str,
+        typer.Option(
+            help="Downlink of each client; default: as --uplink.", rich_help_panel=_NETWORK
+        ),
+    ] = "",
     server_link: Annotated[
-        str, typer.Option(help="The server's own link, both ways; else it never limits.")
+        str,
+        typer.Option(
+            help="The server's link, both ways; default: no limit.", rich_help_panel=_NETWORK
+        ),
     ] = "",
     wan: Annotated[
-        str, typer.Option(help="Instead of links: a paper's network by name, or a .toml.")
+        str,
+        typer.Option(
+            help="A paper's network by name, or a .toml, instead of links.",
+            rich_help_panel=_NETWORK,
+        ),
     ] = "",
     dropout: Annotated[
-        float, typer.Option(help="Chance that a client's update is missing from a round.")
+        float,
+        typer.Option(
+            help="Chance that a client's update is missing from a round.",
+            rich_help_panel=_FEDERATION,
+        ),
     ] = 0.0,
     rounds: Annotated[
-        int | None, typer.Option(help="Rounds to convergence; 100 where nobody knows.")
+        int | None,
+        typer.Option(help="Rounds to convergence; default: 100.", rich_help_panel=_FEDERATION),
     ] = None,
-    train: Annotated[float, typer.Option(help="Seconds that a client trains in a round.")] = 0.0,
+    train: Annotated[
+        float,
+        typer.Option(help="Seconds that a client trains in a round.", rich_help_panel=_FEDERATION),
+    ] = 0.0,
     server_may_see_model: Annotated[
-        bool, typer.Option("--server-may-see-model", help="The server may read each round's sum.")
+        bool,
+        typer.Option(
+            "--server-may-see-model",
+            help="The server may read each round's sum.",
+            rich_help_panel=_TRUST,
+        ),
     ] = False,
     members_may_collude: Annotated[
         bool,
-        typer.Option("--members-may-collude", help="A third may conspire with the server."),
+        typer.Option(
+            "--members-may-collude",
+            help="A third of the clients may conspire with the server.",
+            rich_help_panel=_TRUST,
+        ),
     ] = False,
     trusted_dealer: Annotated[
-        bool, typer.Option("--trusted-dealer", help="Somebody whom all trust deals keys.")
+        bool,
+        typer.Option(
+            "--trusted-dealer",
+            help="All clients trust a third party that deals keys.",
+            rich_help_panel=_TRUST,
+        ),
     ] = False,
     clear_part: Annotated[
-        bool, typer.Option("--clear-part", help="A part of each update may travel in clear.")
+        bool,
+        typer.Option(
+            "--clear-part",
+            help="A part of each update may travel in clear.",
+            rich_help_panel=_TRUST,
+        ),
     ] = False,
     sparse: Annotated[
         bool,
-        typer.Option("--sparse", help="A tenth of each update may be sent, and which be seen."),
+        typer.Option(
+            "--sparse",
+            help="A tenth of each update may be sent, and the server may see which.",
+            rich_help_panel=_TRUST,
+        ),
     ] = False,
     epsilon: Annotated[
-        float, typer.Option(help="Privacy budget: say the noise multiplier that keeps to it.")
+        float,
+        typer.Option(
+            help="Privacy budget; print the noise multiplier that keeps to it.",
+            rich_help_panel=_PRIVACY,
+        ),
     ] = 0.0,
-    delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
+    delta: Annotated[
+        float, typer.Option(help="Delta of that budget.", rich_help_panel=_PRIVACY)
+    ] = 1e-5,
     sampling: Annotated[
-        float, typer.Option(help="Probability of a record to be in a round's batch; 1: of members.")
+        float,
+        typer.Option(
+            help="Probability of a record to be in a round's batch; 1: of members.",
+            rich_help_panel=_PRIVACY,
+        ),
     ] = 1.0,
     memory: Annotated[
-        str, typer.Option(help="Memory of each machine, such as 8GB; else this one's.")
+        str,
+        typer.Option(
+            help="Memory of each machine, such as 8GB; default: this one's.",
+            rich_help_panel=_NETWORK,
+        ),
     ] = "",
     prices: Annotated[
-        str, typer.Option(help="Prices: batchcrypt or flashe, as in the papers, or a .toml.")
+        str,
+        typer.Option(
+            help="Prices: batchcrypt or flashe, as in the papers, or a .toml.",
+            rich_help_panel=_NETWORK,
+        ),
     ] = "flashe",
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Measure this machine anew: half a minute.")
     ] = False,
     check: Annotated[
-        bool,
-        typer.Option("--check", help="The same, and hold predictions against what it measures."),
+        bool, typer.Option("--check", help="The same, and compare predictions with measurements.")
     ] = False,
-    json_file: JsonFile = None,
-) -> None:
-    """Say which scheme suits a federation: ranked by seconds a round, and why not the others.
+) -> Answer:
+    """Rank the schemes for a federation by seconds a round, with the reasons against the others.
 
-    The first time it measures how fast this machine is at each scheme, for half a minute.
+    The first run measures the speed of each scheme on this machine, for half a minute.
     """
-    from rich.console import Console
-
     from flhe_lab.advise import calibrate as calibrating
     from flhe_lab.advise import check as checking
     from flhe_lab.advise import ranking, report
@@ -118,26 +187,18 @@ def advise(
         ),
     )
     lines: list[Line] = []
-    with progress(Console(stderr=True)) as advance:
+    with progress() as advance:
         if check:
             speeds, lines = calibrating.checked(advance)
         else:
             speeds = calibrating.load(renew=calibrate, progress=advance)
     answer = ranking.advise(demand, speeds)
-    if json_file is not None:
-        write_json(json_file, report.to_json(answer, lines))
-    out = console(json_file)
-    if check:
-        out.print(checking.table(lines))
-    out.print(report.table(answer))
-    if answer.excluded:
-        out.print(report.reasons(answer))
-    out.print(answer.sentence(), markup=False, highlight=False)
+    shown: list[RenderableType] = [checking.table(lines)] if check else []
+    shown += [report.table(answer), *report.reasons(answer), answer.sentence()]
     if epsilon:
-        said = report.noise(epsilon, delta, sampling, demand.rounds)
-        out.print(said, markup=False, highlight=False)
-    if any(line.verdict == "OFF" for line in lines):
-        raise typer.Exit(1)
+        shown.append(report.noise(epsilon, delta, sampling, demand.rounds))
+    off = any(line.verdict == "OFF" for line in lines)
+    return Answer(report.to_data(answer, lines), *shown, failed=off)
 
 
 def quantity(option: str, text: str, units: dict[str, float], like: str) -> float:

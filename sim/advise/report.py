@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from textwrap import fill
+from typing import Any
 
 from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from flhe.training.accountant import multiplier_for
 from flhe_lab.advise.check import Line
@@ -17,6 +17,9 @@ from flhe_lab.advise.ranking import Advice, Prediction
 from flhe_lab.advise.wan import SERVER
 from flhe_lab.bench.host import machine
 from flhe_lab.bench.table import HEADINGS
+
+NAME = 22
+"""Columns of a name, so that a terminal of 80 shows all."""
 
 
 def table(answer: Advice) -> Table:
@@ -33,7 +36,7 @@ def table(answer: Advice) -> Table:
         f"done again is counted. GB are of 2^30 bytes, of all clients. USD for {demand.rounds} rounds, "
         f"by prices {demand.prices.name!r}{_egress(demand)}",
     )
-    out.add_column("seconds of", min_width=18)
+    out.add_column("seconds of", no_wrap=True)
     for heading in ("a round", *HEADINGS[:3], "other\nstages", "GB a\nround", "USD"):
         out.add_column(heading, justify="right", no_wrap=True)
     for row in answer.ranked:
@@ -53,26 +56,23 @@ def _egress(demand: Demand) -> str:
     )
 
 
-def reasons(answer: Advice) -> Table:
-    """Why not the others."""
-    out = Table("excluded", "because", box=box.SIMPLE_HEAD)
-    for each in answer.excluded:
-        out.add_row(each.name, Text("; ".join(each.reasons)))  # brackets are no markup
-    return out
+def reasons(answer: Advice) -> list[str]:
+    """Return a line for each of the others."""
+    return [f"Excluded: {each.name}: {'; '.join(each.reasons)}" for each in answer.excluded]
 
 
 def _cells(row: Prediction) -> tuple[str, ...]:
     seconds = (row.round_s, row.encrypt_s, row.add_s, row.decrypt_s, row.exchange_s)
     shown = [_short(one) if one else "" for one in seconds]
-    return (row.name, *shown, f"{row.round_gb:.3g}", f"{row.usd:.3g}")
+    return (fill(row.name, NAME), *shown, f"{row.round_gb:.3g}", f"{row.usd:.3g}")
 
 
 def _short(seconds: float) -> str:
     return f"{seconds:.3g}" if seconds >= 0.01 else f"{seconds:.2g}"
 
 
-def to_json(answer: Advice, checked: Sequence[Line] = ()) -> str:
-    """Everything, as one JSON document; with how far off predictions are, where that was asked."""
+def to_data(answer: Advice, checked: Sequence[Line] = ()) -> dict[str, Any]:
+    """Return everything as JSON values; with the errors of predictions, if they were checked."""
     demand = asdict(answer.demand)
     document = {
         "machine": machine(),
@@ -86,7 +86,7 @@ def to_json(answer: Advice, checked: Sequence[Line] = ()) -> str:
         document["check"] = [
             {**asdict(line), "off": line.off, "verdict": line.verdict} for line in checked
         ]
-    return json.dumps(document, indent=2)
+    return document
 
 
 def noise(epsilon: float, delta: float, sampling: float, rounds: int) -> str:

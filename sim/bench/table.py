@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from textwrap import fill
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from flhe.answer import notes
 from flhe_lab.bench.contender import Setting
 from flhe_lab.bench.times import Rows
 from flhe_lab.bench.turns import Progress, Times
@@ -36,7 +37,7 @@ def table(rows: Rows, setting: Setting) -> Table:
         padding=0,
     )
     longest = max(len(word) for name in rows for word in name.split())
-    out.add_column("", min_width=longest)  # names break between words, numbers nowhere
+    out.add_column("", no_wrap=True)
     for heading in HEADINGS:
         out.add_column(heading, justify="right", no_wrap=True)
     kind = ""
@@ -50,14 +51,18 @@ def table(rows: Rows, setting: Setting) -> Table:
             cells.append(_cell(row.times.get(phase), base))
         size = row.contender.upload_bytes
         shown = "" if size is None else f"{size / 1e6:.2f} MB\n{size / setting.values:.2f} B"
-        out.add_row(name, *cells, shown, "" if row.error is None else f"{row.error:.1e}")
+        out.add_row(
+            fill(name, longest), *cells, shown, "" if row.error is None else f"{row.error:.1e}"
+        )
     return out
 
 
 @contextmanager
-def progress(console: Console) -> Iterator[Progress]:
+def progress() -> Iterator[Progress]:
     """Show a bar over the turns, refreshed between timings only, so that it costs them nothing."""
-    with Bar(console=console, transient=True, auto_refresh=False) as bar:
+    console = notes()
+    off = console.is_dumb_terminal or not console.is_terminal
+    with Bar(console=console, transient=True, auto_refresh=False, disable=off) as bar:
         task = bar.add_task("warming up", total=None)
 
         def advance(turn: int, turns: int, name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flhe.errors import ConfigError
-from flhe.json_option import STDOUT, JsonFile, console, write_json
+from flhe.answer import Answer, notes
+from flhe.errors import ConfigError, FlheError
 
 if TYPE_CHECKING:
     from flhe_lab.crowd.found import Found
@@ -23,19 +22,19 @@ TIMEOUT_S = 3600.0
 
 
 def crowd(
-    clients: Annotated[str, typer.Option(help="Numbers of clients, with commas.")] = CLIENTS,
+    clients: Annotated[
+        str, typer.Option(help="Numbers of clients, separated by commas.")
+    ] = CLIENTS,
     values: Annotated[int, typer.Option(help="Values in the model.")] = 10_000,
-    rounds: Annotated[int, typer.Option(help="Rounds.")] = 2,
+    rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 2,
     drops: Annotated[float, typer.Option(help="Share of clients that drop out of a round.")] = 0.0,
-    timeout: Annotated[float, typer.Option(help="Longest time for one run, s.")] = TIMEOUT_S,
-    json_file: JsonFile = None,
+    timeout: Annotated[float, typer.Option(help="Maximum time of one run in seconds.")] = TIMEOUT_S,
     figure: Annotated[
-        Path | None, typer.Option("--figure", metavar="FILE", help="Draw them into FILE, a .png.")
+        Path | None,
+        typer.Option("--figure", metavar="FILE", help="Draw the results into FILE, a .png."),
     ] = None,
-) -> None:
+) -> Answer:
     """Run SASH with more and more virtual clients on Ray, and project ten times as many."""
-    from rich.console import Console
-
     from flhe_lab.bench import figures
     from flhe_lab.bench.host import machine
     from flhe_lab.bench.table import progress
@@ -47,15 +46,19 @@ def crowd(
         figures.check(figure)
     every = [Asked(n, values, rounds, drops=round(drops * n)) for n in _numbers(clients)]
     runs: list[Found] = []
-    for asked in every:
-        with progress(Console(stderr=True)) as advance:
-            runs.append(RayRun(asked, timeout, advance).run())
-        # Standard output takes one document, at the end.
-        if json_file is not None and (json_file != STDOUT or asked is every[-1]):
-            write_json(json_file, json.dumps(to_data(runs, machine()), indent=1))
+    failed = False
+    try:
+        for asked in every:
+            with progress() as advance:
+                runs.append(RayRun(asked, timeout, advance).run())
+    except FlheError as error:
+        if not runs:
+            raise
+        failed = True  # what earlier runs found took long
+        notes().print(f"flhe: {error}", markup=False, highlight=False, soft_wrap=True)
     if figure is not None:
         plot(runs, figure)
-    console(json_file, 130).print(table(runs))
+    return Answer(to_data(runs, machine()), table(runs), failed=failed)
 
 
 def to_data(runs: Sequence[Found], where: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""`flhe rehearse`: progress, a table, a report, an exit status that is true."""
+"""`flhe rehearse`: progress, a table, a report, and a true exit code."""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flhe.answer import Answer, notes
 from flhe.errors import FlheError
-from flhe.json_option import JsonFile, console, write_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,7 +26,7 @@ Say = Callable[[str], None]
 
 def rehearse(
     scheme: Annotated[
-        list[str] | None, typer.Option(help="A scheme to run; again for another. All at once.")
+        list[str] | None, typer.Option(help="A scheme to run; repeatable. All run at once.")
     ] = None,
     rounds: Annotated[int, typer.Option(help="Rounds of training.")] = 3,
     values: Annotated[int, typer.Option(help="Values of the model.")] = 5_000,
@@ -36,35 +35,35 @@ def rehearse(
     ] = True,
     renew: Annotated[
         bool,
-        typer.Option("--renew", help="Stop each run after round 1, resume it with another rate."),
+        typer.Option(
+            "--renew", help="Stop each run after round 1, and resume it with another rate."
+        ),
     ] = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave everything up until Ctrl-C, and say where it is.")
+        bool,
+        typer.Option("--keep", help="Leave everything up until Ctrl-C, and print where it is."),
     ] = False,
     patience: Annotated[
         float,
         typer.Option(metavar="FACTOR", help="Multiply every time limit, for a busy machine."),
     ] = 1.0,
-    json_file: JsonFile = None,
-) -> None:
-    """Bring up a SuperLink and three SuperNodes on this machine, run federations, search the traffic.
+) -> Answer:
+    """Rehearse a deployment on this machine, and search its traffic.
 
-    TLS, SuperNode authentication, signed apps and a pinned roster, as between organisations. Ends
-    with 0 only if every sum is right and no secret was on the wire.
+    A SuperLink and three SuperNodes have TLS, SuperNode authentication, signed apps and a pinned
+    roster, as between organisations. The exit code is 0 only if every sum is right and no secret was
+    on the wire.
     """
     from flhe_app.environment import temporary
     from flhe_app.signals import Stopped, signals
     from flhe_lab.rehearsal.app import Plan
     from flhe_lab.rehearsal.logs import kept_logs
 
-    out = console(json_file)
     began = time.monotonic()
 
-    def print_line(line: str) -> None:
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
-
     def say(text: str) -> None:
-        print_line(f"[{time.monotonic() - began:5.0f} s] {text}")
+        line = f"[{time.monotonic() - began:5.0f} s] {text}"
+        notes().print(line, markup=False, highlight=False, soft_wrap=True)
 
     schemes = tuple(scheme or Plan().schemes)
     plan = Plan(schemes, rounds, values, kill, renew, patience)
@@ -74,13 +73,8 @@ def rehearse(
             logs.failed = bool(report.wrong)
     except Stopped as stopped:
         raise typer.Exit(128 + stopped.number) from None
-    if json_file is not None:
-        write_json(json_file, json.dumps(asdict(report), indent=2))
-    out.print(table(report))
-    for line in summary(report):
-        print_line(line)
-    if report.wrong:
-        raise typer.Exit(1)
+    text = "\n".join(summary(report))
+    return Answer(asdict(report), table(report), text, failed=bool(report.wrong))
 
 
 def _work(plan: Plan, scratch: Path, logs: Logs, say: Say, *, keep: bool) -> Report:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import json
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -102,7 +103,7 @@ def _shelf(scratch: Path, app: Path) -> tuple[Path, Path]:
     fab, reviewer = shelf / "app.fab", Ed25519PrivateKey.generate()
     fab.write_bytes(build_fab_from_disk(app))
     add_signature(fab, reviewer, int(time.time()))
-    reviewers.write_text(trusted_entities([reviewer.public_key()]), encoding="utf-8")
+    reviewers.write_text(json.dumps(trusted_entities([reviewer.public_key()])), encoding="utf-8")
     return shelf, reviewers
 
 

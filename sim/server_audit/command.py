@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from flhe.answer import Answer
+
 
 def audit_server(
     out: Annotated[
@@ -15,18 +17,17 @@ def audit_server(
     quick: Annotated[
         bool, typer.Option("--quick", help="A small model, once: half a minute.")
     ] = False,
-) -> None:
+) -> Answer:
     """Measure what a server learns of one site, if it listens and if it lies."""
-    from rich.console import Console
     from rich.table import Table
 
     from flhe_lab.bench.table import progress
     from flhe_lab.server_audit import report
 
-    with progress(Console(stderr=True)) as advance:
+    with progress() as advance:
         found = report.run(out, quick=quick, progress=advance)
     heading, *lines = report.rows(found)
     table = Table(*heading, title="what a server learns of one site")
     for line in lines:
         table.add_row(*line)
-    Console(width=160).print(table)
+    return Answer(report.to_data(found, f"{report.COMMAND} {out}"), table, f"Page: {out}")

@@ -1,4 +1,4 @@
-"""`flhe tables`: measure, write, say what was made.
+"""`flhe tables`: measure, write, and print the result.
 
 A section's module is imported when it is asked for.
 """
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flhe.errors import ConfigError, FlheError
+from flhe.answer import Answer, notes
+from flhe.errors import ConfigError
 
 if TYPE_CHECKING:
     from flhe_lab.tables.table import Section
@@ -55,43 +56,45 @@ def tables(
         list[str] | None,
         typer.Argument(
             metavar="[SECTION]...",
-            help="Tables and figures, or papers: see --list. All unless said.",
+            help="Tables and figures, or papers, as --list has them; default: all.",
         ),
     ] = None,
     full: Annotated[
         bool,
         typer.Option(
             "--full/--quick",
-            help="Everything, about an hour, to be stopped and gone on with at will; or in five "
-            "minutes what small samples tell.",
+            help="Everything, for about an hour in all, or five minutes of small samples. A stopped "
+            "run can go on.",
         ),
     ] = False,
     out: Annotated[
         Path,
-        typer.Option(metavar="DIR", help="Where results.md goes, and results/ with all it shows."),
+        typer.Option(
+            metavar="DIR", help="Directory of results.md, and of results/ with all that it shows."
+        ),
     ] = Path(),
     data_dir: Annotated[
         str,
         typer.Option(
             envvar="FLHE_DATA_DIR",
-            help="Where data sets lie; learning curves that have none are left out.",
+            help="Directory of data sets; learning curves without one are left out.",
         ),
     ] = "",
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Measure again what an earlier run has measured.")
+        bool, typer.Option("--fresh", help="Repeat the measurements of earlier runs.")
     ] = False,
     redraw: Annotated[
         bool,
         typer.Option(
-            "--redraw", help="Measure nothing: write pages and pictures anew of what is kept."
+            "--redraw", help="Write pages and pictures of kept measurements again; measure nothing."
         ),
     ] = False,
     listing: Annotated[
         bool, typer.Option("--list", help="List the sections, and measure nothing.")
     ] = False,
-) -> None:
-    """Measure the papers' tables and figures on this machine, beside what one might use instead."""
-    from rich.console import Console
+) -> Answer:
+    """Measure the papers' tables and figures on this machine, beside alternatives."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     from flhe_lab.bench.table import progress
@@ -99,28 +102,31 @@ def tables(
     from flhe_lab.tables.table import Plan
 
     chosen = sections(names or ())
-    console = Console()
     if listing:
-        table = Table("section", "paper", "regenerates")
+        table = Table("section", "paper", "regenerates", box=SIMPLE_HEAD, pad_edge=False)
         for section in chosen:
-            table.add_row(section.name, section.paper, ", ".join(section.covers))
-        console.print(table)
-        return
+            table.add_row(section.name, section.paper, "\n".join(section.covers))
+        return Answer(
+            [{"section": s.name, "paper": s.paper, "regenerates": s.covers} for s in chosen], table
+        )
     plan = Plan(quick=not full, data_dir=data_dir)
     try:
-        with progress(Console(stderr=True)) as advance:
+        with progress() as advance:
             made = run(
                 chosen, plan, out, others=sections(), fresh=fresh, redraw=redraw, progress=advance
             )
     except KeyboardInterrupt:
         how = "the same command without --fresh" if fresh else "the same command"
-        Console(stderr=True).print(f"stopped; what was measured is kept, {how} goes on")
+        notes().print(f"stopped; finished measurements are kept, and {how} goes on")
         raise
-    console.print(f"{made.measured} measured now, {made.kept} kept from before.")
+    text = [f"{made.measured} measured now, {made.kept} kept from before."]
     if made.foreign:
         count = len(made.foreign)
-        console.print(f"{count} measurements of another machine or release were made again.")
-    console.print(f"Page: {made.page}", highlight=False, soft_wrap=True)
+        text.append(f"{count} measurements of another machine or release were made again.")
+    text.append(f"Page: {made.page}")
     if made.failures:
-        said = "; ".join(f"{what}: {why}" for what, why in made.failures)
-        raise FlheError(f"{len(made.failures)} measurements failed, all else is there: {said}")
+        said = "; ".join(f"{step}: {why}" for step, why in made.failures)
+        text.append(f"{len(made.failures)} measurements failed, the others are there: {said}")
+    counts = {"measured": made.measured, "kept": made.kept, "made_again": len(made.foreign)}
+    data = {"page": made.page, **counts, "failures": dict(made.failures)}
+    return Answer(data, "\n".join(text), failed=bool(made.failures))

@@ -192,8 +192,8 @@ def test_watchdog_cleans_up_after_a_killed_parent(tmp_path: pathlib.Path) -> Non
 def test_stopped_while_it_starts(env: dict[str, str], tmp_path: pathlib.Path) -> None:
     with nothing_left():
         process = flhe(env, "run", "--scheme", "plain")
-        assert process.stdout is not None
-        assert process.stdout.readline() == "starting Flower\n"
+        assert process.stderr is not None
+        assert process.stderr.readline() == "starting Flower\n"
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 143
@@ -213,22 +213,22 @@ def test_a_killed_superlink_is_noticed(env: dict[str, str]) -> None:
                         killed = True
         _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
-    assert "flower-superlink was killed by signal 9" in err
-    assert err.count("\n") == 1
+    assert "flower-superlink was killed by signal 9" in err.splitlines()[-1]
 
 
 def test_a_plain_run_from_end_to_end(env: dict[str, str], tmp_path: pathlib.Path) -> None:
     """Of one node: each further one would be one more process that imports torch."""
-    results, model, report = (tmp_path / name for name in ("out.json", "m.npz", "report.jsonl"))
+    model, report = (tmp_path / name for name in ("m.npz", "report.jsonl"))
     with nothing_left():
         process = flhe(
             env,
             *("run", "--scheme", "plain", "--nodes", "1", "--rounds", "1", "--local-epochs", "1"),
-            *("--json", str(results), "--output", str(model), "--report", str(report)),
+            *("--json", "--output", str(model), "--report", str(report)),
         )
         out, err = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, err) == (0, "")
-    content = json.loads(results.read_text())
+    assert process.returncode == 0, err
+    assert "round 1/1: accuracy" in err
+    content = json.loads(out)
     assert " ".join(content) == (
         "scheme task nodes rounds final_accuracy sealed_model warning ending"
     )
@@ -240,13 +240,11 @@ def test_a_plain_run_from_end_to_end(env: dict[str, str], tmp_path: pathlib.Path
     assert [event["event"] for event in events] == ["start", "joined", "round", "done"]
     assert events[2] == {"event": "round", **content["rounds"][0]}
     assert events[2]["nodes_bytes"] > 50 << 20  # a process that has imported torch
-    assert re.search(r"^train +\d", out, re.MULTILINE)
     assert content["rounds"][0]["survivors"] == 1
     assert content["final_accuracy"] == content["rounds"][0]["accuracy"]
     assert content["sealed_model"] == str(model)
     assert content["warning"] is None
     assert model.exists()
-    assert "1.00x" in out
     assert not list((tmp_path / "data/flhe/runs").iterdir())
 
 
@@ -266,8 +264,8 @@ def test_a_run_goes_on_after_its_simulation_was_killed(
     env: dict[str, str], tmp_path: pathlib.Path
 ) -> None:
     process = flhe(env, "run", "--nodes", "3", "--rounds", "3", "--local-epochs", "1")
-    assert process.stdout is not None
-    first = next((line for line in process.stdout if line.startswith("round 1/3")), "")
+    assert process.stderr is not None
+    first = next((line for line in process.stderr if line.startswith("round 1/3")), "")
     assert first, process.communicate()[1]
     kill_simulation(process.pid)
     _, err = process.communicate(timeout=PATIENCE_S)
@@ -275,18 +273,17 @@ def test_a_run_goes_on_after_its_simulation_was_killed(
     # A round takes less time than it may take to find the process: one more can be done by then.
     ended = re.search(r"the simulation's process ended after ([12]) of 3 rounds", err)
     assert ended, err
-    assert err.count("\n") == 1
     hint = re.search(r"; resume it: (.*)\n", err)
     assert hint
     directory = shlex.split(hint[1])[-1]
 
-    results, model = tmp_path / "out.json", tmp_path / "model.npz"
-    process = flhe(env, "run", "--resume", directory, "--json", str(results))
+    model = tmp_path / "model.npz"
+    process = flhe(env, "run", "--resume", directory, "--json")
     out, err = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, err) == (0, "")
-    lines = out.splitlines()
+    assert process.returncode == 0, err
+    lines = err.splitlines()
     assert (lines[0], lines[int(ended[1])]) == (first.rstrip("\n"), "starting Flower")
-    rounds = json.loads(results.read_text())["rounds"]
+    rounds = json.loads(out)["rounds"]
     assert [report["round"] for report in rounds] == [1, 2, 3]
     assert all(report["survivors"] == 3 for report in rounds)
 

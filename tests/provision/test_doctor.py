@@ -90,9 +90,9 @@ def test_a_node_that_may_start(config: dict[str, object], tmp_path: Path) -> Non
 def test_the_command(config: dict[str, object]) -> None:
     text = " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())
     assert "site-a, one of" in good("doctor", "--node-config", text)
-    listed = json.loads(run("doctor", "--node-config", text, "--json", "-").stdout)
+    listed = json.loads(run("doctor", "--node-config", text, "--json").stdout)
     assert all(set(one) == {"name", "level", "says", "mend"} for one in listed)
-    result = run("doctor", "--node-config", text.replace("3", "4", 1), "--json", "-")
+    result = run("doctor", "--node-config", text.replace("3", "4", 1), "--json")
     assert result.exit_code == 1
     assert any(one["level"] == "fail" for one in json.loads(result.stdout))
     broken = run("doctor", "--node-config", "flhe-home=/no/quotes")
@@ -279,7 +279,7 @@ def test_settings_that_flower_drops(config: dict[str, object]) -> None:
         assert result.exit_code == 1, slip
         assert "silently drop" in result.output, slip
     for slip in ("--flhe-min-survivors=3", "FLHE_min_survivors=3", "fhle-min-survivors=3"):
-        result = run("doctor", "--node-config", f"{text} {slip}", "--json", "-")
+        result = run("doctor", "--node-config", f"{text} {slip}", "--json")
         assert result.exit_code == 1
         assert "did you mean flhe-min-survivors?" in result.output
 

@@ -19,7 +19,7 @@ from flhe.wire import files
 from tests.provision.site import bad, good
 from tests.rosters import write_signed
 
-refused = partial(bad, code=2)
+refused = partial(bad)
 
 NAMES = ("hospital-a", "Hospital.B", "clinic_c", "lab-9")
 

@@ -35,7 +35,7 @@ def test_a_permit_lets_one_more_federation_begin_without_a_restart(tmp_path: Pat
     assert "permit one more with `flhe permit --home DIR`" in site.log
     for each in one.sites:
         told = good("permit", "--home", each.home)
-        assert told.startswith("1 federation has begun on this node. By this permit 2 may")
+        assert told.startswith("1 federation has begun on this node. This permit allows 2")
     good("permit", "--home", site.home)  # a second permit adds nothing
     begin(one, 501)
     third = {**fields, "federation": records.federation_name(502)}

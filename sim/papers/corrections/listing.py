@@ -1,12 +1,15 @@
-"""What `flhe corrections` says: what the papers get wrong or leave open, and proofs of it."""
+"""Answers of `flhe corrections`: errors and gaps of the papers, each with a proof."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import get_args
 
-from rich.console import Console
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from flhe.answer import Answer, Exact, working
+from flhe_lab.bench.table import progress
 from flhe_lab.papers.corrections.proof import Paper, Proof, named, of_paper, proofs
 
 TITLES: dict[Paper, str] = {
@@ -49,33 +52,37 @@ def page() -> str:
 
 
 def listing() -> Table:
-    """One line each."""
-    out = Table(title="what the papers get wrong or leave open")
-    for heading in ("name", "verdict", "where", "the paper"):
-        out.add_column(heading)
+    """Return one row for each."""
+    out = Table("name", "verdict", box=SIMPLE_HEAD, pad_edge=False)
+    out.caption = "`flhe corrections NAME` shows the claim, the error and the proof."
     for paper in get_args(Paper):
         for proof in of_paper(paper):
-            out.add_row(proof.name, proof.verdict, proof.where, proof.claim)
+            out.add_row(proof.name, proof.verdict)
         out.add_section()
     return out
 
 
-def corrections(name: str, *, every: bool, as_page: bool) -> None:
+def corrections(name: str, *, every: bool, as_page: bool) -> Answer:
     """List the proofs; or run one, or all; or print the page."""
-    console = Console(width=120)
     if as_page:
-        print(page(), end="")
-        return
+        with working("running all proofs"):
+            text = page()
+        return Answer({"page": text}, Exact(text))
     if not name and not every:
-        console.print(listing())
-        return
-    for proof in proofs().values() if every else [named(name)]:
-        found = proof.found()
-        console.print(f"{proof.name}: {proof.verdict}", style="bold")
-        for label, text in (
-            (f"{proof.paper}, {proof.where}", proof.claim),
-            ("what is wrong", proof.wrong),
-            ("shown", found.text),
-            ("here", f"{proof.instead} ({proof.module})"),
-        ):
-            console.print(f"  {label}: {text}", highlight=False, markup=False)
+        return Answer([asdict(proof) for proof in proofs().values()], listing())
+    found, chosen = [], list(proofs().values()) if every else [named(name)]
+    with progress() as advance:
+        for at, proof in enumerate(chosen):
+            advance(at, len(chosen), proof.name)
+            found.append((proof, proof.found()))
+    return Answer(
+        [{**asdict(proof), "found": asdict(what)} for proof, what in found],
+        *(
+            f"{proof.name}: {proof.verdict}\n"
+            f"- {proof.paper}, {proof.where}: {proof.claim}\n"
+            f"- what is wrong: {proof.wrong}\n"
+            f"- shown: {what.text}\n"
+            f"- here: {proof.instead} ({proof.module})"
+            for proof, what in found
+        ),
+    )

@@ -252,7 +252,7 @@ def stored() -> tuple[list[Found], dict[str, Any]]:
 
 def test_the_page_shows_the_laws_of_its_runs() -> None:
     runs, data = stored()
-    again = "run `flhe crowd --json docs/crowds.json --figure docs/crowds.png` again"
+    again = "run `flhe crowd --json --figure docs/crowds.png > docs/crowds.json` again"
     made = command.to_data(runs, data["machine"])
     assert [law["quantity"] for law in made["laws"]] == [law["quantity"] for law in data["laws"]]
     for law, was in zip(made["laws"], data["laws"], strict=True):
@@ -293,15 +293,15 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         done = CliRunner().invoke(cli, ["crowd", *words])
         assert done.exit_code == code, done.output
         assert says in " ".join(done.output.split())
-        return done.output
+        return done.stdout
 
     monkeypatch.setattr(running, "RayRun", FakeRun)
-    file, png = tmp_path / "out.json", tmp_path / "out.png"
-    kept = ["--values", "1000", "--drops", "0.1", "--json", str(file)]
-    crowd("--clients", "50,200", *kept, "--figure", str(png), says="1,024 members at most today")
+    png = tmp_path / "out.png"
+    kept = ["--clients", "50,200", "--values", "1000", "--drops", "0.1"]
+    crowd(*kept, "--figure", str(png), says="1,024 members at most today")
     assert png.stat().st_size > 10_000
-    assert [run["asked"]["drops"] for run in json.loads(file.read_text())["runs"]] == [5, 20]
-    assert ran == [50, 200]
+    assert [run["asked"]["drops"] for run in json.loads(crowd(*kept, "--json"))["runs"]] == [5, 20]
+    assert ran == [50, 200] * 2
     crowd("--clients", "many", says="name numbers", code=1)
     crowd("--clients", "2", says="--clients 2: a group has", code=1)
     crowd("--values", "0", says="--values 0: must be 1", code=1)
