@@ -48,7 +48,12 @@ def _flag(*names: str, help: str, key: str = "", **more: Any) -> TyperOption:  #
             if not key:
                 no_color()
 
-    kind = {"is_flag": True, "default": False, "expose_value": False, "callback": note}
+    kind: dict[str, Any] = {
+        "is_flag": True,
+        "default": False,
+        "expose_value": False,
+        "callback": note,
+    }
     return TyperOption(param_decls=[*names], help=help, **kind, **more)
 
 
@@ -71,7 +76,7 @@ def _share(group: TyperGroup) -> None:
         hints = get_type_hints(command.callback, include_extras=True)
         for given in command.params:  # click 8.5 drops the help that Typer gives to an argument
             for info in getattr(hints.get(str(given.name)), "__metadata__", ()):
-                given.help = getattr(given, "help", None) or info.help  # type: ignore[attr-defined]
+                given.help = getattr(given, "help", None) or info.help
         if hints.get("return") is Answer:
             command.params.append(_flag("--json", key=JSON, help="Print one JSON document."))
         command.params += [
