@@ -30,7 +30,8 @@ COLOURS = {
     "wine": ("#8a1060", "#ff4f9a"),
     "grey": ("#68737d", "#a9b6c2"),
 }
-"""Of what is drawn, on a light and on a dark page. They differ in lightness too, for those who see few hues."""
+"""Of what is drawn, on a light and on a dark page. They differ in lightness too,
+for readers who see few hues."""
 
 TEXT, MUTED, GRID = ("#1f2328", "#e6e8eb"), ("#57606a", "#a5afb9"), ("#dde2e7", "#2e343b")
 PAGE = ("#ffffff", "#131416")
@@ -76,7 +77,8 @@ VARIANTS = {"10%": "--", "50%": ":", "rns-8192": "--", "clients weigh": ":"}
 """Part of a name -> the line of this variant of a contender."""
 
 _SPARE = tuple(
-    Look(colour, marker) for colour, marker in zip(COLOURS, ("o", "s", "D", "^", "X", "v", "."), strict=True)
+    Look(colour, marker)
+    for colour, marker in zip(COLOURS, ("o", "s", "D", "^", "X", "v", "."), strict=True)
 )
 
 
@@ -100,7 +102,9 @@ def settings() -> dict[str, Any]:
     """Return Matplotlib's settings."""
     from matplotlib import cycler
 
-    muted = dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color", "axes.labelcolor"), MUTED[0])
+    muted = dict.fromkeys(
+        ("axes.edgecolor", "xtick.color", "ytick.color", "axes.labelcolor"), MUTED[0]
+    )
     return {
         **muted,
         "figure.facecolor": PAGE[0],
@@ -145,22 +149,24 @@ def drawn(
     Raises ConfigError: `path` cannot be written, or has an ending that Matplotlib does not know.
 
     `says` is the title: a sentence that says what to see. `key` is a line below it, of markers and
-    their meanings; `footer` is small print. `height` is in inches; `grid` has rows and columns, and `shared` goes to `Figure.subplots`.
+    their meanings; `footer` is small print. `height` is in inches. `grid` has rows and columns, and
+    `shared` goes to `Figure.subplots`.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     with mpl.rc_context(settings()):
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        lines = textwrap.wrap(says, 92)
+        lines = textwrap.wrap(says, 86)
         texts = {"x": 0.008, "ha": "left", "va": "top"}
         title = {"fontsize": 10, "fontweight": "bold", "linespacing": 1.25, **texts}
         top = 1 - 0.05 / height
         figure.text(y=top, s="\n".join(lines), **title)  # type: ignore[arg-type]
         top -= (0.175 * len(lines) + 0.05) / height
         if key:
-            figure.text(y=top, s=key, color=MUTED[0], **texts)  # type: ignore[arg-type]
-            top -= 0.2 / height
+            keys = textwrap.wrap(key, 112)
+            figure.text(y=top, s="\n".join(keys), color=MUTED[0], **texts)  # type: ignore[arg-type]
+            top -= 0.2 * len(keys) / height
         engine = figure.get_layout_engine()
         engine.set(rect=(0, 0, 1, top), w_pad=0.08)  # type: ignore[union-attr,call-arg]
         axes = figure.subplots(*grid, squeeze=False, **shared)

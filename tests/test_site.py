@@ -61,6 +61,26 @@ def test_configs_have_every_key() -> None:
     assert keys == [name.replace("_", "-") for name in Settings.__dataclass_fields__]
 
 
+def test_every_record_is_on_the_page_of_formats() -> None:
+    text = pages()["file-formats.md"]
+    declared = {
+        node.name: {
+            part.target.id
+            for part in node.body
+            if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+        }
+        for tree in modules().values()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+        and any("FORM = " in ast.unparse(part) for part in node.body)
+    }
+    assert len(declared) > 30
+    assert set(declared) == set(re.findall(r"^### (\w+)$", text, re.MULTILINE))
+    for name, fields in declared.items():
+        part = text.split(f"\n### {name}\n")[1].split("\n### ")[0]
+        assert set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)) <= fields | {"v"}
+
+
 def test_docstrings_become_markdown() -> None:
     text = pages()["api/flhe.strategies.md"]
     assert "- `scheme`: Scheme" in text

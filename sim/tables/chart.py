@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
     from flhe_lab.tables.result import Entry, Result
 
-MARKERS = {"o": "\u25cf", "s": "\u25a0", "D": "\u25c6", "^": "\u25b2", "v": "\u25bc", "P": "\u271a", "X": "\u2716"}
+MARKERS = {
+    "o": "\u25cf",
+    "s": "\u25a0",
+    "D": "\u25c6",
+    "^": "\u25b2",
+    "v": "\u25bc",
+    "P": "\u271a",
+    "X": "\u2716",
+}
 """Of rows of dots, in order, and as text; colours are the contenders'."""
 
 FIRM = ("counted", "measured", "published", "derived")
@@ -52,7 +60,8 @@ Own = Callable[[Path], None]
 
 NUMBER = re.compile(r"\[([^]|]+)\|([^]|]+)(?:\|([^]|]+))?\]")
 """[quantity|contender] is the contender's number, [quantity|one|other] is one's divided by other's.
-Both are ranges over rows. A contender is a name, "name (paper)" or "name@row"; * is all but the paper."""
+Both are ranges over rows. A contender is a name, "name (paper)" or "name@row"; * is all but the
+paper."""
 
 
 def filled(says: str, entries: Sequence[Entry]) -> str:
@@ -104,7 +113,7 @@ def draw(result: Result, path: Path) -> None:
     if chart.kind == "lines":
         shown = [e for e in shown if e.x is not None]
     parts = [f"{result.source}: {result.title}."]
-    if any(e.number.mark not in FIRM for e in shown):
+    if chart.kind != "bars" and any(e.number.mark not in FIRM for e in shown):
         parts += [KEY, HOLLOW]
     if any(e.group == "paper" for e in shown) and chart.kind != "bars":
         parts.append(THEIRS)
@@ -144,12 +153,17 @@ def _bars(chart: Chart, shown: Sequence[Entry], path: Path, footer: str) -> None
             said, most = f"{short(value)}x", max(1.0, *(e.number.value for e in mine), value)
             axis.barh(y, value - 1, left=1, height=0.55, color=ink)
             for e in (e for e in mine if e.group == "paper"):
-                axis.plot(e.number.value, y, "D", color=style.TEXT[0], markerfacecolor=style.PAGE[0])
+                axis.plot(
+                    e.number.value, y, "D", color=style.TEXT[0], markerfacecolor=style.PAGE[0]
+                )
                 said += f" (paper: {short(e.number.value)}x)"
-            axis.text(most * 1.15, y, said, va="center", fontsize=8, fontweight="bold", color=ink)
+            axis.text(most * 1.35, y, said, va="center", fontsize=8, fontweight="bold", color=ink)
         style.logarithmic(axis.xaxis)
         axis.set_yticks(range(len(rows)), [textwrap.fill(row, 58) for row in rows], fontsize=7.5)
-        axis.set(ylim=(len(rows) - 0.4, -0.6), xlabel="times as much: less on the left, more on the right of 1")
+        axis.set(
+            ylim=(len(rows) - 0.4, -0.6),
+            xlabel="times as much: less on the left, more on the right of 1",
+        )
         axis.set_xlim(right=axis.get_xlim()[1] * 4)
         axis.axvline(1, color=style.MUTED[0], linewidth=1)
         axis.grid(visible=False, axis="y")
@@ -164,7 +178,9 @@ def _lines(chart: Chart, shown: Sequence[Entry], path: Path, footer: str) -> Non
         for axis, panel in zip(axes, panels, strict=True):
             ends = []
             for key in who:
-                mine = sorted((e for e in panel if (e.who, e.group) == key), key=lambda e: e.x or 0.0)
+                mine = sorted(
+                    (e for e in panel if (e.who, e.group) == key), key=lambda e: e.x or 0.0
+                )
                 if not mine:
                     continue
                 ink = _line(axis, mine, key, spare[key])
@@ -187,7 +203,14 @@ def _line(axis: Axes, mine: Sequence[Entry], key: tuple[str, str], spare: int) -
     axis.plot(xs, ys, ":" if paper else look.line, color=ink, linewidth=wide, zorder=2 - (wide > 2))
     for at, e in enumerate(mine):
         if len(mine) <= MANY or (at + spare) % (len(mine) // 6) == 0:
-            axis.plot(xs[at], ys[at], look.marker, color=ink, markerfacecolor=_face(e, ink), markersize=4.5)
+            axis.plot(
+                xs[at],
+                ys[at],
+                look.marker,
+                color=ink,
+                markerfacecolor=_face(e, ink),
+                markersize=4.5,
+            )
     return ink
 
 
@@ -202,8 +225,12 @@ def _dots(chart: Chart, shown: Sequence[Entry], path: Path, footer: str) -> None
     ours = sum(group != "paper" for _, group in who)
     place = {each: i + 0.5 * (i >= ours) for i, each in enumerate(who)}
     marks = zip(rows, MARKERS.values(), strict=False)
-    key = "    ".join(f"{mark} {row}" for row, mark in marks) if len(rows) > 1 else ""
-    height = 1.35 + 0.24 * len(who) + 0.2 * bool(key)
+    key = (
+        "  ".join(f"{mark} {row}".replace(" ", "\u00a0") for row, mark in marks)
+        if len(rows) > 1
+        else ""
+    )
+    height = 1.4 + 0.24 * len(who) + 0.2 * -(-len(key) // 112)
     look: dict[str, Any] = {"grid": (1, len(panels)), "key": key, "footer": footer, "sharey": True}
     with style.drawn(path, chart.says, height, **look) as (_, axes):
         for axis, panel in zip(axes, panels, strict=True):

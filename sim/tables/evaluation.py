@@ -11,9 +11,9 @@ other models.
 
 from __future__ import annotations
 
-import math
 import hashlib
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

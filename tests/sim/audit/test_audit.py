@@ -145,12 +145,12 @@ def test_every_image_is_attacked_in_every_way() -> None:
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "audit.png"
+    out = tmp_path / "audit.svg"
     monkeypatch.setattr(privacy_audit, "QUICK_ATTACK", Attack(2, 1))
     options = ["--quick", "--select", "0.25", "--noise", "0.1"]
     done = CliRunner().invoke(cli, ["audit", str(out), *options])
     assert done.exit_code == 0, done.output
-    for path, rows in ((out, 7), (tmp_path / "audit_curve.png", 2)):
+    for path, rows in ((out, 7), (tmp_path / "audit_curve.svg", 2)):
         with Image.open(path) as image:
             assert image.format == "PNG"
             assert image.height > 200 * rows
@@ -224,7 +224,7 @@ def test_sample_images() -> None:
 )
 def test_settings_that_are_refused(tmp_path: Path, given: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
-        privacy_audit.run(tmp_path / "audit.png", **{"quick": True, **given})
-    with pytest.raises(ConfigError, match=r"a figure is a \.png"):
+        privacy_audit.run(tmp_path / "audit.svg", **{"quick": True, **given})
+    with pytest.raises(ConfigError, match=r"a figure is a \.svg"):
         privacy_audit.run(tmp_path / "audit.pdf")
     assert not list(tmp_path.iterdir())

@@ -99,13 +99,13 @@ def test_a_page_is_drawn_again_of_what_any_machine_measured(tmp_path: Path) -> N
         document["machine"]["processor"] = name
         path.write_text(json.dumps(document))
     numbers, kept = (folder / "p-one.csv").read_text(), sorted(folder.rglob("*.json"))
-    for path in (page, folder / "p-one.csv", folder / "p-one.png"):
+    for path in (page, folder / "p-one.csv", folder / "p-one.svg"):
         path.unlink()
     counting = Counting()
     made = run([counting.section], QUICK, tmp_path, redraw=True)
     assert (counting.ran, made.measured, made.foreign) == ([], 0, ())
     assert (folder / "p-one.csv").read_text() == numbers
-    assert (folder / "p-one.png").stat().st_size > 0
+    assert (folder / "p-one.svg").stat().st_size > 0
     assert sorted(folder.rglob("*.json")) == kept
     text = page.read_text()
     assert "an old one, " in text
