@@ -22,7 +22,7 @@ def plot(path: Path, title: str, rounds: list[dict[str, Any]]) -> None:
     try:
         with style.drawn(path, says, 3.4, grid=(1, len(panels))) as (_, grid):
             for axes, (name, label), spare in zip(grid, panels.items(), range(2), strict=False):
-                look = style.look("", spare)
+                look = style.spare(spare)
                 line = {"color": style.colour(look.colour), "marker": look.marker, "markersize": 4}
                 axes.plot(numbers, [report[name] for report in rounds], **line)  # type: ignore[arg-type]
                 axes.set(xlabel="round", title=label)

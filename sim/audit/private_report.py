@@ -122,7 +122,7 @@ def draw(data: Row, path: Path) -> None:
             rows = data[what]
             x = [next(iter(row.values())).replace("epsilon ", "\u03b5 ") for row in rows]
             for i, name in enumerate(measured):
-                look = style.look("", i)
+                look = style.spare(i)
                 ink = style.colour(look.colour)
                 errors = [1.96 * (row.get(f"{name} error") or 0.0) for row in rows]
                 line: Row = {"color": ink, "marker": look.marker, "markersize": 4, "label": name}

@@ -183,7 +183,7 @@ def curve(points: Sequence[Mapping[str, Any]], shares: Sequence[float], path: Pa
     footer = "Lines: means of the images; bands: from the least to the largest."
     with style.drawn(path, says, 3.6, footer=footer) as (_, (axes,)):
         for i, rule in enumerate(RULES):
-            look = style.look("", i)
+            look = style.spare(i)
             ink = style.colour(look.colour)
             ways = [(NONE, 0.0), *((rule, share) for share in shares), (ALL, 1.0)]
             values = [_values(points, *at) for at in ways]

@@ -236,7 +236,7 @@ def _line(
     axes: Axes, runs: Sequence[Found], quantity: Quantity, spare: int
 ) -> tuple[str, str, float, float]:
     """Draw one quantity; returns its name, its colour, and where its line ends."""
-    look = style.look("", spare)
+    look = style.spare(spare)
     ink = style.colour(look.colour)
     at = [run.asked.clients for run in runs]
     axes.plot(at, [quantity.of(run) for run in runs], look.marker, markersize=4.5, color=ink)

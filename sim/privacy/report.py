@@ -112,7 +112,7 @@ def draw(runs: Runs, path: Path) -> None:
         for axes, task in zip(grid, tasks, strict=True):
             ends = []
             for i, (way, aside) in enumerate(zip(DRAWN, (0.97, 1.0, 1.03), strict=True)):
-                look = style.look("", i)
+                look = style.spare(i)
                 ink = style.colour(look.colour)
                 means, errors = zip(*(mean(runs[task, e, way]) for e in at[task]), strict=True)
                 line = {"color": ink, "marker": look.marker, "markersize": 4, "capsize": 2}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flhe_app import style
+from flhe_lab import looks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -147,7 +148,7 @@ def _bars(chart: Chart, shown: Sequence[Entry], path: Path, footer: str) -> None
     footer += " Diamonds: the papers' own numbers."
     with style.drawn(path, chart.says, 0.9 + 0.36 * len(rows), footer=footer) as (_, (axis,)):
         for y, row in enumerate(rows):
-            ink = style.colour(style.look(row, 6).colour)
+            ink = style.colour(looks.look(row, 6).colour)
             mine = [e for e in shown if e.row == row]
             value = next(e.number.value for e in mine if e.group != "paper")
             said, most = f"{short(value)}x", max(1.0, *(e.number.value for e in mine), value)
@@ -196,7 +197,7 @@ def _lines(chart: Chart, shown: Sequence[Entry], path: Path, footer: str) -> Non
 
 def _line(axis: Axes, mine: Sequence[Entry], key: tuple[str, str], spare: int) -> str:
     """Draw one contender's line; returns its colour."""
-    look = style.look(key[0], spare)
+    look = looks.look(key[0], spare)
     ink, paper = style.colour(look.colour), key[1] == "paper"
     xs, ys = [e.x or 0.0 for e in mine], [e.number.value for e in mine]
     wide = 4.0 if look.colour == "grey" and not paper else 1.6
@@ -236,7 +237,7 @@ def _dots(chart: Chart, shown: Sequence[Entry], path: Path, footer: str) -> None
         for axis, panel in zip(axes, panels, strict=True):
             for i, each in enumerate(who):
                 if mine := [e for e in panel if named(e) == each]:
-                    ink = style.colour(style.look(each[0], i).colour)
+                    ink = style.colour(looks.look(each[0], i).colour)
                     _row(axis, mine, place[each], ink, rows)
             axis.set_title(_title(panel))
             axis.margins(x=0.08 if key else 0.25)

@@ -1,7 +1,7 @@
 """Honest exchanges of whole federations, stage by stage, with the disk of the node as it was.
 
-Each can be had again: the node's directory is rolled back to what it was before the message came. (A store
-notices that its directory was rolled back, by its witness; where these tests run it does not.)
+Each can be had again: the node's directory is rolled back to what it was before the message came. (A
+store notices that its directory was rolled back, by its witness; where these tests run it does not.)
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ class Counting:
             for i in range(self.count)
         )
         name = f"p-{self.section.name}"
-        return [Result(name, "P, Table 1", "times", entries, Chart("bars", ("time",)))]
+        return [
+            Result(name, "P, Table 1", "times", entries, Chart("bars", ("time",), "What to see."))
+        ]
 
 
 def test_what_was_measured_before_a_stop_is_not_measured_again(tmp_path: Path) -> None:
