@@ -148,7 +148,7 @@ def test_the_page_shows_every_number_with_its_mark_and_links_what_it_wrote(tmp_p
     page = made.page.read_text()
     assert LEGEND in page
     assert "| row 1 | we | 1.50 <sup>measured</sup> |" in page
-    for ending in ("png", "csv", "md"):
+    for ending in ("svg", "csv", "md"):
         assert f"results-quick/p-one.{ending}" in page
         assert (tmp_path / "results-quick" / f"p-one.{ending}").stat().st_size > 0
 
