@@ -65,9 +65,9 @@ def colour(name: str) -> str:
     return COLOURS[name][0]
 
 
-def settings() -> dict[str, Any]:
+def settings() -> Any:
     """Return Matplotlib's settings."""
-    from matplotlib import cycler
+    from cycler import cycler
 
     muted = dict.fromkeys(
         ("axes.edgecolor", "xtick.color", "ytick.color", "axes.labelcolor"), MUTED[0]
@@ -140,7 +140,7 @@ def drawn(
         yield figure, [*axes.flat]
         if footer:
             look = {"x": 0.008, "ha": "left", "fontsize": 7.5, "color": MUTED[0]}
-            figure.supxlabel(textwrap.fill(footer, 135), **look)  # type: ignore[arg-type]
+            figure.supxlabel(textwrap.fill(footer, 135), **look)
         save(figure, path)
 
 
@@ -148,7 +148,8 @@ def save(figure: Figure, path: Path) -> None:
     """Write a figure, and make an SVG fit for dark pages. Raises ConfigError, as `drawn`."""
     svg = path.suffix.lower() == ".svg"
     try:
-        figure.savefig(path, **({"metadata": {"Date": None}} if svg else {}))
+        more: dict[str, Any] = {"metadata": {"Date": None}} if svg else {}
+        figure.savefig(path, **more)
         if svg:
             path.write_text(adapted(path.read_text(encoding="utf-8")), encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -207,7 +208,7 @@ def label_ends(axes: Axes, ends: list[tuple[str, str, float, float]], size: floa
     figure = axes.get_figure()
     assert figure is not None
     figure.draw_without_rendering()  # type: ignore[union-attr]
-    step = size * 1.3 / 72 / (axes.get_window_extent().height / figure.dpi)  # type: ignore[union-attr]
+    step = size * 1.3 / 72 / (axes.get_window_extent().height / figure.dpi)
     to = axes.transAxes.inverted()
     at = []
     for name, ink, x, y in ends:
@@ -226,5 +227,9 @@ def label_ends(axes: Axes, ends: list[tuple[str, str, float, float]], size: floa
                 places[i], places[i + 1] = (low + high - step) / 2, (low + high + step) / 2
     for place, (_, _, name, ink, x, y) in zip(places, late, strict=True):
         line = {"arrowstyle": "-", "color": ink, "linewidth": 0.6, "shrinkB": 3}
-        beside = {"xytext": (1.05, place), "textcoords": "axes fraction", "arrowprops": line}
+        beside: dict[str, Any] = {
+            "xytext": (1.05, place),
+            "textcoords": "axes fraction",
+            "arrowprops": line,
+        }
         axes.annotate(name, (x, y), color=ink, **beside, **look)

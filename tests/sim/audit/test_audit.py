@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 from torch.nn import functional
 from typer.testing import CliRunner
 
@@ -150,10 +149,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ["--quick", "--select", "0.25", "--noise", "0.1"]
     done = CliRunner().invoke(cli, ["audit", str(out), *options])
     assert done.exit_code == 0, done.output
-    for path, rows in ((out, 7), (tmp_path / "audit_curve.svg", 2)):
-        with Image.open(path) as image:
-            assert image.format == "PNG"
-            assert image.height > 200 * rows
+    assert out.read_text(encoding="utf-8").count("SSIM") >= 6 * 2
+    assert "most sensitive by labels" in (tmp_path / "audit_curve.svg").read_text(encoding="utf-8")
     data = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
     assert data["made_by"]["command"] == f"flhe audit {out}"
     setting = data["setting"]
