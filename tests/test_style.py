@@ -66,11 +66,11 @@ def test_colours_stay_apart_for_those_who_see_few_hues() -> None:
 
 
 def test_a_contender_has_one_look() -> None:
-    looks = [
+    found = [
         looks.look(name) for name in ("SASH", "FLASHE", "ESAFL", "BatchCrypt", "FedML-HE", "plain")
     ]
     assert (
-        len({look.colour for look in looks}) == len({look.marker for look in looks}) == len(looks)
+        len({look.colour for look in found}) == len({look.marker for look in found}) == len(found)
     )
     assert looks.look("TenSEAL BFV, as in FLASHE") == looks.look("TenSEAL")
     assert looks.look("FLASHE, top 10%").colour == looks.look("FLASHE").colour
