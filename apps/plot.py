@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flhe.errors import ConfigError
+from flhe_app import style
 
 
 def plot(path: Path, title: str, rounds: list[dict[str, Any]]) -> None:
@@ -13,23 +14,19 @@ def plot(path: Path, title: str, rounds: list[dict[str, Any]]) -> None:
 
     Raises ConfigError: the file cannot be written, or is of another kind.
     """
-    from matplotlib.figure import Figure
-
-    numbers = [report["round"] for report in rounds]
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(numbers, [r["accuracy"] for r in rounds], color="tab:blue", label="accuracy")
-    axes.set(xlabel="round", ylabel="accuracy", title=title)
-    axes.grid(alpha=0.3)
-    if any(r.get("epsilon") is not None for r in rounds):
-        beside = axes.twinx()
-        beside.plot(numbers, [r["epsilon"] for r in rounds], "--", color="tab:red", label="epsilon")
-        beside.set_ylabel(f"epsilon at delta {rounds[-1]['delta']:g}")
-        beside.set_ylim(bottom=0)
-        figure.legend(loc="outside lower center", ncols=2)
+    numbers, last = [report["round"] for report in rounds], rounds[-1]
+    says = f"{title}: accuracy is {last['accuracy']:.1%} after {len(rounds)} rounds"
+    panels = {"accuracy": "accuracy"}
+    if any(report.get("epsilon") is not None for report in rounds):
+        panels["epsilon"] = f"epsilon at delta {last['delta']:g}"
     try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"--plot {path}: {error}; name a .png or .svg that can be written"
-        ) from None
+        with style.drawn(path, says, 3.4, grid=(1, len(panels))) as (_, grid):
+            for axes, (name, label), spare in zip(grid, panels.items(), range(2), strict=False):
+                look = style.spare(spare)
+                line = {"color": style.colour(look.colour), "marker": look.marker, "markersize": 4}
+                axes.plot(numbers, [report[name] for report in rounds], **line)  # type: ignore[arg-type]
+                axes.set(xlabel="round", title=label)
+                if name == "epsilon":
+                    axes.set_ylim(bottom=0)
+    except ConfigError as error:
+        raise ConfigError(f"--plot {error}; name a .png or .svg that can be written") from None

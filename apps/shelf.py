@@ -1,7 +1,7 @@
 """Signed apps for SuperNodes that trust named reviewers only, without a public hub.
 
 A SuperNode with `--trusted-entities` runs an app only if one of the listed keys has signed it. The
-SuperLink of flwr 1.41 passes on signatures only with apps from a hub, named by its variable
+SuperLink of Flower passes on signatures only with apps from a hub, named by its variable
 FLWR_SUPERGRID_API_URL. This is one, for a coordinator's own apps (docs/deploy.md). Neither shelf
 nor SuperLink need be trusted: SuperNodes verify the signature over the app's SHA-256.
 """

@@ -20,6 +20,16 @@ html_static_path = ["_static"]
 html_css_files = ["wide.css"]
 myst_heading_anchors = 4
 
+GENERATED = {
+    "Refusals": "refusals",
+    "File formats": "file-formats",
+    "Node config": "node-config",
+    "Run config": "run-config",
+    "Command line": "cli",
+}
+"""Pages that are not in the repository. A text names one ("the site's page *Refusals*"); here it is a
+link."""
+
 MERMAID = re.compile(r"```mermaid\n(.*?)```", re.DOTALL)
 
 
@@ -40,6 +50,12 @@ def _for_the_site(_app: Any, page: str, source: list[str]) -> None:
     source[0] = re.sub(
         r"\]\(\.\./examples/(?:([a-z-]+)/)?README\.md",
         lambda m: f"](reference/examples/{m[1] or 'index'}.md",
+        source[0],
+    )
+    up = "../" * page.count("/")
+    source[0] = re.sub(
+        r"(?<=site's page )\*([\w ]+)\*",
+        lambda m: f"[{m[1]}]({up}reference/{GENERATED[m[1]]}.md)",
         source[0],
     )
     source[0] = MERMAID.sub(_table, source[0])

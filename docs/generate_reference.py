@@ -333,6 +333,90 @@ def refusals_page() -> str:
     )
 
 
+PLACES = {
+    "flhe.keys": "Keys and rosters: files of a site, and messages of the key agreement",
+    "flhe.node": "A site's state directory",
+    "flhe.schemes": "Keys and ciphertexts of the schemes",
+    "flhe.sums": "Messages of a secure sum",
+    "flhe.training": "Messages and files of training",
+    "flhe.mods": "What a site answers",
+    "flhe.analytics": "Statistics",
+    "flhe.coding": "What codecs keep and send",
+    "flhe.strategies": "The server's state directory",
+    "flhe": "Others",
+}
+"""Room -> heading of its records."""
+
+
+def records() -> dict[str, list[type]]:
+    """Return the classes of records that the library defines, by room."""
+    import importlib
+
+    found: dict[str, list[type]] = {}
+    for top, package in ((ROOT / "flhe", "flhe"), (ROOT / "strategies", "flhe.strategies")):
+        for file in sorted(top.rglob("*.py")):
+            if "FORM = " not in file.read_text(encoding="utf-8") or file.name == "record.py":
+                continue
+            parts = file.relative_to(top).with_suffix("").parts
+            module = importlib.import_module(".".join((package, *parts)).removesuffix(".__init__"))
+            room = next(room for room in PLACES if f"{module.__name__}.".startswith(f"{room}."))
+            found.setdefault(room, []).extend(
+                each
+                for each in vars(module).values()
+                if isinstance(each, type)
+                and each.__module__ == module.__name__
+                and "FORM" in vars(each)
+            )
+    return {room: found[room] for room in PLACES if found.get(room)}
+
+
+def _writers(name: str) -> list[str]:
+    """Return the modules of the library that make a record."""
+    made = re.compile(rf"(?<!class )\b{name}\(")
+    return [
+        ".".join(("flhe", *file.relative_to(ROOT).with_suffix("").parts)).replace(
+            "flhe.flhe", "flhe"
+        )
+        for top in ("flhe", "strategies")
+        for file in sorted((ROOT / top).rglob("*.py"))
+        if made.search(file.read_text(encoding="utf-8"))
+    ]
+
+
+def formats_page() -> str:
+    """Return every record: its encoding, the modules that make it, and its fields with their bounds."""
+    from flhe.wire import record
+
+    out = [
+        "# File formats and wire records",
+        "A record is canonical CBOR: a map of named fields, or a row of values without names. "
+        "A map with a kind and a version starts with `v` and `kind`. Decoding refuses all but these "
+        "fields within these bounds. [The protocol](../protocol.md) "
+        "says which message has which record.",
+    ]
+    for room, classes in records().items():
+        out.append(f"## {PLACES[room]}")
+        for each in classes:
+            form: Any = vars(each)["FORM"]
+            facts = [f"a {'row' if form.row else 'map'} of at most {form.most:,} bytes"]
+            facts += [f"kind `{form.kind}`"] * bool(form.kind)
+            facts += [f"version {form.version}"] * bool(form.version)
+            out.append(f"### {each.__name__}")
+            out.append(f"`{each.__module__}`: {form.what}; {', '.join(facts)}.")
+            if writers := _writers(each.__name__):
+                out.append("Made in " + ", ".join(f"`{module}`" for module in writers) + ".")
+            out.append(
+                _markdown(
+                    each.__doc__ if not (each.__doc__ or "").startswith(f"{each.__name__}(") else ""
+                )
+            )
+            specs = record._specs_of(each).items()
+            rows = [(f"`{name}`", spec.needs) for name, spec in specs]
+            if rows:
+                out.append(_table(("field", "value"), *rows))
+    return "\n\n".join(filter(None, out)) + "\n"
+
+
 def pages() -> dict[str, str]:
     """Return every generated page, by its path below `docs/reference`."""
     index = "# API\n\n```{toctree}\n" + "\n".join(API) + "\n```\n"
@@ -343,6 +427,7 @@ def pages() -> dict[str, str]:
         "node-config.md": node_page(),
         "run-config.md": run_page(),
         "refusals.md": refusals_page(),
+        "file-formats.md": formats_page(),
         **dict(_examples()),
         **{f"{name.lower()}.md": _copied(name) for name in ("CHANGELOG", "CONTRIBUTING")},
     }

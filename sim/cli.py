@@ -41,11 +41,11 @@ for _command, _panel, *_examples in (
         "flhe advise --params 1M --clients 10 --wan batchcrypt --dropout 0.1 --json",
     ),
     (rehearse, SIMULATION, "flhe rehearse --scheme sash --rounds 2"),
-    (crowd, SIMULATION, "flhe crowd --clients 50,100 --figure crowds.png"),
+    (crowd, SIMULATION, "flhe crowd --clients 50,100 --figure crowds.svg"),
     (bench, RESEARCH, "flhe bench flashe sash --values 10000 --repeats 3"),
     (tables, RESEARCH, "flhe tables --list", "flhe tables flashe-table-2 --out measured"),
     (corrections, RESEARCH, "flhe corrections", "flhe corrections esafl-shift"),
-    (audit, RESEARCH, "flhe audit audit.png --quick"),
+    (audit, RESEARCH, "flhe audit audit.svg --quick"),
     (audit_server, RESEARCH, "flhe audit-server learns.md --quick"),
     (compare_privacy, RESEARCH, "flhe compare-privacy privacy.md --quick"),
 ):

@@ -53,7 +53,7 @@ class Plan:
 
         Raises ConfigError: the settings differ from those when the run began.
         """
-        told = contract.told(kind, number)
+        told = contract.config_at(kind, number)
         messages = self._configured(kind, number - self.terms.select.mapped)
         for content in {id(m.content): m.content for m in messages}.values():  # some share theirs
             if self._taken(content) != {n: v for n, v in told.items() if n != NUMBER}:

@@ -61,6 +61,21 @@ def test_configs_have_every_key() -> None:
     assert keys == [name.replace("_", "-") for name in Settings.__dataclass_fields__]
 
 
+def test_every_record_is_on_the_page_of_formats() -> None:
+    text = pages()["file-formats.md"]
+    declared = {
+        node.name
+        for tree in modules().values()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+        and any("FORM = " in ast.unparse(part) for part in node.body)
+    }
+    assert len(declared) > 30
+    assert declared == set(re.findall(r"^### (\w+)$", text, re.MULTILINE))
+    assert "| `signature` | 64 bytes |" in text.split("### Answer\n")[1].split("###")[0]
+    assert text.count("\n| field | value |") > 0.9 * len(declared)
+
+
 def test_docstrings_become_markdown() -> None:
     text = pages()["api/flhe.strategies.md"]
     assert "- `scheme`: Scheme" in text

@@ -133,7 +133,7 @@ class App:
     ) -> Iterator[Message]:
         """Yield the app's message; free its copy of the model afterwards, and count its time."""
         began = time.perf_counter()
-        told = ConfigRecord(dict(contract.told(kind, round_)))
+        told = ConfigRecord(dict(contract.config_at(kind, round_)))
         metadata = Metadata(
             run_id=self.context.run_id,
             message_id="",

@@ -99,7 +99,7 @@ class Budget:
             if kept in (now.entry, now.before):
                 return None
             return BudgetError(
-                "the record of this site's privacy budget was put back or taken away: what has left "
+                "the record of this site's privacy budget was rolled back or taken away: what has left "
                 "since is not in it. Put the right one back, or begin with a new identity"
             )
         if now.entry and self.store.witness.durable:

@@ -98,7 +98,7 @@ class Contract(Record):
         if not self.evaluate_share:
             raise ProtocolError("the contract has no evaluation")
 
-    def told(self, kind: Literal["train", "evaluate"], round_: int) -> dict[str, Value]:
+    def config_at(self, kind: Literal["train", "evaluate"], round_: int) -> dict[str, Value]:
         """Return the app's settings in a round, in order."""
         training = max(round_ - self.terms.select.mapped, 0)
         settings = self.train if kind == "train" else self.evaluate

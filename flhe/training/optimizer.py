@@ -40,7 +40,7 @@ float32's largest number. If rounding takes v - a**2 below zero, torch gives NaN
 
 Source: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), Alg. 2; Hsu et al., "Measuring
 the Effects of Non-Identical Data Distribution" (2019), for fedavgm. Defaults, bias correction with
-r + 1 and moments that start from zero are those of Flower 1.41's strategies. BatchCrypt (Zhang et
+r + 1 and moments that start from zero are those of Flower's strategies. BatchCrypt (Zhang et
 al., USENIX ATC 2020), Alg. 1 and Sec. 5; PyTorch 2, torch.optim; Adam: Kingma and Ba (ICLR 2015);
 for `decay`, Keras' rule.
 """

@@ -13,8 +13,8 @@ from flhe.answer import Answer, Exact
 def audit(
     out: Annotated[
         Path,
-        typer.Argument(metavar="FILE.png", help="The picture; its data and a curve go beside it."),
-    ] = Path("privacy_audit.png"),
+        typer.Argument(metavar="FILE.svg", help="The picture; its data and a curve go beside it."),
+    ] = Path("privacy_audit.svg"),
     select: Annotated[
         float, typer.Option("--select", help="Encrypted share in the picture.")
     ] = 0.1,

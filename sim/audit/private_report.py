@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from flhe.training import accountant
+from flhe_app import style
 from flhe_lab.audit.guarantee import Pairs, guarantee, power
 from flhe_lab.audit.membership import FPR, strengths
 from flhe_lab.audit.shadows import CLIP, Effort, train
@@ -110,18 +111,28 @@ def table(rows: Sequence[Row]) -> str:
 
 def draw(data: Row, path: Path) -> None:
     """Draw attacks, what is allowed of them, and accuracy, over epsilon."""
-    with figures.drawn(path, 7.4, 5.2) as figure:
-        grid = figure.subplots(2, 2).flat
+    first, last = data["trained"][0], data["trained"][-1]
+    says = (
+        f"Attacks find less than epsilon allows: LiRA's AUC falls from {first['LiRA AUC']:.2f} to "
+        f"{last['LiRA AUC']:.2f}, and accuracy from {first['accuracy']:.2f} to {last['accuracy']:.2f}"
+    )
+    footer = "Grey: what the guarantee allows; dashed: by its epsilons at every delta."
+    with style.drawn(path, says, 5.6, grid=(2, 2), footer=footer) as (_, grid):
         for axes, (what, bound, title, measured) in zip(grid, PANELS, strict=True):
             rows = data[what]
-            x = [next(iter(row.values())).replace("epsilon ", "ε ") for row in rows]
-            for colour, name in zip(figures.COLOURS, measured, strict=False):
+            x = [next(iter(row.values())).replace("epsilon ", "\u03b5 ") for row in rows]
+            for i, name in enumerate(measured):
+                look = style.spare(i)
+                ink = style.colour(look.colour)
                 errors = [1.96 * (row.get(f"{name} error") or 0.0) for row in rows]
-                look: Row = {"color": colour, "marker": "o", "markersize": 3.5, "label": name}
-                axes.errorbar(x, [row[name] for row in rows], errors, **look)
-            for style, name in (("-", f"{bound} allowed"), ("--", f"{bound}, every delta")):
+                line: Row = {"color": ink, "marker": look.marker, "markersize": 4, "label": name}
+                axes.errorbar(x, [row[name] for row in rows], errors, **line)
+            for dash, name in (("-", f"{bound} allowed"), ("--", f"{bound}, every delta")):
                 if bound:
-                    axes.plot(x, [row[name] for row in rows], style, color="#777777", label=name)
-            axes.set(title=title, yscale="log" if bound == "TPR" else "linear")
+                    grey = {"color": style.colour("grey"), "label": name}
+                    axes.plot(x, [row[name] for row in rows], dash, **grey)  # type: ignore[arg-type]
+            axes.set(title=title)
+            if bound == "TPR":
+                style.logarithmic(axes.yaxis)
             axes.tick_params(axis="x", labelsize=6.5)
-            axes.legend(fontsize=6.5)
+            axes.legend(fontsize=7)

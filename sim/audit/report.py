@@ -5,7 +5,7 @@ The attacks are those of `leakage`, in its setting.
 
 from __future__ import annotations
 
-import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from flhe.coding.sensitivity import PROBES
+from flhe_app import style
 from flhe_lab.audit.images import samples
 from flhe_lab.audit.inversion import Attack, Channel
 from flhe_lab.audit.leakage import ALL, LABELS, NONE, RULES, SHARES, Audit, Setting, audit, name
@@ -110,7 +111,7 @@ def run(
     noise: float = 0.0,
     progress: Progress | None = None,
 ) -> Audit:
-    """Audit, and write the picture to `out`, its data beside it and the curve to *_curve.png.
+    """Audit, and write the picture to `out`, its data beside it and the curve to *_curve.svg.
 
     Raises ConfigError: a setting that cannot work, or a path that cannot be written.
 
@@ -128,26 +129,29 @@ def run(
     found = audit(samples(QUICK_IMAGES if quick else IMAGES), setting, progress)
     figures.save_data(out, FORMAT, VERSION, to_data(found, f"{COMMAND} {out}"))
     picture(found, out)
-    curve(found, out.with_name(f"{out.stem}_curve.png"))
+    points = [asdict(point) for point in found.points]
+    curve(points, setting.shares, out.with_name(f"{out.stem}_curve.svg"))
     return found
 
 
 # --- figures: originals against reconstructions, and the curve over the share ---
-
-LETTERS = 25
-"""Of the small print, in an inch."""
-
-MARKS = ("o", "s", "D", "^")
 
 
 def picture(found: Audit, path: Path) -> None:
     """Draw a row of originals, and one for each way, with SSIM, MSE and credits."""
     count = len(found.images)
     rows = [("original", None), *((name(*at), at) for at in found.pictured)]
-    width = 1.2 + 1.05 * count
-    with figures.drawn(path, width, 1.32 * len(rows)) as figure:
-        grid = figure.subplots(len(rows), count, squeeze=False)
-        for line, (label, at) in zip(grid, rows, strict=True):
+    share = found.setting.select
+    best = min(RULES, key=lambda rule: found.mean(rule, share)[0])
+    says = (
+        f"With {share:.0%} encrypted, a server still rebuilds the images: at best, "
+        f"{LABELS[best]}, SSIM is {found.mean(best, share)[0]:.2f}; 1 is the original"
+    )
+    footer = " ".join(found.images.credits)
+    grid = (len(rows), count)
+    with style.drawn(path, says, 0.7 + 1.3 * len(rows), grid=grid, footer=footer) as (_, drawn):
+        for at_row, (label, at) in enumerate(rows):
+            line = drawn[at_row * count : (at_row + 1) * count]
             for i, axes in enumerate(line):
                 if at is None:
                     _show(axes, found.images.pixels[i], found.images.names[i])
@@ -156,33 +160,56 @@ def picture(found: Audit, path: Path) -> None:
                     title = f"SSIM {point.ssim:.2f}  MSE {point.mse:.3f}"
                     _show(axes, found.guesses[(*at, i)], title)
             line[0].set_ylabel(label.replace(", ", ",\n").replace(" by ", "\nby "), fontsize=7)
-        lines = [textwrap.fill(line, int(LETTERS * width)) for line in found.images.credits]
-        figure.supxlabel("\n".join(lines), x=0.99, ha="right", fontsize=5)
 
 
 def _show(axes: Axes, image: NDArray[Any], title: str) -> None:
-    axes.imshow(image.transpose(1, 2, 0), interpolation="nearest")
-    axes.set_title(title, fontsize=6)
+    axes.imshow(image.transpose(1, 2, 0), interpolation="none")
+    axes.set_title(title, fontsize=7)
     axes.set(xticks=[], yticks=[])
     axes.grid(False)
     axes.spines[:].set_visible(False)
 
 
-def curve(found: Audit, path: Path) -> None:
-    """Draw SSIM and MSE over the share encrypted: means, and from the least to the largest."""
-    with figures.drawn(path, 7.4, 2.9) as figure:
-        for axes, what in zip(figure.subplots(1, 2), ("ssim", "mse"), strict=True):
-            for i, rule in enumerate(RULES):
-                ways = [(NONE, 0.0), *((rule, s) for s in found.setting.shares), (ALL, 1.0)]
-                values = [[getattr(p, what) for p in found.of(*at)] for at in ways]
-                shares = [100 * share for _, share in ways]
-                look: dict[str, Any] = {"color": figures.COLOURS[i]}
-                low, high = [min(v) for v in values], [max(v) for v in values]
-                axes.fill_between(shares, low, high, alpha=0.13, linewidth=0, **look)
-                means = [sum(v) / len(v) for v in values]
-                axes.plot(
-                    shares, means, marker=MARKS[i], markersize=3.5, label=LABELS[rule], **look
-                )
-            axes.set(xlabel="encrypted, % of the parameters", title=what.upper(), xlim=(0, 100))
-            axes.set_ylim(bottom=0)
-            axes.legend(loc="best", fontsize=7)
+def curve(points: Sequence[Mapping[str, Any]], shares: Sequence[float], path: Path) -> None:
+    """Draw SSIM over the share encrypted: means, and from the least to the largest."""
+    ends: list[tuple[str, str, float, float]] = []
+    half = min(shares, key=lambda share: abs(share - 0.5))
+    means = {rule: _mean(points, rule, half) for rule in RULES}
+    best = min(RULES, key=lambda rule: means[rule])
+    says = (
+        f"With {half:.0%} encrypted, images are rebuilt with SSIM {means[best]:.2f} "
+        f"({LABELS[best]}) to {max(means.values()):.2f}; 1 is the original"
+    )
+    footer = "Lines: means of the images; bands: from the least to the largest."
+    with style.drawn(path, says, 3.6, footer=footer) as (_, (axes,)):
+        for i, rule in enumerate(RULES):
+            look = style.spare(i)
+            ink = style.colour(look.colour)
+            ways = [(NONE, 0.0), *((rule, share) for share in shares), (ALL, 1.0)]
+            values = [_values(points, *at) for at in ways]
+            at = [100 * share for _, share in ways]
+            low, high = [min(v) for v in values], [max(v) for v in values]
+            axes.fill_between(at, low, high, alpha=0.12, linewidth=0, color=ink)
+            line = [sum(v) / len(v) for v in values]
+            axes.plot(at, line, marker=look.marker, markersize=4, color=ink)
+            middle = 1 + [*shares].index(half)
+            ends.append((LABELS[rule], ink, at[middle], line[middle]))
+        axes.set(xlabel="encrypted, % of the parameters", title="SSIM", xlim=(0, 100), ylim=(0, 1))
+        for i, (label, ink, x, y) in enumerate(sorted(ends, key=lambda end: -end[3])):
+            line_ = {"arrowstyle": "-", "color": ink, "linewidth": 0.6}
+            beside = {
+                "textcoords": "axes fraction",
+                "arrowprops": line_,
+                "color": ink,
+                "fontsize": 8,
+            }
+            axes.annotate(label, (x, y), (0.7, 0.94 - 0.08 * i), **beside)  # type: ignore[arg-type]
+
+
+def _values(points: Sequence[Mapping[str, Any]], way: str, share: float) -> list[float]:
+    return [p["ssim"] for p in points if (p["way"], p["share"]) == (way, share)]
+
+
+def _mean(points: Sequence[Mapping[str, Any]], way: str, share: float) -> float:
+    values = _values(points, way, share)
+    return sum(values) / len(values)

@@ -10,7 +10,7 @@ the next poll (three seconds a stage) is in the times.
     server   `unmask_stage` after the last reply has come: shares to secrets, secrets to masks, masks
              off the sum, sum to mean
 
-Source: Bell et al., CCS 2020 (SecAgg+); flwr 1.41. Its masks come from 32 bits of each seed by a
+Source: Bell et al., CCS 2020 (SecAgg+); flwr. Its masks come from 32 bits of each seed by a
 Mersenne Twister, it signs nothing, and it uploads 8 bytes a value: a baseline of speed alone.
 """
 

@@ -31,7 +31,7 @@ def crowd(
     timeout: Annotated[float, typer.Option(help="Maximum time of one run in seconds.")] = TIMEOUT_S,
     figure: Annotated[
         Path | None,
-        typer.Option("--figure", metavar="FILE", help="Draw the results into FILE, a .png."),
+        typer.Option("--figure", metavar="FILE", help="Draw the results into FILE, a .svg."),
     ] = None,
 ) -> Answer:
     """Run SASH with more and more virtual clients on Ray, and project ten times as many."""

@@ -138,7 +138,7 @@ class Window(MeteredGrid):
     """Wraps the grid of a simulation; what it takes it keeps until there is room.
 
     The engine looks, for every node in turn, through all messages that wait: N nodes by N messages,
-    which at a thousand takes nine tenths of its process (flwr 1.41, `add_messages_to_queue`). With
+    which at a thousand takes nine tenths of its process (flwr's `add_messages_to_queue`). With
     never more than a few for each actor under way it takes N by those few, and no actor waits.
 
     So many messages are with it at a time; 0 for EACH an actor, of which each processor has one.

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from flhe.keys.agreement.circle import PACKED_FROM
 from flhe.keys.roster.roster import MAX_MEMBERS
-from flhe_lab.bench import figures
+from flhe_app import style
 from flhe_lab.crowd.found import Found
 from flhe_lab.crowd.phases import PER_ROUND
 
@@ -197,9 +197,9 @@ def table(runs: Sequence[Found]) -> Table:
 # --- the figure: seconds, bytes and memory over clients, and how they should grow ---
 
 PANELS = (
-    ("processor, seconds", ("client, epoch", "client, round", "server, epoch", "server, round")),
+    ("seconds of the processor", ("client, round", "server, round")),
     ("a client's traffic, kB", ("bytes of a client, epoch", "bytes of a client, round")),
-    ("memory, MB", ("server's process", "one actor", "other processes", "all processes")),
+    ("memory, MB", ("server's process", "all processes")),
 )
 """Title, and the quantities that it shows."""
 
@@ -207,25 +207,43 @@ PANELS = (
 def plot(runs: Sequence[Found], path: Path) -> None:
     """Draw runs, by ascending clients, and the laws through them, dashed where nothing was run."""
     quantities = {quantity.name: quantity for quantity in QUANTITIES}
-    with figures.drawn(path, 9.2, 3.2) as figure:
-        for axes, (title, names) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
-            for i, name in enumerate(names):
-                _line(axes, runs, quantities[name], figures.COLOURS[i])
-            axes.set(xscale="log", yscale="log", title=f"SASH: {title}", xlabel="clients")
-            axes.legend(fontsize=6.5, loc="upper left")
-        figure.supxlabel(
-            "dashed: projected by the law; all processes: the sum of the three others",
-            fontsize=7.5,
-            color="#333333",
-        )
+    last = quantities["client, round"]
+    says = (
+        f"With {runs[-1].asked.clients:,} clients, a client of SASH computes for "
+        f"{last.of(runs[-1]):.2g} s a round, the server for "
+        f"{quantities['server, round'].of(runs[-1]):.2g} s"
+    )
+    footer = (
+        "Dots: measured. Lines: what theory says; dashed: projected to ten times as many clients."
+    )
+    with style.drawn(path, says, 3.3, grid=(1, len(PANELS)), footer=footer) as (_, drawn):
+        for axes, (title, names) in zip(drawn, PANELS, strict=True):
+            ends = [_line(axes, runs, quantities[each], i) for i, each in enumerate(names)]
+            axes.set(title=title, xlabel="clients")
+            style.logarithmic(axes.xaxis)
+            style.logarithmic(axes.yaxis)
+            for name, ink, x, y in ends:
+                beside = {
+                    "textcoords": "offset points",
+                    "ha": "right",
+                    "fontsize": 7.5,
+                    "color": ink,
+                }
+                axes.annotate(name, (x, y), (-4, 6), **beside)  # type: ignore[arg-type]
 
 
-def _line(axes: Axes, runs: Sequence[Found], quantity: Quantity, colour: str) -> None:
+def _line(
+    axes: Axes, runs: Sequence[Found], quantity: Quantity, spare: int
+) -> tuple[str, str, float, float]:
+    """Draw one quantity; returns its name, its colour, and where its line ends."""
+    look = style.spare(spare)
+    ink = style.colour(look.colour)
     at = [run.asked.clients for run in runs]
-    axes.plot(at, [quantity.of(run) for run in runs], "o", ms=4, color=colour, label=quantity.name)
+    axes.plot(at, [quantity.of(run) for run in runs], look.marker, markersize=4.5, color=ink)
     law = quantity.law(runs)
     if law is None:
-        return
-    for low, high, style in ((at[0], at[-1], "-"), (at[-1], FURTHER * at[-1], "--")):
+        return quantity.name, ink, at[-1], quantity.of(runs[-1])
+    for low, high, line in ((at[0], at[-1], "-"), (at[-1], FURTHER * at[-1], "--")):
         xs = np.geomspace(low, high, 30)
-        axes.plot(xs, [law.at(x) for x in xs], style, lw=1.0, color=colour)
+        axes.plot(xs, [law.at(x) for x in xs], line, linewidth=1.0, color=ink)
+    return quantity.name, ink, FURTHER * at[-1], law.at(FURTHER * at[-1])

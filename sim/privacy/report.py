@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flhe.schemes.flashe.scheme import Flashe
+from flhe_app import style
 from flhe_lab.bench import figures
 from flhe_lab.bench.host import machine, torch_threads
 from flhe_lab.bench.turns import Progress
@@ -51,7 +52,7 @@ def mean(values: NDArray[np.float64]) -> tuple[float, float]:
 
 def run(out: Path, progress: Progress, *, quick: bool = False) -> None:
     """Write the page `out`, and picture and data beside it. Raises ConfigError: no such path."""
-    figures.check(picture := out.with_suffix(".png"))
+    figures.check(picture := out.with_suffix(".svg"))
     tasks = [task._replace(steps=3) for task in TASKS] if quick else TASKS
     epsilons, seeds = ((ONLY[FEDERATED],), 2) if quick else (EPSILONS, SEEDS)
     noise = {epsilon: ways.multipliers(tasks[0], epsilon) for epsilon in epsilons}
@@ -98,14 +99,32 @@ def page(runs: Runs, noise: Noise, spent: list[Timed], **known: object) -> str:
 def draw(runs: Runs, path: Path) -> None:
     """Draw accuracy over epsilon, a panel a task, with standard errors."""
     tasks = list(dict.fromkeys(task for task, _, _ in runs))
-    with figures.drawn(path, 7.4, 3.0) as figure:
-        for axes, task in zip(figure.subplots(1, len(tasks)), tasks, strict=True):
-            at = [e for t, e, w in runs if (t, w) == (task, OPACUS)]
-            for way, colour, aside in zip(DRAWN, figures.COLOURS, (0.97, 1.0, 1.03), strict=False):
-                means, errors = zip(*(mean(runs[task, e, way]) for e in at), strict=True)
-                look = {"color": colour, "label": way, "marker": "o", "capsize": 2}
-                axes.errorbar([e * aside for e in at], means, errors, markersize=4, **look)
-            axes.set(title=task.replace("_", " "), xlabel="epsilon", ylabel="accuracy, %")
+    at = {task: [e for t, e, w in runs if (t, w) == (task, OPACUS)] for task in tasks}
+    gaps = [
+        abs(mean(runs[t, e, OURS])[0] - mean(runs[t, e, OPACUS])[0]) for t in tasks for e in at[t]
+    ]
+    says = (
+        f"Sites that train together with flhe stay within {max(gaps):.1f} percentage points of "
+        "Opacus on pooled data; sites alone lose far more"
+    )
+    footer = "Bars: standard errors of the seeds."
+    with style.drawn(path, says, 3.4, grid=(1, len(tasks)), footer=footer) as (_, grid):
+        for axes, task in zip(grid, tasks, strict=True):
+            ends = []
+            for i, (way, aside) in enumerate(zip(DRAWN, (0.97, 1.0, 1.03), strict=True)):
+                look = style.spare(i)
+                ink = style.colour(look.colour)
+                means, errors = zip(*(mean(runs[task, e, way]) for e in at[task]), strict=True)
+                line = {"color": ink, "marker": look.marker, "markersize": 4, "capsize": 2}
+                axes.errorbar([e * aside for e in at[task]], means, errors, **line)  # type: ignore[arg-type]
+                ends.append((way, ink, at[task][-1], means[-1]))
+            axes.set(title=f"{task.replace('_', ' ')}: accuracy, %", xlabel="epsilon")
             axes.set_xscale("log", base=2)
-            axes.set_xticks(at, [f"{e:g}" for e in at])
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
+            axes.set_xticks(at[task], [f"{e:g}" for e in at[task]])
+            if axes is grid[-1]:
+                style.label_ends(axes, ends)
+
+
+def read_runs(accuracies: list[list[Any]]) -> Runs:
+    """Return the runs of a data file."""
+    return {(task, epsilon, way): np.array(row) for task, epsilon, way, *row in accuracies}

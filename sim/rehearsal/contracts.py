@@ -44,7 +44,7 @@ def logged(loopback: Loopback, run: Run, site: str) -> Logged:
             contracts[entry.round, entry.contract.hex()] = None
             epochs[entry.round, entry.epoch.hex()] = None
     session = StoredSession.from_bytes((home / "runs" / str(run.id) / "session").read_bytes())
-    last = session.contract.told("train", loopback.plan.rounds)
+    last = session.contract.config_at("train", loopback.plan.rounds)
     present = session.contract.hash().hex()
     return Logged(site, tuple(contracts), tuple(epochs), present, float(last["lr"]))  # type: ignore[arg-type]
 

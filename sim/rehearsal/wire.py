@@ -1,6 +1,6 @@
 """What a wiretap wrote, taken apart: HTTP/1.1, Flower's objects, arrays that travelled in chunks.
 
-The SuperLink of flwr 1.41 speaks protobuf over HTTP/1.1: one POST a call, answered by one body. Objects
+The SuperLink of Flower speaks protobuf over HTTP/1.1: one POST a call, answered by one body. Objects
 (`push-object`, `pull-object`) are named by their SHA-256; an array is an object whose children are its
 chunks, in the order that its own body lists.
 """

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flhe_lab.bench import figures
+from flhe_app import style
 from flhe_lab.tables.chart import Own
 from flhe_lab.tables.result import counted, measured
 from flhe_lab.tables.table import Found, Line, Plan, Say, Step, Table, section
@@ -22,6 +22,7 @@ from flhe_lab.tables.table import Found, Line, Plan, Say, Step, Table, section
 IMAGES = 8
 LAYERS = ("convolution 1", "convolution 2", "convolution 3", "linear")
 TENTH = 0.1
+LEAST = 0.01  # Of the largest: what is less sensitive is drawn as this
 
 Map = Mapping[str, NDArray[np.float32]]
 """Layer -> sensitivity of its weights, a row for each output (outputs, inputs), and of its biases."""
@@ -90,28 +91,32 @@ def _told(plan: Plan, found: Found) -> dict[str, object]:
 
 
 def _chart(plan: Plan, found: Found) -> Own:
-    return partial(draw, read(found[_step(plan).key]))
+    return partial(draw, read(found[_step(plan).key]), _told(plan, found)["top"])
 
 
-def draw(layers: Map, path: Path) -> None:
-    """One panel a layer, all on one logarithmic scale."""
+def draw(layers: Map, top: object, path: Path) -> None:
+    """One panel a layer, all on one logarithmic scale; `top` is the percentage of the top tenth."""
     from matplotlib.colors import LogNorm
 
     most = max(float(part.max()) for part in layers.values())
-    with figures.drawn(path, 7.4, 6.0) as figure:
-        axes = figure.subplots(len(layers), 1)
+    says = f"A tenth of LeNet's parameters holds {top:.0f}% of all sensitivity"
+    footer = "FedML-HE, Figure 5. Rows: outputs of a layer; columns: its inputs, the bias last."
+    with style.drawn(path, says, 6.2, grid=(len(layers), 1), footer=footer) as (figure, axes):
         for axis, (layer, part) in zip(axes, layers.items(), strict=True):
             shown = axis.imshow(
-                np.maximum(part, most * 1e-4),
+                np.maximum(part, most * LEAST),
                 aspect="auto",
-                interpolation="nearest",
-                cmap="Greys",
-                norm=LogNorm(most * 1e-4, most),
+                interpolation="none",
+                cmap="cividis",
+                norm=LogNorm(most * LEAST, most),
             )
             axis.set(title=f"{layer}, {part.size:,} parameters", ylabel="output")
             axis.grid(visible=False)
         axes[-1].set_xlabel("input")
-        figure.colorbar(shown, ax=list(axes), label="sensitivity")
+        bar = figure.colorbar(shown, ax=axes, label="sensitivity, of the largest")
+        shares = (LEAST, 0.03, 0.1, 0.3, 1)
+        bar.set_ticks([most * share for share in shares], labels=[f"{share:g}" for share in shares])
+        bar.minorticks_off()
 
 
 FIGURE_5 = section(lambda plan: [_step(plan)], Table("fedml-figure-5", _lines, _told, chart=_chart))

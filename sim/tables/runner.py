@@ -132,7 +132,7 @@ def _machine(steps: Sequence[Step], store: Store) -> dict[str, Any]:
     return {**machine, "elsewhere": "".join(others)}
 
 
-# --- the page, and what it links to: for each result a CSV, a Markdown file and a PNG ---
+# --- the page, and what it links to: for each result a CSV, a Markdown file and an SVG ---
 
 SHORT = 24
 """Lines of a table that the page shows in full; longer ones are linked."""
@@ -159,7 +159,7 @@ def write(
         raise ConfigError(f"{error.filename}: cannot be written ({error.strerror})") from None
     for result in results:
         if result.chart is not None:
-            draw(result, folder / f"{result.name}.png")
+            draw(result, folder / f"{result.name}.svg")
     return path
 
 
@@ -196,7 +196,7 @@ def _page(
             paper = whose
         parts.append(f"### {result.source}: {result.title}\n")
         if result.chart is not None:
-            parts.append(f"![{result.title}]({plan.name}/{result.name}.png)\n")
+            parts.append(f"![{result.title}]({plan.name}/{result.name}.svg)\n")
         parts.append(_notes(result).rstrip("\n") + "\n" if result.notes else "")
         table = to_markdown(result)
         links = f"[CSV]({plan.name}/{result.name}.csv), [Markdown]({plan.name}/{result.name}.md)"

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from flhe_lab.tables.chart import Chart, Own
+from flhe_lab.tables.chart import Chart, Own, filled
 from flhe_lab.tables.result import Entry, Group, Marked, Result, published, ratios
 
 Say = Callable[[str], None]
@@ -123,7 +123,7 @@ class Table:
             declared["source"],
             declared["title"].format_map(told),
             tuple(entries),
-            self.chart(plan, found) if self.chart else _chart(declared.get("chart")),
+            self.chart(plan, found) if self.chart else _chart(declared.get("chart"), entries),
             tuple(filter(None, notes)),
         )
 
@@ -163,5 +163,8 @@ def _entries(lines: Iterable[Line], units: Mapping[str, str]) -> list[Entry]:
     return out
 
 
-def _chart(declared: Mapping[str, Any] | None) -> Chart | None:
-    return None if declared is None else Chart(**{**declared, "whats": tuple(declared["whats"])})
+def _chart(declared: Mapping[str, Any] | None, entries: Sequence[Entry]) -> Chart | None:
+    if declared is None:
+        return None
+    says = filled(declared["says"], entries)
+    return Chart(**{**declared, "whats": tuple(declared["whats"]), "says": says})

@@ -140,7 +140,7 @@ def test_a_member_opens_no_sum_of_a_question_that_has_another_number(
 
 @pytest.mark.parametrize("liar", [Flashe()], ids=str, indirect=True)
 def test_what_was_opened_here_is_not_answered_again(liar: Liar) -> None:
-    """Or who has not opened it, because it joined or was put back, would open a second sum."""
+    """Or who has not opened it, because it joined or was rolled back, would open a second sum."""
     total = liar.added(liar.ask("numbers", NODES, 1))
     for node in NODES[:3]:
         assert not liar.opened(total, node).has_error()

@@ -1,4 +1,4 @@
-"""A volume that is put back while the machine runs: inodes, times and contents are what they were.
+"""A volume that is rolled back while the machine runs: inodes, times and contents are what they were.
 
 Whoever runs the storage below a site (an image, LVM, ZFS, a container's volume) can do it between two
 messages. Asked for the same slot again, a node would encrypt another vector under the same mask.

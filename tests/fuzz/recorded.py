@@ -1,7 +1,7 @@
 """Honest exchanges of whole federations, stage by stage, with the disk of the node as it was.
 
-Each can be had again: the node's directory is put back to what it was before the message came. (A store
-notices that its directory was put back, by its witness; where these tests run it does not.)
+Each can be had again: the node's directory is rolled back to what it was before the message came. (A
+store notices that its directory was rolled back, by its witness; where these tests run it does not.)
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def put(home: Path, disk: Disk) -> None:
 
 @contextmanager
 def ageless() -> Iterator[None]:
-    """No store sees that its directory was put back, nobody waits for disks or silent nodes."""
+    """No store sees that its directory was rolled back, nobody waits for disks or silent nodes."""
     with quickly(), mock.patch.object(Witness, "check"):
         yield
 

@@ -122,7 +122,7 @@ Disk = dict[str, bytes]
 
 
 class Node:
-    """One site among others who have dealt in every attempt; its disk can be put back."""
+    """One site among others who have dealt in every attempt; its disk can be rolled back."""
 
     def __init__(
         self, path: Path, size: int, rank: int, unmask: Literal["server", "clients"]
@@ -195,7 +195,7 @@ class Node:
 
 @pytest.fixture
 def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disks that are put back, thousands of times: what would notice it is tested elsewhere."""
+    """Disks that are rolled back, thousands of times: what would notice it is tested elsewhere."""
     monkeypatch.setattr("os.fsync", lambda _: None)
     monkeypatch.setattr(Witness, "check", lambda *_: None)
 

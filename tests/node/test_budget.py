@@ -73,14 +73,14 @@ def test_a_directory_that_was_put_back_has_no_budget(
     spend(budget, 2)
     put_back(budget.store.root, tmp_path / "image")
     for act in (budget.check, budget.spend):
-        with pytest.raises(BudgetError, match="put back or taken away"):
+        with pytest.raises(BudgetError, match="rolled back or taken away"):
             act(NOISE)
 
 
 def test_a_ledger_that_was_taken_away_is_missed(budget: Budget) -> None:
     spend(budget, 1)
     (budget.store.root / LEDGER).unlink()
-    with pytest.raises(BudgetError, match="put back or taken away"):
+    with pytest.raises(BudgetError, match="rolled back or taken away"):
         budget.spend(NOISE)
 
 
@@ -144,14 +144,14 @@ def test_without_a_limit_updates_are_counted_all_the_same(budget: Budget) -> Non
 
 
 def test_a_run_without_a_limit_mends_nothing(budget: Budget, tmp_path: Path) -> None:
-    """Else an image that was put back would be taken, once such a run had written to it."""
+    """Else an image that was rolled back would be taken, once such a run had written to it."""
     spend(budget, 1)
     shutil.copytree(budget.store.root, tmp_path / "image")
     spend(budget, 1)
     put_back(budget.store.root, tmp_path / "image")
     spend(replace(budget, epsilon=0.0), 2)
     assert budget.ledger().counts == {NOISE: 3}
-    with pytest.raises(BudgetError, match="put back or taken away"):
+    with pytest.raises(BudgetError, match="rolled back or taken away"):
         budget.spend(NOISE)
 
 

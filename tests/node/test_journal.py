@@ -225,7 +225,7 @@ def test_what_was_noted_twice_is_witnessed_before_it_is_used(
     refused(book)
 
 
-# --- disks that are put back, copies, and machines that start anew ---
+# --- disks that are rolled back, copies, and machines that start anew ---
 
 
 def test_of_two_copies_the_first_one_goes_on(
@@ -300,7 +300,7 @@ def test_without_its_witness_nothing_is_used(
 def test_a_new_agreement_is_a_new_witness_and_forgets_nothing(
     book: Book, root: Path, memory: Path, tmp_path: Path
 ) -> None:
-    """It begins on what the directory was put back to; the keys there stay unused."""
+    """It begins on what the directory was rolled back to; the keys there stay unused."""
     book.enter(claim(4, 0, 0))
     book.enter(opening(3))
     shutil.copytree(root, tmp_path / "image")
@@ -387,7 +387,7 @@ def test_a_place_on_the_same_disk_is_no_witness(home: Path, tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="on the same disk as the state directory"):
         find(tmp_path / "named", home)
     assert find(None, home, environ=environ) == Witness(None)
-    # A disk that is never put back may hold its own witness.
+    # A disk that is never rolled back may hold its own witness.
     assert find(None, home, durable=True, environ=environ).place == tmp_path / MINE
     (tmp_path / MINE).chmod(0o777)
     assert find(None, home, durable=True, environ=environ).place == home / "witness"
@@ -395,7 +395,7 @@ def test_a_place_on_the_same_disk_is_no_witness(home: Path, tmp_path: Path) -> N
 
 
 def test_what_is_apart(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another device, or one that is in memory and so never put back."""
+    """Another device, or one that is in memory and so never rolled back."""
     devices = {home: os.makedev(8, 1), tmp_path: os.makedev(8, 1), Path("/"): os.makedev(0, 30)}
     mounts = tmp_path / "mountinfo"
     monkeypatch.setattr(witness, "_device", devices.__getitem__)

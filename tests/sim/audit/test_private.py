@@ -140,7 +140,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = (2.0, 1e-5), (1.5, 1e-3)
     monkeypatch.setattr(private_report, "guarantee", lambda z, *_: pairs if z else ())
     monkeypatch.setattr(private_report, "ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1))
-    out = tmp_path / "buys.png"
+    out = tmp_path / "buys.svg"
     done = CliRunner().invoke(cli, ["audit", str(out), "--privacy", "--quick"])
     assert done.exit_code == 0, done.output
     data = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
@@ -152,5 +152,5 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = out.with_suffix(".md").read_text(encoding="utf-8")
     assert page in done.output
     assert "| epsilon 8 | 0.5 |" in page
-    assert "](buys.png)" in page
+    assert "](buys.svg)" in page
     assert out.stat().st_size > 10_000

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from flhe.cli import app
 from flhe.errors import ConfigError, FlheError
+from flhe_app import style
 from flhe_lab.bench import figures, phe
 from flhe_lab.bench.contender import Contender, Laps, Setting
 from flhe_lab.bench.table import table
@@ -123,18 +124,18 @@ def test_data_lie_beside_a_figure_and_some_can_go_nowhere(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
-    beside = figures.save_data(tmp_path / "x.png", "flhe x", 3, {"rows": [1]})
+    beside = figures.save_data(tmp_path / "x.svg", "flhe x", 3, {"rows": [1]})
     assert json.loads(beside.read_text()) == {"format": "flhe x", "version": 3, "rows": [1]}
-    for name, says in (("a.pdf", "a figure is a .png"), ("no/a.png", "there is no directory")):
+    for name, says in (("a.pdf", "a figure is a .svg"), ("no/a.svg", "there is no directory")):
         with pytest.raises(ConfigError, match=says):
             figures.check(tmp_path / name)
     (tmp_path / "a.json").mkdir()
     with pytest.raises(ConfigError, match=r"a\.json: cannot be written \(Is a directory\)"):
-        figures.save_data(tmp_path / "a.png", "x", 1, {})
-    (tmp_path / "b.png").mkdir()
+        figures.save_data(tmp_path / "a.svg", "x", 1, {})
+    (tmp_path / "b.svg").mkdir()
     with (
-        pytest.raises(ConfigError, match=r"b\.png: cannot be written"),
-        figures.drawn(tmp_path / "b.png", 1, 1),
+        pytest.raises(ConfigError, match=r"b\.svg: the picture cannot be written"),
+        style.drawn(tmp_path / "b.svg", "What to see.", 1),
     ):
         pass
     real = builtins.__import__
@@ -146,4 +147,4 @@ def test_data_lie_beside_a_figure_and_some_can_go_nowhere(
 
     monkeypatch.setattr(builtins, "__import__", none)
     with pytest.raises(ConfigError, match=r"pip install 'matplotlib>="):
-        figures.check(tmp_path / "a.png")
+        figures.check(tmp_path / "a.svg")

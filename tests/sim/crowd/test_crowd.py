@@ -252,7 +252,7 @@ def stored() -> tuple[list[Found], dict[str, Any]]:
 
 def test_the_page_shows_the_laws_of_its_runs() -> None:
     runs, data = stored()
-    again = "run `flhe crowd --json --figure docs/crowds.png > docs/crowds.json` again"
+    again = "run `flhe crowd --json --figure docs/crowds.svg > docs/crowds.json` again"
     made = command.to_data(runs, data["machine"])
     assert [law["quantity"] for law in made["laws"]] == [law["quantity"] for law in data["laws"]]
     for law, was in zip(made["laws"], data["laws"], strict=True):
@@ -296,7 +296,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         return done.stdout
 
     monkeypatch.setattr(running, "RayRun", FakeRun)
-    png = tmp_path / "out.png"
+    png = tmp_path / "out.svg"
     kept = ["--clients", "50,200", "--values", "1000", "--drops", "0.1"]
     crowd(*kept, "--figure", str(png), says="1,024 members at most today")
     assert png.stat().st_size > 10_000

@@ -61,7 +61,7 @@ def test_there_is_nothing_else(results: list[Result]) -> None:
     for ending in ("csv", "md"):
         assert {path.stem for path in FOLDER.glob(f"*.{ending}")} == names
     drawn = {result.name for result in results if result.chart is not None}
-    assert {path.stem for path in FOLDER.glob("*.png")} == drawn
+    assert {path.stem for path in FOLDER.glob("*.svg")} == drawn
     assert "Missing" not in PAGE
 
 

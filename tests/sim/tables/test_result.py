@@ -95,13 +95,13 @@ def test_numbers_are_short(value: float, said: str) -> None:
 @pytest.mark.parametrize(
     "chart",
     [
-        Chart("lines", ("time",), log=True, log_x=True, xlabel="clients"),
-        Chart("dots", ("time", "size"), log=True),
-        Chart("dots", ("size",)),
-        Chart("bars", ("time",), log=True),
+        Chart("lines", ("time",), "What to see.", log=True, log_x=True, xlabel="clients"),
+        Chart("dots", ("time", "size"), "What to see.", log=True),
+        Chart("dots", ("size",), "What to see.", apart=True),
+        Chart("bars", ("time",), "What to see.", log=True),
     ],
 )
 def test_each_kind_of_chart_is_drawn(chart: Chart, tmp_path: Path) -> None:
-    path = tmp_path / "x.png"
+    path = tmp_path / "x.svg"
     draw(result(chart=chart), path)
-    assert path.read_bytes().startswith(b"\x89PNG")
+    assert "What to see." in path.read_text()

@@ -46,7 +46,9 @@ class Counting:
             for i in range(self.count)
         )
         name = f"p-{self.section.name}"
-        return [Result(name, "P, Table 1", "times", entries, Chart("bars", ("time",)))]
+        return [
+            Result(name, "P, Table 1", "times", entries, Chart("bars", ("time",), "What to see."))
+        ]
 
 
 def test_what_was_measured_before_a_stop_is_not_measured_again(tmp_path: Path) -> None:
@@ -99,13 +101,13 @@ def test_a_page_is_drawn_again_of_what_any_machine_measured(tmp_path: Path) -> N
         document["machine"]["processor"] = name
         path.write_text(json.dumps(document))
     numbers, kept = (folder / "p-one.csv").read_text(), sorted(folder.rglob("*.json"))
-    for path in (page, folder / "p-one.csv", folder / "p-one.png"):
+    for path in (page, folder / "p-one.csv", folder / "p-one.svg"):
         path.unlink()
     counting = Counting()
     made = run([counting.section], QUICK, tmp_path, redraw=True)
     assert (counting.ran, made.measured, made.foreign) == ([], 0, ())
     assert (folder / "p-one.csv").read_text() == numbers
-    assert (folder / "p-one.png").stat().st_size > 0
+    assert (folder / "p-one.svg").stat().st_size > 0
     assert sorted(folder.rglob("*.json")) == kept
     text = page.read_text()
     assert "an old one, " in text
@@ -146,7 +148,7 @@ def test_the_page_shows_every_number_with_its_mark_and_links_what_it_wrote(tmp_p
     page = made.page.read_text()
     assert LEGEND in page
     assert "| row 1 | we | 1.50 <sup>measured</sup> |" in page
-    for ending in ("png", "csv", "md"):
+    for ending in ("svg", "csv", "md"):
         assert f"results-quick/p-one.{ending}" in page
         assert (tmp_path / "results-quick" / f"p-one.{ending}").stat().st_size > 0
 

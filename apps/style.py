@@ -1,0 +1,235 @@
+"""The one style of all pictures: page width, fonts and colours; `flhe_lab.looks` has each contender's.
+
+A picture is one SVG for light and dark pages. It paints its own background, and a style sheet in it
+swaps the colours where the reader prefers dark. No single text colour has a contrast of 4.5 to 1
+against both white and furo's dark background (4.3 is the most), so there is no transparent variant.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flhe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = {
+    "blue": ("#1565b8", "#4f94e8"),
+    "vermillion": ("#9c2a00", "#ff7043"),
+    "green": ("#197c45", "#3ddc97"),
+    "purple": ("#4a1fa0", "#cdb4ff"),
+    "ochre": ("#926c08", "#ffe066"),
+    "wine": ("#8a1060", "#ff4f9a"),
+    "grey": ("#68737d", "#a9b6c2"),
+}
+"""Of what is drawn, on a light and on a dark page. They differ in lightness too,
+for readers who see few hues."""
+
+TEXT, MUTED, GRID = ("#1f2328", "#e6e8eb"), ("#57606a", "#a5afb9"), ("#dde2e7", "#2e343b")
+PAGE = ("#ffffff", "#131416")
+"""White, and furo's dark background."""
+
+WIDTH = 7.4
+"""Inches of every picture: a page's width, so that all texts have one size."""
+
+
+class Look(NamedTuple):
+    """Look of one contender in every picture."""
+
+    colour: str  # A key of COLOURS
+    marker: str  # Matplotlib's
+    line: str = "-"  # Matplotlib's
+
+
+_SPARE = tuple(
+    Look(colour, marker)
+    for colour, marker in zip(COLOURS, ("o", "s", "D", "^", "X", "v", "."), strict=True)
+)
+
+
+def spare(at: int) -> Look:
+    """Return the look of a picture's n-th line, for what has none of its own."""
+    return _SPARE[at % len(_SPARE)]
+
+
+def colour(name: str) -> str:
+    """Return a key of COLOURS as it is drawn; on a dark page the style sheet swaps it."""
+    return COLOURS[name][0]
+
+
+def settings() -> Any:
+    """Return Matplotlib's settings."""
+    from cycler import cycler
+
+    muted = dict.fromkeys(
+        ("axes.edgecolor", "xtick.color", "ytick.color", "axes.labelcolor"), MUTED[0]
+    )
+    return {
+        **muted,
+        "figure.facecolor": PAGE[0],
+        "axes.facecolor": PAGE[0],
+        "text.color": TEXT[0],
+        "ytick.labelcolor": TEXT[0],
+        "grid.color": GRID[0],
+        "axes.titlecolor": TEXT[0],
+        "axes.prop_cycle": cycler(color=[light for light, _ in COLOURS.values()]),
+        "font.family": "DejaVu Sans",
+        "font.size": 8.5,
+        "axes.titlesize": 8.5,
+        "axes.titlelocation": "left",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.linewidth": 0.6,
+        "axes.axisbelow": True,
+        "legend.frameon": False,
+        "legend.fontsize": 8,
+        "lines.linewidth": 1.6,
+        "lines.markersize": 5.5,
+        "savefig.dpi": 200,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "flhe",
+    }
+
+
+@contextmanager
+def drawn(
+    path: Path,
+    says: str,
+    height: float,
+    *,
+    grid: tuple[int, int] = (1, 1),
+    key: str = "",
+    footer: str = "",
+    **shared: Any,
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """Yield a figure and its axes, row by row, and write it to `path` in the end.
+
+    Raises ConfigError: `path` cannot be written, or has an ending that Matplotlib does not know.
+
+    `says` is the title: a sentence that says what to see. `key` is a line below it, of markers and
+    their meanings; `footer` is small print. `height` is in inches. `grid` has rows and columns, and
+    `shared` goes to `Figure.subplots`.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(settings()):
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        lines = textwrap.wrap(says, 86)
+        texts = {"x": 0.008, "ha": "left", "va": "top"}
+        title = {"fontsize": 10, "fontweight": "bold", "linespacing": 1.25, **texts}
+        top = 1 - 0.05 / height
+        figure.text(y=top, s="\n".join(lines), **title)  # type: ignore[arg-type]
+        top -= (0.175 * len(lines) + 0.05) / height
+        if key:
+            keys = textwrap.wrap(key, 112)
+            figure.text(y=top, s="\n".join(keys), color=MUTED[0], **texts)  # type: ignore[arg-type]
+            top -= 0.2 * len(keys) / height
+        engine = figure.get_layout_engine()
+        engine.set(rect=(0, 0, 1, top), w_pad=0.08)  # type: ignore[union-attr,call-arg]
+        axes = figure.subplots(*grid, squeeze=False, **shared)
+        yield figure, [*axes.flat]
+        if footer:
+            look = {"x": 0.008, "ha": "left", "fontsize": 7.5, "color": MUTED[0]}
+            figure.supxlabel(textwrap.fill(footer, 135), **look)
+        save(figure, path)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure, and make an SVG fit for dark pages. Raises ConfigError, as `drawn`."""
+    svg = path.suffix.lower() == ".svg"
+    try:
+        more: dict[str, Any] = {"metadata": {"Date": None}} if svg else {}
+        figure.savefig(path, **more)
+        if svg:
+            path.write_text(adapted(path.read_text(encoding="utf-8")), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: the picture cannot be written ({error})") from None
+
+
+PLACE = re.compile(r'\b(?:d|x|y|transform)="[^"]*"')
+DIGITS = re.compile(r"(\.\d\d)\d+")
+
+
+def adapted(svg: str) -> str:
+    """Return an SVG with the style sheet for dark pages, and with fewer digits."""
+    pairs = (*COLOURS.values(), TEXT, MUTED, GRID, PAGE)
+    rules = "".join(
+        f'[style*="{kind}: {light}"]{{{kind}:{dark} !important}}'
+        for light, dark in pairs
+        for kind in ("fill", "stroke")
+        if f"{kind}: {light}" in svg
+    )
+    sheet = f'<style type="text/css">@media (prefers-color-scheme: dark){{{rules}}}</style>'
+    svg = PLACE.sub(lambda found: DIGITS.sub(r"\1", found[0]), svg)
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    svg = svg.replace("'DejaVu Sans'", "'DejaVu Sans', Verdana, sans-serif")
+    return svg.replace("</defs>", f"</defs>\n {sheet}", 1)
+
+
+# --- axes ---
+
+
+def short(value: float) -> str:
+    """Return a number as an axis has it: 0.01, 500, 20k, 3M."""
+    for least, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= least:
+            return f"{value / least * (10 if letter == 'k' else 1):g}{letter}"
+    return f"{value:,g}" if value >= 1e-4 or value == 0 else f"{value:.0e}".replace("e-0", "e-")
+
+
+def logarithmic(axis: Any) -> None:
+    """Make an axis (`axes.xaxis` or `axes.yaxis`) logarithmic, with numbers that can be read."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    low, high = axis.get_view_interval()
+    decades = max(high / low, 1.0001)
+    subs = (1.0, 2.0, 5.0) if decades < 60 else (1.0,)
+    axis.set_major_locator(LogLocator(subs=subs, numticks=7 if decades >= 60 else 12))
+    axis.set_major_formatter(FuncFormatter(lambda value, _at: short(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def label_ends(axes: Axes, ends: list[tuple[str, str, float, float]], size: float = 8) -> None:
+    """Write each line's name at its end, apart from the others: (name, colour, x, y), of the data.
+
+    A line that ends early has its name there. Call it last, when limits and scales are final.
+    """
+    figure = axes.get_figure()
+    assert figure is not None
+    figure.draw_without_rendering()  # type: ignore[union-attr]
+    step = size * 1.3 / 72 / (axes.get_window_extent().height / figure.dpi)
+    to = axes.transAxes.inverted()
+    at = []
+    for name, ink, x, y in ends:
+        right, up = to.transform(axes.transData.transform((x, y)))
+        at.append((float(up), float(right), name, ink, x, y))
+    at.sort()
+    early = [each for each in at if each[1] < 0.7]
+    late = [each for each in at if each[1] >= 0.7]
+    look: dict[str, Any] = {"fontsize": size, "va": "center", "annotation_clip": False}
+    for _, _, name, ink, x, y in early:
+        axes.annotate(name, (x, y), xytext=(6, -12), textcoords="offset points", color=ink, **look)
+    places = [up for up, *_ in late]
+    for _ in range(300):
+        for i, (low, high) in enumerate(pairwise(places)):
+            if high - low < step * 0.999:
+                places[i], places[i + 1] = (low + high - step) / 2, (low + high + step) / 2
+    for place, (_, _, name, ink, x, y) in zip(places, late, strict=True):
+        line = {"arrowstyle": "-", "color": ink, "linewidth": 0.6, "shrinkB": 3}
+        beside: dict[str, Any] = {
+            "xytext": (1.05, place),
+            "textcoords": "axes fraction",
+            "arrowprops": line,
+        }
+        axes.annotate(name, (x, y), color=ink, **beside, **look)
