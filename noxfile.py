@@ -31,9 +31,9 @@ def flower(session: nox.Session, flwr: str) -> None:
     tests = (*LAWS, *TESTS) if flwr == FLOWERS[0] else TESTS
     session.run("pytest", "-q", "-n", "2", *(session.posargs or tests))
     session.run("flhe", "run", "--scheme", "sash unmask=clients", "--rounds", "2", "--nodes", "4")
-    session.run(
-        "flhe", "rehearse", "--scheme", "flashe", "--no-kill", "--rounds", "2", "--patience", "9"
-    )
+    if flwr != "1.38":  # its SuperNodes speak gRPC, by another port: docs/deploy.md begins at 1.40
+        how = ("--no-kill", "--rounds", "2", "--patience", "9")
+        session.run("flhe", "rehearse", "--scheme", "flashe", *how)
 
 
 @nox.session(default=False, venv_backend="none")
