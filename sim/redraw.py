@@ -1,7 +1,7 @@
-"""Draw the pictures of `docs/` anew from the numbers beside them: `python -m flhe_lab.redraw docs`.
+"""Draw the pictures of `docs/` anew from the numbers beside them, as `flhe tables --redraw` does.
 
-It measures nothing. `flhe tables --full --redraw --out docs` does the same for `docs/results`. The
-reconstructed images of `flhe audit` are in no file, so their picture is drawn by the audit alone.
+It measures nothing. The reconstructed images of `flhe audit` are in no file, so their picture is
+drawn by the audit alone.
 """
 
 from __future__ import annotations
@@ -55,8 +55,3 @@ def _survival(example: Path, path: Path) -> Path:
         server_app.draw(asked.result(task.SCHEMA, asked.answer(task.SCHEMA, pooled)), path)
     path.write_text(style.adapted(path.read_text(encoding="utf-8")), encoding="utf-8")
     return path
-
-
-if __name__ == "__main__":
-    for written in redraw(Path(sys.argv[1]), Path(sys.argv[1])):
-        print(written)

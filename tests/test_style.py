@@ -111,4 +111,4 @@ def test_titles_are_sentences_without_numbers_by_hand() -> None:
 def test_pictures_are_those_of_the_numbers_beside_them(tmp_path: Path) -> None:
     for path in redraw(DOCS, tmp_path):
         texts = [re.findall(r">([^<>]+)</text>", p.read_text()) for p in (path, DOCS / path.name)]
-        assert texts[0] == texts[1], f"run `python -m flhe_lab.redraw docs`: {path.name}"
+        assert texts[0] == texts[1], f"run `flhe tables --full --redraw --out docs`: {path.name}"

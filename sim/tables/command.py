@@ -98,6 +98,7 @@ def tables(
     from rich.table import Table
 
     from flhe_lab.bench.table import progress
+    from flhe_lab.redraw import redraw as redraw_others
     from flhe_lab.tables.runner import run
     from flhe_lab.tables.table import Plan
 
@@ -119,6 +120,8 @@ def tables(
         how = "the same command without --fresh" if fresh else "the same command"
         notes().print(f"stopped; finished measurements are kept, and {how} goes on")
         raise
+    if redraw and (out / "privacy_results.json").exists():  # the project's own pages
+        redraw_others(out, out)
     text = [f"{made.measured} measured now, {made.kept} kept from before."]
     if made.foreign:
         count = len(made.foreign)
