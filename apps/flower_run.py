@@ -161,7 +161,8 @@ class FlowerRun:
             elif kind == "start":
                 self._display.say(f"waiting for {self._settings.nodes} nodes")
             elif kind == "joined":
-                self._display.say(f"training on {self._settings.nodes} nodes")
+                nodes = self._settings.nodes
+                self._display.say(f"training on {nodes} nodes; a new installation compiles first")
         if self._how.verbose:
             for line in log.lines():
                 self._console.print(line, markup=False, highlight=False, soft_wrap=True)
