@@ -118,12 +118,15 @@ class Table:
         for what, to, *group in declared.get("ratios", ()):
             entries += ratios(entries, what, to, group=group[0] if group else None)
         notes = (note.format_map(told) for note in declared.get("notes", ()))
+        title = declared["title"].format_map(told)
         return Result(
             self.name,
             declared["source"],
-            declared["title"].format_map(told),
+            title,
             tuple(entries),
-            self.chart(plan, found) if self.chart else _chart(declared.get("chart"), entries),
+            self.chart(plan, found)
+            if self.chart
+            else _chart(declared.get("chart"), entries, title if plan.quick else None),
             tuple(filter(None, notes)),
         )
 
@@ -163,8 +166,16 @@ def _entries(lines: Iterable[Line], units: Mapping[str, str]) -> list[Entry]:
     return out
 
 
-def _chart(declared: Mapping[str, Any] | None, entries: Sequence[Entry]) -> Chart | None:
+def _chart(
+    declared: Mapping[str, Any] | None, entries: Sequence[Entry], title: str | None
+) -> Chart | None:
+    """Return the chart; `title` is for a quick run, which may lack a number that the picture's has."""
     if declared is None:
         return None
-    says = filled(declared["says"], entries)
+    try:
+        says = filled(declared["says"], entries)
+    except LookupError:
+        if title is None:
+            raise
+        says = title
     return Chart(**{**declared, "whats": tuple(declared["whats"]), "says": says})

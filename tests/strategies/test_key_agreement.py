@@ -16,7 +16,6 @@ from flhe.mods import records
 from flhe.strategies.grid import StreamGrid
 from flhe.strategies.key_agreement import ATTEMPTS, Agreed, agree
 from flhe.training.contract import Contract
-from tests.patience import PATIENCE_S
 from tests.strategies.puppets import Fate, Log, Puppets, new_node, pin, put_identity, restaged, told
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -29,7 +28,7 @@ Setup = Callable[[Puppets], object]
 def agreed(grid: Puppets, run_id: int = 7) -> Agreed:
     stream = StreamGrid(grid)
     try:
-        return agree(stream, grid.get_node_ids(), CONTRACT, run_id=run_id, timeout=PATIENCE_S)
+        return agree(stream, grid.get_node_ids(), CONTRACT, run_id=run_id, timeout=60)
     finally:
         grid.close()
 

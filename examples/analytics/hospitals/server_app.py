@@ -44,14 +44,12 @@ def compare(name: str, ours: np.ndarray, theirs: np.ndarray) -> None:
 
 def draw(curves: Survival, path: Path) -> None:
     """Draw Kaplan-Meier curves, with bands of 95%."""
-    figure = Figure(figsize=(7.4, 3.8), layout="constrained")
-    axes = figure.subplots()
+    axes = (figure := Figure(figsize=(7.4, 3.8), layout="constrained")).subplots()
     for group, share, error in zip(curves.groups, curves.survival, curves.error, strict=True):
-        (line,) = axes.step(curves.times, share, where="post")
+        color = axes.step(curves.times, share, where="post")[0].get_color()
         low, high = np.clip((share - 1.96 * error, share + 1.96 * error), 0, 1)
-        axes.fill_between(curves.times, low, high, step="post", alpha=0.2, color=line.get_color())
-        label = f" treated: {group}, {share[-1]:.0%}"
-        axes.text(curves.times[-1], share[-1], label, color=line.get_color(), va="center")
+        axes.fill_between(curves.times, low, high, step="post", alpha=0.2, color=color)
+        axes.text(curves.times[-1], share[-1], f" treated: {group}, {share[-1]:.0%}", color=color)
     axes.set(xlabel="days", ylabel="share alive", ylim=(0, 1.02))
     ends = ", ".join(f"{share[-1]:.0%}" for share in curves.survival)
     axes.set_title(f"After {curves.times[-1]:g} days {ends} of the groups live", weight="bold")
